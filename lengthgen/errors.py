@@ -1,0 +1,26 @@
+"""The one exception that a user can cause: one line, exit code 2, before any model is built."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """A mistake the user can mend: what is wrong, where (dotted key or path), and the remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Returns "did you mean X?" for the nearest known word, else the list of known words."""
+    names = sorted(known)
+    last = [name.rsplit(".", 1)[-1] for name in names]
+    near = get_close_matches(word, names, n=1, cutoff=0.6)
+    if not near:  # a key under the wrong section: compare the last component alone
+        match = get_close_matches(word.rsplit(".", 1)[-1], last, n=1, cutoff=0.75)
+        near = [names[last.index(match[0])]] if match else []
+    if near:
+        return f"did you mean {near[0]}?"
+    if not names:
+        return "none is known here"
+    return f"known: {', '.join(names)}" if len(names) <= 16 else "Tab completes the known ones"

@@ -1,0 +1,37 @@
+"""ALiBi, attention with linear biases: Press et al. 2022, arXiv 2108.12409, section 3.
+
+The logit of query i and key j gets -m_h (i - j), with fixed slopes m_h. The bias is a function of
+the distance, never of the key's index alone: slope * j, equal under softmax in exact arithmetic,
+gives neighbouring keys the same bias in half precision beyond a few thousand tokens.
+
+Head counts that are no power of two follow the authors' release (fairseq/models/transformer.py,
+get_slopes): the slopes of the power of two below, then every other slope of the one above.
+
+H heads, Q queries, S keys.
+"""
+
+import torch
+from torch import Tensor
+
+from lengthgen.schemes.base import Ctx, Part, Shape
+
+
+class Alibi(Part):
+    """Adds -m_h * distance to the logits."""
+
+    distance_only = True
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.slopes = slopes(shape.n_heads)
+
+    def bias(self, c: Ctx) -> Tensor:
+        m_H = torch.tensor(self.slopes, device=c.q_pos.device, dtype=c.dtype)
+        return -m_H[:, None, None] * c.distance()
+
+
+def slopes(n_heads: int) -> list[float]:
+    """Returns the slopes m_h of all heads: 2^(-8h/H) for a power of two, h = 1 ... H."""
+    below = 2 ** (n_heads.bit_length() - 1)
+    first = [2 ** (-8 * h / below) for h in range(1, below + 1)]
+    return first + [2 ** (-4 * h / below) for h in range(1, 2 * (n_heads - below), 2)]

@@ -1,0 +1,209 @@
+"""Part, the small module a positional scheme is made of; Ctx, what its hooks may look at; the fold.
+
+B batch, T tokens, D width, H heads, K head width, Q queries, S keys.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lengthgen.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a part may know of the model that it is built for."""
+
+    d_model: int
+    n_layers: int
+    n_heads: int
+    d_head: int
+    train_length: int
+    init_std: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ctx:
+    """All that a hook may look at; made anew in every call, so no state leaks between lengths.
+
+    In `positions` and `embed`, layer is 0 and there are no queries and keys yet. In `qk`, q_pos and
+    k_pos are the coordinates of all queries and keys; in the hooks of the attention matrix those
+    of the current block. A coordinate tensor is [n] or [B, n], int64.
+    """
+
+    length: int  # L, tokens of this call
+    train_length: int  # T
+    layer: int
+    n_layers: int
+    n_heads: int
+    d_head: int
+    training: bool
+    dtype: torch.dtype  # of angles, distances and biases: float32, or float64 if the model is
+    tokens_BT: Tensor
+    x_BTD: Tensor  # this layer's normalised input
+    pos: Tensor  # [T] or [B, T], coordinates of all tokens
+    q_pos: Tensor  # [Q] or [B, Q]
+    k_pos: Tensor  # [S] or [B, S]
+    rows: slice  # token indices of the queries
+    cols: slice  # token indices of the keys
+    folded: Callable[[], Tensor | None]  # sum of all biases of the block, for an owner of scores
+
+    def distance(self) -> Tensor:
+        """Returns q_pos - k_pos, clamped at 0, in c.dtype: [Q, S], or [B, 1, Q, S].
+
+        Clamped because entries above the diagonal are masked later but must keep a finite
+        gradient: 0 * inf is nan.
+        """
+        d = (self.q_pos[..., :, None] - self.k_pos[..., None, :]).clamp(min=0).to(self.dtype)
+        return d[:, None] if d.dim() == 3 else d
+
+
+class Rotated(NamedTuple):
+    """Queries and keys after `qk`."""
+
+    q_BHQK: Tensor
+    k_BHSK: Tensor
+
+
+class Part(nn.Module):
+    """One positional mechanism. Every default is the identity: override only what it changes.
+
+    The constructor takes the Shape and keyword-only arguments: they are the schema of its YAML.
+    A value it cannot honour raises ValueError. Hooks are pure functions of Ctx and parameters.
+    Biases and scores are added after q.k / sqrt(d_head); causality is the engine's.
+    """
+
+    distance_only = False  # bias() depends on c.distance() and the head alone
+    shift_invariant = True  # adding a constant to all coordinates changes nothing
+    depends_on_length = False  # a prefix alone may give other outputs than within a longer call
+
+    def undefined_at(self, length: int) -> str | None:
+        """Returns why the part has no value at this length, or None if it has."""
+        return None
+
+    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+        """Returns the coordinates of the tokens, [T] or [B, T] int64."""
+        return c.pos
+
+    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+        """Returns the token embeddings with positions mixed in."""
+        return x_BTD
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+        """Returns rotated, rescaled or widened queries and keys."""
+        return Rotated(q_BHQK, k_BHSK)
+
+    def bias(self, c: Ctx) -> Tensor | None:
+        """Returns what is added to the scaled logits of the block: [B or 1, H, Q, S] or [H, Q, S]."""
+        return None
+
+    def visible(self, c: Ctx) -> Tensor | None:
+        """Returns which keys of the block a query may see, bool [Q, S]; ANDed with causality."""
+        return None
+
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+        """Returns the logits of the block; only for those that are not q.k/sqrt(d) + bias.
+
+        The keys are all keys up to the last query of the block. c.folded() is the bias of all parts.
+        """
+        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2) * c.d_head**-0.5
+        bias = c.folded()
+        return s_BHQS if bias is None else s_BHQS + bias
+
+    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+        """Returns attention weights from masked logits (-inf where hidden); softmax by default."""
+        return s_BHQS.softmax(-1)
+
+    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+        """Returns the output of the block from weights and values."""
+        return w_BHQS @ v_BHSK
+
+    def project(self) -> None:
+        """Moves parameters back into their domain; called at build and after each step."""
+
+    def overrides(self, hook: str) -> bool:
+        """True if this part's class defines the hook itself."""
+        return getattr(type(self), hook) is not getattr(Part, hook)
+
+
+class Layer(NamedTuple):
+    """The parts that act in one layer, sorted by hook; the engine reads nothing else."""
+
+    qk: tuple[Part, ...]
+    bias: tuple[Part, ...]
+    visible: tuple[Part, ...]
+    scores: Part | None
+    weights: Part | None
+    values: Part | None
+
+    @property
+    def plain(self) -> bool:
+        """True if attention is softmax(q.k/sqrt(d)) under the causal mask alone."""
+        return not (self.bias or self.visible or self.explicit)
+
+    @property
+    def explicit(self) -> bool:
+        """True if a part owns logits, weights or values, so that no fused kernel applies."""
+        return bool(self.scores or self.weights or self.values)
+
+
+class Scheme(nn.Module):
+    """The parts of a model, folded over every layer.
+
+    `layers` names the parts that act in layer l as layers[l % len(layers)]; None: all in all.
+    Parts that act on positions or embeddings do so once, whatever `layers` says.
+    """
+
+    def __init__(
+        self, parts: dict[str, Part], *, layers: Sequence[Sequence[str]] | None, n_layers: int
+    ) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict(parts)
+        cycle = [list(parts)] if layers is None else layers
+        if not cycle:
+            raise UserError("scheme.layers: an empty list names no layer; use null for all parts")
+        named = [[(name, parts[name]) for name in cycle[i % len(cycle)]] for i in range(n_layers)]
+        self.layers = [_fold(layer) for layer in named]
+        self.project()
+
+    def __iter__(self) -> Iterable[Part]:  # pyright: ignore[reportReturnType]
+        return iter(self.parts.values())  # pyright: ignore[reportReturnType]
+
+    def undefined_at(self, length: int) -> str | None:
+        """Returns the first part's reason for having no value at this length, or None."""
+        for part in self:
+            reason = part.undefined_at(length)
+            if reason:
+                return reason
+        return None
+
+    def project(self) -> None:
+        """Moves every part's parameters back into their domain."""
+        for part in self:
+            part.project()
+
+
+def _fold(layer: list[tuple[str, Part]]) -> Layer:
+    def all_of(hook: str) -> tuple[Part, ...]:
+        return tuple(part for _, part in layer if part.overrides(hook))
+
+    def owner(hook: str) -> Part | None:
+        names = [name for name, part in layer if part.overrides(hook)]
+        if len(names) > 1:
+            raise UserError(
+                f"scheme.parts: {names[0]} and {names[1]} both define {hook}, which has one owner "
+                "in a layer; drop one, or give them different layers with scheme.layers"
+            )
+        return dict(layer)[names[0]] if names else None
+
+    return Layer(
+        qk=all_of("qk"),
+        bias=all_of("bias"),
+        visible=all_of("visible"),
+        scores=owner("scores"),
+        weights=owner("weights"),
+        values=owner("values"),
+    )

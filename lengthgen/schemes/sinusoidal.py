@@ -1,0 +1,60 @@
+"""Sinusoidal absolute positions: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
+
+PE[p, 2m] = sin(p w_m), PE[p, 2m+1] = cos(p w_m), w_m = base^(-2m/D), added to the embeddings.
+Two other layouts are in use and are other functions: `concat` = [sin | cos] with the same
+frequencies (Transformer-XL), `concat_t2t` = [sin | cos] with w_m = base^(-m/(D/2-1))
+(tensor2tensor, fairseq).
+
+Amplitude. PE has a root mean square of 0.707. The paper multiplies embeddings of standard deviation
+D^-1/2 by sqrt(D) first, so that the two are alike; in a model initialised as GPT-2, with 0.02 and no
+multiplier, PE would drown the tokens 35-fold. `scale: match` multiplies PE by init_std * sqrt(2), so
+that both have the same size at initialisation, as in the paper; `scale: 1.0` is the bare formula.
+
+B batch, T tokens, D width.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lengthgen.schemes.base import Ctx, Part, Shape
+
+
+class Sinusoidal(Part):
+    """Adds sines and cosines of the position to the token embeddings.
+
+    base: 10000 in the paper. scale: factor of PE, or "match".
+    """
+
+    shift_invariant = False
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        base: float,
+        layout: Literal["interleaved", "concat", "concat_t2t"],
+        scale: Literal["match"] | float,
+    ) -> None:
+        super().__init__()
+        if base <= 1:
+            raise ValueError(f"base={base} must be above 1")
+        if shape.d_model % 2:
+            raise ValueError(f"model.d_model={shape.d_model} must be even")
+        self.base, self.layout, self.d_model = base, layout, shape.d_model
+        self.scale = shape.init_std * math.sqrt(2) if scale == "match" else scale
+
+    def table(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
+        """Returns PE at the given positions without its factor: [..., D]."""
+        half = self.d_model // 2
+        m = torch.arange(half, device=pos.device, dtype=dtype)
+        omega = self.base ** (-m / (half - 1 if self.layout == "concat_t2t" else half))
+        theta = pos.to(dtype)[..., None] * omega
+        if self.layout == "interleaved":
+            return torch.stack([theta.sin(), theta.cos()], dim=-1).flatten(-2)
+        return torch.cat([theta.sin(), theta.cos()], dim=-1)
+
+    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+        return x_BTD + self.scale * self.table(c.pos, c.dtype).to(x_BTD.dtype)
