@@ -155,7 +155,7 @@ class Runtime(Section):
     device: Literal["auto", "cpu", "cuda", "mps"]
     threads: Positive | None
     micro_batch: Positive | None
-    compile: bool | None
+    compile: bool
     log_every: Positive
     wandb: Annotated[Literal["auto", "online", "offline", "off"], BeforeValidator(_off_is_a_word)]
     wandb_project: str
@@ -280,7 +280,7 @@ def _parameters(config: Config, parts: Parts, where: str) -> set[str]:
 
 
 def _check_arguments(part: type[schemes.Part], arguments: PartArguments, where: str) -> None:
-    """Holds a part's arguments against its constructor, whose keyword-only signature is the schema."""
+    """Holds a part's arguments against its schema, the keyword-only signature of its class."""
     hints = get_type_hints(part.__init__)
     fields: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
@@ -319,18 +319,16 @@ def _one_line(
     )
     key = ".".join(str(step) for step in first["loc"] if step not in tags)
     where = prefix + key
-    kind, value = first["type"], first["input"]
+    kind, value, about = first["type"], first["input"], first.get("ctx", {})
     accepted = known_keys() if known is None else [prefix + name for name in known]
     if kind == "extra_forbidden":
         return f"{where}: unknown key; {suggestion(where, accepted)}"
     if kind == "missing":
         return f"{where}: a value is required; give {where}=VALUE"
     if kind == "union_tag_invalid":
-        return (
-            f"{where}.source: {first['ctx']['tag']!r} is not one of {first['ctx']['expected_tags']}"
-        )
+        return f"{where}.source: {about['tag']!r} is not one of {about['expected_tags']}"
     if kind == "literal_error":
-        return f"{where}: {value!r} is not one of {first['ctx']['expected']}"
+        return f"{where}: {value!r} is not one of {about['expected']}"
     if kind == "string_pattern_mismatch":
         return f"{where}: {value!r} may hold letters, digits, '_' and '.' only"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

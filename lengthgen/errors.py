@@ -1,4 +1,4 @@
-"""The one exception that a user can cause: one line, exit code 2, before any model is built."""
+"""What ends a command with one line instead of a traceback: a user's mistake, or a signal."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -9,6 +9,14 @@ class UserError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+class Stopped(Exception):
+    """A signal asked a run to end; it has a checkpoint. exit_code is 128 + the signal's number."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ _PLUGIN = "lengthgen_plugin_"
 
 
 def registry() -> dict[str, type[Part]]:
-    """Returns all parts by name: this directory's, installed ones (entry points), loaded plugins."""
+    """Returns all parts by name: this directory's, installed entry points, loaded plugins."""
     modules = [
         importlib.import_module(f"{__name__}.{found.name}")
         for found in pkgutil.iter_modules(__path__)

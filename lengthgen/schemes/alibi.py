@@ -13,7 +13,7 @@ H heads, Q queries, S keys.
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import Ctx, Part
 
 
 class Alibi(Part):
@@ -21,12 +21,8 @@ class Alibi(Part):
 
     distance_only = True
 
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.slopes = slopes(shape.n_heads)
-
     def bias(self, c: Ctx) -> Tensor:
-        m_H = torch.tensor(self.slopes, device=c.q_pos.device, dtype=c.dtype)
+        m_H = torch.tensor(slopes(c.n_heads), device=c.q_pos.device, dtype=c.dtype)
         return -m_H[:, None, None] * c.distance()
 
 

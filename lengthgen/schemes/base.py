@@ -3,7 +3,7 @@
 B batch, T tokens, D width, H heads, K head width, Q queries, S keys.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,9 +29,9 @@ class Shape:
 class Ctx:
     """All that a hook may look at; made anew in every call, so no state leaks between lengths.
 
-    In `positions` and `embed`, layer is 0 and there are no queries and keys yet. In `qk`, q_pos and
-    k_pos are the coordinates of all queries and keys; in the hooks of the attention matrix those
-    of the current block. A coordinate tensor is [n] or [B, n], int64.
+    In `positions`, pos is 0 ... T-1. In `qk`, q_pos and k_pos are the coordinates of all queries
+    and keys; in the hooks of the attention matrix those of the current block. A coordinate tensor
+    is [n] or [B, n], int64.
     """
 
     length: int  # L, tokens of this call
@@ -41,9 +41,10 @@ class Ctx:
     n_heads: int
     d_head: int
     training: bool
+    generator: torch.Generator | None  # for a part that samples; the same in every layer's call
     dtype: torch.dtype  # of angles, distances and biases: float32, or float64 if the model is
     tokens_BT: Tensor
-    x_BTD: Tensor  # this layer's normalised input
+    x_BTD: Tensor  # the layer's normalised input; in positions and embed, the token embeddings
     pos: Tensor  # [T] or [B, T], coordinates of all tokens
     q_pos: Tensor  # [Q] or [B, Q]
     k_pos: Tensor  # [S] or [B, S]
@@ -80,6 +81,10 @@ class Part(nn.Module):
     shift_invariant = True  # adding a constant to all coordinates changes nothing
     depends_on_length = False  # a prefix alone may give other outputs than within a longer call
 
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+
     def undefined_at(self, length: int) -> str | None:
         """Returns why the part has no value at this length, or None if it has."""
         return None
@@ -97,7 +102,7 @@ class Part(nn.Module):
         return Rotated(q_BHQK, k_BHSK)
 
     def bias(self, c: Ctx) -> Tensor | None:
-        """Returns what is added to the scaled logits of the block: [B or 1, H, Q, S] or [H, Q, S]."""
+        """Returns what is added to the block's scaled logits: [H, Q, S] or [B, H, Q, S]."""
         return None
 
     def visible(self, c: Ctx) -> Tensor | None:
@@ -107,7 +112,7 @@ class Part(nn.Module):
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
         """Returns the logits of the block; only for those that are not q.k/sqrt(d) + bias.
 
-        The keys are all keys up to the last query of the block. c.folded() is the bias of all parts.
+        The keys are all those up to the block's last query; c.folded() is the bias of all parts.
         """
         s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2) * c.d_head**-0.5
         bias = c.folded()
@@ -138,6 +143,7 @@ class Layer(NamedTuple):
     scores: Part | None
     weights: Part | None
     values: Part | None
+    toeplitz: bool  # the bias is a table over (head, i - j), and nothing else hides keys
 
     @property
     def plain(self) -> bool:
@@ -158,52 +164,79 @@ class Scheme(nn.Module):
     """
 
     def __init__(
-        self, parts: dict[str, Part], *, layers: Sequence[Sequence[str]] | None, n_layers: int
+        self, parts: Mapping[str, Part], *, layers: Sequence[Sequence[str]] | None, n_layers: int
     ) -> None:
         super().__init__()
         self.parts = nn.ModuleDict(parts)
+        self.all = tuple(parts.values())
+        self.numbered = not any(part.overrides("positions") for part in self.all)
         cycle = [list(parts)] if layers is None else layers
         if not cycle:
             raise UserError("scheme.layers: an empty list names no layer; use null for all parts")
-        named = [[(name, parts[name]) for name in cycle[i % len(cycle)]] for i in range(n_layers)]
-        self.layers = [_fold(layer) for layer in named]
+        self.layers = [
+            self._fold({name: parts[name] for name in cycle[i % len(cycle)]})
+            for i in range(n_layers)
+        ]
         self.project()
 
-    def __iter__(self) -> Iterable[Part]:  # pyright: ignore[reportReturnType]
-        return iter(self.parts.values())  # pyright: ignore[reportReturnType]
+    @property
+    def depends_on_length(self) -> bool:
+        """True if a prefix alone may give other outputs than within a longer call."""
+        return any(part.depends_on_length for part in self.all)
+
+    @property
+    def shift_invariant(self) -> bool:
+        """True if adding a constant to all coordinates changes nothing."""
+        return all(part.shift_invariant for part in self.all)
 
     def undefined_at(self, length: int) -> str | None:
         """Returns the first part's reason for having no value at this length, or None."""
-        for part in self:
-            reason = part.undefined_at(length)
-            if reason:
-                return reason
-        return None
+        return next(filter(None, (part.undefined_at(length) for part in self.all)), None)
 
+    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+        """Returns the tokens' coordinates: 0 ... T-1, or those of the last part that has any."""
+        pos = c.pos
+        for part in self.all:
+            if part.overrides("positions"):
+                pos = part.positions(tokens_BT, c)
+        return pos
+
+    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+        """Returns the token embeddings after every part's `embed`, in order."""
+        for part in self.all:
+            x_BTD = part.embed(x_BTD, c)
+        return x_BTD
+
+    @torch.no_grad()
     def project(self) -> None:
         """Moves every part's parameters back into their domain."""
-        for part in self:
+        for part in self.all:
             part.project()
 
+    def _fold(self, layer: dict[str, Part]) -> Layer:
+        def all_of(hook: str) -> tuple[Part, ...]:
+            return tuple(part for part in layer.values() if part.overrides(hook))
 
-def _fold(layer: list[tuple[str, Part]]) -> Layer:
-    def all_of(hook: str) -> tuple[Part, ...]:
-        return tuple(part for _, part in layer if part.overrides(hook))
+        def owner(hook: str) -> Part | None:
+            names = [name for name, part in layer.items() if part.overrides(hook)]
+            if len(names) > 1:
+                raise UserError(
+                    f"scheme.parts: {names[0]} and {names[1]} both define {hook}, which has one "
+                    "owner in a layer; drop one, or separate them with scheme.layers"
+                )
+            return layer[names[0]] if names else None
 
-    def owner(hook: str) -> Part | None:
-        names = [name for name, part in layer if part.overrides(hook)]
-        if len(names) > 1:
-            raise UserError(
-                f"scheme.parts: {names[0]} and {names[1]} both define {hook}, which has one owner "
-                "in a layer; drop one, or give them different layers with scheme.layers"
-            )
-        return dict(layer)[names[0]] if names else None
-
-    return Layer(
-        qk=all_of("qk"),
-        bias=all_of("bias"),
-        visible=all_of("visible"),
-        scores=owner("scores"),
-        weights=owner("weights"),
-        values=owner("values"),
-    )
+        bias, visible = all_of("bias"), all_of("visible")
+        owners = [owner(hook) for hook in ("scores", "weights", "values")]
+        return Layer(
+            qk=all_of("qk"),
+            bias=bias,
+            visible=visible,
+            scores=owners[0],
+            weights=owners[1],
+            values=owners[2],
+            toeplitz=bool(bias)
+            and self.numbered
+            and all(part.distance_only for part in bias)
+            and not (visible or any(owners)),
+        )

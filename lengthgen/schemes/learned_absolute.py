@@ -27,8 +27,9 @@ class LearnedAbsolute(Part):
     def __init__(
         self, shape: Shape, *, beyond: Literal["na", "clamp", "wrap", "interpolate"]
     ) -> None:
-        super().__init__()
-        self.beyond, self.rows = beyond, shape.train_length
+        super().__init__(shape)
+        self.beyond = beyond
+        self.rows = shape.train_length
         self.depends_on_length = beyond == "interpolate"
         self.table = nn.Parameter(torch.empty(shape.train_length, shape.d_model))
         nn.init.normal_(self.table, std=shape.init_std)

@@ -30,7 +30,7 @@ class Rope(Part):
         rotary_percentage: float,
         layout: Literal["half", "interleaved"],
     ) -> None:
-        super().__init__()
+        super().__init__(shape)
         if base <= 1:
             raise ValueError(f"base={base} must be above 1")
         if not 0 < rotary_percentage <= 1:

@@ -5,10 +5,11 @@ Two other layouts are in use and are other functions: `concat` = [sin | cos] wit
 frequencies (Transformer-XL), `concat_t2t` = [sin | cos] with w_m = base^(-m/(D/2-1))
 (tensor2tensor, fairseq).
 
-Amplitude. PE has a root mean square of 0.707. The paper multiplies embeddings of standard deviation
-D^-1/2 by sqrt(D) first, so that the two are alike; in a model initialised as GPT-2, with 0.02 and no
-multiplier, PE would drown the tokens 35-fold. `scale: match` multiplies PE by init_std * sqrt(2), so
-that both have the same size at initialisation, as in the paper; `scale: 1.0` is the bare formula.
+Amplitude. PE has a root mean square of 0.707. The paper multiplies embeddings of standard
+deviation D^-1/2 by sqrt(D) first, so that the two are alike; in a model initialised as GPT-2, with
+0.02 and no multiplier, PE would drown the tokens 35-fold. `scale: match` multiplies PE by
+init_std * sqrt(2), so that both have the same size at initialisation, as in the paper; a number
+multiplies the bare formula.
 
 B batch, T tokens, D width.
 """
@@ -38,17 +39,17 @@ class Sinusoidal(Part):
         layout: Literal["interleaved", "concat", "concat_t2t"],
         scale: Literal["match"] | float,
     ) -> None:
-        super().__init__()
+        super().__init__(shape)
         if base <= 1:
             raise ValueError(f"base={base} must be above 1")
         if shape.d_model % 2:
             raise ValueError(f"model.d_model={shape.d_model} must be even")
-        self.base, self.layout, self.d_model = base, layout, shape.d_model
+        self.base, self.layout = base, layout
         self.scale = shape.init_std * math.sqrt(2) if scale == "match" else scale
 
     def table(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
         """Returns PE at the given positions without its factor: [..., D]."""
-        half = self.d_model // 2
+        half = self.shape.d_model // 2
         m = torch.arange(half, device=pos.device, dtype=dtype)
         omega = self.base ** (-m / (half - 1 if self.layout == "concat_t2t" else half))
         theta = pos.to(dtype)[..., None] * omega

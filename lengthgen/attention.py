@@ -1,0 +1,318 @@
+"""attend(): causal attention under a folded scheme; picks the kernel from the hooks overridden.
+
+Queries are the last Q of S tokens. Logits are q.k / sqrt(d_head) + bias, whatever the widths of
+q and k after `qk`. The causal mask is added here, to the logits, never by a part.
+
+  plain     no hook on the matrix   SDPA; on the CPU, training: blocks of queries
+  additive  bias or visible         blocks of queries with the bias of the block, never [T, T]
+  explicit  scores, weights, values  the same blocks, through the owners of these hooks
+
+B batch, T tokens, H heads, Q queries, S keys, K head width.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import (
+    create_block_mask,  # pyright: ignore[reportUnknownVariableType]
+    flex_attention,
+)
+
+from lengthgen.schemes import Ctx, Layer
+
+TRAIN_BLOCK = 128  # queries; scores of a few sequences stay in the cache of one core
+EVAL_BLOCK = 1024  # queries; SDPA forms blocks of its own inside
+NEAR_BLOCK = 512
+EXPLICIT_BLOCK = 128
+UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
+SDPA_KEYS = 512  # keys that CPU SDPA takes at a time; a cut between them changes no rounding
+
+
+def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+    """Returns the attention output [B, H, Q, K] in v's dtype."""
+    q, k, v = q_BHQK, k_BHSK, v_BHSK
+    with torch.autocast(q.device.type, enabled=False):
+        for part in layer.qk:
+            q, k = part.qk(q, k, c)
+        if layer.explicit:
+            return explicit(layer, q, k, v, c, block=EXPLICIT_BLOCK)
+        whole = q.shape[2] == k.shape[2]
+        on_cpu = q.device.type == "cpu"
+        if on_cpu and torch.is_grad_enabled():
+            return blocked(layer, q, k, v, c, block=TRAIN_BLOCK)
+        if layer.plain and whole:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=c.d_head**-0.5)
+        if layer.toeplitz:
+            table = distance_table(layer, c)
+            if on_cpu:
+                reach_H = reach(table, q, k, scale=c.d_head**-0.5)
+                return near_keys(
+                    table, q, k, v, reach_H=reach_H, scale=c.d_head**-0.5, block=NEAR_BLOCK
+                )
+            if whole:
+                return flex(table, q, k, v, scale=c.d_head**-0.5, attention=_compiled_flex())
+        return sdpa_by_blocks(layer, q, k, v, c, block=EVAL_BLOCK)
+
+
+def explicit(
+    layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
+) -> Tensor:
+    """Attention as the hooks define it, in c.dtype: the reference for every other kernel here.
+
+    q and k have been through `qk`. Memory O(block * S).
+    """
+    q, k, v = (x.to(c.dtype) for x in (q_BHQK, k_BHSK, v_BHSK))
+    out: list[Tensor] = []
+    for lo, hi, at in _blocks(c, q, k, block):
+        q_blk, k_blk, v_blk = q[:, :, lo:hi], k[:, :, at.cols], v[:, :, at.cols]
+        if layer.scores:
+            s = layer.scores.scores(q_blk, k_blk, replace(at, folded=partial(_bias, layer, at)))
+        else:
+            s = q_blk @ k_blk.transpose(-1, -2) * c.d_head**-0.5
+            bias = _bias(layer, at)
+            s = s if bias is None else s + bias
+        s = s + _hidden(layer, at)
+        w = layer.weights.weights(s, at) if layer.weights else s.softmax(-1)
+        out.append(layer.values.values(w, v_blk, at) if layer.values else w @ v_blk)
+    return torch.cat(out, dim=2).to(v_BHSK.dtype)
+
+
+def blocked(
+    layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
+) -> Tensor:
+    """Attention by blocks of queries with its own backward pass: training on a CPU."""
+    biases: list[Tensor] = []
+    if layer.bias or layer.visible:
+        biases = [_additive(layer, at) for _, _, at in _blocks(c, q_BHQK, k_BHSK, block)]
+    scale = c.d_head**-0.5
+    return _SavedWeights.apply(q_BHQK, k_BHSK, v_BHSK, block, scale, *biases)  # pyright: ignore[reportReturnType]
+
+
+def sdpa_by_blocks(
+    layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
+) -> Tensor:
+    """Fused attention by blocks of queries, each with the mask of its own rows."""
+    out = [
+        F.scaled_dot_product_attention(
+            q_BHQK[:, :, lo:hi],
+            k_BHSK[:, :, at.cols],
+            v_BHSK[:, :, at.cols],
+            attn_mask=_additive(layer, at).to(q_BHQK.dtype),
+            scale=c.d_head**-0.5,
+        )
+        for lo, hi, at in _blocks(c, q_BHQK, k_BHSK, block)
+    ]
+    return torch.cat(out, dim=2)
+
+
+def distance_table(layer: Layer, c: Ctx) -> Tensor:
+    """Returns the summed bias of all parts over (head, distance), [H, S] in c.dtype.
+
+    It is the row of the last query, read backwards.
+    """
+    S = c.k_pos.shape[-1]
+    at = replace(c, q_pos=c.k_pos[-1:], rows=slice(S - 1, S), cols=slice(0, S))
+    bias = _bias(layer, at)
+    assert bias is not None, "a table was asked of a layer without bias"
+    return bias.reshape(c.n_heads, S).flip(-1)
+
+
+def near_keys(
+    table_HS: Tensor,
+    q_BHQK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    *,
+    reach_H: Sequence[int],
+    scale: float,
+    block: int,
+) -> Tensor:
+    """Fused attention per head, of every query over its nearest keys: reach_H[h] or a few more."""
+    B, H, Q, _ = q_BHQK.shape
+    S = k_BHSK.shape[2]
+    out = v_BHSK.new_empty(B, H, Q, v_BHSK.shape[-1])
+    for h in range(H):
+        # Rows run backwards, so that the mask is a view of one row of numbers: entry (i, j) depends
+        # on i + j alone.
+        rising = torch.cat([table_HS[h].flip(0), table_HS.new_full((block,), -math.inf)])
+        rising = rising.to(q_BHQK.dtype)
+        for lo in range(0, Q, block):
+            hi = min(lo + block, Q)
+            first, last = S - Q + lo, S - Q + hi  # token indices of the block's queries
+            start = max(0, first - reach_H[h] + 1) // SDPA_KEYS * SDPA_KEYS
+            mask = rising.as_strided((hi - lo, last - start), (1, 1), S - last + start)
+            rows = F.scaled_dot_product_attention(
+                q_BHQK[:, h : h + 1, lo:hi].flip(2),
+                k_BHSK[:, h : h + 1, start:last],
+                v_BHSK[:, h : h + 1, start:last],
+                attn_mask=mask,
+                scale=scale,
+            )
+            out[:, h : h + 1, lo:hi] = rows.flip(2)
+    return out
+
+
+def reach(table_HS: Tensor, q_BHQK: Tensor, k_BHSK: Tensor, *, scale: float) -> list[int]:
+    """Returns per head the number of distances, from 0, at which a key can have any weight.
+
+    A key at distance d has a logit of at most |q||k| scale + table[d], and the query's own key one
+    of q.k scale + table[0]. Keys beyond the distance from which on the first stays UNDERFLOW below
+    the second have weight 0 in fp32. Leaving them out changes no bit of the result: steep
+    biases reach a few hundred keys, whatever the length.
+    """
+    Q, S = q_BHQK.shape[2], k_BHSK.shape[2]
+    q, k = q_BHQK.float(), k_BHSK.float()
+    k_max_BH1 = k.norm(dim=-1).amax(-1, keepdim=True)
+    own_BHQ = (q * k[:, :, S - Q :]).sum(-1)
+    excess_H = ((q.norm(dim=-1) * k_max_BH1 - own_BHQ) * scale).amax(dim=(0, 2))
+    least_H = table_HS[:, 0].float() - excess_H - UNDERFLOW
+    best_beyond_HS = table_HS.float().flip(-1).cummax(-1).values.flip(-1)
+    return (best_beyond_HS >= least_H[:, None]).sum(-1).clamp(min=1).tolist()
+
+
+def flex(
+    table_HS: Tensor,
+    q_BHQK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    *,
+    scale: float,
+    attention: Callable[..., Any],
+) -> Tensor:
+    """FlexAttention with a bias table over (head, distance); the table's gradient is exact."""
+    length = q_BHQK.shape[2]
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score + table_HS[h, (i - j).clamp(min=0)]
+
+    def causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return i >= j
+
+    mask = create_block_mask(causal, None, None, length, length, device=q_BHQK.device)
+    return attention(q_BHQK, k_BHSK, v_BHSK, score_mod=score_mod, block_mask=mask, scale=scale)
+
+
+@cache
+def _compiled_flex() -> Callable[..., Any]:
+    return torch.compile(flex_attention)
+
+
+def _blocks(c: Ctx, q_BHQK: Tensor, k_BHSK: Tensor, block: int) -> Iterator[tuple[int, int, Ctx]]:
+    """Yields (first row, row after the last, context) of every block of queries.
+
+    The block's keys are all those up to its last query.
+    """
+    Q, S = q_BHQK.shape[2], k_BHSK.shape[2]
+    for lo in range(0, Q, block):
+        hi = min(lo + block, Q)
+        last = S - Q + hi
+        yield (
+            lo,
+            hi,
+            replace(
+                c,
+                q_pos=c.q_pos[..., lo:hi],
+                k_pos=c.k_pos[..., :last],
+                rows=slice(S - Q + lo, last),
+                cols=slice(0, last),
+            ),
+        )
+
+
+def _bias(layer: Layer, c: Ctx) -> Tensor | None:
+    """Returns the sum of all parts' biases of the block, or None."""
+    biases = [bias for bias in (part.bias(c) for part in layer.bias) if bias is not None]
+    return sum(biases[1:], start=biases[0]) if biases else None
+
+
+def _hidden(layer: Layer, c: Ctx) -> Tensor:
+    """Returns 0 where the query sees the key and -inf elsewhere, [Q, S] in c.dtype."""
+    device = c.q_pos.device
+    i = torch.arange(c.rows.start, c.rows.stop, device=device)
+    visible = i[:, None] >= torch.arange(c.cols.start, c.cols.stop, device=device)
+    for part in layer.visible:
+        seen = part.visible(c)
+        visible = visible if seen is None else visible & seen
+    return torch.zeros(visible.shape, device=device, dtype=c.dtype).masked_fill(~visible, -math.inf)
+
+
+def _additive(layer: Layer, c: Ctx) -> Tensor:
+    """Returns everything that is added to the logits of the block, in c.dtype."""
+    bias, hidden = _bias(layer, c), _hidden(layer, c)
+    return hidden if bias is None else bias + hidden
+
+
+class _SavedWeights(torch.autograd.Function):
+    """softmax(q k^T scale + bias) v by blocks of queries; the weights are kept for the backward.
+
+    Against autograd over the same loop: no fp32 copy of the weights, no zero-padded gradients of k
+    and v, and the causal mask touches the diagonal square of a block only. The softmax sums in
+    fp32. Biases are one tensor per block, [H, Q, S] or [B, H, Q, S], with the mask in it.
+    """
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, block: int, scale: float, *biases: Tensor
+    ) -> Tensor:
+        B, H, Q, _ = q.shape
+        S, before = k.shape[2], k.shape[2] - Q
+        q3, k3, v3 = (q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+        out = v3.new_empty(B * H, Q, v.shape[-1])
+        later = q.new_full((block, block), -math.inf).triu(1)
+        saved: list[Tensor] = []
+        for n, lo in enumerate(range(0, Q, block)):
+            hi = min(lo + block, Q)
+            last = before + hi
+            s = torch.bmm(q3[:, lo:hi], k3[:, :last].transpose(1, 2))
+            if biases:
+                with_bias = torch.add(s.view(B, H, hi - lo, last), biases[n])
+                w = with_bias.softmax(-1).to(q.dtype).view(B * H, hi - lo, last)
+            else:
+                s[:, :, last - (hi - lo) :] += later[: hi - lo, : hi - lo]
+                w = s.softmax(-1)
+            out[:, lo:hi] = torch.bmm(w, v3[:, :last])
+            saved.append(w)
+        ctx.save_for_backward(q3, k3, v3, *saved)
+        ctx.block, ctx.scale, ctx.sizes = block, scale, (B, H, Q, S)
+        ctx.bias_shapes = [bias.shape for bias in biases]
+        return out.view(B, H, Q, -1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        q3, k3, v3, *saved = ctx.saved_tensors
+        B, H, Q, S = ctx.sizes
+        d_out = d_out.flatten(0, 1)
+        dq, dk, dv = torch.empty_like(q3), torch.zeros_like(k3), torch.zeros_like(v3)
+        d_biases: list[Tensor | None] = []
+        for n, lo in enumerate(range(0, Q, ctx.block)):
+            hi = min(lo + ctx.block, Q)
+            last = S - Q + hi
+            w, d_rows = saved[n], d_out[:, lo:hi]
+            dv[:, :last].baddbmm_(w.transpose(1, 2), d_rows)
+            dw = torch.bmm(d_rows, v3[:, :last].transpose(1, 2))
+            ds = torch.ops.aten._softmax_backward_data(dw, w, -1, w.dtype)
+            dq[:, lo:hi] = torch.bmm(ds, k3[:, :last])
+            dk[:, :last].baddbmm_(ds.transpose(1, 2), q3[:, lo:hi])
+            if ctx.bias_shapes:
+                d_biases.append(
+                    _bias_gradient(ds.view(B, H, hi - lo, last), ctx.bias_shapes[n])
+                    if ctx.needs_input_grad[5 + n]
+                    else None
+                )
+        dq.mul_(ctx.scale)
+        shapes = [(dq, Q), (dk, S), (dv, S)]
+        return *(x.view(B, H, n, -1) for x, n in shapes), None, None, *d_biases
+
+
+def _bias_gradient(ds_BHQS: Tensor, shape: torch.Size) -> Tensor:
+    """Returns the gradient of a bias of the given shape: summed over what it is shared by."""
+    dtype = torch.promote_types(torch.float32, ds_BHQS.dtype)
+    ds = ds_BHQS.sum(0, dtype=dtype) if len(shape) == 3 else ds_BHQS.to(dtype)
+    return ds.sum_to_size(shape)

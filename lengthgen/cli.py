@@ -1,0 +1,416 @@
+"""The command line: the only Typer, the only print; nothing heavy is imported at module level."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from lengthgen.errors import Stopped, UserError, suggestion
+
+app = typer.Typer(
+    help="Train a small causal LM at length T with any positional scheme; measure it at 2T to 32T.",
+    rich_markup_mode=None,  # rich doubles the time of --help, 50 ms without it
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> NoReturn:
+    """Runs the command line and exits: 0 done, 2 the user's mistake, 128 + n for signal n."""
+    _keep_threads_from_spinning()
+    try:
+        code = app(args=sys.argv[1:] or ["--help"], prog_name="lengthgen", standalone_mode=False)
+        sys.stdout.flush()
+    except (UserError, typer.TyperException) as error:
+        message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        _say_once("error: " + " ".join(message.split()))
+        sys.exit(2)
+    except Stopped as stopped:
+        _say_once(str(stopped))
+        sys.exit(stopped.exit_code)
+    except BrokenPipeError:  # `lengthgen list runs | head`: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    if code == 130:  # what Typer makes of KeyboardInterrupt; training itself raises Stopped
+        _say_once("interrupted; the same command continues with what is done")
+    sys.exit(code)
+
+
+def _keep_threads_from_spinning() -> None:
+    """Bounds how long OpenMP threads spin at barriers; to be called before torch is imported.
+
+    By default they spin for the other threads' whole absence: one busy neighbour on the machine
+    then makes training up to 12 times slower. Users' own settings are kept.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
+def _say_once(line: str) -> None:
+    """Writes a line to stderr; under torchrun, by one process of all."""
+    if os.environ.get("RANK", "0") == "0":
+        print(line, file=sys.stderr)
+
+
+# Shell completion: reads YAML and directory names, never torch or Hydra.
+
+
+def _complete_overrides(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offers groups, their choices and dotted keys."""
+    from lengthgen import compose
+
+    config_dir = ctx.params.get("config_dir")
+    return _offer(
+        ctx.params.get("overrides") or [],
+        incomplete,
+        lambda word: compose.completions(word, config_dir=config_dir),
+    )
+
+
+def _complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offers run ids, and the keys that a finished run may still be given."""
+    from lengthgen import compose
+
+    before: list[str] = ctx.params.get("words") or []
+    root = re.search(r"runtime\.root ?= ?(\S+)", " ".join(before))
+
+    def offered(word: str) -> list[str]:
+        keys = compose.completions(word, config_dir=None)
+        ids = [path.name for path in _run_dirs(Path(root[1]) if root else _default_root())]
+        return [one for one in ids if one.startswith(word)] + [
+            key for key in keys if key.startswith(("eval.", "runtime."))
+        ]
+
+    return _offer(before, incomplete, offered)
+
+
+def _complete_kinds(incomplete: str) -> list[str]:
+    return [kind for kind in _KINDS if kind.startswith(incomplete)]
+
+
+def _offer(
+    before: Sequence[str], incomplete: str, offered: Callable[[str], list[str]]
+) -> list[str]:
+    """Returns the words offered for an incomplete one, whichever way the shell broke the line.
+
+    bash breaks at "=": scheme=ro arrives as "scheme", "=", "ro", and scheme= as "scheme", "";
+    only what stands behind the "=" is to be returned then.
+    """
+    try:
+        if len(before) > 1 and before[-1] == "=":
+            key = f"{before[-2]}="
+            return [word.removeprefix(key) for word in offered(key + incomplete)]
+        if before and not incomplete and (words := offered(f"{before[-1]}=")):
+            return [word.removeprefix(f"{before[-1]}=") for word in words]
+        return offered(incomplete)
+    except UserError:  # a broken YAML of the user's: a shell has no place to say so
+        return []
+
+
+# Commands
+
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE ...]",
+        help="Overrides, such as scheme=alibi train.length=1024; Tab completes them.",
+        autocompletion=_complete_overrides,
+    ),
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN ...] [KEY=VALUE ...]",
+        help="Run ids, unique beginnings of ids, or paths; and runtime.* overrides.",
+        autocompletion=_complete_runs,
+    ),
+]
+ConfigDir = Annotated[
+    Path | None, typer.Option("--config-dir", metavar="DIR", help="Folder with groups of your own.")
+]
+
+
+@app.command()
+def train(
+    overrides: Overrides = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", metavar="N", help="Start N processes with torchrun.")
+    ] = None,
+    config_dir: ConfigDir = None,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option("--plugin", metavar="FILE", help="Python file with parts of your own."),
+    ] = None,
+) -> None:
+    """Train a scheme, then evaluate its curve. Run again: it resumes, or is done at once."""
+    from lengthgen import compose, config
+
+    plain = compose.compose(overrides or [], config_dir=config_dir)
+    if plugin and isinstance(plain.get("plugins"), list):
+        plain["plugins"] += [str(path.absolute()) for path in plugin]
+    built = config.from_plain(plain)
+    if gpus is not None:
+        _check_gpus(gpus, device=built.runtime.device)
+        options = ["--config-dir", str(config_dir)] if config_dir else []
+        for path in plugin or []:
+            options += ["--plugin", str(path)]
+        _torchrun(gpus, ["train", *(overrides or []), *options])
+
+    from lengthgen import devices, report
+    from lengthgen import train as training
+    from lengthgen.progress import Progress
+    from lengthgen.ranks import Ranks
+
+    ranks = Ranks.from_env()
+    device = devices.device_of(built.runtime, ranks)
+    with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
+        run_dir = training.train(built, ranks=ranks, show=show)
+    if ranks.is_main:
+        print(report.table([run_dir]))
+        print(f"run: {run_dir}")
+
+
+def _check_gpus(gpus: int, *, device: str) -> None:
+    import torch
+
+    if gpus < 1:
+        raise UserError(f"--gpus: {gpus} is not a positive number; give --gpus 1 or more")
+    if "RANK" in os.environ:
+        raise UserError("--gpus: torchrun has started this process already; drop --gpus")
+    there = torch.cuda.device_count()
+    if (device == "cuda" or (device == "auto" and there)) and gpus > there:
+        raise UserError(
+            f"--gpus: {gpus} asked, {there} in this machine; give --gpus {max(there, 1)}, "
+            "or runtime.device=cpu for processes on the CPU"
+        )
+
+
+def _torchrun(gpus: int, arguments: Sequence[str]) -> NoReturn:
+    """Becomes torchrun, which starts this program again once per GPU."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *launcher, "-m", "lengthgen", *arguments])
+
+
+@app.command("eval")
+def evaluate_runs(
+    words: Words = None,
+    lengths: Annotated[
+        str | None, typer.Option("--lengths", metavar="L,L,...", help="Such as 512,2048,16000.")
+    ] = None,
+    protocols: Annotated[
+        str | None, typer.Option("--protocols", metavar="P,...", help="tail, nonoverlap.")
+    ] = None,
+    variants: Annotated[
+        str | None,
+        typer.Option("--variants", metavar="V,...", help="Training-free variants; a+b merges two."),
+    ] = None,
+) -> None:
+    """Evaluate trained runs, the newest if none is named; only missing cells are computed.
+
+    Takes eval.* and runtime.* overrides; everything else is fixed by the run.
+    """
+    from lengthgen import config, devices, evaluate, report, runs
+    from lengthgen.progress import Progress
+    from lengthgen.ranks import Ranks
+
+    names, changes = _split(words, sections=("eval", "runtime"))
+    if lengths is not None:
+        changes["eval.lengths"] = _lengths(lengths)
+    if protocols is not None:
+        changes["eval.protocols"] = protocols.split(",")
+    if variants is not None:
+        changes["eval.variants"] = variants.split(",")
+    root = _root(changes)
+    run_dirs = [runs.find(name, root) for name in names] or [runs.newest(root)]
+
+    configs: list[config.Config] = []  # all of them are checked before the first is evaluated
+    for run_dir in run_dirs:
+        plain = config.to_plain(runs.load_config(run_dir))
+        for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
+            section, _, name = key.partition(".")
+            plain[section][name] = value
+        configs.append(config.from_plain(plain))
+    ranks = Ranks.from_env()
+    device = devices.device_of(configs[0].runtime, ranks)
+    with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
+        for built, run_dir in zip(configs, run_dirs, strict=True):
+            evaluate.evaluate(built, run_dir, ranks=ranks, show=show)
+    if ranks.is_main:
+        print(report.table(run_dirs))
+
+
+@app.command("report")
+def write_report(
+    words: Words = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")] = Path(
+        "report"
+    ),
+) -> None:
+    """Write figure, table and CSV of runs, of all if none is named."""
+    from lengthgen import report, runs
+
+    names, changes = _split(words, sections=("runtime",))
+    root = _root(changes)
+    evaluated = [path for path in _run_dirs(root) if (path / "eval.jsonl").is_file()]
+    run_dirs = [runs.find(name, root) for name in names] or evaluated
+    if not run_dirs:
+        raise UserError(
+            f"{root}: no evaluated runs; lengthgen train scheme=rope makes one, "
+            "runtime.root=DIR looks elsewhere"
+        )
+    written = report.write_report(run_dirs, out)
+    print(report.table(run_dirs))
+    for path in written:
+        print(path)
+
+
+_KINDS = {
+    "schemes": "scheme",
+    "models": "model",
+    "corpora": "corpus",
+    "experiments": "experiment",
+    "runs": None,
+}
+
+
+@app.command("list")
+def list_kind(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="|".join(_KINDS), help="What to list.", autocompletion=_complete_kinds
+        ),
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE ...]", help="runtime.root=DIR: where the runs are."),
+    ] = None,
+    config_dir: ConfigDir = None,
+) -> None:
+    """List what can be chosen, or the runs there are."""
+    names, changes = _split(words, sections=("runtime",))
+    if names:
+        raise UserError(f"{names[0]}: not readable as an override; give runtime.root=DIR")
+    if kind not in _KINDS:
+        raise UserError(f"list: no such kind {kind!r}; {suggestion(kind, _KINDS)}")
+    group = _KINDS[kind]
+    if group is None:
+        _print_rows(*_run_rows(_root(changes)))
+    else:
+        _print_rows(*_choice_rows(group, config_dir))
+
+
+Rows = tuple[list[str], list[list[str]]]
+
+
+def _choice_rows(group: str, config_dir: Path | None) -> Rows:
+    from lengthgen import compose
+
+    head, rows = [group, "what"], list[list[str]]()
+    for name in compose.choices(group, config_dir=config_dir):
+        row = [name, compose.describe(group, name, config_dir=config_dir)]
+        if group == "scheme":
+            variants = compose.load(group, name, config_dir=config_dir).get("variants", {})
+            row.append(", ".join(variants))
+        rows.append(row)
+    return [*head, *(["variants"] if group == "scheme" else [])], rows
+
+
+def _run_rows(root: Path) -> Rows:
+    from lengthgen import runs, statistics
+    from lengthgen.tracking import read_rows
+
+    head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest"]
+    rows: list[list[str]] = []
+    for summary in runs.list_runs(root):
+        trained = read_rows(summary.path / "train.jsonl")
+        tokens = f"{trained[-1]['train/tokens']:,}" if trained else ""
+        points = [
+            point
+            for point in statistics.curve(read_rows(summary.path / "eval.jsonl"))
+            if point.protocol == "tail" and point.variant is None and point.ppl is not None
+        ]
+        last = max((point.tokens_seen for point in points), default=0)
+        curve = {point.length: point for point in points if point.tokens_seen == last}
+        at_t = next((p for p in curve.values() if p.length == p.train_length), None)
+        longest = curve[max(curve)] if curve else None
+        ppls = [f"{p.ppl:,.2f} at {p.length:,}" if p else "" for p in (at_t, longest)]
+        rows.append(
+            [summary.run_id, summary.state, f"{summary.step}/{summary.steps}", tokens, *ppls]
+        )
+    return head, rows
+
+
+def _print_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table on a terminal, and lines of tab-separated cells into a pipe."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            print("\t".join(row))
+        return
+    if not rows:
+        print(f"no {head[0]} yet")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*head, box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
+# Which runs, and with what
+
+
+def _split(
+    words: list[str] | None, *, sections: tuple[str, ...]
+) -> tuple[list[str], dict[str, Any]]:
+    """Parts RUNs from KEY=VALUEs, and returns the latter by key.
+
+    Raises UserError for a key outside the sections, or unknown within them.
+    """
+    from lengthgen import compose
+
+    overrides = [word for word in words or [] if "=" in word and not Path(word).exists()]
+    names = [word for word in words or [] if word not in overrides]
+    changes = compose.values(overrides) if overrides else {}
+    for key in changes:
+        if key.partition(".")[0] not in sections or "." not in key:
+            taken = " and ".join(f"{section}.*" for section in sections)
+            raise UserError(f"{key}: only {taken} can be given here; the run fixes the rest")
+        from lengthgen import config
+
+        known = [one for one in config.known_keys() if one.partition(".")[0] in sections]
+        if key not in known:
+            raise UserError(f"{key}: unknown key; {suggestion(key, known)}")
+    return names, changes
+
+
+def _lengths(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if not re.fullmatch(r"[0-9]+", word) or int(word) == 0:
+            raise UserError(
+                f"--lengths: {word!r} is not a positive integer; give lengths like 512,2048"
+            )
+    return [int(word) for word in words]
+
+
+def _default_root() -> Path:
+    from lengthgen import compose
+
+    return Path(compose.defaults()["runtime"]["root"])
+
+
+def _root(changes: Mapping[str, Any]) -> Path:
+    return Path(changes["runtime.root"]) if "runtime.root" in changes else _default_root()
+
+
+def _run_dirs(root: Path) -> list[Path]:
+    return sorted(path.parent for path in root.glob("*/config.yaml"))

@@ -1,0 +1,64 @@
+"""The device of a run, its threads and its memory allocator."""
+
+import ctypes
+import os
+
+import torch
+
+from lengthgen.config import Runtime
+from lengthgen.errors import UserError
+from lengthgen.ranks import Ranks
+
+CPU_MICRO_BATCH_TOKENS = 4096  # what a forward and backward pass holds stays near the caches
+GPU_MICRO_BATCH_TOKENS = 32768
+
+
+def device_of(runtime: Runtime, ranks: Ranks) -> torch.device:
+    """Returns the device of this process. Raises UserError if it is not there."""
+    kind = runtime.device
+    if kind == "auto":
+        has_mps = torch.backends.mps.is_available()
+        kind = "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
+    if kind == "cuda" and ranks.local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"runtime.device=cuda: process {ranks.local_rank} of this machine has no GPU "
+            f"({torch.cuda.device_count()} visible); start as many processes as GPUs"
+        )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UserError("runtime.device=mps: this machine has no MPS device; use cpu")
+    return torch.device(kind, ranks.local_rank) if kind == "cuda" else torch.device(kind)
+
+
+def prepare(runtime: Runtime, device: torch.device) -> None:
+    """Sets the process up for the device: threads and allocator on a CPU, precision on CUDA."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("highest")  # an fp32 evaluation is fp32
+        return
+    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    torch.set_num_threads(runtime.threads or max(1, (cores or 1) // local_processes))
+    keep_freed_memory()
+
+
+def keep_freed_memory() -> None:
+    """Tells glibc to keep freed blocks instead of returning them to the kernel.
+
+    By default every tensor above 32 MiB is mapped and unmapped anew, and each of its pages faults
+    on first use. Elsewhere than on glibc nothing happens.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mmap_threshold, trim_threshold, top_pad = -3, -1, -2  # M_* of malloc.h
+    if not mallopt(mmap_threshold, 1 << 30):
+        mallopt(mmap_threshold, 1 << 25)  # the most that glibc before 2.35 accepts
+    mallopt(trim_threshold, (1 << 31) - 1)
+    mallopt(top_pad, 64 << 20)
+
+
+def micro_batch(runtime: Runtime, device: torch.device, length: int) -> int:
+    """Returns the number of windows in one forward pass."""
+    tokens = GPU_MICRO_BATCH_TOKENS if device.type == "cuda" else CPU_MICRO_BATCH_TOKENS
+    return runtime.micro_batch or max(1, tokens // length)

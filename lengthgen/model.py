@@ -1,0 +1,175 @@
+"""The Transformer: embedding, pre-norm blocks, final norm, tied head; initialised in one function.
+
+B batch, T tokens, D width, H heads, K head width, Q queries, V vocabulary.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lengthgen.attention import attend
+from lengthgen.config import Config, Parts
+from lengthgen.schemes import Ctx, Layer, Scheme, build
+
+LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for a backward pass
+
+
+class Block(nn.Module):
+    """Attention and a GELU network of width d_ff, each added to its normalised input's stream."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        D = config.model.d_model
+        self.n_heads = config.model.n_heads
+        self.attention_norm = nn.LayerNorm(D, bias=False)
+        self.qkv = nn.Linear(D, 3 * D, bias=False)
+        self.attention_out = nn.Linear(D, D, bias=False)
+        self.mlp_norm = nn.LayerNorm(D, bias=False)
+        self.mlp_in = nn.Linear(D, config.model.d_ff, bias=False)
+        self.mlp_out = nn.Linear(config.model.d_ff, D, bias=False)
+
+    def forward(self, x_BTD: Tensor, layer: Layer, c: Ctx, n_last: int) -> Tensor:
+        """Returns the outputs of the last n_last tokens, [B, n_last, D]; all tokens are keys."""
+        first = x_BTD.shape[1] - n_last
+        normed = self.attention_norm(x_BTD)
+        q, k, v = self.qkv(normed).chunk(3, dim=-1)
+        c = replace(c, x_BTD=normed, q_pos=c.pos[..., first:], rows=slice(first, c.length))
+        attended_BHQK = attend(layer, self._heads(q[:, first:]), self._heads(k), self._heads(v), c)
+        x = x_BTD[:, first:] + self.attention_out(attended_BHQK.transpose(1, 2).flatten(2))
+        return x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x))))
+
+    def _heads(self, x_BTD: Tensor) -> Tensor:
+        return x_BTD.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+
+class Transformer(nn.Module):
+    """A causal language model under a positional scheme. Its head shares the embedding's matrix."""
+
+    def __init__(self, config: Config, *, vocab_size: int) -> None:
+        super().__init__()
+        self.shape = config.shape
+        self.embedding = nn.Embedding(vocab_size, config.model.d_model)
+        self.scheme = build(config.scheme.parts, layers=config.scheme.layers, shape=self.shape)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.model.n_layers))
+        self.norm = nn.LayerNorm(config.model.d_model, bias=False)
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        *,
+        n_last: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Returns the final hidden states of the last n_last tokens (all if None), [B, n_last, D].
+
+        The last block computes only these; the blocks below need all tokens, as keys. The generator
+        is for parts that sample positions; one that samples refuses to do without.
+        """
+        length = tokens_BT.shape[1]
+        n_last = length if n_last is None else n_last
+        x_BTD = self.embedding(tokens_BT)
+        c = self._ctx(tokens_BT, x_BTD, generator)
+        with torch.autocast(tokens_BT.device.type, enabled=False):
+            pos = self.scheme.positions(tokens_BT, c)
+            c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
+            x_BTD = self.scheme.embed(x_BTD, c)
+        for i, (block, layer) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
+            n = n_last if i == len(self.blocks) - 1 else length
+            x_BTD = block(x_BTD, layer, replace(c, layer=i), n)
+        return self.norm(x_BTD)
+
+    def nats(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        """Returns -log p(target) of every position, [B, T] fp32; 0 where the target is -100.
+
+        Without gradients, logits are formed for a few thousand positions at a time, never [T, V].
+        """
+        x_ND, targets_N = x_BTD.flatten(0, 1), targets_BT.flatten()
+        n = len(x_ND)
+        if not torch.is_grad_enabled():
+            n = max(1, LOGIT_BYTES // (4 * self.embedding.num_embeddings))
+        nats = [
+            F.cross_entropy(self.logits(x), targets, reduction="none")
+            for x, targets in zip(x_ND.split(n), targets_N.split(n), strict=True)
+        ]
+        return torch.cat(nats).view_as(targets_BT)
+
+    def logits(self, x_BTD: Tensor) -> Tensor:
+        """Returns logits over the vocabulary, [..., V] in fp32 (fp64 if the model is)."""
+        logits = F.linear(x_BTD, self.embedding.weight)
+        return logits.to(torch.promote_types(torch.float32, logits.dtype))
+
+    def _ctx(self, tokens_BT: Tensor, x_BTD: Tensor, generator: torch.Generator | None) -> Ctx:
+        length = tokens_BT.shape[1]
+        pos = torch.arange(length, device=tokens_BT.device)
+        return Ctx(
+            length=length,
+            train_length=self.shape.train_length,
+            layer=0,
+            n_layers=self.shape.n_layers,
+            n_heads=self.shape.n_heads,
+            d_head=self.shape.d_head,
+            training=self.training,
+            generator=generator,
+            dtype=torch.promote_types(torch.float32, x_BTD.dtype),
+            tokens_BT=tokens_BT,
+            x_BTD=x_BTD,
+            pos=pos,
+            q_pos=pos,
+            k_pos=pos,
+            rows=slice(0, length),
+            cols=slice(0, length),
+            folded=_nothing_folded,
+        )
+
+
+def initialise(model: Transformer, generator: torch.Generator) -> None:
+    """Draws all weights of the network: N(0, init_std^2); norms are one.
+
+      embedding, qkv, mlp_in        init_std
+      attention_out, mlp_out        init_std / sqrt(2 n_layers), as in GPT-2
+
+    The parts' own parameters are drawn by their constructors and keep those values.
+    """
+    std = model.shape.init_std
+    nn.init.normal_(model.embedding.weight, std=std, generator=generator)
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        for matrix in (block.qkv, block.mlp_in):
+            nn.init.normal_(matrix.weight, std=std, generator=generator)
+        for matrix in (block.attention_out, block.mlp_out):
+            residual_std = std / math.sqrt(2 * model.shape.n_layers)
+            nn.init.normal_(matrix.weight, std=residual_std, generator=generator)
+
+
+def create(config: Config, *, vocab_size: int) -> Transformer:
+    """Returns a freshly initialised model on the CPU, a pure function of the configuration.
+
+    The network's weights come from a generator of their own, so that at one seed two schemes start
+    from the same network.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)  # parts draw their parameters from the global generator
+        model = Transformer(config, vocab_size=vocab_size)
+    initialise(model, torch.Generator().manual_seed(config.seed))
+    return model
+
+
+def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
+    """Returns another scheme with the trained parameters of the model's own, for `model.scheme`.
+
+    The variant's parameters must be among the trained ones: config.py has refused any other.
+    """
+    trained = model.scheme.state_dict()
+    scheme = build(parts, layers=config.scheme.layers, shape=model.shape, where="scheme.variants")
+    wanted = scheme.state_dict()
+    missing = sorted(wanted.keys() - trained.keys())
+    assert not missing, f"a variant asks for parameters that were not trained: {missing}"
+    scheme.load_state_dict({name: trained[name] for name in wanted})
+    return scheme.to(model.embedding.weight.device)
+
+
+def _nothing_folded() -> None:
+    return None

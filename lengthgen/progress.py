@@ -1,0 +1,141 @@
+"""The display of a long task: a bar on a terminal, else a plain line every few seconds."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+_SECONDS_BETWEEN_LINES = 5.0
+_log = logging.getLogger(__name__)
+
+
+class Progress:
+    """Shows how far a task is, its latest numbers and the time left; on stderr, main rank only.
+
+    Standard output stays free for tables. One task at a time: start() ends the one before.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_main: bool,
+        file: TextIO | None = None,
+        seconds_between_lines: float = _SECONDS_BETWEEN_LINES,
+    ) -> None:
+        self._is_main = is_main
+        self._console = Console(file=file or sys.stderr, highlight=False, soft_wrap=True)
+        self._fancy = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._seconds_between_lines = seconds_between_lines
+        self._bar: Bar | None = None
+        self._bar_task = TaskID(0)
+        self._task: str | None = None
+        self._unit = ""
+        self._total = self._done = self._done_at_start = 0
+        self._fields: dict[str, float | str] = {}
+        self._started = self._shown = 0.0
+        self._shown_done: int | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.finish()
+
+    def say(self, message: str) -> None:
+        """Writes a line, above the bar if there is one, and to the log."""
+        if not self._is_main:
+            return
+        _log.info(message)
+        console = self._console if self._bar is None else self._bar.console
+        console.print(message, markup=False)
+
+    def start(self, task: str, total: int, unit: str = "tokens", *, done: int = 0) -> None:
+        """Begins a task of `total` units, of which `done` were finished by an earlier process."""
+        self.finish()
+        if not self._is_main:
+            return
+        self._task, self._total, self._unit = task, total, unit
+        self._done = self._done_at_start = done
+        self._fields = {}
+        self._started = time.monotonic()
+        self._shown_done = None
+        if self._fancy:
+            self._bar = _bar(self._console)
+            self._bar.start()
+            self._bar_task = self._bar.add_task(task, total=total, completed=done, said="")
+        else:
+            self._line()
+
+    def advance(self, amount: int, **fields: float | str) -> None:
+        """Adds finished units; fields such as loss=5.1 or tokens_per_s=2e4 stay until replaced."""
+        if self._task is None:
+            return
+        self._done += amount
+        self._fields |= fields
+        if self._bar is not None:
+            self._bar.update(self._bar_task, completed=self._done, said=_said(self._fields))
+        elif time.monotonic() - self._shown >= self._seconds_between_lines:
+            self._line()
+
+    def finish(self) -> None:
+        """Ends the task; without a terminal, its last line is always written."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        elif self._task is not None and self._shown_done != self._done:
+            self._line()
+        self._task = None
+
+    def _line(self) -> None:
+        self._shown, self._shown_done = time.monotonic(), self._done
+        words = [f"{self._task}: {self._done:,}/{self._total:,} {self._unit}", _said(self._fields)]
+        gained, seconds = self._done - self._done_at_start, self._shown - self._started
+        if gained and self._done < self._total:
+            words.append(f"{_clock(seconds * (self._total - self._done) / gained)} left")
+        elif gained:
+            words.append(f"in {_clock(seconds)}")
+        self._console.print("  ".join(word for word in words if word), markup=False)
+        self._console.file.flush()
+
+
+def _bar(console: Console) -> Bar:
+    """Returns rich's bar with the columns of a run."""
+    return Bar(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[said]}", markup=False),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def _said(fields: dict[str, float | str]) -> str:
+    """Returns the fields as "loss 5.10  21,000 tokens/s"."""
+    words: list[str] = []
+    for name, value in fields.items():
+        if isinstance(value, str):
+            words.append(f"{name} {value}")
+        elif name.endswith("_per_s"):
+            words.append(f"{value:,.0f} {name.removesuffix('_per_s')}/s")
+        else:
+            words.append(f"{name} {value:#.4g}")
+    return "  ".join(words)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,422 @@
+"""Numbers from eval rows: curves, context gain, and what may stand side by side.
+
+Rows hold sums of nats and counts; they are added exactly (fsum) and divided once, here.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lengthgen.errors import UserError
+
+HEADLINE = "tail"  # the protocol that scores the same tokens at every length
+
+Count = Annotated[int, Field(ge=0)]
+Curve = tuple[str, str | None]  # a run and a variant of its scheme
+Condition = tuple[str, int | None, str]  # precision, targets, endpoints
+
+
+class Row(BaseModel):
+    """A line of eval.jsonl: what one document adds to a cell, or why the cell is skipped."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+
+    run: str
+    scheme: str
+    model: str
+    seed: int
+    corpus: str
+    fingerprint: str
+    packed: bool
+    train_length: Count
+    tokens_seen: Count
+    protocol: str
+    targets: Count | None
+    variant: str | None
+    length: Count
+    precision: str
+    endpoints: str
+    reach: Count
+    document: str | None
+    n_documents: Count
+    nats: Annotated[float, Field(ge=0)]
+    n_tokens: Count
+    n_bytes: Count
+    skipped: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One complete cell: a run at one length, under one protocol; numbers are None if skipped."""
+
+    run: str
+    scheme: str
+    model: str
+    seed: int
+    corpus: str
+    fingerprint: str
+    packed: bool
+    train_length: int
+    tokens_seen: int
+    protocol: str
+    targets: int | None
+    variant: str | None
+    length: int
+    precision: str
+    endpoints: str
+    reach: int
+    n_documents: int
+    n_tokens: int
+    loss: float | None
+    ppl: float | None
+    bits_per_byte: float | None
+    skipped: str | None
+
+    @property
+    def condition(self) -> Condition:
+        """What was scored and how: points of different conditions cannot be compared."""
+        return (self.precision, self.targets, self.endpoints)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """What context beyond (or short of) T is worth at a point, on the same targets."""
+
+    point: Point
+    nats: float  # G(C) = loss(T) - loss(C): positive if the context beyond T is used
+    ratio: float  # ppl(C) / ppl(T)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Runs that differ in nothing but the seed, under one protocol: one line of a figure."""
+
+    label: str
+    points: tuple[Point, ...]
+
+    @property
+    def scheme(self) -> str:
+        return self.points[0].scheme
+
+    @property
+    def variant(self) -> str | None:
+        return self.points[0].variant
+
+    @property
+    def train_length(self) -> int:
+        return self.points[0].train_length
+
+    @property
+    def runs(self) -> list[str]:
+        return sorted({point.run for point in self.points})
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """The reason at each length that was skipped."""
+        return {p.length: p.skipped for p in self.points if p.skipped is not None}
+
+    def curve(self, run: str) -> dict[int, float]:
+        """Returns the loss of one seed at each length."""
+        return {p.length: p.loss for p in self.points if p.run == run and p.loss is not None}
+
+    def losses(self) -> dict[int, float]:
+        """Returns the mean loss over the seeds, at the lengths where every seed has one."""
+        curves = [self.curve(run) for run in self.runs]
+        shared = set[int].intersection(*(set(curve) for curve in curves))
+        return {n: math.fsum(c[n] for c in curves) / len(curves) for n in sorted(shared)}
+
+
+def perplexity(loss: float) -> float:
+    """Returns exp(loss); infinity where that is beyond a float."""
+    return math.exp(loss) if loss < 709 else math.inf
+
+
+def curve(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
+    """Returns a point for each complete cell, sorted; of a document's rows the last counts.
+
+    Raises UserError, naming run and field, if a field is missing or holds no possible value.
+    """
+    cells: dict[tuple[object, ...], dict[str | None, Row]] = {}
+    for raw in rows:
+        row = _row(raw)
+        cell = (row.run, row.protocol, row.variant, row.targets, row.precision, row.endpoints)
+        cells.setdefault((*cell, row.tokens_seen, row.length), {})[row.document] = row
+    points = [point for cell in cells.values() if (point := _point(cell)) is not None]
+    return sorted(
+        points,
+        key=lambda p: (
+            *(p.run, p.protocol, p.variant or "", p.targets or 0, p.precision),
+            *(p.endpoints, p.tokens_seen, p.length),
+        ),
+    )
+
+
+def _row(raw: Mapping[str, Any]) -> Row:
+    try:
+        row = Row.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = str(first["loc"][0])
+        wrong = (
+            "is missing"
+            if first["type"] == "missing"
+            else f"is {raw[field]!r}, which {first['msg'].replace('Input should', 'should')}"
+        )
+        raise _damaged(raw.get("run", "(no run)"), f"field {field} {wrong}") from None
+    if row.document is None and row.skipped is None:
+        raise _damaged(row.run, "a row has neither document nor skipped")
+    return row
+
+
+def _damaged(run: str, what: str) -> UserError:
+    return UserError(
+        f"eval.jsonl of {run}: {what}; delete such rows and run lengthgen eval {run}, "
+        "or report other runs"
+    )
+
+
+def _point(cell: Mapping[str | None, Row]) -> Point | None:
+    """Returns the point of a cell's rows, by document; None if documents are still missing."""
+    rows = [row for name, row in cell.items() if name is not None]
+    if rows and len(rows) == rows[0].n_documents:
+        return _measured(rows)
+    if None not in cell:
+        return None
+    nothing: dict[str, Any] = {"loss": None, "ppl": None, "bits_per_byte": None}
+    return Point(**_facts(cell[None]), **nothing, n_tokens=0, skipped=cell[None].skipped)
+
+
+def _measured(rows: Sequence[Row]) -> Point:
+    facts = _facts(rows[0])
+    for row in rows:
+        for field, value in _facts(row).items():
+            if value != facts[field]:
+                raise _damaged(
+                    row.run, f"field {field} is {facts[field]!r} and {value!r} in one cell"
+                )
+    nats = math.fsum(row.nats for row in rows)
+    n_tokens = sum(row.n_tokens for row in rows)
+    n_bytes = sum(row.n_bytes for row in rows)
+    if n_tokens == 0:
+        raise _damaged(rows[0].run, f"field n_tokens is 0 in all rows of length {rows[0].length}")
+    return Point(
+        **facts,
+        n_tokens=n_tokens,
+        loss=nats / n_tokens,
+        ppl=perplexity(nats / n_tokens),
+        bits_per_byte=nats / (math.log(2) * n_bytes) if n_bytes else None,
+        skipped=None,
+    )
+
+
+def _facts(row: Row) -> dict[str, Any]:
+    """Returns what all rows of a cell share."""
+    return row.model_dump(exclude={"document", "nats", "n_tokens", "n_bytes", "skipped"})
+
+
+def context_gain(points: Iterable[Point]) -> list[Gain]:
+    """Returns G(C) at each scored point of the headline curves that have a loss at T.
+
+    A curve is a run and variant under one condition at one checkpoint.
+    """
+    curves: dict[tuple[object, ...], list[Point]] = {}
+    for p in points:
+        if p.protocol == HEADLINE:
+            curves.setdefault((p.run, p.variant, p.condition, p.tokens_seen), []).append(p)
+    gains: list[Gain] = []
+    for members in curves.values():
+        at_T = next((p.loss for p in members if p.length == p.train_length), None)
+        for p in members:
+            if at_T is not None and p.loss is not None:
+                ratio = perplexity(p.loss - at_T)
+                gains.append(Gain(point=p, nats=at_T - p.loss, ratio=ratio))
+    return gains
+
+
+def comparable(points: Sequence[Point]) -> list[Point]:
+    """Returns the points that may stand side by side.
+
+    Of each run the newest checkpoint; under each protocol the one condition (precision, targets,
+    endpoints) that all curves share, and of several the one that covers the most lengths. Raises
+    UserError, naming two runs, if the texts differ or no condition is shared.
+    """
+    _refuse_mixed_texts(points)
+    newest: dict[str, int] = {}
+    for p in points:
+        newest[p.run] = max(newest.get(p.run, 0), p.tokens_seen)
+    kept: list[Point] = []
+    for protocol in sorted({p.protocol for p in points}):
+        current = [p for p in points if p.protocol == protocol and p.tokens_seen == newest[p.run]]
+        if current:
+            condition = _shared_condition(current)
+            kept += [p for p in current if p.condition == condition]
+    return kept
+
+
+def _refuse_mixed_texts(points: Sequence[Point]) -> None:
+    for a, b in pairwise(points):
+        if a.fingerprint != b.fingerprint:
+            one, other = a.fingerprint[:12], b.fingerprint[:12]
+            raise UserError(
+                f"runs {a.run} and {b.run} were measured on different tokens (corpus {a.corpus} "
+                f"with fingerprint {one}, {b.corpus} with {other}); report runs of one corpus"
+            )
+        if a.packed != b.packed:
+            raise UserError(
+                f"runs {a.run} and {b.run} differ in corpus.packed ({a.packed}, {b.packed}); "
+                "report packed runs by themselves"
+            )
+
+
+def _shared_condition(points: Sequence[Point]) -> Condition:
+    """Returns the condition that all curves of a protocol share and that covers most lengths."""
+    lengths: dict[Curve, dict[Condition, set[int]]] = {}
+    n_tokens = Counter[Condition]()
+    for p in points:
+        found = lengths.setdefault((p.run, p.variant), {})
+        found.setdefault(p.condition, set()).add(p.length)
+        n_tokens[p.condition] += p.n_tokens
+    shared = set[Condition].intersection(*(set(found) for found in lengths.values()))
+    if not shared:
+        raise _nothing_shared({curve: set(found) for curve, found in lengths.items()})
+
+    def coverage(condition: Condition) -> tuple[object, ...]:
+        covered = [found[condition] for found in lengths.values()]
+        in_all, in_any = set[int].intersection(*covered), set[int].union(*covered)
+        precision, targets, endpoints = condition
+        return (
+            len(in_all),
+            len(in_any),
+            n_tokens[condition],
+            precision,
+            targets or 0,
+            endpoints,
+        )
+
+    return max(shared, key=coverage)
+
+
+def _nothing_shared(conditions: Mapping[Curve, set[Condition]]) -> UserError:
+    """Says of which two curves nothing can be compared, and in what they differ."""
+    pairs = [(a, b) for a, b in combinations(conditions, 2) if not conditions[a] & conditions[b]]
+    (run_a, _), (run_b, _) = a, b = pairs[0] if pairs else tuple(conditions)[:2]
+    runs = " ".join(dict.fromkeys((run_a, run_b)))
+    where = " and ".join(f"{run} + {variant}" if variant else run for run, variant in (a, b))
+    for position, field in enumerate(("precision", "targets")):
+        of_a, of_b = ({c[position] for c in conditions[curve]} for curve in (a, b))
+        if not of_a & of_b:
+            values = " and ".join(", ".join(map(str, sorted(of, key=str))) for of in (of_a, of_b))
+            return UserError(
+                f"{where} were evaluated with eval.{field} {values}; report runs of one "
+                f"{field}, or evaluate both alike: lengthgen eval {runs} --lengths ... "
+                f"eval.{field}=VALUE"
+            )
+    return UserError(
+        f"{where} share no endpoints, so they scored different tokens; report other runs, or "
+        f"evaluate both alike: lengthgen eval {runs} --lengths ... eval.reach=N eval.endpoints=N"
+    )
+
+
+def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) -> dict[Curve, str]:
+    """Returns the name of the series of each curve; runs that differ in the seed alone share it.
+
+    `configs` holds the plain configuration of each run. The name is the scheme's and the variant's;
+    what differs between the series is added where it must be.
+    """
+    identity: dict[Curve, dict[str, Any]] = {}
+    facts: dict[Curve, Point] = {}
+    for p in sorted(points, key=lambda p: (p.seed, p.run)):
+        facts.setdefault((p.run, p.variant), p)
+    for (run, variant), p in facts.items():
+        identity[run, variant] = {
+            **_science(configs[run], variant),
+            "variant": variant,
+            "tokens_seen": p.tokens_seen,
+        }
+    groups: dict[str, list[Curve]] = {}
+    for curve, keys in identity.items():
+        groups.setdefault(json.dumps(keys, sort_keys=True, default=str), []).append(curve)
+    firsts = [members[0] for members in groups.values()]
+    names = _plain_names([facts[first] for first in firsts])
+    named: dict[Curve, str] = {}
+    for name, first, members in zip(names, firsts, groups.values(), strict=True):
+        twins = [identity[f] for f, n in zip(firsts, names, strict=True) if n == name]
+        label = name if len(twins) == 1 else f"{name} ({_difference(first, identity, twins)})"
+        named |= dict.fromkeys(members, label)
+    return named
+
+
+def _plain_names(points: Sequence[Point]) -> list[str]:
+    """Returns scheme and variant of each point, and of model, T and tokens seen what varies."""
+    several = {
+        field
+        for field in ("model", "train_length", "tokens_seen")
+        if len({getattr(p, field) for p in points}) > 1
+    }
+    names: list[str] = []
+    for p in points:
+        told = {
+            "model": p.model,
+            "train_length": f"T={p.train_length}",
+            "tokens_seen": f"{p.tokens_seen:,} tokens",
+        }
+        details = [text for field, text in told.items() if field in several]
+        name = f"{p.scheme} + {p.variant.replace('+', ' + ')}" if p.variant else p.scheme
+        names.append(f"{name} ({', '.join(details)})" if details else name)
+    return names
+
+
+def _difference(
+    first: Curve, identity: Mapping[Curve, Mapping[str, Any]], twins: Sequence[Mapping[str, Any]]
+) -> str:
+    """Returns the keys in which series of one name differ, the scheme's first, three at most."""
+    keys = {
+        key
+        for twin in twins
+        for key in twin
+        if any(key not in t or t[key] != twin[key] for t in twins)
+    }
+    ordered = sorted(keys, key=lambda key: (not key.startswith("scheme."), key))
+    own = identity[first]
+    said = [f"{k}={_short(own[k])}" if k in own else f"no {k}" for k in ordered[:3]]
+    run = first[0]
+    return ", ".join([*said, run.rsplit("-", 1)[-1]] if len(ordered) > 3 else said)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
+    """Returns what decides a curve's numbers but the seed, as dotted keys."""
+    flat = _flat(config, "")
+    aside = ("seed", "plugins", "runtime.", "eval.", "train.checkpoint_every", "scheme.variants")
+    kept = {key: value for key, value in flat.items() if not key.startswith(aside)}
+    used = tuple(f"scheme.variants.{one}." for one in variant.split("+")) if variant else ()
+    return kept | {key: value for key, value in flat.items() if key.startswith(used)}
+
+
+def _flat(value: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner:
+            found |= _flat(inner, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = inner
+    return found
+
+
+def series(points: Iterable[Point], labels: Mapping[Curve, str]) -> list[Series]:
+    """Returns the points of one protocol as series, sorted by label."""
+    members: dict[str, list[Point]] = {}
+    for p in points:
+        members.setdefault(labels[p.run, p.variant], []).append(p)
+    return [Series(label=label, points=tuple(members[label])) for label in sorted(members)]

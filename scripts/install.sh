@@ -1,0 +1,22 @@
+# Makes .venv beside this folder and installs lengthgen into it; to be sourced from the repository
+# root. Does nothing if it is done already and pyproject.toml has not changed since.
+python=${PYTHON:-python3}
+stamp=.venv/pyproject.toml
+
+if ! command -v "$python" >/dev/null; then
+  echo "error: $python not found; install Python 3.11 or newer, or give PYTHON=/path/to/python" >&2
+  exit 2
+fi
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+  echo "error: $("$python" --version) is too old; install Python 3.11 or newer, or give PYTHON=/path/to/python" >&2
+  exit 2
+fi
+if ! cmp -s pyproject.toml "$stamp" || ! .venv/bin/python -c pass 2>/dev/null; then
+  if ! .venv/bin/python -c pass 2>/dev/null && ! "$python" -m venv --clear .venv; then
+    echo "error: $python -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2
+    exit 2
+  fi
+  echo "installing lengthgen and its dependencies into .venv ..." >&2
+  .venv/bin/python -m pip install --quiet -e ".[dev,slurm]" "torch==2.13.0"
+  cp pyproject.toml "$stamp"
+fi

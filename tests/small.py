@@ -1,0 +1,121 @@
+"""Small configurations, models and attention inputs for tests."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lengthgen.compose import choices, compose
+from lengthgen.config import Config, from_plain
+from lengthgen.model import Transformer, create, with_parts
+from lengthgen.schemes import Ctx, Layer
+
+SMALL = [
+    "model.d_model=32",
+    "model.n_layers=2",
+    "model.n_heads=4",
+    "model.d_ff=64",
+    "model.init_std=0.2",
+    "corpus=synthetic",
+    "corpus.documents=20",
+    "corpus.document_tokens=300",
+    "corpus.alphabet=16",
+    "corpus.copy_tokens=8",
+    "corpus.copies=4",
+    "train.length=16",
+    "train.batch_tokens=128",
+    "train.tokens=1024",
+    "train.checkpoint_every=3",
+    "train.precision=fp32",
+    "eval.lengths=[16,32,64]",
+    "eval.targets=8",
+    "eval.endpoints=4",
+    "eval.reach=64",
+    "runtime.wandb=off",
+    "runtime.device=cpu",
+    "runtime.log_every=1",
+]
+VOCAB = 50
+
+
+def small_config(*overrides: str) -> Config:
+    """Returns a configuration of a model that trains in a second."""
+    return from_plain(compose([*SMALL, *overrides], config_dir=None))
+
+
+def every_scheme() -> list[tuple[str, str | None]]:
+    """Returns (scheme, variant) of all shipped schemes, the plain scheme as variant None."""
+    found: list[tuple[str, str | None]] = []
+    for name in choices("scheme", config_dir=None):
+        config = small_config(f"scheme={name}")
+        found += [(name, None), *((name, variant) for variant in config.scheme.variants)]
+    return found
+
+
+def small_model(
+    name: str, variant: str | None = None, *, dtype: torch.dtype = torch.float64
+) -> Transformer:
+    """Returns a model under the scheme, its parts moved off their initial values."""
+    config = small_config(f"scheme={name}")
+    model = create(config, vocab_size=VOCAB)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.scheme.parameters():
+            parameter += 0.3 * torch.rand(parameter.shape, generator=generator)
+        model.scheme.project()
+    if variant is not None:
+        model.scheme = with_parts(model, config, config.variant(variant))
+    return model.to(dtype)
+
+
+def some_tokens(length: int, *, batch: int = 2, seed: int = 0) -> Tensor:
+    return torch.randint(VOCAB, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def some_qkv(
+    length: int, *, dtype: torch.dtype, batch: int = 2, heads: int = 4, width: int = 8
+) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = torch.randn(3, batch, heads, length, width, generator=generator, dtype=dtype)
+    return q, k, v
+
+
+def context(model: Transformer, length: int, *, dtype: torch.dtype, shift: int = 0) -> Ctx:
+    """Returns the context of layer 0 for a call of the given length."""
+    pos = torch.arange(length) + shift
+    tokens = some_tokens(length)
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(2, length, model.shape.d_model, generator=generator, dtype=dtype)
+    c = Ctx(
+        length=length,
+        train_length=model.shape.train_length,
+        layer=0,
+        n_layers=model.shape.n_layers,
+        n_heads=model.shape.n_heads,
+        d_head=model.shape.d_head,
+        training=False,
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.promote_types(torch.float32, dtype),
+        tokens_BT=tokens,
+        x_BTD=x,
+        pos=pos,
+        q_pos=pos,
+        k_pos=pos,
+        rows=slice(0, length),
+        cols=slice(0, length),
+        folded=lambda: None,
+    )
+    moved = model.scheme.positions(tokens, c)
+    return c if moved is c.pos else replace(c, pos=moved, q_pos=moved, k_pos=moved)
+
+
+def rotated(layer: Layer, q: Tensor, k: Tensor, c: Ctx) -> tuple[Tensor, Tensor]:
+    """Returns q and k after every part's `qk`, as attend() makes them."""
+    for part in layer.qk:
+        q, k = part.qk(q, k, c)
+    return q, k
+
+
+def close(got: Tensor, want: Tensor, *, atol: float) -> None:
+    """Asserts that no entry differs by more than atol."""
+    torch.testing.assert_close(got, want, rtol=0, atol=atol)

@@ -1,0 +1,192 @@
+"""What holds for the source as a whole: layering, one home for each library, yamls, the wheel."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lengthgen import compose, config, schemes
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "lengthgen"
+
+# A module imports only what stands behind it.
+ORDER = [
+    *("__main__", "cli", "progress", "sweep", "report", "train", "evaluate", "statistics"),
+    *("runs", "optim", "model", "batches", "corpora", "documents", "tracking", "devices"),
+    *("attention", "config", "schemes", "compose", "ranks", "errors", "__init__"),
+]
+
+HOMES = {
+    "hydra": "compose",
+    "omegaconf": "compose",
+    "wandb": "tracking",
+    "typer": "cli",
+    "torch.distributed": "ranks",
+    "datasets": "documents",
+    "matplotlib": "report",
+}
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    """Returns the name under which a file stands in ORDER: its first level."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yields every dotted name that a module imports, at its top or inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"relative import in line {node.lineno}"
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_a_module_imports_only_what_stands_below_it(path: Path) -> None:
+    module = module_of(path)
+    assert module in ORDER, f"{module} is not in ORDER: say where it belongs"
+    above = {f"lengthgen.{name}" for name in ORDER[: ORDER.index(module)]}
+    assert {".".join(name.split(".")[:2]) for name in imported(parse(path))} & above == set()
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_a_library_is_imported_in_one_module_only(library: str) -> None:
+    users = {
+        module_of(path)
+        for path in SOURCES
+        if any(f"{name}.".startswith(f"{library}.") for name in imported(parse(path)))
+    }
+    assert users <= {HOMES[library]}
+
+
+def test_nothing_imports_click_which_typer_vendors() -> None:
+    users = [
+        p for p in SOURCES if any(name.split(".")[0] == "click" for name in imported(parse(p)))
+    ]
+    assert users == []
+
+
+def test_only_the_command_line_prints() -> None:
+    printing = {
+        module_of(path)
+        for path in SOURCES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Name) and node.id == "print"
+    }
+    assert printing <= {"cli"}
+
+
+def docstrings(tree: ast.AST) -> set[int]:
+    """Returns the ids of the nodes that are docstrings."""
+    bodies = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    first = [node.body[0] for node in ast.walk(tree) if isinstance(node, bodies) and node.body]
+    return {id(statement.value) for statement in first if isinstance(statement, ast.Expr)}
+
+
+def test_no_code_outside_the_schemes_names_a_scheme_or_a_part() -> None:
+    names = {*schemes.registry(), *compose.choices("scheme", config_dir=None)}
+    found: list[str] = []
+    for path in SOURCES:
+        tree = parse(path)
+        skipped = docstrings(tree)
+        found += [
+            f"{named(path)}:{node.lineno}: {node.value!r}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and node.value in names and id(node) not in skipped
+            if module_of(path) != "schemes"
+        ]
+    assert found == []
+
+
+def test_every_file_is_ascii() -> None:
+    files = [*SOURCES, *(ROOT / "tests").glob("*.py"), *(ROOT / "conf").rglob("*.yaml")]
+    assert [named(path) for path in files if not path.read_bytes().isascii()] == []
+
+
+YAMLS = sorted((ROOT / "conf").rglob("*.yaml"))
+CHOICES = [(path.parent.name, path.stem) for path in YAMLS if path.parent != ROOT / "conf"]
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=named)
+def test_a_yaml_begins_with_what_it_is(path: Path) -> None:
+    said = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
+    assert said[0].startswith("# ")
+    assert len(said[0]) > 20
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_composes_into_a_valid_configuration(
+    group: str, choice: str, tmp_path: Path
+) -> None:
+    plain = compose.compose(
+        [f"{group}={choice}", *required(group, choice, tmp_path)], config_dir=None
+    )
+    built = config.from_plain(plain)
+    assert config.from_plain(config.to_plain(built)) == built
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_a_choice_is_named_as_its_file(group: str, choice: str) -> None:
+    assert compose.load(group, choice, config_dir=None).get("name", choice) == choice
+
+
+def required(group: str, choice: str, folder: Path) -> list[str]:
+    """Returns overrides for the values that a choice leaves to the user."""
+    values = compose.load(group, choice, config_dir=None)
+    return [f"{group}.{key}='{folder}'" for key, value in values.items() if value == "???"]
+
+
+@pytest.mark.slow
+def test_the_wheel_carries_conf_and_runs_from_an_empty_folder(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", tmp_path, ROOT],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    installed, empty = tmp_path / "installed", tmp_path / "empty"
+    empty.mkdir()
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    shipped = sorted(
+        path.relative_to(installed / "lengthgen") for path in installed.rglob("*.yaml")
+    )
+    assert shipped == [path.relative_to(ROOT) for path in YAMLS]
+    code = (
+        "from lengthgen import compose, config; print(compose.__file__);"
+        "print(config.from_plain(compose.compose(['scheme=nope'], config_dir=None)).scheme.name)"
+    )
+    for arguments, expected in (
+        (
+            ["-m", "lengthgen", "list", "schemes"],
+            [path.stem for path in YAMLS if path.parent.name == "scheme"],
+        ),
+        (["-c", code], [str(installed / "lengthgen/compose.py"), "nope"]),
+    ):
+        ran = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=empty,
+            env={"PYTHONPATH": str(installed), "PATH": ""},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert [line.split("\t")[0] for line in ran.stdout.splitlines()] == expected
+    assert list(empty.iterdir()) == []

@@ -1,0 +1,175 @@
+"""The kernels of attention.py on inputs of their own."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small import close, context, small_model, some_qkv
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from lengthgen.attention import attend, blocked, distance_table, explicit, flex, near_keys, reach
+from lengthgen.schemes import Ctx, Layer, Part, Scheme, Shape
+
+SHAPE = Shape(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
+NO_PARTS = Scheme({}, layers=None, n_layers=1).layers[0]
+
+
+class LearnedBias(Part):
+    """A bias of every entry, with a gradient."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(SHAPE)
+        self.table = torch.nn.Parameter(torch.randn(4, length, length, dtype=torch.float64))
+
+    def bias(self, c: Ctx) -> Tensor:
+        return self.table[:, c.rows, c.cols]
+
+
+class Window(Part):
+    """The last `width` keys only."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(SHAPE)
+        self.width = width
+
+    def visible(self, c: Ctx) -> Tensor:
+        return c.q_pos[:, None] - c.k_pos < self.width
+
+
+class Doubled(Part):
+    """Owner of all three explicit hooks: logits doubled, weights halved, values negated."""
+
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+        return 2 * super().scores(q_BHQK, k_BHSK, c)
+
+    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+        return super().weights(s_BHQS, c) / 2
+
+    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+        return -super().values(w_BHQS, v_BHSK, c)
+
+
+def layer_of(*parts: Part) -> Layer:
+    named = {f"part{i}": part for i, part in enumerate(parts)}
+    return Scheme(named, layers=None, n_layers=1).layers[0]
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> Tensor:
+    """Returns the textbook formula with an [H, T, T] table added to the logits."""
+    length = q.shape[2]
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    logits = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + added
+    return logits.masked_fill(later, -torch.inf).softmax(-1) @ v
+
+
+def test_without_parts_attention_is_the_textbook_formula() -> None:
+    q, k, v = some_qkv(40, dtype=torch.float64)
+    c = context(small_model("nope"), 40, dtype=torch.float64)
+    want = dense(q, k, v, torch.zeros(40, 40, dtype=torch.float64))
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(attend(NO_PARTS, q, k, v, c), want)
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_a_learned_bias_has_the_output_and_gradient_of_the_textbook_formula(block: int) -> None:
+    part = LearnedBias(30)
+    leaves = [x.requires_grad_() for x in some_qkv(30, dtype=torch.float64)]
+    c = context(small_model("nope"), 30, dtype=torch.float64)
+    q, k, v = leaves
+    weight = torch.randn_like(v)
+    got = blocked(layer_of(part), q, k, v, c, block=block)
+    want = dense(q, k, v, part.table)
+    torch.testing.assert_close(got, want)
+    inputs = [*leaves, part.table]
+    for one, other in zip(
+        torch.autograd.grad((got * weight).sum(), inputs),
+        torch.autograd.grad((want * weight).sum(), inputs),
+        strict=True,
+    ):
+        close(one, other, atol=1e-12)
+
+
+def test_the_training_kernel_passes_a_numerical_gradient_check() -> None:
+    c = context(small_model("nope"), 6, dtype=torch.float64)
+    inputs = [x.requires_grad_() for x in some_qkv(6, dtype=torch.float64, batch=1, width=3)]
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return blocked(NO_PARTS, q, k, v, c, block=4)
+
+    assert torch.autograd.gradcheck(attention, inputs)
+
+
+def test_biases_of_several_parts_are_added_and_masks_are_combined() -> None:
+    one, two, window = LearnedBias(20), LearnedBias(20), Window(6)
+    q, k, v = some_qkv(20, dtype=torch.float64)
+    c = context(small_model("nope"), 20, dtype=torch.float64)
+    far = torch.arange(20)[:, None] - torch.arange(20) >= 6
+    added = (one.table + two.table).masked_fill(far, -torch.inf)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            got = attend(layer_of(one, two, window), q, k, v, c)
+            torch.testing.assert_close(got, dense(q, k, v, added))
+
+
+def test_owners_of_scores_weights_and_values_replace_them_and_see_the_folded_bias() -> None:
+    bias, owner = LearnedBias(20), Doubled(SHAPE)
+    q, k, v = some_qkv(20, dtype=torch.float64)
+    c = context(small_model("nope"), 20, dtype=torch.float64)
+    want = -dense(q * 2, k, v, 2 * bias.table) / 2
+    torch.testing.assert_close(attend(layer_of(bias, owner), q, k, v, c), want)
+
+
+@pytest.mark.parametrize("queries", [1500, 300])
+def test_leaving_out_keys_of_weight_zero_changes_no_bit(queries: int) -> None:
+    length, scale = 1500, 8**-0.5
+    model = small_model("alibi", dtype=torch.float32)
+    c = context(model, length, dtype=torch.float32)
+    q, k, v = some_qkv(length, dtype=torch.float32)
+    q, rows = q[:, :, -queries:], slice(length - queries, length)
+    table = distance_table(model.scheme.layers[0], c)
+    reach_H = reach(table, q, k, scale=scale)
+    assert reach_H[0] < 800 < reach_H[3] == length
+    near = near_keys(table, q, k, v, reach_H=reach_H, scale=scale, block=512)
+    all_keys = near_keys(table, q, k, v, reach_H=[length] * 4, scale=scale, block=512)
+    assert torch.equal(near, all_keys)
+    at = replace(c, q_pos=c.q_pos[rows], rows=rows)
+    full = explicit(model.scheme.layers[0], q, k, v, at, block=512)
+    close(near, full, atol=2e-6)
+
+
+def test_one_far_key_that_can_matter_keeps_all_keys_before_it() -> None:
+    q, k, _ = some_qkv(600, dtype=torch.float32)
+    table = -10.0 * torch.arange(600.0).expand(4, 600).clone()
+    assert max(reach(table, q, k, scale=1.0)) < 100
+    table[2, 500] = 0.0
+    assert reach(table, q, k, scale=1.0)[2] == 501
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_with_a_distance_table_equals_the_blocks_and_has_their_gradient() -> None:
+    q, k, v = some_qkv(128, dtype=torch.float32, width=16)
+    table = torch.randn(4, 128, requires_grad=True)
+    far = (torch.arange(128)[:, None] - torch.arange(128)).clamp(min=0)
+    weight = torch.randn_like(v)
+    got = flex(table, q, k, v, scale=0.25, attention=flex_attention)
+    want = dense(q, k, v, table[:, far])
+    close(got, want, atol=1e-5)
+    close(
+        torch.autograd.grad((got * weight).sum(), table)[0],
+        torch.autograd.grad((want * weight).sum(), table)[0],
+        atol=1e-4,
+    )
+
+
+def test_bf16_training_is_within_rounding_of_fp32() -> None:
+    model = small_model("alibi", dtype=torch.float32)
+    layer = model.scheme.layers[0]
+    leaves = some_qkv(512, dtype=torch.float32)
+    c = context(model, 512, dtype=torch.float32)
+    want = blocked(layer, *leaves, c, block=128)
+    q, k, v = (x.bfloat16() for x in leaves)
+    got = blocked(layer, q, k, v, c, block=128)
+    # q, k, v and weights are rounded once each, to 2^-9 relative; the sum of weights is one.
+    assert (got.float() - want).abs().max() < 8 * 2**-9 * leaves[2].abs().max()

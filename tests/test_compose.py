@@ -1,0 +1,250 @@
+"""Overrides become one plain dict, and every mistake in them one line."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lengthgen import compose
+from lengthgen.errors import UserError
+
+
+def composed(*overrides: str, config_dir: Path | None = None) -> dict[str, object]:
+    return compose.compose(overrides, config_dir=config_dir)
+
+
+def message(overrides: Sequence[str], config_dir: Path | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        compose.compose(overrides, config_dir=config_dir)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_result_is_plain_and_holds_no_trace_of_hydra() -> None:
+    plain = composed()
+    assert set(plain) == {
+        "seed",
+        "plugins",
+        "runtime",
+        "scheme",
+        "model",
+        "corpus",
+        "train",
+        "eval",
+    }
+    assert {type(section) for section in plain.values()} == {int, list, dict}
+
+
+def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() -> None:
+    plain = composed("model=small", "train.lr=1e-4", "scheme.parts.rope.base=500000")
+    assert plain["model"] == compose.load("model", "small", config_dir=None)
+    assert plain["train"] == compose.load("train", "default", config_dir=None) | {"lr": 1e-4}
+    rope = compose.load("scheme", "rope", config_dir=None)["parts"]["rope"]
+    assert plain["scheme"] == {"name": "rope", "parts": {"rope": rope | {"base": 500000}}}
+
+
+def test_a_part_is_added_with_a_plus() -> None:
+    scheme = composed("scheme=nope", "+scheme.parts.alibi={}")["scheme"]
+    assert scheme == {"name": "nope", "parts": {"alibi": {}}}
+
+
+def test_an_unknown_key_with_a_plus_is_left_for_the_schema_to_refuse() -> None:
+    assert composed("+typo=1")["typo"] == 1
+
+
+def test_interpolations_are_resolved() -> None:
+    assert composed("seed=7", "train.tokens=${seed}")["train"] == {
+        **compose.load("train", "default", config_dir=None),
+        "tokens": 7,
+    }
+
+
+def test_a_deleted_section_is_absent() -> None:
+    assert "model" not in composed("~model")
+
+
+def test_no_experiment_may_be_said_aloud() -> None:
+    assert composed("experiment=null") == composed()
+
+
+def test_a_quoted_path_may_hold_spaces_commas_and_parentheses() -> None:
+    corpus = composed("corpus=files", "corpus.path='/a, b (c)/*.txt'")["corpus"]
+    assert isinstance(corpus, dict)
+    assert corpus["path"] == "/a, b (c)/*.txt"
+
+
+MISTAKES = {
+    "scheme=rpoe": "scheme=rpoe: no such scheme; did you mean rope?",
+    "model=zzz": "model=zzz: no such model; known: alibi, base, medium, small, tiny",
+    "experiment=any": "experiment=any: no such experiment; there are none",
+    "scheme=null": "scheme=null: no such scheme; known: ",
+    "scheme=[rope,alibi]": "scheme=[rope,alibi]: scheme takes one choice; write a YAML",
+    "scheme=rope,alibi": "scheme=rope,alibi holds several values, and one run takes one; run it",
+    "seed=range(1,4)": "seed=range(1,4) holds several values",
+    "scheme=glob(*)": "scheme=glob(*) holds several values",
+    "eval.lengths=512,1024": "(a list is written eval.lengths=[512,1024])",
+    "train.lrr=1": "train.lrr: unknown key; did you mean train.lr?",
+    "lr=1": "lr: unknown key; did you mean train.lr?",
+    "shceme=rope": "shceme: unknown key; did you mean scheme?",
+    "foo=1": "foo: unknown key; Tab completes the known ones",
+    "seed.x=1": "seed.x: unknown key; did you mean seed?",
+    "corpus.path=x": "corpus.path: the chosen corpus has no such key, but corpus=files has",
+    "corpus=files": "corpus.path: a value is required; give corpus.path=VALUE",
+    "+model=small": "+model=small: model is chosen already; drop the +",
+    "+seed=2": "Could not append to config. An item is already at 'seed'; drop the +",
+    "~nothing": "Could not delete from config. 'nothing' does not exist",
+    "train.lr": "train.lr: not readable as an override; give KEY=VALUE",
+    "corpus.path=a(b": "quote special characters, as in \"corpus.path='a(b'\"",
+    "scheme@other=rope": "scheme@other=rope: packages are not taken on the command line",
+    "hydra.run.dir=x": "hydra.run.dir=x: Hydra's own settings have no effect here",
+    "train.tokens=${nothing}": "train.tokens: Interpolation key 'nothing' not found",
+}
+
+
+@pytest.mark.parametrize("override", MISTAKES)
+def test_a_mistake_is_one_line_with_key_and_remedy(override: str) -> None:
+    assert MISTAKES[override] in message([override])
+
+
+def test_a_misspelt_key_is_named_before_the_value_that_is_missing_for_it() -> None:
+    assert "did you mean corpus.path?" in message(["corpus=files", "corpus.pth=x"])
+
+
+def test_a_folder_of_the_users_own_adds_choices(tmp_path: Path) -> None:
+    folder = tmp_path / "it's, mine"
+    write(folder / "scheme/mine.yaml", "# Mine.\nname: mine\nparts: {}\n")
+    assert composed("scheme=mine", config_dir=folder)["scheme"] == {"name": "mine", "parts": {}}
+    assert "mine" in compose.choices("scheme", config_dir=folder)
+    assert compose.describe("scheme", "mine", config_dir=folder) == "Mine."
+    assert "scheme=mine" in compose.completions("scheme=m", config_dir=folder)
+
+
+def test_an_experiment_of_the_users_own_overlays_groups_and_values(tmp_path: Path) -> None:
+    text = (
+        "# @package _global_\n# Why.\ndefaults:\n  - override /scheme: alibi\n  - _self_\nseed: 5\n"
+    )
+    write(tmp_path / "experiment/paper.yaml", text)
+    plain = composed("experiment=paper", config_dir=tmp_path)
+    assert plain["scheme"] == compose.load("scheme", "alibi", config_dir=None)
+    assert plain["seed"] == 5
+    assert compose.describe("experiment", "paper", config_dir=tmp_path) == "Why."
+
+
+def test_a_shipped_folder_may_be_given_as_the_users_own() -> None:
+    assert composed(config_dir=compose.conf_dir()) == composed()
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    said = message(["scheme=rope"], tmp_path / "none")
+    assert said == f"--config-dir: {tmp_path}/none is not a folder; give a folder of groups"
+
+
+def test_a_file_that_shadows_a_shipped_choice_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "scheme/rope.yaml", "name: rope\n")
+    assert message(["scheme=rope"], tmp_path).startswith(f"{path}: scheme=rope exists already")
+
+
+def test_a_broken_yaml_is_named_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "scheme/mine.yaml", "name: mine\nparts: [\n")
+    assert message(["scheme=mine"], tmp_path).startswith(f"{path}:3: not valid YAML: ")
+
+
+def test_a_yaml_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "scheme/mine.yaml", "")
+    path.write_bytes(b"name: \xff\n")
+    assert message(["scheme=mine"], tmp_path) == f"{path}: not UTF-8; save it as UTF-8"
+
+
+def test_a_yaml_without_keys_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "scheme/mine.yaml", "- rope\n")
+    assert message(["scheme=mine"], tmp_path) == f"{path}: holds no KEY: VALUE lines"
+
+
+def test_a_broken_yaml_behind_an_experiment_is_named_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "scheme/mine.yaml", "name: mine\nparts: [\n")
+    text = "# @package _global_\ndefaults:\n  - override /scheme: mine\n"
+    write(tmp_path / "experiment/paper.yaml", text)
+    assert message(["experiment=paper"], tmp_path).startswith(f"{path}:3: not valid YAML: ")
+
+
+def test_a_choice_that_an_experiment_lacks_is_named_with_the_experiment(tmp_path: Path) -> None:
+    text = "# @package _global_\ndefaults:\n  - override /scheme: rpoe\n"
+    write(tmp_path / "experiment/paper.yaml", text)
+    assert "Could not find 'scheme/rpoe'" in message(["experiment=paper"], tmp_path)
+
+
+def test_values_are_parsed_without_composing() -> None:
+    parsed = compose.values(["eval.lengths=[512,1024]", "runtime.root='a b'", "runtime.cache=null"])
+    assert parsed == {"eval.lengths": [512, 1024], "runtime.root": "a b", "runtime.cache": None}
+
+
+def test_values_refuse_signs() -> None:
+    with pytest.raises(UserError, match=r"^\+eval.seed=1: only KEY=VALUE is taken here"):
+        compose.values(["+eval.seed=1"])
+
+
+def test_a_grid_is_the_product_of_lists_ranges_and_globs() -> None:
+    points = compose.expand(
+        ["scheme=rope,alibi", "seed=range(1,3)", "corpus=glob(s*)", "model=tiny"], config_dir=None
+    )
+    assert len(points) == len({tuple(point) for point in points}) == 8
+    assert points[0] == ["scheme=rope", "seed=1", "corpus=stdlib", "model=tiny"]
+    assert points[-1] == ["scheme=alibi", "seed=2", "corpus=synthetic", "model=tiny"]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.lr=interval(0,1)", "an interval has no points"),
+        ("scheme=glob(z*)", "matches nothing"),
+    ],
+)
+def test_an_axis_without_points_is_refused(override: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        compose.expand([override], config_dir=None)
+
+
+@pytest.mark.parametrize(
+    ("incomplete", "offered"),
+    [
+        ("sch", ["scheme.", "scheme="]),
+        ("scheme=r", ["scheme=rope"]),
+        ("expe", []),
+        ("train.le", ["train.length=", "train.length=512"]),
+        ("eval.lengths=", ["eval.lengths=[512,1024,2048,4096,8192,16384]"]),
+        ("scheme.parts.rope.b", ["scheme.parts.rope.base=", "scheme.parts.rope.base=10000.0"]),
+        ("corpus.pat", ["corpus.path="]),
+        ("+scheme=al", ["+scheme=alibi"]),
+        ("nothing", []),
+        ("nothing=", []),
+    ],
+)
+def test_completion_offers_groups_choices_keys_and_defaults(
+    incomplete: str, offered: list[str]
+) -> None:
+    assert compose.completions(incomplete, config_dir=None) == offered
+
+
+def test_every_word_that_completion_offers_for_a_section_composes() -> None:
+    for word in compose.completions("train.", config_dir=None):
+        (offered,) = compose.completions(word, config_dir=None)
+        composed(offered)
+
+
+def test_every_key_is_reached_by_completion_a_level_at_a_time() -> None:
+    level, reached = [""], set[str]()
+    while level:
+        offered = {
+            word for prefix in level for word in compose.completions(prefix, config_dir=None)
+        }
+        reached |= {word.removesuffix("=") for word in offered if word.endswith("=")}
+        level = [word for word in offered if word.endswith(".")]
+    assert {"scheme", "seed", "train.lr", "corpus.text_column", "runtime.wandb"} <= reached
+    assert "scheme.parts.learned_absolute.beyond" in {key.split("=")[0] for key in reached}

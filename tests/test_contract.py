@@ -1,0 +1,233 @@
+"""What every shipped scheme and variant must hold, whatever it computes."""
+
+import pytest
+import torch
+from small import close, context, every_scheme, rotated, small_model, some_qkv, some_tokens
+
+from lengthgen.attention import attend, blocked, distance_table, explicit, sdpa_by_blocks
+from lengthgen.model import Transformer, initialise
+
+EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())
+LENGTH = 48  # 3 T: past the trained length for every scheme
+
+# Parameters a scheme adds at d_model 32, 2 layers, 4 heads, T = 16. A new scheme adds its line.
+PARAMETERS = {"nope": 0, "rope": 0, "alibi": 0, "sinusoidal": 0, "learned_absolute": 16 * 32}
+
+
+def length_for(model: Transformer) -> int:
+    return LENGTH if model.scheme.undefined_at(LENGTH) is None else model.shape.train_length
+
+
+@EVERY
+def test_a_later_token_never_changes_an_earlier_output(name: str, variant: str | None) -> None:
+    model = small_model(name, variant, dtype=torch.float32)
+    length = length_for(model)
+    tokens = some_tokens(length)
+    changed = tokens.clone()
+    changed[:, length // 2 :] = (changed[:, length // 2 :] + 7) % 50
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            before, after = model(tokens), model(changed)
+        assert torch.equal(before[:, : length // 2], after[:, : length // 2])
+        assert not torch.allclose(before[:, length // 2 :], after[:, length // 2 :])
+
+
+@EVERY
+def test_the_kernels_that_attend_picks_equal_the_explicit_blocks(
+    name: str, variant: str | None
+) -> None:
+    model = small_model(name, variant)
+    length = length_for(model)
+    c = context(model, length, dtype=torch.float64)
+    for layer in model.scheme.layers:
+        q, k, v = some_qkv(length, dtype=torch.float64)
+        want = explicit(layer, *rotated(layer, q, k, c), v, c, block=length)
+        with torch.no_grad():
+            close(attend(layer, q, k, v, c), want, atol=1e-12)
+        close(attend(layer, q, k, v, c), want, atol=1e-12)
+
+
+@EVERY
+def test_gradients_of_the_training_kernel_equal_those_of_the_explicit_blocks(
+    name: str, variant: str | None
+) -> None:
+    model = small_model(name, variant)
+    length = length_for(model)
+    c = context(model, length, dtype=torch.float64)
+    layer = model.scheme.layers[0]
+    leaves = [*some_qkv(length, dtype=torch.float64)]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    parameters = [*leaves, *model.scheme.parameters()]
+    q, k, v = leaves
+    weight = torch.randn_like(v)
+
+    def gradients(out: torch.Tensor) -> list[torch.Tensor | None]:
+        return list(torch.autograd.grad((out * weight).sum(), parameters, allow_unused=True))
+
+    got = gradients(attend(layer, q, k, v, c))
+    want = gradients(explicit(layer, *rotated(layer, q, k, c), v, c, block=length))
+    for one, other in zip(got, want, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            close(one, other, atol=1e-11)
+
+
+@EVERY
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_the_size_of_a_block_of_queries_changes_nothing(
+    name: str, variant: str | None, block: int
+) -> None:
+    model = small_model(name, variant)
+    length = length_for(model)
+    c = context(model, length, dtype=torch.float64)
+    layer = model.scheme.layers[0]
+    q, k, v = some_qkv(length, dtype=torch.float64)
+    q, k = rotated(layer, q, k, c)
+    whole = explicit(layer, q, k, v, c, block=length)
+    close(explicit(layer, q, k, v, c, block=block), whole, atol=1e-12)
+    if not layer.explicit:
+        close(blocked(layer, q, k, v, c, block=block), whole, atol=1e-12)
+        close(sdpa_by_blocks(layer, q, k, v, c, block=block), whole, atol=1e-12)
+
+
+@EVERY
+def test_the_last_queries_alone_give_the_last_rows(name: str, variant: str | None) -> None:
+    model = small_model(name, variant)
+    tokens = some_tokens(length_for(model))
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            close(model(tokens, n_last=5), model(tokens)[:, -5:], atol=1e-12)
+
+
+@EVERY
+def test_a_call_is_not_changed_by_shorter_or_longer_calls_before_it(
+    name: str, variant: str | None
+) -> None:
+    model = small_model(name, variant)
+    length = length_for(model)
+    with torch.no_grad():
+        first = model(some_tokens(length))
+        model(some_tokens(length // 3))
+        after_shorter = model(some_tokens(length))
+        if model.scheme.undefined_at(4 * length) is None:
+            model(some_tokens(4 * length))
+        after_longer = model(some_tokens(length))
+    assert torch.equal(first, after_shorter)
+    assert torch.equal(first, after_longer)
+
+
+@EVERY
+def test_a_prefix_alone_gives_the_same_rows_unless_the_scheme_says_otherwise(
+    name: str, variant: str | None
+) -> None:
+    model = small_model(name, variant)
+    length = length_for(model)
+    tokens = some_tokens(length)
+    with torch.no_grad():
+        prefix, whole = model(tokens[:, : length // 2]), model(tokens)[:, : length // 2]
+    same = torch.allclose(prefix, whole, rtol=0, atol=1e-11)
+    assert same != model.scheme.depends_on_length
+
+
+@EVERY
+def test_shifting_all_positions_changes_nothing_where_that_is_claimed(
+    name: str, variant: str | None
+) -> None:
+    model = small_model(name, variant)
+    length = length_for(model)
+    tokens = some_tokens(length)
+    here = context(model, length, dtype=torch.float64)
+    shift = 0 if model.scheme.undefined_at(length + 5) else 5
+    there = context(model, length, dtype=torch.float64, shift=shift)
+    q, k, v = some_qkv(length, dtype=torch.float64)
+    x = model.embedding(tokens)
+    same = torch.allclose(model.scheme.embed(x, here), model.scheme.embed(x, there), atol=1e-12)
+    for layer in model.scheme.layers:
+        with torch.no_grad():
+            same = same and torch.allclose(
+                attend(layer, q, k, v, here), attend(layer, q, k, v, there), rtol=0, atol=1e-11
+            )
+    assert same == (model.scheme.shift_invariant or shift == 0)
+
+
+@EVERY
+def test_gradients_are_finite_and_reach_every_parameter(name: str, variant: str | None) -> None:
+    model = small_model(name, variant, dtype=torch.float32)
+    tokens = some_tokens(model.shape.train_length)
+    nats = model.nats(model(tokens), tokens)
+    nats.sum().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, f"{key} takes no part in the output"
+        assert torch.isfinite(parameter.grad).all(), key
+
+
+@EVERY
+def test_bf16_biases_and_rotations_at_16k_are_fp32_ones_rounded(
+    name: str, variant: str | None
+) -> None:
+    model = small_model(name, variant, dtype=torch.float32)
+    at = 16_384 - LENGTH
+    for layer in model.scheme.layers:
+        low, high = (
+            context(model, LENGTH, dtype=dtype, shift=at)
+            for dtype in (torch.bfloat16, torch.float64)
+        )
+        for part in layer.bias:
+            got, want = part.bias(low), part.bias(high)
+            assert got is not None
+            assert want is not None
+            assert got.dtype == torch.float32
+            torch.testing.assert_close(got.double(), want.double(), rtol=1e-5, atol=1e-5)
+        q, k, _ = some_qkv(LENGTH, dtype=torch.bfloat16)
+        for got, want in zip(
+            rotated(layer, q, k, low), rotated(layer, q.double(), k.double(), high), strict=True
+        ):
+            # bf16 keeps 8 bits; angles at 16k are off by 16384 * 2^-24 < 1e-3.
+            torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=2e-2)
+
+
+@EVERY
+def test_a_claimed_table_over_distances_is_the_bias(name: str, variant: str | None) -> None:
+    model = small_model(name, variant)
+    c = context(model, LENGTH, dtype=torch.float64)
+    for layer in model.scheme.layers:
+        if not layer.toeplitz:
+            continue
+        table = distance_table(layer, c)
+        far = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).clamp(min=0)
+        for part in layer.bias:
+            assert part.distance_only
+        bias = sum(b for b in (part.bias(c) for part in layer.bias) if b is not None)
+        assert isinstance(bias, torch.Tensor)
+        torch.testing.assert_close(table[:, far], bias.expand(4, LENGTH, LENGTH))
+
+
+@EVERY
+def test_a_scheme_adds_exactly_its_published_parameters(name: str, variant: str | None) -> None:
+    assert (
+        sum(p.numel() for p in small_model(name, variant).scheme.parameters()) == PARAMETERS[name]
+    )
+
+
+@EVERY
+def test_a_state_dict_restores_the_function(name: str, variant: str | None) -> None:
+    model, other = small_model(name, variant), small_model(name, variant)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1)
+    tokens = some_tokens(model.shape.train_length)
+    other.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        assert torch.equal(model(tokens), other(tokens))
+
+
+@EVERY
+def test_two_schemes_at_one_seed_start_from_the_same_network(
+    name: str, variant: str | None
+) -> None:
+    model, plain = small_model(name, variant), small_model("nope")
+    for one in (model, plain):
+        initialise(one, torch.Generator().manual_seed(4))
+    for key, parameter in plain.named_parameters():
+        assert torch.equal(parameter, dict(model.named_parameters())[key])

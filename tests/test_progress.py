@@ -1,0 +1,114 @@
+"""The display: what it writes without a terminal, on one, and off the main rank."""
+
+import io
+import logging
+from contextlib import suppress
+
+import pytest
+
+from lengthgen.progress import Progress
+
+
+class Terminal(io.StringIO):
+    """Text that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def lines(text: str) -> list[str]:
+    return text.splitlines()
+
+
+def test_without_a_terminal_every_line_says_how_far_loss_speed_and_time_left() -> None:
+    out = io.StringIO()
+    with Progress(is_main=True, file=out, seconds_between_lines=0.0) as show:
+        show.start("train rope", 1000)
+        show.advance(250, loss=5.1234, tokens_per_s=21000.0)
+    assert "train rope: 250/1,000 tokens" in lines(out.getvalue())[1]
+    assert "loss 5.123" in lines(out.getvalue())[1]
+    assert "21,000 tokens/s" in lines(out.getvalue())[1]
+    assert "left" in lines(out.getvalue())[1]
+
+
+def test_first_and_last_are_written_however_rarely_lines_come() -> None:
+    out = io.StringIO()
+    with Progress(is_main=True, file=out, seconds_between_lines=3600.0) as show:
+        show.start("evaluate", 6, "cells")
+        for _ in range(6):
+            show.advance(1)
+    assert [line.split("  ")[0] for line in lines(out.getvalue())] == [
+        "evaluate: 0/6 cells",
+        "evaluate: 6/6 cells",
+    ]
+
+
+def test_an_interrupted_task_still_says_where_it_stopped() -> None:
+    out = io.StringIO()
+    with (
+        suppress(KeyboardInterrupt),
+        Progress(is_main=True, file=out, seconds_between_lines=3600.0) as show,
+    ):
+        show.start("train", 10)
+        show.advance(4)
+        raise KeyboardInterrupt
+    assert lines(out.getvalue())[-1].startswith("train: 4/10 tokens")
+
+
+def test_work_of_an_earlier_process_does_not_shorten_the_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    show = Progress(is_main=True, file=out, seconds_between_lines=0.0)
+    show.start("train", 1000, done=900)
+    now[0] = 10.0
+    show.advance(10)
+    assert "910/1,000" in lines(out.getvalue())[1]
+    assert "1:30 left" in lines(out.getvalue())[1]
+
+
+def test_off_the_main_rank_nothing_is_written(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    out = io.StringIO()
+    with Progress(is_main=False, file=out, seconds_between_lines=0.0) as show:
+        show.say("corpus: 9.6 MB")
+        show.start("train", 10)
+        show.advance(10, loss=1.0)
+    assert out.getvalue() == ""
+    assert caplog.records == []
+
+
+def test_a_message_is_written_as_it_is_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    out = io.StringIO()
+    with Progress(is_main=True, file=out) as show:
+        show.say("corpus: [bold] 9.6 MB")
+    assert out.getvalue() == "corpus: [bold] 9.6 MB\n"
+    assert caplog.messages == ["corpus: [bold] 9.6 MB"]
+
+
+def test_on_a_terminal_a_bar_shows_loss_speed_and_a_message_above_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = Terminal()
+    with Progress(is_main=True, file=out) as show:
+        show.start("train rope", 1000)
+        show.advance(500, loss=5.1234, tokens_per_s=21000.0)
+        show.say("checkpoint at step 100")
+    shown = out.getvalue()
+    assert "50%" in shown
+    assert "loss 5.123" in shown
+    assert "21,000 tokens/s" in shown
+    assert "checkpoint at step 100" in shown
+
+
+def test_by_default_the_display_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(is_main=True) as show:
+        show.start("train", 10)
+        show.advance(10)
+    assert capsys.readouterr().out == ""
