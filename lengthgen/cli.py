@@ -5,11 +5,14 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from lengthgen.errors import Stopped, UserError, suggestion
+
+if TYPE_CHECKING:
+    from lengthgen.config import Config
 
 app = typer.Typer(
     help="Train a small causal LM at length T with any positional scheme; measure it at 2T to 32T.",
@@ -138,7 +141,7 @@ ConfigDir = Annotated[
 def train(
     overrides: Overrides = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", metavar="N", help="Start N processes with torchrun.")
+        str | None, typer.Option("--gpus", metavar="N", help="Start N processes with torchrun.")
     ] = None,
     config_dir: ConfigDir = None,
     plugin: Annotated[
@@ -154,11 +157,13 @@ def train(
         plain["plugins"] += [str(path.absolute()) for path in plugin]
     built = config.from_plain(plain)
     if gpus is not None:
-        _check_gpus(gpus, device=built.runtime.device)
+        n_gpus = _positive(gpus, "--gpus", "a number of processes, like --gpus 2")
+        _check_gpus(n_gpus, device=built.runtime.device)
+        _prepare_corpus(built)
         options = ["--config-dir", str(config_dir)] if config_dir else []
         for path in plugin or []:
             options += ["--plugin", str(path)]
-        _torchrun(gpus, ["train", *(overrides or []), *options])
+        _torchrun(n_gpus, ["train", *(overrides or []), *options])
 
     from lengthgen import devices, report
     from lengthgen import train as training
@@ -177,8 +182,6 @@ def train(
 def _check_gpus(gpus: int, *, device: str) -> None:
     import torch
 
-    if gpus < 1:
-        raise UserError(f"--gpus: {gpus} is not a positive number; give --gpus 1 or more")
     if "RANK" in os.environ:
         raise UserError("--gpus: torchrun has started this process already; drop --gpus")
     there = torch.cuda.device_count()
@@ -189,8 +192,20 @@ def _check_gpus(gpus: int, *, device: str) -> None:
         )
 
 
+def _prepare_corpus(built: "Config") -> None:
+    """Builds the token cache and checks it against the lengths, before there are N processes."""
+    from lengthgen import corpora, evaluate
+    from lengthgen.progress import Progress
+
+    with Progress(is_main=True) as show:
+        corpus = corpora.load(built.corpus, cache_dir=built.runtime.cache_dir, say=show.say)
+    evaluate.plan(built, corpus)
+
+
 def _torchrun(gpus: int, arguments: Sequence[str]) -> NoReturn:
     """Becomes torchrun, which starts this program again once per GPU."""
+    # torchrun would set it to 1 with a banner; training then sets its own number of threads.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // gpus)))
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *launcher, "-m", "lengthgen", *arguments])
@@ -393,13 +408,15 @@ def _split(
 
 
 def _lengths(text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",")]
-    for word in words:
-        if not re.fullmatch(r"[0-9]+", word) or int(word) == 0:
-            raise UserError(
-                f"--lengths: {word!r} is not a positive integer; give lengths like 512,2048"
-            )
-    return [int(word) for word in words]
+    return [
+        _positive(word.strip(), "--lengths", "lengths like 512,2048") for word in text.split(",")
+    ]
+
+
+def _positive(word: str, option: str, example: str) -> int:
+    if not re.fullmatch(r"[0-9]+", word) or int(word) == 0:
+        raise UserError(f"{option}: {word!r} is not a positive integer; give {example}")
+    return int(word)
 
 
 def _default_root() -> Path:

@@ -82,7 +82,7 @@ class Progress:
         """Adds finished units; fields such as loss=5.1 or tokens_per_s=2e4 stay until replaced."""
         if self._task is None:
             return
-        self._done += amount
+        self._done = min(self._done + amount, self._total)
         self._fields |= fields
         if self._bar is not None:
             self._bar.update(self._bar_task, completed=self._done, said=_said(self._fields))

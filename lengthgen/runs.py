@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
@@ -183,8 +184,8 @@ def newest_checkpoint(run_dir: Path, *, say: Callable[[str], None]) -> Checkpoin
             trainer = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
             weights = load_file(folder / "model.safetensors")
             return Checkpoint(trainer["step"], weights, trainer["optimizer"])
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            say(f"{folder} is damaged and skipped: {error}")
+        except (OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
+            say(f"{folder} is damaged and skipped: {str(error).splitlines()[0]}")
     return None
 
 

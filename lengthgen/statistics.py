@@ -314,12 +314,11 @@ def _nothing_shared(conditions: Mapping[Curve, set[Condition]]) -> UserError:
             values = " and ".join(", ".join(map(str, sorted(of, key=str))) for of in (of_a, of_b))
             return UserError(
                 f"{where} were evaluated with eval.{field} {values}; report runs of one "
-                f"{field}, or evaluate both alike: lengthgen eval {runs} --lengths ... "
-                f"eval.{field}=VALUE"
+                f"{field}, or evaluate both alike: lengthgen eval {runs} --lengths ..."
             )
     return UserError(
         f"{where} share no endpoints, so they scored different tokens; report other runs, or "
-        f"evaluate both alike: lengthgen eval {runs} --lengths ... eval.reach=N eval.endpoints=N"
+        f"evaluate both with one eval.reach and eval.endpoints: lengthgen eval {runs} --lengths ..."
     )
 
 

@@ -176,7 +176,8 @@ class Tracker:
         """Shows points of the curve in W&B: one row per length, and eval/ppl@LENGTH in the summary.
 
         A point has T_valid, protocol, variant (None for the trained scheme), loss, ppl and
-        bits_per_byte. Points that this run has shown before are left out.
+        bits_per_byte. A length that this run has shown before gets no second row; of points that
+        differ in nothing else than what W&B does not show (precision, targets), the last counts.
         """
         self._attempt(lambda: self._mirror_curve(list(points)))
 
@@ -286,11 +287,11 @@ class Tracker:
     def _mirror_curve(self, points: Sequence[Row]) -> None:
         if self._run is None or self._failed:
             return
-        names = [f"{_prefix(point)}@{point['T_valid']}" for point in points]
-        sent, self._sent_points = self._sent_points, self._sent_points | set(names)
+        named = {f"{_prefix(point)}@{point['T_valid']}": point for point in points}
+        sent, self._sent_points = self._sent_points, self._sent_points | set(named)
         if sent != self._sent_points:
             self._save_sent()
-        for name, point in zip(names, points, strict=True):
+        for name, point in named.items():
             prefix, length = _prefix(point), point["T_valid"]
             values = {f"{prefix}/{metric}": point[metric] for metric in CURVE_METRICS}
             if name not in sent:

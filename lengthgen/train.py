@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +96,7 @@ def train(config: Config, *, ranks: Ranks, show: Show) -> Path:
                 _train(config, run_dir, corpus, device, ranks=ranks, show=show, tracker=tracker)
             rows = evaluate(config, run_dir, ranks=ranks, show=show)
             if tracker is not None:
-                tracker.curve(statistics.curve(rows))
+                tracker.curve(_curve(rows))
     return run_dir
 
 
@@ -137,6 +137,22 @@ def train_step(
     model.scheme.project()
     state.step += 1
     return StepResult(float(ranks.sum(nats)), n_targets, float(grad_norm))
+
+
+def _curve(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the points of the curve under the names that the tracker shows them by."""
+    return [
+        {
+            "T_valid": point.length,
+            "protocol": point.protocol,
+            "variant": point.variant,
+            "loss": point.loss,
+            "ppl": point.ppl,
+            "bits_per_byte": point.bits_per_byte,
+        }
+        for point in statistics.curve(rows)
+        if point.skipped is None
+    ]
 
 
 def _open(config: Config, run_dir: Path, corpus: TokenizedCorpus, *, ranks: Ranks) -> None:

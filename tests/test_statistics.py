@@ -268,7 +268,7 @@ def test_runs_evaluated_otherwise_are_refused_by_name(field: str, values: str) -
 
 def test_runs_without_common_endpoints_are_refused_with_the_command_that_helps() -> None:
     points = curve([*cell(8.0, run="x"), *cell(8.0, run="y", endpoints="other")])
-    with pytest.raises(UserError, match="x and y share no endpoints.*lengthgen eval x y --lengths"):
+    with pytest.raises(UserError, match=r"x and y share no endpoints.*: lengthgen eval x y --le"):
         comparable(points)
 
 

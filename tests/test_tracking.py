@@ -141,7 +141,7 @@ def track(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -279,6 +279,7 @@ def test_wandb_shows_the_curve_over_lengths_once_each(tmp_path: Path) -> None:
     points = [
         point(512),
         point(2048),
+        point(2048),  # as from another precision
         point(512, protocol="nonoverlap"),
         point(2048, variant="ntk"),
     ]
@@ -383,7 +384,7 @@ def test_an_unreachable_backend_means_offline_within_the_patience(tmp_path: Path
     (line,) = outcome.said
     assert "connection refused; offline, to upload: wandb sync" in line
     assert outcome.rows == train_rows(1, 2)
-    assert outcome.seconds < 30  # the patience of 3 s, and a loaded machine that imports wandb
+    assert outcome.seconds < 60  # the patience of 3 s, and a loaded machine that imports wandb
     assert not outcome.has_children
 
 
@@ -398,7 +399,7 @@ def test_a_backend_that_answers_500_stops_nothing(tmp_path: Path) -> None:
     assert "HTTP 500" in line
     assert "offline, to upload: wandb sync" in line
     assert outcome.rows == train_rows(1, 2)
-    assert outcome.seconds < 30
+    assert outcome.seconds < 60
     assert not outcome.has_children
 
 
@@ -418,7 +419,7 @@ def test_a_backend_that_refuses_the_rows_of_an_open_run_stops_nothing(
     assert said in why
     assert "to upload the rest: wandb sync" in why
     assert outcome.rows == rows
-    assert outcome.seconds < 30
+    assert outcome.seconds < 60
     assert not outcome.has_children
 
 

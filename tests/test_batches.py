@@ -1,0 +1,173 @@
+"""Training windows are a pure function of seed and step; evaluation windows score what they say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lengthgen.batches import (
+    IGNORED,
+    Endpoint,
+    endpoints,
+    manifest,
+    n_targets,
+    permuted,
+    train_batch,
+    training_windows,
+    window,
+)
+from lengthgen.corpora import Split, TokenizedCorpus
+
+BOS = 9_999
+
+
+def corpus_of(lengths: list[int], *, bos: bool = True) -> TokenizedCorpus:
+    """Returns a corpus whose token t of document d is 1000 d + t, in both splits."""
+    tokens = np.concatenate([1000 * d + np.arange(n) for d, n in enumerate(lengths)])
+    split = Split(
+        tokens=tokens.astype(np.uint16),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        names=[f"document {d}" for d in range(len(lengths))],
+    )
+    return TokenizedCorpus(
+        name="numbered",
+        train=split,
+        validation=split,
+        vocab_size=10_000,
+        bos_id=BOS if bos else None,
+        packed=False,
+        token_bytes=np.ones(10_000, dtype=np.int64),
+        fingerprint="0" * 64,
+        tokenizer_path=Path("none"),
+        meta={},
+    )
+
+
+def batches_of(corpus: TokenizedCorpus, *, length: int, batch: int, steps: int, seed: int = 1):
+    windows = training_windows(corpus, length)
+    return [train_batch(windows, seed=seed, step=step, batch=batch) for step in range(steps)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 1000, 12_345])
+def test_a_permutation_meets_every_index_once(n: int) -> None:
+    keys: NDArray[np.uint64] = np.full(n, 77, dtype=np.uint64)
+    assert sorted(permuted(np.arange(n), n, key=keys).tolist()) == list(range(n))
+
+
+def test_two_keys_give_two_orders_that_look_random() -> None:
+    n = 4000
+    one, two = (permuted(np.arange(n), n, key=np.full(n, k, dtype=np.uint64)) for k in (1, 2))
+    assert abs(np.corrcoef(one, two)[0, 1]) < 0.1
+    assert abs(np.corrcoef(one, np.arange(n))[0, 1]) < 0.1
+    assert np.mean(one == two) < 0.01
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_every_target_of_every_document_is_in_each_epoch(bos: bool) -> None:
+    lengths = [5, 16, 17, 40, 64, 1, 99]
+    corpus = corpus_of(lengths, bos=bos)
+    count = training_windows(corpus, 16).count
+    wanted = {1000 * d + t for d, n in enumerate(lengths) for t in range(0 if bos else 1, n)}
+    drawn = batches_of(corpus, length=16, batch=1, steps=3 * count)
+    for epoch in range(3):
+        seen: list[int] = []
+        for one in drawn[epoch * count : (epoch + 1) * count]:
+            seen += one.targets_BT[one.targets_BT != IGNORED].tolist()
+        assert set(seen) == wanted
+        assert len(seen) < 1.7 * len(wanted)
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_a_window_stays_in_its_document_and_inputs_precede_targets(bos: bool) -> None:
+    corpus = corpus_of([5, 40, 77], bos=bos)
+    for one in batches_of(corpus, length=16, batch=4, steps=12):
+        for inputs, targets in zip(one.inputs_BT, one.targets_BT, strict=True):
+            scored = targets != IGNORED
+            assert len({target // 1000 for target in targets[scored]}) == 1
+            assert (np.diff(targets[scored]) == 1).all()
+            first = 1 if bos else 0
+            assert (inputs[scored][first:] == targets[scored][first:] - 1).all()
+            assert inputs[0] == (BOS if bos else targets[0] - 1)
+
+
+def test_epochs_cut_a_document_anew() -> None:
+    corpus = corpus_of([70])
+    seconds = {
+        sorted(one.targets_BT[:, 0].tolist())[1]
+        for one in batches_of(corpus, length=16, batch=5, steps=12)
+    }
+    assert len(seconds) > 3
+
+
+def test_the_batch_of_a_step_does_not_depend_on_the_steps_before_it() -> None:
+    corpus = corpus_of([50, 60, 70])
+    later = batches_of(corpus, length=16, batch=3, steps=9)[8]
+    alone = train_batch(training_windows(corpus, 16), seed=1, step=8, batch=3)
+    assert (later.inputs_BT == alone.inputs_BT).all()
+    assert (later.targets_BT == alone.targets_BT).all()
+
+
+def test_two_seeds_give_two_orders() -> None:
+    corpus = corpus_of([50, 60, 70, 80])
+    one, two = (
+        np.stack([b.targets_BT for b in batches_of(corpus, length=16, batch=2, steps=6, seed=s)])
+        for s in (1, 2)
+    )
+    assert (one != two).any()
+
+
+def test_a_large_batch_is_the_small_batches_in_a_row() -> None:
+    corpus = corpus_of([50, 60, 70, 80])
+    small = np.concatenate([b.targets_BT for b in batches_of(corpus, length=16, batch=2, steps=6)])
+    large = np.concatenate([b.targets_BT for b in batches_of(corpus, length=16, batch=6, steps=2)])
+    assert (small == large).all()
+
+
+def drawn(corpus: TokenizedCorpus, **changed: int) -> list[Endpoint]:
+    asked = {"reach": 64, "count": 10, "per_document": 4, "targets": 8, "seed": 0, **changed}
+    return endpoints(corpus, **asked)
+
+
+def test_endpoints_lie_deep_enough_and_apart_in_documents_that_are_long_enough() -> None:
+    corpus = corpus_of([63, 64, 65, 100, 500])
+    found = drawn(corpus)
+    assert {e.document for e in found} == {1, 2, 3, 4}
+    for e in found:
+        assert 64 <= e.end <= corpus.validation.lengths[e.document]
+    by_document = {d: sorted(e.end for e in found if e.document == d) for d in range(5)}
+    assert [len(by_document[d]) for d in range(5)] == [0, 1, 1, 4, 4]
+    assert all((np.diff(ends) >= 8).all() for ends in by_document.values())
+
+
+def test_every_document_gives_one_endpoint_before_any_gives_two() -> None:
+    found = drawn(corpus_of([500] * 6), count=8)
+    assert len({e.document for e in found[:6]}) == 6
+    assert len(found) == 8
+
+
+def test_a_document_of_its_own_gives_the_same_endpoints_whoever_else_is_there() -> None:
+    alone = set(drawn(corpus_of([500])))
+    assert alone <= set(drawn(corpus_of([500, 700, 90]), count=100))
+
+
+def test_without_bos_a_document_needs_one_token_more() -> None:
+    corpus = corpus_of([64, 65], bos=False)
+    assert n_targets(corpus, corpus.validation).tolist() == [63, 64]
+    assert {e.document for e in drawn(corpus)} == {1}
+
+
+def test_a_manifest_names_the_set_of_endpoints_and_the_corpus() -> None:
+    corpus = corpus_of([500] * 3)
+    one, two = drawn(corpus), drawn(corpus, seed=1)
+    assert manifest(corpus, one) == manifest(corpus, one[::-1])
+    assert manifest(corpus, one) != manifest(corpus, two)
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_a_window_holds_the_targets_from_its_start_on(bos: bool) -> None:
+    corpus = corpus_of([100], bos=bos)
+    inputs, targets = window(corpus, corpus.validation, 0, 30, 10, 12)
+    first = 30 if bos else 31
+    assert targets.tolist() == [*range(first, first + 10), IGNORED, IGNORED]
+    assert inputs[:10].tolist() == [BOS if bos else 30, *range(first, first + 9)]

@@ -1,0 +1,487 @@
+"""The command line: what a user types, what comes back, and what is never imported."""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lengthgen import cli
+
+HEAVY = {"torch", "numpy", "hydra", "omegaconf", "wandb", "datasets", "matplotlib", "rich"}
+
+SMALL = shlex.split(
+    "corpus=synthetic corpus.documents=20 corpus.document_tokens=1024 corpus.alphabet=16 "
+    "model.d_model=16 model.n_heads=2 model.n_layers=1 model.d_ff=32 "
+    "train.length=32 train.tokens=512 train.batch_tokens=128 train.precision=fp32 "
+    "eval.lengths=[32,64] eval.targets=16 eval.reach=64 eval.endpoints=4 "
+    "runtime.wandb=off runtime.device=cpu"
+)
+
+
+class Ran(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # main() then leaves the environment alone
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Shell:
+    """Runs commands in this process, in an empty folder."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch = monkeypatch
+        self.capsys = capsys
+
+    def run(self, *words: str) -> Ran:
+        self.monkeypatch.setattr(sys, "argv", ["lengthgen", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = self.capsys.readouterr()
+        return Ran(int(ended.value.code or 0), out, err)
+
+    def refused(self, *words: str) -> str:
+        """Returns the one line of a command that ends with exit code 2."""
+        ran = self.run(*words)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith("error: ")
+        assert ran.err.count("\n") == 1
+        assert ran.err.endswith("\n")
+        return ran.err.removeprefix("error: ").removesuffix("\n")
+
+    def refused_on_the_way(self, *words: str) -> str:
+        """Returns the error of a command that has begun to read, and said so, before it."""
+        ran = self.run(*words)
+        assert (ran.code, ran.out) == (2, "")
+        errors = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+        assert errors == ran.err.splitlines()[-1:]
+        assert "Traceback" not in ran.err
+        return errors[0].removeprefix("error: ")
+
+
+@pytest.fixture
+def shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def runs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose runs/ holds one small trained and evaluated run."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+        patch.setattr(sys, "argv", ["lengthgen", "train", "scheme=rope", *SMALL])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code in (0, None)
+    return folder
+
+
+@pytest.fixture
+def trained(shell: Shell, runs_root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a trained run, with the working directory beside runs/."""
+    monkeypatch.chdir(runs_root)
+    (run_dir,) = (runs_root / "runs").glob("rope-*")
+    return run_dir.name
+
+
+def modules_after(*words: str, **environment: str) -> set[str]:
+    """Returns the top-level modules that a fresh process has imported when a command ends."""
+    code = (
+        "import sys, atexit; from lengthgen.cli import main;"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name.partition(".")[0] for name in ran.stderr.split()}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["eval", "--help"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    assert modules_after(*words) & HEAVY == set()
+
+
+def test_listing_what_can_be_chosen_does_not_import_torch_or_hydra() -> None:
+    assert modules_after("list", "schemes") & HEAVY == set()
+
+
+def test_completion_does_not_import_torch_or_hydra() -> None:
+    imported = modules_after(
+        _LENGTHGEN_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="lengthgen train scheme=r"
+    )
+    assert "lengthgen" in imported
+    assert imported & HEAVY == set()
+
+
+def test_help_answers_within_three_tenths_of_a_second() -> None:
+    def best(*arguments: str) -> float:
+        seconds: list[float] = []
+        for _ in range(5):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+            seconds.append(time.perf_counter() - began)
+        return min(seconds)
+
+    bare = best("-c", "pass")  # what a loaded machine takes to start Python at all
+    assert best("-m", "lengthgen", "--help") < max(0.3, 12 * bare)
+
+
+def test_no_arguments_at_all_give_the_help(shell: Shell) -> None:
+    ran = shell.run()
+    assert ran.code == 0
+    assert "Commands:" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("trian", "No such command 'trian'. Did you mean 'train'?"),
+        ("train --gpu 2", "No such option: --gpu (Possible options: --gpus, --plugin)"),
+        ("train --gpus two", "--gpus: 'two' is not a positive integer; give a number of processes"),
+        ("train --gpus", "Option '--gpus' requires an argument."),
+        ("list", "Missing argument 'schemes|models|corpora|experiments|runs'."),
+        ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
+        ("list runs train.lr=1", "train.lr: only runtime.* can be given here; the run fixes the"),
+        ("list runs somewhere", "somewhere: not readable as an override; give runtime.root=DIR"),
+        ("list schemes --config-dir none", "--config-dir: none is not a folder; give a folder"),
+        ("train scheme=rpoe", "scheme=rpoe: no such scheme; did you mean rope?"),
+        ("train train.lrr=1", "train.lrr: unknown key; did you mean train.lr?"),
+        ("train train.tokens=abc", "train.tokens: 'abc' is not an integer"),
+        ("train +typo=1", "typo: unknown key; "),
+        ("train ~seed", "seed: a value is required; give seed=VALUE"),
+        ("train scheme=rope,alibi", "scheme=rope,alibi holds several values, and one run takes"),
+        ("train experiment=paper", "experiment=paper: no such experiment; there are none"),
+        ("train corpus=files", "corpus.path: a value is required; give corpus.path=VALUE"),
+        ("train corpus=files corpus.path=none", "corpus.path: "),
+        ("train model.d_model=130", "model.d_model=130 is not divisible by model.n_heads=4; try"),
+        ("train eval.lengths=[0]", "eval.lengths.0: 0 should be greater than 0"),
+        ("train scheme.parts.rope.bse=1", "scheme.parts.rope.bse: unknown key; did you mean"),
+        ("train scheme=nope +scheme.parts.rop={}", "scheme.parts.rop: no such part; did you mean"),
+        ("train --plugin none.py", "none.py is not a file; give the path of a python file"),
+        ("train --config-dir none", "--config-dir: none is not a folder; give a folder of groups"),
+        ("train --gpus 0", "--gpus: '0' is not a positive integer; give a number of processes"),
+        ("train --gpus 2 scheme=rpoe", "scheme=rpoe: no such scheme; did you mean rope?"),
+        ("eval", "runs holds no run yet; lengthgen train scheme=rope makes one"),
+        ("eval some-run", "some-run: no such run in runs; "),
+        ("eval --lengths abc", "--lengths: 'abc' is not a positive integer; give lengths like"),
+        ("eval --lengths 512,", "--lengths: '' is not a positive integer; give lengths like"),
+        ("eval --lengths 512,-1", "--lengths: '-1' is not a positive integer; give lengths like"),
+        ("eval --lengths 0", "--lengths: '0' is not a positive integer; give lengths like"),
+        ("eval --lengths 5.5", "--lengths: '5.5' is not a positive integer; give lengths like"),
+        ("eval train.lr=1", "train.lr: only eval.* and runtime.* can be given here; the run fixes"),
+        ("eval eval.lenghts=[1]", "eval.lenghts: unknown key; did you mean eval.lengths?"),
+        ("eval runtime.root=a,b", "runtime.root=a,b holds several values"),
+        ("report", "runs: no evaluated runs; lengthgen train scheme=rope makes one"),
+        ("report eval.seed=1", "eval.seed: only runtime.* can be given here; the run fixes"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(shell: Shell, words: str, said: str) -> None:
+    assert said in shell.refused(*shlex.split(words))
+
+
+def test_a_folder_without_documents_is_one_line(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    assert "books" in shell.refused("train", "corpus=files", "corpus.path=books")
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"", "empty"), (b"caf\xe9 au lait", "UTF-8")])
+def test_a_file_that_holds_no_text_is_one_line(
+    shell: Shell, tmp_path: Path, content: bytes, said: str
+) -> None:
+    (tmp_path / "book.txt").write_bytes(content)
+    line = shell.refused_on_the_way("train", "corpus=files", "corpus.path=book.txt")
+    assert "book.txt" in line
+    assert said in line
+
+
+def test_a_parquet_without_the_text_column_is_one_line(shell: Shell, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"content": ["some text"]}), tmp_path / "rows.parquet")
+    line = shell.refused_on_the_way("train", "corpus=files", "corpus.path=rows.parquet")
+    assert "rows.parquet" in line
+    assert "corpus.text_column" in line
+    assert "content" in line
+
+
+def test_a_length_that_no_document_reaches_names_the_longest(shell: Shell) -> None:
+    line = shell.refused_on_the_way("train", *SMALL, "eval.lengths=[32,99999]")
+    assert "eval.lengths: no validation document" in line
+    assert "try eval.lengths=[32]" in line
+
+
+def test_gpus_refuses_before_starting_processes_what_one_process_would(shell: Shell) -> None:
+    line = shell.refused_on_the_way("train", *SMALL, "eval.lengths=[32,99999]", "--gpus", "2")
+    assert "eval.lengths: no validation document" in line
+
+
+def test_gpus_within_torchrun_is_refused(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    assert shell.refused("train", "--gpus", "2").startswith("--gpus: torchrun has started this")
+
+
+def test_only_the_main_process_of_several_speaks(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert shell.run("train", "scheme=rpoe") == Ran(2, "", "")
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "part.py").write_text("raise KeyboardInterrupt\n")
+    ran = shell.run("train", "--plugin", "part.py")
+    assert ran == Ran(130, "", "interrupted; the same command continues with what is done\n")
+
+
+def test_a_bug_keeps_its_traceback(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "from lengthgen.schemes import Part, Shape\n"
+        "class Faulty(Part):\n"
+        "    def __init__(self, shape: Shape) -> None:\n"
+        "        raise ZeroDivisionError('a bug')\n"
+    )
+    (tmp_path / "faulty.py").write_text(text)
+    words = ["train", "--plugin", "faulty.py", "scheme=nope", "+scheme.parts.faulty={}"]
+    monkeypatch.setattr(sys, "argv", ["lengthgen", *words])
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        cli.main()
+
+
+def test_a_reader_that_stops_early_causes_no_noise() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ran = subprocess.run(
+        [sys.executable, "-m", "lengthgen", "list", "corpora"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writing)
+    assert (ran.returncode, ran.stderr) == (1, b"")
+
+
+def test_threads_are_kept_from_spinning_unless_the_user_decides(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    shell.run("--help")
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    shell.run("--help")
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    shell.run("--help")
+    assert os.environ.pop("GOMP_SPINCOUNT") == "1000"
+
+
+def test_a_pipe_gets_tab_separated_names_and_descriptions(shell: Shell) -> None:
+    rows = [line.split("\t") for line in shell.run("list", "schemes").out.splitlines()]
+    said = {row[0]: row[1:] for row in rows}
+    assert said["rope"][0].startswith("Rotary position embedding.")
+    assert said["learned_absolute"][1] == "clamp, wrap, interpolate"
+
+
+@pytest.mark.parametrize("kind", ["experiments", "runs"])
+def test_nothing_to_list_is_no_mistake(shell: Shell, kind: str) -> None:
+    assert shell.run("list", kind) == Ran(0, "", "")
+
+
+def test_training_prints_the_curve_and_the_run_on_stdout_and_progress_on_stderr(
+    shell: Shell, trained: str
+) -> None:
+    ran = shell.run("train", "scheme=rope", *SMALL)
+    assert ran.code == 0
+    assert "| rope" in ran.out
+    assert ran.out.endswith(f"run: runs/{trained}\n")
+
+
+def test_a_run_is_listed_with_state_tokens_and_perplexities(shell: Shell, trained: str) -> None:
+    run_id, state, steps, tokens, at_t, longest = shell.run("list", "runs").out.strip().split("\t")
+    assert (run_id, state, steps, tokens) == (trained, "done", "4/4", "512")
+    assert at_t.endswith(" at 32")
+    assert longest.endswith(" at 64")
+
+
+def test_evaluation_takes_lengths_protocols_and_a_beginning_of_the_id(
+    shell: Shell, trained: str
+) -> None:
+    ran = shell.run("eval", "rope", "--lengths", "32,64", "--protocols", "tail,nonoverlap")
+    assert ran.code == 0
+    assert "Perplexity, matched tail" in ran.out
+    assert "nonoverlap" in ran.out
+
+
+def test_evaluation_of_a_path_works_from_anywhere(
+    shell: Shell, trained: str, runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = shell.run("eval", str(runs_root / "runs" / trained))
+    assert ran.code == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--lengths 99999", "eval.lengths: no validation document"),
+        ("--protocols tial", "eval.protocols.0: 'tial' is not one of 'tail' or 'nonoverlap'"),
+        ("--variants yarm", "eval.variants: scheme rope has no variant 'yarm'; "),
+        ("eval.targets=64", "eval.lengths: 32 is shorter than the eval.targets=64 scored tokens"),
+    ],
+)
+def test_what_a_run_cannot_be_evaluated_with_is_one_line(
+    shell: Shell, trained: str, words: str, said: str
+) -> None:
+    assert said in shell.refused("eval", *shlex.split(words))
+
+
+def test_a_report_names_the_files_it_wrote(shell: Shell, trained: str, tmp_path: Path) -> None:
+    ran = shell.run("report", "--out", str(tmp_path / "out"))
+    assert ran.code == 0
+    written = [line for line in ran.out.splitlines() if line.startswith(str(tmp_path))]
+    assert sorted(written) == sorted(str(path) for path in (tmp_path / "out").iterdir())
+    assert len(written) > 2
+
+
+@pytest.mark.slow
+def test_gpus_starts_processes_that_agree_and_speak_once(tmp_path: Path) -> None:
+    words = ["train", "scheme=alibi", *SMALL, "--gpus", "2"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "lengthgen", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("Perplexity") == 1
+    assert ran.stderr.count("train alibi: 0/512 tokens") == 1
+
+
+def complete(shell: Shell, monkeypatch: pytest.MonkeyPatch, **environment: str) -> list[str]:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return shell.run().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["lengthgen", "tr"], ["train"]),
+        (["lengthgen", "train", "scheme", "=", "ro"], ["rope"]),
+        (["lengthgen", "train", "model", "=", "tiny", "scheme", "=", "al"], ["alibi"]),
+        (["lengthgen", "train", "model", "="], ["alibi", "base", "medium", "small", "tiny"]),
+        (["lengthgen", "train", "train.le"], ["train.length=", "train.length=512"]),
+        (["lengthgen", "train", "--gp"], ["--gpus"]),
+        (["lengthgen", "list", "mod"], ["models"]),
+        (["lengthgen", "train", "nothing"], []),
+    ],
+)
+def test_bash_which_breaks_words_at_the_equals_sign_completes(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: list[str], offered: list[str]
+) -> None:
+    got = complete(
+        shell,
+        monkeypatch,
+        _LENGTHGEN_COMPLETE="complete_bash",
+        COMP_WORDS="\n".join(typed),
+        COMP_CWORD=str(len(typed) - 1),
+    )
+    assert [word for word in got if word] == offered
+
+
+def test_zsh_completes(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    got = complete(
+        shell,
+        monkeypatch,
+        _LENGTHGEN_COMPLETE="complete_zsh",
+        _TYPER_COMPLETE_ARGS="lengthgen train scheme=ro",
+    )
+    assert got == ["""_arguments '*: :(("scheme=rope"))'"""]
+
+
+def test_fish_completes(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    got = complete(
+        shell,
+        monkeypatch,
+        _LENGTHGEN_COMPLETE="complete_fish",
+        _TYPER_COMPLETE_FISH_ACTION="get-args",
+        _TYPER_COMPLETE_ARGS="lengthgen train scheme=",
+    )
+    assert "scheme=rope" in got
+    assert "scheme=alibi" in got
+
+
+@pytest.mark.parametrize("command", ["eval", "report"])
+def test_run_ids_complete(
+    shell: Shell, trained: str, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    got = complete(
+        shell,
+        monkeypatch,
+        _LENGTHGEN_COMPLETE="complete_fish",
+        _TYPER_COMPLETE_FISH_ACTION="get-args",
+        _TYPER_COMPLETE_ARGS=f"lengthgen {command} ro",
+    )
+    assert got == [trained]
+
+
+def test_run_ids_of_another_root_complete(
+    shell: Shell, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = complete(
+        shell,
+        monkeypatch,
+        _LENGTHGEN_COMPLETE="complete_fish",
+        _TYPER_COMPLETE_FISH_ACTION="get-args",
+        _TYPER_COMPLETE_ARGS=f"lengthgen eval runtime.root={runs_root}/runs ro",
+    )
+    assert [run_id.partition("-")[0] for run_id in got] == ["rope"]
+
+
+def test_a_broken_yaml_of_the_users_does_not_break_the_prompt(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine/scheme").mkdir(parents=True)
+    (tmp_path / "mine/scheme/my.yaml").write_text("parts: [\n")
+    got = complete(
+        shell,
+        monkeypatch,
+        _LENGTHGEN_COMPLETE="complete_fish",
+        _TYPER_COMPLETE_FISH_ACTION="get-args",
+        _TYPER_COMPLETE_ARGS="lengthgen train --config-dir mine sche",
+    )
+    assert [word for word in got if word] == []
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_the_completion_script_of_each_shell_is_shown(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    ran = shell.run("--show-completion", name)
+    assert ran.code == 0
+    assert f"_LENGTHGEN_COMPLETE=complete_{name}" in ran.out

@@ -1,0 +1,104 @@
+"""The network around the scheme."""
+
+import math
+
+import pytest
+import torch
+from small import VOCAB, close, small_config, small_model, some_tokens
+
+from lengthgen import model as model_module
+from lengthgen.compose import load
+from lengthgen.config import Config, Model
+from lengthgen.model import Transformer, create
+
+
+def network_parameters(config: Config, vocab_size: int) -> int:
+    model = config.model
+    per_layer = 4 * model.d_model**2 + 2 * model.d_model * model.d_ff + 2 * model.d_model
+    return model.n_layers * per_layer + model.d_model * (vocab_size + 1)
+
+
+def test_the_network_has_the_parameters_of_its_formula() -> None:
+    config = small_config("scheme=nope")
+    model = create(config, vocab_size=VOCAB)
+    assert sum(p.numel() for p in model.parameters()) == network_parameters(config, VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("name", "vocab_size", "millions"),
+    [
+        ("tiny", 0, 0.8),
+        ("small", 0, 4.7),
+        ("medium", 50_000, 51),
+        ("base", 0, 85),
+        ("alibi", 0, 201),
+    ],
+)
+def test_model_sizes_are_those_their_yaml_says(name: str, vocab_size: int, millions: float) -> None:
+    shipped = Model.model_validate(load("model", name, config_dir=None))
+    config = small_config().model_copy(update={"model": shipped})
+    assert network_parameters(config, vocab_size) / 1e6 == pytest.approx(millions, rel=0.02)
+
+
+def test_equal_logits_give_a_perplexity_of_the_vocabulary_size() -> None:
+    model = small_model("rope")
+    with torch.no_grad():
+        model.embedding.weight.zero_()
+        tokens = some_tokens(16)
+        nats = model.nats(model(tokens), tokens)
+    assert math.exp(float(nats.mean())) == pytest.approx(VOCAB, rel=1e-12)
+
+
+def test_nats_are_those_of_a_log_softmax_and_zero_where_ignored() -> None:
+    model = small_model("alibi")
+    tokens = some_tokens(16)
+    targets = some_tokens(16, seed=1)
+    targets[0, 3] = -100
+    with torch.no_grad():
+        x = model(tokens)
+        want = -(x @ model.embedding.weight.T).log_softmax(-1)
+        got = model.nats(x, targets)
+    assert got[0, 3] == 0
+    close(got[1], want[1].gather(-1, targets[1, :, None])[:, 0], atol=1e-12)
+
+
+def test_forming_logits_for_a_few_positions_at_a_time_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = small_model("rope")
+    tokens = some_tokens(16)
+    with torch.no_grad():
+        x = model(tokens)
+        whole = model.nats(x, tokens)
+        monkeypatch.setattr(model_module, "LOGIT_BYTES", 3 * 4 * VOCAB)
+        close(model.nats(x, tokens), whole, atol=1e-12)
+
+
+def test_one_seed_gives_one_model_and_leaves_the_global_generator_alone() -> None:
+    config = small_config("scheme=learned_absolute")
+    before = torch.random.get_rng_state()
+    one, two = create(config, vocab_size=VOCAB), create(config, vocab_size=VOCAB)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        assert torch.equal(a, b)
+    other = create(small_config("scheme=learned_absolute", "seed=2"), vocab_size=VOCAB)
+    assert not torch.equal(one.embedding.weight, other.embedding.weight)
+
+
+def test_weights_start_with_the_standard_deviations_of_the_table() -> None:
+    config = small_config("model.d_model=128", "model.d_ff=512", "model.init_std=0.02")
+    model = create(config, vocab_size=1000)
+    residual = 0.02 / math.sqrt(2 * 2)
+    want = {"embedding": 0.02, "qkv": 0.02, "mlp_in": 0.02, "_out": residual}
+    for key, parameter in model.named_parameters():
+        for part, std in want.items():
+            if part in key:
+                assert float(parameter.detach().std()) == pytest.approx(std, rel=0.05), key
+        if "norm" in key:
+            assert (parameter == 1).all()
+
+
+def test_a_model_on_the_meta_device_has_no_storage() -> None:
+    with torch.device("meta"):
+        model = Transformer(small_config(), vocab_size=VOCAB)
+    assert all(p.is_meta for p in model.parameters())

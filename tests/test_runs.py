@@ -1,0 +1,179 @@
+"""The run directory survives what happens to it."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from small import VOCAB, small_config, some_tokens
+
+from lengthgen import runs
+from lengthgen.config import Config
+from lengthgen.errors import UserError
+from lengthgen.model import Transformer, create
+from lengthgen.optim import adamw
+
+
+class Trained(NamedTuple):
+    config: Config
+    model: Transformer
+    optimizer: torch.optim.AdamW
+
+
+@pytest.fixture
+def trained() -> Trained:
+    """A model and an optimizer that has moments."""
+    config = small_config("scheme=learned_absolute")
+    model = create(config, vocab_size=VOCAB)
+    optimizer = adamw(model, config.train)
+    tokens = some_tokens(16)
+    model.nats(model(tokens), tokens).sum().backward()
+    optimizer.step()
+    return Trained(config, model, optimizer)
+
+
+def save(run_dir: Path, trained: Trained, *steps: int) -> list[Path]:
+    for step in steps:
+        runs.save_checkpoint(run_dir, step=step, model=trained.model, optimizer=trained.optimizer)
+    return sorted((run_dir / "checkpoints").iterdir())
+
+
+def newest(run_dir: Path) -> tuple[runs.Checkpoint | None, list[str]]:
+    said: list[str] = []
+    return runs.newest_checkpoint(run_dir, say=said.append), said
+
+
+def test_a_checkpoint_restores_weights_and_moments_bit_for_bit(
+    tmp_path: Path, trained: Trained
+) -> None:
+    save(tmp_path, trained, 5)
+    found, said = newest(tmp_path)
+    assert found is not None
+    assert found.step == 5
+    assert said == []
+    for name, weight in trained.model.state_dict().items():
+        assert torch.equal(found.weights[name], weight)
+    want: dict[str, Any] = trained.optimizer.state_dict()
+    assert found.optimizer["param_groups"] == want["param_groups"]
+    for key, state in want["state"].items():
+        for name, value in state.items():
+            assert torch.equal(found.optimizer["state"][key][name], value)
+
+
+def test_only_the_two_newest_checkpoints_are_kept(tmp_path: Path, trained: Trained) -> None:
+    kept = save(tmp_path, trained, 1, 2, 3, 4)
+    assert [path.name for path in kept] == ["step-00000003", "step-00000004"]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, os.remove])
+@pytest.mark.parametrize("name", ["model.safetensors", "trainer.pt", "sha256.json"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    tmp_path: Path, trained: Trained, name: str, damage: Any
+) -> None:
+    newest_path = save(tmp_path, trained, 1, 2)[-1]
+    damage(newest_path / name)
+    found, said = newest(tmp_path)
+    assert found is not None
+    assert found.step == 1
+    assert len(said) == 1
+    assert str(newest_path) in said[0]
+
+
+def test_half_a_checkpoint_under_its_temporary_name_is_not_one(
+    tmp_path: Path, trained: Trained
+) -> None:
+    first = save(tmp_path, trained, 1)[0]
+    shutil.copytree(first, tmp_path / "checkpoints" / ".tmp-1")
+    found, _ = newest(tmp_path)
+    assert found is not None
+    assert found.step == 1
+    assert newest(tmp_path / "nothing") == (None, [])
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, trained: Trained) -> None:
+    folder = save(tmp_path, trained, 1)[0]
+    marker = tmp_path / "ran"
+
+    class Attack:
+        def __reduce__(self) -> tuple[Any, tuple[list[str]]]:
+            return subprocess.check_call, (["touch", str(marker)],)
+
+    torch.save(Attack(), folder / "trainer.pt")
+    sums = json.loads((folder / "sha256.json").read_text())
+    sums["trainer.pt"] = runs._sha256(folder / "trainer.pt")  # pyright: ignore[reportPrivateUsage]
+    (folder / "sha256.json").write_text(json.dumps(sums))
+    found, said = newest(tmp_path)
+    assert found is None
+    assert len(said) == 1
+    assert not marker.exists()
+
+
+def test_two_processes_cannot_hold_one_run(tmp_path: Path) -> None:
+    with (
+        runs.claimed(tmp_path / "run"),
+        pytest.raises(UserError, match="another process"),
+        runs.claimed(tmp_path / "run"),
+    ):
+        pass
+    with runs.claimed(tmp_path / "run"):
+        pass
+
+
+def test_a_root_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(UserError, match=r"runtime\.root: cannot write"),
+        runs.claimed(tmp_path / "file" / "run"),
+    ):
+        pass
+
+
+def test_a_disk_without_room_is_refused_before_training(tmp_path: Path) -> None:
+    config = small_config(f"runtime.root={tmp_path}/not/yet/there")
+    runs.check_room(config, 1000)
+    with pytest.raises(UserError, match=r"runtime\.root: .* MiB free, .* need .* MiB"):
+        runs.check_room(config, shutil.disk_usage(tmp_path).free)
+
+
+def test_a_run_is_found_by_its_id_its_beginning_and_its_path(tmp_path: Path) -> None:
+    for scheme in ("rope", "alibi"):
+        config = small_config(f"scheme={scheme}", f"runtime.root={tmp_path}")
+        config.run_dir.mkdir()
+        runs.write_config(config, config.run_dir)
+        assert runs.load_config(config.run_dir) == config
+        assert runs.find(config.run_id, tmp_path) == config.run_dir
+        assert runs.find(scheme, tmp_path) == config.run_dir
+        assert runs.find(str(config.run_dir), Path("elsewhere")) == config.run_dir
+    assert {run.state for run in runs.list_runs(tmp_path)} == {"stopped"}
+    with pytest.raises(UserError, match="begins several runs"):
+        runs.find("", tmp_path)
+    with pytest.raises(UserError, match=r"no such run in .* did you mean rope-"):
+        runs.find("ropetiny-synthetic-s1", tmp_path)
+
+
+def test_an_empty_root_says_how_to_make_a_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="lengthgen train"):
+        runs.newest(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["a: [", "- 1", "seed: x"])
+def test_a_damaged_configuration_is_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(UserError):
+        runs.load_config(tmp_path)
+    with pytest.raises(UserError, match=r"no config\.yaml"):
+        runs.load_config(tmp_path / "none")

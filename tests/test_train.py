@@ -1,0 +1,258 @@
+"""Training is a function of its configuration, however it is interrupted or divided."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small import SMALL, small_config
+from torch import Tensor
+
+from lengthgen import corpora
+from lengthgen.batches import training_windows
+from lengthgen.config import Config
+from lengthgen.errors import UserError
+from lengthgen.model import create
+from lengthgen.optim import adamw
+from lengthgen.progress import Progress
+from lengthgen.ranks import Ranks
+from lengthgen.train import State, train, train_step
+
+ALONE = Ranks(rank=0, world_size=1, local_rank=0)
+CPU = torch.device("cpu")
+STEPS = 60
+LONG = [f"train.tokens={STEPS * 128}", "train.checkpoint_every=7", "scheme=learned_absolute"]
+QUIET = Progress(is_main=False)
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A token cache that all runs of this file share."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def overrides(root: Path, cache: Path, *more: str) -> list[str]:
+    return [*SMALL, *LONG, f"runtime.root={root}", f"runtime.cache={cache}", *more]
+
+
+def begin(root: Path, cache: Path, *more: str, processes: int = 1) -> subprocess.Popen[str]:
+    """Starts `lengthgen train` as a user would, one thread per process."""
+    command = [sys.executable, "-m", "lengthgen", "train", *overrides(root, cache, *more)]
+    if processes > 1:
+        torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        command = [sys.executable, "-m", *torchrun, "-m", *command[2:]]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    return said
+
+
+def rows_of(root: Path) -> list[dict[str, Any]]:
+    [log] = root.glob("*/train.jsonl")
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in rows]
+
+
+def weights_of(root: Path) -> dict[str, Tensor]:
+    newest = sorted(root.glob("*/checkpoints/step-*"))[-1]
+    assert newest.name == f"step-{STEPS:08d}"
+    return load_file(newest / "model.safetensors")
+
+
+def step_reached(root: Path) -> int:
+    logs = list(root.glob("*/train.jsonl"))
+    lines = logs[0].read_text().split("\n")[:-1] if logs else []
+    return json.loads(lines[-1])["train/step"] if lines else 0
+
+
+def children(pid: int) -> list[int]:
+    asked = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
+    return [int(word) for word in asked.stdout.split()]
+
+
+def kill_after(step: int, process: subprocess.Popen[str], root: Path, *, ranks: bool) -> None:
+    """Kills with -9 once the log has reached a step: the process, or one of torchrun's ranks."""
+    while step_reached(root) < step:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    for pid in children(process.pid)[:1] if ranks else [process.pid]:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=120)
+    assert process.returncode != 0
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """The root of a run that nothing interrupted."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    finish(begin(root, cache))
+    return root
+
+
+@pytest.mark.slow
+def test_a_run_killed_twice_ends_with_the_bits_of_an_undisturbed_one(
+    tmp_path: Path, cache: Path, undisturbed: Path
+) -> None:
+    for step in (4, 24):  # before the first checkpoint, and between two
+        process = begin(tmp_path, cache)
+        kill_after(step, process, tmp_path, ranks=False)
+    assert step_reached(tmp_path) < STEPS
+    said = finish(begin(tmp_path, cache))
+    assert "resuming after step" in said
+    assert rows_of(tmp_path) == rows_of(undisturbed)
+    for name, weight in weights_of(undisturbed).items():
+        assert torch.equal(weights_of(tmp_path)[name], weight), name
+
+
+@pytest.mark.slow
+def test_two_processes_agree_with_one_and_with_themselves_after_a_kill(
+    tmp_path: Path, cache: Path, undisturbed: Path
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(begin(whole, cache, processes=2))
+    process = begin(killed, cache, processes=2)
+    kill_after(16, process, killed, ranks=True)
+    finish(begin(killed, cache, processes=2))
+    assert rows_of(killed) == rows_of(whole)
+    for name, weight in weights_of(whole).items():
+        assert torch.equal(weights_of(killed)[name], weight), name
+        torch.testing.assert_close(weights_of(undisturbed)[name], weight, rtol=0, atol=2e-5)
+    for one, two in zip(rows_of(undisturbed), rows_of(whole), strict=True):
+        assert one["train/loss"] == pytest.approx(two["train/loss"], abs=1e-6)
+    [one], [two] = (list(root.glob("*/eval.jsonl")) for root in (undisturbed, whole))
+    assert len(one.read_text().splitlines()) == len(two.read_text().splitlines()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
+def test_a_signal_ends_a_run_with_a_checkpoint_and_the_same_command_continues(
+    tmp_path: Path, cache: Path, kind: signal.Signals
+) -> None:
+    process = begin(tmp_path, cache)
+    while step_reached(tmp_path) < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(kind)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + kind
+    assert f"stopped by {kind.name} after step" in said
+    assert "Traceback" not in said
+    [checkpoint] = list(tmp_path.glob("*/checkpoints/step-*"))[-1:]
+    assert int(checkpoint.name.removeprefix("step-")) == step_reached(tmp_path)
+
+
+def in_process(root: Path, cache: Path, *more: str) -> Path:
+    return train(
+        small_config(f"runtime.root={root}", f"runtime.cache={cache}", *more),
+        ranks=ALONE,
+        show=QUIET,
+    )
+
+
+def test_a_finished_run_is_done_at_once_and_computes_nothing_again(
+    tmp_path: Path, cache: Path
+) -> None:
+    run_dir = in_process(tmp_path, cache)
+    before = {path: path.stat().st_mtime_ns for path in run_dir.glob("*.jsonl")}
+    assert in_process(tmp_path, cache) == run_dir
+    assert {path: path.stat().st_mtime_ns for path in run_dir.glob("*.jsonl")} == before
+    assert len(before) == 2
+
+
+def test_a_corpus_that_changed_since_the_run_began_is_refused(tmp_path: Path, cache: Path) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for i in range(4):
+        (text / f"{i}.txt").write_text(f"{i} some words " * 60)
+    asked = ["corpus=files", f"corpus.path={text}", "corpus.tokenizer=bytes"]
+    arguments = [one for one in SMALL if not one.startswith("corpus")]
+    from lengthgen.compose import compose
+    from lengthgen.config import from_plain
+
+    def run() -> Path:
+        plain = compose([*arguments, *asked, f"runtime.root={tmp_path}/runs"], config_dir=None)
+        return train(from_plain(plain), ranks=ALONE, show=QUIET)
+
+    run()
+    (text / "0.txt").write_text("something else " * 60)
+    with pytest.raises(UserError, match="has changed since this run began"):
+        run()
+
+
+def test_a_length_that_no_document_has_is_refused_before_training(
+    tmp_path: Path, cache: Path
+) -> None:
+    with pytest.raises(UserError, match=r"eval\.lengths: no validation document .* longest has \d"):
+        in_process(tmp_path, cache, "eval.lengths=[16,100000]")
+    with pytest.raises(UserError, match=r"train\.length=\d+: the longest training document"):
+        in_process(tmp_path, cache, "train.length=8192", "train.batch_tokens=8192")
+    assert not list(tmp_path.glob("*/checkpoints"))
+
+
+@pytest.fixture(scope="module")
+def stepping(cache: Path) -> tuple[Config, Any]:
+    config = small_config(f"runtime.cache={cache}")
+    corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
+    return config, training_windows(corpus, config.train.length)
+
+
+def state_of(config: Config) -> State:
+    model = create(config, vocab_size=257)
+    return State(step=0, model=model, optimizer=adamw(model, config.train))
+
+
+def test_micro_batches_add_up_to_the_whole_batch(stepping: tuple[Config, Any]) -> None:
+    config, windows = stepping
+    ends: list[dict[str, Tensor]] = []
+    for micro_batch in (1, 3, 8):
+        runtime = config.runtime.model_copy(update={"micro_batch": micro_batch})
+        divided = config.model_copy(update={"runtime": runtime})
+        state = state_of(divided)
+        result = train_step(state, windows, divided, device=CPU, ranks=ALONE, forward=state.model)
+        assert result.n_targets <= config.train.batch_tokens
+        ends.append(state.model.state_dict())
+    for other in ends[1:]:
+        for name, weight in ends[0].items():
+            torch.testing.assert_close(other[name], weight, rtol=0, atol=2e-6)
+
+
+def test_training_lowers_the_loss_of_what_it_trains_on(stepping: tuple[Config, Any]) -> None:
+    config, windows = stepping
+    state = state_of(config)
+    losses: list[float] = []
+    for _ in range(8):
+        state.step = 0  # the same batch at the same rate
+        result = train_step(state, windows, config, device=CPU, ranks=ALONE, forward=state.model)
+        losses.append(result.nats / result.n_targets)
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update(stepping: tuple[Config, Any]) -> None:
+    config, windows = stepping
+    state = state_of(config)
+    with torch.no_grad():
+        state.model.embedding.weight[:, 0] = torch.inf
+    before = {name: weight.clone() for name, weight in state.model.state_dict().items()}
+    with pytest.raises(UserError, match=r"the loss is nan in step 1 on rank 0; no update"):
+        train_step(state, windows, config, device=CPU, ranks=ALONE, forward=state.model)
+    for name, weight in state.model.state_dict().items():
+        assert torch.equal(weight, before[name])
+    assert state.step == 0
