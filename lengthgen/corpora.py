@@ -383,7 +383,7 @@ def _build(
     tokens_per_byte = 1 if corpus.tokenizer == "bytes" else 0.5
     bytes_per_byte = tokens_per_byte * _dtype(vocab_size).itemsize
     if source.n_bytes is not None:
-        _check_room(folder, int(source.n_bytes * (1 + bytes_per_byte)))
+        _check_room(folder.parent, int(source.n_bytes * (1 + bytes_per_byte)))
     texts = {
         "train": _write_texts(folder, "train", source.train, say),
         "validation": _write_texts(folder, "validation", source.validation, say),
@@ -394,7 +394,7 @@ def _build(
                 f"corpus={corpus.name}: the {split} split has no documents; give more documents"
             )
     n_bytes = sum(text.n_bytes for text in texts.values())
-    _check_room(folder, int(n_bytes * bytes_per_byte))
+    _check_room(folder.parent, int(n_bytes * bytes_per_byte))
 
     tokenizer = given
     if tokenizer is None:

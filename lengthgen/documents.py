@@ -549,7 +549,7 @@ def articles(rows: Iterable[str]) -> Iterator[tuple[str, str]]:
     title, lines, after_blank = "", list[str](), True
     for row in rows:
         line = row.rstrip("\n")
-        match = re.fullmatch(r" = (?!= )(.+)(?<! =) = ?", line) if after_blank else None
+        match = re.fullmatch(r" = (?!= )(.+) = ?", line) if after_blank else None
         if match:
             if "".join(lines).strip():
                 yield title, "".join(lines)

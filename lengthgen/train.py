@@ -46,7 +46,7 @@ class State:
 
 
 class StopRequest:
-    """Notes SIGTERM, SIGUSR2 or Ctrl-C: checkpoint at the next step and exit; a second one kills."""
+    """Notes SIGTERM, SIGUSR2 or Ctrl-C: a checkpoint, then the end; a second one kills."""
 
     def __init__(self) -> None:
         self.received = 0

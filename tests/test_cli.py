@@ -231,9 +231,18 @@ def test_a_length_that_no_document_reaches_names_the_longest(shell: Shell) -> No
     assert "try eval.lengths=[32]" in line
 
 
-def test_gpus_refuses_before_starting_processes_what_one_process_would(shell: Shell) -> None:
-    line = shell.refused_on_the_way("train", *SMALL, "eval.lengths=[32,99999]", "--gpus", "2")
-    assert "eval.lengths: no validation document" in line
+def test_gpus_refuses_before_starting_processes_what_one_process_would(tmp_path: Path) -> None:
+    # In a process of its own: without the refusal it would become torchrun.
+    ran = subprocess.run(
+        [sys.executable, "-m", "lengthgen", "train", *SMALL, "eval.lengths=[99999]", "--gpus", "2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.splitlines()[-1].startswith("error: eval.lengths: no validation document")
+    assert ran.stderr.count("error") == 1
 
 
 def test_gpus_within_torchrun_is_refused(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,11 +279,13 @@ def test_a_bug_keeps_its_traceback(
         cli.main()
 
 
-def test_a_reader_that_stops_early_causes_no_noise() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_stops_early_causes_no_noise(unbuffered: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     ran = subprocess.run(
         [sys.executable, "-m", "lengthgen", "list", "corpora"],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         stdout=writing,
         stderr=subprocess.PIPE,
         check=False,

@@ -1,0 +1,284 @@
+"""Each protocol scores the tokens it says, the same ones at every length and world size."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import small_config
+from torch import Tensor
+
+from lengthgen import corpora, evaluate
+from lengthgen.batches import n_targets
+from lengthgen.config import Config, from_plain, to_plain
+from lengthgen.corpora import TokenizedCorpus
+from lengthgen.errors import UserError
+from lengthgen.evaluate import Cell, Plan, Span, Sum
+from lengthgen.model import Transformer, create
+from lengthgen.progress import Progress
+from lengthgen.ranks import Ranks
+from lengthgen.train import train
+
+ALONE = Ranks(rank=0, world_size=1, local_rank=0)
+QUIET = Progress(is_main=False)
+LENGTHS = [16, 32, 64]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def corpus(cache: Path) -> TokenizedCorpus:
+    return corpora.load(small_config().corpus, cache_dir=cache, say=QUIET.say)
+
+
+@pytest.fixture(scope="module")
+def planned(corpus: TokenizedCorpus) -> Plan:
+    return evaluate.plan(small_config("eval.endpoints=6"), corpus)
+
+
+def model_of(corpus: TokenizedCorpus, scheme: str = "rope") -> Transformer:
+    return create(small_config(f"scheme={scheme}"), vocab_size=corpus.vocab_size).double().eval()
+
+
+def scored(model: Transformer, spans: Sequence[Span], corpus: TokenizedCorpus) -> list[Sum]:
+    return evaluate.score(
+        model,
+        spans,
+        corpus,
+        precision="fp32",
+        generator_seed=0,
+        ranks=ALONE,
+        advance=lambda amount: None,
+    )
+
+
+def scored_tokens(spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """Returns (document, number of the target) of everything the spans score."""
+    return [(s.document, t) for s in spans for t in range(s.end - s.scored, s.end)]
+
+
+def spans_of(protocol: str, length: int, planned: Plan) -> list[Span]:
+    return evaluate.spans(Cell(protocol, None, length), planned, targets=8)
+
+
+@pytest.mark.parametrize("protocol", ["tail", "nonoverlap"])
+def test_every_length_scores_the_same_targets_once(protocol: str, planned: Plan) -> None:
+    each = [sorted(scored_tokens(spans_of(protocol, length, planned))) for length in LENGTHS]
+    assert each[0] == each[1] == each[2]
+    assert len(set(each[0])) == len(each[0]) > 0
+
+
+def test_the_tail_at_t_is_the_last_k_of_nonoverlap_on_the_same_endpoints(
+    planned: Plan, corpus: TokenizedCorpus
+) -> None:
+    model = model_of(corpus)
+    whole = spans_of("nonoverlap", 16, planned)
+    last = [
+        Span(e.document, e.end, 16, 8)
+        for e in {e.document: e for e in reversed(planned.endpoints)}.values()
+    ]
+    ends = {(s.document, s.end) for s in whole}
+    assert all((s.document, s.end) in ends for s in last)
+    tail = {s.document: s for s in scored(model, last, corpus)}
+    final = [s for s in whole if (s.document, s.end) in {(x.document, x.end) for x in last}]
+    full = {s.document: s for s in scored(model, final, corpus)}
+    first_half = {span.document: nats_of_first_half(model, span, corpus) for span in final}
+    assert len(tail) == len(full) > 0
+    for document, total in full.items():
+        assert tail[document].nats == pytest.approx(
+            total.nats - first_half[document], rel=0, abs=1e-9
+        )
+
+
+def nats_of_first_half(model: Transformer, span: Span, corpus: TokenizedCorpus) -> float:
+    """Returns the nats of the first 8 of a window's 16 targets, from the model alone."""
+    tokens = corpus.validation.document(span.document)
+    targets = torch.from_numpy(tokens[span.end - 16 : span.end].astype(int))[None]
+    assert corpus.bos_id is not None
+    inputs = torch.cat([torch.tensor([[corpus.bos_id]]), targets[:, :-1]], dim=1)
+    with torch.no_grad():
+        return float(model.nats(model(inputs), targets)[0, :8].sum())
+
+
+def test_sums_are_those_of_each_window_alone(planned: Plan, corpus: TokenizedCorpus) -> None:
+    model = model_of(corpus)
+    spans = spans_of("tail", 32, planned)
+    together = {s.document: s for s in scored(model, spans, corpus)}
+    for document in {s.document for s in spans}:
+        alone = [scored(model, [s], corpus)[0] for s in spans if s.document == document]
+        assert together[document].nats == pytest.approx(sum(s.nats for s in alone), abs=1e-9)
+        assert together[document].n_tokens == 8 * len(alone)
+        assert together[document].n_bytes == sum(s.n_bytes for s in alone)
+
+
+def test_equal_logits_give_a_perplexity_of_the_vocabulary_size(
+    planned: Plan, corpus: TokenizedCorpus
+) -> None:
+    model = model_of(corpus)
+    with torch.no_grad():
+        model.embedding.weight.zero_()
+    for protocol in ("tail", "nonoverlap"):
+        sums = scored(model, spans_of(protocol, 32, planned), corpus)
+        loss = sum(s.nats for s in sums) / sum(s.n_tokens for s in sums)
+        assert math.exp(loss) == pytest.approx(corpus.vocab_size, rel=1e-6)
+
+
+def test_bytes_of_targets_are_those_of_their_text(planned: Plan, corpus: TokenizedCorpus) -> None:
+    for s in scored(model_of(corpus), spans_of("tail", 16, planned), corpus):
+        assert s.n_bytes == s.n_tokens  # a byte tokenizer
+
+
+def test_the_longest_length_decides_how_deep_endpoints_lie(corpus: TokenizedCorpus) -> None:
+    longest = int(n_targets(corpus, corpus.validation).max())
+    for lengths, reach, want in (
+        ([16, 32], 64, 64),
+        ([16, 128], 64, 128),
+        ([16, 32], longest + 1, 32),
+    ):
+        config = small_config(f"eval.lengths={lengths}", f"eval.reach={reach}")
+        assert evaluate.plan(config, corpus).reach == want
+
+
+def test_a_length_beyond_all_documents_says_the_longest_and_what_to_ask(
+    corpus: TokenizedCorpus,
+) -> None:
+    longest = int(n_targets(corpus, corpus.validation).max())
+    with pytest.raises(
+        UserError, match=rf"the longest has {longest}\); try eval\.lengths=\[16,32\]"
+    ):
+        evaluate.plan(small_config("eval.lengths=[16,32,99999]"), corpus)
+
+
+@pytest.fixture
+def run(tmp_path: Path, cache: Path) -> tuple[Config, Path]:
+    config = small_config(
+        "scheme=learned_absolute", f"runtime.root={tmp_path}", f"runtime.cache={cache}"
+    )
+    return config, train(config, ranks=ALONE, show=QUIET)
+
+
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
+
+
+def with_eval(config: Config, **changed: Any) -> Config:
+    plain = to_plain(config)
+    plain["eval"].update(changed)
+    return from_plain(plain)
+
+
+def test_only_missing_cells_are_computed(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    before = rows_of(run_dir)
+    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    assert rows_of(run_dir) == before
+    evaluate.evaluate(with_eval(config, lengths=[8, 16]), run_dir, ranks=ALONE, show=QUIET)
+    added = rows_of(run_dir)[len(before) :]
+    assert {row["length"] for row in added} == {8}
+    assert {row["endpoints"] for row in rows_of(run_dir)} == {before[0]["endpoints"]}
+
+
+def test_a_cell_with_a_missing_or_torn_row_is_computed_again(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    log = run_dir / "eval.jsonl"
+    whole = [row for row in rows_of(run_dir) if row["length"] == 16]
+    text = log.read_text()
+    lines = text.splitlines(keepends=True)
+    log.write_text("".join(lines[: len(whole) - 1]) + lines[len(whole) - 1][:40])
+    config = with_eval(config, lengths=[16])
+    rows = evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    last = {row["document"]: row for row in rows if row["length"] == 16}
+    assert last == {row["document"]: row for row in whole}
+
+
+def test_a_length_the_scheme_has_no_value_at_is_a_row_with_the_reason(
+    run: tuple[Config, Path],
+) -> None:
+    _, run_dir = run
+    skipped = [row for row in rows_of(run_dir) if row["length"] > 16]
+    assert [row["length"] for row in skipped] == [32, 64]
+    assert {row["skipped"] for row in skipped} == {"learned_absolute has 16 rows and beyond=na"}
+    assert all(row["document"] is None and row["n_tokens"] == 0 for row in skipped)
+
+
+def test_variants_score_the_same_weights_and_agree_where_they_do_not_differ(
+    run: tuple[Config, Path],
+) -> None:
+    config, run_dir = run
+    config = with_eval(config, variants=["clamp", "interpolate"])
+    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    nats = {
+        (row["variant"], row["length"], row["document"]): row["nats"] for row in rows_of(run_dir)
+    }
+    documents = {row["document"] for row in rows_of(run_dir)} - {None}
+    for document in documents:
+        assert nats[None, 16, document] == nats["clamp", 16, document]
+        assert nats["clamp", 64, document] != nats["interpolate", 64, document]
+
+
+def test_a_run_without_a_checkpoint_says_so(run: tuple[Config, Path], tmp_path: Path) -> None:
+    config, _ = run
+    with pytest.raises(UserError, match="has no checkpoint yet"):
+        evaluate.evaluate(config, tmp_path / "empty", ranks=ALONE, show=QUIET)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 3])
+def test_any_number_of_processes_gives_the_same_rows(
+    run: tuple[Config, Path], processes: int, cache: Path
+) -> None:
+    config, run_dir = run
+    more = ["eval.variants=[wrap]", "eval.protocols=[tail,nonoverlap]"]
+    log = run_dir / "eval.jsonl"
+    log.unlink()
+    overrides = [f"runtime.root={config.runtime.root}", f"runtime.cache={cache}", *more]
+    command = [sys.executable, "-m"]
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+    evaluation = ["lengthgen", "eval", run_dir.name, *overrides]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    found: list[list[dict[str, Any]]] = []
+    for launcher in ([], torchrun):
+        asked = [*command, *launcher, *evaluation]
+        done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(rows_of(run_dir))
+        log.unlink()
+    assert found[0] == found[1]
+    assert {row["protocol"] for row in found[0]} == {"tail", "nonoverlap"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_precision_asked_is_the_one_used_and_written(
+    run: tuple[Config, Path], precision: str
+) -> None:
+    config, run_dir = run
+    config = with_eval(config, precision=precision, lengths=[16])
+    rows = evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    assert {row["precision"] for row in rows} == {precision}
+    plain = {row["document"]: row["nats"] for row in rows_of(run_dir) if row["length"] == 16}
+    for row in rows:
+        if row["document"] is None:
+            continue
+        assert row["nats"] == pytest.approx(plain[row["document"]], rel=2e-2)
+
+
+def test_scoring_needs_no_gradient(planned: Plan, corpus: TokenizedCorpus) -> None:
+    model = model_of(corpus)
+    seen: list[bool] = []
+
+    def note(module: torch.nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.append(output.requires_grad)
+
+    model.norm.register_forward_hook(note)
+    scored(model, spans_of("tail", 16, planned), corpus)
+    assert seen
+    assert not any(seen)
