@@ -1,0 +1,50 @@
+"""The documents of a corpus, read from the source that its configuration names."""
+
+from pathlib import Path
+from typing import Any
+
+from lengthgen import config
+from lengthgen.documents import files, hub, paths, stdlib, synthetic
+from lengthgen.documents.document import Document, Documents, Say
+
+__all__ = ["Document", "Documents", "Say", "read", "source_key"]
+
+
+def read(corpus: config.Corpus, *, say: Say) -> Documents:
+    """Opens the corpus; documents are read while the iterators are consumed.
+
+    Raises UserError, also from the iterators, with the key that is wrong.
+    """
+    match corpus:
+        case config.StdlibCorpus():
+            return stdlib.read(say=say)
+        case config.FilesCorpus():
+            return files.read(corpus, say=say)
+        case config.HubCorpus():
+            return hub.read(corpus, say=say)
+        case config.SyntheticCorpus():
+            return synthetic.read(corpus)
+
+
+def source_key(corpus: config.Corpus) -> dict[str, Any]:
+    """Returns what identifies the documents, as JSON: equal keys mean equal documents.
+
+    The standard library is identified by its text; files by path, size and time of change; the
+    Hub by its names (a revision of null means whatever was newest when it was first read).
+    """
+    key = corpus.model_dump(
+        mode="json", exclude={"name", "tokenizer", "vocab_size", "bos", "packed", "streaming"}
+    )
+    match corpus:
+        case config.StdlibCorpus():
+            key["sha256"] = stdlib.sha256()
+        case config.FilesCorpus():
+            found = (path for split in files.split_paths(corpus) for path in split)
+            key["files"] = [paths.state(path, "corpus.path") for path in found]
+        case config.HubCorpus():
+            if Path(corpus.repo).is_dir():
+                found = paths.walk(Path(corpus.repo), "corpus.repo")
+                key["files"] = [paths.state(path, "corpus.repo") for path in found]
+        case config.SyntheticCorpus():
+            pass
+    return key

@@ -1,0 +1,34 @@
+"""What every source of documents gives: documents in two splits, named independently of place."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A text and its name, which is unique in its split and the same on every machine."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Both splits, each to be read once and in order; n_bytes is their UTF-8 size, if known."""
+
+    train: Iterator[Document]
+    validation: Iterator[Document]
+    n_bytes: int | None
+
+
+def name_hash(name: str) -> int:
+    """Returns a number that decides a document's split, the same on every machine."""
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16)
+
+
+def known_columns(names: Iterable[str]) -> str:
+    """Returns the remedy for a column that is missing or holds no text."""
+    return f"set corpus.text_column to one of: {', '.join(names)}"

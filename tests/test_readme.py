@@ -1,0 +1,141 @@
+"""What the README says can be typed works, and its example of a scheme is complete."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small import SMALL
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXT = "A few words of a document that is long enough to hold a window. " * 40
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[str]:
+    """Returns every line of every bash block, without its comment."""
+    lines = "".join(blocks("bash")).splitlines()
+    return [line for line in (re.sub(r"\s+#.*", "", one) for one in lines) if line]
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    """Yields (file name, content) of the blocks that are marked as files."""
+    yield from re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)^```", README, re.DOTALL | re.M)
+
+
+def lengthgen_commands() -> list[str]:
+    found = [line for line in commands() if re.match(r"(lengthgen|torchrun) ", line)]
+    return [line for line in found if "--install-completion" not in line]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the README's reader has it: the example's files and some text."""
+    folder = tmp_path_factory.mktemp("reader")
+    for name, content in examples():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    for i in range(4):
+        for name in (f"my_texts/{i}.txt", f"notes/{i}.md"):
+            path = folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"{i} {TEXT}")
+    return folder
+
+
+def made_small(line: str) -> list[str]:
+    """Returns the command with a model that trains in a second, on two processes at most."""
+    words = shlex.split(re.sub(r"(--gpus|--nproc-per-node) 8", r"\1 2", line))
+    if words[0] == "torchrun":
+        words = ["-m", "torch.distributed.run", "--standalone", *words[1:]]
+    else:
+        words = ["-m", *words]
+    if "train" not in words:
+        return words
+    asked = {word.split("=")[0] for word in words}
+    small = [one for one in SMALL if one.split("=")[0] not in asked]
+    if "corpus" in asked:
+        small = [one for one in small if not one.startswith("corpus")]
+    return [*words, *small]
+
+
+def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *made_small(line)],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def needs_the_network(line: str) -> bool:
+    return "corpus=pg19" in line or "wandb=online" in line
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_run_one_after_another(folder: Path) -> None:
+    lines = [line for line in lengthgen_commands() if not needs_the_network(line)]
+    assert len(lines) >= 10
+    for line in lines:
+        if "*.parquet" in line:  # its folder is the reader's
+            line = line.replace("books/*.parquet, ", "")
+        if line.startswith("lengthgen eval"):
+            line = line.replace("512,2048,16000", "16,48")
+        done = run(line, folder)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+    assert (folder / "report" / "curve.png").stat().st_size > 10_000
+
+
+def test_commands_that_need_the_network_compose(folder: Path) -> None:
+    from lengthgen.compose import compose
+    from lengthgen.config import from_plain
+
+    lines = [line for line in lengthgen_commands() if needs_the_network(line)]
+    assert lines
+    for line in lines:
+        from_plain(compose(shlex.split(line)[2:], config_dir=None))
+
+
+def test_the_mistake_that_the_readme_shows_is_answered_as_it_says(folder: Path) -> None:
+    shown = re.search(r"^\$ lengthgen (.*)\n(error: .*)$", README, re.MULTILINE)
+    assert shown is not None
+    done = subprocess.run(
+        [sys.executable, "-m", "lengthgen", *shlex.split(shown[1])],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip() == shown[2]
+
+
+def test_every_scheme_has_a_row_in_the_table() -> None:
+    from lengthgen.compose import choices
+
+    rows = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
+    assert rows == set(choices("scheme", config_dir=None))
+
+
+def test_every_file_the_readme_names_is_there() -> None:
+    named = re.findall(r"\]\(((?!http)[^)]+)\)", README)
+    named += re.findall(r"`((?:scripts|lengthgen|tests|conf)/[\w./-]*)`", README)
+    assert len(named) > 4
+    for name in named:
+        assert (ROOT / name).exists(), name
+
+
+def test_the_example_of_a_scheme_is_about_thirty_lines() -> None:
+    lines = sum(len(content.strip().splitlines()) for _, content in examples())
+    assert 20 <= lines <= 40
