@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import platform
 import shutil
@@ -71,6 +72,23 @@ def claimed(run_dir: Path) -> Generator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def logged(run_dir: Path) -> Generator[None]:
+    """Copies the package's log into log.txt while the block lasts."""
+    package = logging.getLogger("lengthgen")
+    handler = logging.FileHandler(run_dir / "log.txt", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    level = package.level
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.setLevel(level)
+        package.removeHandler(handler)
+        handler.close()
 
 
 def write_config(config: Config, run_dir: Path) -> None:

@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -78,9 +78,6 @@ def train(config: Config, *, ranks: Ranks, show: Show) -> Path:
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
     run_dir = config.run_dir
-    if ranks.is_main:
-        corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
-    ranks.barrier()
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     plan(config, corpus)
     if config.train.length > corpus.train.lengths.max():
@@ -89,14 +86,19 @@ def train(config: Config, *, ranks: Ranks, show: Show) -> Path:
             f"train.length={config.train.length}: the longest training document of corpus "
             f"{corpus.name} has {longest} tokens; lower train.length, or set corpus.packed=true"
         )
-    with runs.claimed(run_dir) if ranks.is_main else nullcontext():
+    with ExitStack() as stack:
+        tracker = None
+        if ranks.is_main:
+            stack.enter_context(runs.claimed(run_dir))
+            stack.enter_context(runs.logged(run_dir))
         _open(config, run_dir, corpus, ranks=ranks)
-        with Tracker(config, run_dir, say=show.say) if ranks.is_main else nullcontext() as tracker:
-            if not runs.is_done(run_dir):
-                _train(config, run_dir, corpus, device, ranks=ranks, show=show, tracker=tracker)
-            rows = evaluate(config, run_dir, ranks=ranks, show=show)
-            if tracker is not None:
-                tracker.curve(_curve(rows))
+        if ranks.is_main:
+            tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
+        if not runs.is_done(run_dir):
+            _train(config, run_dir, corpus, device, ranks=ranks, show=show, tracker=tracker)
+        rows = evaluate(config, run_dir, ranks=ranks, show=show)
+        if tracker is not None:
+            tracker.curve(_curve(rows))
     return run_dir
 
 
