@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -13,6 +13,7 @@ from lengthgen.errors import Stopped, UserError, suggestion
 
 if TYPE_CHECKING:
     from lengthgen.config import Config
+    from lengthgen.listing import Listing
 
 app = typer.Typer(
     help="Train a small causal LM at length T with any positional scheme; measure it at 2T to 32T.",
@@ -58,59 +59,24 @@ def _say_once(line: str) -> None:
         print(line, file=sys.stderr)
 
 
-# Shell completion: reads YAML and directory names, never torch or Hydra.
+# Shell completion
 
 
 def _complete_overrides(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offers groups, their choices and dotted keys."""
-    from lengthgen import compose
+    from lengthgen import completion
 
-    config_dir = ctx.params.get("config_dir")
-    return _offer(
-        ctx.params.get("overrides") or [],
-        incomplete,
-        lambda word: compose.completions(word, config_dir=config_dir),
-    )
+    before = ctx.params.get("overrides") or []
+    return completion.overrides(before, incomplete, config_dir=ctx.params.get("config_dir"))
 
 
 def _complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offers run ids, and the keys that a finished run may still be given."""
-    from lengthgen import compose
+    from lengthgen import completion
 
-    before: list[str] = ctx.params.get("words") or []
-    root = re.search(r"runtime\.root ?= ?(\S+)", " ".join(before))
-
-    def offered(word: str) -> list[str]:
-        keys = compose.completions(word, config_dir=None)
-        ids = [path.name for path in _run_dirs(Path(root[1]) if root else _default_root())]
-        return [one for one in ids if one.startswith(word)] + [
-            key for key in keys if key.startswith(("eval.", "runtime."))
-        ]
-
-    return _offer(before, incomplete, offered)
+    return completion.runs(ctx.params.get("words") or [], incomplete)
 
 
 def _complete_kinds(incomplete: str) -> list[str]:
     return [kind for kind in _KINDS if kind.startswith(incomplete)]
-
-
-def _offer(
-    before: Sequence[str], incomplete: str, offered: Callable[[str], list[str]]
-) -> list[str]:
-    """Returns the words offered for an incomplete one, whichever way the shell broke the line.
-
-    bash breaks at "=": scheme=ro arrives as "scheme", "=", "ro", and scheme= as "scheme", "";
-    only what stands behind the "=" is to be returned then.
-    """
-    try:
-        if len(before) > 1 and before[-1] == "=":
-            key = f"{before[-2]}="
-            return [word.removeprefix(key) for word in offered(key + incomplete)]
-        if before and not incomplete and (words := offered(f"{before[-1]}=")):
-            return [word.removeprefix(f"{before[-1]}=") for word in words]
-        return offered(incomplete)
-    except UserError:  # a broken YAML of the user's: a shell has no place to say so
-        return []
 
 
 # Commands
@@ -267,11 +233,11 @@ def write_report(
     ),
 ) -> None:
     """Write figure, table and CSV of runs, of all if none is named."""
-    from lengthgen import report, runs
+    from lengthgen import listing, report, runs
 
     names, changes = _split(words, sections=("runtime",))
     root = _root(changes)
-    evaluated = [path for path in _run_dirs(root) if (path / "eval.jsonl").is_file()]
+    evaluated = [path for path in listing.run_dirs(root) if (path / "eval.jsonl").is_file()]
     run_dirs = [runs.find(name, root) for name in names] or evaluated
     if not run_dirs:
         raise UserError(
@@ -313,69 +279,30 @@ def list_kind(
         raise UserError(f"{names[0]}: not readable as an override; give runtime.root=DIR")
     if kind not in _KINDS:
         raise UserError(f"list: no such kind {kind!r}; {suggestion(kind, _KINDS)}")
+    from lengthgen import listing
+
     group = _KINDS[kind]
     if group is None:
-        _print_rows(*_run_rows(_root(changes)))
+        _print_rows(listing.runs(_root(changes)))
     else:
-        _print_rows(*_choice_rows(group, config_dir))
+        _print_rows(listing.choices(group, config_dir=config_dir))
 
 
-Rows = tuple[list[str], list[list[str]]]
-
-
-def _choice_rows(group: str, config_dir: Path | None) -> Rows:
-    from lengthgen import compose
-
-    head, rows = [group, "what"], list[list[str]]()
-    for name in compose.choices(group, config_dir=config_dir):
-        row = [name, compose.describe(group, name, config_dir=config_dir)]
-        if group == "scheme":
-            variants = compose.load(group, name, config_dir=config_dir).get("variants", {})
-            row.append(", ".join(variants))
-        rows.append(row)
-    return [*head, *(["variants"] if group == "scheme" else [])], rows
-
-
-def _run_rows(root: Path) -> Rows:
-    from lengthgen import runs, statistics
-    from lengthgen.tracking import read_rows
-
-    head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest"]
-    rows: list[list[str]] = []
-    for summary in runs.list_runs(root):
-        trained = read_rows(summary.path / "train.jsonl")
-        tokens = f"{trained[-1]['train/tokens']:,}" if trained else ""
-        points = [
-            point
-            for point in statistics.curve(read_rows(summary.path / "eval.jsonl"))
-            if point.protocol == "tail" and point.variant is None and point.ppl is not None
-        ]
-        last = max((point.tokens_seen for point in points), default=0)
-        curve = {point.length: point for point in points if point.tokens_seen == last}
-        at_t = next((p for p in curve.values() if p.length == p.train_length), None)
-        longest = curve[max(curve)] if curve else None
-        ppls = [f"{p.ppl:,.2f} at {p.length:,}" if p else "" for p in (at_t, longest)]
-        rows.append(
-            [summary.run_id, summary.state, f"{summary.step}/{summary.steps}", tokens, *ppls]
-        )
-    return head, rows
-
-
-def _print_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_rows(listed: "Listing") -> None:
     """Prints a table on a terminal, and lines of tab-separated cells into a pipe."""
     if not sys.stdout.isatty():
-        for row in rows:
+        for row in listed.rows:
             print("\t".join(row))
         return
-    if not rows:
-        print(f"no {head[0]} yet")
+    if not listed.rows:
+        print(f"no {listed.head[0]} yet")
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*head, box=None, header_style="bold")
-    for row in rows:
+    table = Table(*listed.head, box=None, header_style="bold")
+    for row in listed.rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)
 
@@ -419,15 +346,8 @@ def _positive(word: str, option: str, example: str) -> int:
     return int(word)
 
 
-def _default_root() -> Path:
-    from lengthgen import compose
-
-    return Path(compose.defaults()["runtime"]["root"])
-
-
 def _root(changes: Mapping[str, Any]) -> Path:
-    return Path(changes["runtime.root"]) if "runtime.root" in changes else _default_root()
+    from lengthgen import listing
 
-
-def _run_dirs(root: Path) -> list[Path]:
-    return sorted(path.parent for path in root.glob("*/config.yaml"))
+    given = "runtime.root" in changes
+    return Path(changes["runtime.root"]) if given else listing.default_root()

@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
+from small_corpora import TEXTS
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +16,18 @@ def forget_plugins() -> Generator[None]:
     for name in set(sys.modules) - before:
         if name.startswith("lengthgen_plugin_"):
             del sys.modules[name]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of four documents, two of them hard on tokenizers."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, text in TEXTS.items():
+        (folder / name).write_bytes(text.encode())
+    return folder
+
+
+@pytest.fixture
+def cache_dir(tmp_path: Path) -> Path:
+    return tmp_path / "cache"

@@ -398,6 +398,16 @@ def complete(shell: Shell, monkeypatch: pytest.MonkeyPatch, **environment: str) 
     return shell.run().out.splitlines()
 
 
+def complete_fish(shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: str) -> list[str]:
+    return complete(
+        shell,
+        monkeypatch,
+        _LENGTHGEN_COMPLETE="complete_fish",
+        _TYPER_COMPLETE_FISH_ACTION="get-args",
+        _TYPER_COMPLETE_ARGS=typed,
+    )
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
@@ -435,13 +445,7 @@ def test_zsh_completes(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fish_completes(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    got = complete(
-        shell,
-        monkeypatch,
-        _LENGTHGEN_COMPLETE="complete_fish",
-        _TYPER_COMPLETE_FISH_ACTION="get-args",
-        _TYPER_COMPLETE_ARGS="lengthgen train scheme=",
-    )
+    got = complete_fish(shell, monkeypatch, "lengthgen train scheme=")
     assert "scheme=rope" in got
     assert "scheme=alibi" in got
 
@@ -450,26 +454,14 @@ def test_fish_completes(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_run_ids_complete(
     shell: Shell, trained: str, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    got = complete(
-        shell,
-        monkeypatch,
-        _LENGTHGEN_COMPLETE="complete_fish",
-        _TYPER_COMPLETE_FISH_ACTION="get-args",
-        _TYPER_COMPLETE_ARGS=f"lengthgen {command} ro",
-    )
+    got = complete_fish(shell, monkeypatch, f"lengthgen {command} ro")
     assert got == [trained]
 
 
 def test_run_ids_of_another_root_complete(
     shell: Shell, runs_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    got = complete(
-        shell,
-        monkeypatch,
-        _LENGTHGEN_COMPLETE="complete_fish",
-        _TYPER_COMPLETE_FISH_ACTION="get-args",
-        _TYPER_COMPLETE_ARGS=f"lengthgen eval runtime.root={runs_root}/runs ro",
-    )
+    got = complete_fish(shell, monkeypatch, f"lengthgen eval runtime.root={runs_root}/runs ro")
     assert [run_id.partition("-")[0] for run_id in got] == ["rope"]
 
 
@@ -478,13 +470,7 @@ def test_a_broken_yaml_of_the_users_does_not_break_the_prompt(
 ) -> None:
     (tmp_path / "mine/scheme").mkdir(parents=True)
     (tmp_path / "mine/scheme/my.yaml").write_text("parts: [\n")
-    got = complete(
-        shell,
-        monkeypatch,
-        _LENGTHGEN_COMPLETE="complete_fish",
-        _TYPER_COMPLETE_FISH_ACTION="get-args",
-        _TYPER_COMPLETE_ARGS="lengthgen train --config-dir mine sche",
-    )
+    got = complete_fish(shell, monkeypatch, "lengthgen train --config-dir mine sche")
     assert [word for word in got if word] == []
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hub_server import hub
 
-from lengthgen import documents
+from lengthgen.documents.hub import articles
 
 ROWS = [
     "",
@@ -37,7 +37,7 @@ ROWS = [
     " Body of two . \n",
 ]
 
-ARTICLES = [text for _, text in documents.articles(ROWS)]
+ARTICLES = [text for _, text in articles(ROWS)]
 
 CLIENT = """
 import json, sys
@@ -137,7 +137,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_an_article_goes_from_its_title_to_the_next_one() -> None:
-    (first, one), (second, two) = documents.articles(ROWS)
+    (first, one), (second, two) = articles(ROWS)
     assert (first, second) == ("One", "A = B")
     assert one.startswith(" = One = \n\n Body of one . \n")
     assert one.endswith(" = = = Deeper = = = \n\n More of one . \n\n")
@@ -145,12 +145,12 @@ def test_an_article_goes_from_its_title_to_the_next_one() -> None:
 
 
 def test_no_line_is_lost_between_articles() -> None:
-    lines = [line for _, text in documents.articles(ROWS) for line in text.splitlines()]
+    lines = [line for _, text in articles(ROWS) for line in text.splitlines()]
     assert lines == [row.rstrip("\n") for row in ROWS[1:]]
 
 
 def test_lines_before_the_first_title_are_a_document_without_title() -> None:
-    assert list(documents.articles([" a \n", "", " = One = \n", " b \n"])) == [
+    assert list(articles([" a \n", "", " = One = \n", " b \n"])) == [
         ("", " a \n\n"),
         ("One", " = One = \n b \n"),
     ]

@@ -2,73 +2,17 @@
 
 import math
 import random
-from typing import Any
 
 import pytest
+from eval_rows import NOTHING, Row, cell, row
 
 from lengthgen.errors import UserError
-from lengthgen.statistics import Point, comparable, context_gain, curve, labels, series
-
-Row = dict[str, Any]
-
-
-def row(**changes: Any) -> Row:
-    """A row of a run of RoPE at 1024 tokens: 8 targets of one of two documents."""
-    return {
-        "run": "rope-tiny-toy-s1-0a0a0a0a",
-        "scheme": "rope",
-        "model": "tiny",
-        "seed": 1,
-        "corpus": "toy",
-        "fingerprint": "f" * 64,
-        "packed": False,
-        "train_length": 512,
-        "tokens_seen": 4096,
-        "protocol": "tail",
-        "targets": 4,
-        "variant": None,
-        "length": 1024,
-        "precision": "fp32",
-        "endpoints": "0123456789ab",
-        "reach": 4096,
-        "document": "a",
-        "n_documents": 2,
-        "nats": 8.0,
-        "n_tokens": 8,
-        "n_bytes": 16,
-        **changes,
-    }
-
-
-def cell(*nats: float, **changes: Any) -> list[Row]:
-    """The rows of a complete cell, a document of 8 targets for each sum of nats."""
-    names = "abcdefgh"[: len(nats)]
-    return [
-        row(document=name, n_documents=len(nats), nats=one, **changes)
-        for name, one in zip(names, nats, strict=True)
-    ]
+from lengthgen.statistics import Point, comparable, context_gain, curve
 
 
 def only(rows: list[Row]) -> Point:
     (point,) = curve(rows)
     return point
-
-
-def config(**changes: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "seed": 1,
-        "runtime": {"device": "cpu"},
-        "eval": {"targets": 4},
-        "scheme": {"name": "rope", "parts": {"rope": {"base": 10000.0}}, "variants": {}},
-        "train": {"lr": 0.003, "length": 512},
-    }
-    for key, value in changes.items():
-        *path, last = key.split("__")
-        inner = plain
-        for step in path:
-            inner = inner[step]
-        inner[last] = value
-    return plain
 
 
 # Documents of 2 and 6 tokens with 3 and 4 nats: 7/8 nats per token, not the mean of 3/2 and 4/6.
@@ -156,8 +100,7 @@ def test_rows_of_different_cells_are_never_added(change: Row) -> None:
 
 
 def test_a_skipped_cell_is_a_point_with_its_reason_and_no_number() -> None:
-    nothing = {"document": None, "n_documents": 0, "nats": 0.0, "n_tokens": 0, "n_bytes": 0}
-    point = only([row(**nothing, skipped="512 rows")])
+    point = only([row(**NOTHING, skipped="512 rows")])
     assert (point.loss, point.ppl, point.skipped) == (None, None, "512 rows")
 
 
@@ -290,82 +233,3 @@ def test_a_variant_scored_on_other_endpoints_is_refused() -> None:
     points = curve([*cell(8.0, run="x"), *cell(8.0, run="x", variant="yarn", endpoints="other")])
     with pytest.raises(UserError, match=r"x and x \+ yarn share no endpoints"):
         comparable(points)
-
-
-def test_runs_that_differ_in_the_seed_alone_are_one_series() -> None:
-    points = curve([*cell(8.0, run="x"), *cell(16.0, run="y", seed=2)])
-    configs = {"x": config(), "y": config(seed=2, runtime__device="cuda", eval__targets=9)}
-    (line,) = series(points, labels(points, configs))
-    assert (line.label, line.losses()) == ("rope", {1024: 1.5})
-
-
-def test_a_length_that_one_seed_lacks_has_no_mean() -> None:
-    points = curve([*cell(8.0, run="x"), *cell(8.0, run="y"), *cell(8.0, run="y", length=2048)])
-    (line,) = series(points, labels(points, {"x": config(), "y": config(seed=2)}))
-    assert list(line.losses()) == [1024]
-
-
-def test_series_of_one_scheme_say_in_which_key_they_differ() -> None:
-    points = curve([*cell(8.0, run="x"), *cell(8.0, run="y")])
-    configs = {"x": config(), "y": config(scheme__parts={"rope": {"base": 500000.0}})}
-    assert labels(points, configs) == {
-        ("x", None): "rope (scheme.parts.rope.base=10000)",
-        ("y", None): "rope (scheme.parts.rope.base=500000)",
-    }
-
-
-def test_a_label_names_three_keys_and_then_the_hash() -> None:
-    points = curve([*cell(8.0, run="x-1111"), *cell(8.0, run="y-2222")])
-    other = config(
-        train__lr=0.1, train__clip=1.0, train__beta1=0.9, scheme__parts={"rope": {"base": 1.5}}
-    )
-    named = labels(points, {"x-1111": config(), "y-2222": other})
-    assert named["y-2222", None] == (
-        "rope (scheme.parts.rope.base=1.5, train.beta1=0.9, train.clip=1, 2222)"
-    )
-
-
-def test_a_key_that_a_series_lacks_is_named_too() -> None:
-    points = curve([*cell(8.0, run="x"), *cell(8.0, run="y")])
-    named = labels(points, {"x": config(), "y": config(train__clip=1.0)})
-    assert named["x", None] == "rope (no train.clip)"
-
-
-def test_schemes_of_different_names_need_no_keys() -> None:
-    points = curve([*cell(8.0, run="x"), *cell(8.0, run="y", scheme="alibi")])
-    named = labels(points, {"x": config(), "y": config(scheme__name="alibi", train__lr=0.1)})
-    assert list(named.values()) == ["rope", "alibi"]
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "told"),
-    [
-        ("model", "small", "rope (small)"),
-        ("train_length", 1024, "rope (T=1024)"),
-        ("tokens_seen", 8192, "rope (8,192 tokens)"),
-    ],
-)
-def test_labels_tell_model_T_and_tokens_seen_where_they_vary(
-    field: str, value: object, told: str
-) -> None:
-    points = curve([*cell(8.0, run="x", scheme="alibi"), *cell(8.0, run="y", **{field: value})])
-    named = labels(points, {"x": config(scheme__name="alibi"), "y": config()})
-    assert named["y", None] == told
-
-
-def test_a_variant_stands_behind_its_scheme() -> None:
-    points = curve([*cell(8.0, run="x"), *cell(8.0, run="x", variant="yarn+window")])
-    named = labels(points, {"x": config()})
-    assert named["x", "yarn+window"] == "rope + yarn + window"
-
-
-def test_only_a_variants_own_definition_parts_its_series() -> None:
-    rows = [r for run in "xy" for v in (None, "yarn") for r in cell(8.0, run=run, variant=v)]
-    four, eight = ({"yarn": {"rope": {"factor": n}}} for n in (4, 8))
-    configs = {"x": config(scheme__variants=four), "y": config(scheme__variants=eight)}
-    assert labels(curve(rows), configs) == {
-        ("x", None): "rope",
-        ("y", None): "rope",
-        ("x", "yarn"): "rope + yarn (scheme.variants.yarn.rope.factor=4)",
-        ("y", "yarn"): "rope + yarn (scheme.variants.yarn.rope.factor=8)",
-    }

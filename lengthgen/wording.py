@@ -1,0 +1,36 @@
+"""How figure and table write numbers, lengths, and what was scored on which text."""
+
+from collections.abc import Sequence
+
+from lengthgen.statistics import HEADLINE, Point
+
+
+def number(value: float) -> str:
+    """Returns a perplexity or ratio with two digits after the point, fewer where it is large."""
+    if value >= 1e7:
+        return f"{value:.1e}"
+    return f"{value:,.{2 if value < 100 else 1 if value < 1000 else 0}f}"
+
+
+def short(length: int) -> str:
+    """Returns a length as 512, 1k (1024), 1.5k (1536), 16k (16384); others whole."""
+    return f"{length / 1024:g}k" if length >= 1024 and length % 512 == 0 else str(length)
+
+
+def headline(points: Sequence[Point]) -> str:
+    """Says what was scored: protocol, targets, endpoints, documents."""
+    name = "matched tail" if points[0].protocol == HEADLINE else points[0].protocol
+    n_documents = max(p.n_documents for p in points)
+    n_tokens = max(p.n_tokens for p in points)
+    K = points[0].targets
+    if K is None:
+        return f"{name}: up to {n_tokens:,} tokens of {n_documents} documents"
+    return f"{name}: last K={K} tokens of {n_tokens // K} windows in {n_documents} documents"
+
+
+def subject(points: Sequence[Point]) -> str:
+    """Says on which corpus, with which model and in which precision."""
+    packed = " (packed)" if points[0].packed else ""
+    models = ", ".join(sorted({p.model for p in points}))
+    corpora = ", ".join(sorted({p.corpus for p in points}))
+    return f"corpus {corpora}{packed}, model {models}, {points[0].precision}"

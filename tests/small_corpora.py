@@ -1,0 +1,147 @@
+"""Small corpora for tests: what they are made of, and what reading them gives."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from lengthgen import config, corpora, documents
+from lengthgen.corpora import TokenizedCorpus
+from lengthgen.documents import Document
+from lengthgen.errors import UserError
+
+TEXTS = {
+    "plain.txt": "the cat sat on the mat, and the mat was flat\n" * 30,
+    "accents.txt": "na\u00efve caf\u00e9 \u4f60\u597d \U0001f600\u200d\U0001f600 e\u0301\n" * 20,
+    "special.txt": "a <|bos|> b <|bos|><|endoftext|>\t\r\n  c\x00\x7f\xa0\xad\n" * 10,
+    "longest.txt": "def attend(q, k, v):\n    return softmax(q @ k) @ v\n" * 40,
+}
+
+CLIENT = """
+import json, os, sys
+from pathlib import Path
+from lengthgen import config, corpora
+from lengthgen.errors import UserError
+
+plain, cache_dir, deadly = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+
+def say(message):
+    if deadly and deadly in message:
+        os.kill(os.getpid(), 9)
+
+corpus = getattr(config, plain["source"].capitalize() + "Corpus").model_validate(plain)
+try:
+    sys.stdout.write(corpora.load(corpus, cache_dir=cache_dir, say=say).fingerprint)
+except UserError as error:
+    sys.exit(f"UserError: {error}")
+"""
+
+
+def plain_files(path: Path | str | Sequence[Path], **changes: object) -> dict[str, Any]:
+    """Returns the plain configuration of a corpus of files."""
+    plain: dict[str, Any] = {
+        "name": "files",
+        "source": "files",
+        "path": str(path) if isinstance(path, Path | str) else [str(one) for one in path],
+        "validation_path": None,
+        "text_column": "text",
+        "tokenizer": "bpe",
+        "vocab_size": 300,
+        "bos": True,
+        "packed": False,
+    }
+    return plain | changes
+
+
+def files(path: Path | str | Sequence[Path], **changes: object) -> config.FilesCorpus:
+    return config.FilesCorpus.model_validate(plain_files(path, **changes))
+
+
+def stdlib(*, vocab_size: int) -> config.StdlibCorpus:
+    return config.StdlibCorpus(
+        name="stdlib",
+        source="stdlib",
+        tokenizer="bpe",
+        vocab_size=vocab_size,
+        bos=True,
+        packed=False,
+    )
+
+
+def synthetic(**changes: int) -> config.SyntheticCorpus:
+    """Returns 20 documents of 400 words, each with four copies of 16 words."""
+    corpus = config.SyntheticCorpus(
+        name="synthetic",
+        source="synthetic",
+        documents=20,
+        document_tokens=400,
+        alphabet=64,
+        copy_tokens=16,
+        copies=4,
+        seed=3,
+        tokenizer="bytes",
+        vocab_size=257,
+        bos=True,
+        packed=False,
+    )
+    return corpus.model_copy(update=changes)
+
+
+def read_all(corpus: config.Corpus) -> tuple[list[Document], list[Document]]:
+    said: list[str] = []
+    found = documents.read(corpus, say=said.append)
+    return list(found.train), list(found.validation)
+
+
+def names(found: list[Document]) -> list[str]:
+    return [document.name for document in found]
+
+
+def error_of(corpus: config.Corpus) -> str:
+    with pytest.raises(UserError) as caught:
+        read_all(corpus)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def write(folder: Path, contents: dict[str, str]) -> Path:
+    for name, text in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+class Loaded(NamedTuple):
+    corpus: TokenizedCorpus
+    said: list[str]
+
+
+def load(corpus: config.Corpus, cache_dir: Path) -> Loaded:
+    said: list[str] = []
+    return Loaded(corpora.load(corpus, cache_dir=cache_dir, say=said.append), said)
+
+
+def load_elsewhere(
+    plain: dict[str, Any], cache_dir: Path, *, deadly: str = "", file_bytes: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Loads a corpus in another process, which dies at a message or may not write large files."""
+
+    def limit() -> None:
+        import resource
+
+        if file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+
+    return subprocess.run(
+        [sys.executable, "-c", CLIENT, json.dumps(plain), str(cache_dir), deadly],
+        cwd=Path(__file__).parent.parent,
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
