@@ -47,16 +47,18 @@ def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx)
         if on_cpu and torch.is_grad_enabled():
             return blocked(layer, q, k, v, c, block=TRAIN_BLOCK)
         if layer.plain and whole:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=c.d_head**-0.5)
+            return F.scaled_dot_product_attention(
+                q, k, v, is_causal=True, scale=c.shape.d_head**-0.5
+            )
         if layer.toeplitz:
             table = distance_table(layer, c)
             if on_cpu:
-                reach_H = reach(table, q, k, scale=c.d_head**-0.5)
+                reach_H = reach(table, q, k, scale=c.shape.d_head**-0.5)
                 return near_keys(
-                    table, q, k, v, reach_H=reach_H, scale=c.d_head**-0.5, block=NEAR_BLOCK
+                    table, q, k, v, reach_H=reach_H, scale=c.shape.d_head**-0.5, block=NEAR_BLOCK
                 )
             if whole:
-                return flex(table, q, k, v, scale=c.d_head**-0.5, attention=_compiled_flex())
+                return flex(table, q, k, v, scale=c.shape.d_head**-0.5, attention=_compiled_flex())
         return sdpa_by_blocks(layer, q, k, v, c, block=EVAL_BLOCK)
 
 
@@ -74,7 +76,7 @@ def explicit(
         if layer.scores:
             s = layer.scores.scores(q_blk, k_blk, replace(at, folded=partial(_bias, layer, at)))
         else:
-            s = q_blk @ k_blk.transpose(-1, -2) * c.d_head**-0.5
+            s = q_blk @ k_blk.transpose(-1, -2) * c.shape.d_head**-0.5
             bias = _bias(layer, at)
             s = s if bias is None else s + bias
         s = s + _hidden(layer, at)
@@ -90,7 +92,7 @@ def blocked(
     biases: list[Tensor] = []
     if layer.bias or layer.visible:
         biases = [_additive(layer, at) for _, _, at in _blocks(c, q_BHQK, k_BHSK, block)]
-    scale = c.d_head**-0.5
+    scale = c.shape.d_head**-0.5
     return _SavedWeights.apply(q_BHQK, k_BHSK, v_BHSK, block, scale, *biases)  # pyright: ignore[reportReturnType]
 
 
@@ -104,7 +106,7 @@ def sdpa_by_blocks(
             k_BHSK[:, :, at.cols],
             v_BHSK[:, :, at.cols],
             attn_mask=_additive(layer, at).to(q_BHQK.dtype),
-            scale=c.d_head**-0.5,
+            scale=c.shape.d_head**-0.5,
         )
         for lo, hi, at in _blocks(c, q_BHQK, k_BHSK, block)
     ]
@@ -120,7 +122,7 @@ def distance_table(layer: Layer, c: Ctx) -> Tensor:
     at = replace(c, q_pos=c.k_pos[-1:], rows=slice(S - 1, S), cols=slice(0, S))
     bias = _bias(layer, at)
     assert bias is not None, "a table was asked of a layer without bias"
-    return bias.reshape(c.n_heads, S).flip(-1)
+    return bias.reshape(c.shape.n_heads, S).flip(-1)
 
 
 def near_keys(

@@ -71,7 +71,7 @@ class Transformer(nn.Module):
         length = tokens_BT.shape[1]
         n_last = length if n_last is None else n_last
         x_BTD = self.embedding(tokens_BT)
-        c = self._ctx(tokens_BT, x_BTD, generator)
+        c = Ctx.of_call(self.shape, tokens_BT, x_BTD, training=self.training, generator=generator)
         with torch.autocast(tokens_BT.device.type, enabled=False):
             pos = self.scheme.positions(tokens_BT, c)
             c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
@@ -100,29 +100,6 @@ class Transformer(nn.Module):
         """Returns logits over the vocabulary, [..., V] in fp32 (fp64 if the model is)."""
         logits = F.linear(x_BTD, self.embedding.weight)
         return logits.to(torch.promote_types(torch.float32, logits.dtype))
-
-    def _ctx(self, tokens_BT: Tensor, x_BTD: Tensor, generator: torch.Generator | None) -> Ctx:
-        length = tokens_BT.shape[1]
-        pos = torch.arange(length, device=tokens_BT.device)
-        return Ctx(
-            length=length,
-            train_length=self.shape.train_length,
-            layer=0,
-            n_layers=self.shape.n_layers,
-            n_heads=self.shape.n_heads,
-            d_head=self.shape.d_head,
-            training=self.training,
-            generator=generator,
-            dtype=torch.promote_types(torch.float32, x_BTD.dtype),
-            tokens_BT=tokens_BT,
-            x_BTD=x_BTD,
-            pos=pos,
-            q_pos=pos,
-            k_pos=pos,
-            rows=slice(0, length),
-            cols=slice(0, length),
-            folded=_nothing_folded,
-        )
 
 
 def initialise(model: Transformer, generator: torch.Generator) -> None:
@@ -169,7 +146,3 @@ def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
     assert not missing, f"a variant asks for parameters that were not trained: {missing}"
     scheme.load_state_dict({name: trained[name] for name in wanted})
     return scheme.to(model.embedding.weight.device)
-
-
-def _nothing_folded() -> None:
-    return None

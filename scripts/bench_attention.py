@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from statistics import median
 
 import torch
@@ -53,44 +52,20 @@ def configuration(scheme: str) -> Config:
     return from_plain(compose([f"scheme={scheme}", "model=tiny"], config_dir=None))
 
 
-def context(config: Config, x_BTD: Tensor, tokens_BT: Tensor) -> Ctx:
-    length = tokens_BT.shape[1]
-    pos = torch.arange(length)
-    return Ctx(
-        length=length,
-        train_length=config.train.length,
-        layer=0,
-        n_layers=1,
-        n_heads=config.model.n_heads,
-        d_head=config.model.d_head,
-        training=True,
-        generator=None,
-        dtype=torch.float32,
-        tokens_BT=tokens_BT,
-        x_BTD=x_BTD,
-        pos=pos,
-        q_pos=pos,
-        k_pos=pos,
-        rows=slice(0, length),
-        cols=slice(0, length),
-        folded=lambda: None,
-    )
-
-
 def training_kernels(dtype: torch.dtype) -> None:
     """Prints forward+backward of each kernel, in ms and relative to SDPA."""
     config = configuration("nope")
     T, H, K = config.train.length, config.model.n_heads, config.model.d_head
     q, k, v = (torch.randn(BATCH, H, T, K, dtype=dtype, requires_grad=True) for _ in range(3))
-    tokens = torch.zeros(BATCH, T, dtype=torch.long)
-    c = context(config, torch.zeros(BATCH, T, config.model.d_model), tokens)
+    tokens, x = torch.zeros(BATCH, T, dtype=torch.long), torch.zeros(BATCH, T, 1)
+    c = Ctx.of_call(config.shape, tokens, x, training=True, generator=None)
     part = LearnedLog(config.shape)
     plain = Scheme({}, layers=None, n_layers=1).layers[0]
     biased = Scheme({"learned": part}, layers=None, n_layers=1).layers[0]
     later = torch.ones(T, T, dtype=torch.bool).triu(1)
 
     def whole_bias() -> Tensor:
-        return part.bias(replace(c, dtype=torch.float32)).masked_fill(later, -torch.inf)
+        return part.bias(c).masked_fill(later, -torch.inf)
 
     def dense(added: Tensor) -> Tensor:
         logits = q @ k.transpose(-1, -2) * K**-0.5 + added

@@ -82,30 +82,13 @@ def some_qkv(
 
 def context(model: Transformer, length: int, *, dtype: torch.dtype, shift: int = 0) -> Ctx:
     """Returns the context of layer 0 for a call of the given length."""
-    pos = torch.arange(length) + shift
-    tokens = some_tokens(length)
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(2, length, model.shape.d_model, generator=generator, dtype=dtype)
-    c = Ctx(
-        length=length,
-        train_length=model.shape.train_length,
-        layer=0,
-        n_layers=model.shape.n_layers,
-        n_heads=model.shape.n_heads,
-        d_head=model.shape.d_head,
-        training=False,
-        generator=torch.Generator().manual_seed(0),
-        dtype=torch.promote_types(torch.float32, dtype),
-        tokens_BT=tokens,
-        x_BTD=x,
-        pos=pos,
-        q_pos=pos,
-        k_pos=pos,
-        rows=slice(0, length),
-        cols=slice(0, length),
-        folded=lambda: None,
-    )
-    moved = model.scheme.positions(tokens, c)
+    draws = torch.Generator().manual_seed(0)
+    c = Ctx.of_call(model.shape, some_tokens(length), x, training=False, generator=draws)
+    pos = c.pos + shift
+    c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
+    moved = model.scheme.positions(c.tokens_BT, c)
     return c if moved is c.pos else replace(c, pos=moved, q_pos=moved, k_pos=moved)
 
 

@@ -106,7 +106,7 @@ def test_alibi_slopes_are_the_published_ones(n_heads: int, want: list[float]) ->
 
 def test_alibi_subtracts_slope_times_distance_also_in_bf16_at_16k() -> None:
     c = context(small_model("nope"), 101, dtype=torch.bfloat16, shift=16_283)
-    bias = Alibi(SHAPE).bias(replace(c, n_heads=8))
+    bias = Alibi(SHAPE).bias(replace(c, shape=replace(c.shape, n_heads=8)))
     assert bias[0, 100, 0] == -50  # [F] head 1 of 8, distance 100
     # [F] the last four keys; the key-only form slope * j gives all four the same value in bf16.
     assert bias[0, 100, -4:].bfloat16().tolist() == [-1.5, -1.0, -0.5, 0.0]
@@ -197,7 +197,8 @@ def test_attention_without_positions_does_not_see_the_order_of_earlier_keys() ->
     # [F] Q, K, V = det(5, 4; a = .7, 1.1, .3; b = .3), row 4 of softmax(Q K^T / 2) V.
     q, k, v = (det(20, a).view(1, 1, 5, 4) for a in (0.7, 1.1, 0.3))
     layer = Scheme({}, layers=None, n_layers=1).layers[0]
-    c = replace(context(small_model("nope"), 5, dtype=torch.float64), d_head=4)
+    c = context(small_model("nope"), 5, dtype=torch.float64)
+    c = replace(c, shape=replace(c.shape, d_head=4))
     got = attend(layer, q, k, v, c)[0, 0, 4]
     want = torch.tensor([0.527726, 0.52345, 0.499214, 0.457183], dtype=torch.float64)
     close(got, want, atol=2e-6)

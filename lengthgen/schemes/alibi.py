@@ -22,7 +22,7 @@ class Alibi(Part):
     distance_only = True
 
     def bias(self, c: Ctx) -> Tensor:
-        m_H = torch.tensor(slopes(c.n_heads), device=c.q_pos.device, dtype=c.dtype)
+        m_H = torch.tensor(slopes(c.shape.n_heads), device=c.q_pos.device, dtype=c.dtype)
         return -m_H[:, None, None] * c.distance()
 
 

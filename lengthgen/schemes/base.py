@@ -34,12 +34,9 @@ class Ctx:
     is [n] or [B, n], int64.
     """
 
+    shape: Shape
     length: int  # L, tokens of this call
-    train_length: int  # T
     layer: int
-    n_layers: int
-    n_heads: int
-    d_head: int
     training: bool
     generator: torch.Generator | None  # for a part that samples; the same in every layer's call
     dtype: torch.dtype  # of angles, distances and biases: float32, or float64 if the model is
@@ -52,6 +49,35 @@ class Ctx:
     cols: slice  # token indices of the keys
     folded: Callable[[], Tensor | None]  # sum of all biases of the block, for an owner of scores
 
+    @staticmethod
+    def of_call(
+        shape: Shape,
+        tokens_BT: Tensor,
+        x_BTD: Tensor,
+        *,
+        training: bool,
+        generator: torch.Generator | None,
+    ) -> "Ctx":
+        """Returns the context of a call before any hook has run: positions 0 ... L-1, layer 0."""
+        length = tokens_BT.shape[1]
+        pos = torch.arange(length, device=tokens_BT.device)
+        return Ctx(
+            shape=shape,
+            length=length,
+            layer=0,
+            training=training,
+            generator=generator,
+            dtype=torch.promote_types(torch.float32, x_BTD.dtype),
+            tokens_BT=tokens_BT,
+            x_BTD=x_BTD,
+            pos=pos,
+            q_pos=pos,
+            k_pos=pos,
+            rows=slice(0, length),
+            cols=slice(0, length),
+            folded=_nothing_folded,
+        )
+
     def distance(self) -> Tensor:
         """Returns q_pos - k_pos, clamped at 0, in c.dtype: [Q, S], or [B, 1, Q, S].
 
@@ -60,6 +86,10 @@ class Ctx:
         """
         d = (self.q_pos[..., :, None] - self.k_pos[..., None, :]).clamp(min=0).to(self.dtype)
         return d[:, None] if d.dim() == 3 else d
+
+
+def _nothing_folded() -> None:
+    return None
 
 
 class Rotated(NamedTuple):
@@ -114,7 +144,7 @@ class Part(nn.Module):
 
         The keys are all those up to the block's last query; c.folded() is the bias of all parts.
         """
-        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2) * c.d_head**-0.5
+        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2) * c.shape.d_head**-0.5
         bias = c.folded()
         return s_BHQS if bias is None else s_BHQS + bias
 
