@@ -40,6 +40,7 @@ def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx)
     with torch.autocast(q.device.type, enabled=False):
         for part in layer.qk:
             q, k = part.qk(q, k, c)
+        q, k = q.to(v.dtype), k.to(v.dtype)
         if layer.explicit:
             return explicit(layer, q, k, v, c, block=EXPLICIT_BLOCK)
         whole = q.shape[2] == k.shape[2]
@@ -79,7 +80,7 @@ def explicit(
             s = q_blk @ k_blk.transpose(-1, -2) * c.shape.d_head**-0.5
             bias = _bias(layer, at)
             s = s if bias is None else s + bias
-        s = s + _hidden(layer, at)
+        s = s.masked_fill(~_seen(layer, at), -math.inf)
         w = layer.weights.weights(s, at) if layer.weights else s.softmax(-1)
         out.append(layer.values.values(w, v_blk, at) if layer.values else w @ v_blk)
     return torch.cat(out, dim=2).to(v_BHSK.dtype)
@@ -105,7 +106,7 @@ def sdpa_by_blocks(
             q_BHQK[:, :, lo:hi],
             k_BHSK[:, :, at.cols],
             v_BHSK[:, :, at.cols],
-            attn_mask=_additive(layer, at).to(q_BHQK.dtype),
+            attn_mask=_as_mask(_additive(layer, at), q_BHQK),
             scale=c.shape.d_head**-0.5,
         )
         for lo, hi, at in _blocks(c, q_BHQK, k_BHSK, block)
@@ -122,7 +123,7 @@ def distance_table(layer: Layer, c: Ctx) -> Tensor:
     at = replace(c, q_pos=c.k_pos[-1:], rows=slice(S - 1, S), cols=slice(0, S))
     bias = _bias(layer, at)
     assert bias is not None, "a table was asked of a layer without bias"
-    return bias.reshape(c.shape.n_heads, S).flip(-1)
+    return bias.expand(c.shape.n_heads, 1, S).reshape(c.shape.n_heads, S).flip(-1)
 
 
 def near_keys(
@@ -143,7 +144,6 @@ def near_keys(
         # Rows run backwards, so that the mask is a view of one row of numbers: entry (i, j) depends
         # on i + j alone.
         rising = torch.cat([table_HS[h].flip(0), table_HS.new_full((block,), -math.inf)])
-        rising = rising.to(q_BHQK.dtype)
         for lo in range(0, Q, block):
             hi = min(lo + block, Q)
             first, last = S - Q + lo, S - Q + hi  # token indices of the block's queries
@@ -175,7 +175,8 @@ def reach(table_HS: Tensor, q_BHQK: Tensor, k_BHSK: Tensor, *, scale: float) -> 
     excess_H = ((q.norm(dim=-1) * k_max_BH1 - own_BHQ) * scale).amax(dim=(0, 2))
     least_H = table_HS[:, 0].float() - excess_H - UNDERFLOW
     best_beyond_HS = table_HS.float().flip(-1).cummax(-1).values.flip(-1)
-    return (best_beyond_HS >= least_H[:, None]).sum(-1).clamp(min=1).tolist()
+    negligible_HS = best_beyond_HS < least_H[:, None]  # never true of nan
+    return (~negligible_HS).sum(-1).clamp(min=1).tolist()
 
 
 def flex(
@@ -233,21 +234,28 @@ def _bias(layer: Layer, c: Ctx) -> Tensor | None:
     return sum(biases[1:], start=biases[0]) if biases else None
 
 
-def _hidden(layer: Layer, c: Ctx) -> Tensor:
-    """Returns 0 where the query sees the key and -inf elsewhere, [Q, S] in c.dtype."""
+def _seen(layer: Layer, c: Ctx) -> Tensor:
+    """Returns which keys of the block a query sees, bool [Q, S]: none later, none hidden."""
     device = c.q_pos.device
     i = torch.arange(c.rows.start, c.rows.stop, device=device)
-    visible = i[:, None] >= torch.arange(c.cols.start, c.cols.stop, device=device)
+    seen = i[:, None] >= torch.arange(c.cols.start, c.cols.stop, device=device)
     for part in layer.visible:
-        seen = part.visible(c)
-        visible = visible if seen is None else visible & seen
-    return torch.zeros(visible.shape, device=device, dtype=c.dtype).masked_fill(~visible, -math.inf)
+        visible = part.visible(c)
+        seen = seen if visible is None else seen & visible
+    return seen
 
 
 def _additive(layer: Layer, c: Ctx) -> Tensor:
     """Returns everything that is added to the logits of the block, in c.dtype."""
-    bias, hidden = _bias(layer, c), _hidden(layer, c)
-    return hidden if bias is None else bias + hidden
+    bias, seen = _bias(layer, c), _seen(layer, c)
+    if bias is None:
+        bias = torch.zeros(seen.shape, device=seen.device, dtype=c.dtype)
+    return bias.masked_fill(~seen, -math.inf)
+
+
+def _as_mask(bias: Tensor, q_BHQK: Tensor) -> Tensor:
+    """Returns the bias in the type that SDPA takes beside q: fp32 on a CPU, q's own elsewhere."""
+    return bias if q_BHQK.device.type == "cpu" else bias.to(q_BHQK.dtype)
 
 
 class _SavedWeights(torch.autograd.Function):

@@ -134,7 +134,7 @@ def endpoints(
 
 def manifest(corpus: TokenizedCorpus, drawn: list[Endpoint]) -> str:
     """Returns 12 hexadecimal digits that name a set of endpoints in a corpus."""
-    said = json.dumps([corpus.fingerprint, sorted(drawn)])
+    said = json.dumps([corpus.fingerprint, corpus.bos_id is None, sorted(drawn)])
     return hashlib.sha256(said.encode()).hexdigest()[:12]
 
 

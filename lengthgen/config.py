@@ -169,7 +169,7 @@ class Runtime(Section):
 class Config(Section):
     """Everything that decides a run."""
 
-    seed: NonNegative
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
     plugins: list[Path]
     runtime: Runtime
     scheme: Scheme

@@ -7,7 +7,11 @@ Protocols, on endpoints e that all lie `reach` targets or more deep in their doc
               endpoint per document
 """
 
+import hashlib
+import json
+import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +24,7 @@ from lengthgen.batches import Endpoint, Windows, endpoints, manifest, n_targets,
 from lengthgen.config import Config
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
-from lengthgen.model import Transformer, with_parts
+from lengthgen.model import Transformer, seed_of, with_parts
 from lengthgen.ranks import Ranks
 from lengthgen.tracking import append_rows, read_rows
 
@@ -87,12 +91,19 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
             f"eval.lengths: no validation document of corpus {corpus.name} has {asked} tokens "
             f"(the longest has {longest}); try eval.lengths=[{instead}]"
         )
-    reach = max(asked, config.eval.reach if config.eval.reach <= longest else 0)
+    reach = _reach(config, longest)
+    uneven = [length for length in config.eval.lengths if reach % length]
+    if uneven and "nonoverlap" in config.eval.protocols:
+        raise UserError(
+            f"eval.lengths: {uneven[0]} does not divide the {reach} tokens before an endpoint, so "
+            "that nonoverlap would score other tokens at it than at other lengths; drop it, or use "
+            "eval.protocols=[tail]"
+        )
     drawn = endpoints(
         corpus,
         reach=reach,
         count=config.eval.endpoints,
-        per_document=config.eval.endpoints_per_document,
+        per_document=config.eval.endpoints if corpus.packed else config.eval.endpoints_per_document,
         targets=config.eval.targets,
         seed=config.eval.seed,
     )
@@ -112,10 +123,31 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list
     checkpoint = runs.newest_checkpoint(run_dir, say=show.say)
     if checkpoint is None:
         raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
+    if len(set(ranks.gather(checkpoint.step))) > 1:
+        raise UserError(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
     about = _about(config, run_dir, planned, tokens_seen=_tokens(config, checkpoint.step))
-    todo = missing(config, about, read_rows(run_dir / "eval.jsonl"))
+    with runs.claimed(run_dir, "eval") if ranks.is_main else nullcontext():
+        _fill(config, run_dir, planned, checkpoint, about, device, ranks=ranks, show=show)
+        ranks.barrier()
+    found = read_rows(run_dir / "eval.jsonl")
+    return [row for row in found if all(row.get(key) == about[key] for key in about)]
+
+
+def _fill(
+    config: Config,
+    run_dir: Path,
+    planned: Plan,
+    checkpoint: runs.Checkpoint,
+    about: dict[str, Any],
+    device: torch.device,
+    *,
+    ranks: Ranks,
+    show: Show,
+) -> None:
+    """Appends the rows of the cells that are missing, as rank 0 sees them."""
+    todo = ranks.of_main(missing(config, about, read_rows(run_dir / "eval.jsonl")))
     if todo:
-        model = Transformer(config, vocab_size=corpus.vocab_size)
+        model = Transformer(config, vocab_size=planned.corpus.vocab_size)
         model.load_state_dict(checkpoint.weights)
         model.to(device).eval()
         trained = model.scheme
@@ -126,9 +158,6 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list
             rows = _rows(model, cell, config, planned, ranks=ranks, show=show)
             if ranks.is_main:
                 append_rows(run_dir / "eval.jsonl", [{**about, **row} for row in rows])
-        ranks.barrier()
-    found = read_rows(run_dir / "eval.jsonl")
-    return [row for row in found if all(row.get(key) == about[key] for key in about)]
 
 
 def missing(config: Config, about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[Cell]:
@@ -136,7 +165,7 @@ def missing(config: Config, about: dict[str, Any], rows: Sequence[dict[str, Any]
     present: dict[tuple[object, ...], tuple[set[str], int]] = {}
     for row in rows:
         if all(row.get(key) == about[key] for key in about):
-            cell = (row["protocol"], row["targets"], row["variant"], row["length"])
+            cell = (row["protocol"], row["targets"], row["parts"], row["length"])
             documents, _ = present.setdefault(cell, (set(), row["n_documents"]))
             if row["document"] is not None:
                 documents.add(row["document"])
@@ -148,7 +177,8 @@ def missing(config: Config, about: dict[str, Any], rows: Sequence[dict[str, Any]
     ]
 
     def complete(cell: Cell) -> bool:
-        key = (cell.protocol, _targets(config, cell.protocol), cell.variant, cell.length)
+        parts = _parts_hash(config, cell.variant)
+        key = (cell.protocol, _targets(config, cell.protocol), parts, cell.length)
         documents, expected = present.get(key, (set[str](), None))
         return len(documents) == expected
 
@@ -193,10 +223,10 @@ def score(
         scored = batch[0].scored
         inputs = torch.from_numpy(cut.inputs_BT).to(device)
         targets = torch.from_numpy(cut.targets_BT[:, -scored:].copy()).to(device)
-        generator = torch.Generator().manual_seed(generator_seed)
+        generator = torch.Generator().manual_seed(seed_of("evaluation", generator_seed))
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             x_BTD = model(inputs, n_last=scored, generator=generator)
-            nats_B = model.nats(x_BTD, targets).double().sum(1)
+            nats_B = model.nats(x_BTD, targets).cpu().double().sum(1)
         n_bytes = corpus.token_bytes[cut.targets_BT[:, -scored:]].sum(1)
         mine += [
             (first + i, nats, int(n))
@@ -218,7 +248,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """Returns the rows of one cell: one per document, or one that says why it is skipped."""
     targets = _targets(config, cell.protocol)
-    said = {**cell._asdict(), "targets": targets}
+    said = {**cell._asdict(), "targets": targets, "parts": _parts_hash(config, cell.variant)}
     reason = model.scheme.undefined_at(cell.length)
     if reason:
         show.say(f"{_name(cell)}: skipped, {reason}")
@@ -237,8 +267,17 @@ def _rows(
     )
     show.finish()
     names = planned.corpus.validation.names
+    diverged = [names[one.document] for one in sums if not math.isfinite(one.nats)]
+    if diverged:
+        show.say(f"{_name(cell)}: the loss is not finite in {len(diverged)} of {len(sums)} documents")
     return [
-        {**said, "n_documents": len(sums), **one._asdict(), "document": names[one.document]}
+        {
+            **said,
+            "n_documents": len(sums),
+            **one._asdict(),
+            "document": names[one.document],
+            "nats": one.nats if math.isfinite(one.nats) else None,
+        }
         for one in sums
     ]
 
@@ -258,6 +297,11 @@ def _windows(batch: Sequence[Span], corpus: TokenizedCorpus) -> Windows:
     return Windows(*(np.stack(column) for column in zip(*cut, strict=True)))
 
 
+def _reach(config: Config, longest: int) -> int:
+    """Returns how deep endpoints lie, in documents of at most `longest` tokens."""
+    return max(*config.eval.lengths, config.eval.reach if config.eval.reach <= longest else 0)
+
+
 def _about(config: Config, run_dir: Path, planned: Plan, *, tokens_seen: int) -> dict[str, Any]:
     """Returns what all rows of an evaluation share."""
     return {
@@ -274,6 +318,16 @@ def _about(config: Config, run_dir: Path, planned: Plan, *, tokens_seen: int) ->
         "endpoints": planned.manifest,
         "reach": planned.reach,
     }
+
+
+def _parts_hash(config: Config, variant: str | None) -> str:
+    """Returns 8 hexadecimal digits that name what a cell's scheme computes.
+
+    A variant may be redefined after it was evaluated: its name does not say which one was.
+    """
+    parts = config.scheme.parts if variant is None else config.variant(variant)
+    said = json.dumps([variant, parts, config.scheme.layers], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:8]
 
 
 def _targets(config: Config, protocol: str) -> int | None:

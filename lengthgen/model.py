@@ -3,6 +3,7 @@
 B batch, T tokens, D width, H heads, K head width, Q queries, V vocabulary.
 """
 
+import hashlib
 import math
 from dataclasses import replace
 
@@ -124,14 +125,20 @@ def initialise(model: Transformer, generator: torch.Generator) -> None:
 def create(config: Config, *, vocab_size: int) -> Transformer:
     """Returns a freshly initialised model on the CPU, a pure function of the configuration.
 
-    The network's weights come from a generator of their own, so that at one seed two schemes start
-    from the same network.
+    Network and parts draw from streams of their own, so that at one seed two schemes start from the
+    same network, and no part from a copy of the network's numbers.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)  # parts draw their parameters from the global generator
+        torch.manual_seed(seed_of("parts", config.seed))  # parts draw from the global generator
         model = Transformer(config, vocab_size=vocab_size)
-    initialise(model, torch.Generator().manual_seed(config.seed))
+    initialise(model, torch.Generator().manual_seed(seed_of("network", config.seed)))
     return model
+
+
+def seed_of(*names: str | int) -> int:
+    """Returns the seed of a named stream of random numbers; different names, unrelated streams."""
+    digest = hashlib.sha256(repr(names).encode()).digest()
+    return int.from_bytes(digest[:4])  # torch looks at no more than 32 bits
 
 
 def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
@@ -139,10 +146,10 @@ def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
 
     The variant's parameters must be among the trained ones: config.py has refused any other.
     """
-    trained = model.scheme.state_dict()
+    trained = dict(model.scheme.named_parameters())
     scheme = build(parts, layers=config.scheme.layers, shape=model.shape, where="scheme.variants")
-    wanted = scheme.state_dict()
-    missing = sorted(wanted.keys() - trained.keys())
-    assert not missing, f"a variant asks for parameters that were not trained: {missing}"
-    scheme.load_state_dict({name: trained[name] for name in wanted})
-    return scheme.to(model.embedding.weight.device)
+    with torch.no_grad():
+        for name, parameter in scheme.named_parameters():
+            assert name in trained, f"a variant asks for {name}, which was not trained"
+            parameter.copy_(trained[name])
+    return scheme.to(model.embedding.weight.device).train(model.training)

@@ -13,10 +13,11 @@ def adamw(model: Transformer, train: Train) -> torch.optim.AdamW:
     named = dict(model.named_parameters())
     decaying = {n for n, p in named.items() if p.dim() >= 2 and not n.startswith("scheme.")}
     groups = [
-        {"params": [p for n, p in named.items() if n in decaying], "weight_decay": decay}
-        if decay
-        else {"params": [p for n, p in named.items() if n not in decaying], "weight_decay": 0.0}
-        for decay in (train.weight_decay, 0.0)
+        {
+            "params": [p for n, p in named.items() if n in decaying],
+            "weight_decay": train.weight_decay,
+        },
+        {"params": [p for n, p in named.items() if n not in decaying], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
 

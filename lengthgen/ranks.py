@@ -80,6 +80,10 @@ class Ranks:
         dist.all_gather_object(values, value)
         return [v for v in values if v is not None]
 
+    def of_main(self, value: T) -> T:
+        """Returns rank 0's value to all processes, which may have seen other files."""
+        return self.gather(value)[0]
+
     def max(self, value: int, device: torch.device) -> int:
         """Returns the greatest value of any process."""
         if self.world_size == 1:

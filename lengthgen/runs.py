@@ -32,9 +32,13 @@ _LIBRARIES = ("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydanti
 
 
 class Checkpoint(NamedTuple):
-    """A training state: `step` optimizer steps are done."""
+    """A training state: `step` optimizer steps are done.
+
+    unlogged: nats and number of targets since the last row of train.jsonl.
+    """
 
     step: int
+    unlogged: tuple[float, int]
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
 
@@ -45,24 +49,24 @@ class RunSummary:
 
     run_id: str
     path: Path
-    state: str  # done | stopped
+    state: str  # done | stopped | unreadable
     step: int
     steps: int
 
 
 @contextmanager
-def claimed(run_dir: Path) -> Generator[None]:
-    """Holds the run directory for one writer.
+def claimed(run_dir: Path, work: str) -> Generator[None]:
+    """Holds the run directory for one process that does this work (train or eval).
 
     Raises UserError if another process holds it or the directory cannot be written.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(run_dir / ".lock")
+        lock = FileLock(run_dir / f".{work}.lock")
         lock.acquire(blocking=False)
     except Timeout:
         raise UserError(
-            f"{run_dir}: another process is working on this run; wait for it, or stop it"
+            f"{run_dir}: another process is at work on this run ({work}); wait for it, or stop it"
         ) from None
     except OSError as error:
         raise UserError(
@@ -137,7 +141,10 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
     path = run_dir / "env.json"
     if not path.exists():
         return
-    begun = json.loads(path.read_text(encoding="utf-8"))["fingerprint"]
+    try:
+        begun = json.loads(path.read_text(encoding="utf-8"))["fingerprint"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
     if begun != corpus.fingerprint:
         raise UserError(
             f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
@@ -162,18 +169,28 @@ def check_room(config: Config, model_bytes: int) -> None:
 
 
 def save_checkpoint(
-    run_dir: Path, *, step: int, model: Transformer, optimizer: torch.optim.Optimizer
+    run_dir: Path,
+    *,
+    step: int,
+    unlogged: tuple[float, int],
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
 ) -> None:
-    """Writes checkpoints/step-N under a temporary name, syncs and renames it, drops the oldest."""
+    """Writes checkpoints/step-N under a temporary name, syncs and renames it, drops old ones.
+
+    Checkpoints of later steps are dropped too: they are there only if they are damaged.
+    """
     folder = run_dir / "checkpoints"
     final = folder / f"step-{step:08d}"
     temporary = folder / f".tmp-{os.getpid()}"
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for left in folder.glob(".tmp-*"):  # of a killed process
+            shutil.rmtree(left, ignore_errors=True)
         temporary.mkdir(parents=True)
         weights = {name: w.detach().contiguous().cpu() for name, w in model.state_dict().items()}
         save_file(weights, temporary / "model.safetensors")
-        torch.save({"step": step, "optimizer": optimizer.state_dict()}, temporary / "trainer.pt")
+        trainer = {"step": step, "unlogged": unlogged, "optimizer": optimizer.state_dict()}
+        torch.save(trainer, temporary / "trainer.pt")
         sums = {file.name: _sha256(file) for file in sorted(temporary.iterdir())}
         (temporary / "sha256.json").write_text(json.dumps(sums), encoding="utf-8")
         for file in temporary.iterdir():
@@ -187,8 +204,10 @@ def save_checkpoint(
             f"{final}: cannot write the checkpoint of step {step} ({error.strerror or error}); "
             "free disk space and run the same command again: it resumes from the one before"
         ) from error
-    for old in _checkpoints(run_dir)[:-KEPT_CHECKPOINTS]:
-        shutil.rmtree(old, ignore_errors=True)
+    there = _checkpoints(run_dir)
+    here = there.index(final) + 1
+    for other in (*there[here:], *there[: max(0, here - KEPT_CHECKPOINTS)]):
+        shutil.rmtree(other, ignore_errors=True)
 
 
 def newest_checkpoint(run_dir: Path, *, say: Callable[[str], None]) -> Checkpoint | None:
@@ -201,8 +220,8 @@ def newest_checkpoint(run_dir: Path, *, say: Callable[[str], None]) -> Checkpoin
                     raise ValueError(f"{name} does not match its sha256")
             trainer = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
             weights = load_file(folder / "model.safetensors")
-            return Checkpoint(trainer["step"], weights, trainer["optimizer"])
-        except (OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
+            return Checkpoint(trainer["step"], trainer["unlogged"], weights, trainer["optimizer"])
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, UnpicklingError) as error:
             say(f"{folder} is damaged and skipped: {str(error).splitlines()[0]}")
     return None
 
@@ -221,7 +240,13 @@ def list_runs(root: Path) -> list[RunSummary]:
     found = [path.parent for path in root.glob("*/config.yaml")]
     summaries: list[RunSummary] = []
     for path in sorted(found, key=lambda p: (p / "config.yaml").stat().st_mtime):
-        steps = load_config(path).train.steps
+        try:
+            steps = load_config(path).train.steps
+        except UserError:
+            summaries.append(
+                RunSummary(run_id=path.name, path=path, state="unreadable", step=0, steps=0)
+            )
+            continue
         done = is_done(path)
         kept = _checkpoints(path)
         step = steps if done else int(kept[-1].name.removeprefix("step-")) if kept else 0
@@ -238,7 +263,7 @@ def find(name: str, root: Path) -> Path:
     Raises UserError if there is none, or several.
     """
     if (Path(name) / "config.yaml").exists():
-        return Path(name)
+        return Path(name).resolve()
     ids = sorted(path.parent.name for path in root.glob("*/config.yaml"))
     if name in ids:
         return root / name
@@ -287,10 +312,9 @@ def _sync(path: Path) -> None:
 
 def _commit() -> str | None:
     """Returns the commit of the checkout this package runs from, None outside one."""
-    asked = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # no git here
+        return None
     return asked.stdout.strip() or None

@@ -44,7 +44,7 @@ class Row(BaseModel):
     reach: Count
     document: str | None
     n_documents: Count
-    nats: Annotated[float, Field(ge=0)]
+    nats: Annotated[float, Field(ge=0)] | None  # None: not finite, the model diverged here
     n_tokens: Count
     n_bytes: Count
     skipped: str | None = None
@@ -160,7 +160,7 @@ def _measured(rows: Sequence[Row]) -> Point:
                 raise _damaged(
                     row.run, f"field {field} is {facts[field]!r} and {value!r} in one cell"
                 )
-    nats = math.fsum(row.nats for row in rows)
+    nats = math.fsum(math.inf if row.nats is None else row.nats for row in rows)
     n_tokens = sum(row.n_tokens for row in rows)
     n_bytes = sum(row.n_bytes for row in rows)
     if n_tokens == 0:

@@ -4,6 +4,7 @@ B windows, T tokens, D width.
 """
 
 import logging
+import math
 import signal
 import time
 from collections.abc import Generator, Iterator
@@ -22,7 +23,7 @@ from lengthgen.config import Config
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import Stopped, UserError
 from lengthgen.evaluate import Show, evaluate, plan
-from lengthgen.model import Transformer, create
+from lengthgen.model import Transformer, create, seed_of
 from lengthgen.optim import adamw, lr_at
 from lengthgen.ranks import Ranks
 from lengthgen.tracking import Tracker, keep_rows
@@ -38,15 +39,23 @@ class StepResult(NamedTuple):
 
 @dataclass
 class State:
-    """Everything that changes while training: `step` optimizer steps are done."""
+    """Everything that changes while training: `step` optimizer steps are done.
+
+    nats and n_targets are sums since the last row of train.jsonl.
+    """
 
     step: int
+    nats: float
+    n_targets: int
     model: Transformer
     optimizer: torch.optim.AdamW
 
 
 class StopRequest:
-    """Notes SIGTERM, SIGUSR2 or Ctrl-C: a checkpoint, then the end; a second one kills."""
+    """Notes SIGTERM, SIGUSR2 or Ctrl-C: a checkpoint, then the end; a second Ctrl-C kills.
+
+    Other signals may come twice: a scheduler and torchrun both pass them on.
+    """
 
     def __init__(self) -> None:
         self.received = 0
@@ -59,7 +68,8 @@ class StopRequest:
 
         def note(number: int, frame: FrameType | None) -> None:
             self.received = number
-            signal.signal(number, before[signal.Signals(number)])
+            if number == signal.SIGINT:
+                signal.signal(number, before[signal.SIGINT])
 
         for kind in kinds:
             signal.signal(kind, note)
@@ -89,12 +99,12 @@ def train(config: Config, *, ranks: Ranks, show: Show) -> Path:
     with ExitStack() as stack:
         tracker = None
         if ranks.is_main:
-            stack.enter_context(runs.claimed(run_dir))
+            stack.enter_context(runs.claimed(run_dir, "train"))
             stack.enter_context(runs.logged(run_dir))
         _open(config, run_dir, corpus, ranks=ranks)
         if ranks.is_main:
             tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
-        if not runs.is_done(run_dir):
+        if not _is_trained(config, run_dir, ranks=ranks, show=show):
             _train(config, run_dir, corpus, device, ranks=ranks, show=show, tracker=tracker)
         rows = evaluate(config, run_dir, ranks=ranks, show=show)
         if tracker is not None:
@@ -115,15 +125,16 @@ def train_step(
 
     The loss is the sum of nats over all processes divided once by their number of targets, so that
     any split of the batch over processes and micro-batches gives the same gradient.
-    Raises UserError before the update if the loss is not finite, naming step and rank.
+    Raises UserError before the update if loss or gradient is not finite, naming step and rank.
     """
     model, optimizer, train = state.model, state.optimizer, config.train
     micro_batches = list(_micro_batches(state.step, windows, config, device=device, ranks=ranks))
     counted = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
     n_targets = int(ranks.sum(torch.tensor(counted, device=device)))
-    nats = torch.zeros((), dtype=torch.float64, device=device)
+    wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
+    nats = torch.zeros((), dtype=wide, device=device)
     for inputs_BT, targets_BT in micro_batches:
-        generator = torch.Generator().manual_seed(config.seed * 1_000_003 + state.step)
+        generator = torch.Generator().manual_seed(seed_of("step", config.seed, state.step))
         with torch.autocast(device.type, torch.bfloat16, enabled=train.precision == "bf16"):
             x_BTD = forward(inputs_BT, generator=generator)
             sum_nats = model.nats(x_BTD, targets_BT).sum()
@@ -131,14 +142,20 @@ def train_step(
         nats += sum_nats.detach()
     _refuse_non_finite(nats, state.step, ranks)
     ranks.sum_gradients(model.parameters())
-    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), train.clip)
+    grad_norm = float(nn.utils.clip_grad_norm_(model.parameters(), train.clip))
+    if not math.isfinite(grad_norm):  # the same number on all ranks
+        optimizer.zero_grad(set_to_none=True)
+        raise UserError(
+            f"the gradient's norm is {grad_norm} in step {state.step + 1}; no update was made; "
+            "lower train.lr or use train.precision=fp32"
+        )
     for group in optimizer.param_groups:
         group["lr"] = lr_at(state.step, train)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     model.scheme.project()
     state.step += 1
-    return StepResult(float(ranks.sum(nats)), n_targets, float(grad_norm))
+    return StepResult(float(ranks.sum(nats)), n_targets, grad_norm)
 
 
 def _curve(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -155,6 +172,15 @@ def _curve(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for point in statistics.curve(rows)
         if point.skipped is None
     ]
+
+
+def _is_trained(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> bool:
+    """True if DONE is there and so is the checkpoint it speaks of, as rank 0 sees it."""
+    done = False
+    if ranks.is_main and runs.is_done(run_dir):
+        newest = runs.newest_checkpoint(run_dir, say=show.say)
+        done = newest is not None and newest.step == config.train.steps
+    return ranks.of_main(done)
 
 
 def _open(config: Config, run_dir: Path, corpus: TokenizedCorpus, *, ranks: Ranks) -> None:
@@ -189,43 +215,50 @@ def _train(
     assert isinstance(forward, nn.Module)
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
-    stop, nats, n_targets, began = StopRequest(), 0.0, 0, time.perf_counter()
+    stop, stopping, began, began_at = StopRequest(), 0, time.perf_counter(), state.step
     with stop.listening():
-        while state.step < train.steps:
+        while state.step < train.steps and not stopping:
             result = train_step(state, windows, config, device=device, ranks=ranks, forward=forward)
-            nats, n_targets = nats + result.nats, n_targets + result.n_targets
+            state.nats, state.n_targets = (
+                state.nats + result.nats,
+                state.n_targets + result.n_targets,
+            )
             last = state.step == train.steps
             if state.step % runtime.log_every == 0 or last:
-                elapsed_seconds = time.perf_counter() - began
+                now = time.perf_counter()
+                tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
                 row = {
                     "train/step": state.step,
                     "train/tokens": state.step * train.batch_tokens,
-                    "train/loss": nats / n_targets,
+                    "train/loss": state.nats / state.n_targets,
                     "train/lr": lr_at(state.step - 1, train),
                     "train/grad_norm": result.grad_norm,
-                    "train/tokens_per_s": n_targets / elapsed_seconds,
+                    "train/tokens_per_s": tokens_per_s,
                 }
                 if tracker is not None:
                     tracker.train(row)
-                nats, n_targets, began = 0.0, 0, time.perf_counter()
-                show.advance(0, loss=row["train/loss"], tokens_per_s=row["train/tokens_per_s"])
+                state.nats, state.n_targets, began, began_at = 0.0, 0, now, state.step
+                show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
             show.advance(train.batch_tokens)
             stopping = ranks.max(stop.received, device)
             if ranks.is_main and (last or stopping or state.step % train.checkpoint_every == 0):
                 runs.save_checkpoint(
-                    run_dir, step=state.step, model=state.model, optimizer=state.optimizer
-                )
-            if stopping and not last:
-                ranks.barrier()
-                raise Stopped(
-                    f"stopped by {signal.Signals(stopping).name} after step {state.step} of "
-                    f"{train.steps}, with a checkpoint; the same command continues",
-                    exit_code=128 + stopping,
+                    run_dir,
+                    step=state.step,
+                    unlogged=(state.nats, state.n_targets),
+                    model=state.model,
+                    optimizer=state.optimizer,
                 )
     show.finish()
-    if ranks.is_main:
+    if ranks.is_main and state.step == train.steps:
         runs.mark_done(run_dir, step=state.step)
     ranks.barrier()
+    if stopping:
+        raise Stopped(
+            f"stopped by {signal.Signals(stopping).name} after step {state.step} of "
+            f"{train.steps}, with a checkpoint; the same command continues",
+            exit_code=128 + stopping,
+        )
 
 
 def _state(
@@ -241,7 +274,10 @@ def _state(
         show.say(f"resuming after step {found.step} of {config.train.steps}")
     parameters = sum(p.numel() for p in model.parameters())
     logging.getLogger(__name__).info("%s: %d parameters on %s", run_dir.name, parameters, device)
-    return State(step=found.step if found else 0, model=model.train(), optimizer=optimizer)
+    step, (nats, n_targets) = (found.step, found.unlogged) if found else (0, (0.0, 0))
+    return State(
+        step=step, nats=nats, n_targets=n_targets, model=model.train(), optimizer=optimizer
+    )
 
 
 def _micro_batches(

@@ -14,13 +14,14 @@ import torch
 from small import small_config
 from torch import Tensor
 
-from lengthgen import corpora, evaluate
+from lengthgen import corpora, evaluate, report, runs, statistics
 from lengthgen.batches import n_targets
 from lengthgen.config import Config, from_plain, to_plain
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.evaluate import Cell, Plan, Span, Sum
 from lengthgen.model import Transformer, create
+from lengthgen.optim import adamw
 from lengthgen.progress import Progress
 from lengthgen.ranks import Ranks
 from lengthgen.train import train
@@ -237,7 +238,12 @@ def test_any_number_of_processes_gives_the_same_rows(
     run: tuple[Config, Path], processes: int, cache: Path
 ) -> None:
     config, run_dir = run
-    more = ["eval.variants=[wrap]", "eval.protocols=[tail,nonoverlap]"]
+    more = [
+        "eval.variants=[wrap]",
+        "eval.protocols=[tail,nonoverlap]",
+        "eval.endpoints=200",  # more windows than fit into one forward pass
+        "eval.endpoints_per_document=100",
+    ]
     log = run_dir / "eval.jsonl"
     log.unlink()
     overrides = [f"runtime.root={config.runtime.root}", f"runtime.cache={cache}", *more]
@@ -282,3 +288,61 @@ def test_scoring_needs_no_gradient(planned: Plan, corpus: TokenizedCorpus) -> No
     scored(model, spans_of("tail", 16, planned), corpus)
     assert seen
     assert not any(seen)
+
+
+def test_a_variant_that_was_redefined_is_computed_again(tmp_path: Path, cache: Path) -> None:
+    found: list[float] = []
+    for base in (500, 20):
+        config = small_config(
+            f"runtime.root={tmp_path}",
+            f"runtime.cache={cache}",
+            f"+scheme.variants.slow={{rope: {{base: {base}}}}}",
+            "eval.variants=[slow]",
+        )
+        run_dir = train(config, ranks=ALONE, show=QUIET)
+        points = statistics.curve(rows_of(run_dir))
+        found += [p.loss for p in points if p.variant and p.length == 64 and p.loss]
+    assert len(list(tmp_path.glob("rope-*"))) == 1
+    assert len(found) == 2
+    assert found[0] != found[1]
+
+
+def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    with (
+        runs.claimed(run_dir, "eval"),
+        pytest.raises(UserError, match=r"another process is at work on this run \(eval\)"),
+    ):
+        evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+
+
+def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
+    run: tuple[Config, Path], corpus: TokenizedCorpus
+) -> None:
+    config, run_dir = run
+    model = create(config, vocab_size=corpus.vocab_size)
+    with torch.no_grad():
+        model.embedding.weight[:, 0] = torch.nan
+    runs.save_checkpoint(
+        run_dir, step=9, unlogged=(0.0, 0), model=model, optimizer=adamw(model, config.train)
+    )
+    rows = evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    assert {row["nats"] for row in rows if row["length"] == 16} == {None}
+    [point] = [p for p in statistics.curve(rows) if p.length == 16]
+    assert point.ppl == math.inf
+    assert "inf" in report.table([run_dir])
+
+
+def test_nonoverlap_refuses_a_length_at_which_it_would_score_other_tokens(
+    corpus: TokenizedCorpus,
+) -> None:
+    config = small_config("eval.lengths=[16,24]", "eval.protocols=[nonoverlap]")
+    with pytest.raises(UserError, match=r"24 does not divide the 64 tokens"):
+        evaluate.plan(config, corpus)
+    evaluate.plan(small_config("eval.lengths=[16,24]"), corpus)
+
+
+def test_a_packed_corpus_has_all_its_endpoints_in_one_document(cache: Path) -> None:
+    config = small_config("corpus.packed=true", "eval.endpoints=20")
+    corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
+    assert len(evaluate.plan(config, corpus).endpoints) == 20

@@ -8,8 +8,11 @@ from lengthgen.optim import adamw, lr_at
 
 
 @pytest.mark.parametrize("scheme", ["rope", "learned_absolute"])
-def test_only_matrices_of_the_network_decay_and_no_parameter_is_left_out(scheme: str) -> None:
-    config = small_config(f"scheme={scheme}")
+@pytest.mark.parametrize("decay", [0.1, 0])
+def test_only_matrices_of_the_network_decay_and_no_parameter_is_left_out(
+    scheme: str, decay: float
+) -> None:
+    config = small_config(f"scheme={scheme}", f"train.weight_decay={decay}")
     model = create(config, vocab_size=VOCAB)
     decay_of = {
         id(p): group["weight_decay"]

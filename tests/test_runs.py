@@ -11,7 +11,7 @@ import pytest
 import torch
 from small import VOCAB, small_config, some_tokens
 
-from lengthgen import runs
+from lengthgen import corpora, runs
 from lengthgen.config import Config
 from lengthgen.errors import UserError
 from lengthgen.model import Transformer, create
@@ -38,7 +38,13 @@ def trained() -> Trained:
 
 def save(run_dir: Path, trained: Trained, *steps: int) -> list[Path]:
     for step in steps:
-        runs.save_checkpoint(run_dir, step=step, model=trained.model, optimizer=trained.optimizer)
+        runs.save_checkpoint(
+            run_dir,
+            step=step,
+            unlogged=(1.5, step),
+            model=trained.model,
+            optimizer=trained.optimizer,
+        )
     return sorted((run_dir / "checkpoints").iterdir())
 
 
@@ -54,6 +60,7 @@ def test_a_checkpoint_restores_weights_and_moments_bit_for_bit(
     found, said = newest(tmp_path)
     assert found is not None
     assert found.step == 5
+    assert found.unlogged == (1.5, 5)
     assert said == []
     for name, weight in trained.model.state_dict().items():
         assert torch.equal(found.weights[name], weight)
@@ -101,6 +108,7 @@ def test_half_a_checkpoint_under_its_temporary_name_is_not_one(
     found, _ = newest(tmp_path)
     assert found is not None
     assert found.step == 1
+    assert [path.name for path in save(tmp_path, trained, 2)] == [first.name, "step-00000002"]
     assert newest(tmp_path / "nothing") == (None, [])
 
 
@@ -124,12 +132,12 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, trained: Traine
 
 def test_two_processes_cannot_hold_one_run(tmp_path: Path) -> None:
     with (
-        runs.claimed(tmp_path / "run"),
+        runs.claimed(tmp_path / "run", "train"),
         pytest.raises(UserError, match="another process"),
-        runs.claimed(tmp_path / "run"),
+        runs.claimed(tmp_path / "run", "train"),
     ):
         pass
-    with runs.claimed(tmp_path / "run"):
+    with runs.claimed(tmp_path / "run", "train"):
         pass
 
 
@@ -137,7 +145,7 @@ def test_a_root_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(UserError, match=r"runtime\.root: cannot write"),
-        runs.claimed(tmp_path / "file" / "run"),
+        runs.claimed(tmp_path / "file" / "run", "train"),
     ):
         pass
 
@@ -177,3 +185,34 @@ def test_a_damaged_configuration_is_one_line(tmp_path: Path, content: str) -> No
         runs.load_config(tmp_path)
     with pytest.raises(UserError, match=r"no config\.yaml"):
         runs.load_config(tmp_path / "none")
+
+
+def test_damaged_later_checkpoints_give_way_to_a_fresh_one(
+    tmp_path: Path, trained: Trained
+) -> None:
+    for path in save(tmp_path, trained, 12, 14):
+        truncate(path / "trainer.pt")
+    assert [path.name for path in save(tmp_path, trained, 5)] == ["step-00000005"]
+
+
+def test_one_unreadable_run_does_not_hide_the_others(tmp_path: Path) -> None:
+    config = small_config(f"runtime.root={tmp_path}")
+    for name in (config.run_id, "broken"):
+        (tmp_path / name).mkdir()
+    runs.write_config(config, config.run_dir)
+    (tmp_path / "broken" / "config.yaml").write_text("a: [")
+    states = {run.run_id: run.state for run in runs.list_runs(tmp_path)}
+    assert states == {config.run_id: "stopped", "broken": "unreadable"}
+
+
+def test_provenance_does_not_need_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_config(f"runtime.cache={tmp_path}")
+    corpus = corpora.load(config.corpus, cache_dir=tmp_path, say=print)
+    monkeypatch.setenv("PATH", "")
+    runs.write_provenance(tmp_path, corpus)
+    written = json.loads((tmp_path / "env.json").read_text())
+    assert written["commit"] is None
+    assert written["fingerprint"] == corpus.fingerprint
+    (tmp_path / "env.json").write_text("[]")
+    with pytest.raises(UserError, match=r"env\.json is damaged"):
+        runs.check_corpus(tmp_path, corpus)

@@ -321,6 +321,20 @@ def test_a_plugin_without_a_part_or_that_fails_is_one_line(
         small_config(f"plugins=[{path}]")
 
 
+def test_one_plugin_at_two_paths_is_loaded_once(plugin: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.py"
+    copy.write_bytes(plugin.read_bytes())
+    small_config(f"plugins=[{plugin},{copy}]")
+    assert "first" in schemes.registry()
+
+
+def test_a_part_named_like_a_method_of_its_container_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "named.py"
+    path.write_text("from lengthgen.schemes import Part\n\nclass Values(Part):\n    pass\n")
+    with pytest.raises(UserError, match=r"scheme\.parts\.values: a part cannot have this name"):
+        small_config(f"plugins=[{path}]", "+scheme.parts.values={}")
+
+
 def test_every_part_is_found_by_the_snake_case_of_its_class() -> None:
     known = schemes.registry()
     assert known["learned_absolute"] is LearnedAbsolute

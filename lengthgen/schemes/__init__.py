@@ -1,5 +1,6 @@
 """The registry of parts: every Part in a file of this directory, by its name in snake case."""
 
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -49,7 +50,7 @@ def load_plugins(paths: Sequence[Path]) -> None:
     for path in paths:
         if not path.is_file():
             raise UserError(f"plugins: {path} is not a file; give the path of a python file")
-        name = _PLUGIN + re.sub(r"\W", "_", str(path.resolve()))
+        name = _PLUGIN + hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         if name in sys.modules:
             continue
         spec = importlib.util.spec_from_file_location(name, path)
@@ -89,6 +90,8 @@ def build(
     """
     built: dict[str, Part] = {}
     for name, arguments in parts.items():
+        if hasattr(torch.nn.ModuleDict, name):
+            raise UserError(f"{where}.{name}: a part cannot have this name; rename its class")
         try:
             built[name] = part_class(name, where=where)(shape, **arguments)
         except ValueError as error:

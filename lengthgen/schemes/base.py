@@ -120,7 +120,11 @@ class Part(nn.Module):
         return None
 
     def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
-        """Returns the coordinates of the tokens, [T] or [B, T] int64."""
+        """Returns the coordinates of the tokens, [T] or [B, T] int64.
+
+        A part that samples draws [T] from c.generator, one draw for the batch: what it draws must
+        not depend on how a batch is divided.
+        """
         return c.pos
 
     def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
@@ -136,7 +140,10 @@ class Part(nn.Module):
         return None
 
     def visible(self, c: Ctx) -> Tensor | None:
-        """Returns which keys of the block a query may see, bool [Q, S]; ANDed with causality."""
+        """Returns which keys of the block a query may see, bool [Q, S]; ANDed with causality.
+
+        A query must see one key at least: its own, if no other.
+        """
         return None
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
