@@ -146,6 +146,11 @@ def _fill(
 ) -> None:
     """Appends the rows of the cells that are missing, as rank 0 sees them."""
     todo = ranks.of_main(missing(config, about, read_rows(run_dir / "eval.jsonl")))
+    if todo and len(planned.endpoints) < config.eval.endpoints:
+        show.say(
+            f"{len(planned.endpoints)} of the {config.eval.endpoints} endpoints asked fit into the "
+            f"validation documents of at least {planned.reach:,} tokens"
+        )
     if todo:
         model = Transformer(config, vocab_size=planned.corpus.vocab_size)
         model.load_state_dict(checkpoint.weights)
@@ -165,7 +170,7 @@ def missing(config: Config, about: dict[str, Any], rows: Sequence[dict[str, Any]
     present: dict[tuple[object, ...], tuple[set[str], int]] = {}
     for row in rows:
         if all(row.get(key) == about[key] for key in about):
-            cell = (row["protocol"], row["targets"], row["parts"], row["length"])
+            cell = (row["protocol"], row["targets"], row.get("parts"), row["length"])
             documents, _ = present.setdefault(cell, (set(), row["n_documents"]))
             if row["document"] is not None:
                 documents.add(row["document"])
@@ -269,7 +274,9 @@ def _rows(
     names = planned.corpus.validation.names
     diverged = [names[one.document] for one in sums if not math.isfinite(one.nats)]
     if diverged:
-        show.say(f"{_name(cell)}: the loss is not finite in {len(diverged)} of {len(sums)} documents")
+        show.say(
+            f"{_name(cell)}: the loss is not finite in {len(diverged)} of {len(sums)} documents"
+        )
     return [
         {
             **said,

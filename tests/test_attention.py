@@ -1,5 +1,6 @@
 """The kernels of attention.py on inputs of their own."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,18 @@ from small import close, context, small_model, some_qkv
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from lengthgen.attention import attend, blocked, distance_table, explicit, flex, near_keys, reach
+from lengthgen.attention import (
+    EXPLICIT_BLOCK,
+    attend,
+    blocked,
+    distance_table,
+    explicit,
+    flex,
+    near_keys,
+    reach,
+)
 from lengthgen.schemes import Ctx, Layer, Part, Scheme, Shape
+from lengthgen.schemes.alibi import Alibi
 
 SHAPE = Shape(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
 NO_PARTS = Scheme({}, layers=None, n_layers=1).layers[0]
@@ -48,6 +59,30 @@ class Doubled(Part):
 
     def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
         return -super().values(w_BHQS, v_BHSK, c)
+
+
+class Lowered(Part):
+    """The same number for all keys, which a softmax does not see."""
+
+    distance_only = True
+
+    def __init__(self, value: float) -> None:
+        super().__init__(SHAPE)
+        self.value = value
+
+    def bias(self, c: Ctx) -> Tensor:
+        return torch.full_like(c.distance(), self.value).expand(c.shape.n_heads, -1, -1)
+
+
+# Parts under which attend() picks each of its kernels for the CPU.
+KINDS = {
+    "no parts": (),
+    "over distances": (Alibi(SHAPE),),
+    "masked": (Alibi(SHAPE), Window(40)),
+    "owners": (Alibi(SHAPE), Doubled(SHAPE)),
+}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+GRAD = pytest.mark.parametrize("grad", [True, False])
 
 
 def layer_of(*parts: Part) -> Layer:
@@ -113,10 +148,13 @@ def test_biases_of_several_parts_are_added_and_masks_are_combined() -> None:
             torch.testing.assert_close(got, dense(q, k, v, added))
 
 
-def test_owners_of_scores_weights_and_values_replace_them_and_see_the_folded_bias() -> None:
-    bias, owner = LearnedBias(20), Doubled(SHAPE)
-    q, k, v = some_qkv(20, dtype=torch.float64)
-    c = context(small_model("nope"), 20, dtype=torch.float64)
+@pytest.mark.parametrize("length", [20, EXPLICIT_BLOCK + 20])
+def test_owners_of_scores_weights_and_values_replace_them_and_see_the_folded_bias(
+    length: int,
+) -> None:
+    bias, owner = LearnedBias(length), Doubled(SHAPE)
+    q, k, v = some_qkv(length, dtype=torch.float64)
+    c = context(small_model("nope"), length, dtype=torch.float64)
     want = -dense(q * 2, k, v, 2 * bias.table) / 2
     torch.testing.assert_close(attend(layer_of(bias, owner), q, k, v, c), want)
 
@@ -145,6 +183,141 @@ def test_one_far_key_that_can_matter_keeps_all_keys_before_it() -> None:
     assert max(reach(table, q, k, scale=1.0)) < 100
     table[2, 500] = 0.0
     assert reach(table, q, k, scale=1.0)[2] == 501
+
+
+def test_reach_is_the_distance_at_which_the_bound_falls_104_below_the_own_key() -> None:
+    # Largest |q||k| is 2 * 5, own keys give q.k = 2 * 3, so an unknown key may lead by 4:
+    # with a bias of -distance, distances up to 104 + 4 count, and 0 is the first of them.
+    k = torch.tensor([5.0, *[0.0] * 297, 3.0, 3.0]).view(1, 1, 300, 1)
+    q = torch.full((1, 1, 2, 1), 2.0)
+    table = -torch.arange(300.0)[None]
+    assert reach(table, q, k, scale=1.0) == [109]
+    assert reach(table, q, k, scale=0.5) == [107]
+    assert reach(table, q[:, :, :1].expand(-1, -1, 300, -1), k, scale=1.0) == [115]  # own keys: 0
+
+
+def test_a_key_at_the_end_of_the_reach_has_its_weight_in_the_output() -> None:
+    # The last query has q.k = 100 with the first key and 0 with all others, its own included.
+    length = 1200
+    q, k, v = torch.zeros(1, 1, 1, 8), *torch.zeros(2, 1, 1, length, 8)
+    q[..., 0], k[:, :, 0, 0], v[:, :, 0] = 10.0, 10.0, 1e35
+    table = torch.full((1, length), -400.0)
+    table[0, 0], table[0, -1] = 0.0, -180.0
+    reach_H = reach(table, q, k, scale=1.0)
+    got = near_keys(table, q, k, v, reach_H=reach_H, scale=1.0, block=512)
+    torch.testing.assert_close(got, torch.full_like(got, math.exp(-80) * 1e35), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("where", ["q", "k"])
+def test_no_key_is_left_out_where_a_query_or_key_is_not_a_number(where: str) -> None:
+    q, k, _ = some_qkv(600, dtype=torch.float32)
+    table = -10.0 * torch.arange(600.0).expand(4, 600)
+    {"q": q, "k": k}[where][1, 2, 300, 0] = math.nan
+    reach_H = reach(table, q, k, scale=1.0)
+    assert reach_H[2] == 600
+    assert max(reach_H[0], reach_H[1], reach_H[3]) < 100
+
+
+@GRAD
+def test_one_key_that_is_not_a_number_makes_all_queries_from_it_on_so(grad: bool) -> None:
+    # Within a block, earlier queries see it under the mask: nan - inf is nan. It opens one here.
+    length, at = 2048, 1024
+    q, k, v = some_qkv(length, dtype=torch.float32)
+    k[1, :, at, 0] = math.nan
+    c = context(small_model("nope"), length, dtype=torch.float32)
+    with torch.set_grad_enabled(grad):
+        bad = attend(layer_of(Alibi(SHAPE)), q, k, v, c).isnan()
+    assert bad[1, :, at:].all()
+    assert not bad[1, :, :at].any()
+    assert not bad[0].any()
+
+
+def test_a_bias_over_distances_and_a_mask_are_both_applied_past_512_keys() -> None:
+    length = 700
+    q, k, v = some_qkv(length, dtype=torch.float64)
+    c = context(small_model("nope"), length, dtype=torch.float64)
+    layer = layer_of(Alibi(SHAPE), Window(100))
+    with torch.no_grad():
+        got = attend(layer, q, k, v, c)
+    close(got, explicit(layer, q, k, v, c, block=length), atol=1e-12)
+
+
+@EVERY_KIND
+@GRAD
+def test_autocast_changes_nothing_inside_attention(kind: str, grad: bool) -> None:
+    layer = layer_of(*KINDS[kind])
+    q, k, v = some_qkv(600, dtype=torch.float32)
+    c = context(small_model("nope"), 600, dtype=torch.float32)
+    with torch.set_grad_enabled(grad):
+        want = attend(layer, q, k, v, c)
+        with torch.autocast("cpu", torch.bfloat16):
+            got = attend(layer, q, k, v, c)
+    assert torch.equal(got, want)
+
+
+@EVERY_KIND
+@GRAD
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_output_has_the_dtype_of_the_values(kind: str, grad: bool, dtype: torch.dtype) -> None:
+    q, k, v = some_qkv(140, dtype=dtype)
+    c = context(small_model("nope"), 140, dtype=dtype)
+    with torch.set_grad_enabled(grad):
+        assert attend(layer_of(*KINDS[kind]), q, k, v, c).dtype == dtype
+
+
+@GRAD
+@pytest.mark.parametrize("kind", ["over distances", "masked", "owners", "learned"])
+def test_a_number_added_to_the_bias_of_all_keys_changes_nothing_in_bf16(
+    kind: str, grad: bool
+) -> None:
+    parts = (LearnedBias(600).float(),) if kind == "learned" else KINDS[kind]
+    q, k, v = some_qkv(600, dtype=torch.bfloat16)
+    c = context(small_model("nope"), 600, dtype=torch.bfloat16)
+    with torch.set_grad_enabled(grad):
+        want = attend(layer_of(*parts), q, k, v, c).float()
+        got = attend(layer_of(*parts, Lowered(-30.0)), q, k, v, c).float()
+    # In bf16 a bias of -30 is a multiple of 1/8: weights would be off by 6 percent.
+    assert (got - want).norm() < 1e-3 * want.norm()
+
+
+@EVERY_KIND
+@GRAD
+def test_bf16_attention_is_within_rounding_of_fp64(kind: str, grad: bool) -> None:
+    layer = layer_of(*KINDS[kind])
+    q, k, v = some_qkv(600, dtype=torch.bfloat16)
+    c = context(small_model("nope"), 600, dtype=torch.bfloat16)
+    exact = replace(c, dtype=torch.float64)
+    want = explicit(layer, q.double(), k.double(), v.double(), exact, block=600)
+    with torch.set_grad_enabled(grad):
+        got = attend(layer, q, k, v, c).double()
+    # Logits, weights and outputs are rounded once each, at random, to at most 2^-8 relative.
+    assert (got - want).norm() < 1.5 * 2**-8 * want.norm()
+
+
+@pytest.mark.parametrize("parts", [(), (Alibi(SHAPE),), (Doubled(SHAPE),)])
+def test_explicit_attention_in_bf16_is_the_fp64_one_rounded_once(parts: tuple[Part, ...]) -> None:
+    layer = layer_of(*parts)
+    q, k, v = some_qkv(300, dtype=torch.bfloat16)
+    c = context(small_model("nope"), 300, dtype=torch.bfloat16)
+    exact = replace(c, dtype=torch.float64)
+    want = explicit(layer, q.double(), k.double(), v.double(), exact, block=128)
+    got = explicit(layer, q, k, v, c, block=128).double()
+    torch.testing.assert_close(got, want, rtol=2**-8, atol=2e-6)  # atol: sums are in fp32
+
+
+def test_the_gradient_of_a_bias_sums_over_the_batch_in_fp32() -> None:
+    bias = LearnedBias(40).float()
+    q, k, v = some_qkv(40, dtype=torch.bfloat16, batch=64)
+    weight = torch.randn(v.shape, generator=torch.Generator().manual_seed(1)).bfloat16()
+    c = context(small_model("nope"), 40, dtype=torch.bfloat16)
+
+    def gradient(of: slice) -> Tensor:
+        out = blocked(layer_of(bias), q[of], k[of], v[of], c, block=16)
+        return torch.autograd.grad((out * weight[of]).sum(), bias.table)[0]
+
+    want = torch.stack([gradient(slice(b, b + 1)) for b in range(64)]).sum(0)
+    # A sum that is rounded to bf16 is off by 2^-9 relative.
+    assert (gradient(slice(0, 64)) - want).norm() < 2**-13 * want.norm()
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

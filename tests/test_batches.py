@@ -1,5 +1,6 @@
 """Training windows are a pure function of seed and step; evaluation windows score what they say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,15 @@ def test_epochs_cut_a_document_anew() -> None:
     assert len(seconds) > 3
 
 
+def test_each_epoch_has_an_order_of_its_own() -> None:
+    corpus = corpus_of([16] * 40)  # one window each: epochs differ in their order alone
+    firsts = [
+        one.targets_BT[:, 0].tolist() for one in batches_of(corpus, length=16, batch=40, steps=3)
+    ]
+    assert len({tuple(order) for order in firsts}) == 3
+    assert len({tuple(sorted(order)) for order in firsts}) == 1
+
+
 def test_the_batch_of_a_step_does_not_depend_on_the_steps_before_it() -> None:
     corpus = corpus_of([50, 60, 70])
     later = batches_of(corpus, length=16, batch=3, steps=9)[8]
@@ -140,6 +150,26 @@ def test_endpoints_lie_deep_enough_and_apart_in_documents_that_are_long_enough()
     assert all((np.diff(ends) >= 8).all() for ends in by_document.values())
 
 
+@pytest.mark.parametrize(
+    ("tokens", "ends"), [(88, [64, 72, 80, 88]), (80, [64, 72, 80]), (64, [64])]
+)
+def test_a_document_with_room_for_exactly_n_endpoints_gives_n(tokens: int, ends: list[int]) -> None:
+    assert sorted(e.end for e in drawn(corpus_of([tokens]))) == ends
+
+
+def test_documents_are_taken_in_an_order_drawn_from_the_seed() -> None:
+    corpus = corpus_of([500] * 20)
+    one, two = ([e.document for e in drawn(corpus, count=20, seed=seed)] for seed in (0, 1))
+    assert sorted(one) == sorted(two) == list(range(20))
+    assert list(range(20)) not in (one, two)
+    assert one != two
+
+
+def test_where_a_documents_endpoints_lie_is_drawn_from_the_seed() -> None:
+    one, two = (drawn(corpus_of([500]), seed=seed) for seed in (0, 1))
+    assert {e.end for e in one}.isdisjoint(e.end for e in two)
+
+
 def test_every_document_gives_one_endpoint_before_any_gives_two() -> None:
     found = drawn(corpus_of([500] * 6), count=8)
     assert len({e.document for e in found[:6]}) == 6
@@ -162,6 +192,8 @@ def test_a_manifest_names_the_set_of_endpoints_and_the_corpus() -> None:
     one, two = drawn(corpus), drawn(corpus, seed=1)
     assert manifest(corpus, one) == manifest(corpus, one[::-1])
     assert manifest(corpus, one) != manifest(corpus, two)
+    assert manifest(corpus, one) != manifest(replace(corpus, fingerprint="1" * 64), one)
+    assert manifest(corpus, one) != manifest(replace(corpus, bos_id=None), one)
 
 
 @pytest.mark.parametrize("bos", [True, False])

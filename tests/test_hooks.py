@@ -1,0 +1,561 @@
+"""What the hooks of a part are told, and what becomes of what they return, in every kernel."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+import torch
+from small import VOCAB, close, context, rotated, small_config, small_model, some_qkv, some_tokens
+from torch import Tensor
+
+from lengthgen.attention import EXPLICIT_BLOCK, attend, blocked, explicit, sdpa_by_blocks
+from lengthgen.model import Block, Transformer, create
+from lengthgen.schemes import Ctx, Layer, Part, Rotated, Scheme, Shape
+from lengthgen.schemes.rope import Rope
+
+SHAPE = small_config().shape
+LENGTH = EXPLICIT_BLOCK + 22  # two blocks of attend(), the second not full
+OF_BLOCKS = ("bias", "visible", "scores", "weights", "values")
+
+
+class Scattered(Part):
+    """Coordinates that rise by 1 to 5, other ones in each sequence: [B, T]."""
+
+    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+        return (1 + tokens_BT % 5).cumsum(-1)
+
+
+class LogDistance(Part):
+    """-a_h log(1 + distance)."""
+
+    distance_only = True
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.a = torch.nn.Parameter(torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64))
+
+    def bias(self, c: Ctx) -> Tensor:
+        return -self.a[:, None, None].to(c.dtype) * torch.log1p(c.distance())
+
+
+class Forgetting(Part):
+    """The sum of log gates from the key to the query, gates of the layer's input: [B, H, Q, S]."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        draws = torch.Generator().manual_seed(2)
+        drawn = torch.randn(4, shape.d_model, generator=draws, dtype=torch.float64)
+        self.gate = torch.nn.Parameter(0.3 * drawn)
+
+    def bias(self, c: Ctx) -> Tensor:
+        gates = torch.nn.functional.logsigmoid(c.x_BTD @ self.gate.T + 2).transpose(1, 2).cumsum(-1)
+        return gates[:, :, c.rows, None] - gates[:, :, None, c.cols]
+
+
+class Near(Part):
+    """The last 60 keys only."""
+
+    def visible(self, c: Ctx) -> Tensor:
+        i = torch.arange(c.rows.start, c.rows.stop)
+        return i[:, None] - torch.arange(c.cols.start, c.cols.stop) < 60
+
+
+class OwnScores(Part):
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+        return super().scores(q_BHQK, k_BHSK, c)
+
+
+class OwnWeights(Part):
+    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+        return super().weights(s_BHQS, c)
+
+
+class OwnValues(Part):
+    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+        return super().values(w_BHQS, v_BHSK, c)
+
+
+class Above(Part):
+    """-distance / 10 below the diagonal, `value` above it."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(SHAPE)
+        self.value = value
+
+    def bias(self, c: Ctx) -> Tensor:
+        far = (c.q_pos[:, None] - c.k_pos).to(c.dtype)
+        return (-far / 10).masked_fill(far < 0, self.value).expand(c.shape.n_heads, -1, -1)
+
+
+class AboveOverDistances(Above):
+    distance_only = True
+
+
+class Gain(Part):
+    """Queries times a parameter that stays fp32, whatever they are."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.gain = torch.nn.Parameter(torch.linspace(0.5, 1.5, shape.d_head))
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+        return Rotated(q_BHQK * self.gain, k_BHSK)
+
+
+class Call(NamedTuple):
+    """One call of a hook."""
+
+    hook: str
+    c: Ctx
+    autocast: bool
+
+
+class Recording(Scattered):
+    """Changes nothing but the coordinates; writes down the context of every call of every hook."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.calls: list[Call] = []
+
+    def wrote(self, hook: str, c: Ctx) -> None:
+        self.calls.append(Call(hook, c, torch.is_autocast_enabled(c.x_BTD.device.type)))
+
+    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+        self.wrote("positions", c)
+        return super().positions(tokens_BT, c)
+
+    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+        self.wrote("embed", c)
+        return super().embed(x_BTD, c)
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+        self.wrote("qk", c)
+        return super().qk(q_BHQK, k_BHSK, c)
+
+    def bias(self, c: Ctx) -> Tensor | None:
+        self.wrote("bias", c)
+        return super().bias(c)
+
+    def visible(self, c: Ctx) -> Tensor | None:
+        self.wrote("visible", c)
+        return super().visible(c)
+
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+        self.wrote("scores", c)
+        return super().scores(q_BHQK, k_BHSK, c)
+
+    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+        self.wrote("weights", c)
+        return super().weights(s_BHQS, c)
+
+    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+        self.wrote("values", c)
+        return super().values(w_BHQS, v_BHSK, c)
+
+
+EVERY_HOOK = {"positions", "embed", "qk", *OF_BLOCKS}
+
+
+def model_under(*parts: Part, dtype: torch.dtype = torch.float64) -> Transformer:
+    """Returns a small model with these parts in both its layers."""
+    model = small_model("nope", dtype=dtype)
+    named = {f"part{i}": part for i, part in enumerate(parts)}
+    model.scheme = Scheme(named, layers=None, n_layers=2)
+    return model
+
+
+def layer_of(*parts: Part) -> Layer:
+    return model_under(*parts).scheme.layers[0]
+
+
+def last_queries(c: Ctx, n: int) -> Ctx:
+    return replace(c, q_pos=c.q_pos[..., -n:], rows=slice(c.length - n, c.length))
+
+
+def every_kernel(layer: Layer, q: Tensor, k: Tensor, v: Tensor, c: Ctx) -> dict[str, Tensor]:
+    """Returns the outputs of attend() with and without gradients, and of the kernels below it."""
+    out = {"training": attend(layer, q, k, v, c)}
+    with torch.no_grad():
+        out["evaluation"] = attend(layer, q, k, v, c)
+    q, k = rotated(layer, q, k, c)
+    kernels = (explicit,) if layer.explicit else (explicit, blocked, sdpa_by_blocks)
+    for kernel in kernels:
+        for block in (1, 7, 64):
+            out[f"{kernel.__name__} {block}"] = kernel(layer, q, k, v, c, block=block)
+    return out
+
+
+def textbook(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> Tensor:
+    """Returns softmax(q k^T / sqrt(d) + added) v under the causal mask."""
+    later = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+    logits = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + added
+    return logits.masked_fill(later, -torch.inf).softmax(-1) @ v
+
+
+def turned(x_BHTK: Tensor, pos_BT: Tensor) -> Tensor:
+    """Returns x turned as complex numbers by pos * 100^(-m/4), m = 0 ... 3."""
+    theta = pos_BT[:, None, :, None] * 100.0 ** -(torch.arange(4, dtype=torch.float64) / 4)
+    pairs = torch.view_as_complex(x_BHTK.unflatten(-1, (4, 2)))
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(theta), theta)).flatten(-2)
+
+
+def far_apart(c: Ctx) -> Tensor:
+    """Returns the distances between the coordinates of each sequence, [B, 1, T, T]."""
+    pos = (1 + c.tokens_BT % 5).cumsum(-1).double()
+    return (pos[:, None, :, None] - pos[:, None, None, :]).clamp(min=0)
+
+
+class Everything(NamedTuple):
+    """A model with coordinates [B, T], rotations and biases of both kinds, and its textbook."""
+
+    model: Transformer
+    c: Ctx
+    leaves: list[Tensor]  # q, k, v
+    parameters: list[Tensor]
+    want: Tensor
+
+
+def everything() -> Everything:
+    distance, forgetting = LogDistance(SHAPE), Forgetting(SHAPE)
+    rope = Rope(SHAPE, base=100, rotary_percentage=1, layout="interleaved")
+    model = model_under(Scattered(SHAPE), rope, forgetting, distance)
+    c = context(model, LENGTH, dtype=torch.float64)
+    q, k, v = leaves = [x.requires_grad_() for x in some_qkv(LENGTH, dtype=torch.float64)]
+    pos = (1 + c.tokens_BT % 5).cumsum(-1)
+    gates = torch.sigmoid(c.x_BTD @ forgetting.gate.T + 2).log().transpose(1, 2).cumsum(-1)
+    added = gates[..., :, None] - gates[..., None, :]
+    added = added - distance.a[:, None, None] * torch.log1p(far_apart(c))
+    want = textbook(turned(q, pos), turned(k, pos), v, added)
+    return Everything(model, c, list(leaves), list(model.scheme.parameters()), want)
+
+
+def test_coordinates_and_biases_of_each_sequence_are_those_of_the_textbook_in_every_kernel() -> (
+    None
+):
+    one = everything()
+    q, k, v = one.leaves
+    for name, got in every_kernel(one.model.scheme.layers[0], q, k, v, one.c).items():
+        assert (got - one.want).abs().max() < 1e-12, name
+
+
+@pytest.mark.parametrize("n", [1, 5, LENGTH - 1])
+def test_with_coordinates_of_each_sequence_the_last_queries_alone_give_the_last_rows(
+    n: int,
+) -> None:
+    one = everything()
+    q, k, v = one.leaves
+    at = last_queries(one.c, n)
+    for name, got in every_kernel(one.model.scheme.layers[0], q[:, :, -n:], k, v, at).items():
+        assert (got - one.want[:, :, -n:]).abs().max() < 1e-12, name
+
+
+@pytest.mark.parametrize("n", [5, LENGTH])
+def test_gradients_reach_a_bias_of_the_layers_input_as_in_the_textbook(n: int) -> None:
+    one = everything()
+    q, k, v = one.leaves
+    inputs = [*one.leaves, *one.parameters]
+    weight = torch.randn(one.want[:, :, -n:].shape, dtype=torch.float64)
+    want = torch.autograd.grad((one.want[:, :, -n:] * weight).sum(), inputs, retain_graph=True)
+    layer, at = one.model.scheme.layers[0], last_queries(one.c, n)
+    for name, out in every_kernel(layer, q[:, :, -n:], k, v, at).items():
+        if name == "evaluation":
+            continue
+        got = torch.autograd.grad((out * weight).sum(), inputs, retain_graph=True)
+        off = max(float((x - y).abs().max()) for x, y in zip(got, want, strict=True))
+        assert off < 1e-11, name
+
+
+def test_a_bias_over_distances_follows_the_coordinates_not_the_numbers_of_the_tokens() -> None:
+    part = LogDistance(SHAPE)
+    model = model_under(Scattered(SHAPE), part)
+    c = context(model, LENGTH, dtype=torch.float64)
+    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
+    want = textbook(q, k, v, -part.a[:, None, None] * torch.log1p(far_apart(c)))
+    for name, got in every_kernel(model.scheme.layers[0], q, k, v, c).items():
+        assert (got - want).abs().max() < 1e-12, name
+
+
+def test_a_bias_over_distances_may_be_one_for_all_heads() -> None:
+    class Shared(Part):
+        distance_only = True
+
+        def bias(self, c: Ctx) -> Tensor:
+            return -0.1 * c.distance()[None]
+
+    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    far = (c.pos[:, None] - c.pos).clamp(min=0).double()
+    for name, got in every_kernel(layer_of(Shared(SHAPE)), q, k, v, c).items():
+        assert (got - textbook(q, k, v, -0.1 * far)).abs().max() < 1e-12, name
+
+
+@pytest.mark.parametrize(
+    ("kind", "owners"),
+    [(Above, []), (AboveOverDistances, []), (Above, [OwnScores]), (Above, [OwnWeights])],
+)
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_bias_above_the_diagonal_never_reaches_the_output(
+    value: float, kind: type[Above], owners: list[type[Part]]
+) -> None:
+    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    others = [owner(SHAPE) for owner in owners]
+    for at in (c, last_queries(c, 140)):
+        q_at = q[:, :, at.rows]
+        want = every_kernel(layer_of(kind(0.0), *others), q_at, k, v, at)
+        got = every_kernel(layer_of(kind(value), *others), q_at, k, v, at)
+        for name in want:
+            assert torch.equal(got[name], want[name]), name
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_bias_above_the_diagonal_never_reaches_a_gradient(value: float) -> None:
+    q, k, v = leaves = [x.requires_grad_() for x in some_qkv(LENGTH, dtype=torch.float64)]
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    weight = torch.randn_like(v)
+
+    def gradients(part: Part) -> dict[str, tuple[Tensor, ...]]:
+        kernels = every_kernel(layer_of(part), q, k, v, c)
+        kernels.pop("evaluation")
+        return {
+            name: torch.autograd.grad((out * weight).sum(), leaves, retain_graph=True)
+            for name, out in kernels.items()
+        }
+
+    want, got = gradients(Above(0.0)), gradients(Above(value))
+    for name in want:
+        for one, other in zip(got[name], want[name], strict=True):
+            assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize(
+    ("parts", "toeplitz"),
+    [
+        ([], False),
+        ([LogDistance(SHAPE)], True),
+        ([LogDistance(SHAPE), LogDistance(SHAPE)], True),
+        ([Gain(SHAPE), LogDistance(SHAPE)], True),
+        ([Forgetting(SHAPE)], False),
+        ([Forgetting(SHAPE), LogDistance(SHAPE)], False),
+        ([LogDistance(SHAPE), Forgetting(SHAPE)], False),
+        ([Near(SHAPE)], False),
+        ([Near(SHAPE), LogDistance(SHAPE)], False),
+        ([OwnScores(SHAPE), LogDistance(SHAPE)], False),
+        ([OwnWeights(SHAPE), LogDistance(SHAPE)], False),
+        ([OwnValues(SHAPE), LogDistance(SHAPE)], False),
+        ([Scattered(SHAPE), LogDistance(SHAPE)], False),
+    ],
+    ids=lambda parts: (
+        "+".join(type(part).__name__ for part in parts) or "no parts"
+        if isinstance(parts, list)
+        else None
+    ),
+)
+def test_a_table_over_distances_is_all_there_is_only_without_masks_owners_and_coordinates(
+    parts: Sequence[Part], toeplitz: bool
+) -> None:
+    assert layer_of(*parts).toeplitz == toeplitz
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("sampled", [True, False])
+def test_every_hook_is_told_of_the_call_that_it_acts_in(training: bool, sampled: bool) -> None:
+    part = Recording(SHAPE)
+    model = model_under(part).train(training)
+    tokens = some_tokens(LENGTH)
+    generator = torch.Generator() if sampled else None
+    model(tokens, generator=generator)
+    assert {call.hook for call in part.calls} == EVERY_HOOK
+    for hook, c, _ in part.calls:
+        assert c.shape == model.shape, hook
+        assert c.length == LENGTH, hook
+        assert c.training == training, hook
+        assert c.generator is generator, hook
+        assert c.dtype == torch.float64, hook
+        assert torch.equal(c.tokens_BT, tokens), hook
+
+
+def test_positions_are_asked_of_consecutive_numbers_and_the_token_embeddings() -> None:
+    part = Recording(SHAPE)
+    model, tokens = model_under(part), some_tokens(LENGTH)
+    model(tokens)
+    (c,) = (call.c for call in part.calls if call.hook == "positions")
+    for pos in (c.pos, c.q_pos, c.k_pos):
+        assert torch.equal(pos, torch.arange(LENGTH))
+    assert torch.equal(c.x_BTD, model.embedding(tokens))
+    assert (c.rows, c.cols) == (slice(0, LENGTH), slice(0, LENGTH))
+
+
+def test_embed_sees_the_coordinates_and_the_token_embeddings() -> None:
+    part = Recording(SHAPE)
+    model, tokens = model_under(part), some_tokens(LENGTH)
+    model(tokens)
+    (c,) = (call.c for call in part.calls if call.hook == "embed")
+    for pos in (c.pos, c.q_pos, c.k_pos):
+        assert torch.equal(pos, (1 + tokens % 5).cumsum(-1))
+    assert torch.equal(c.x_BTD, model.embedding(tokens))
+
+
+@pytest.mark.parametrize("n_last", [None, 3])
+def test_the_hooks_of_a_layer_see_its_number_and_its_normalised_input(n_last: int | None) -> None:
+    part = Recording(SHAPE)
+    model = model_under(part)
+    normed: list[Tensor] = []
+
+    def keep(_module: torch.nn.Module, _inputs: object, output: Tensor) -> None:
+        normed.append(output)
+
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        block.attention_norm.register_forward_hook(keep)
+    model(some_tokens(LENGTH), n_last=n_last)
+    of_layers = [call for call in part.calls if call.hook not in ("positions", "embed")]
+    seen = {(call.hook, call.c.layer) for call in of_layers}
+    assert seen == {(hook, i) for hook in ("qk", *OF_BLOCKS) for i in (0, 1)}
+    for hook, c, _ in of_layers:
+        assert torch.equal(c.x_BTD, normed[c.layer]), hook
+
+
+@pytest.mark.parametrize("n_last", [None, 3, 140])
+def test_qk_sees_the_coordinates_of_all_its_queries_and_keys(n_last: int | None) -> None:
+    part = Recording(SHAPE)
+    tokens = some_tokens(LENGTH)
+    pos = (1 + tokens % 5).cumsum(-1)
+    model_under(part)(tokens, n_last=n_last)
+    for i, c in enumerate(call.c for call in part.calls if call.hook == "qk"):
+        first = LENGTH - n_last if n_last and i == 1 else 0
+        assert (c.rows, c.cols) == (slice(first, LENGTH), slice(0, LENGTH))
+        assert torch.equal(c.pos, pos)
+        assert torch.equal(c.q_pos, pos[:, first:])
+        assert torch.equal(c.k_pos, pos)
+
+
+@pytest.mark.parametrize("n_last", [None, 3, 140])
+@pytest.mark.parametrize("hook", OF_BLOCKS)
+def test_a_hook_on_the_matrix_sees_the_rows_columns_and_coordinates_of_its_block(
+    hook: str, n_last: int | None
+) -> None:
+    part = Recording(SHAPE)
+    tokens = some_tokens(LENGTH)
+    pos = (1 + tokens % 5).cumsum(-1)
+    model_under(part)(tokens, n_last=n_last)
+    for i in (0, 1):
+        calls = [call.c for call in part.calls if call.hook == hook and call.c.layer == i]
+        first = LENGTH - n_last if n_last and i == 1 else 0
+        starts = range(first, LENGTH, EXPLICIT_BLOCK)
+        assert [c.rows.start for c in calls] == list(starts)
+        for c in calls:
+            stop = min(c.rows.start + EXPLICIT_BLOCK, LENGTH)
+            assert (c.rows.stop, c.cols) == (stop, slice(0, stop))
+            assert torch.equal(c.pos, pos)
+            assert torch.equal(c.q_pos, pos[:, c.rows])
+            assert torch.equal(c.k_pos, pos[:, :stop])
+
+
+def test_only_an_owner_of_scores_is_given_the_folded_bias_and_it_is_that_of_its_block() -> None:
+    recording, bias = Recording(SHAPE), Forgetting(SHAPE)
+    model_under(recording, bias)(some_tokens(LENGTH))
+    for hook, c, _ in recording.calls:
+        folded = c.folded()
+        if hook == "scores":
+            assert folded is not None
+            assert torch.equal(folded, bias.bias(c))
+        else:
+            assert folded is None
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_autocast_is_off_in_every_hook(grad: bool) -> None:
+    part = Recording(SHAPE)
+    model = model_under(part, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(grad):
+        model(some_tokens(LENGTH))
+    assert {call.hook for call in part.calls} == EVERY_HOOK
+    assert {call.hook for call in part.calls if call.autocast} == set()
+
+
+@pytest.mark.parametrize("other", [None, LogDistance, Forgetting, OwnWeights])
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_part_may_scale_bf16_queries_by_a_parameter_in_fp32(
+    grad: bool, other: type[Part] | None
+) -> None:
+    others = [] if other is None else [other(SHAPE)]
+    layer = model_under(Gain(SHAPE), *others, dtype=torch.float32).float().scheme.layers[0]
+    q, k, v = some_qkv(LENGTH, dtype=torch.bfloat16)
+    c = context(small_model("nope"), LENGTH, dtype=torch.float32)
+    want = explicit(layer, *rotated(layer, q.float(), k.float(), c), v.float(), c, block=64)
+    with torch.set_grad_enabled(grad):
+        got = attend(layer, q, k, v, c)
+    assert got.dtype == torch.bfloat16
+    # Scaled queries, logits, weights and outputs are rounded once each, to 2^-8 relative.
+    close(got.float(), want, atol=8 * 2**-8)
+
+
+def test_a_parameter_that_scales_queries_is_trained_under_bf16_autocast() -> None:
+    gain = Gain(SHAPE)
+    model = model_under(gain, dtype=torch.float32)
+    tokens = some_tokens(LENGTH)
+
+    def gradient(*, bf16: bool) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = model.nats(model(tokens), tokens).mean()
+        return torch.autograd.grad(loss, gain.gain)[0]
+
+    want, got = gradient(bf16=False), gradient(bf16=True)
+    assert got.dtype == torch.float32
+    assert torch.cosine_similarity(got, want, dim=0) > 0.99
+
+
+def learned_table(model: Transformer) -> Tensor:
+    (table,) = model.scheme.parameters()
+    return table.detach()
+
+
+def test_two_seeds_draw_two_tables_of_a_part() -> None:
+    one, two = (
+        learned_table(
+            create(small_config("scheme=learned_absolute", f"seed={s}"), vocab_size=VOCAB)
+        )
+        for s in (1, 2)
+    )
+    assert not torch.equal(one, two)
+
+
+def test_a_learned_table_is_no_copy_of_any_stretch_of_the_networks_weights() -> None:
+    model = create(small_config("scheme=learned_absolute"), vocab_size=VOCAB)
+    table = learned_table(model).flatten()
+    for key, parameter in model.named_parameters():
+        if key.startswith("scheme.") or "norm" in key:
+            continue
+        stretches = parameter.detach().flatten().unfold(0, len(table), 1)
+        cosines = stretches @ table / stretches.norm(dim=1) / table.norm()
+        # 512 independent numbers: standard deviation 0.044, largest of 2,600 about 0.16.
+        assert cosines.abs().max() < 0.3, key
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_logits_and_nats_are_fp32_or_wider_whatever_the_model_is(dtype: torch.dtype) -> None:
+    model = small_model("alibi", dtype=dtype)
+    x, tokens = context(model, 16, dtype=dtype).x_BTD, some_tokens(16)
+    for bf16 in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits, nats = model.logits(x), model.nats(x, tokens)
+        want = torch.promote_types(torch.float32, dtype)
+        assert (logits.dtype, nats.dtype) == (want, want)
+        exact = -logits.double().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+        close(nats.double(), exact, atol=2e-6)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_nats_under_bf16_autocast_are_those_of_fp32_to_the_rounding_of_matrix_products(
+    grad: bool,
+) -> None:
+    model, tokens = small_model("alibi", dtype=torch.float32), some_tokens(LENGTH)
+    with torch.set_grad_enabled(grad):
+        want = model.nats(model(tokens), tokens)
+        with torch.autocast("cpu", torch.bfloat16):
+            got = model.nats(model(tokens), tokens)
+    # Logits of size 3 are rounded to 2^-8 relative, one of several roundings of that size.
+    assert (got - want).abs().mean() < 4 * 2**-8
