@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -360,10 +360,3 @@ def _walk(model: type[BaseModel], prefix: str) -> list[tuple[type[BaseModel], st
 def to_plain(config: Config) -> dict[str, Any]:
     """Returns the configuration as plain YAML values; from_plain gives it back unchanged."""
     return config.model_dump(mode="json")
-
-
-def with_lengths(config: Config, lengths: Sequence[int]) -> Config:
-    """Returns the configuration with other evaluation lengths, validated again."""
-    plain = to_plain(config)
-    plain["eval"]["lengths"] = list(lengths)
-    return from_plain(plain)

@@ -26,6 +26,7 @@ from lengthgen.config import Config, from_plain, to_plain
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.model import Transformer
+from lengthgen.tracking import replace_file
 
 KEPT_CHECKPOINTS = 2  # the newest, and the one before it in case the newest is damaged
 _LIBRARIES = ("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors")
@@ -99,7 +100,7 @@ def write_config(config: Config, run_dir: Path) -> None:
     """Writes config.yaml, and reads it back to prove that it says the same."""
     text = yaml.safe_dump(to_plain(config), sort_keys=False)
     assert from_plain(yaml.safe_load(text)) == config, "config.yaml does not round-trip"
-    write_text(run_dir / "config.yaml", text)
+    replace_file(run_dir / "config.yaml", text.encode())
 
 
 def load_config(run_dir: Path) -> Config:
@@ -133,7 +134,7 @@ def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
         "libraries": {name: version(name) for name in _LIBRARIES},
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
-    write_text(path, json.dumps(said, indent=1))
+    replace_file(path, json.dumps(said, indent=1).encode())
 
 
 def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
@@ -228,7 +229,7 @@ def newest_checkpoint(run_dir: Path, *, say: Callable[[str], None]) -> Checkpoin
 
 def mark_done(run_dir: Path, *, step: int) -> None:
     """Writes DONE: training is complete."""
-    write_text(run_dir / "DONE", f"{step}\n")
+    replace_file(run_dir / "DONE", f"{step}\n".encode())
 
 
 def is_done(run_dir: Path) -> bool:
@@ -281,16 +282,6 @@ def newest(root: Path) -> Path:
     if not logs:
         raise UserError(f"{root} holds no run yet; lengthgen train scheme=rope makes one")
     return max(logs, key=lambda path: path.stat().st_mtime).parent
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file under a temporary name, syncs it and renames it into place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _checkpoints(run_dir: Path) -> list[Path]:
