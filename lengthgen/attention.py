@@ -13,7 +13,7 @@ B batch, T tokens, H heads, Q queries, S keys, K head width.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ SDPA_KEYS = 512  # keys that CPU SDPA takes at a time; a cut between them change
 def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
     """Returns the attention output [B, H, Q, K] in v's dtype."""
     q, k, v = q_BHQK, k_BHSK, v_BHSK
+    c = replace(c, acting=layer)
     with torch.autocast(q.device.type, enabled=False):
         for part in layer.qk:
             q, k = part.qk(q, k, c)
@@ -47,11 +48,11 @@ def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx)
         on_cpu = q.device.type == "cpu"
         if on_cpu and torch.is_grad_enabled():
             return blocked(layer, q, k, v, c, block=TRAIN_BLOCK)
-        if layer.plain and whole:
+        if layer.plain and whole and c.absent_B is None:
             return F.scaled_dot_product_attention(
                 q, k, v, is_causal=True, scale=c.shape.d_head**-0.5
             )
-        if layer.toeplitz:
+        if layer.toeplitz and c.absent_B is None:
             table = distance_table(layer, c)
             if on_cpu:
                 reach_H = reach(table, q, k, scale=c.shape.d_head**-0.5)
@@ -71,14 +72,15 @@ def explicit(
     q and k have been through `qk`. Memory O(block * S).
     """
     q, k, v = (x.to(c.dtype) for x in (q_BHQK, k_BHSK, v_BHSK))
+    c = replace(c, acting=layer)
     out: list[Tensor] = []
     for lo, hi, at in _blocks(c, q, k, block):
         q_blk, k_blk, v_blk = q[:, :, lo:hi], k[:, :, at.cols], v[:, :, at.cols]
         if layer.scores:
-            s = layer.scores.scores(q_blk, k_blk, replace(at, folded=partial(_bias, layer, at)))
+            s = layer.scores.scores(q_blk, k_blk, at)
         else:
             s = q_blk @ k_blk.transpose(-1, -2) * c.shape.d_head**-0.5
-            bias = _bias(layer, at)
+            bias = at.folded()
             s = s if bias is None else s + bias
         s = s.masked_fill(~_seen(layer, at), -math.inf)
         w = layer.weights.weights(s, at) if layer.weights else s.softmax(-1)
@@ -91,7 +93,7 @@ def blocked(
 ) -> Tensor:
     """Attention by blocks of queries with its own backward pass: training on a CPU."""
     biases: list[Tensor] = []
-    if layer.bias or layer.visible:
+    if layer.bias or layer.visible or c.absent_B is not None:
         biases = [_additive(layer, at) for _, _, at in _blocks(c, q_BHQK, k_BHSK, block)]
     scale = c.shape.d_head**-0.5
     return _SavedWeights.apply(q_BHQK, k_BHSK, v_BHSK, block, scale, *biases)  # pyright: ignore[reportReturnType]
@@ -120,8 +122,9 @@ def distance_table(layer: Layer, c: Ctx) -> Tensor:
     It is the row of the last query, read backwards.
     """
     S = c.k_pos.shape[-1]
-    at = replace(c, q_pos=c.k_pos[-1:], rows=slice(S - 1, S), cols=slice(0, S))
-    bias = _bias(layer, at)
+    last = slice(S - 1, S)
+    at = replace(c, q_pos=c.k_pos[-1:], rows=last, cols=slice(0, S), acting=layer)
+    bias = at.folded()
     assert bias is not None, "a table was asked of a layer without bias"
     return bias.expand(c.shape.n_heads, 1, S).reshape(c.shape.n_heads, S).flip(-1)
 
@@ -228,17 +231,17 @@ def _blocks(c: Ctx, q_BHQK: Tensor, k_BHSK: Tensor, block: int) -> Iterator[tupl
         )
 
 
-def _bias(layer: Layer, c: Ctx) -> Tensor | None:
-    """Returns the sum of all parts' biases of the block, or None."""
-    biases = [bias for bias in (part.bias(c) for part in layer.bias) if bias is not None]
-    return sum(biases[1:], start=biases[0]) if biases else None
-
-
 def _seen(layer: Layer, c: Ctx) -> Tensor:
-    """Returns which keys of the block a query sees, bool [Q, S]: none later, none hidden."""
+    """Returns which keys of the block a query sees: none later, none hidden, none absent.
+
+    bool [Q, S], or [B, 1, Q, S] if sequences differ.
+    """
     device = c.q_pos.device
     i = torch.arange(c.rows.start, c.rows.stop, device=device)
-    seen = i[:, None] >= torch.arange(c.cols.start, c.cols.stop, device=device)
+    j = torch.arange(c.cols.start, c.cols.stop, device=device)
+    seen = i[:, None] >= j
+    if c.absent_B is not None:
+        seen = seen & (j >= c.absent_B[:, None, None, None])
     for part in layer.visible:
         visible = part.visible(c)
         seen = seen if visible is None else seen & visible
@@ -247,7 +250,7 @@ def _seen(layer: Layer, c: Ctx) -> Tensor:
 
 def _additive(layer: Layer, c: Ctx) -> Tensor:
     """Returns everything that is added to the logits of the block, in c.dtype."""
-    bias, seen = _bias(layer, c), _seen(layer, c)
+    bias, seen = replace(c, acting=layer).folded(), _seen(layer, c)
     if bias is None:
         bias = torch.zeros(seen.shape, device=seen.device, dtype=c.dtype)
     return bias.masked_fill(~seen, -math.inf)

@@ -196,7 +196,7 @@ def evaluate_runs(
 
     Takes eval.* and runtime.* overrides; everything else is fixed by the run.
     """
-    from lengthgen import config, devices, evaluate, report, runs
+    from lengthgen import compose, config, devices, evaluate, report, runs
     from lengthgen.progress import Progress
     from lengthgen.ranks import Ranks
 
@@ -213,6 +213,7 @@ def evaluate_runs(
     configs: list[config.Config] = []  # all of them are checked before the first is evaluated
     for run_dir in run_dirs:
         plain = config.to_plain(runs.load_config(run_dir))
+        plain["variants"] |= compose.variants(config_dir=None)
         for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
             section, _, name = key.partition(".")
             plain[section][name] = value
@@ -253,6 +254,7 @@ def write_report(
 
 _KINDS = {
     "schemes": "scheme",
+    "variants": "variant",
     "models": "model",
     "corpora": "corpus",
     "experiments": "experiment",

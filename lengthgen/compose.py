@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lengthgen.errors import UserError, suggestion
 
+VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
+
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
@@ -43,6 +45,14 @@ def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
     return _read(_files(group, config_dir)[choice])
 
 
+def variants(*, config_dir: Path | None) -> dict[str, Any]:
+    """Returns the training-free variants that any scheme may take, by name: conf/variant/*.yaml."""
+    return {
+        name: load(VARIANT, name, config_dir=config_dir)
+        for name in choices(VARIANT, config_dir=config_dir)
+    }
+
+
 def defaults() -> dict[str, Any]:
     """Returns the values of conf/config.yaml itself, without those of the groups."""
     return {
@@ -70,7 +80,9 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
         raise UserError(f"{key}: a value is required; give {key}=VALUE") from None
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
-    return cast("dict[str, Any]", plain)
+    found = cast("dict[str, Any]", plain)
+    found["variants"] = {**variants(config_dir=config_dir), **found.get("variants", {})}
+    return found
 
 
 def values(overrides: Sequence[str]) -> dict[str, Any]:
@@ -180,7 +192,7 @@ def _groups(config_dir: Path | None) -> list[str]:
         for directory in _directories(config_dir)
         for file in directory.glob("*/*.yaml")
     }
-    return sorted(named | folders)
+    return sorted((named | folders) - {VARIANT})
 
 
 def _files(group: str, config_dir: Path | None) -> dict[str, Path]:

@@ -18,6 +18,7 @@ NonNegative = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]+$")]
 PartArguments = dict[str, Any]
 Parts = dict[str, PartArguments]
+Variants = dict[str, dict[str, PartArguments | None]]
 
 
 def _off_is_a_word(value: object) -> object:
@@ -37,7 +38,7 @@ class Scheme(Section):
     name: Name
     parts: Parts
     layers: list[list[str]] | None = None
-    variants: dict[str, dict[str, PartArguments | None]] = {}
+    variants: Variants = {}
 
 
 class Model(Section):
@@ -173,6 +174,7 @@ class Config(Section):
     plugins: list[Path]
     runtime: Runtime
     scheme: Scheme
+    variants: Variants = {}
     model: Model
     corpus: Corpus
     train: Train
@@ -183,9 +185,9 @@ class Config(Section):
         """The run's name: what was trained, as words and a hash; no clock in it.
 
         Evaluation and runtime do not enter, nor does what cannot change the weights
-        (train.checkpoint_every, the scheme's training-free variants).
+        (train.checkpoint_every, training-free variants).
         """
-        science = self.model_dump(mode="json", exclude={"runtime", "eval", "plugins"})
+        science = self.model_dump(mode="json", exclude={"runtime", "eval", "plugins", "variants"})
         del science["train"]["checkpoint_every"], science["scheme"]["variants"]
         digest = hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:8]
         scheme, model, corpus = self.scheme.name, self.model.name, self.corpus.name
@@ -208,15 +210,18 @@ class Config(Section):
         )
 
     def variant(self, name: str) -> Parts:
-        """Returns the scheme's parts with the variants of "a+b" merged over them in that order."""
-        merged: Parts = dict(self.scheme.parts)
+        """Returns the scheme's parts with the variants of "a+b" merged over them in that order.
+
+        A variant of the scheme's own comes before one of that name that any scheme may take.
+        """
+        merged, known = dict(self.scheme.parts), {**self.variants, **self.scheme.variants}
         for one in name.split("+"):
-            if one not in self.scheme.variants:
-                known = suggestion(one, self.scheme.variants)
+            if one not in known:
                 raise UserError(
-                    f"eval.variants: scheme {self.scheme.name} has no variant {one!r}; {known}"
+                    f"eval.variants: scheme {self.scheme.name} has no variant {one!r}; "
+                    f"{suggestion(one, known)}"
                 )
-            for part, arguments in self.scheme.variants[one].items():
+            for part, arguments in known[one].items():
                 if arguments is None:
                     merged.pop(part, None)
                 else:
@@ -260,15 +265,17 @@ def _check(config: Config) -> None:
             f"drop it or set eval.targets={min(evaluation.lengths)}"
         )
     trained = _parameters(config, config.scheme.parts, "scheme.parts")
-    for name in config.scheme.variants:
-        added = _parameters(config, config.variant(name), f"scheme.variants.{name}") - trained
+    asked = {name: f"eval.variants.{name}" for name in evaluation.variants}
+    for name, where in {
+        **{n: f"scheme.variants.{n}" for n in config.scheme.variants},
+        **asked,
+    }.items():
+        added = _parameters(config, config.variant(name), where) - trained
         if added:
             raise UserError(
-                f"scheme.variants.{name}: a variant is training-free, but this one adds "
-                f"the parameter {min(added)}; make it a scheme of its own"
+                f"{where}: a variant is training-free, but this one adds the parameter "
+                f"{min(added)}; make it a scheme of its own"
             )
-    for name in evaluation.variants:
-        _parameters(config, config.variant(name), f"eval.variants.{name}")
 
 
 def _parameters(config: Config, parts: Parts, where: str) -> set[str]:

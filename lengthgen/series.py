@@ -129,12 +129,16 @@ def _short(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+_VARIANTS = ("scheme.variants", "variants")
+
+
 def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
     """Returns what decides a curve's numbers but the seed, as dotted keys."""
     flat = _flat(config, "")
-    aside = ("seed", "plugins", "runtime.", "eval.", "train.checkpoint_every", "scheme.variants")
+    aside = ("seed", "plugins", "runtime.", "eval.", "train.checkpoint_every", *_VARIANTS)
     kept = {key: value for key, value in flat.items() if not key.startswith(aside)}
-    used = tuple(f"scheme.variants.{one}." for one in variant.split("+")) if variant else ()
+    names = variant.split("+") if variant else []
+    used = tuple(f"{home}.{name}." for home in _VARIANTS for name in names)
     return kept | {key: value for key, value in flat.items() if key.startswith(used)}
 
 

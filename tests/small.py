@@ -49,7 +49,7 @@ def every_scheme() -> list[tuple[str, str | None]]:
     for name in choices("scheme", config_dir=None):
         config = small_config(f"scheme={name}")
         found += [(name, None), *((name, variant) for variant in config.scheme.variants)]
-    return found
+    return found + [("rope", variant) for variant in choices("variant", config_dir=None)]
 
 
 def small_model(
@@ -80,10 +80,16 @@ def some_qkv(
     return q, k, v
 
 
+def hidden(model: Transformer, tokens: Tensor, *, n_last: int | None = None) -> Tensor:
+    """Returns the model's final states; a part that samples draws the same every time."""
+    return model(tokens, n_last=n_last, generator=torch.Generator().manual_seed(0))
+
+
 def context(model: Transformer, length: int, *, dtype: torch.dtype, shift: int = 0) -> Ctx:
     """Returns the context of layer 0 for a call of the given length."""
     generator = torch.Generator().manual_seed(5)
-    x = torch.randn(2, length, model.shape.d_model, generator=generator, dtype=dtype)
+    x = torch.randn(2, length, model.shape.d_model, generator=generator)
+    x = x.bfloat16().to(dtype)  # the same numbers in every precision
     draws = torch.Generator().manual_seed(0)
     c = Ctx.of_call(model.shape, some_tokens(length), x, training=False, generator=draws)
     pos = c.pos + shift
@@ -94,6 +100,7 @@ def context(model: Transformer, length: int, *, dtype: torch.dtype, shift: int =
 
 def rotated(layer: Layer, q: Tensor, k: Tensor, c: Ctx) -> tuple[Tensor, Tensor]:
     """Returns q and k after every part's `qk`, as attend() makes them."""
+    c = replace(c, acting=layer)
     for part in layer.qk:
         q, k = part.qk(q, k, c)
     return q, k

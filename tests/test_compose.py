@@ -31,6 +31,7 @@ def test_the_result_is_plain_and_holds_no_trace_of_hydra() -> None:
     plain = composed()
     assert set(plain) == {
         "seed",
+        "variants",
         "plugins",
         "runtime",
         "scheme",

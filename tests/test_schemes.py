@@ -18,7 +18,7 @@ from lengthgen.errors import UserError
 from lengthgen.schemes import Ctx, Part, Scheme, Shape
 from lengthgen.schemes.alibi import Alibi, slopes
 from lengthgen.schemes.learned_absolute import LearnedAbsolute
-from lengthgen.schemes.rope import Rope, angles
+from lengthgen.schemes.rope import Rope, angles, powers
 from lengthgen.schemes.sinusoidal import Sinusoidal
 
 SHAPE = Shape(d_model=8, n_layers=1, n_heads=1, d_head=8, train_length=4, init_std=0.02)
@@ -36,7 +36,7 @@ def rope(layout: str = "half", *, base: float = 1e4, share: float = 1.0, d_head:
 
 def turn(part: Rope, x: Tensor, position: int) -> Tensor:
     c = context(small_model("nope"), 1, dtype=torch.float64)
-    theta = angles(torch.tensor([position]), part.frequencies(c))
+    theta = angles(torch.tensor([position]), powers(part.base, part.n_rotated, c))
     return part.rotate(x[None, None, None], theta)[0, 0, 0]
 
 
@@ -85,7 +85,7 @@ def test_rope_products_depend_on_the_distance_alone() -> None:
 def test_rope_frequencies_are_those_of_a_head_of_64() -> None:
     # [F] base^(-2m/64) at m = 0, 1, 8, 15, 16, 24, 31.
     want = [1.0, 0.74989421, 0.1, 0.01333521, 0.01, 0.001, 0.00013335]
-    got = rope(d_head=64).frequencies(context(small_model("nope"), 1, dtype=torch.float64))
+    got = powers(1e4, 64, context(small_model("nope"), 1, dtype=torch.float64))
     close(got[[0, 1, 8, 15, 16, 24, 31]], torch.tensor(want, dtype=torch.float64), atol=1e-8)
     assert int((got > 2 * torch.pi / 512).sum()) == 16  # pairs that complete a turn inside 512
 

@@ -15,9 +15,20 @@ from typing import Any
 import torch
 
 from lengthgen.errors import UserError, suggestion
-from lengthgen.schemes.base import Ctx, Layer, Part, Rotated, Scheme, Shape
+from lengthgen.schemes.base import Ctx, Layer, Part, Rotated, Scheme, Shape, of_layer
 
-__all__ = ["Ctx", "Layer", "Part", "Rotated", "Scheme", "Shape", "build", "build_meta", "registry"]
+__all__ = [
+    "Ctx",
+    "Layer",
+    "Part",
+    "Rotated",
+    "Scheme",
+    "Shape",
+    "build",
+    "build_meta",
+    "of_layer",
+    "registry",
+]
 
 _PLUGIN = "lengthgen_plugin_"
 

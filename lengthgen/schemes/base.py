@@ -3,8 +3,8 @@
 B batch, T tokens, D width, H heads, K head width, Q queries, S keys.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -31,7 +31,8 @@ class Ctx:
 
     In `positions`, pos is 0 ... T-1. In `qk`, q_pos and k_pos are the coordinates of all queries
     and keys; in the hooks of the attention matrix those of the current block. A coordinate tensor
-    is [n] or [B, n], int64.
+    is [n] or [B, n], int64 unless a part remaps it. Tokens remembered from earlier segments stand
+    before those of the call, in pos, x_BTD and cols alike.
     """
 
     shape: Shape
@@ -42,12 +43,13 @@ class Ctx:
     dtype: torch.dtype  # of angles, distances and biases: float32, or float64 if the model is
     tokens_BT: Tensor
     x_BTD: Tensor  # the layer's normalised input; in positions and embed, the token embeddings
-    pos: Tensor  # [T] or [B, T], coordinates of all tokens
+    pos: Tensor  # [T] or [B, T], coordinates of all tokens, remembered ones included
     q_pos: Tensor  # [Q] or [B, Q]
     k_pos: Tensor  # [S] or [B, S]
     rows: slice  # token indices of the queries
     cols: slice  # token indices of the keys
-    folded: Callable[[], Tensor | None]  # sum of all biases of the block, for an owner of scores
+    absent_B: Tensor | None  # leading keys that hold nothing: [B]; None if all hold a token
+    acting: "Layer"  # the parts of this layer
 
     @staticmethod
     def of_call(
@@ -75,7 +77,8 @@ class Ctx:
             k_pos=pos,
             rows=slice(0, length),
             cols=slice(0, length),
-            folded=_nothing_folded,
+            absent_B=None,
+            acting=NO_PARTS,
         )
 
     def distance(self) -> Tensor:
@@ -87,9 +90,32 @@ class Ctx:
         d = (self.q_pos[..., :, None] - self.k_pos[..., None, :]).clamp(min=0).to(self.dtype)
         return d[:, None] if d.dim() == 3 else d
 
+    def n_visible(self) -> Tensor:
+        """Returns i + 1, the number of keys up to each query, [Q] int64: remembered ones count."""
+        return torch.arange(self.rows.start + 1, self.rows.stop + 1, device=self.q_pos.device)
 
-def _nothing_folded() -> None:
-    return None
+    def folded(self) -> Tensor | None:
+        """Returns the sum of all parts' biases of the block, or None if no part has one."""
+        biases = [
+            bias for bias in (part.bias(self) for part in self.acting.bias) if bias is not None
+        ]
+        return sum(biases[1:], start=biases[0]) if biases else None
+
+    def frequencies(self, omega_R: Tensor) -> Tensor:
+        """Returns a rotary part's angles per position as the layer's other parts change them."""
+        for part in self.acting.frequencies:
+            omega_R = part.frequencies(omega_R, self)
+        return omega_R
+
+    def rotated(self, q_BHQK: Tensor, k_BHSK: Tensor, *, q_pos: Tensor, k_pos: Tensor) -> "Rotated":
+        """Returns q and k as the layer's rotary parts turn them at these coordinates.
+
+        For a part that `remaps`: its layer's rotary parts have left q and k as they were.
+        """
+        c = replace(self, q_pos=q_pos, k_pos=k_pos)
+        for part in self.acting.rotary:
+            q_BHQK, k_BHSK = part.qk(q_BHQK, k_BHSK, c)
+        return Rotated(q_BHQK, k_BHSK)
 
 
 class Rotated(NamedTuple):
@@ -110,6 +136,9 @@ class Part(nn.Module):
     distance_only = False  # bias() depends on c.distance() and the head alone
     shift_invariant = True  # adding a constant to all coordinates changes nothing
     depends_on_length = False  # a prefix alone may give other outputs than within a longer call
+    rotary = False  # qk() encodes q_pos in queries, k_pos in keys; q.k depends on their difference
+    remaps = False  # scores() calls c.rotated(): the layer's rotary parts do not rotate before it
+    memory = 0  # tokens of the previous segments that stay visible as keys
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -135,14 +164,24 @@ class Part(nn.Module):
         """Returns rotated, rescaled or widened queries and keys."""
         return Rotated(q_BHQK, k_BHSK)
 
+    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+        """Returns other angles per position for the layer's rotary parts; c.length is L.
+
+        omega_R holds one angle per rotated channel pair, base^(-2m/r) for m = 0 ... r/2-1.
+        """
+        return omega_R
+
     def bias(self, c: Ctx) -> Tensor | None:
-        """Returns what is added to the block's scaled logits: [H, Q, S] or [B, H, Q, S]."""
+        """Returns what is added to the block's scaled logits: [H, Q, S] or [B, H, Q, S].
+
+        Sizes of 1 broadcast.
+        """
         return None
 
     def visible(self, c: Ctx) -> Tensor | None:
-        """Returns which keys of the block a query may see, bool [Q, S]; ANDed with causality.
+        """Returns which keys of the block a query may see, bool [Q, S] or [B, 1, Q, S].
 
-        A query must see one key at least: its own, if no other.
+        ANDed with causality. A query must see one key at least: its own, if no other.
         """
         return None
 
@@ -175,6 +214,8 @@ class Layer(NamedTuple):
     """The parts that act in one layer, sorted by hook; the engine reads nothing else."""
 
     qk: tuple[Part, ...]
+    rotary: tuple[Part, ...]  # whose qk is left to the owner of scores; not in qk
+    frequencies: tuple[Part, ...]
     bias: tuple[Part, ...]
     visible: tuple[Part, ...]
     scores: Part | None
@@ -193,11 +234,21 @@ class Layer(NamedTuple):
         return bool(self.scores or self.weights or self.values)
 
 
+NO_PARTS = Layer((), (), (), (), (), None, None, None, toeplitz=False)
+
+
+def of_layer(stacked: Tensor, c: Ctx) -> Tensor:
+    """Returns this layer's entry of a parameter stacked over layers: [1, ...] is shared by all."""
+    return stacked[c.layer % len(stacked)]
+
+
 class Scheme(nn.Module):
     """The parts of a model, folded over every layer.
 
-    `layers` names the parts that act in layer l as layers[l % len(layers)]; None: all in all.
-    Parts that act on positions or embeddings do so once, whatever `layers` says.
+    `layers` names the parts that act in layer l as layers[l % len(layers)]; a part that it never
+    names acts in every layer, as all do if it is None. Parts that act on positions or embeddings do
+    so once, whatever `layers` says. Parts that change rotary frequencies or remap rotary positions
+    act in the layers that rotate; it is an error if none does.
     """
 
     def __init__(
@@ -207,11 +258,20 @@ class Scheme(nn.Module):
         self.parts = nn.ModuleDict(parts)
         self.all = tuple(parts.values())
         self.numbered = not any(part.overrides("positions") for part in self.all)
+        self._refuse_contradictions(parts)
         cycle = [list(parts)] if layers is None else layers
         if not cycle:
             raise UserError("scheme.layers: an empty list names no layer; use null for all parts")
+        placed = {name for names in cycle for name in names}
+        everywhere = set(parts) - placed
         self.layers = [
-            self._fold({name: parts[name] for name in cycle[i % len(cycle)]})
+            self._fold(
+                {
+                    name: part
+                    for name, part in parts.items()
+                    if name in everywhere or name in cycle[i % len(cycle)]
+                }
+            )
             for i in range(n_layers)
         ]
         self.project()
@@ -225,6 +285,11 @@ class Scheme(nn.Module):
     def shift_invariant(self) -> bool:
         """True if adding a constant to all coordinates changes nothing."""
         return all(part.shift_invariant for part in self.all)
+
+    @property
+    def memory(self) -> int:
+        """Tokens of the previous segments that stay visible as keys; 0: no segments."""
+        return max((part.memory for part in self.all), default=0)
 
     def undefined_at(self, length: int) -> str | None:
         """Returns the first part's reason for having no value at this length, or None."""
@@ -250,7 +315,37 @@ class Scheme(nn.Module):
         for part in self.all:
             part.project()
 
+    def _refuse_contradictions(self, parts: Mapping[str, Part]) -> None:
+        """Raises UserError for a part that would act nowhere, or on what another one makes void."""
+        if not any(part.rotary for part in parts.values()):
+            for name, part in parts.items():
+                if part.remaps or part.overrides("frequencies"):
+                    raise UserError(
+                        f"scheme.parts.{name} acts on rotated queries and keys, and no part of "
+                        "this scheme rotates them; add one, such as rope, or drop it"
+                    )
+        sampling = [name for name, part in parts.items() if part.overrides("positions")]
+        if len(sampling) > 1:
+            raise UserError(
+                f"scheme.parts: {sampling[0]} and {sampling[1]} both give out positions; drop one"
+            )
+        absolute = [
+            *sampling,
+            *(name for name, part in parts.items() if not part.shift_invariant),
+        ]
+        if absolute and self.memory:
+            remembering = next(name for name, part in parts.items() if part.memory)
+            raise UserError(
+                f"scheme.parts: {remembering} keeps states of earlier segments, and {absolute[0]} "
+                "numbers every segment anew, so that two tokens would share a position; drop one"
+            )
+
     def _fold(self, layer: dict[str, Part]) -> Layer:
+        rotates = any(part.rotary for part in layer.values())
+        if not rotates:
+            layer = {name: part for name, part in layer.items() if not part.remaps}
+        remapped = any(part.remaps for part in layer.values())
+
         def all_of(hook: str) -> tuple[Part, ...]:
             return tuple(part for part in layer.values() if part.overrides(hook))
 
@@ -266,7 +361,9 @@ class Scheme(nn.Module):
         bias, visible = all_of("bias"), all_of("visible")
         owners = [owner(hook) for hook in ("scores", "weights", "values")]
         return Layer(
-            qk=all_of("qk"),
+            qk=tuple(part for part in all_of("qk") if not (remapped and part.rotary)),
+            rotary=tuple(part for part in layer.values() if part.rotary) if remapped else (),
+            frequencies=all_of("frequencies") if rotates else (),
             bias=bias,
             visible=visible,
             scores=owners[0],

@@ -22,6 +22,8 @@ class Rope(Part):
     base: theta in the paper's code, 10000. rotary_percentage: share of leading channels, in (0, 1].
     """
 
+    rotary = True
+
     def __init__(
         self,
         shape: Shape,
@@ -43,13 +45,8 @@ class Rope(Part):
                 f"{self.n_rotated} rotated channels; an even number of at least 2 is needed"
             )
 
-    def frequencies(self, c: Ctx) -> Tensor:
-        """Returns the angle per position of each pair, base^(-2m/r): [R/2] in c.dtype."""
-        m = torch.arange(0, self.n_rotated, 2, device=c.q_pos.device, dtype=c.dtype)
-        return self.base ** (-m / self.n_rotated)
-
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
-        omega_R = self.frequencies(c)
+        omega_R = c.frequencies(powers(self.base, self.n_rotated, c))
         return Rotated(
             self.rotate(q_BHQK, angles(c.q_pos, omega_R)),
             self.rotate(k_BHSK, angles(c.k_pos, omega_R)),
@@ -66,6 +63,12 @@ class Rope(Part):
             a, b = x[..., 0::2], x[..., 1::2]
             turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
         return torch.cat([turned.to(x_BHTK.dtype), x_BHTK[..., self.n_rotated :]], dim=-1)
+
+
+def powers(base: float, n_rotated: int, c: Ctx) -> Tensor:
+    """Returns the angle per position of each channel pair, base^(-2m/r): [R/2] in c.dtype."""
+    m = torch.arange(0, n_rotated, 2, device=c.q_pos.device, dtype=c.dtype)
+    return base ** (-m / n_rotated)
 
 
 def angles(pos: Tensor, omega_R: Tensor) -> Tensor:
