@@ -24,7 +24,7 @@ from torch.nn.attention.flex_attention import (
     flex_attention,
 )
 
-from lengthgen.schemes import Ctx, Layer
+from lengthgen.schemes import Ctx, Layer, logits
 
 TRAIN_BLOCK = 128  # queries; scores of a few sequences stay in the cache of one core
 EVAL_BLOCK = 1024  # queries; SDPA forms blocks of its own inside
@@ -49,9 +49,7 @@ def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx)
         if on_cpu and torch.is_grad_enabled():
             return blocked(layer, q, k, v, c, block=TRAIN_BLOCK)
         if layer.plain and whole and c.absent_B is None:
-            return F.scaled_dot_product_attention(
-                q, k, v, is_causal=True, scale=c.shape.d_head**-0.5
-            )
+            return fused(q, k, v, is_causal=True, scale=c.shape.d_head**-0.5)
         if layer.toeplitz and c.absent_B is None:
             table = distance_table(layer, c)
             if on_cpu:
@@ -67,25 +65,21 @@ def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx)
 def explicit(
     layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
 ) -> Tensor:
-    """Attention as the hooks define it, in c.dtype: the reference for every other kernel here.
+    """Attention as the hooks define it: the reference for every other kernel here.
 
-    q and k have been through `qk`. Memory O(block * S).
+    q and k have been through `qk`. Products are in their dtype, logits and softmax in c.dtype.
+    Memory O(block * S).
     """
-    q, k, v = (x.to(c.dtype) for x in (q_BHQK, k_BHSK, v_BHSK))
+    q, k, v = q_BHQK, k_BHSK, v_BHSK
     c = replace(c, acting=layer)
     out: list[Tensor] = []
     for lo, hi, at in _blocks(c, q, k, block):
         q_blk, k_blk, v_blk = q[:, :, lo:hi], k[:, :, at.cols], v[:, :, at.cols]
-        if layer.scores:
-            s = layer.scores.scores(q_blk, k_blk, at)
-        else:
-            s = q_blk @ k_blk.transpose(-1, -2) * c.shape.d_head**-0.5
-            bias = at.folded()
-            s = s if bias is None else s + bias
+        s = layer.scores.scores(q_blk, k_blk, at) if layer.scores else logits(q_blk, k_blk, at)
         s = s.masked_fill(~_seen(layer, at), -math.inf)
         w = layer.weights.weights(s, at) if layer.weights else s.softmax(-1)
-        out.append(layer.values.values(w, v_blk, at) if layer.values else w @ v_blk)
-    return torch.cat(out, dim=2).to(v_BHSK.dtype)
+        out.append(layer.values.values(w, v_blk, at) if layer.values else w.to(v.dtype) @ v_blk)
+    return torch.cat(out, dim=2).to(v.dtype)
 
 
 def blocked(
@@ -99,12 +93,24 @@ def blocked(
     return _SavedWeights.apply(q_BHQK, k_BHSK, v_BHSK, block, scale, *biases)  # pyright: ignore[reportReturnType]
 
 
+def fused(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, **how: Any) -> Tensor:
+    """PyTorch's fused attention; v may be narrower than q and k.
+
+    The fused kernel of a CPU takes one width only, and what stands in for it forms [Q, S] logits.
+    """
+    spare = q_BHQK.shape[-1] - v_BHSK.shape[-1]
+    if spare <= 0 or q_BHQK.device.type != "cpu":
+        return F.scaled_dot_product_attention(q_BHQK, k_BHSK, v_BHSK, **how)
+    padded = F.pad(v_BHSK, (0, spare))
+    return F.scaled_dot_product_attention(q_BHQK, k_BHSK, padded, **how)[..., :-spare]
+
+
 def sdpa_by_blocks(
     layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
 ) -> Tensor:
     """Fused attention by blocks of queries, each with the mask of its own rows."""
     out = [
-        F.scaled_dot_product_attention(
+        fused(
             q_BHQK[:, :, lo:hi],
             k_BHSK[:, :, at.cols],
             v_BHSK[:, :, at.cols],
@@ -152,7 +158,7 @@ def near_keys(
             first, last = S - Q + lo, S - Q + hi  # token indices of the block's queries
             start = max(0, first - reach_H[h] + 1) // SDPA_KEYS * SDPA_KEYS
             mask = rising.as_strided((hi - lo, last - start), (1, 1), S - last + start)
-            rows = F.scaled_dot_product_attention(
+            rows = fused(
                 q_BHQK[:, h : h + 1, lo:hi].flip(2),
                 k_BHSK[:, h : h + 1, start:last],
                 v_BHSK[:, h : h + 1, start:last],

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from lengthgen.errors import UserError, suggestion
-from lengthgen.schemes.base import Ctx, Layer, Part, Rotated, Scheme, Shape, of_layer
+from lengthgen.schemes.base import Ctx, Layer, Part, Rotated, Scheme, Shape, logits, of_layer
 
 __all__ = [
     "Ctx",
@@ -26,6 +26,7 @@ __all__ = [
     "Shape",
     "build",
     "build_meta",
+    "logits",
     "of_layer",
     "registry",
 ]

@@ -190,9 +190,7 @@ class Part(nn.Module):
 
         The keys are all those up to the block's last query; c.folded() is the bias of all parts.
         """
-        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2) * c.shape.d_head**-0.5
-        bias = c.folded()
-        return s_BHQS if bias is None else s_BHQS + bias
+        return logits(q_BHQK, k_BHSK, c)
 
     def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
         """Returns attention weights from masked logits (-inf where hidden); softmax by default."""
@@ -200,7 +198,7 @@ class Part(nn.Module):
 
     def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
         """Returns the output of the block from weights and values."""
-        return w_BHQS @ v_BHSK
+        return w_BHQS.to(v_BHSK.dtype) @ v_BHSK
 
     def project(self) -> None:
         """Moves parameters back into their domain; called at build and after each step."""
@@ -235,6 +233,13 @@ class Layer(NamedTuple):
 
 
 NO_PARTS = Layer((), (), (), (), (), None, None, None, toeplitz=False)
+
+
+def logits(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    """Returns q.k / sqrt(d_head) and all parts' biases, [B, H, Q, S] in c.dtype."""
+    s_BHQS = (q_BHQK @ k_BHSK.transpose(-1, -2)).to(c.dtype) * c.shape.d_head**-0.5
+    bias = c.folded()
+    return s_BHQS if bias is None else s_BHQS + bias
 
 
 def of_layer(stacked: Tensor, c: Ctx) -> Tensor:
