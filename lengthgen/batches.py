@@ -73,9 +73,33 @@ def train_batch(windows: TrainingWindows, *, seed: int, step: int, batch: int) -
     shift = (key % (slack + 1).astype(np.uint64)).astype(np.int64)
     start = (index - windows.first_N[document]) * T - shift
     start = np.clip(start, 0, np.maximum(targets - T, 0))
+    return _cut(windows, document, start)
+
+
+def consecutive_batch(
+    windows: TrainingWindows, *, seed: int, step: int, batch: int
+) -> tuple[Windows, NDArray[np.bool_]]:
+    """Returns the global batch of a step whose rows go on where they stopped in the step before.
+
+    Row b reads a stretch of the corpus of its own, in the corpus' order and from another place in
+    every epoch. The second array says of each row whether it begins anew: at the first token of a
+    document, or in the first step of an epoch.
+    """
+    steps = max(1, windows.count // batch)
+    epoch, step_of_epoch = divmod(step, steps)
+    place = int(_hash(np.uint64(seed), np.array([epoch]))[0] % np.uint64(windows.count))
+    index = (place + np.arange(batch) * steps + step_of_epoch) % windows.count
+    document = np.searchsorted(windows.first_N, index, side="right") - 1
+    start = (index - windows.first_N[document]) * windows.length
+    return _cut(windows, document, start), (start == 0) | (step_of_epoch == 0)
+
+
+def _cut(windows: TrainingWindows, document: Ints, start: Ints) -> Windows:
+    """Returns the windows at these targets of these documents, padded at a document's end."""
+    T = windows.length
     cut = [
         window(windows.corpus, windows.corpus.train, int(d), int(s), min(T, int(n - s)), T)
-        for d, s, n in zip(document, start, targets, strict=True)
+        for d, s, n in zip(document, start, windows.targets_N[document], strict=True)
     ]
     return Windows(*(np.stack(column) for column in zip(*cut, strict=True)))
 

@@ -1,11 +1,13 @@
 """The Transformer: embedding, pre-norm blocks, final norm, tied head; initialised in one function.
 
-B batch, T tokens, D width, H heads, K head width, Q queries, V vocabulary.
+B batch, T tokens, D width, H heads, K head width, Q queries, V vocabulary, N layers, M remembered
+tokens, S = M + T keys.
 """
 
 import hashlib
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +18,23 @@ from lengthgen.config import Config, Parts
 from lengthgen.schemes import Ctx, Layer, Scheme, build
 
 LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for a backward pass
+
+
+class Memory(NamedTuple):
+    """The inputs of every layer for the M tokens before a segment.
+
+    The first absent_B[b] tokens of sequence b hold nothing: its text began later.
+    """
+
+    x_NBMD: Tensor
+    absent_B: Tensor
+
+
+class Segment(NamedTuple):
+    """Final hidden states of a segment, and the memory for the next one."""
+
+    x_BTD: Tensor
+    memory: Memory
 
 
 class Block(nn.Module):
@@ -32,14 +51,20 @@ class Block(nn.Module):
         self.mlp_in = nn.Linear(D, config.model.d_ff, bias=False)
         self.mlp_out = nn.Linear(config.model.d_ff, D, bias=False)
 
-    def forward(self, x_BTD: Tensor, layer: Layer, c: Ctx, n_last: int) -> Tensor:
-        """Returns the outputs of the last n_last tokens, [B, n_last, D]; all tokens are keys."""
-        first = x_BTD.shape[1] - n_last
-        normed = self.attention_norm(x_BTD)
+    def forward(
+        self, x_BTD: Tensor, remembered_BMD: Tensor, layer: Layer, c: Ctx, n_last: int
+    ) -> Tensor:
+        """Returns the outputs of the last n_last tokens, [B, n_last, D].
+
+        All tokens are keys, and so are the inputs of this layer that are remembered.
+        """
+        first = c.length - n_last
+        x_BSD = torch.cat([remembered_BMD, x_BTD], dim=1) if remembered_BMD.shape[1] else x_BTD
+        normed = self.attention_norm(x_BSD)
         q, k, v = self.qkv(normed).chunk(3, dim=-1)
         c = replace(c, x_BTD=normed, q_pos=c.pos[..., first:], rows=slice(first, c.length))
         attended_BHQK = attend(layer, self._heads(q[:, first:]), self._heads(k), self._heads(v), c)
-        x = x_BTD[:, first:] + self.attention_out(attended_BHQK.transpose(1, 2).flatten(2))
+        x = x_BSD[:, first:] + self.attention_out(attended_BHQK.transpose(1, 2).flatten(2))
         return x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x))))
 
     def _heads(self, x_BTD: Tensor) -> Tensor:
@@ -66,21 +91,72 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Returns the final hidden states of the last n_last tokens (all if None), [B, n_last, D].
 
-        The last block computes only these; the blocks below need all tokens, as keys. The generator
-        is for parts that sample positions; one that samples refuses to do without.
+        The generator is for parts that sample positions; one that samples refuses to do without.
+        A scheme with memory reads the tokens in segments of the trained length.
         """
         length = tokens_BT.shape[1]
         n_last = length if n_last is None else n_last
+        memory, out = self.empty_memory(len(tokens_BT), size=0), list[Tensor]()
+        size = self.shape.train_length if self.scheme.memory else length
+        for first in range(0, length, size):
+            piece = tokens_BT[:, first : first + size]
+            left = length - first - piece.shape[1]
+            n = min(piece.shape[1], max(0, n_last - left))
+            x_BTD, memory = self.segment(piece, memory, n_last=n, generator=generator)
+            out.append(x_BTD)
+        return torch.cat(out, dim=1) if len(out) > 1 else out[0]
+
+    def segment(
+        self,
+        tokens_BT: Tensor,
+        memory: Memory,
+        *,
+        n_last: int,
+        generator: torch.Generator | None = None,
+    ) -> Segment:
+        """Returns the final hidden states of the last n_last tokens, and the memory behind them.
+
+        The last block computes only these; the blocks below need all tokens, as keys.
+        """
+        M, T = memory.x_NBMD.shape[2], tokens_BT.shape[1]
         x_BTD = self.embedding(tokens_BT)
-        c = Ctx.of_call(self.shape, tokens_BT, x_BTD, training=self.training, generator=generator)
+        c = Ctx.of_call(
+            self.shape,
+            tokens_BT,
+            x_BTD,
+            training=self.training,
+            generator=generator,
+            remembered=M,
+        )
         with torch.autocast(tokens_BT.device.type, enabled=False):
             pos = self.scheme.positions(tokens_BT, c)
-            c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
+            absent = memory.absent_B if M and memory.absent_B.any() else None
+            c = replace(c, pos=pos, q_pos=pos, k_pos=pos, absent_B=absent)
             x_BTD = self.scheme.embed(x_BTD, c)
+        inputs: list[Tensor] = []
         for i, (block, layer) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
-            n = n_last if i == len(self.blocks) - 1 else length
-            x_BTD = block(x_BTD, layer, replace(c, layer=i), n)
-        return self.norm(x_BTD)
+            inputs.append(x_BTD)
+            n = n_last if i == len(self.blocks) - 1 else T
+            if n:
+                x_BTD = block(x_BTD, memory.x_NBMD[i], layer, replace(c, layer=i), n)
+        x_BTD = x_BTD if n_last else x_BTD[:, :0]
+        return Segment(self.norm(x_BTD), self._remember(memory, inputs))
+
+    def empty_memory(self, batch: int, *, size: int) -> Memory:
+        """Returns a memory of `size` tokens that hold nothing."""
+        weight = self.embedding.weight
+        return Memory(
+            weight.new_zeros(len(self.blocks), batch, size, weight.shape[1]),
+            torch.full((batch,), size, device=weight.device),
+        )
+
+    def _remember(self, memory: Memory, inputs: list[Tensor]) -> Memory:
+        """Returns the memory after a segment with these layer inputs, [B, T, D] each."""
+        if not self.scheme.memory:
+            return memory
+        x_NBSD = torch.cat([memory.x_NBMD, torch.stack(inputs).detach()], dim=2)
+        forgotten = max(0, x_NBSD.shape[2] - self.scheme.memory)
+        return Memory(x_NBSD[:, :, forgotten:], (memory.absent_B - forgotten).clamp(min=0))
 
     def nats(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Returns -log p(target) of every position, [B, T] fp32; 0 where the target is -100.

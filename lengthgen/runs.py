@@ -25,7 +25,7 @@ from torch import Tensor
 from lengthgen.config import Config, from_plain, to_plain
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.model import Transformer
+from lengthgen.model import Memory, Transformer
 from lengthgen.tracking import replace_file
 
 KEPT_CHECKPOINTS = 2  # the newest, and the one before it in case the newest is damaged
@@ -35,11 +35,12 @@ _LIBRARIES = ("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydanti
 class Checkpoint(NamedTuple):
     """A training state: `step` optimizer steps are done.
 
-    unlogged: nats and number of targets since the last row of train.jsonl.
+    unlogged: nats and number of targets since the last row of train.jsonl. memory: a model.Memory.
     """
 
     step: int
     unlogged: tuple[float, int]
+    memory: tuple[Tensor, Tensor] | None
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
 
@@ -174,6 +175,7 @@ def save_checkpoint(
     *,
     step: int,
     unlogged: tuple[float, int],
+    memory: Memory | None,
     model: Transformer,
     optimizer: torch.optim.Optimizer,
 ) -> None:
@@ -190,7 +192,12 @@ def save_checkpoint(
         temporary.mkdir(parents=True)
         weights = {name: w.detach().contiguous().cpu() for name, w in model.state_dict().items()}
         save_file(weights, temporary / "model.safetensors")
-        trainer = {"step": step, "unlogged": unlogged, "optimizer": optimizer.state_dict()}
+        trainer = {
+            "step": step,
+            "unlogged": unlogged,
+            "memory": None if memory is None else tuple(memory),
+            "optimizer": optimizer.state_dict(),
+        }
         torch.save(trainer, temporary / "trainer.pt")
         sums = {file.name: _sha256(file) for file in sorted(temporary.iterdir())}
         (temporary / "sha256.json").write_text(json.dumps(sums), encoding="utf-8")
@@ -221,7 +228,13 @@ def newest_checkpoint(run_dir: Path, *, say: Callable[[str], None]) -> Checkpoin
                     raise ValueError(f"{name} does not match its sha256")
             trainer = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
             weights = load_file(folder / "model.safetensors")
-            return Checkpoint(trainer["step"], trainer["unlogged"], weights, trainer["optimizer"])
+            return Checkpoint(
+                trainer["step"],
+                trainer["unlogged"],
+                trainer["memory"],
+                weights,
+                trainer["optimizer"],
+            )
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, UnpicklingError) as error:
             say(f"{folder} is damaged and skipped: {str(error).splitlines()[0]}")
     return None

@@ -7,23 +7,30 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lengthgen import corpora, devices, runs, statistics
-from lengthgen.batches import IGNORED, TrainingWindows, train_batch, training_windows
+from lengthgen.batches import (
+    IGNORED,
+    TrainingWindows,
+    consecutive_batch,
+    train_batch,
+    training_windows,
+)
 from lengthgen.config import Config
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import Stopped, UserError
 from lengthgen.evaluate import Show, evaluate, plan
-from lengthgen.model import Transformer, create, seed_of
+from lengthgen.model import Memory, Transformer, create, seed_of
 from lengthgen.optim import adamw, lr_at
 from lengthgen.ranks import Ranks
 from lengthgen.tracking import Tracker, keep_rows
@@ -37,11 +44,21 @@ class StepResult(NamedTuple):
     grad_norm: float
 
 
+class MicroBatch(NamedTuple):
+    """Rows of the step's global batch that go through the model together."""
+
+    inputs_BT: Tensor
+    targets_BT: Tensor
+    rows: list[int]
+    anew_B: Tensor  # bool: the row does not go on where it stopped in the step before
+
+
 @dataclass
 class State:
     """Everything that changes while training: `step` optimizer steps are done.
 
-    nats and n_targets are sums since the last row of train.jsonl.
+    nats and n_targets are sums since the last row of train.jsonl. memory is that of all rows of the
+    global batch, of which a process keeps its own up to date; None if the scheme has none.
     """
 
     step: int
@@ -49,6 +66,7 @@ class State:
     n_targets: int
     model: Transformer
     optimizer: torch.optim.AdamW
+    memory: Memory | None
 
 
 class StopRequest:
@@ -119,7 +137,7 @@ def train_step(
     *,
     device: torch.device,
     ranks: Ranks,
-    forward: nn.Module,
+    forward: Callable[..., Any],
 ) -> StepResult:
     """Takes one optimizer step on the step's global batch.
 
@@ -128,16 +146,19 @@ def train_step(
     Raises UserError before the update if loss or gradient is not finite, naming step and rank.
     """
     model, optimizer, train = state.model, state.optimizer, config.train
-    micro_batches = list(_micro_batches(state.step, windows, config, device=device, ranks=ranks))
-    counted = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
+    micro_batches = list(_micro_batches(state, windows, config, device=device, ranks=ranks))
+    counted = sum(int((micro.targets_BT != IGNORED).sum()) for micro in micro_batches)
     n_targets = int(ranks.sum(torch.tensor(counted, device=device)))
     wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
     nats = torch.zeros((), dtype=wide, device=device)
-    for inputs_BT, targets_BT in micro_batches:
+    for micro in micro_batches:
         generator = torch.Generator().manual_seed(seed_of("step", config.seed, state.step))
         with torch.autocast(device.type, torch.bfloat16, enabled=train.precision == "bf16"):
-            x_BTD = forward(inputs_BT, generator=generator)
-            sum_nats = model.nats(x_BTD, targets_BT).sum()
+            if state.memory is None:
+                x_BTD = forward(micro.inputs_BT, generator=generator)
+            else:
+                x_BTD = _go_on(state.memory, micro, forward, generator)
+            sum_nats = model.nats(x_BTD, micro.targets_BT).sum()
         (sum_nats / n_targets).backward()
         nats += sum_nats.detach()
     _refuse_non_finite(nats, state.step, ranks)
@@ -156,6 +177,21 @@ def train_step(
     model.scheme.project()
     state.step += 1
     return StepResult(float(ranks.sum(nats)), n_targets, grad_norm)
+
+
+def _go_on(
+    memory: Memory, micro: MicroBatch, forward: Callable[..., Any], generator: torch.Generator
+) -> Tensor:
+    """Returns the hidden states of a micro-batch after its rows' memory, and updates that."""
+    x_NBMD, absent_B = memory
+    size, rows = x_NBMD.shape[2], micro.rows
+    known_B = absent_B[rows].masked_fill(micro.anew_B, size)
+    before = Memory(x_NBMD[:, rows], known_B)
+    x_BTD, after = forward(
+        micro.inputs_BT, before, n_last=micro.inputs_BT.shape[1], generator=generator
+    )
+    x_NBMD[:, rows], absent_B[rows] = after.x_NBMD.to(x_NBMD.dtype), after.absent_B
+    return x_BTD
 
 
 def _curve(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -211,8 +247,8 @@ def _train(
     state = _state(config, run_dir, corpus, device, show=show)
     if ranks.is_main:
         keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
-    forward = torch.compile(state.model) if runtime.compile else state.model
-    assert isinstance(forward, nn.Module)
+    forward = state.model if state.memory is None else state.model.segment
+    forward = torch.compile(forward) if runtime.compile else forward
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
     stop, stopping, began, began_at = StopRequest(), 0, time.perf_counter(), state.step
@@ -241,14 +277,17 @@ def _train(
                 show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
             show.advance(train.batch_tokens)
             stopping = ranks.max(stop.received, device)
-            if ranks.is_main and (last or stopping or state.step % train.checkpoint_every == 0):
-                runs.save_checkpoint(
-                    run_dir,
-                    step=state.step,
-                    unlogged=(state.nats, state.n_targets),
-                    model=state.model,
-                    optimizer=state.optimizer,
-                )
+            if last or stopping or state.step % train.checkpoint_every == 0:
+                memory = _whole(state.memory, ranks)
+                if ranks.is_main:
+                    runs.save_checkpoint(
+                        run_dir,
+                        step=state.step,
+                        unlogged=(state.nats, state.n_targets),
+                        memory=memory,
+                        model=state.model,
+                        optimizer=state.optimizer,
+                    )
     show.finish()
     if ranks.is_main and state.step == train.steps:
         runs.mark_done(run_dir, step=state.step)
@@ -275,28 +314,58 @@ def _state(
     parameters = sum(p.numel() for p in model.parameters())
     logging.getLogger(__name__).info("%s: %d parameters on %s", run_dir.name, parameters, device)
     step, (nats, n_targets) = (found.step, found.unlogged) if found else (0, (0.0, 0))
+    memory = None
+    if model.scheme.memory:
+        memory = model.empty_memory(config.train.batch, size=model.scheme.memory)
+        if found is not None and found.memory is not None:
+            memory = Memory(*(tensor.to(device) for tensor in found.memory))
     return State(
-        step=step, nats=nats, n_targets=n_targets, model=model.train(), optimizer=optimizer
+        step=step,
+        nats=nats,
+        n_targets=n_targets,
+        model=model.train(),
+        optimizer=optimizer,
+        memory=memory,
     )
 
 
+def _whole(memory: Memory | None, ranks: Ranks) -> Memory | None:
+    """Returns the memory of all rows, each from the process that keeps it up to date."""
+    if memory is None or ranks.world_size == 1:
+        return memory
+    batch, n = len(memory.absent_B), ranks.world_size
+    mine = list(range(ranks.rank, batch, n))
+    parts = ranks.gather((memory.x_NBMD[:, mine].cpu(), memory.absent_B[mine].cpu()))
+    whole = Memory(memory.x_NBMD.cpu().clone(), memory.absent_B.cpu().clone())
+    for rank, (x_NBMD, absent_B) in enumerate(parts):
+        rows = list(range(rank, batch, n))
+        whole.x_NBMD[:, rows], whole.absent_B[rows] = x_NBMD, absent_B
+    return whole
+
+
 def _micro_batches(
-    step: int,
+    state: State,
     windows: TrainingWindows,
     config: Config,
     *,
     device: torch.device,
     ranks: Ranks,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields this process's share of the step's windows: inputs and targets, [B, T]."""
-    batch = train_batch(windows, seed=config.seed, step=step, batch=config.train.batch)
+) -> Iterator[MicroBatch]:
+    """Yields this process's share of the step's windows."""
+    asked: dict[str, int] = {"seed": config.seed, "step": state.step, "batch": config.train.batch}
+    if state.memory is None:
+        batch, anew = train_batch(windows, **asked), np.ones(config.train.batch, dtype=bool)
+    else:
+        batch, anew = consecutive_batch(windows, **asked)
     mine = range(ranks.rank, config.train.batch, ranks.world_size)
     size = devices.micro_batch(config.runtime, device, config.train.length)
     for first in range(0, len(mine), size):
         rows = list(mine[first : first + size])
-        yield (
+        yield MicroBatch(
             torch.from_numpy(batch.inputs_BT[rows]).to(device),
             torch.from_numpy(batch.targets_BT[rows]).to(device),
+            rows,
+            torch.from_numpy(anew[rows]).to(device),
         )
 
 

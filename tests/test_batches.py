@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from lengthgen.batches import (
     IGNORED,
     Endpoint,
+    consecutive_batch,
     endpoints,
     manifest,
     n_targets,
@@ -48,6 +49,48 @@ def corpus_of(lengths: list[int], *, bos: bool = True) -> TokenizedCorpus:
 def batches_of(corpus: TokenizedCorpus, *, length: int, batch: int, steps: int, seed: int = 1):
     windows = training_windows(corpus, length)
     return [train_batch(windows, seed=seed, step=step, batch=batch) for step in range(steps)]
+
+
+def test_consecutive_rows_read_on_where_they_stopped_and_say_where_they_begin_anew() -> None:
+    windows = training_windows(corpus_of([37, 8, 64, 5, 90, 23]), 8)
+    before: list[int | None] = [None] * 3
+    continued = 0
+    for step in range(3 * (windows.count // 3)):
+        batch, anew = consecutive_batch(windows, seed=1, step=step, batch=3)
+        for row in range(3):
+            targets = batch.targets_BT[row]
+            first = int(targets[0])
+            assert anew[row] == (first % 1000 == 0 or step % (windows.count // 3) == 0)
+            if not anew[row]:
+                assert first == before[row]
+                continued += 1
+            last = int(targets[targets != IGNORED][-1])
+            before[row] = last + 1
+    assert continued > windows.count  # of the 3 windows.count rows
+
+
+def test_an_epoch_of_consecutive_rows_reads_every_target_once() -> None:
+    lengths = [37, 8, 64, 5, 90, 23]
+    windows = training_windows(corpus_of(lengths), 8)
+    batch = 2
+    assert windows.count % batch == 0
+    for epoch in (0, 1):
+        seen: list[int] = []
+        for step in range(windows.count // batch):
+            at = epoch * (windows.count // batch) + step
+            cut, _ = consecutive_batch(windows, seed=3, step=at, batch=batch)
+            seen += cut.targets_BT[cut.targets_BT != IGNORED].tolist()
+        assert sorted(seen) == [1000 * d + t for d, n in enumerate(lengths) for t in range(n)]
+
+
+def test_epochs_of_consecutive_rows_begin_at_different_places() -> None:
+    windows = training_windows(corpus_of([37, 8, 64, 5, 90, 23]), 8)
+    steps = windows.count // 2
+    first = {
+        int(consecutive_batch(windows, seed=1, step=epoch * steps, batch=2)[0].targets_BT[0, 0])
+        for epoch in range(6)
+    }
+    assert len(first) > 2
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 1000, 12_345])

@@ -12,7 +12,12 @@ LENGTH = 48  # 3 T: past the trained length for every scheme
 
 # Parameters a scheme adds at d_model 32, 2 layers, 4 heads, T = 16, if any. A new scheme that has
 # parameters adds its line.
-PARAMETERS = {"learned_absolute": 16 * 32}
+PARAMETERS = {
+    "transformer_xl": 2 * 4 * 8 + 2 * 32 * 32,
+    "transformer_xl_recurrent": 2 * 4 * 8 + 2 * 32 * 32,
+    "learned_absolute": 16 * 32,
+    "ssmax": 2 * 4,
+}
 
 
 def length_for(model: Transformer) -> int:
@@ -170,22 +175,24 @@ def test_gradients_are_finite_and_reach_every_parameter(name: str, variant: str 
 def test_bf16_biases_and_rotations_at_16k_are_fp32_ones_rounded(
     name: str, variant: str | None
 ) -> None:
-    model = small_model(name, variant, dtype=torch.float32)
+    model, exact = (small_model(name, variant, dtype=d) for d in (torch.float32, torch.float64))
     at = 16_384 - LENGTH
-    for layer in model.scheme.layers:
+    for layer, exact_layer in zip(model.scheme.layers, exact.scheme.layers, strict=True):
         low, high = (
             context(model, LENGTH, dtype=dtype, shift=at)
             for dtype in (torch.bfloat16, torch.float64)
         )
-        for part in layer.bias:
-            got, want = part.bias(low), part.bias(high)
+        for part, exact_part in zip(layer.bias, exact_layer.bias, strict=True):
+            got, want = part.bias(low), exact_part.bias(high)
             assert got is not None
             assert want is not None
             assert got.dtype == torch.float32
             torch.testing.assert_close(got.double(), want.double(), rtol=1e-5, atol=1e-5)
         q, k, _ = some_qkv(LENGTH, dtype=torch.bfloat16)
         for got, want in zip(
-            rotated(layer, q, k, low), rotated(layer, q.double(), k.double(), high), strict=True
+            rotated(layer, q, k, low),
+            rotated(exact_layer, q.double(), k.double(), high),
+            strict=True,
         ):
             # bf16 keeps 8 bits; angles at 16k are off by 16384 * 2^-24 < 1e-3.
             torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=2e-2)

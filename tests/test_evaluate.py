@@ -324,7 +324,12 @@ def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
     with torch.no_grad():
         model.embedding.weight[:, 0] = torch.nan
     runs.save_checkpoint(
-        run_dir, step=9, unlogged=(0.0, 0), model=model, optimizer=adamw(model, config.train)
+        run_dir,
+        step=9,
+        unlogged=(0.0, 0),
+        memory=None,
+        model=model,
+        optimizer=adamw(model, config.train),
     )
     rows = evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert {row["nats"] for row in rows if row["length"] == 16} == {None}

@@ -42,6 +42,7 @@ def save(run_dir: Path, trained: Trained, *steps: int) -> list[Path]:
             run_dir,
             step=step,
             unlogged=(1.5, step),
+            memory=None,
             model=trained.model,
             optimizer=trained.optimizer,
         )

@@ -31,7 +31,6 @@ STEPS = 60
 LONG = [
     f"train.tokens={STEPS * 128}",
     "train.checkpoint_every=7",
-    "scheme=learned_absolute",
     "runtime.log_every=4",
 ]
 QUIET = Progress(is_main=False)
@@ -104,23 +103,29 @@ def kill_after(step: int, process: subprocess.Popen[str], root: Path, *, ranks: 
     assert process.returncode != 0
 
 
+@pytest.fixture(scope="session", params=["learned_absolute", "transformer_xl_recurrent"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    """An override; the second scheme has a memory that outlives the step."""
+    return f"scheme={request.param}"
+
+
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path, scheme: str) -> Path:
     """The root of a run that nothing interrupted."""
     root = tmp_path_factory.mktemp("undisturbed")
-    finish(begin(root, cache))
+    finish(begin(root, cache, scheme))
     return root
 
 
 @pytest.mark.slow
 def test_a_run_killed_twice_ends_with_the_bits_of_an_undisturbed_one(
-    tmp_path: Path, cache: Path, undisturbed: Path
+    tmp_path: Path, cache: Path, undisturbed: Path, scheme: str
 ) -> None:
     for step in (4, 24):  # before the first checkpoint, and between two
-        process = begin(tmp_path, cache)
+        process = begin(tmp_path, cache, scheme)
         kill_after(step, process, tmp_path, ranks=False)
     assert step_reached(tmp_path) < STEPS
-    said = finish(begin(tmp_path, cache))
+    said = finish(begin(tmp_path, cache, scheme))
     assert "resuming after step" in said
     assert rows_of(tmp_path) == rows_of(undisturbed)
     for name, weight in weights_of(undisturbed).items():
@@ -129,17 +134,20 @@ def test_a_run_killed_twice_ends_with_the_bits_of_an_undisturbed_one(
 
 @pytest.mark.slow
 def test_two_processes_agree_with_one_and_with_themselves_after_a_kill(
-    tmp_path: Path, cache: Path, undisturbed: Path
+    tmp_path: Path, cache: Path, undisturbed: Path, scheme: str
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(begin(whole, cache, processes=2))
-    process = begin(killed, cache, processes=2)
+    finish(begin(whole, cache, scheme, processes=2))
+    process = begin(killed, cache, scheme, processes=2)
     kill_after(16, process, killed, ranks=True)
-    finish(begin(killed, cache, processes=2))
+    finish(begin(killed, cache, scheme, processes=2))
     assert rows_of(killed) == rows_of(whole)
     for name, weight in weights_of(whole).items():
         assert torch.equal(weights_of(killed)[name], weight), name
-        torch.testing.assert_close(weights_of(undisturbed)[name], weight, rtol=0, atol=2e-5)
+        # A slow cosine of Transformer-XL adds nearly the same to all logits of a query, which softmax
+        # ignores: the gradient of its column is rounding alone, and Adam makes steps of that.
+        if not name.endswith("W_R"):
+            torch.testing.assert_close(weights_of(undisturbed)[name], weight, rtol=0, atol=2e-5)
     for one, two in zip(rows_of(undisturbed), rows_of(whole), strict=True):
         assert one["train/loss"] == pytest.approx(two["train/loss"], abs=1e-6)
     [one], [two] = (list(root.glob("*/eval.jsonl")) for root in (undisturbed, whole))
@@ -222,7 +230,14 @@ def stepping(cache: Path) -> tuple[Config, Any]:
 
 def state_of(config: Config) -> State:
     model = create(config, vocab_size=257)
-    return State(step=0, nats=0.0, n_targets=0, model=model, optimizer=adamw(model, config.train))
+    return State(
+        step=0,
+        nats=0.0,
+        n_targets=0,
+        model=model,
+        optimizer=adamw(model, config.train),
+        memory=None,
+    )
 
 
 def test_micro_batches_add_up_to_the_whole_batch(stepping: tuple[Config, Any]) -> None:

@@ -36,7 +36,7 @@ class Ctx:
     """
 
     shape: Shape
-    length: int  # L, tokens of this call
+    length: int  # L, tokens of this call, remembered ones included
     layer: int
     training: bool
     generator: torch.Generator | None  # for a part that samples; the same in every layer's call
@@ -59,9 +59,13 @@ class Ctx:
         *,
         training: bool,
         generator: torch.Generator | None,
+        remembered: int = 0,
     ) -> "Ctx":
-        """Returns the context of a call before any hook has run: positions 0 ... L-1, layer 0."""
-        length = tokens_BT.shape[1]
+        """Returns the context of a call before any hook has run: layer 0, positions 0 ... L-1.
+
+        Tokens remembered from earlier segments are counted in L.
+        """
+        length = remembered + tokens_BT.shape[1]
         pos = torch.arange(length, device=tokens_BT.device)
         return Ctx(
             shape=shape,

@@ -1,0 +1,171 @@
+"""Transformer-XL: its logits as published, and segments that remember exactly what they should."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small import VOCAB, close, context, small_config, small_model, some_qkv, some_tokens
+from torch import Tensor
+
+from lengthgen.errors import UserError
+from lengthgen.model import Memory, Transformer, create
+from lengthgen.schemes import Shape
+from lengthgen.schemes.sinusoidal import Sinusoidal
+from lengthgen.schemes.transformer_xl import TransformerXl
+
+T = 16  # of the small configuration
+
+
+def det(*shape: int, a: float, scale: float = 1.0) -> Tensor:
+    """Returns scale sin(a (i + 1)) for i = 0, 1 ... in row-major order, in float64."""
+    n = torch.tensor(shape).prod().item()
+    return scale * torch.sin(a * (torch.arange(n, dtype=torch.float64) + 1)).view(*shape)
+
+
+def readable(part: TransformerXl, q: Tensor, k: Tensor, layer: int) -> Tensor:
+    """Returns ((q_i + u).k_j + (q_i + v).(W_R R_{i-j})) / sqrt(d) over a table of all R."""
+    Q, S, K = q.shape[2], k.shape[2], q.shape[3]
+    shape = replace(part.shape, init_std=1.0)
+    R = Sinusoidal(shape, base=part.base, layout="concat", scale=1.0).table(
+        torch.arange(S), torch.float64
+    )
+    r_HSK = torch.einsum("hkd,sd->hsk", part.W_R[layer].double(), R)
+    content = (q + part.u.double()) @ k.transpose(-1, -2)
+    by_distance = (q + part.v.double()) @ r_HSK.transpose(-1, -2)
+    far = (torch.arange(S - Q, S)[:, None] - torch.arange(S)).clamp(min=0)
+    return (content + by_distance.gather(-1, far.expand_as(content))) * K**-0.5
+
+
+def test_the_logits_are_those_of_the_reference_with_memory() -> None:
+    # [X] kimiyoung/transformer-xl 44781ed, pytorch/mem_transformer.py:212-291, executed: H = 2,
+    # d = 4, D = 8, 3 queries after a memory of 2.
+    want = [
+        [
+            [-0.083318, 0.342978, 0.487457],
+            [0.070964, -0.348685, -0.67129, -0.612844],
+            [0.145667, -0.819722, -1.397251, -1.238299, -0.674583],
+        ],
+        [
+            [1.237296, 2.020783, 1.605415],
+            [0.822097, 1.165601, 0.8608, 1.063174],
+            [-0.043101, -0.286098, -0.261807, -0.21666, -0.043169],
+        ],
+    ]
+    shape = Shape(d_model=8, n_layers=1, n_heads=2, d_head=4, train_length=3, init_std=0.02)
+    part = TransformerXl(shape, base=1e4).double()
+    with torch.no_grad():
+        part.W_R.copy_(det(2, 4, 8, a=0.53, scale=0.3)[None])
+        part.u.copy_(det(2, 1, 4, a=0.9, scale=0.1))
+        part.v.copy_(det(2, 1, 4, a=1.3, scale=0.1))
+    x = torch.cat([det(2, 8, a=0.2), det(3, 8, a=0.7)])  # memory, then the segment
+    q, k, _ = (x @ det(24, 8, a=0.37, scale=0.3).T).view(5, 3, 2, 4).permute(1, 2, 0, 3)
+    c = context(small_model("nope"), 5, dtype=torch.float64)
+    c = replace(c, shape=shape, q_pos=c.pos[2:], rows=slice(2, 5))
+    q, k = part.qk(q[None, :, 2:], k[None], c)
+    logits = (q @ k.transpose(-1, -2))[0] / 2
+    for head in range(2):
+        for row, visible in enumerate(want[head]):
+            got = logits[head, row, : len(visible)]
+            close(got, torch.tensor(visible, dtype=torch.float64), atol=2e-6)
+
+
+@pytest.mark.parametrize("queries", [40, 7])
+def test_the_widened_product_is_the_published_sum(queries: int) -> None:
+    model = small_model("transformer_xl")
+    part = model.scheme.all[0]
+    assert isinstance(part, TransformerXl)
+    q, k, _ = some_qkv(40, dtype=torch.float64)
+    q = q[:, :, -queries:]
+    for layer in (0, 1):
+        c = context(model, 40, dtype=torch.float64)
+        c = replace(c, layer=layer, q_pos=c.pos[-queries:], rows=slice(40 - queries, 40))
+        wide_q, wide_k = part.qk(q, k, c)
+        got = wide_q @ wide_k.transpose(-1, -2) * 8**-0.5
+        seen = torch.ones(40, 40).tril().bool()[-queries:]
+        close(got[..., seen], readable(part, q, k, layer)[..., seen], atol=1e-12)
+
+
+def recurrent(mem_len: float) -> Transformer:
+    config = small_config("scheme=transformer_xl", f"scheme.parts.recurrence.mem_len={mem_len}")
+    return create(config, vocab_size=VOCAB).double()
+
+
+def test_a_memory_of_everything_is_attention_without_segments() -> None:
+    tokens = some_tokens(3 * T + 5)
+    with torch.no_grad():
+        close(recurrent(4.0)(tokens), recurrent(0.0)(tokens), atol=1e-12)
+
+
+@pytest.mark.parametrize("n_last", [1, 5, 16, 20, 53])
+def test_the_last_rows_across_segments_are_those_of_the_whole(n_last: int) -> None:
+    tokens, model = some_tokens(3 * T + 5), recurrent(1.0)
+    with torch.no_grad():
+        close(model(tokens, n_last=n_last), model(tokens)[:, -n_last:], atol=1e-12)
+
+
+def test_a_memory_of_m_reaches_m_tokens_back_in_every_layer() -> None:
+    tokens, model = some_tokens(4 * T), recurrent(1.0)  # 2 layers: two segments back, no further
+    changed = tokens.clone()
+    changed[:, 0] = (changed[:, 0] + 1) % VOCAB
+    with torch.no_grad():
+        same = (model(tokens) == model(changed)).all(-1).all(0)
+    assert same[3 * T :].all()
+    assert not same[2 * T : 3 * T].all()
+    short = recurrent(0.25)
+    with torch.no_grad():
+        same = (short(tokens) == short(changed)).all(-1).all(0)
+    assert same[2 * T :].all()  # the first token is not among the last 4 of its segment, only
+    assert not same[T : 2 * T].all()  # what the layer above made of these is
+
+
+def test_no_gradient_flows_into_the_memory() -> None:
+    model, tokens = recurrent(1.0), some_tokens(T)
+    memory = model.empty_memory(2, size=0)
+    remembered = model.segment(tokens, memory, n_last=T).memory
+    assert not remembered.x_NBMD.requires_grad
+    assert remembered.x_NBMD.shape == (2, 2, T, 32)
+
+
+def test_a_row_that_begins_anew_sees_nothing_of_the_memory_it_is_given() -> None:
+    model, tokens = recurrent(1.0), some_tokens(T)
+    filled = torch.randn(2, 2, T, 32, dtype=torch.float64)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            given = Memory(filled, torch.tensor([T, 0]))
+            anew, continued = model.segment(tokens, given, n_last=T).x_BTD
+            alone = model(tokens)
+            all_there = model.segment(tokens, Memory(filled, torch.zeros(2)), n_last=T).x_BTD
+            close(anew, alone[0], atol=1e-12)
+            close(continued, all_there[1], atol=1e-12)
+            assert not torch.allclose(continued, alone[1])
+
+
+def test_what_is_absent_is_forgotten_as_segments_go_by() -> None:
+    model = recurrent(2.0)
+    memory = model.empty_memory(1, size=2 * T)
+    for left in (T, 0, 0):
+        _, memory = model.segment(some_tokens(T, batch=1), memory, n_last=T)
+        assert memory.absent_B.tolist() == [left]
+        assert memory.x_NBMD.shape[2] == 2 * T
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["scheme=transformer_xl", "scheme.parts.recurrence.mem_len=-1"], "must not be negative"),
+        (["scheme=transformer_xl", "scheme.parts.transformer_xl.base=1"], "must be above 1"),
+        (
+            ["scheme=transformer_xl", "model.d_model=33", "model.n_heads=3"],
+            r"model\.d_model=33 must be even",
+        ),
+        (
+            ["scheme=sinusoidal", "+scheme.parts.recurrence={mem_len: 1.0}"],
+            "recurrence keeps states of earlier segments, and sinusoidal numbers every segment",
+        ),
+    ],
+)
+def test_what_a_recurrent_scheme_cannot_honour_is_one_line(
+    overrides: list[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        small_config(*overrides)
