@@ -76,6 +76,12 @@ def _complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     return completion.runs(ctx.params.get("words") or [], incomplete)
 
 
+def _complete_schemes(ctx: typer.Context, incomplete: str) -> list[str]:
+    from lengthgen import completion
+
+    return completion.schemes(ctx.params.get("words") or [], incomplete)
+
+
 def _complete_kinds(incomplete: str) -> list[str]:
     return [kind for kind in _KINDS if kind.startswith(incomplete)]
 
@@ -103,6 +109,11 @@ ConfigDir = Annotated[
     Path | None, typer.Option("--config-dir", metavar="DIR", help="Folder with groups of your own.")
 ]
 
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE", help="Python file with parts of your own."),
+]
+
 
 @app.command()
 def train(
@@ -111,10 +122,7 @@ def train(
         str | None, typer.Option("--gpus", metavar="N", help="Start N processes with torchrun.")
     ] = None,
     config_dir: ConfigDir = None,
-    plugin: Annotated[
-        list[Path] | None,
-        typer.Option("--plugin", metavar="FILE", help="Python file with parts of your own."),
-    ] = None,
+    plugin: Plugin = None,
 ) -> None:
     """Train a scheme, then evaluate its curve. Run again: it resumes, or is done at once."""
     from lengthgen import compose, config
@@ -252,6 +260,49 @@ def write_report(
         print(path)
 
 
+@app.command()
+def bench(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SCHEME ...] [KEY=VALUE ...]",
+            help="Schemes, all if none is named; and overrides, such as model=small.",
+            autocompletion=_complete_schemes,
+        ),
+    ] = None,
+    lengths: Annotated[
+        str | None, typer.Option("--lengths", metavar="L,L,...", help="Default: T, 4T and 32T.")
+    ] = None,
+    rounds: Annotated[
+        str, typer.Option("--rounds", metavar="N", help="Measurements behind a median at T.")
+    ] = "5",
+    config_dir: ConfigDir = None,
+    plugin: Plugin = None,
+) -> None:
+    """Measure each scheme's cost beside no scheme: parameters, tokens/s, memory at T, 4T, 32T."""
+    from lengthgen import bench as benching
+    from lengthgen import compose, config
+    from lengthgen.listing import Listing
+    from lengthgen.progress import Progress
+
+    overrides = [word for word in words or [] if "=" in word]
+    schemes = [word for word in words or [] if "=" not in word]
+    built: list[config.Config] = []
+    for scheme in schemes or compose.choices("scheme", config_dir=config_dir):
+        plain = compose.compose([*overrides, f"scheme={scheme}"], config_dir=config_dir)
+        plain["plugins"] += [str(path.absolute()) for path in plugin or []]
+        built.append(config.from_plain(plain))
+    T = built[0].train.length
+    asked = [T, 4 * T, 32 * T] if lengths is None else _lengths(lengths)
+    n_rounds = _positive(rounds, "--rounds", "a number of measurements, like --rounds 5")
+    with Progress(is_main=True) as show:
+        found = benching.costs(
+            built, asked, rounds=n_rounds, vocab_size=built[0].corpus.vocab_size, show=show
+        )
+        head, *rows = benching.table(list(found), asked, train_length=T)
+    _print_rows(Listing(head, rows), head_in_pipes=True)
+
+
 _KINDS = {
     "schemes": "scheme",
     "variants": "variant",
@@ -291,10 +342,10 @@ def list_kind(
         _print_rows(listing.choices(group, config_dir=config_dir))
 
 
-def _print_rows(listed: "Listing") -> None:
+def _print_rows(listed: "Listing", *, head_in_pipes: bool = False) -> None:
     """Prints a table on a terminal, and lines of tab-separated cells into a pipe."""
     if not sys.stdout.isatty():
-        for row in listed.rows:
+        for row in [listed.head] * head_in_pipes + listed.rows:
             print("\t".join(row))
         return
     if not listed.rows:

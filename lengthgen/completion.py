@@ -13,6 +13,18 @@ def overrides(before: Sequence[str], incomplete: str, *, config_dir: Path | None
     return _offer(before, incomplete, lambda word: compose.completions(word, config_dir=config_dir))
 
 
+def schemes(before: Sequence[str], incomplete: str) -> list[str]:
+    """Returns the names of schemes, then groups, their choices and dotted keys."""
+
+    def offered(word: str) -> list[str]:
+        names = [
+            name for name in compose.choices("scheme", config_dir=None) if name.startswith(word)
+        ]
+        return names + compose.completions(word, config_dir=None)
+
+    return _offer(before, incomplete, offered)
+
+
 def runs(before: Sequence[str], incomplete: str) -> list[str]:
     """Returns run ids, and the keys that a finished run may still be given."""
     given = re.search(r"runtime\.root ?= ?(\S+)", " ".join(before))

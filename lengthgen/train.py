@@ -130,6 +130,26 @@ def train(config: Config, *, ranks: Ranks, show: Show) -> Path:
     return run_dir
 
 
+def fresh_state(config: Config, *, vocab_size: int, device: torch.device) -> State:
+    """Returns the state before the first step."""
+    model = create(config, vocab_size=vocab_size).to(device).train()
+    remembered = model.scheme.memory
+    return State(
+        step=0,
+        nats=0.0,
+        n_targets=0,
+        model=model,
+        optimizer=adamw(model, config.train),
+        memory=model.empty_memory(config.train.batch, size=remembered) if remembered else None,
+    )
+
+
+def forward_of(state: State, *, compiled: bool) -> Callable[..., Any]:
+    """Returns what train_step calls: the model, or its segments if it remembers."""
+    forward = state.model if state.memory is None else state.model.segment
+    return torch.compile(forward) if compiled else forward
+
+
 def train_step(
     state: State,
     windows: TrainingWindows,
@@ -247,8 +267,7 @@ def _train(
     state = _state(config, run_dir, corpus, device, show=show)
     if ranks.is_main:
         keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
-    forward = state.model if state.memory is None else state.model.segment
-    forward = torch.compile(forward) if runtime.compile else forward
+    forward = forward_of(state, compiled=runtime.compile)
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
     stop, stopping, began, began_at = StopRequest(), 0, time.perf_counter(), state.step
@@ -304,29 +323,18 @@ def _state(
     config: Config, run_dir: Path, corpus: TokenizedCorpus, device: torch.device, *, show: Show
 ) -> State:
     """Returns the state of the newest valid checkpoint, or a fresh one."""
-    model = create(config, vocab_size=corpus.vocab_size).to(device)
-    optimizer = adamw(model, config.train)
+    state = fresh_state(config, vocab_size=corpus.vocab_size, device=device)
     found = runs.newest_checkpoint(run_dir, say=show.say)
     if found is not None:
-        model.load_state_dict(found.weights)
-        optimizer.load_state_dict(found.optimizer)
+        state.model.load_state_dict(found.weights)
+        state.optimizer.load_state_dict(found.optimizer)
+        state.step, (state.nats, state.n_targets) = found.step, found.unlogged
+        if found.memory is not None:
+            state.memory = Memory(*(tensor.to(device) for tensor in found.memory))
         show.say(f"resuming after step {found.step} of {config.train.steps}")
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters = sum(p.numel() for p in state.model.parameters())
     logging.getLogger(__name__).info("%s: %d parameters on %s", run_dir.name, parameters, device)
-    step, (nats, n_targets) = (found.step, found.unlogged) if found else (0, (0.0, 0))
-    memory = None
-    if model.scheme.memory:
-        memory = model.empty_memory(config.train.batch, size=model.scheme.memory)
-        if found is not None and found.memory is not None:
-            memory = Memory(*(tensor.to(device) for tensor in found.memory))
-    return State(
-        step=step,
-        nats=nats,
-        n_targets=n_targets,
-        model=model.train(),
-        optimizer=optimizer,
-        memory=memory,
-    )
+    return state
 
 
 def _whole(memory: Memory | None, ranks: Ranks) -> Memory | None:

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "lengthgen"
 # A module imports only what stands behind it.
 ORDER = [
     *("__main__", "cli", "completion", "listing", "progress", "sweep", "report", "figures"),
-    *("wording", "series", "train", "evaluate", "statistics", "runs", "optim", "model"),
+    *("wording", "series", "bench", "train", "evaluate", "statistics", "runs", "optim", "model"),
     *("batches", "corpora", "token_cache", "tokenizer", "documents", "tracking", "devices"),
     *("attention", "config", "schemes", "compose", "ranks", "errors", "__init__"),
 ]
