@@ -18,7 +18,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from lengthgen.series import Series
-from lengthgen.statistics import Point, perplexity
+from lengthgen.statistics import HEADLINE, Point, perplexity
 from lengthgen.wording import headline, short, subject
 
 # Okabe-Ito and Tol's muted set without their light colours: told apart on white with any eyes.
@@ -156,6 +156,30 @@ def _draw_lines(axes: Axes, lines: Sequence[Series]) -> None:
                 axes.plot(lengths, values, color=look["color"], linewidth=0.7, alpha=0.45)
         lengths, values = _finite(line.losses())
         axes.plot(lengths, values, label=line.label, linewidth=1.8, markersize=5.5, **look)
+        _draw_crop(axes, line, colour=look["color"])
+
+
+def _draw_crop(axes: Axes, line: Series, *, colour: str) -> None:
+    crop = _crop(line)
+    if crop is not None:
+        T, at_T = crop
+        across = (T, max(line.losses()))
+        axes.plot(across, (at_T, at_T), color=colour, linestyle=(0, (1, 2.5)), linewidth=1.0)
+
+
+def _crop(line: Series) -> tuple[int, float] | None:
+    """Returns T and the perplexity of the same targets from the last T tokens alone.
+
+    That is the matched tail of length T itself. None if no longer length stands beside it.
+    """
+    trained, losses = {p.train_length for p in line.points}, line.losses()
+    scored_alike = all(p.protocol == HEADLINE for p in line.points)
+    if line.variant is not None or len(trained) > 1 or not scored_alike:
+        return None
+    [T] = trained
+    if T not in losses or max(losses) == T or losses[T] >= 700:
+        return None
+    return T, perplexity(losses[T])
 
 
 def _finite(losses: Mapping[int, float]) -> tuple[list[int], list[float]]:
@@ -277,8 +301,9 @@ def spread(wanted: Sequence[float], *, gap: float) -> list[float]:
 def _title(axes: Axes, lines: Sequence[Series], points: Sequence[Point]) -> None:
     seeds = max(len(line.runs) for line in lines)
     thin = f"; mean of {seeds} seeds, thin: each" if seeds > 1 else ""
+    dotted = "; dotted: from the last T tokens alone" if any(map(_crop, lines)) else ""
     axes.annotate(
-        f"{headline(points)}\n{subject(points)}{thin}",
+        f"{headline(points)}\n{subject(points)}{thin}{dotted}",
         (0, 1),
         xycoords="axes fraction",
         xytext=(0, 10),

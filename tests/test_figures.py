@@ -82,6 +82,22 @@ def test_a_line_goes_through_the_perplexities(runs: Runs) -> None:
     assert values == pytest.approx([math.exp(loss) for loss in LOSSES], rel=1e-13)
 
 
+def test_a_dotted_line_stands_at_the_perplexity_of_the_last_T_tokens_alone(runs: Runs) -> None:
+    figure = drawn(runs.write("rope"), runs.write("alibi"))
+    across = [512, LENGTHS[-1]]
+    data = [np.asarray(one.get_data()) for one in axes_of(figure).lines]
+    crops = [y for x, y in data if x.tolist() == across]
+    heights = sorted(float(start) for start, end in crops if start == end)
+    want = sorted(line(figure, name)[1][0] for name in ("rope", "alibi"))
+    assert heights == pytest.approx(want)
+    assert "dotted: from the last T tokens alone" in axes_of(figure).texts[-1].get_text()
+
+
+def test_other_protocols_have_no_such_line(runs: Runs) -> None:
+    figure = drawn(runs.write("rope", protocol="nonoverlap"), protocol="nonoverlap")
+    assert "dotted" not in axes_of(figure).texts[-1].get_text()
+
+
 def test_the_line_of_several_seeds_is_the_mean_of_their_losses(runs: Runs) -> None:
     one, two = (
         runs.write("rope", (3.0,), lengths=(512,)),
@@ -119,6 +135,7 @@ def test_the_title_says_what_was_scored_and_where(runs: Runs) -> None:
     texts = [text.get_text() for text in axes_of(drawn(runs.write("rope"))).texts]
     assert (
         "matched tail: last K=64 tokens of 3 windows in 2 documents\ncorpus toy, model tiny, fp32"
+        "; dotted: from the last T tokens alone"
     ) in texts
 
 
