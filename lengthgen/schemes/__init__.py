@@ -131,7 +131,7 @@ def build_meta(
 
 def _parts_of(module: ModuleType) -> dict[str, type[Part]]:
     return {
-        re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower(): value
+        re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower(): value
         for name, value in vars(module).items()
         if isinstance(value, type)
         and issubclass(value, Part)

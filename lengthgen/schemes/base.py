@@ -207,6 +207,11 @@ class Part(nn.Module):
     def project(self) -> None:
         """Moves parameters back into their domain; called at build and after each step."""
 
+    @property
+    def needs_rotation(self) -> bool:
+        """True if the part acts on what rotary parts do, so that it is void without them."""
+        return self.remaps or self.overrides("frequencies")
+
     def overrides(self, hook: str) -> bool:
         """True if this part's class defines the hook itself."""
         return getattr(type(self), hook) is not getattr(Part, hook)
@@ -328,7 +333,7 @@ class Scheme(nn.Module):
         """Raises UserError for a part that would act nowhere, or on what another one makes void."""
         if not any(part.rotary for part in parts.values()):
             for name, part in parts.items():
-                if part.remaps or part.overrides("frequencies"):
+                if part.needs_rotation:
                     raise UserError(
                         f"scheme.parts.{name} acts on rotated queries and keys, and no part of "
                         "this scheme rotates them; add one, such as rope, or drop it"
@@ -350,9 +355,8 @@ class Scheme(nn.Module):
             )
 
     def _fold(self, layer: dict[str, Part]) -> Layer:
-        rotates = any(part.rotary for part in layer.values())
-        if not rotates:
-            layer = {name: part for name, part in layer.items() if not part.remaps}
+        if not any(part.rotary for part in layer.values()):
+            layer = {name: part for name, part in layer.items() if not part.needs_rotation}
         remapped = any(part.remaps for part in layer.values())
 
         def all_of(hook: str) -> tuple[Part, ...]:
@@ -372,7 +376,7 @@ class Scheme(nn.Module):
         return Layer(
             qk=tuple(part for part in all_of("qk") if not (remapped and part.rotary)),
             rotary=tuple(part for part in layer.values() if part.rotary) if remapped else (),
-            frequencies=all_of("frequencies") if rotates else (),
+            frequencies=all_of("frequencies"),
             bias=bias,
             visible=visible,
             scores=owners[0],

@@ -1,0 +1,584 @@
+"""The parts around RoPE: frequency scaling, p-RoPE, HoPE, xPos, PoPE, blockwise causal attention.
+
+Evidence: [X] computed by running the reference implementation named, [F] from the formula as
+printed. Numbers with n decimals are held to 2 units of the last one, frequencies to 1e-6 relative.
+"""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from small import close, context, hidden, rotated, small_config, small_model, some_qkv, some_tokens
+from torch import Tensor
+
+from lengthgen import schemes
+from lengthgen.attention import attend
+from lengthgen.errors import UserError
+from lengthgen.model import create, with_parts
+from lengthgen.schemes import Ctx, Part, Rotated, Scheme, Shape
+from lengthgen.schemes.base import NO_PARTS
+from lengthgen.schemes.bca import Bca
+from lengthgen.schemes.dynamic_ntk import DynamicNtk
+from lengthgen.schemes.hope import Hope
+from lengthgen.schemes.llama3 import Llama3
+from lengthgen.schemes.longrope import Longrope
+from lengthgen.schemes.ntk import Ntk
+from lengthgen.schemes.p_rope import PRope
+from lengthgen.schemes.pi import Pi
+from lengthgen.schemes.pope import Pope
+from lengthgen.schemes.rope import Rope, angles, powers
+from lengthgen.schemes.xpos import Xpos
+from lengthgen.schemes.yarn import Yarn
+
+
+def shape(d_head: int, *, train_length: int = 512, n_heads: int = 1, n_layers: int = 1) -> Shape:
+    return Shape(
+        d_model=n_heads * d_head,
+        n_layers=n_layers,
+        n_heads=n_heads,
+        d_head=d_head,
+        train_length=train_length,
+        init_std=0.02,
+    )
+
+
+T512 = shape(64)
+
+
+def det(n: int, a: float = 0.7, b: float = 0.3) -> Tensor:
+    """Returns sin(a (i + 1)) + b for i = 0 ... n-1, in float64."""
+    return torch.sin(a * (torch.arange(n, dtype=torch.float64) + 1)) + b
+
+
+def call(length: int, of: Shape = T512, *, dtype: torch.dtype = torch.float64) -> Ctx:
+    """Returns the context of a call of that length, which holds no more than its coordinates."""
+    x = torch.empty(1, length, 0, dtype=dtype)
+    tokens = torch.zeros(1, length, dtype=torch.int64)
+    return Ctx.of_call(of, tokens, x, training=False, generator=None)
+
+
+def scaled(part: Part, length: int, *, base: float = 1e4) -> Tensor:
+    """Returns the angles per position of a head under the part, in float64."""
+    c = call(length, part.shape)
+    return part.frequencies(powers(base, part.shape.d_head, c), c)
+
+
+def plain(of: Shape = T512, *, base: float = 1e4) -> Tensor:
+    return powers(base, of.d_head, call(1, of))
+
+
+def yarn(of: Shape = T512, *, factor: float | None = None) -> Yarn:
+    return Yarn(of, factor=factor, beta_fast=32, beta_slow=1)
+
+
+def llama3(of: Shape = T512, *, factor: float | None = None) -> Llama3:
+    return Llama3(of, factor=factor, low_freq_factor=1, high_freq_factor=4)
+
+
+def longrope(
+    of: Shape = T512, *, factor: float | None = None, lambdas: list[float] | None = None
+) -> Longrope:
+    return Longrope(of, factor=factor, lambdas=lambdas or [2.0] * (of.d_head // 2))
+
+
+def logit_factor(part: Part, length: int) -> float:
+    """Returns by how much the part multiplies q, in a layer where something rotates."""
+    one = torch.ones(1, 1, 1, 64, dtype=torch.float64)
+    c = replace(call(length), acting=NO_PARTS._replace(frequencies=(part,)))
+    q, k = part.qk(one, one, c)
+    assert torch.equal(k, one)
+    return float(q[0, 0, 0, 0])
+
+
+def test_position_interpolation_turns_position_100_as_12_and_a_half_for_s_8() -> None:
+    # [X] jquesnelle/yarn 995db5b, LlamaLinearScaledRotaryEmbedding.py; d = 8.
+    theta = angles(torch.tensor([100]), scaled(Pi(shape(8), factor=8.0), 512))
+    want = torch.tensor([[0.997798, 0.315322, 0.992198, 0.999922]], dtype=torch.float64)
+    close(theta.cos(), want, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("s", "base"),
+    [  # [X] jquesnelle/yarn 995db5b, LlamaNTKScaledRotaryEmbedding.py; d = 64
+        (2, 20452.229),
+        (4, 41829.366),
+        (8, 85550.376),
+        (16, 174969.585),
+        (32, 357851.798),
+    ],
+)
+def test_ntk_scaling_is_rope_with_the_published_base(s: int, base: float) -> None:
+    for part, length in ((Ntk(T512, factor=s), 100), (Ntk(T512, factor=None), 512 * s)):
+        torch.testing.assert_close(scaled(part, length), plain(base=base), rtol=1e-6, atol=0)
+    # [X] the same file at L/T = 2, 8, 32 with factor 1
+    dynamic = scaled(DynamicNtk(T512, factor=1.0), 512 * s)
+    assert torch.equal(dynamic, scaled(Ntk(T512, factor=None), 512 * s))
+
+
+def test_ntk_scaling_keeps_the_fastest_pair_and_divides_the_slowest_by_s() -> None:
+    ratio = scaled(Ntk(T512, factor=8.0), 512) / plain()
+    # [X] as above, pairs 0, 1, 16, 31
+    want = torch.tensor([1.0, 0.935122, 0.341892, 0.125], dtype=torch.float64)
+    close(ratio[[0, 1, 16, 31]], want, atol=2e-6)
+    assert float(ratio[31]) == pytest.approx(1 / 8, rel=1e-14)
+
+
+def test_dynamic_ntk_scaling_stretches_by_f_times_the_excess_length() -> None:
+    part = DynamicNtk(T512, factor=3.0)
+    for length in (100, 512):
+        assert torch.equal(scaled(part, length), plain())
+    assert torch.equal(scaled(part, 2048), scaled(Ntk(T512, factor=3 * 4 - 2.0), 512))
+
+
+def test_dynamic_ntk_scaling_forgets_a_longer_call() -> None:
+    # [X] jquesnelle/yarn keeps 1.6669e-05 for the slowest pair at 1024 tokens after 4096.
+    part = DynamicNtk(T512, factor=1.0)
+    before = scaled(part, 1024)
+    assert float(scaled(part, 4096)[31]) == pytest.approx(1.6669e-05, rel=1e-5)
+    assert torch.equal(scaled(part, 1024), before)
+    assert float(before[31]) == pytest.approx(float(plain()[31]) / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("of", "want"),
+    [  # [X] jquesnelle/yarn 995db5b, find_correction_range(32, 1, d, 10000, T)
+        (shape(64, train_length=512), (3, 16)),
+        (shape(128, train_length=2048), (16, 41)),
+    ],
+)
+def test_yarn_interpolates_between_the_published_pairs(of: Shape, want: tuple[int, int]) -> None:
+    for dtype in (torch.float32, torch.float64):
+        omega = powers(1e4, of.d_head, call(1, of, dtype=dtype))
+        low, high = yarn(of).bounds(omega)
+        assert (float(low), float(high)) == want
+
+
+# [X] jquesnelle/yarn 995db5b, LlamaYaRNScaledRotaryEmbedding.py; d = 64, T = 512, by s: the angles
+# of pairs 0, 3, 8, 12, 16, 31, and the factor of the logits.
+YARN = {
+    2: ([1.0, 0.421696514, 0.080769226, 0.02067643, 0.005, 6.6676e-05], 1.14343397),
+    8: ([1.0, 0.421696514, 0.066346154, 0.012466671, 0.00125, 1.6669e-05], 1.45912908),
+    32: ([1.0, 0.421696514, 0.062740378, 0.010414232, 0.0003125, 4.167e-06], 1.81326043),
+}
+
+
+@pytest.mark.parametrize("s", YARN)
+def test_yarn_angles_and_logit_factor_are_the_published_ones(s: int) -> None:
+    angles_of_pairs, factor = YARN[s]
+    for part, length in ((yarn(), 512 * s), (yarn(factor=s), 700)):
+        got = scaled(part, length)[[0, 3, 8, 12, 16, 31]]
+        # fp32 reference; the last number has five digits
+        torch.testing.assert_close(
+            got, torch.tensor(angles_of_pairs, dtype=torch.float64), rtol=1e-5, atol=1e-9
+        )
+        assert logit_factor(part, length) == pytest.approx(factor, abs=2e-8)
+
+
+def test_yarn_reads_the_base_off_the_angles() -> None:
+    # [F] pair f(n) = 64 ln(512 / (2 pi n)) / (2 ln 500000), n = 32 and 1: 2.28 and 10.73.
+    low, high = yarn().bounds(plain(base=5e5))
+    assert (float(low), float(high)) == (2, 11)
+
+
+def test_llama3_keeps_four_turns_within_t_and_divides_one_turn_by_s() -> None:
+    # [F] Megatron-LM d98e8a6, rotary_pos_embedding.py:92-125
+    turns = plain() * 512 / (2 * torch.pi)
+    ratio = scaled(llama3(), 8 * 512) / plain()
+    kept, divided = turns >= 4, turns <= 1
+    assert (int(kept.sum()), int(divided.sum())) == (11, 16)
+    close(ratio[kept], torch.ones(11, dtype=torch.float64), atol=1e-15)
+    close(ratio[divided], torch.full((16,), 1 / 8, dtype=torch.float64), atol=1e-15)
+    between = ~(kept | divided)
+    share = (turns[between] - 1) / 3
+    close(ratio[between], share + (1 - share) / 8, atol=1e-15)
+
+
+def test_longrope_divides_by_the_lambdas_and_scales_the_logits() -> None:
+    lambdas = [1 + m / 8 for m in range(32)]
+    got = scaled(longrope(lambdas=lambdas), 16_384)
+    torch.testing.assert_close(got * torch.tensor(lambdas), plain(), rtol=1e-12, atol=0)
+    # [F] sqrt(1 + ln 32 / ln 512) = 1.24721913 on cos and sin
+    assert logit_factor(longrope(), 16_384) == pytest.approx(1.24721913**2, abs=3e-8)
+
+
+def every_scaling(factor: float | None) -> list[Part]:
+    """Returns each part with a factor s, at T = 512."""
+    return [
+        Pi(T512, factor=factor),
+        Ntk(T512, factor=factor),
+        yarn(factor=factor),
+        llama3(factor=factor),
+        longrope(factor=factor),
+    ]
+
+
+def test_without_a_factor_nothing_changes_up_to_t_and_the_length_decides_beyond() -> None:
+    for part in every_scaling(None):
+        assert part.depends_on_length
+        for length in (1, 511, 512):
+            assert torch.equal(scaled(part, length), plain())
+            assert logit_factor(part, length) == 1
+        assert not torch.equal(scaled(part, 513), plain())
+
+
+def test_a_fixed_factor_is_that_of_every_length() -> None:
+    for part, by_length in zip(every_scaling(4.0), every_scaling(None), strict=True):
+        assert not part.depends_on_length
+        for length in (16, 512, 5000):
+            assert torch.equal(scaled(part, length), scaled(by_length, 2048))
+            assert logit_factor(part, length) == logit_factor(by_length, 2048)
+
+
+def test_a_single_rotated_pair_is_the_fastest_and_stays() -> None:
+    one = shape(2)
+    for part in (Ntk(one, factor=8.0), DynamicNtk(one, factor=1.0), yarn(one, factor=8.0)):
+        assert torch.equal(scaled(part, 4096), torch.ones(1, dtype=torch.float64))
+
+
+def test_p_rope_cuts_the_slow_frequencies_where_partial_rotation_spreads_them_anew() -> None:
+    # [F] d = 16, p = 0.25
+    got = scaled(PRope(shape(16), share=0.25), 16)
+    want = torch.tensor([1, 0.316228, 0, 0, 0, 0, 0, 0], dtype=torch.float64)
+    close(got, want, atol=2e-6)
+    partial = Rope(shape(16), base=1e4, rotary_percentage=0.25, layout="half")
+    spread = powers(1e4, partial.n_rotated, call(1))
+    close(spread, torch.tensor([1, 0.01], dtype=torch.float64), atol=1e-15)
+
+
+def test_hope_keeps_the_pairs_that_turn_within_t_which_are_half_of_them_at_512() -> None:
+    # [F] d = 64, base 10000, T = 512: 16 of 32 pairs; p-RoPE with 0.75 keeps 24
+    hope = scaled(Hope(T512), 512)
+    assert int((hope > 0).sum()) == 16
+    assert torch.equal(hope, scaled(PRope(T512, share=0.5), 512))
+    assert int((scaled(PRope(T512, share=0.75), 512) > 0).sum()) == 24
+    assert int((scaled(Hope(shape(64, train_length=7)), 7) > 0).sum()) == 1
+
+
+def test_pairs_that_a_scheme_stopped_stay_so_under_every_scaling() -> None:
+    c = call(4096)
+    for share in (1 / 32, 0.5):
+        stopped = PRope(T512, share=share).frequencies(plain(), c)
+        for part in every_scaling(None):
+            got = part.frequencies(stopped, c)
+            assert torch.isfinite(got).all()
+            assert torch.equal(got > 0, stopped > 0)
+
+
+def test_logits_are_scaled_only_in_layers_that_rotate() -> None:
+    config = small_config("scheme=rope", "+scheme.layers=[[rope],[]]")
+    built = schemes.build(
+        config.variant("yarn"), layers=config.scheme.layers, shape=config.shape
+    ).double()
+    c = context(small_model("nope"), 64, dtype=torch.float64)
+    q, k, _ = some_qkv(64, dtype=torch.float64)
+    rotates, does_not = (rotated(layer, q, k, c)[0] for layer in built.layers)
+    assert torch.equal(does_not, q)
+    s = 64 / config.train.length
+    want = q.norm(dim=-1) * (0.1 * math.log(s) + 1) ** 2
+    close(rotates.norm(dim=-1), want, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["rope", "xpos", "p_rope", "hope", "pope"])
+def test_variants_compose_by_name_on_every_rotary_scheme(name: str) -> None:
+    tokens = some_tokens(48)
+    with torch.no_grad():
+        outputs = [hidden(small_model(name), tokens)]
+        for variant in ("pi", "ntk+yarn", "pi+bca", "llama3+ntk", "dynamic_ntk+bca"):
+            outputs.append(hidden(small_model(name, variant), tokens))
+    for i, one in enumerate(outputs):
+        assert torch.isfinite(one).all()
+        for other in outputs[:i]:
+            assert not torch.allclose(one, other, atol=1e-6)
+
+
+def test_variants_change_the_angles_in_the_order_in_which_they_are_named() -> None:
+    config = small_config("scheme=p_rope")
+    layer = schemes.build(config.variant("yarn+pi"), layers=None, shape=config.shape).layers[0]
+    assert [type(part) for part in layer.frequencies] == [PRope, Yarn, Pi]
+    c = replace(context(small_model("nope"), 48, dtype=torch.float64), acting=layer)
+    omega = powers(1e4, 8, c)
+    want = omega
+    for part in layer.frequencies:
+        want = part.frequencies(want, c)
+    assert torch.equal(c.frequencies(omega), want)
+    assert not torch.equal(want, omega)
+
+
+@pytest.mark.parametrize("name", ["pi", "ntk", "dynamic_ntk", "yarn", "llama3"])
+def test_a_scaling_is_refused_where_nothing_rotates(name: str) -> None:
+    with pytest.raises(UserError, match=rf"{name} acts on rotated queries") as caught:
+        small_config("scheme=alibi", f"eval.variants=[{name}]")
+    assert "\n" not in str(caught.value)
+
+
+def with_lambdas(lambdas: str, *more: str) -> Tensor:
+    """Returns the final states of a small RoPE model under LongRoPE with these lambdas."""
+    config = small_config(
+        "scheme=rope",
+        f"+variants.mine={{longrope: {{factor: null, lambdas: {lambdas}}}}}",
+        "eval.variants=[mine]",
+        *more,
+    )
+    model = create(config, vocab_size=50)
+    model.scheme = with_parts(model, config, config.variant("mine"))
+    with torch.no_grad():
+        return hidden(model, some_tokens(48))
+
+
+def test_longrope_takes_as_many_lambdas_as_there_are_rotated_pairs() -> None:
+    assert torch.isfinite(with_lambdas("[1.0, 1.5, 2.0, 3.0]")).all()
+    with pytest.raises(UserError, match=r"longrope\.lambdas: 3 numbers for 4 rotated") as caught:
+        with_lambdas("[1.0, 1.5, 2.0]")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="4 numbers for 2 rotated"):
+        with_lambdas("[1.0, 1.5, 2.0, 3.0]", "scheme.parts.rope.rotary_percentage=0.5")
+
+
+def test_p_rope_that_would_keep_no_pair_is_refused() -> None:
+    with pytest.raises(UserError, match=r"p_rope\.share=0\.02 of 32 .* keeps none"):
+        scaled(PRope(T512, share=0.02), 512)
+
+
+def product(x: Rotated) -> Tensor:
+    """Returns the logits before their scale."""
+    return x.q_BHQK @ x.k_BHSK.mT
+
+
+class Still(Part):
+    """Stops all rotation."""
+
+    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+        return torch.zeros_like(omega_R)
+
+
+def xpos(of: Shape, *, scale_base: float = 512.0) -> Xpos:
+    return Xpos(of, base=1e4, scale_base=scale_base, gamma=0.4)
+
+
+def decay(of: Shape, distance: int, *, scale_base: float = 512.0) -> Tensor:
+    """Returns the factor of every pair in the product of a query and a key that far before it."""
+    c = call(1, of)
+    c = replace(
+        c,
+        q_pos=torch.tensor([distance]),
+        k_pos=torch.tensor([0]),
+        acting=NO_PARTS._replace(frequencies=(Still(of),)),
+    )
+    one = torch.ones(1, 1, 1, of.d_head, dtype=torch.float64)
+    q, k = xpos(of, scale_base=scale_base).qk(one, one, c)
+    return (q * k)[0, 0, 0, 0::2]
+
+
+def test_xpos_pairs_decay_as_published() -> None:
+    # [X] microsoft/torchscale 4d1e0e8, xpos_relative_position.py; zeta is the decay over 512.
+    zeta = torch.tensor([0.2857143, 0.4642857, 0.6428571, 0.8214286], dtype=torch.float64)
+    close(decay(shape(8), 512), zeta, atol=2e-7)
+    want = {
+        512: [0.2857143, 0.6205357, 0.9776786],
+        4096: [4.44074e-05, 0.0219854, 0.834774],
+        15872: [1.3611e-17, 3.76505e-07, 0.496683],
+    }
+    for distance, of_pairs in want.items():
+        got = decay(T512, distance)[[0, 15, 31]]
+        expected = torch.tensor(of_pairs, dtype=torch.float64)
+        torch.testing.assert_close(got, expected, rtol=5e-5, atol=0)  # 5 digits
+    # [X] NVIDIA/NeMo 8cfedd7 has a scale_base of 2048 by default
+    assert float(decay(T512, 512, scale_base=2048.0)[0]) == pytest.approx(0.73111, abs=2e-5)
+
+
+def test_xpos_logits_are_those_of_torchscale() -> None:
+    # [X] microsoft/torchscale 4d1e0e8 in fp32; q = det(6, 8), k = det(6, 8, a=1.1), row 5.
+    q, k = (det(48, a).view(1, 1, 6, 8) for a in (0.7, 1.1))
+    logits = product(xpos(shape(8)).qk(q, k, call(6, shape(8))))
+    want = [2.65587, -0.859339, 1.167529, 3.330059, -2.139442, 2.429522]
+    close(logits[0, 0, 5], torch.tensor(want, dtype=torch.float64), atol=2e-6)
+
+
+def test_xpos_at_65536_tokens_is_finite_and_equals_the_formula() -> None:
+    length, part, c = 65_536, xpos(T512), call(65_536, dtype=torch.float32)
+    assert part.undefined_at(length) is None
+    q, k, v = some_qkv(length, dtype=torch.float32, batch=1, heads=1, width=64)
+    rows = torch.tensor([0, 700, 32_768, 65_535])
+    q_rows, k_all = part.qk(q[:, :, rows], k, replace(c, q_pos=rows))
+    assert torch.isfinite(k_all).all()
+    logits = (q_rows @ k_all.mT)[0, 0]
+    omega = powers(1e4, 64, c)
+    zeta = (torch.arange(32, dtype=torch.float64) * 2 / 64 + 0.4) / 1.4
+
+    def as_complex(x: Tensor, pos: Tensor) -> Tensor:
+        theta = angles(pos, omega).double()  # rounded to fp32, as all angles are
+        pairs = torch.view_as_complex(x.double().unflatten(-1, (32, 2)))
+        return pairs * torch.polar(torch.ones_like(theta), theta)
+
+    for n, i in enumerate(rows.tolist()):
+        keys = torch.arange(i + 1)
+        products = as_complex(q[0, 0, i], rows[n]) * as_complex(k[0, 0, : i + 1], keys).conj()
+        want = (products.real * zeta ** ((i - keys[:, None]) / 512)).sum(-1)
+        # Sums of 32 products of about 1 in fp32, and powers of a rounded zeta.
+        close(logits[n, : i + 1].double(), want, atol=1e-4)
+    layer = Scheme({"xpos": part}, layers=None, n_layers=1).layers[0]
+    last = replace(c, q_pos=c.q_pos[-300:], rows=slice(length - 300, length))
+    for dtype in (torch.float32, torch.bfloat16):
+        with torch.no_grad():
+            out = attend(layer, q[:, :, -300:].to(dtype), k.to(dtype), v.to(dtype), last)
+        assert torch.isfinite(out).all()
+
+
+def test_xpos_has_no_value_where_its_factors_leave_float32() -> None:
+    part = xpos(T512)
+    assert part.undefined_at(65_722) is None
+    assert part.undefined_at(65_723) == (
+        "xpos has factors past the range of float32 beyond 65722 tokens"
+    )
+    assert xpos(T512, scale_base=1024.0).undefined_at(131_072) is None
+
+
+def test_xpos_logits_do_not_depend_on_where_the_coordinates_lie() -> None:
+    part, q, k = xpos(shape(8)), *(det(48, a).view(1, 1, 6, 8) for a in (0.7, 1.1))
+    c = call(6, shape(8))
+    here, there = (
+        product(part.qk(q, k, replace(c, q_pos=c.q_pos + n, k_pos=c.k_pos + n)))
+        for n in (0, 1_000_000)
+    )
+    close(there, here, atol=1e-9)  # fp64 angles of a million are off by 1e-10
+
+
+def test_a_query_sees_its_window_of_half_t_and_the_one_before() -> None:
+    c = call(8, shape(8, train_length=4))
+    part = Bca(c.shape, window=0.5)
+    want = [
+        [1, 0, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0, 0],
+        [0, 0, 1, 1, 1, 0, 0, 0],
+        [0, 0, 1, 1, 1, 1, 0, 0],
+        [0, 0, 0, 0, 1, 1, 1, 0],
+        [0, 0, 0, 0, 1, 1, 1, 1],
+    ]
+    assert torch.equal(part.visible(c).tril().int(), torch.tensor(want, dtype=torch.int32))
+    block = part.visible(replace(c, rows=slice(5, 7), cols=slice(0, 7)))
+    assert torch.equal(block, part.visible(c)[5:7, :7])
+    assert Bca(T512, window=0.5).window == 256
+
+
+def test_blockwise_attention_is_plain_attention_up_to_t() -> None:
+    tokens = some_tokens(16)
+    with torch.no_grad():
+        cropped = hidden(small_model("xpos", "bca"), tokens)
+        close(cropped, hidden(small_model("xpos"), tokens), atol=1e-12)
+
+
+def polar_logit(q: Tensor, k: Tensor, i: int, j: int, phi: Tensor) -> float:
+    """Returns sum_m softplus(q_m) softplus(k_m) cos((i - j) omega_m - phi_m) for vectors q, k."""
+    d = len(q)
+    omega = 1e4 ** (-torch.arange(d, dtype=torch.float64) / d)
+    magnitudes = torch.log1p(q.exp()) * torch.log1p(k.exp())
+    return float((magnitudes * ((i - j) * omega - phi).cos()).sum())
+
+
+def test_pope_logits_are_magnitudes_times_the_cosine_of_distance_and_phase() -> None:
+    of = shape(4, n_heads=2, n_layers=3)
+    for share_layers, shared in ((True, 1), (False, 3)):
+        part = Pope(of, base=1e4, share_layers=share_layers).double()
+        assert part.phi.shape == (shared, 2, 4)
+        q, k = (det(4, a).expand(1, 2, 1, 4) for a in (0.7, 1.1))
+        c = replace(call(1, of), q_pos=torch.tensor([10]), k_pos=torch.tensor([7]), layer=2)
+        # [F] lucidrains/PoPE-pytorch ee11cab; phi = 0, unscaled
+        want = torch.full((1, 2, 1, 1), 1.746026851, dtype=torch.float64)
+        close(product(part.qk(q, k, c)), want, atol=2e-9)
+        with torch.no_grad():
+            part.phi.copy_(-3 * (1 + det(part.phi.numel(), 2.3, 0)).view_as(part.phi))
+            wide_q, wide_k = part.qk(q, k, c)
+        assert wide_q.shape == wide_k.shape == (1, 2, 1, 8)
+        for h in range(2):
+            want = polar_logit(q[0, h, 0], k[0, h, 0], 10, 7, part.phi[2 % shared, h].detach())
+            got = float(wide_q[0, h, 0] @ wide_k[0, h, 0])
+            assert got == pytest.approx(want, abs=1e-12)
+
+
+def test_pope_divides_by_the_root_of_the_head_width_before_widening() -> None:
+    part = Pope(shape(4), base=1e4, share_layers=True).double()
+    layer = Scheme({"pope": part}, layers=None, n_layers=1).layers[0]
+    q, k, v = (det(12, a).view(1, 1, 3, 4) for a in (0.7, 1.1, 0.3))
+    with torch.no_grad():
+        got = attend(layer, q, k, v, call(3, part.shape))[0, 0, 2]
+    zero = torch.zeros(4, dtype=torch.float64)
+    logits = [polar_logit(q[0, 0, 2], k[0, 0, j], 2, j, zero) / 4**0.5 for j in range(3)]
+    weights = torch.tensor(logits, dtype=torch.float64).softmax(-1)
+    close(got, weights @ v[0, 0], atol=1e-14)
+
+
+def test_pope_phases_are_moved_back_between_minus_two_pi_and_zero() -> None:
+    part = Pope(T512, base=1e4, share_layers=True)
+    assert torch.equal(part.phi, torch.zeros(1, 1, 64))
+    with torch.no_grad():
+        part.phi.copy_(torch.linspace(-9, 3, 64))
+        part.project()
+    assert float(part.phi.detach().min()) == pytest.approx(-2 * math.pi)
+    assert float(part.phi.detach().max()) == 0
+
+
+@pytest.mark.parametrize(
+    ("variant", "argument", "message"),
+    [
+        ("pi", "factor: 0.5", r"factor=0\.5 must be at least 1, or null"),
+        ("ntk", "factor: 0.0", r"factor=0\.0 must be at least 1"),
+        ("dynamic_ntk", "factor: 0.9", r"factor=0\.9 must be at least 1"),
+        ("yarn", "factor: -1.0", r"factor=-1\.0 must be at least 1"),
+        ("yarn", "beta_fast: 1.0", r"beta_slow=1\.0 must be above 0 and below beta_fast=1\.0"),
+        ("yarn", "beta_slow: 0.0", r"beta_slow=0\.0 must be above 0"),
+        ("llama3", "factor: 0.1", r"factor=0\.1 must be at least 1"),
+        ("llama3", "low_freq_factor: 5.0", r"low_freq_factor=5\.0 must be .* high_freq_factor=4"),
+        ("bca", "window: 0.0", r"window=0\.0 must be above 0"),
+    ],
+)
+def test_a_variant_refuses_what_it_cannot_honour_in_one_line(
+    variant: str, argument: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        small_config(
+            f"+variants.mine={{{variant}: {{{argument}}}}}", f"eval.variants=[{variant}+mine]"
+        )
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["scheme=p_rope", "scheme.parts.p_rope.share=0"], r"share=0 must be in \(0, 1\]"),
+        (["scheme=p_rope", "scheme.parts.p_rope.share=1.5"], r"share=1\.5 must be in \(0, 1\]"),
+        (
+            ["scheme=hope", "train.length=4", "eval.targets=4"],
+            r"train\.length=4 is shorter than one turn .* at least 7",
+        ),
+        (["scheme=xpos", "scheme.parts.xpos.base=1"], r"base=1 must be above 1"),
+        (["scheme=xpos", "scheme.parts.xpos.scale_base=0"], r"scale_base=0 must be above 0"),
+        (["scheme=xpos", "scheme.parts.xpos.gamma=-0.4"], r"gamma=-0\.4 must be above 0"),
+        (["scheme=xpos", "model.d_model=20"], r"head width of 5 leaves 5 rotated channels"),
+        (["scheme=pope", "scheme.parts.pope.base=0.5"], r"base=0\.5 must be above 1"),
+        (
+            ["+scheme.parts.longrope={factor: 0.5, lambdas: [1.0]}"],
+            r"longrope: factor=0\.5 must be at least 1",
+        ),
+        (
+            ["+scheme.parts.longrope={factor: null, lambdas: [1.0, 0.0]}"],
+            r"lambdas=\[1\.0, 0\.0\] must all be above 0",
+        ),
+        (
+            [
+                "+scheme.parts.longrope={factor: null, lambdas: [1.0]}",
+                "train.length=1",
+                "eval.lengths=[8]",
+            ],
+            r"train\.length=1 must be above 1: mscale has ln T",
+        ),
+    ],
+)
+def test_a_scheme_refuses_what_it_cannot_honour_in_one_line(
+    overrides: list[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        small_config(*overrides)
+    assert "\n" not in str(caught.value)
