@@ -5,7 +5,14 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import torch
 from small_corpora import TEXTS
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Small tensors gain nothing from a second thread, and two that wait for each other spin."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

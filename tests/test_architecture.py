@@ -142,9 +142,8 @@ def test_a_yaml_begins_with_what_it_is(path: Path) -> None:
 def test_every_choice_composes_into_a_valid_configuration(
     group: str, choice: str, tmp_path: Path
 ) -> None:
-    plain = compose.compose(
-        [f"{group}={choice}", *required(group, choice, tmp_path)], config_dir=None
-    )
+    chosen = f"{group}={choice}" if group != compose.VARIANT else f"eval.variants=[{choice}]"
+    plain = compose.compose([chosen, *required(group, choice, tmp_path)], config_dir=None)
     built = config.from_plain(plain)
     assert config.from_plain(config.to_plain(built)) == built
 
