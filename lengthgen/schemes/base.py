@@ -246,7 +246,7 @@ NO_PARTS = Layer((), (), (), (), (), None, None, None, toeplitz=False)
 
 def logits(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
     """Returns q.k / sqrt(d_head) and all parts' biases, [B, H, Q, S] in c.dtype."""
-    s_BHQS = (q_BHQK @ k_BHSK.transpose(-1, -2)).to(c.dtype) * c.shape.d_head**-0.5
+    s_BHQS = ((q_BHQK * c.shape.d_head**-0.5) @ k_BHSK.transpose(-1, -2)).to(c.dtype)
     bias = c.folded()
     return s_BHQS if bias is None else s_BHQS + bias
 
