@@ -24,7 +24,8 @@ from torch.nn.attention.flex_attention import (
     flex_attention,
 )
 
-from lengthgen.schemes import Ctx, Layer, logits
+from lengthgen.schemes import Ctx, Layer, logits, weighted
+from lengthgen.schemes.relative import Laid, by_key, by_place, laid_out, parted
 
 TRAIN_BLOCK = 128  # queries; scores of a few sequences stay in the cache of one core
 EVAL_BLOCK = 1024  # queries; SDPA forms blocks of its own inside
@@ -38,6 +39,7 @@ def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx)
     """Returns the attention output [B, H, Q, K] in v's dtype."""
     q, k, v = q_BHQK, k_BHSK, v_BHSK
     c = replace(c, acting=layer)
+    on_cpu = q.device.type == "cpu"
     with torch.autocast(q.device.type, enabled=False):
         for part in layer.qk:
             q, k = part.qk(q, k, c)
@@ -45,9 +47,10 @@ def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx)
         if layer.explicit:
             return explicit(layer, q, k, v, c, block=EXPLICIT_BLOCK)
         whole = q.shape[2] == k.shape[2]
-        on_cpu = q.device.type == "cpu"
-        if on_cpu and torch.is_grad_enabled():
+        if on_cpu and torch.is_grad_enabled() and (layer.numbered or not layer.relative):
             return blocked(layer, q, k, v, c, block=TRAIN_BLOCK)
+        if layer.relative:
+            return explicit(layer, q, k, v, c, block=EXPLICIT_BLOCK)
         if layer.plain and whole and c.absent_B is None:
             return fused(q, k, v, is_causal=True, scale=c.shape.d_head**-0.5)
         if layer.toeplitz and c.absent_B is None:
@@ -71,14 +74,14 @@ def explicit(
     Memory O(block * S).
     """
     q, k, v = q_BHQK, k_BHSK, v_BHSK
-    c = replace(c, acting=layer)
+    c = _with_tables(layer, c, v.dtype)
     out: list[Tensor] = []
     for lo, hi, at in _blocks(c, q, k, block):
         q_blk, k_blk, v_blk = q[:, :, lo:hi], k[:, :, at.cols], v[:, :, at.cols]
         s = layer.scores.scores(q_blk, k_blk, at) if layer.scores else logits(q_blk, k_blk, at)
         s = s.masked_fill(~_seen(layer, at), -math.inf)
         w = layer.weights.weights(s, at) if layer.weights else s.softmax(-1)
-        out.append(layer.values.values(w, v_blk, at) if layer.values else w.to(v.dtype) @ v_blk)
+        out.append(layer.values.values(w, v_blk, at) if layer.values else weighted(w, v_blk, at))
     return torch.cat(out, dim=2).to(v.dtype)
 
 
@@ -86,11 +89,14 @@ def blocked(
     layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
 ) -> Tensor:
     """Attention by blocks of queries with its own backward pass: training on a CPU."""
+    c = _with_tables(layer, c, v_BHSK.dtype)
     biases: list[Tensor] = []
     if layer.bias or layer.visible or c.absent_B is not None:
         biases = [_additive(layer, at) for _, _, at in _blocks(c, q_BHQK, k_BHSK, block)]
+    k, near_keys = _parted(k_BHSK, c.keys_HNK)
+    v, near_values = _parted(v_BHSK, c.values_HNK)
     scale = c.shape.d_head**-0.5
-    return _SavedWeights.apply(q_BHQK, k_BHSK, v_BHSK, block, scale, *biases)  # pyright: ignore[reportReturnType]
+    return _SavedWeights.apply(q_BHQK, k, v, block, scale, near_keys, near_values, *biases)  # pyright: ignore[reportReturnType]
 
 
 def fused(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, **how: Any) -> Tensor:
@@ -109,6 +115,7 @@ def sdpa_by_blocks(
     layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
 ) -> Tensor:
     """Fused attention by blocks of queries, each with the mask of its own rows."""
+    c = replace(c, acting=layer)
     out = [
         fused(
             q_BHQK[:, :, lo:hi],
@@ -237,6 +244,26 @@ def _blocks(c: Ctx, q_BHQK: Tensor, k_BHSK: Tensor, block: int) -> Iterator[tupl
         )
 
 
+def _with_tables(layer: Layer, c: Ctx, dtype: torch.dtype) -> Ctx:
+    """Returns the layer's context, with what its parts add to keys and values by distance."""
+    keys = layer.relative_keys.relative_keys(c) if layer.relative_keys else None
+    values = layer.relative_values.relative_values(c) if layer.relative_values else None
+    return replace(
+        c,
+        acting=layer,
+        keys_HNK=None if keys is None else keys.to(dtype),
+        values_HNK=None if values is None else values.to(dtype),
+    )
+
+
+def _parted(x_BHSK: Tensor, table_HNK: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Returns keys or values with what all distances share, and the rows of the near ones."""
+    if table_HNK is None:
+        return x_BHSK, None
+    near_HNK, far_H1K = parted(table_HNK, x_BHSK.shape[2])
+    return (x_BHSK if far_H1K is None else x_BHSK + far_H1K), near_HNK
+
+
 def _seen(layer: Layer, c: Ctx) -> Tensor:
     """Returns which keys of the block a query sees: none later, none hidden, none absent.
 
@@ -256,7 +283,7 @@ def _seen(layer: Layer, c: Ctx) -> Tensor:
 
 def _additive(layer: Layer, c: Ctx) -> Tensor:
     """Returns everything that is added to the logits of the block, in c.dtype."""
-    bias, seen = replace(c, acting=layer).folded(), _seen(layer, c)
+    bias, seen = c.folded(), _seen(layer, c)
     if bias is None:
         bias = torch.zeros(seen.shape, device=seen.device, dtype=c.dtype)
     return bias.masked_fill(~seen, -math.inf)
@@ -272,12 +299,21 @@ class _SavedWeights(torch.autograd.Function):
 
     Against autograd over the same loop: no fp32 copy of the weights, no zero-padded gradients of k
     and v, and the causal mask touches the diagonal square of a block only. The softmax sums in
-    fp32. Biases are one tensor per block, [H, Q, S] or [B, H, Q, S], with the mask in it.
+    fp32. Biases are one tensor per block, [H, Q, S] or [B, H, Q, S], with the mask in it. Rows that
+    are added to keys and values by distance are [H, N, K]: see schemes/relative.py.
     """
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, block: int, scale: float, *biases: Tensor
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        block: int,
+        scale: float,
+        near_keys: Tensor | None,
+        near_values: Tensor | None,
+        *biases: Tensor,
     ) -> Tensor:
         B, H, Q, _ = q.shape
         S, before = k.shape[2], k.shape[2] - Q
@@ -289,6 +325,10 @@ class _SavedWeights(torch.autograd.Function):
             hi = min(lo + block, Q)
             last = before + hi
             s = torch.bmm(q3[:, lo:hi], k3[:, :last].transpose(1, 2))
+            if near_keys is not None:
+                rows, n_near = _laid(near_keys, (B, H), hi - lo, last)
+                places = torch.bmm(q3[:, lo:hi], rows.transpose(1, 2))
+                s[:, :, last - n_near :] += by_key(places, n_near)
             if biases:
                 with_bias = torch.add(s.view(B, H, hi - lo, last), biases[n])
                 w = with_bias.softmax(-1).to(q.dtype).view(B * H, hi - lo, last)
@@ -296,8 +336,12 @@ class _SavedWeights(torch.autograd.Function):
                 s[:, :, last - (hi - lo) :] += later[: hi - lo, : hi - lo]
                 w = s.softmax(-1)
             out[:, lo:hi] = torch.bmm(w, v3[:, :last])
+            if near_values is not None:
+                rows, n_near = _laid(near_values, (B, H), hi - lo, last)
+                places = by_place(w[:, :, last - n_near :], rows.shape[1])
+                out[:, lo:hi].baddbmm_(places, rows)
             saved.append(w)
-        ctx.save_for_backward(q3, k3, v3, *saved)
+        ctx.save_for_backward(q3, k3, v3, near_keys, near_values, *saved)
         ctx.block, ctx.scale, ctx.sizes = block, scale, (B, H, Q, S)
         ctx.bias_shapes = [bias.shape for bias in biases]
         return out.view(B, H, Q, -1)
@@ -305,10 +349,14 @@ class _SavedWeights(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        q3, k3, v3, *saved = ctx.saved_tensors
+        q3, k3, v3, near_keys, near_values, *saved = ctx.saved_tensors
         B, H, Q, S = ctx.sizes
         d_out = d_out.flatten(0, 1)
         dq, dk, dv = torch.empty_like(q3), torch.zeros_like(k3), torch.zeros_like(v3)
+        d_near_keys, d_near_values = (
+            None if near is None else torch.zeros_like(near, dtype=_wide(near))
+            for near in (near_keys, near_values)
+        )
         d_biases: list[Tensor | None] = []
         for n, lo in enumerate(range(0, Q, ctx.block)):
             hi = min(lo + ctx.block, Q)
@@ -316,18 +364,52 @@ class _SavedWeights(torch.autograd.Function):
             w, d_rows = saved[n], d_out[:, lo:hi]
             dv[:, :last].baddbmm_(w.transpose(1, 2), d_rows)
             dw = torch.bmm(d_rows, v3[:, :last].transpose(1, 2))
+            if d_near_values is not None:
+                rows, n_near = _laid(near_values, (B, H), hi - lo, last)
+                dw[:, :, last - n_near :] += by_key(torch.bmm(d_rows, rows.transpose(1, 2)), n_near)
+                places = by_place(w[:, :, last - n_near :], rows.shape[1])
+                _add_rows(d_near_values, torch.bmm(places.transpose(1, 2), d_rows), (B, H), n_near)
             ds = torch.ops.aten._softmax_backward_data(dw, w, -1, w.dtype)
             dq[:, lo:hi] = torch.bmm(ds, k3[:, :last])
             dk[:, :last].baddbmm_(ds.transpose(1, 2), q3[:, lo:hi])
+            if d_near_keys is not None:
+                rows, n_near = _laid(near_keys, (B, H), hi - lo, last)
+                places = by_place(ds[:, :, last - n_near :], rows.shape[1])
+                dq[:, lo:hi].baddbmm_(places, rows)
+                _add_rows(
+                    d_near_keys, torch.bmm(places.transpose(1, 2), q3[:, lo:hi]), (B, H), n_near
+                )
             if ctx.bias_shapes:
                 d_biases.append(
                     _bias_gradient(ds.view(B, H, hi - lo, last), ctx.bias_shapes[n])
-                    if ctx.needs_input_grad[5 + n]
+                    if ctx.needs_input_grad[7 + n]
                     else None
                 )
         dq.mul_(ctx.scale)
         shapes = [(dq, Q), (dk, S), (dv, S)]
-        return *(x.view(B, H, n, -1) for x, n in shapes), None, None, *d_biases
+        tables = (
+            None if d is None else d.to(near.dtype)
+            for d, near in ((d_near_keys, near_keys), (d_near_values, near_values))
+        )
+        return *(x.view(B, H, n, -1) for x, n in shapes), None, None, *tables, *d_biases
+
+
+def _laid(near_HNK: Tensor, heads: tuple[int, int], queries: int, keys: int) -> Laid:
+    """Returns the rows of a block for B sequences of H heads each, [BH, W, K]."""
+    rows_HWK, n_near = laid_out(near_HNK, queries=queries, keys=keys)
+    return Laid(rows_HWK.expand(*heads, -1, -1).flatten(0, 1), n_near)
+
+
+def _add_rows(d_near_HNK: Tensor, d_rows: Tensor, heads: tuple[int, int], n_near: int) -> None:
+    """Adds the gradient of a block's rows, [BH, W, K], to that of the table they come from."""
+    d_HWK = d_rows.unflatten(0, heads).sum(0, dtype=d_near_HNK.dtype)
+    d_HWK = d_HWK.sum_to_size(len(d_near_HNK), *d_HWK.shape[1:])
+    n = min(d_near_HNK.shape[1], n_near)
+    d_near_HNK[:, :n] += d_HWK[:, n_near - n : n_near].flip(1)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.float32, x.dtype)
 
 
 def _bias_gradient(ds_BHQS: Tensor, shape: torch.Size) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lengthgen.errors import UserError
 from lengthgen.model import Memory, Transformer, create
-from lengthgen.schemes import Shape
+from lengthgen.schemes import Ctx, Scheme, Shape, logits
 from lengthgen.schemes.sinusoidal import Sinusoidal
 from lengthgen.schemes.transformer_xl import TransformerXl
 
@@ -20,6 +20,14 @@ def det(*shape: int, a: float, scale: float = 1.0) -> Tensor:
     """Returns scale sin(a (i + 1)) for i = 0, 1 ... in row-major order, in float64."""
     n = torch.tensor(shape).prod().item()
     return scale * torch.sin(a * (torch.arange(n, dtype=torch.float64) + 1)).view(*shape)
+
+
+def logits_of(part: TransformerXl, q: Tensor, k: Tensor, c: Ctx) -> Tensor:
+    """Returns the scaled logits of the last queries over all keys, as a layer computes them."""
+    [acting] = Scheme({"transformer_xl": part}, layers=None, n_layers=1).layers
+    c = replace(c, acting=acting)
+    q, k = part.qk(q, k, c)
+    return logits(q, k, replace(c, keys_HNK=part.relative_keys(c)))
 
 
 def readable(part: TransformerXl, q: Tensor, k: Tensor, layer: int) -> Tensor:
@@ -61,16 +69,18 @@ def test_the_logits_are_those_of_the_reference_with_memory() -> None:
     q, k, _ = (x @ det(24, 8, a=0.37, scale=0.3).T).view(5, 3, 2, 4).permute(1, 2, 0, 3)
     c = context(small_model("nope"), 5, dtype=torch.float64)
     c = replace(c, shape=shape, q_pos=c.pos[2:], rows=slice(2, 5))
-    q, k = part.qk(q[None, :, 2:], k[None], c)
-    logits = (q @ k.transpose(-1, -2))[0] / 2
+    [got] = logits_of(part, q[None, :, 2:], k[None], c)
     for head in range(2):
         for row, visible in enumerate(want[head]):
-            got = logits[head, row, : len(visible)]
-            close(got, torch.tensor(visible, dtype=torch.float64), atol=2e-6)
+            close(
+                got[head, row, : len(visible)],
+                torch.tensor(visible, dtype=torch.float64),
+                atol=2e-6,
+            )
 
 
 @pytest.mark.parametrize("queries", [40, 7])
-def test_the_widened_product_is_the_published_sum(queries: int) -> None:
+def test_queries_and_keys_with_rows_by_distance_give_the_published_sum(queries: int) -> None:
     model = small_model("transformer_xl")
     part = model.scheme.all[0]
     assert isinstance(part, TransformerXl)
@@ -79,8 +89,7 @@ def test_the_widened_product_is_the_published_sum(queries: int) -> None:
     for layer in (0, 1):
         c = context(model, 40, dtype=torch.float64)
         c = replace(c, layer=layer, q_pos=c.pos[-queries:], rows=slice(40 - queries, 40))
-        wide_q, wide_k = part.qk(q, k, c)
-        got = wide_q @ wide_k.transpose(-1, -2) * 8**-0.5
+        got = logits_of(part, q, k, c)
         seen = torch.ones(40, 40).tril().bool()[-queries:]
         close(got[..., seen], readable(part, q, k, layer)[..., seen], atol=1e-12)
 

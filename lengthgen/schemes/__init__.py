@@ -15,7 +15,17 @@ from typing import Any
 import torch
 
 from lengthgen.errors import UserError, suggestion
-from lengthgen.schemes.base import Ctx, Layer, Part, Rotated, Scheme, Shape, logits, of_layer
+from lengthgen.schemes.base import (
+    Ctx,
+    Layer,
+    Part,
+    Rotated,
+    Scheme,
+    Shape,
+    logits,
+    of_layer,
+    weighted,
+)
 
 __all__ = [
     "Ctx",
@@ -29,6 +39,7 @@ __all__ = [
     "logits",
     "of_layer",
     "registry",
+    "weighted",
 ]
 
 _PLUGIN = "lengthgen_plugin_"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.errors import UserError
+from lengthgen.schemes.relative import at_distance, by_key, by_place, laid_out, parted, to_distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,8 @@ class Ctx:
     cols: slice  # token indices of the keys
     absent_B: Tensor | None  # leading keys that hold nothing: [B]; None if all hold a token
     acting: "Layer"  # the parts of this layer
+    keys_HNK: Tensor | None  # what the layer adds to keys by distance, for owners of scores
+    values_HNK: Tensor | None  # and to values
 
     @staticmethod
     def of_call(
@@ -83,6 +86,8 @@ class Ctx:
             cols=slice(0, length),
             absent_B=None,
             acting=NO_PARTS,
+            keys_HNK=None,
+            values_HNK=None,
         )
 
     def distance(self) -> Tensor:
@@ -91,7 +96,11 @@ class Ctx:
         Clamped because entries above the diagonal are masked later but must keep a finite
         gradient: 0 * inf is nan.
         """
-        d = (self.q_pos[..., :, None] - self.k_pos[..., None, :]).clamp(min=0).to(self.dtype)
+        return self.steps().to(self.dtype)
+
+    def steps(self) -> Tensor:
+        """Returns the distance in the coordinates' own type: of whole numbers, unless remapped."""
+        d = (self.q_pos[..., :, None] - self.k_pos[..., None, :]).clamp(min=0)
         return d[:, None] if d.dim() == 3 else d
 
     def n_visible(self) -> Tensor:
@@ -114,7 +123,8 @@ class Ctx:
     def rotated(self, q_BHQK: Tensor, k_BHSK: Tensor, *, q_pos: Tensor, k_pos: Tensor) -> "Rotated":
         """Returns q and k as the layer's rotary parts turn them at these coordinates.
 
-        For a part that `remaps`: its layer's rotary parts have left q and k as they were.
+        For a part that `remaps`: its layer's rotary parts, and those that change queries and keys
+        after them, have left both as they were.
         """
         c = replace(self, q_pos=q_pos, k_pos=k_pos)
         for part in self.acting.rotary:
@@ -182,6 +192,18 @@ class Part(nn.Module):
         """
         return None
 
+    def relative_keys(self, c: Ctx) -> Tensor | None:
+        """Returns what is added to a key by its distance from the query: rows [H, N, K].
+
+        N distances from 0; the last row serves all beyond. One table for all heads: [1, N, K]. The
+        context is that of the whole call.
+        """
+        return None
+
+    def relative_values(self, c: Ctx) -> Tensor | None:
+        """Returns what is added to a value by its distance from the query, like relative_keys."""
+        return None
+
     def visible(self, c: Ctx) -> Tensor | None:
         """Returns which keys of the block a query may see, bool [Q, S] or [B, 1, Q, S].
 
@@ -202,7 +224,7 @@ class Part(nn.Module):
 
     def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
         """Returns the output of the block from weights and values."""
-        return w_BHQS.to(v_BHSK.dtype) @ v_BHSK
+        return weighted(w_BHQS, v_BHSK, c)
 
     def project(self) -> None:
         """Moves parameters back into their domain; called at build and after each step."""
@@ -221,19 +243,27 @@ class Layer(NamedTuple):
     """The parts that act in one layer, sorted by hook; the engine reads nothing else."""
 
     qk: tuple[Part, ...]
-    rotary: tuple[Part, ...]  # whose qk is left to the owner of scores; not in qk
+    rotary: tuple[Part, ...]  # whose qk is left to a part that remaps: from the first rotary one on
     frequencies: tuple[Part, ...]
     bias: tuple[Part, ...]
     visible: tuple[Part, ...]
+    relative_keys: Part | None
+    relative_values: Part | None
     scores: Part | None
     weights: Part | None
     values: Part | None
-    toeplitz: bool  # the bias is a table over (head, i - j), and nothing else hides keys
+    numbered: bool  # coordinates are 0, 1, 2 ...: no part gives out others
+    toeplitz: bool  # the bias is a table over (head, i - j), and nothing else touches logits
 
     @property
     def plain(self) -> bool:
         """True if attention is softmax(q.k/sqrt(d)) under the causal mask alone."""
-        return not (self.bias or self.visible or self.explicit)
+        return not (self.bias or self.visible or self.relative or self.explicit)
+
+    @property
+    def relative(self) -> bool:
+        """True if keys or values depend on the distance, so that no fused kernel applies."""
+        return bool(self.relative_keys or self.relative_values)
 
     @property
     def explicit(self) -> bool:
@@ -241,14 +271,39 @@ class Layer(NamedTuple):
         return bool(self.scores or self.weights or self.values)
 
 
-NO_PARTS = Layer((), (), (), (), (), None, None, None, toeplitz=False)
+NO_PARTS = Layer((), (), (), (), (), None, None, None, None, None, numbered=True, toeplitz=False)
 
 
 def logits(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
-    """Returns q.k / sqrt(d_head) and all parts' biases, [B, H, Q, S] in c.dtype."""
-    s_BHQS = ((q_BHQK * c.shape.d_head**-0.5) @ k_BHSK.transpose(-1, -2)).to(c.dtype)
+    """Returns q.k / sqrt(d_head), k with its row by distance, and all biases: [B, H, Q, S]."""
+    q_BHQK, Q, S = q_BHQK * c.shape.d_head**-0.5, q_BHQK.shape[2], k_BHSK.shape[2]
+    if c.keys_HNK is None:
+        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2)
+    elif not c.acting.numbered:
+        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2) + at_distance(q_BHQK, c.keys_HNK, c.steps())
+    else:
+        near_HNK, far_H1K = parted(c.keys_HNK, S)
+        rows_HWK, n_near = laid_out(near_HNK, queries=Q, keys=S)
+        s_BHQS = q_BHQK @ (k_BHSK if far_H1K is None else k_BHSK + far_H1K).transpose(-1, -2)
+        added = by_key((q_BHQK @ rows_HWK.transpose(-1, -2)).contiguous(), n_near)
+        far_BHQ, near_BHQM = s_BHQS[..., : S - n_near], s_BHQS[..., S - n_near :] + added
+        s_BHQS = torch.cat([far_BHQ, near_BHQM], dim=-1) if n_near < S else near_BHQM
     bias = c.folded()
+    s_BHQS = s_BHQS.to(c.dtype)
     return s_BHQS if bias is None else s_BHQS + bias
+
+
+def weighted(w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+    """Returns the sum of the values, each with its row by distance, by their weights."""
+    w_BHQS, Q, S = w_BHQS.to(v_BHSK.dtype), w_BHQS.shape[2], v_BHSK.shape[2]
+    if c.values_HNK is None:
+        return w_BHQS @ v_BHSK
+    if not c.acting.numbered:
+        return w_BHQS @ v_BHSK + to_distance(w_BHQS, c.values_HNK, c.steps())
+    near_HNK, far_H1K = parted(c.values_HNK, S)
+    rows_HWK, n_near = laid_out(near_HNK, queries=Q, keys=S)
+    out_BHQK = w_BHQS @ (v_BHSK if far_H1K is None else v_BHSK + far_H1K)
+    return out_BHQK + by_place(w_BHQS[..., S - n_near :], n_near + Q - 1) @ rows_HWK
 
 
 def of_layer(stacked: Tensor, c: Ctx) -> Tensor:
@@ -357,7 +412,6 @@ class Scheme(nn.Module):
     def _fold(self, layer: dict[str, Part]) -> Layer:
         if not any(part.rotary for part in layer.values()):
             layer = {name: part for name, part in layer.items() if not part.needs_rotation}
-        remapped = any(part.remaps for part in layer.values())
 
         def all_of(hook: str) -> tuple[Part, ...]:
             return tuple(part for part in layer.values() if part.overrides(hook))
@@ -371,17 +425,26 @@ class Scheme(nn.Module):
                 )
             return layer[names[0]] if names else None
 
-        bias, visible = all_of("bias"), all_of("visible")
-        owners = [owner(hook) for hook in ("scores", "weights", "values")]
+        qk, bias, visible = all_of("qk"), all_of("bias"), all_of("visible")
+        first = len(qk)
+        if any(part.remaps for part in layer.values()):
+            first = [part.rotary for part in qk].index(True)
+        owners = [
+            owner(hook)
+            for hook in ("relative_keys", "relative_values", "scores", "weights", "values")
+        ]
         return Layer(
-            qk=tuple(part for part in all_of("qk") if not (remapped and part.rotary)),
-            rotary=tuple(part for part in layer.values() if part.rotary) if remapped else (),
+            qk=qk[:first],
+            rotary=qk[first:],
             frequencies=all_of("frequencies"),
             bias=bias,
             visible=visible,
-            scores=owners[0],
-            weights=owners[1],
-            values=owners[2],
+            relative_keys=owners[0],
+            relative_values=owners[1],
+            scores=owners[2],
+            weights=owners[3],
+            values=owners[4],
+            numbered=self.numbered,
             toeplitz=bool(bias)
             and self.numbered
             and all(part.distance_only for part in bias)

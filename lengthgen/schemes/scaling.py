@@ -21,5 +21,5 @@ def stretch(factor: float | None, c: Ctx) -> float:
 
 
 def sharpened(mscale: float, q_BHQK: Tensor, k_BHSK: Tensor) -> Rotated:
-    """Returns q times mscale^2 and k: their product as if cos and sin were mscale times as large."""
+    """Returns q times mscale^2, and k: their product as if cos and sin were mscale times larger."""
     return Rotated(q_BHQK * mscale**2, k_BHSK)

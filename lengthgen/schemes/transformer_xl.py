@@ -5,30 +5,29 @@ sin(n w_m) in its first half and cos(n w_m) in its second, w_m = 10000^(-2m/D). 
 by all layers and W_R is one matrix per layer, as in the authors' release (kimiyoung/transformer-xl,
 pytorch/mem_transformer.py); all begin at N(0, init_std^2).
 
-Since R is sinusoidal, the second term is a dot product of D more channels. With [A, B] =
-W_R^T (q_i + v), A the sine half, it is the sum over m of
+It is written here as (q_i + u).(k_j + W_R R_{i-j}) + (v - u).(W_R R_{i-j}): queries with u, keys
+with a row by distance, and a bias over distances. A part that scales queries, a temperature, leaves
+the bias as it is. clamp_len, which the release applies to distances at evaluation, is left out.
+The segments that give the paper its name are the part `recurrence`.
 
-  (A_m sin(i w_m) + B_m cos(i w_m)) cos(j w_m) + (B_m sin(i w_m) - A_m cos(i w_m)) sin(j w_m),
-
-so that plain attention with d + D channels computes the logits exactly. clamp_len, which the
-release applies to distances at evaluation, breaks this identity and is left out. The segments that
-give the paper its name are the part `recurrence`.
-
-B batch, H heads, T tokens, K head width, D width, M = D/2 frequencies.
+H heads, N distances, K head width, D width, B batch, Q queries, S keys.
 """
 
 import torch
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import Ctx, Part, Rotated, Shape, of_layer
+from lengthgen.schemes.distances import at_distances
 from lengthgen.schemes.rope import angles, powers
 
 
 class TransformerXl(Part):
-    """Widens queries and keys by the D channels of the position term.
+    """Adds u to queries, a projected sinusoid of the distance to keys, and what v adds to both.
 
     base: 10000 in the paper.
     """
+
+    distance_only = True
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)
@@ -45,14 +44,18 @@ class TransformerXl(Part):
             nn.init.normal_(parameter, std=shape.init_std)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
-        omega_M = powers(self.base, self.shape.d_model, c)
-        theta_QM, theta_SM = angles(c.q_pos, omega_M), angles(c.k_pos, omega_M)
-        cos_QM, sin_QM = theta_QM.cos(), theta_QM.sin()
-        q = q_BHQK.to(c.dtype)
-        A_BHQM, B_BHQM = ((q + self.v) @ of_layer(self.W_R, c)).chunk(2, dim=-1)
-        on_cos, on_sin = A_BHQM * sin_QM + B_BHQM * cos_QM, B_BHQM * sin_QM - A_BHQM * cos_QM
-        waves = torch.cat([theta_SM.cos(), theta_SM.sin()], dim=-1).to(k_BHSK.dtype)
-        return Rotated(
-            torch.cat([q + self.u, on_cos, on_sin], dim=-1),
-            torch.cat([k_BHSK, waves.expand(*k_BHSK.shape[:3], -1)], dim=-1),
-        )
+        return Rotated(q_BHQK + self.u.to(q_BHQK.dtype), k_BHSK)
+
+    def relative_keys(self, c: Ctx) -> Tensor:
+        """Returns W_R R at every distance of the call, [H, N, K]."""
+        farthest = c.k_pos.shape[-1] - 1 if c.acting.numbered else int(c.steps().max())
+        distance_N = torch.arange(farthest + 1, device=c.k_pos.device)
+        theta_NM = angles(distance_N, powers(self.base, self.shape.d_model, c))
+        R_ND = torch.cat([theta_NM.sin(), theta_NM.cos()], dim=-1)
+        return R_ND @ of_layer(self.W_R, c).to(c.dtype).transpose(-1, -2)
+
+    def bias(self, c: Ctx) -> Tensor:
+        rows_HNK = self.relative_keys(c) if c.keys_HNK is None else c.keys_HNK
+        more_HK1 = (self.v - self.u).transpose(-1, -2).to(c.dtype) * self.shape.d_head**-0.5
+        table_HN = (rows_HNK.to(c.dtype) @ more_HK1)[..., 0]
+        return at_distances(table_HN, c)

@@ -1,0 +1,31 @@
+"""Biases that are read from a table over (head, distance), made anew for every block.
+
+H heads, N distances, B batch, Q queries, S keys.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lengthgen.schemes.base import Ctx
+
+
+def over_distances(table: Callable[[Tensor], Tensor], c: Ctx) -> Tensor:
+    """Returns the table's entry at the distance of every query and key, in c.dtype.
+
+    table() maps the distances 0 ... farthest, [N], to biases [H, N]; the result is [H, Q, S], or
+    [B, H, Q, S]. Beside the block the table is small, so it is computed in float64 and rounded
+    once, and its gradient is that of N numbers.
+    """
+    d = c.steps()
+    wide = torch.float32 if d.device.type == "mps" else torch.float64  # MPS has no float64
+    table_HN = table(torch.arange(int(d.max()) + 1, device=d.device, dtype=wide)).to(c.dtype)
+    return at_distances(table_HN, c)
+
+
+def at_distances(table_HN: Tensor, c: Ctx) -> Tensor:
+    """Returns the entry at the distance of every query and key: [H, Q, S], or [B, H, Q, S]."""
+    d = c.steps().squeeze(-3) if c.steps().dim() == 4 else c.steps()
+    bias = table_HN.gather(1, d.flatten().expand(len(table_HN), -1))
+    return bias.unflatten(1, d.shape).movedim(0, -3)

@@ -1,0 +1,415 @@
+"""Remaps of rotary positions: their distances as published, and attention that is made of them.
+
+Evidence as in test_schemes.py; the distances are [F], with each map's formula as its release has it
+(SelfExtend: the integer form of the first one).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+import pytest
+import torch
+from small import close, context, hidden, small_config, small_model, some_qkv, some_tokens
+from torch import Tensor
+
+from lengthgen import schemes
+from lengthgen.attention import attend
+from lengthgen.errors import UserError
+from lengthgen.schemes import Ctx, Layer, Part, Scheme, Shape
+from lengthgen.schemes.branches import Branch
+from lengthgen.schemes.dual_chunk import DualChunk
+from lengthgen.schemes.leaky_rerope import LeakyRerope
+from lengthgen.schemes.logn import Logn
+from lengthgen.schemes.rerope import Rerope
+from lengthgen.schemes.rope import Rope
+from lengthgen.schemes.selfextend import Selfextend
+from lengthgen.schemes.streaming_llm import StreamingLlm
+
+SHAPE = small_config().shape  # T = 16
+LENGTH = 40
+
+
+class Remap(Protocol):
+    def branches(self, c: Ctx) -> list[Branch]: ...
+
+
+class Scattered(Part):
+    """Coordinates that rise by 1 to 5, other ones in each sequence: [B, T]."""
+
+    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+        return (1 + tokens_BT % 5).cumsum(-1)
+
+
+class Sloped(Part):
+    """-distance / 10."""
+
+    def bias(self, c: Ctx) -> Tensor:
+        return -c.distance()[None] / 10
+
+
+class Halved(Part):
+    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+        return omega_R / 2
+
+
+def rope() -> Rope:
+    return Rope(SHAPE, base=100, rotary_percentage=1, layout="half")
+
+
+def layer_of(**parts: Part) -> Layer:
+    return Scheme(parts, layers=None, n_layers=1).layers[0]
+
+
+def relative(part: Remap, c: Ctx) -> Tensor:
+    """Returns the distance at which each pair is rotated; asserts that one branch has the pair."""
+    distance = torch.full((), math.nan, dtype=torch.float64)
+    users = torch.zeros((), dtype=torch.int64)
+    for branch in part.branches(c):
+        apart = branch.q_pos[..., :, None] - branch.k_pos[..., None, :]
+        apart = apart[:, None] if apart.dim() == 3 else apart
+        distance = torch.where(branch.used, apart.double(), distance)
+        users = users + branch.used
+    assert torch.equal(users, torch.ones_like(users))
+    return distance
+
+
+@pytest.mark.parametrize(
+    ("part", "row", "want"),
+    [
+        (Rerope(SHAPE, window=0.25), 11, [4, 4, 4, 4, 4, 4, 4, 4, 3, 2, 1, 0]),
+        (
+            LeakyRerope(SHAPE, window=0.25, slowdown=4),
+            11,
+            [5.75, 5.5, 5.25, 5.0, 4.75, 4.5, 4.25, 4.0, 3.0, 2.0, 1.0, 0.0],
+        ),
+        (
+            Selfextend(SHAPE, neighbours=0.25, group=2),
+            11,
+            [7, 7, 6, 6, 5, 5, 4, 4, 3, 2, 1, 0],
+        ),
+        (  # the later release has 5.6667 5.6667 5.6667 4.6667 ... 3.6667 before 3 2 1 0
+            Selfextend(SHAPE, neighbours=0.25, group=3),
+            11,
+            [6, 6, 6, 5, 5, 5, 4, 4, 3, 2, 1, 0],
+        ),
+        (
+            DualChunk(SHAPE, chunk=0.5, local=0.125),
+            19,
+            [8, 7, 6, 5, 4, 3, 8, 7, 6, 5, 4, 3, 7, 6, 5, 4, 3, 2, 1, 0],
+        ),
+    ],
+    ids=["rerope", "leaky_rerope", "selfextend 4/2", "selfextend 4/3", "dual_chunk"],
+)
+def test_distances_are_the_published_ones(part: Remap, row: int, want: list[float]) -> None:
+    got = relative(part, context(small_model("nope"), 20, dtype=torch.float64))
+    assert got[row, : row + 1].tolist() == want
+
+
+def test_streaming_numbers_keys_by_their_place_in_the_cache() -> None:
+    part = StreamingLlm(SHAPE, width=0.5, sinks=2)  # 2 sinks, 5 keys before the query's own
+    c = context(small_model("nope"), 20, dtype=torch.float64)
+    row = part.visible(c)[11, :12]
+    assert row.int().tolist() == [1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
+    assert relative(part, c)[11, :12][row].tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+def dual_chunk_distance(i: int, j: int) -> float:
+    """Chunks of 10 numbers, none above 12."""
+    chunks = i // 10 - j // 10
+    if chunks == 0:
+        return i - j
+    return (min(i % 10 + 10, 12) if chunks == 1 else 12) - j % 10
+
+
+REMAPS: dict[str, tuple[Part, Callable[[int, int], float]]] = {
+    "rerope": (Rerope(SHAPE, window=0.5), lambda i, j: min(i - j, 8)),
+    "leaky_rerope": (
+        LeakyRerope(SHAPE, window=0.5, slowdown=3),
+        lambda i, j: i - j if i - j < 8 else 8 + (i - j - 8) / 3,
+    ),
+    "selfextend": (
+        Selfextend(SHAPE, neighbours=0.3, group=3),  # 0.3 * 16 is 5 tokens
+        lambda i, j: i - j if i - j < 5 else i // 3 - j // 3 + 5 - 1,
+    ),
+    "dual_chunk": (DualChunk(SHAPE, chunk=0.75, local=0.125), dual_chunk_distance),
+    "streaming_llm": (
+        StreamingLlm(SHAPE, width=1, sinks=3),
+        lambda i, j: min(i, 15) - j if j < 3 else i - j,
+    ),
+}
+EVERY = pytest.mark.parametrize("name", REMAPS)
+
+
+def distances(name: str, pos: Tensor) -> Tensor:
+    """Returns the map's distances between tokens at these coordinates, pair by pair: [T, T]."""
+    at = [int(p) for p in pos - pos[0]]
+    return torch.tensor([[REMAPS[name][1](i, j) for j in at] for i in at], dtype=torch.float64)
+
+
+def textbook(q: Tensor, k: Tensor, v: Tensor, turns_XTTM: Tensor, added: Tensor) -> Tensor:
+    """Returns causal attention over Re(q conj(k) turn) / sqrt(8) + added, X either 1 or B."""
+    q_c, k_c = (torch.complex(x[..., :4], x[..., 4:]) for x in (q, k))
+    turned = turns_XTTM.expand(len(q), -1, -1, -1)
+    s = torch.einsum("bhqm,bhsm,bqsm->bhqs", q_c, k_c.conj(), turned).real / 8**0.5
+    return attended(s + added, v)
+
+
+def attended(logits: Tensor, v: Tensor) -> Tensor:
+    later = torch.ones(logits.shape[-2:], dtype=torch.bool).triu(1)
+    return logits.masked_fill(later, -torch.inf).softmax(-1) @ v
+
+
+def turns(distance: Tensor, *, base: float = 100.0, slower: float = 1.0) -> Tensor:
+    """Returns e^(i distance omega_m), m = 0 ... 3, over the last dimension."""
+    omega = base ** -(torch.arange(4, dtype=torch.float64) / 4) / slower
+    theta = distance[..., None] * omega
+    return torch.polar(torch.ones_like(theta), theta)
+
+
+def hidden_keys(part: Part, c: Ctx) -> Tensor:
+    """Returns -inf where the part hides a key, 0 elsewhere."""
+    seen = part.visible(c)
+    zeros = torch.zeros(c.length, c.length, dtype=torch.float64)
+    return zeros if seen is None else zeros.masked_fill(~seen, -torch.inf)
+
+
+def check(layer: Layer, c: Ctx, want: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            close(attend(layer, q, k, v, c), want(q, k, v), atol=1e-12)
+
+
+@EVERY
+def test_attention_is_that_of_queries_turned_by_the_remapped_distance(name: str) -> None:
+    part = REMAPS[name][0]
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    turned, added = turns(distances(name, c.pos)[None]), hidden_keys(part, c)
+    layer = layer_of(rope=rope(), remap=part)
+    check(layer, c, lambda q, k, v: textbook(q, k, v, turned, added))
+
+
+@EVERY
+def test_a_remap_uses_the_coordinates_of_each_sequence(name: str) -> None:
+    part = REMAPS[name][0]
+    model = small_model("nope")
+    model.scheme = Scheme(
+        {"scattered": Scattered(SHAPE), "rope": rope(), "remap": part}, layers=None, n_layers=2
+    )
+    c = context(model, LENGTH, dtype=torch.float64)
+    assert c.pos.shape == (2, LENGTH)
+    if name == "streaming_llm":  # its sinks are the first tokens, whatever their coordinates
+        i, j = (c.pos - c.pos[:, :1]).double()[..., :, None], (c.pos - c.pos[:, :1]).double()
+        sink = torch.arange(LENGTH) < 3
+        distance = torch.where(sink, i.clamp(max=15) - j[:, None], i - j[:, None])
+    else:
+        distance = torch.stack([distances(name, pos) for pos in c.pos])
+    added = hidden_keys(part, c)
+    layer = model.scheme.layers[0]
+    check(layer, c, lambda q, k, v: textbook(q, k, v, turns(distance), added))
+
+
+def test_biases_of_other_parts_keep_the_true_distance() -> None:
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    added = -(c.pos[:, None] - c.pos).double() / 10
+    turned = turns(distances("rerope", c.pos)[None])
+    layer = layer_of(rope=rope(), sloped=Sloped(SHAPE), remap=REMAPS["rerope"][0])
+    check(layer, c, lambda q, k, v: textbook(q, k, v, turned, added))
+
+
+def test_a_remap_turns_by_the_frequencies_that_another_part_has_changed() -> None:
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    turned = turns(distances("leaky_rerope", c.pos)[None], slower=2)
+    layer = layer_of(rope=rope(), remap=REMAPS["leaky_rerope"][0], halved=Halved(SHAPE))
+    check(layer, c, lambda q, k, v: textbook(q, k, v, turned, torch.zeros(1)))
+
+
+def test_what_follows_a_rotation_still_follows_it_under_a_remap() -> None:
+    # PoPE's softplus is not linear: a factor on queries before it is another function.
+    pope, logn = small_model("pope").scheme.all[0], Logn(SHAPE)
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
+    idle = Rerope(SHAPE, window=float(LENGTH))
+    remapped = attend(layer_of(pope=pope, logn=logn, rerope=idle), q, k, v, c)
+    close(remapped, attend(layer_of(pope=pope, logn=logn), q, k, v, c), atol=1e-12)
+
+
+@EVERY
+def test_xpos_turns_and_decays_by_the_remapped_distance(name: str) -> None:
+    part, xpos = REMAPS[name][0], small_model("xpos").scheme.all[0]
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    distance, m = distances(name, c.pos), torch.arange(4, dtype=torch.float64)
+    zeta = (2 * m / 8 + 0.4) / 1.4
+    turned = turns(distance, base=1e4) * zeta ** (distance[..., None] / 512)
+    # Its channels are pairs of neighbours: the textbook has them half a head apart.
+    apart = [0, 2, 4, 6, 1, 3, 5, 7]
+    added = hidden_keys(part, c)
+    layer = layer_of(xpos=xpos, remap=part)
+    check(
+        layer,
+        c,
+        lambda q, k, v: textbook(q[..., apart], k[..., apart], v, turned[None], added),
+    )
+
+
+@EVERY
+def test_pope_turns_magnitudes_by_the_remapped_distance(name: str) -> None:
+    part, pope = REMAPS[name][0], small_model("pope").scheme.all[0]
+    (phi,) = (parameter.detach()[0] for parameter in pope.parameters())
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    omega = 1e4 ** -(torch.arange(8, dtype=torch.float64) / 8)
+    distance = distances(name, c.pos)[..., None]
+    cos_HTTK = torch.cos(distance * omega - phi[:, None, None])
+    added = hidden_keys(part, c)
+
+    def want(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        magnitudes = (torch.nn.functional.softplus(x) for x in (q, k))
+        s = torch.einsum("bhqk,bhsk,hqsk->bhqs", *magnitudes, cos_HTTK) / 8**0.5
+        return attended(s + added, v)
+
+    check(layer_of(pope=pope, remap=part), c, want)
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_at_16k_are_the_exact_ones_rounded(name: str, dtype: torch.dtype) -> None:
+    part = REMAPS[name][0]
+    layer, model = layer_of(rope=rope(), remap=part), small_model("nope")
+    q, k, _ = some_qkv(LENGTH, dtype=torch.bfloat16)
+    low, high = (
+        replace(context(model, LENGTH, dtype=d, shift=16_384 - LENGTH), acting=layer)
+        for d in (torch.float32, torch.float64)
+    )
+    got = part.scores(q.to(dtype), k.to(dtype), low)
+    want = part.scores(q.double(), k.double(), high)
+    assert got.dtype == torch.float32
+    # Angles at 16k are off by 16384 * 2^-24 = 1e-3 at most, |q||k| / sqrt(8) is below 10. bf16
+    # rounds q, k and their product to 8 bits each.
+    close(got.double(), want, atol=1e-2 if dtype == torch.float32 else 1e-1)
+
+
+# The longest call that a variant of conf/variant leaves as it is, at T = 16.
+PLAIN_UP_TO = {
+    "rerope": 9,  # w = 8: distance 8 is the cap itself
+    "leaky_rerope": 9,
+    "selfextend": 3,  # W = 2, G = 64: distance 2 stays 2
+    "dual_chunk": 13,  # s = 12 is the largest distance
+    "streaming_llm": 16,
+    "lm_infinite": 16,
+}
+
+
+@pytest.mark.parametrize("variant", PLAIN_UP_TO)
+def test_a_remap_is_plain_rope_up_to_the_length_that_it_says(variant: str) -> None:
+    plain, remapped = small_model("rope"), small_model("rope", variant)
+    tokens = some_tokens(PLAIN_UP_TO[variant] + 1)
+    with torch.no_grad():
+        close(hidden(remapped, tokens[:, :-1]), hidden(plain, tokens[:, :-1]), atol=1e-12)
+        off = (hidden(remapped, tokens) - hidden(plain, tokens)).abs().amax((0, 2))
+    assert off[-1] > 1e-6
+    assert off[:-1].max() < 1e-12
+
+
+def largest_distance(variant: str, length: int) -> float:
+    """Returns the largest distance that the last query of a call rotates by, at T = 512."""
+    config = small_config("scheme=rope", "train.length=512", "train.batch_tokens=512")
+    (part,) = (
+        part
+        for part in schemes.build(config.variant(variant), layers=None, shape=config.shape).all
+        if part.remaps
+    )
+    tokens = torch.zeros(1, length, dtype=torch.long)
+    c = Ctx.of_call(config.shape, tokens, torch.zeros(1, length, 1), training=False, generator=None)
+    c = replace(c, q_pos=c.pos[-1:], rows=slice(length - 1, length))
+    seen = part.visible(c)
+    distance = relative(part, c)  # pyright: ignore[reportArgumentType]
+    return float((distance if seen is None else distance[seen]).max())
+
+
+@pytest.mark.parametrize(
+    ("variant", "longest", "largest"),
+    [  # [F] the last one for 32 T, 16384 tokens
+        ("rerope", None, 256),
+        ("leaky_rerope", 4337, 256 + (16_383 - 256) / 16),
+        ("selfextend", 28_736, 255 + 63),
+        ("dual_chunk", None, 384),
+        ("streaming_llm", None, 511),
+    ],
+)
+def test_the_shipped_values_keep_distances_inside_the_trained_ones_as_their_comments_say(
+    variant: str, longest: int | None, largest: float
+) -> None:
+    assert largest_distance(variant, 16_384) == pytest.approx(largest, abs=1e-3)
+    if longest is None:
+        assert largest_distance(variant, 2**17) == largest
+    else:
+        assert largest_distance(variant, longest) == pytest.approx(511, abs=1e-3)
+        assert largest_distance(variant, longest + 33) > 511
+
+
+def test_dual_chunk_keeps_every_distance_up_to_the_local_window() -> None:
+    c = context(small_model("nope"), 60, dtype=torch.float64)
+    true = c.pos[:, None] - c.pos
+    near = (true >= 0) & (true <= 2)  # T / 8
+    got = relative(DualChunk(SHAPE, chunk=0.75, local=0.125), c)
+    assert torch.equal(got[near], true[near].double())
+
+
+@pytest.mark.parametrize(
+    ("variants", "message"),
+    [
+        ("rerope+selfextend", r"rerope and selfextend both define scores"),
+        ("streaming_llm+dual_chunk", r"streaming_llm and dual_chunk both define scores"),
+    ],
+)
+def test_two_remaps_at_once_are_refused_by_name(variants: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small_config("scheme=rope", f"eval.variants=[{variants}]")
+
+
+def test_a_remap_beside_another_owner_of_scores_is_refused_by_name() -> None:
+    class Own(Part):
+        def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+            return super().scores(q_BHQK, k_BHSK, c)
+
+    with pytest.raises(UserError, match=r"own and rerope both define scores"):
+        layer_of(rope=rope(), own=Own(SHAPE), rerope=REMAPS["rerope"][0])
+
+
+@EVERY
+@pytest.mark.parametrize("scheme", ["nope", "alibi"])
+def test_a_remap_of_a_scheme_that_does_not_rotate_is_refused(name: str, scheme: str) -> None:
+    with pytest.raises(UserError, match=rf"{name} acts on rotated .* no part of this scheme"):
+        small_config(f"scheme={scheme}", f"eval.variants=[{name}]")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("rerope: {window: 0}", r"rerope: window=0 must be above 0"),
+        ("leaky_rerope: {window: -1, slowdown: 16}", r"window=-1 must be above 0"),
+        ("leaky_rerope: {window: 1, slowdown: 0.5}", r"slowdown=0.5 must be at least 1"),
+        ("selfextend: {neighbours: 0.0, group: 2}", r"neighbours=0.0 must be above 0"),
+        ("selfextend: {neighbours: 0.5, group: 0}", r"group=0 must be at least 1"),
+        ("dual_chunk: {chunk: 0, local: 1}", r"chunk=0 must be above 0"),
+        (
+            "dual_chunk: {chunk: 0.25, local: 0.25}",
+            r"local=0.25 must be below chunk=0.25: at train.length=16 they are 4 and 4 tokens",
+        ),
+        (
+            "streaming_llm: {width: 0.25, sinks: 4}",
+            r"sinks=4 must be .* below the width, .* 4 tokens",
+        ),
+    ],
+)
+def test_a_remap_refuses_what_it_cannot_honour(arguments: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small_config("scheme=rope", f"+scheme.parts={{{arguments}}}")
+
+
+def test_a_length_in_multiples_of_t_is_at_least_one_token() -> None:
+    short = Shape(d_model=8, n_layers=1, n_heads=1, d_head=8, train_length=2, init_std=0.02)
+    assert Rerope(short, window=0.1).window == 1
+    assert Rerope(SHAPE, window=0.3).window == 5

@@ -1,0 +1,156 @@
+"""Factors of the scores: the published numbers, and that biases are left alone.
+
+Evidence as in test_schemes.py.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from small import close, context, small_config, small_model, some_qkv
+from torch import Tensor
+
+from lengthgen.attention import attend
+from lengthgen.errors import UserError
+from lengthgen.schemes import Ctx, Part, Scheme, Shape
+from lengthgen.schemes.llama4_temperature import Llama4Temperature
+from lengthgen.schemes.logn import Logn
+from lengthgen.schemes.ssmax import Ssmax
+from lengthgen.schemes.temperature import Temperature
+
+SHAPE = small_config().shape  # T = 16
+LONG = Shape(d_model=8, n_layers=2, n_heads=3, d_head=8, train_length=512, init_std=0.02)
+LENGTH = 40
+
+
+class Sloped(Part):
+    """-distance / 10."""
+
+    def bias(self, c: Ctx) -> Tensor:
+        return -c.distance()[None] / 10
+
+
+def at_rows(*rows: int, dtype: torch.dtype = torch.float64) -> list[Ctx]:
+    """Returns the contexts of single queries, that of row i with i + 1 keys."""
+    c = context(small_model("nope"), 1, dtype=dtype)
+    return [replace(c, shape=LONG, rows=slice(i, i + 1), cols=slice(0, i + 1)) for i in rows]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_n_factors_are_the_published_ones(dtype: torch.dtype) -> None:
+    # [F] bojone/rerope acfe788, rerope_patch.py:56, T = 512
+    rows = at_rows(0, 255, 511, 512, 1023, 4095, 16_383, dtype=dtype)
+    got = [float(Logn(LONG).factor(c)) for c in rows]
+    want = [1.0, 1.0, 1.0, 1.00031278, 1.11111111, 1.33333333, 1.55555556]
+    assert got == pytest.approx(want, abs=2e-7)
+    assert got[:3] == [1.0, 1.0, 1.0]  # no bit changes up to T
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_llama_4_temperatures_are_the_published_ones(dtype: torch.dtype) -> None:
+    # [F] transformers, models/llama4/modeling_llama4.py, attn_scale .1, floor_scale 512 and 8192
+    part = Llama4Temperature(LONG, scale=0.1, floor=1)
+    got = [float(part.factor(c)) for c in at_rows(0, 510, 511, 1023, 16_383, dtype=dtype)]
+    want = [1.0, 1.0, 1.06931472, 1.10986123, 1.34965076]
+    assert got == pytest.approx(want, abs=2e-7)
+    part = Llama4Temperature(LONG, scale=0.1, floor=16)
+    got = [float(part.factor(c)) for c in at_rows(0, 8190, 8191, 16_383, dtype=dtype)]
+    assert got == pytest.approx([1.0, 1.0, 1.06931472, 1.10986123], abs=2e-7)
+
+
+def test_ssmax_multiplies_by_s_of_the_head_and_layer_and_the_log_of_the_keys() -> None:
+    part = Ssmax(LONG, init=0.5, share_layers=False)
+    assert torch.equal(part.s, torch.full((2, 3), 0.5))
+    with torch.no_grad():
+        part.s.copy_(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
+    first, row_99 = at_rows(0, 99)
+    assert part.factor(first).flatten().tolist() == [0, 0, 0]  # ln 1
+    for layer, s in enumerate(([1, 2, 3], [4, 5, 6])):
+        got = part.factor(replace(row_99, layer=layer)).flatten().tolist()
+        assert got == pytest.approx([n * math.log(100) for n in s], abs=1e-12)
+    shared = Ssmax(LONG, init=1, share_layers=True)
+    assert shared.s.shape == (1, 3)
+    assert torch.equal(shared.factor(row_99), shared.factor(replace(row_99, layer=1)))
+
+
+def test_ssmax_gives_the_first_query_its_own_value_and_finite_gradients() -> None:
+    part = Ssmax(SHAPE, init=1.0, share_layers=False).double()
+    layer = Scheme({"ssmax": part}, layers=None, n_layers=2).layers[0]
+    q, k, v = (x.requires_grad_() for x in some_qkv(LENGTH, dtype=torch.float64))
+    out = attend(layer, q, k, v, context(small_model("nope"), LENGTH, dtype=torch.float64))
+    assert torch.equal(out[:, :, 0], v[:, :, 0])
+    for gradient in torch.autograd.grad(out.square().sum(), [q, k, v, part.s]):
+        assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(
+    ("length", "want"),
+    [(1, 1.0), (511, 1.0), (512, 1.0), (1024, 1.138629436), (16_384, 1.693147181)],
+)
+def test_a_temperature_grows_with_the_log_of_the_length_beyond_t(length: int, want: float) -> None:
+    # [F] 1 + 0.2 ln(L / 512)
+    got = Temperature(LONG, coefficient=0.2).factor(length)
+    assert got == pytest.approx(want, abs=1e-9)
+
+
+FACTORS: dict[str, tuple[Part, Callable[[int], float]]] = {  # of query i in a call of 40 tokens
+    "logn": (Logn(SHAPE), lambda i: max(1.0, math.log(i + 1) / math.log(16))),
+    "ssmax": (Ssmax(SHAPE, init=0.5, share_layers=True), lambda i: 0.5 * math.log(i + 1)),
+    "temperature": (Temperature(SHAPE, coefficient=0.3), lambda i: 1 + 0.3 * math.log(40 / 16)),
+    "llama4_temperature": (
+        Llama4Temperature(SHAPE, scale=0.1, floor=0.5),
+        lambda i: 1 + 0.1 * math.log(1 + (i + 1) // 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_a_temperature_multiplies_scores_and_never_biases(name: str) -> None:
+    part, factor = FACTORS[name]
+    layer = Scheme({"sloped": Sloped(SHAPE), name: part}, layers=None, n_layers=2).layers[0]
+    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    logits = torch.full((2, 4, LENGTH, LENGTH), -torch.inf, dtype=torch.float64)
+    for i in range(LENGTH):
+        scores = (q[:, :, i, None] * k[:, :, : i + 1]).sum(-1) / 8**0.5
+        biases = -(i - torch.arange(i + 1)).double() / 10
+        logits[:, :, i, : i + 1] = factor(i) * scores + biases
+    want = logits.softmax(-1) @ v
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            close(attend(layer, q, k, v, c), want, atol=1e-12)
+    last = replace(c, q_pos=c.q_pos[-3:], rows=slice(LENGTH - 3, LENGTH))
+    close(attend(layer, q[:, :, -3:], k, v, last), want[:, :, -3:], atol=1e-12)
+
+
+def test_a_temperature_and_a_remap_both_act() -> None:
+    c = context(small_model("rope"), LENGTH, dtype=torch.float64)
+    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
+    both, remap = (small_model("rope", name).scheme.layers[0] for name in ("rerope+logn", "rerope"))
+    factor = Logn(SHAPE).factor(c)[:, None]
+    close(attend(both, q, k, v, c), attend(remap, q * factor, k, v, c), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["+scheme.parts.logn={}", "train.length=1"],
+            r"train\.length=1 must be above 1: log-n divides",
+        ),
+        (["+scheme.parts.temperature={coefficient: 0}"], r"coefficient=0 must be above 0"),
+        (
+            ["+scheme.parts.llama4_temperature={scale: 0, floor: 1}"],
+            r"scale=0 must be above 0",
+        ),
+        (
+            ["+scheme.parts.llama4_temperature={scale: 1, floor: 0}"],
+            r"floor=0 must be above 0",
+        ),
+    ],
+)
+def test_a_temperature_refuses_what_it_cannot_honour(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small_config(*overrides)

@@ -1,0 +1,182 @@
+"""Windows of attention: what a query sees, and the scheme that has them in some of its layers."""
+
+import pytest
+import torch
+from small import close, context, hidden, small_config, small_model, some_qkv, some_tokens
+from torch import Tensor
+
+from lengthgen import schemes
+from lengthgen.attention import attend, explicit
+from lengthgen.errors import UserError
+from lengthgen.schemes import Ctx, Part, Scheme
+from lengthgen.schemes.logn import Logn
+from lengthgen.schemes.rope import Rope
+from lengthgen.schemes.window import Window
+
+SHAPE = small_config().shape  # T = 16
+LENGTH = 40
+
+
+class Sloped(Part):
+    """-distance / 10 times the head's number, from 1."""
+
+    distance_only = True
+
+    def bias(self, c: Ctx) -> Tensor:
+        heads = torch.arange(1, 5, dtype=c.dtype)[:, None, None]
+        return -heads * c.distance() / 10
+
+
+class Halved(Part):
+    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+        return omega_R / 2
+
+
+def seen(part: Window, length: int) -> Tensor:
+    """Returns which keys up to its own each query sees, [T, T]."""
+    c = context(small_model("nope"), length, dtype=torch.float64)
+    return part.visible(c).tril()
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 4, 15])
+def test_a_query_sees_the_first_and_the_most_recent_keys_and_its_own(sinks: int) -> None:
+    got = seen(Window(SHAPE, width=1, sinks=sinks), LENGTH)
+    for i, row in enumerate(got):
+        keys = range(i + 1)
+        want = {*keys[:sinks], *keys[-(16 - sinks) :]}
+        assert set(row.nonzero().flatten().tolist()) == want
+        assert len(want) == min(i + 1, 16)
+
+
+@pytest.mark.parametrize("sinks", [0, 4])
+def test_up_to_its_width_a_window_changes_no_bit(sinks: int) -> None:
+    part = Window(SHAPE, width=1, sinks=sinks)
+    for length in (1, 15, 16):
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        assert torch.equal(seen(part, length), causal)
+    q, k, v = some_qkv(16, dtype=torch.float32)
+    c = context(small_model("nope"), 16, dtype=torch.float32)
+    windowed, plain = (
+        Scheme(parts, layers=None, n_layers=1).layers[0] for parts in ({"window": part}, {})
+    )
+    got, want = (explicit(layer, q, k, v, c, block=7) for layer in (windowed, plain))
+    assert torch.equal(got, want)
+
+
+def test_a_window_hides_keys_and_leaves_the_biases_of_the_others() -> None:
+    parts: dict[str, Part] = {
+        "sloped": Sloped(SHAPE),
+        "window": Window(SHAPE, width=0.5, sinks=2),
+    }
+    layer = Scheme(parts, layers=None, n_layers=1).layers[0]
+    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    logits = q @ k.transpose(-1, -2) / 8**0.5
+    for i in range(LENGTH):
+        for j in range(LENGTH):
+            if j <= i and (j < 2 or i - j < 6):
+                logits[:, :, i, j] -= (i - j) / 10 * torch.arange(1, 5, dtype=torch.float64)
+            else:
+                logits[:, :, i, j] = -torch.inf
+    want = logits.softmax(-1) @ v
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            close(attend(layer, q, k, v, c), want, atol=1e-12)
+
+
+def test_a_window_counts_tokens_whatever_coordinates_they_have() -> None:
+    c = context(small_model("randomized_rope"), LENGTH, dtype=torch.float64)
+    assert int(c.pos[-1]) > 100
+    part = Window(SHAPE, width=0.5, sinks=2)
+    assert torch.equal(part.visible(c).tril(), seen(part, LENGTH))
+
+
+def test_lm_infinite_sees_sinks_at_the_trained_length_and_recent_keys_at_their_own() -> None:
+    model = small_model("rope", "lm_infinite")
+    rope, window, _ = model.scheme.all
+    assert isinstance(rope, Rope)
+    assert isinstance(window, Window)
+    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
+    c = context(model, LENGTH, dtype=torch.float64)
+    omega = 1e4 ** -(torch.arange(4, dtype=torch.float64) / 4)
+    q_c, k_c = (torch.complex(x[..., :4], x[..., 4:]) for x in (q, k))
+    logits = torch.full((2, 4, LENGTH, LENGTH), -torch.inf, dtype=torch.float64)
+    for i in range(LENGTH):
+        for j in range(i + 1):
+            if j < 10 or i - j < 6:
+                turn = torch.polar(torch.ones(4, dtype=torch.float64), min(i - j, 16) * omega)
+                logits[:, :, i, j] = (q_c[:, :, i] * k_c[:, :, j].conj() * turn).real.sum(-1)
+    want = (logits / 8**0.5).softmax(-1) @ v
+    close(attend(model.scheme.layers[0], q, k, v, c), want, atol=1e-12)
+
+
+def with_variant(name: str) -> Scheme:
+    """Returns the scheme over five layers under one of the variants that any scheme may take."""
+    config = small_config("scheme=rnope_swa", "model.n_layers=5")
+    parts, layers = config.variant(name), config.scheme.layers
+    return schemes.build(parts, layers=layers, shape=config.shape)
+
+
+def rnope_swa(**more: Part) -> Scheme:
+    """Returns the scheme over five layers, with more parts than it has."""
+    config = small_config("scheme=rnope_swa", "model.n_layers=5")
+    built = schemes.build(config.scheme.parts, layers=config.scheme.layers, shape=config.shape)
+    parts = dict(zip(config.scheme.parts, built.all, strict=True))
+    return Scheme({**parts, **more}, layers=config.scheme.layers, n_layers=5)
+
+
+def test_rnope_swa_has_positions_and_a_window_in_three_layers_of_four() -> None:
+    layers = rnope_swa().layers
+    acting = [(len(layer.qk), len(layer.visible), layer.plain) for layer in layers]
+    windowed, full = (1, 1, False), (0, 0, True)
+    assert acting == [windowed, windowed, windowed, full, windowed]
+    (window,) = layers[0].visible
+    assert isinstance(window, Window)
+    assert (window.width, window.sinks) == (8, 0)
+
+
+@pytest.mark.parametrize(("second", "reads"), [(1, False), (3, True)])
+def test_rnope_swa_reads_beyond_its_windows_through_the_full_layer_alone(
+    second: int, reads: bool
+) -> None:
+    tokens = some_tokens(LENGTH)
+    changed = tokens.clone()
+    changed[:, 0] = (changed[:, 0] + 7) % 50
+    model, layers = small_model("rnope_swa"), rnope_swa().layers
+    model.scheme.layers = [layers[0], layers[second]]  # two windows of 8 reach 14 tokens back
+    with torch.no_grad():
+        moved = (hidden(model, tokens) - hidden(model, changed))[:, -1].abs().max()
+    assert (moved > 0) == reads
+
+
+ROTATING = [True, True, True, False, True]
+
+
+@pytest.mark.parametrize("remap", ["rerope", "streaming_llm"])
+def test_a_remap_acts_in_the_layers_that_rotate(remap: str) -> None:
+    layers = with_variant(remap).layers
+    assert [layer.scores is not None for layer in layers] == ROTATING
+
+
+def test_a_part_that_changes_frequencies_acts_in_the_layers_that_rotate() -> None:
+    layers = rnope_swa(halved=Halved(SHAPE)).layers
+    assert [bool(layer.frequencies) for layer in layers] == ROTATING
+
+
+def test_log_n_scaling_acts_in_every_layer_also_without_positions() -> None:
+    layers = with_variant("logn").layers
+    assert [len(layer.qk) for layer in layers] == [2, 2, 2, 1, 2]
+    assert all(isinstance(layer.qk[-1], Logn) for layer in layers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("{width: 0, sinks: 0}", r"width=0 must be above 0"),
+        ("{width: 0.5, sinks: 8}", r"sinks=8 must be .* below the width, which is 8 tokens"),
+        ("{width: 0.5, sinks: -1}", r"sinks=-1 must be at least 0"),
+    ],
+)
+def test_a_window_refuses_what_it_cannot_honour(arguments: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small_config("scheme=nope", f"+scheme.parts={{window: {arguments}}}")
