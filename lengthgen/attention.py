@@ -290,7 +290,11 @@ def _additive(layer: Layer, c: Ctx) -> Tensor:
 
 
 def _as_mask(bias: Tensor, q_BHQK: Tensor) -> Tensor:
-    """Returns the bias in the type that SDPA takes beside q: fp32 on a CPU, q's own elsewhere."""
+    """Returns the bias in the type that SDPA takes beside q: fp32 on a CPU, q's own elsewhere.
+
+    A mask of three dimensions would make SDPA on a CPU form all logits.
+    """
+    bias = bias[None] if bias.dim() == 3 else bias
     return bias if q_BHQK.device.type == "cpu" else bias.to(q_BHQK.dtype)
 
 

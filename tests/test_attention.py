@@ -77,9 +77,9 @@ class Lowered(Part):
 # Parts under which attend() picks each of its kernels for the CPU.
 KINDS = {
     "no parts": (),
-    "over distances": (Alibi(SHAPE),),
-    "masked": (Alibi(SHAPE), Window(40)),
-    "owners": (Alibi(SHAPE), Doubled(SHAPE)),
+    "over distances": (Alibi(SHAPE, beyond="extend"),),
+    "masked": (Alibi(SHAPE, beyond="extend"), Window(40)),
+    "owners": (Alibi(SHAPE, beyond="extend"), Doubled(SHAPE)),
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 GRAD = pytest.mark.parametrize("grad", [True, False])
@@ -226,7 +226,7 @@ def test_one_key_that_is_not_a_number_makes_all_queries_from_it_on_so(grad: bool
     k[1, :, at, 0] = math.nan
     c = context(small_model("nope"), length, dtype=torch.float32)
     with torch.set_grad_enabled(grad):
-        bad = attend(layer_of(Alibi(SHAPE)), q, k, v, c).isnan()
+        bad = attend(layer_of(Alibi(SHAPE, beyond="extend")), q, k, v, c).isnan()
     assert bad[1, :, at:].all()
     assert not bad[1, :, :at].any()
     assert not bad[0].any()
@@ -236,7 +236,7 @@ def test_a_bias_over_distances_and_a_mask_are_both_applied_past_512_keys() -> No
     length = 700
     q, k, v = some_qkv(length, dtype=torch.float64)
     c = context(small_model("nope"), length, dtype=torch.float64)
-    layer = layer_of(Alibi(SHAPE), Window(100))
+    layer = layer_of(Alibi(SHAPE, beyond="extend"), Window(100))
     with torch.no_grad():
         got = attend(layer, q, k, v, c)
     close(got, explicit(layer, q, k, v, c, block=length), atol=1e-12)
@@ -294,7 +294,7 @@ def test_bf16_attention_is_within_rounding_of_fp64(kind: str, grad: bool) -> Non
     assert (got - want).norm() < 1.5 * 2**-8 * want.norm()
 
 
-@pytest.mark.parametrize("parts", [(), (Alibi(SHAPE),), (Doubled(SHAPE),)])
+@pytest.mark.parametrize("parts", [(), (Alibi(SHAPE, beyond="extend"),), (Doubled(SHAPE),)])
 def test_explicit_attention_in_fp32_is_the_fp64_one_to_fp32_rounding(
     parts: tuple[Part, ...],
 ) -> None:

@@ -106,7 +106,7 @@ def test_alibi_slopes_are_the_published_ones(n_heads: int, want: list[float]) ->
 
 def test_alibi_subtracts_slope_times_distance_also_in_bf16_at_16k() -> None:
     c = context(small_model("nope"), 101, dtype=torch.bfloat16, shift=16_283)
-    bias = Alibi(SHAPE).bias(replace(c, shape=replace(c.shape, n_heads=8)))
+    bias = Alibi(SHAPE, beyond="extend").bias(replace(c, shape=replace(c.shape, n_heads=8)))
     assert bias[0, 100, 0] == -50  # [F] head 1 of 8, distance 100
     # [F] the last four keys; the key-only form slope * j gives all four the same value in bf16.
     assert bias[0, 100, -4:].bfloat16().tolist() == [-1.5, -1.0, -0.5, 0.0]
@@ -208,7 +208,7 @@ def test_attention_without_positions_does_not_see_the_order_of_earlier_keys() ->
 
 def test_layers_are_cycled_and_name_the_parts_that_act_in_each() -> None:
     config = small_config(
-        "scheme=rope", "+scheme.parts.alibi={}", "+scheme.layers=[[rope],[alibi],[]]"
+        "scheme=rope", "+scheme.parts.alibi.beyond=extend", "+scheme.layers=[[rope],[alibi],[]]"
     )
     built = schemes.build(
         config.scheme.parts,
@@ -269,14 +269,14 @@ def test_variants_merge_in_order_drop_parts_and_change_arguments() -> None:
     config = small_config(
         "scheme=rope",
         "+scheme.variants.slow={rope: {base: 500000}}",
-        "+scheme.variants.biased={alibi: {}}",
+        "+scheme.variants.biased={alibi: {beyond: extend}}",
         "+scheme.variants.bare={rope: null}",
     )
     assert config.variant("slow+biased") == {
         "rope": {"base": 500000, "rotary_percentage": 1.0, "layout": "half"},
-        "alibi": {},
+        "alibi": {"beyond": "extend"},
     }
-    assert config.variant("biased+bare") == {"alibi": {}}
+    assert config.variant("biased+bare") == {"alibi": {"beyond": "extend"}}
     with pytest.raises(UserError, match=r"no variant 'slwo'; did you mean slow\?"):
         config.variant("slwo")
 

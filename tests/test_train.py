@@ -144,8 +144,8 @@ def test_two_processes_agree_with_one_and_with_themselves_after_a_kill(
     assert rows_of(killed) == rows_of(whole)
     for name, weight in weights_of(whole).items():
         assert torch.equal(weights_of(killed)[name], weight), name
-        # A slow cosine of Transformer-XL adds nearly the same to all logits of a query, which softmax
-        # ignores: the gradient of its column is rounding alone, and Adam makes steps of that.
+        # A slow cosine of Transformer-XL adds nearly the same to all logits of a query, which
+        # softmax ignores: its column's gradient is rounding alone, and Adam makes steps of that.
         if not name.endswith("W_R"):
             torch.testing.assert_close(weights_of(undisturbed)[name], weight, rtol=0, atol=2e-5)
     for one, two in zip(rows_of(undisturbed), rows_of(whole), strict=True):

@@ -7,22 +7,38 @@ gives neighbouring keys the same bias in half precision beyond a few thousand to
 Head counts that are no power of two follow the authors' release (fairseq/models/transformer.py,
 get_slopes): the slopes of the power of two below, then every other slope of the one above.
 
+`beyond: interpolate` presses a call of L > T tokens into the trained window, as position
+interpolation does for RoPE: slopes times T/L (Al-Khateeb et al. 2023, arXiv 2310.13017).
+
 H heads, Q queries, S keys.
 """
+
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part
+from lengthgen.schemes.base import Ctx, Part, Shape
 
 
 class Alibi(Part):
-    """Adds -m_h * distance to the logits."""
+    """Adds -m_h * distance to the logits.
+
+    beyond: extend, the same slopes at every length, as in the paper; interpolate, slopes times T/L
+    in calls of L > T tokens.
+    """
 
     distance_only = True
 
+    def __init__(self, shape: Shape, *, beyond: Literal["extend", "interpolate"]) -> None:
+        super().__init__(shape)
+        self.beyond = beyond
+        self.depends_on_length = beyond == "interpolate"
+
     def bias(self, c: Ctx) -> Tensor:
         m_H = torch.tensor(slopes(c.shape.n_heads), device=c.q_pos.device, dtype=c.dtype)
+        if self.beyond == "interpolate":
+            m_H = m_H * min(1, c.shape.train_length / c.length)
         return -m_H[:, None, None] * c.distance()
 
 

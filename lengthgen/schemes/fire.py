@@ -1,0 +1,94 @@
+"""FIRE, functional interpolation for relative positions: Li et al. 2023, arXiv 2310.04418.
+
+The logit of query i and key j gets f(psi(i - j) / (psi(max(i, |w L|)) + 1e-6)), with psi(x) =
+log(|c| x + 1) and f a network 1 -> width -> H with ReLU. c and the multiplier w of the threshold L
+are learned, L is not. The ratio lies in [0, 1) at every length. Beyond the threshold it depends on
+the query's own position, not on the distance alone.
+
+Values as in the code of the paper's appendix (carried by mcleish7/arithmetic,
+cramming/architectures/embeddings.py): width 32, c 0.1, L 512, w 1, torch's default initialisation
+of linear layers. L is given in multiples of T here. DAPE's port of FIRE halves L.
+
+f is evaluated as what it is, piecewise linear in one variable, with a kink where a hidden unit
+turns on or off. That is exact, gradients included, and needs neither the time nor the memory of
+width numbers per query and key.
+
+H heads, N pieces of f, R hidden units, B batch, Q queries, S keys.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from lengthgen.schemes.base import Ctx, Part, Shape, of_layer
+from lengthgen.schemes.distances import over_distances
+from lengthgen.schemes.initial import as_linear
+
+EPSILON = 1e-6
+ROWS = 128  # queries at a time; bounds what is held beside the bias itself
+
+
+class Fire(Part):
+    """Adds f(psi(distance) / psi(max(i, threshold))) to the logits.
+
+    width: hidden units, 32 in the paper. c: initial value of psi's factor, 0.1 in the paper.
+    threshold: L in multiples of T; 1 is the paper's 512 for T = 512. share_layers: one function for
+    all layers, or one in each.
+    """
+
+    shift_invariant = False
+
+    def __init__(
+        self, shape: Shape, *, width: int, c: float, threshold: float, share_layers: bool
+    ) -> None:
+        super().__init__(shape)
+        if width < 1:
+            raise ValueError(f"width={width} must be at least 1")
+        if c <= 0:
+            raise ValueError(f"c={c} must be above 0")
+        if threshold <= 0:
+            raise ValueError(f"threshold={threshold} must be above 0")
+        self.initial_threshold = max(1, round(threshold * shape.train_length))
+        n = 1 if share_layers else shape.n_layers
+        self.c = nn.Parameter(torch.full((n,), c))
+        self.w = nn.Parameter(torch.ones(n))
+        self.weight_in = as_linear(n, width, fan_in=1)
+        self.bias_in = as_linear(n, width, fan_in=1)
+        self.weight_out = as_linear(n, shape.n_heads, width, fan_in=width)
+        self.bias_out = as_linear(n, shape.n_heads, fan_in=width)
+
+    def bias(self, c: Ctx) -> Tensor:
+        threshold = (of_layer(self.w, c).to(c.dtype) * self.initial_threshold).abs()
+        if c.q_pos.max() < threshold:  # a function of the distance; so it is for most of training
+            return over_distances(lambda d_N: self.f(self.ratio(d_N, threshold, c), c), c)
+        rows: list[Tensor] = []
+        for q_pos in c.q_pos.split(ROWS, dim=-1):
+            i, j = q_pos[..., :, None], c.k_pos[..., None, :]
+            d = (i - j).clamp(min=0).to(c.dtype)
+            x = self.ratio(d, torch.maximum(i.to(c.dtype), threshold), c)
+            rows.append(self.f(x, c).movedim(0, -3))
+        return torch.cat(rows, dim=-2)
+
+    def ratio(self, d: Tensor, largest: Tensor, c: Ctx) -> Tensor:
+        """Returns psi(d) / (psi(largest) + 1e-6) in d's dtype."""
+        factor = of_layer(self.c, c).to(d.dtype).abs()
+        return torch.log1p(factor * d) / (torch.log1p(factor * largest) + EPSILON)
+
+    def f(self, x: Tensor, c: Ctx) -> Tensor:
+        """Returns the network's outputs for every entry of x, which lies in [0, 1]: [H, *x.shape].
+
+        Piece n lies between kinks n - 1 and n; kinks outside [0, 1] are moved to its ends.
+        """
+        w_R, b_R, w_HR, b_H = (
+            of_layer(p, c).to(x.dtype)
+            for p in (self.weight_in, self.bias_in, self.weight_out, self.bias_out)
+        )
+        with torch.no_grad():
+            kinks_R = torch.where(w_R == 0, 0, -b_R / w_R).clamp(0, 1).sort().values
+            ends = torch.cat([kinks_R.new_zeros(1), kinks_R, kinks_R.new_ones(1)])
+            middle_N = (ends[1:] + ends[:-1]) / 2
+            on_RN = (torch.outer(w_R, middle_N) + b_R[:, None] > 0).to(x.dtype)
+            at = torch.bucketize(x, kinks_R, right=True).flatten().expand(len(b_H), -1)
+        slope_HN = (w_HR * w_R) @ on_RN
+        offset_HN = (w_HR * b_R) @ on_RN + b_H[:, None]
+        f = torch.addcmul(offset_HN.gather(1, at), slope_HN.gather(1, at), x.flatten())
+        return f.unflatten(1, x.shape)

@@ -1,0 +1,531 @@
+"""Additive biases: reference numbers of the published formulas, and what each part must refuse.
+
+Evidence: [X] computed by running the reference implementation named, [F] from the formula as
+printed. Tolerance 2e-6 where numbers have six decimals or more, relative or absolute.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from small import close, context, small_config, small_model
+from torch import Tensor
+
+from lengthgen.errors import UserError
+from lengthgen.schemes import Ctx, Part, Shape
+from lengthgen.schemes.alibi import Alibi, slopes
+from lengthgen.schemes.alibi_learned import AlibiLearned
+from lengthgen.schemes.bam import Bam
+from lengthgen.schemes.distances import over_distances
+from lengthgen.schemes.dynamic_bias import DynamicBias
+from lengthgen.schemes.fire import Fire
+from lengthgen.schemes.initial import as_linear
+from lengthgen.schemes.kerple import Kerple
+from lengthgen.schemes.kerple_power import KerplePower
+from lengthgen.schemes.sandwich import Sandwich
+from lengthgen.schemes.t5 import T5
+
+LAYERED: dict[str, Callable[[Shape, bool], Part]] = {
+    "alibi_learned": lambda shape, share: AlibiLearned(shape, share_layers=share),
+    "bam": lambda shape, share: Bam(shape, share_layers=share),
+    "dynamic_bias": lambda shape, share: DynamicBias(
+        shape, width=0.5, depth=2, distance="log", share_layers=share
+    ),
+    "fire": lambda shape, share: Fire(shape, width=32, c=0.1, threshold=1.0, share_layers=share),
+    "kerple": lambda shape, share: Kerple(shape, share_layers=share),
+    "kerple_power": lambda shape, share: KerplePower(shape, share_layers=share),
+    "t5": lambda shape, share: T5(shape, num_buckets=32, max_distance=128, share_layers=share),
+}
+
+
+def shape_of(n_heads: int, *, train_length: int = 512) -> Shape:
+    return Shape(
+        d_model=16,
+        n_layers=3,
+        n_heads=n_heads,
+        d_head=8,
+        train_length=train_length,
+        init_std=0.02,
+    )
+
+
+def call(part: Part, query: int, *, dtype: torch.dtype = torch.float64) -> Ctx:
+    """Returns the context of one query at that position, and of all keys up to it."""
+    tokens, x = torch.zeros(1, query + 1, dtype=torch.int64), torch.zeros(1, query + 1, 0)
+    c = Ctx.of_call(part.shape, tokens, x.to(dtype), training=False, generator=None)
+    return replace(c, q_pos=c.pos[-1:], rows=slice(query, query + 1))
+
+
+def bias_at(
+    part: Part, *distances: int, dtype: torch.dtype = torch.float64, layer: int = 0
+) -> Tensor:
+    """Returns the part's bias of one query at these distances, [H, n]."""
+    c = replace(call(part, max(distances), dtype=dtype), layer=layer)
+    bias = part.bias(c)
+    assert bias is not None
+    return bias[:, 0].flip(-1)[:, list(distances)]
+
+
+def set_values(parameter: Tensor, *values: float) -> None:
+    with torch.no_grad():
+        parameter.copy_(torch.tensor(values, dtype=parameter.dtype))
+
+
+def near(got: Tensor, want: list[list[float]] | list[float], *, tolerance: float = 2e-6) -> None:
+    wanted = torch.tensor(want, dtype=got.dtype).view_as(got)
+    torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+# ALiBi
+
+
+@pytest.mark.parametrize(("length", "factor"), [(256, 1), (512, 1), (1024, 1 / 2), (16384, 1 / 32)])
+def test_interpolated_alibi_takes_slopes_times_t_over_l_past_t(length: int, factor: float) -> None:
+    part = Alibi(shape_of(8), beyond="interpolate")
+    c = call(part, length - 1)
+    want = Alibi(shape_of(8), beyond="extend").bias(c) * factor
+    assert torch.equal(part.bias(c), want)
+    assert part.depends_on_length
+
+
+def test_learned_alibi_starts_as_alibi() -> None:
+    learned = bias_at(AlibiLearned(shape_of(12), share_layers=True), 0, 1, 100, 16383)
+    fixed = bias_at(Alibi(shape_of(12), beyond="extend"), 0, 1, 100, 16383)
+    torch.testing.assert_close(learned, fixed, rtol=1e-6, atol=0)  # exp(log m) in fp32
+
+
+# KERPLE
+
+
+def test_kerple_is_the_published_logarithm() -> None:
+    # [X] chijames/KERPLE 25be3d7, megatron/mpu/layers.py:192-278.
+    part = Kerple(shape_of(2), share_layers=True)
+    set_values(part.r1[0], 1.0, 0.5)
+    set_values(part.r2[0], 0.5, 0.1)
+    want = [
+        [0.0, -0.40546513, -1.79175949, -3.93182564, -5.54907608],
+        [0.0, -0.0476551, -0.34657359, -1.19894767, -1.97754121],
+    ]
+    near(bias_at(part, 0, 1, 10, 100, 512), want)
+
+
+def test_kerple_parameters_are_moved_to_a_hundredth_from_below() -> None:
+    # [X] the same, r1 = -3, 9 and r2 = -1, -1.
+    part = Kerple(shape_of(2), share_layers=True)
+    set_values(part.r1[0], -3.0, 9.0)
+    set_values(part.r2[0], -1.0, -1.0)
+    with torch.no_grad():
+        part.project()
+    near(part.r1[0].detach(), [0.01, 9.0])
+    near(part.r2[0].detach(), [0.01, 0.01])
+    near(bias_at(part, 100), [[-0.00693147], [-6.238325]])
+
+
+def test_kerple_of_nemo_begins_inside_ours_and_is_undefined_where_ours_is_not() -> None:
+    # [X] NVIDIA/NeMo 8cfedd7: -b log(1 + a d^p), b from ALiBi, a = p = 1; head 0 of 8 at first.
+    part = Kerple(shape_of(1), share_layers=True)
+    set_values(part.r1[0], slopes(8)[0])
+    set_values(part.r2[0], 1.0)
+    near(bias_at(part, 0, 1, 10, 100), [0.0, -0.34657, -1.19895, -2.30756], tolerance=1e-5)
+    set_values(part.r2[0], -0.5)  # [X] their bias holds nan at a = -0.5
+    assert bias_at(part, 10).isnan().all()
+    with torch.no_grad():
+        part.project()
+    assert bias_at(part, 0, 1, 2, 10, 16383).isfinite().all()
+
+
+def test_kerple_power_is_the_published_power_with_its_exponent_at_most_two() -> None:
+    # [X] chijames/KERPLE 25be3d7, megatron/mpu/layers.py:281-439; r2 = 2.5 is set to 2.
+    part = KerplePower(shape_of(2), share_layers=True)
+    set_values(part.r1[0], 0.1, 0.01)
+    set_values(part.r2[0], 0.5, 2.5)
+    with torch.no_grad():
+        part.project()
+    want = [
+        [0.0, -0.1, -0.31622776, -1.0, -2.2627418],
+        [0.0, -0.01, -1.0, -100.0, -2621.44],
+    ]
+    near(bias_at(part, 0, 1, 10, 100, 512), want)  # r1 = 0.1 in fp32 is off by 1.5e-8 relative
+
+
+def test_kerple_power_has_a_finite_gradient_at_distance_zero() -> None:
+    part = KerplePower(shape_of(2), share_layers=True)
+    bias_at(part, 0, 1, 5).sum().backward()
+    assert part.r2.grad is not None
+    assert part.r2.grad.isfinite().all()
+    # [X] the same power written with a logarithm has none.
+    r2 = torch.tensor(1.5, requires_grad=True)
+    (r2 * torch.tensor([0.0, 1.0, 5.0]).log()).exp().sum().backward()
+    assert r2.grad is not None
+    assert r2.grad.isnan()
+
+
+def test_kerple_draws_its_parameters_from_the_published_ranges() -> None:
+    torch.manual_seed(0)
+    log, power = (part(shape_of(10_000), share_layers=True) for part in (Kerple, KerplePower))
+    # [F] U(0, 2) where 2, else U(0, 1); 10,000 draws come within 0.001 of both ends.
+    for drawn, end in ((log.r1, 2), (log.r2, 1), (power.r1, 1), (power.r2, 2)):
+        values = drawn.detach()
+        assert 0 <= float(values.min()) < 0.001 * end
+        assert 0.999 * end < float(values.max()) <= end
+        assert float(values.mean()) == pytest.approx(end / 2, rel=0.03)
+
+
+# T5
+
+# [X] microsoft/torchscale 4d1e0e8 and NVIDIA/NeMo 8cfedd7, which agree: 32 buckets, 128.
+STARTS = [*range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+
+
+def t5(num_buckets: int = 32, max_distance: int = 128) -> T5:
+    part = T5(shape_of(1), num_buckets=num_buckets, max_distance=max_distance, share_layers=True)
+    set_values(part.table[0, 0], *range(num_buckets))
+    return part
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_t5_buckets_are_exact_at_every_distance_up_to_16k(dtype: torch.dtype) -> None:
+    got = bias_at(t5(), *range(16384), dtype=dtype)[0]
+    want = [
+        bucket for bucket, d in enumerate(STARTS) for _ in range(d, [*STARTS, 16384][bucket + 1])
+    ]
+    assert got.dtype == dtype
+    assert got.tolist() == want
+    assert t5().starts == STARTS
+
+
+@pytest.mark.parametrize(
+    ("num_buckets", "max_distance", "last_starts_at"),
+    [(32, 128, 113), (32, 512, 413), (64, 2048, 1799)],  # [X] as above
+)
+def test_the_last_t5_bucket_begins_before_max_distance(
+    num_buckets: int, max_distance: int, last_starts_at: int
+) -> None:
+    part = t5(num_buckets, max_distance)
+    got = bias_at(part, last_starts_at - 1, last_starts_at, 16383)[0].tolist()
+    assert got == [num_buckets - 2, num_buckets - 1, num_buckets - 1]
+
+
+def test_t5_buckets_are_not_those_of_the_bidirectional_model() -> None:
+    # [X] distances 0 ... 20 where the flag is left on: half of the buckets serve the future.
+    wrong = [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 9, 9, 9, 9, 10, 10, 10, 10, 10]
+    assert bias_at(t5(16), *range(21))[0].tolist() == wrong
+    assert bias_at(t5(), *range(21))[0].tolist() == [*range(17), 16, 16, 17, 17]
+
+
+def test_t5_values_are_drawn_as_the_network_is() -> None:
+    torch.manual_seed(0)
+    part = T5(shape_of(1000), num_buckets=32, max_distance=128, share_layers=True)
+    values = part.table.detach()
+    assert float(values.std()) == pytest.approx(0.02, rel=0.03)
+    assert float(values.mean()) == pytest.approx(0, abs=1e-3)
+
+
+# Sandwich
+
+FAR = (0, 1, 2, 10, 100, 512, 1000, 16383)
+
+
+def test_sandwich_is_the_published_sum_of_cosines() -> None:
+    # [X] meta-pytorch/attention-gym 7fdb85d, attn_gym/mods/sandwich.py, in fp32: tolerance 2e-5.
+    cosines = [64.0, 62.093684, 57.381861, 42.820023, 30.543455, 14.04316, 10.177728, -7.957525]
+    bias = bias_at(Sandwich(shape_of(8), width=128), *FAR)
+    close(bias[0] + 64, torch.tensor(cosines, dtype=torch.float64), atol=2e-5)  # 8h/H is 1
+
+
+def test_sandwich_divides_by_eight_over_h_times_the_head() -> None:
+    # [X] as above, less the sum at distance 0; heads 1 and 12 of 12.
+    bias = bias_at(Sandwich(shape_of(12), width=128), *FAR)
+    first = [0.0, -2.85947, -9.92721, -31.76997, -50.18482, -74.93526, -80.73341, -107.93629]
+    last = [0.0, -0.23829, -0.82727, -2.6475, -4.18207, -6.24461, -6.72778, -8.99469]
+    near(bias[[0, 11]], [first, last], tolerance=3e-5)
+
+
+def test_sandwich_has_the_frequencies_of_the_paper_not_those_of_nemo() -> None:
+    # [F] width 64, head 1 of 12; [X] NVIDIA/NeMo 8cfedd7, whose frequencies begin at m = 1.
+    paper = [0.0, -1.62475, -5.54421, -16.42256, -21.188]
+    nemo = [0.0, -0.93521, -3.41999, -13.66395, -20.98155]
+    got = bias_at(Sandwich(shape_of(12), width=64), 0, 1, 2, 10, 100)[0]
+    near(got, paper, tolerance=1e-5)
+    m = torch.arange(1, 33, dtype=torch.float64)
+    d = torch.tensor([0, 1, 2, 10, 100], dtype=torch.float64)
+    theirs = ((d[:, None] * 10000 ** (-2 * m / 64)).cos() - 1).sum(-1) / (8 / 12)
+    near(theirs, nemo, tolerance=1e-5)
+
+
+def test_sandwich_in_fp32_at_16k_is_the_fp64_one_rounded() -> None:
+    part = Sandwich(shape_of(12), width=128)
+    far = range(16000, 16384)
+    low, high = (bias_at(part, *far, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    assert torch.equal(low, high.float())
+
+
+# BAM
+
+
+def test_bam_starts_as_alibi() -> None:
+    bam = bias_at(Bam(shape_of(8), share_layers=True), 1, 100, 16383)
+    alibi = bias_at(Alibi(shape_of(8), beyond="extend"), 1, 100, 16383)
+    torch.testing.assert_close(bam, alibi, rtol=2e-5, atol=0)  # the 1e-5 beside distance 1
+
+
+def test_bam_is_the_function_of_the_training_code_not_of_the_inference_code() -> None:
+    # [F] ArthurSBianchessi/BAM 5a6579d, sigma = ln 0.5, beta = -0.6, distance 1: -0.50 against
+    # -1.52 in inference_models/bam.py:106-108.
+    part = Bam(shape_of(1), share_layers=True)
+    set_values(part.sigma[0], math.log(0.5))
+    set_values(part.beta[0], -0.6)
+    near(bias_at(part, 1, 5), [-0.5 * 1.00001**-0.6, -0.5 * 5.00001**-0.6])
+    inference = -((0.5 * 1 + 1e-5) ** -0.6)
+    assert inference == pytest.approx(-1.52, abs=0.005)
+    # A negative exponent: the farther the key, the larger its bias.
+    assert bias_at(part, 0, 1, 10, 16383)[0].diff().min() > 0
+
+
+# Dynamic bias
+
+
+def test_dynamic_bias_of_log_distances_is_that_of_their_logarithms() -> None:
+    shape = shape_of(4)
+    torch.manual_seed(0)
+    log = DynamicBias(shape, width=1.0, depth=3, distance="log", share_layers=True)
+    linear = DynamicBias(shape, width=1.0, depth=3, distance="linear", share_layers=True)
+    linear.load_state_dict(log.state_dict())
+
+    def network(x: float) -> Tensor:
+        h = torch.tensor([x], dtype=torch.float64)
+        for i in range(4):
+            weight, bias = (p[0].double() for p in (log.linear_weights[i], log.linear_biases[i]))
+            h = weight @ (h * h.sigmoid() if i else h) + bias
+        return h
+
+    far = (0, 1, 20, 600)
+    for part, inputs in ((linear, far), (log, [math.log(1 + d) for d in far])):
+        want = torch.stack([network(x) for x in inputs], dim=-1)
+        torch.testing.assert_close(bias_at(part, *far), want, rtol=1e-12, atol=1e-12)
+
+
+def test_dynamic_bias_is_as_wide_as_a_share_of_the_model() -> None:
+    part = DynamicBias(shape_of(4), width=0.25, depth=2, distance="linear", share_layers=True)
+    sizes = [tuple(p.shape) for p in (*part.linear_weights, *part.linear_biases)]
+    assert sizes == [(1, 4, 1), (1, 4, 4), (1, 4, 4), (1, 4), (1, 4), (1, 4)]
+
+
+# FIRE
+
+
+def fire(n_heads: int = 2, *, train_length: int = 512, share_layers: bool = True) -> Fire:
+    torch.manual_seed(0)
+    return Fire(
+        shape_of(n_heads, train_length=train_length),
+        width=32,
+        c=0.1,
+        threshold=1.0,
+        share_layers=share_layers,
+    )
+
+
+def as_identity(part: Fire) -> None:
+    """Makes f the identity in head 0, so that the bias is the ratio of logarithms."""
+    with torch.no_grad():
+        for parameter in (part.weight_in, part.bias_in, part.weight_out, part.bias_out):
+            parameter.zero_()
+        part.weight_in[0, 0] = part.weight_out[0, 0, 0] = 1
+
+
+def network(part: Fire, c: Ctx) -> Tensor:
+    """Returns the bias as FIRE is printed, width numbers per query and key: [H, Q, S]."""
+    layer = c.layer % len(part.c)
+    factor, threshold = part.c[layer].abs(), (part.w[layer] * part.initial_threshold).abs()
+    largest = torch.maximum(c.q_pos.to(c.dtype), threshold)[:, None]
+    x = (factor * c.distance() + 1).log() / ((factor * largest + 1).log() + 1e-6)
+    hidden = (x[..., None] * part.weight_in[layer] + part.bias_in[layer]).relu()
+    return (hidden @ part.weight_out[layer].T + part.bias_out[layer]).movedim(-1, 0)
+
+
+def test_fire_divides_logarithms_by_that_of_the_query_or_the_threshold() -> None:
+    # [F] c 0.1, threshold 512, (i, j).
+    want = {
+        (100, 0): 0.60628183,
+        (511, 0): 0.99951492,
+        (511, 411): 0.60628183,
+        (1023, 923): 0.51705094,
+        (16383, 16283): 0.32395123,
+        (16383, 0): 0.99999986,
+    }
+    part = fire()
+    as_identity(part)
+    for (i, j), ratio in want.items():
+        bias = part.bias(call(part, i))
+        # c is 0.1 in fp32, off by 1.5e-8 relative.
+        assert float(bias[0, 0, j].detach()) == pytest.approx(ratio, abs=2e-8), (i, j)
+
+
+@pytest.mark.parametrize("share_layers", [True, False])
+@pytest.mark.parametrize("length", [100, 128, 300])
+def test_fire_by_pieces_is_the_network_in_value_and_gradient(
+    length: int, share_layers: bool
+) -> None:
+    part = fire(4, train_length=128, share_layers=share_layers).double()
+    with torch.no_grad():
+        part.w.add_(torch.tensor([0.0, 0.2, -0.2], dtype=torch.float64)[: len(part.w)])
+    seen = torch.ones(length, length, dtype=torch.bool).tril()
+    upstream = torch.randn(4, length, length, dtype=torch.float64) * seen
+    for layer in range(3):
+        c = replace(call(part, length - 1), layer=layer)
+        c = replace(c, q_pos=c.pos, rows=slice(0, length))
+        got, want = part.bias(c), network(part, c)
+        close(got * seen, want * seen, atol=1e-13)
+        parameters = list(part.parameters())
+        gradients = [
+            torch.autograd.grad((bias * upstream).sum(), parameters) for bias in (got, want)
+        ]
+        for one, other in zip(*gradients, strict=True):
+            close(one, other, atol=1e-10)
+
+
+def test_fire_by_pieces_is_the_network_where_a_hidden_unit_does_not_look_at_its_input() -> None:
+    part = fire().double()
+    with torch.no_grad():
+        part.weight_in[0, :5] = 0
+        part.bias_in[0, 3:7] = 0
+        part.weight_in[0, 7], part.bias_in[0, 7] = 1e-300, -1.0  # a kink at 1e300
+    c = call(part, 600)
+    close(part.bias(c), network(part, c), atol=1e-14)
+    assert part.bias(c).isfinite().all()
+
+
+@pytest.mark.parametrize(("weight", "bias"), [(1.0, -0.3), (-1.0, 0.3), (1.0, -2.0), (1.0, 0.5)])
+def test_fire_with_one_hidden_unit_bends_once(weight: float, bias: float) -> None:
+    part = Fire(shape_of(1), width=1, c=0.1, threshold=1.0, share_layers=True).double()
+    set_values(part.weight_in[0], weight)
+    set_values(part.bias_in[0], bias)
+    c = call(part, 600)
+    close(part.bias(c), network(part, c), atol=1e-15)
+
+
+def test_fire_has_one_function_on_both_sides_of_its_threshold() -> None:
+    part = fire()
+    set_values(part.w, 300.5 / 512)
+    below, above = (part.bias(call(part, i))[:, 0] for i in (300, 301))
+    # psi(301) instead of psi(300.5) below the line: 5e-4 of the ratio.
+    close(below, above[:, 1:], atol=2e-3)
+    assert not torch.equal(below, above[:, 1:])
+
+
+def test_the_threshold_of_fire_follows_the_trained_length() -> None:
+    def threshold(of_length: float) -> int:
+        return Fire(
+            shape_of(2, train_length=96), width=4, c=0.1, threshold=of_length, share_layers=True
+        ).initial_threshold
+
+    assert [threshold(x) for x in (1.0, 0.5, 1e-6)] == [96, 48, 1]
+
+
+# All of them
+
+
+def test_networks_are_drawn_as_torch_draws_linear_layers() -> None:
+    torch.manual_seed(3)
+    layer = torch.nn.Linear(32, 4)
+    torch.manual_seed(3)
+    drawn = as_linear(1, 4, 32, fan_in=32), as_linear(1, 4, fan_in=32)
+    torch.testing.assert_close(drawn[0][0], layer.weight)
+    torch.testing.assert_close(drawn[1][0], layer.bias)
+
+
+def test_networks_of_parts_are_drawn_by_the_width_that_each_layer_reads() -> None:
+    part = fire(1000)
+    wide = DynamicBias(shape_of(1000), width=2.0, depth=1, distance="linear", share_layers=True)
+    for parameter, fan_in in [
+        *((p, 1) for p in (part.weight_in, part.bias_in)),
+        *((p, 32) for p in (part.weight_out, part.bias_out)),
+        *((p, 1) for p in (wide.linear_weights[0], wide.linear_biases[0])),
+        *((p, 32) for p in (wide.linear_weights[1], wide.linear_biases[1])),
+    ]:
+        largest = float(parameter.detach().abs().max()) * fan_in**0.5
+        assert 0.85 < largest <= 1  # of 32 draws or more
+
+
+class Direct(Part):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+
+    def bias(self, c: Ctx) -> Tensor:
+        return over_distances(lambda d_N: torch.stack([d_N, -(d_N**2)]), c)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_table_is_read_at_the_distances_of_scattered_coordinates(dtype: torch.dtype) -> None:
+    part = Direct(shape_of(2))
+    rising = torch.randint(1, 300, (3, 9), generator=torch.Generator().manual_seed(0)).cumsum(-1)
+    for pos in (rising, rising[0]):  # of each sequence, and of all
+        c = replace(call(part, 0, dtype=dtype), q_pos=pos[..., 5:], k_pos=pos)
+        d, bias = c.distance(), part.bias(c)
+        heads = torch.stack([d, -(d**2)], dim=-3) if d.dim() == 2 else torch.cat([d, -(d**2)], 1)
+        assert torch.equal(bias, heads)
+        assert bias.dtype == dtype
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_coordinates_of_each_sequence_give_each_its_own_bias(name: str) -> None:
+    part = LAYERED[name](shape_of(4, train_length=16), True).double()
+    pos = torch.tensor([[0, 3, 9, 11, 12], [2, 5, 40, 70, 71]])
+    c = replace(call(part, 0), q_pos=pos[:, 2:], k_pos=pos)
+    bias = part.bias(c)
+    assert bias is not None
+    for b in range(2):
+        alone = part.bias(replace(c, q_pos=pos[b, 2:], k_pos=pos[b]))
+        assert alone is not None
+        close(bias[b], alone, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_layers_share_parameters_or_have_their_own(name: str) -> None:
+    torch.manual_seed(0)
+    shared, own = (LAYERED[name](shape_of(4), share) for share in (True, False))
+    counts = [sum(p.numel() for p in part.parameters()) for part in (shared, own)]
+    assert counts[1] == 3 * counts[0]
+    with torch.no_grad():
+        for parameter in own.parameters():
+            parameter[1] += 0.1
+    first, second, third = (bias_at(own, 3, layer=layer) for layer in range(3))
+    assert not torch.allclose(first, second)
+    assert not torch.allclose(second, third)
+    assert torch.equal(bias_at(shared, 3, layer=0), bias_at(shared, 3, layer=2))
+
+
+@pytest.mark.parametrize("name", ["alibi", "sandwich", *LAYERED])
+def test_a_bias_follows_the_query_of_its_rows(name: str) -> None:
+    # The last queries of a call, as in evaluation: their rows, not those of a shorter call.
+    model = small_model(name)
+    part = model.scheme.all[0]
+    c = context(model, 48, dtype=torch.float64)
+    whole = part.bias(c)
+    last = part.bias(replace(c, q_pos=c.pos[-5:], rows=slice(43, 48)))
+    assert whole is not None
+    assert last is not None
+    close(last, whole[:, -5:], atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "override", "message"),
+    [
+        ("t5", "num_buckets=1", r"t5: num_buckets=1 must be at least 2"),
+        ("t5", "max_distance=16", r"t5: max_distance=16 must be above num_buckets / 2"),
+        ("sandwich", "width=3", r"sandwich: width=3 must be even and at least 2"),
+        ("sandwich", "width=0", r"sandwich: width=0 must be even"),
+        ("dynamic_bias", "width=0.01", r"dynamic_bias: width=0\.01 of d_model=32 must be at least"),
+        ("dynamic_bias", "depth=0", r"dynamic_bias: depth=0 must be at least 1"),
+        ("dynamic_bias", "distance=sqrt", r"dynamic_bias\.distance: 'sqrt'"),
+        ("fire", "width=0", r"fire: width=0 must be at least 1"),
+        ("fire", "c=0", r"fire: c=0.* must be above 0"),
+        ("fire", "threshold=-1", r"fire: threshold=-1.* must be above 0"),
+        ("alibi", "beyond=clamp", r"alibi\.beyond: 'clamp'"),
+    ],
+)
+def test_a_bias_refuses_what_it_cannot_honour(scheme: str, override: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small_config(f"scheme={scheme}", f"scheme.parts.{scheme}.{override}")
