@@ -3,8 +3,9 @@
 Queries are the last Q of S tokens. Logits are q.k / sqrt(d_head) + bias, whatever the widths of
 q and k after `qk`. The causal mask is added here, to the logits, never by a part.
 
-  plain     no hook on the matrix   SDPA; on the CPU, training: blocks of queries
-  additive  bias or visible         blocks of queries with the bias of the block, never [T, T]
+  plain     no hook on the matrix    SDPA; on the CPU, training: blocks of queries
+  additive  bias or visible          blocks of queries with the bias of the block, never [T, T]
+  relative  relative_keys, _values   the same blocks, with rows by distance through strides
   explicit  scores, weights, values  the same blocks, through the owners of these hooks
 
 B batch, T tokens, H heads, Q queries, S keys, K head width.

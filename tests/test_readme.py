@@ -59,7 +59,7 @@ def made_small(line: str) -> list[str]:
         words = ["-m", "torch.distributed.run", "--standalone", *words[1:]]
     else:
         words = ["-m", *words]
-    if "train" not in words:
+    if not {"train", "bench"} & set(words):
         return words
     asked = {word.split("=")[0] for word in words}
     small = [one for one in SMALL if one.split("=")[0] not in asked]
@@ -121,11 +121,15 @@ def test_the_mistake_that_the_readme_shows_is_answered_as_it_says(folder: Path) 
     assert done.stderr.strip() == shown[2]
 
 
-def test_every_scheme_has_a_row_in_the_table() -> None:
+def test_every_scheme_and_every_variant_has_a_row_in_its_table() -> None:
     from lengthgen.compose import choices
 
-    rows = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
-    assert rows == set(choices("scheme", config_dir=None))
+    schemes, variants = (
+        re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+        for table in README.partition("## Schemes")[2].split("### Variants")
+    )
+    assert sorted(schemes) == choices("scheme", config_dir=None)
+    assert sorted(variants) == choices("variant", config_dir=None)
 
 
 def test_every_file_the_readme_names_is_there() -> None:
