@@ -33,7 +33,8 @@ def parted(table_HNK: Tensor, keys: int) -> Parted:
     """Returns the table for up to `keys` keys, its last row taken out if it serves several."""
     if table_HNK.shape[1] >= keys:
         return Parted(table_HNK, None)
-    return Parted(table_HNK[:, :-1] - table_HNK[:, -1:], table_HNK[:, -1:])
+    far_H1K = table_HNK[:, -1:]
+    return Parted((table_HNK[:, :-1] if table_HNK.shape[1] > 1 else far_H1K) - far_H1K, far_H1K)
 
 
 def laid_out(near_HNK: Tensor, *, queries: int, keys: int) -> Laid:

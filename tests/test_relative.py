@@ -1,0 +1,122 @@
+"""Rows by distance, added to keys and values: every kernel against plain loops."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small import close, context, small_model, some_qkv
+from torch import Tensor, nn
+
+from lengthgen.attention import attend, blocked, explicit
+from lengthgen.schemes import Ctx, Part, Scheme, Shape
+from lengthgen.schemes.relative import by_key, by_place, laid_out, parted
+
+SHAPE = Shape(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
+LENGTH = 40
+
+
+class Rows(Part):
+    """Adds rows of a table, some distances long, to keys and values."""
+
+    def __init__(self, n_distances: int, *, heads: int) -> None:
+        super().__init__(SHAPE)
+        generator = torch.Generator().manual_seed(6)
+        size = (2, heads, n_distances, 8)
+        drawn = torch.randn(size, generator=generator, dtype=torch.float64)
+        self.keys, self.rows = (nn.Parameter(table) for table in drawn)
+
+    def relative_keys(self, c: Ctx) -> Tensor:
+        return self.keys
+
+    def relative_values(self, c: Ctx) -> Tensor:
+        return self.rows
+
+
+class Scattered(Part):
+    """Gives out coordinates with gaps, other ones in each sequence."""
+
+    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+        return (1 + tokens_BT % 3).cumsum(-1)
+
+
+def loops(part: Rows, q: Tensor, k: Tensor, v: Tensor, c: Ctx) -> Tensor:
+    """Returns attention with k_j + keys[distance] and v_j + rows[distance], pair by pair."""
+    Q, S = q.shape[2], k.shape[2]
+    distance = c.steps().expand(2, 1, Q, S)
+    row = distance.clamp(max=part.keys.shape[1] - 1)
+    keys, rows = (
+        torch.stack([table.expand(4, -1, -1)[:, row[b, 0]] for b in range(2)])
+        for table in (part.keys, part.rows)
+    )  # [B, H, Q, S, K]
+    s = (q[:, :, :, None] * (k[:, :, None] + keys)).sum(-1) * 8**-0.5
+    later = torch.arange(S) > torch.arange(S - Q, S)[:, None]
+    w = s.masked_fill(later, -torch.inf).softmax(-1)
+    return (w[..., None] * (v[:, :, None] + rows)).sum(-2)
+
+
+def at(queries: int, *others: Part) -> Ctx:
+    """Returns the context of the last queries of a call, with the coordinates of a part."""
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    for part in others:
+        pos = part.positions(c.tokens_BT, c)
+        c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
+    return replace(c, q_pos=c.pos[..., LENGTH - queries :], rows=slice(LENGTH - queries, LENGTH))
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("n_distances", [1, 2, 7, 40, 60])
+@pytest.mark.parametrize("queries", [LENGTH, 9, 1])
+@pytest.mark.parametrize("others", [(), (Scattered(SHAPE),)])
+def test_rows_by_distance_are_added_to_keys_and_values(
+    heads: int, n_distances: int, queries: int, others: tuple[Part, ...]
+) -> None:
+    part = Rows(n_distances, heads=heads)
+    parts = {"rows": part, **({"scattered": others[0]} if others else {})}
+    [layer] = Scheme(parts, layers=None, n_layers=1).layers
+    c = at(queries, *others)
+    leaves = [*some_qkv(LENGTH, dtype=torch.float64), part.keys, part.rows]
+    for leaf in leaves[:3]:
+        leaf.requires_grad_()
+    q, k, v = leaves[0][:, :, LENGTH - queries :], leaves[1], leaves[2]
+    want = loops(part, q, k, v, c)
+    upstream = torch.randn_like(want)
+    gradients = torch.autograd.grad((want * upstream).sum(), leaves)
+    kernels = [attend(layer, q, k, v, c), explicit(layer, q, k, v, c, block=6)]
+    if layer.numbered:
+        kernels += [blocked(layer, q, k, v, c, block=block) for block in (1, 6)]
+    for got in kernels:
+        close(got, want, atol=1e-12)
+        for one, other in zip(
+            torch.autograd.grad((got * upstream).sum(), leaves), gradients, strict=True
+        ):
+            close(one, other, atol=1e-11)
+    with torch.no_grad():
+        close(attend(layer, q, k, v, c), want, atol=1e-12)
+        for block in (1, 6, 128):
+            close(explicit(layer, q, k, v, c, block=block), want, atol=1e-12)
+
+
+@pytest.mark.parametrize(("queries", "keys", "n_distances"), [(4, 9, 3), (5, 5, 9), (1, 6, 2)])
+def test_a_block_by_place_is_the_block_by_key_with_other_strides(
+    queries: int, keys: int, n_distances: int
+) -> None:
+    table = torch.arange(1.0, n_distances + 1)[None, :, None]
+    rows, n_near = laid_out(table, queries=queries, keys=keys)
+    places = torch.ones(1, queries, 1) @ rows.transpose(-1, -2)
+    seen = by_key(places, n_near)[0]
+    for i in range(queries):
+        for j in range(n_near):
+            distance = n_near - queries + i - j
+            want = distance + 1 if 0 <= distance < n_distances else 0
+            assert seen[i, j] == want
+    back = by_key(by_place(seen, places.shape[-1]), n_near)
+    assert torch.equal(back, seen)
+
+
+def test_a_table_that_ends_before_the_last_key_is_parted_from_its_last_row() -> None:
+    table = torch.randn(2, 5, 3)
+    assert parted(table, 5).far_H1K is None
+    near, far = parted(table, 6)
+    assert far is not None
+    close(near + far, table[:, :4], atol=1e-6)
+    assert torch.equal(far, table[:, 4:])
