@@ -255,6 +255,20 @@ def test_two_owners_of_one_hook_in_a_layer_are_refused_by_name(plugin: Path) -> 
     assert config.scheme.layers == [["first"], ["second"]]
 
 
+def test_a_parameter_named_like_a_hook_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shadowed.py"
+    path.write_text(
+        "import torch\nfrom lengthgen.schemes import Part\n\n"
+        "class Shadowed(Part):\n"
+        "    def __init__(self, shape):\n"
+        "        super().__init__(shape)\n"
+        "        self.weights = torch.nn.ParameterList([torch.zeros(2)])\n"
+        "    def bias(self, c):\n        return c.distance()\n"
+    )
+    with pytest.raises(UserError, match=r"parts\.shadowed: self\.weights.* cannot be read"):
+        small_config(f"plugins=[{path}]", "+scheme.parts.shadowed={}")
+
+
 def test_parameters_are_projected_when_a_scheme_is_built(plugin: Path) -> None:
     with pytest.raises(RuntimeError, match="project ran"):
         small_config(f"plugins=[{plugin}]", "scheme=nope", "+scheme.parts.projected={}")

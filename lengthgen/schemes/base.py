@@ -386,6 +386,13 @@ class Scheme(nn.Module):
 
     def _refuse_contradictions(self, parts: Mapping[str, Part]) -> None:
         """Raises UserError for a part that would act nowhere, or on what another one makes void."""
+        for name, part in parts.items():
+            for own, _ in (*part.named_parameters(), *part.named_buffers(), *part.named_children()):
+                if hasattr(Part, own.partition(".")[0]):
+                    raise UserError(
+                        f"scheme.parts.{name}: self.{own} cannot be read, since every part has a "
+                        f"method or attribute of this name; rename it in {type(part).__name__}"
+                    )
         if not any(part.rotary for part in parts.values()):
             for name, part in parts.items():
                 if part.needs_rotation:
