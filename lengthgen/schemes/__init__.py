@@ -125,7 +125,7 @@ def build(
                 raise UserError(
                     f"scheme.layers: {name} is not a part of this scheme; {suggestion(name, built)}"
                 )
-    return Scheme(built, layers=layers, n_layers=shape.n_layers)
+    return Scheme(built, layers=layers, n_layers=shape.n_layers, where=where)
 
 
 def build_meta(

@@ -321,9 +321,15 @@ class Scheme(nn.Module):
     """
 
     def __init__(
-        self, parts: Mapping[str, Part], *, layers: Sequence[Sequence[str]] | None, n_layers: int
+        self,
+        parts: Mapping[str, Part],
+        *,
+        layers: Sequence[Sequence[str]] | None,
+        n_layers: int,
+        where: str = "scheme.parts",
     ) -> None:
         super().__init__()
+        self.where = where  # the dotted key that messages name
         self.parts = nn.ModuleDict(parts)
         self.all = tuple(parts.values())
         self.numbered = not any(part.overrides("positions") for part in self.all)
@@ -390,20 +396,20 @@ class Scheme(nn.Module):
             for own, _ in (*part.named_parameters(), *part.named_buffers(), *part.named_children()):
                 if hasattr(Part, own.partition(".")[0]):
                     raise UserError(
-                        f"scheme.parts.{name}: self.{own} cannot be read, since every part has a "
+                        f"{self.where}.{name}: self.{own} cannot be read, since every part has a "
                         f"method or attribute of this name; rename it in {type(part).__name__}"
                     )
         if not any(part.rotary for part in parts.values()):
             for name, part in parts.items():
                 if part.needs_rotation:
                     raise UserError(
-                        f"scheme.parts.{name} acts on rotated queries and keys, and no part of "
+                        f"{self.where}.{name} acts on rotated queries and keys, and no part of "
                         "this scheme rotates them; add one, such as rope, or drop it"
                     )
         sampling = [name for name, part in parts.items() if part.overrides("positions")]
         if len(sampling) > 1:
             raise UserError(
-                f"scheme.parts: {sampling[0]} and {sampling[1]} both give out positions; drop one"
+                f"{self.where}: {sampling[0]} and {sampling[1]} both give out positions; drop one"
             )
         absolute = [
             *sampling,
@@ -412,7 +418,7 @@ class Scheme(nn.Module):
         if absolute and self.memory:
             remembering = next(name for name, part in parts.items() if part.memory)
             raise UserError(
-                f"scheme.parts: {remembering} keeps states of earlier segments, and {absolute[0]} "
+                f"{self.where}: {remembering} keeps states of earlier segments, and {absolute[0]} "
                 "numbers every segment anew, so that two tokens would share a position; drop one"
             )
 
@@ -427,7 +433,7 @@ class Scheme(nn.Module):
             names = [name for name, part in layer.items() if part.overrides(hook)]
             if len(names) > 1:
                 raise UserError(
-                    f"scheme.parts: {names[0]} and {names[1]} both define {hook}, which has one "
+                    f"{self.where}: {names[0]} and {names[1]} both define {hook}, which has one "
                     "owner in a layer; drop one, or separate them with scheme.layers"
                 )
             return layer[names[0]] if names else None
