@@ -1,0 +1,99 @@
+"""CoPE, contextual position encoding: Golovneva et al. 2024, arXiv 2405.18719.
+
+Positions count gates instead of tokens: g_ij = sigmoid(q_i.k_j / sqrt(d)), and the position of key
+j is p_ij = min(g_ij + ... + g_ii, n-1), the query's own token included. The logit gets z_i[p_ij],
+z_i = q_i E, interpolated linearly between integer positions. E is [d, n], zero at first, shared by
+the heads.
+
+The paper (appendix B) adds z as it is: `unscaled`. The authors' release divides it by sqrt(d), like
+q.k, unless told otherwise: `scaled`, another function. Its options of separate keys for the gates
+and of gates made from values are left out. Biases of other parts do not enter the gates.
+
+B batch, H heads, Q queries, S keys, K head width, N positions.
+"""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lengthgen.schemes.base import Ctx, Part, Shape, logits, of_layer
+
+# A position's gradient is summed in this many places. Neighbouring keys mostly share a position,
+# and an addition waits for the one before it in the same place: half the time of the sums.
+COPIES = 4
+
+
+class Cope(Part):
+    """Adds a trained logit of the contextual position.
+
+    n_positions: n, 64 in the paper's language models; keys counted n-1 or more share one logit.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        n_positions: int,
+        position_logits: Literal["unscaled", "scaled"],
+        share_layers: bool,
+    ) -> None:
+        super().__init__(shape)
+        if n_positions < 2:
+            raise ValueError(f"n_positions={n_positions} must be at least 2")
+        self.scale = shape.d_head**-0.5 if position_logits == "scaled" else 1.0
+        n = 1 if share_layers else shape.n_layers
+        self.E = nn.Parameter(torch.zeros(n, shape.d_head, n_positions))
+
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+        s_BHQS = logits(q_BHQK, k_BHSK, replace(c, acting=c.acting._replace(bias=())))
+        z_BHQN = (q_BHQK @ of_layer(self.E, c).to(q_BHQK.dtype)).to(c.dtype) * self.scale
+        counted_BHQS = at_counted_positions(s_BHQS, z_BHQN, own=c.rows.start - c.cols.start)
+        bias = c.folded()
+        return s_BHQS + counted_BHQS if bias is None else s_BHQS + counted_BHQS + bias
+
+
+def at_counted_positions(s_BHQS: Tensor, z_BHQN: Tensor, *, own: int) -> Tensor:
+    """Returns z at the positions that gates sigmoid(s) count, [B, H, Q, S].
+
+    The own key of the first query is number `own`; later keys do not count.
+    """
+    return _Counted.apply(s_BHQS, z_BHQN, own)  # pyright: ignore[reportReturnType]
+
+
+class _Counted(torch.autograd.Function):
+    """Keeps gates and positions for the backward pass, no integer indices of 8 bytes each."""
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, z: Tensor, own: int) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        gate = s.sigmoid().tril_(own)
+        p = gate.flip(-1).cumsum(-1).flip(-1).clamp_(max=z.shape[-1] - 1)
+        ctx.save_for_backward(gate, p, z)
+        floor = p.long()
+        return torch.addcmul(z.gather(-1, floor), p.frac(), slope(z).gather(-1, floor))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        gate, p, z = ctx.saved_tensors
+        n = z.shape[-1]
+        floor, share = p.long(), p.frac()
+        d_p = d * slope(z).gather(-1, floor)
+        d_gate = d_p.cumsum(-1)  # a gate counts towards its own key's position and all earlier ones
+        bucket = floor.add_(torch.arange(p.shape[-1], device=p.device) % COPIES * n)
+
+        def sums(x: Tensor) -> Tensor:
+            apart = z.new_zeros(*z.shape[:-1], COPIES * n).scatter_add_(-1, bucket, x)
+            return apart.unflatten(-1, (COPIES, n)).sum(-2)
+
+        d_z, upper = sums(d), sums(share.mul_(d))
+        d_z -= upper
+        d_z[..., 1:] += upper[..., :-1]
+        return torch.ops.aten.sigmoid_backward(d_gate, gate), d_z, None
+
+
+def slope(z_BHQN: Tensor) -> Tensor:
+    """Returns z[n+1] - z[n], and 0 past the last: there a position moves nothing."""
+    return F.pad(z_BHQN.diff(), (0, 1))
