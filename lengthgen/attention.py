@@ -80,7 +80,11 @@ def explicit(
     for lo, hi, at in _blocks(c, q, k, block):
         q_blk, k_blk, v_blk = q[:, :, lo:hi], k[:, :, at.cols], v[:, :, at.cols]
         s = layer.scores.scores(q_blk, k_blk, at) if layer.scores else logits(q_blk, k_blk, at)
-        s = s.masked_fill(~_seen(layer, at), -math.inf)
+        if layer.visible or layer.weights or c.absent_B is not None:
+            s = s.masked_fill(~_seen(layer, at), -math.inf)
+        else:
+            s = _Causal.apply(s)
+            assert isinstance(s, Tensor)
         w = layer.weights.weights(s, at) if layer.weights else s.softmax(-1)
         out.append(layer.values.values(w, v_blk, at) if layer.values else weighted(w, v_blk, at))
     return torch.cat(out, dim=2).to(v.dtype)
@@ -297,6 +301,26 @@ def _as_mask(bias: Tensor, q_BHQK: Tensor) -> Tensor:
     """
     bias = bias[None] if bias.dim() == 3 else bias
     return bias if q_BHQK.device.type == "cpu" else bias.to(q_BHQK.dtype)
+
+
+class _Causal(torch.autograd.Function):
+    """Hides the keys behind each query, the last of which is the last key; before a softmax.
+
+    masked_fill with a mask that broadcasts is slow on a CPU, forward and backward; this touches the
+    diagonal square alone. The gradient goes through unchanged: a softmax's is 0 where its weight is.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, s_BHQS: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        n, S = s_BHQS.shape[-2:]
+        later = torch.ones(n, n - 1, dtype=torch.bool, device=s_BHQS.device).triu()
+        out = s_BHQS.clone()
+        out[..., S - n + 1 :].masked_fill_(later, -math.inf)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return d_out
 
 
 class _SavedWeights(torch.autograd.Function):
