@@ -307,7 +307,7 @@ class _Causal(torch.autograd.Function):
     """Hides the keys behind each query, the last of which is the last key; before a softmax.
 
     masked_fill with a mask that broadcasts is slow on a CPU, forward and backward; this touches the
-    diagonal square alone. The gradient goes through unchanged: a softmax's is 0 where its weight is.
+    diagonal square alone. The gradient passes unchanged: a softmax has 0 where its weight is 0.
     """
 
     @staticmethod
