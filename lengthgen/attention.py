@@ -26,7 +26,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 from lengthgen.schemes import Ctx, Layer, logits, weighted
-from lengthgen.schemes.relative import Laid, by_key, by_place, laid_out, parted
+from lengthgen.schemes.relative import Laid, by_key, by_place, laid_out, parted, spread
 
 TRAIN_BLOCK = 128  # queries; scores of a few sequences stay in the cache of one core
 EVAL_BLOCK = 1024  # queries; SDPA forms blocks of its own inside
@@ -98,10 +98,15 @@ def blocked(
     biases: list[Tensor] = []
     if layer.bias or layer.visible or c.absent_B is not None:
         biases = [_additive(layer, at) for _, _, at in _blocks(c, q_BHQK, k_BHSK, block)]
-    k, near_keys = _parted(k_BHSK, c.keys_HNK)
+    offset, table = c.queries_H1K, c.keys_HNK
+    if offset is not None and table is not None:
+        table = spread(table, k_BHSK.shape[2])
+    k, near_keys = _parted(k_BHSK, table)
     v, near_values = _parted(v_BHSK, c.values_HNK)
     scale = c.shape.d_head**-0.5
-    return _SavedWeights.apply(q_BHQK, k, v, block, scale, near_keys, near_values, *biases)  # pyright: ignore[reportReturnType]
+    return _SavedWeights.apply(  # pyright: ignore[reportReturnType]
+        q_BHQK, k, v, block, scale, offset, near_keys, near_values, *biases
+    )
 
 
 def fused(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, **how: Any) -> Tensor:
@@ -251,14 +256,21 @@ def _blocks(c: Ctx, q_BHQK: Tensor, k_BHSK: Tensor, block: int) -> Iterator[tupl
 
 def _with_tables(layer: Layer, c: Ctx, dtype: torch.dtype) -> Ctx:
     """Returns the layer's context, with what its parts add to keys and values by distance."""
-    keys = layer.relative_keys.relative_keys(c) if layer.relative_keys else None
-    values = layer.relative_values.relative_values(c) if layer.relative_values else None
-    return replace(
-        c,
-        acting=layer,
-        keys_HNK=None if keys is None else keys.to(dtype),
-        values_HNK=None if values is None else values.to(dtype),
-    )
+    c = replace(c, acting=layer)
+    if layer.relative_keys:
+        keys, queries = (
+            hook(c)
+            for hook in (layer.relative_keys.relative_keys, layer.relative_keys.relative_queries)
+        )
+        c = replace(
+            c,
+            keys_HNK=None if keys is None else keys.to(dtype),
+            queries_H1K=None if queries is None else queries.to(dtype),
+        )
+    if layer.relative_values:
+        values = layer.relative_values.relative_values(c)
+        c = replace(c, values_HNK=None if values is None else values.to(dtype))
+    return c
 
 
 def _parted(x_BHSK: Tensor, table_HNK: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -340,6 +352,7 @@ class _SavedWeights(torch.autograd.Function):
         v: Tensor,
         block: int,
         scale: float,
+        offset: Tensor | None,
         near_keys: Tensor | None,
         near_values: Tensor | None,
         *biases: Tensor,
@@ -347,6 +360,7 @@ class _SavedWeights(torch.autograd.Function):
         B, H, Q, _ = q.shape
         S, before = k.shape[2], k.shape[2] - Q
         q3, k3, v3 = (q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+        near_q3 = q3 if offset is None else ((q + offset) * scale).flatten(0, 1)
         out = v3.new_empty(B * H, Q, v.shape[-1])
         later = q.new_full((block, block), -math.inf).triu(1)
         saved: list[Tensor] = []
@@ -356,7 +370,7 @@ class _SavedWeights(torch.autograd.Function):
             s = torch.bmm(q3[:, lo:hi], k3[:, :last].transpose(1, 2))
             if near_keys is not None:
                 rows, n_near = _laid(near_keys, (B, H), hi - lo, last)
-                places = torch.bmm(q3[:, lo:hi], rows.transpose(1, 2))
+                places = torch.bmm(near_q3[:, lo:hi], rows.transpose(1, 2))
                 s[:, :, last - n_near :] += by_key(places, n_near)
             if biases:
                 with_bias = torch.add(s.view(B, H, hi - lo, last), biases[n])
@@ -370,7 +384,8 @@ class _SavedWeights(torch.autograd.Function):
                 places = by_place(w[:, :, last - n_near :], rows.shape[1])
                 out[:, lo:hi].baddbmm_(places, rows)
             saved.append(w)
-        ctx.save_for_backward(q3, k3, v3, near_keys, near_values, *saved)
+        ctx.save_for_backward(q3, near_q3, k3, v3, near_keys, near_values, *saved)
+        ctx.has_offset = offset is not None
         ctx.block, ctx.scale, ctx.sizes = block, scale, (B, H, Q, S)
         ctx.bias_shapes = [bias.shape for bias in biases]
         return out.view(B, H, Q, -1)
@@ -378,7 +393,7 @@ class _SavedWeights(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        q3, k3, v3, near_keys, near_values, *saved = ctx.saved_tensors
+        q3, near_q3, k3, v3, near_keys, near_values, *saved = ctx.saved_tensors
         B, H, Q, S = ctx.sizes
         d_out = d_out.flatten(0, 1)
         dq, dk, dv = torch.empty_like(q3), torch.zeros_like(k3), torch.zeros_like(v3)
@@ -386,6 +401,7 @@ class _SavedWeights(torch.autograd.Function):
             None if near is None else torch.zeros_like(near, dtype=_wide(near))
             for near in (near_keys, near_values)
         )
+        near_dq = torch.empty_like(q3) if d_near_keys is not None else dq
         d_biases: list[Tensor | None] = []
         for n, lo in enumerate(range(0, Q, ctx.block)):
             hi = min(lo + ctx.block, Q)
@@ -404,23 +420,29 @@ class _SavedWeights(torch.autograd.Function):
             if d_near_keys is not None:
                 rows, n_near = _laid(near_keys, (B, H), hi - lo, last)
                 places = by_place(ds[:, :, last - n_near :], rows.shape[1])
-                dq[:, lo:hi].baddbmm_(places, rows)
-                _add_rows(
-                    d_near_keys, torch.bmm(places.transpose(1, 2), q3[:, lo:hi]), (B, H), n_near
-                )
+                torch.bmm(places, rows, out=near_dq[:, lo:hi])
+                d_rows = torch.bmm(places.transpose(1, 2), near_q3[:, lo:hi])
+                _add_rows(d_near_keys, d_rows, (B, H), n_near)
             if ctx.bias_shapes:
                 d_biases.append(
                     _bias_gradient(ds.view(B, H, hi - lo, last), ctx.bias_shapes[n])
-                    if ctx.needs_input_grad[7 + n]
+                    if ctx.needs_input_grad[8 + n]
                     else None
                 )
+        d_offset = None
+        if d_near_keys is not None:
+            dq += near_dq
+        if ctx.has_offset:
+            wide = near_dq.view(B, H, Q, -1).sum((0, 2), dtype=_wide(near_dq)) * ctx.scale
+            d_offset = wide[:, None].to(q3.dtype)
         dq.mul_(ctx.scale)
         shapes = [(dq, Q), (dk, S), (dv, S)]
         tables = (
             None if d is None else d.to(near.dtype)
             for d, near in ((d_near_keys, near_keys), (d_near_values, near_values))
         )
-        return *(x.view(B, H, n, -1) for x, n in shapes), None, None, *tables, *d_biases
+        by_input = (x.view(B, H, n, -1) for x, n in shapes)
+        return *by_input, None, None, d_offset, *tables, *d_biases
 
 
 def _laid(near_HNK: Tensor, heads: tuple[int, int], queries: int, keys: int) -> Laid:

@@ -27,7 +27,8 @@ def logits_of(part: TransformerXl, q: Tensor, k: Tensor, c: Ctx) -> Tensor:
     [acting] = Scheme({"transformer_xl": part}, layers=None, n_layers=1).layers
     c = replace(c, acting=acting)
     q, k = part.qk(q, k, c)
-    return logits(q, k, replace(c, keys_HNK=part.relative_keys(c)))
+    tables = {"keys_HNK": part.relative_keys(c), "queries_H1K": part.relative_queries(c)}
+    return logits(q, k, replace(c, **tables))
 
 
 def readable(part: TransformerXl, q: Tensor, k: Tensor, layer: int) -> Tensor:

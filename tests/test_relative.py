@@ -18,15 +18,19 @@ LENGTH = 40
 class Rows(Part):
     """Adds rows of a table, some distances long, to keys and values."""
 
-    def __init__(self, n_distances: int, *, heads: int) -> None:
+    def __init__(self, n_distances: int, *, heads: int, offset: bool) -> None:
         super().__init__(SHAPE)
         generator = torch.Generator().manual_seed(6)
         size = (2, heads, n_distances, 8)
         drawn = torch.randn(size, generator=generator, dtype=torch.float64)
         self.keys, self.rows = (nn.Parameter(table) for table in drawn)
+        self.offset = nn.Parameter(torch.ones(4, 1, 8, dtype=torch.float64)) if offset else None
 
     def relative_keys(self, c: Ctx) -> Tensor:
         return self.keys
+
+    def relative_queries(self, c: Ctx) -> Tensor | None:
+        return self.offset
 
     def relative_values(self, c: Ctx) -> Tensor:
         return self.rows
@@ -48,7 +52,8 @@ def loops(part: Rows, q: Tensor, k: Tensor, v: Tensor, c: Ctx) -> Tensor:
         torch.stack([table.expand(4, -1, -1)[:, row[b, 0]] for b in range(2)])
         for table in (part.keys, part.rows)
     )  # [B, H, Q, S, K]
-    s = (q[:, :, :, None] * (k[:, :, None] + keys)).sum(-1) * 8**-0.5
+    meeting = q if part.offset is None else q + part.offset
+    s = (q[:, :, :, None] * k[:, :, None] + meeting[:, :, :, None] * keys).sum(-1) * 8**-0.5
     later = torch.arange(S) > torch.arange(S - Q, S)[:, None]
     w = s.masked_fill(later, -torch.inf).softmax(-1)
     return (w[..., None] * (v[:, :, None] + rows)).sum(-2)
@@ -67,14 +72,15 @@ def at(queries: int, *others: Part) -> Ctx:
 @pytest.mark.parametrize("n_distances", [1, 2, 7, 40, 60])
 @pytest.mark.parametrize("queries", [LENGTH, 9, 1])
 @pytest.mark.parametrize("others", [(), (Scattered(SHAPE),)])
+@pytest.mark.parametrize("offset", [False, True])
 def test_rows_by_distance_are_added_to_keys_and_values(
-    heads: int, n_distances: int, queries: int, others: tuple[Part, ...]
+    heads: int, n_distances: int, queries: int, others: tuple[Part, ...], offset: bool
 ) -> None:
-    part = Rows(n_distances, heads=heads)
+    part = Rows(n_distances, heads=heads, offset=offset)
     parts = {"rows": part, **({"scattered": others[0]} if others else {})}
     [layer] = Scheme(parts, layers=None, n_layers=1).layers
     c = at(queries, *others)
-    leaves = [*some_qkv(LENGTH, dtype=torch.float64), part.keys, part.rows]
+    leaves = [*some_qkv(LENGTH, dtype=torch.float64), *part.parameters()]
     for leaf in leaves[:3]:
         leaf.requires_grad_()
     q, k, v = leaves[0][:, :, LENGTH - queries :], leaves[1], leaves[2]

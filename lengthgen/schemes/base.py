@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.errors import UserError
-from lengthgen.schemes.relative import at_distance, by_key, by_place, laid_out, parted, to_distance
+from lengthgen.schemes.relative import (
+    at_distance,
+    by_key,
+    by_place,
+    laid_out,
+    parted,
+    spread,
+    to_distance,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +60,7 @@ class Ctx:
     absent_B: Tensor | None  # leading keys that hold nothing: [B]; None if all hold a token
     acting: "Layer"  # the parts of this layer
     keys_HNK: Tensor | None  # what the layer adds to keys by distance, for owners of scores
+    queries_H1K: Tensor | None  # and to queries where they meet these
     values_HNK: Tensor | None  # and to values
 
     @staticmethod
@@ -87,6 +96,7 @@ class Ctx:
             absent_B=None,
             acting=NO_PARTS,
             keys_HNK=None,
+            queries_H1K=None,
             values_HNK=None,
         )
 
@@ -200,6 +210,10 @@ class Part(nn.Module):
         """
         return None
 
+    def relative_queries(self, c: Ctx) -> Tensor | None:
+        """Returns what is added to the queries where they meet relative_keys: [H, 1, K]."""
+        return None
+
     def relative_values(self, c: Ctx) -> Tensor | None:
         """Returns what is added to a value by its distance from the query, like relative_keys."""
         return None
@@ -276,16 +290,22 @@ NO_PARTS = Layer((), (), (), (), (), None, None, None, None, None, numbered=True
 
 def logits(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
     """Returns q.k / sqrt(d_head), k with its row by distance, and all biases: [B, H, Q, S]."""
-    q_BHQK, Q, S = q_BHQK * c.shape.d_head**-0.5, q_BHQK.shape[2], k_BHSK.shape[2]
-    if c.keys_HNK is None:
+    Q, S, scale = q_BHQK.shape[2], k_BHSK.shape[2], c.shape.d_head**-0.5
+    q_BHQK, table_HNK = q_BHQK * scale, c.keys_HNK
+    if table_HNK is None:
         s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2)
-    elif not c.acting.numbered:
-        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2) + at_distance(q_BHQK, c.keys_HNK, c.steps())
     else:
-        near_HNK, far_H1K = parted(c.keys_HNK, S)
-        rows_HWK, n_near = laid_out(near_HNK, queries=Q, keys=S)
+        other_BHQK = q_BHQK
+        if c.queries_H1K is not None:
+            other_BHQK, table_HNK = q_BHQK + c.queries_H1K * scale, spread(table_HNK, S)
+        if not c.acting.numbered:
+            added = at_distance(other_BHQK, table_HNK, c.steps())
+            far_H1K, n_near = None, S
+        else:
+            near_HNK, far_H1K = parted(table_HNK, S)
+            rows_HWK, n_near = laid_out(near_HNK, queries=Q, keys=S)
+            added = by_key((other_BHQK @ rows_HWK.transpose(-1, -2)).contiguous(), n_near)
         s_BHQS = q_BHQK @ (k_BHSK if far_H1K is None else k_BHSK + far_H1K).transpose(-1, -2)
-        added = by_key((q_BHQK @ rows_HWK.transpose(-1, -2)).contiguous(), n_near)
         far_BHQ, near_BHQM = s_BHQS[..., : S - n_near], s_BHQS[..., S - n_near :] + added
         s_BHQS = torch.cat([far_BHQ, near_BHQM], dim=-1) if n_near < S else near_BHQM
     bias = c.folded()

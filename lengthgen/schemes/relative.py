@@ -37,6 +37,14 @@ def parted(table_HNK: Tensor, keys: int) -> Parted:
     return Parted((table_HNK[:, :-1] if table_HNK.shape[1] > 1 else far_H1K) - far_H1K, far_H1K)
 
 
+def spread(table_HNK: Tensor, keys: int) -> Tensor:
+    """Returns the table with a row of its own for each of `keys` distances at least."""
+    missing = keys - table_HNK.shape[1]
+    if missing <= 0:
+        return table_HNK
+    return torch.cat([table_HNK, table_HNK[:, -1:].expand(-1, missing, -1)], dim=1)
+
+
 def laid_out(near_HNK: Tensor, *, queries: int, keys: int) -> Laid:
     """Returns the rows by place: the farthest near distance first, zeros where there is none."""
     n_near = min(keys, queries + near_HNK.shape[1] - 1)

@@ -5,9 +5,9 @@ sin(n w_m) in its first half and cos(n w_m) in its second, w_m = 10000^(-2m/D). 
 by all layers and W_R is one matrix per layer, as in the authors' release (kimiyoung/transformer-xl,
 pytorch/mem_transformer.py); all begin at N(0, init_std^2).
 
-It is written here as (q_i + u).(k_j + W_R R_{i-j}) + (v - u).(W_R R_{i-j}): queries with u, keys
-with a row by distance, and a bias over distances. A part that scales queries, a temperature, leaves
-the bias as it is. clamp_len, which the release applies to distances at evaluation, is left out.
+It is written here with q_i + u as the queries: they meet keys as they are, and with v - u added the
+rows W_R R_{i-j}. clamp_len, which the release applies to
+distances at evaluation, is left out. A temperature multiplies q_i + u, not v - u.
 The segments that give the paper its name are the part `recurrence`.
 
 H heads, N distances, K head width, D width, B batch, Q queries, S keys.
@@ -17,17 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import Ctx, Part, Rotated, Shape, of_layer
-from lengthgen.schemes.distances import at_distances
 from lengthgen.schemes.rope import angles, powers
 
 
 class TransformerXl(Part):
-    """Adds u to queries, a projected sinusoid of the distance to keys, and what v adds to both.
+    """Adds u to queries where they meet keys, and v where they meet projected distances.
 
     base: 10000 in the paper.
     """
-
-    distance_only = True
 
     def __init__(self, shape: Shape, *, base: float) -> None:
         super().__init__(shape)
@@ -54,8 +51,5 @@ class TransformerXl(Part):
         R_ND = torch.cat([theta_NM.sin(), theta_NM.cos()], dim=-1)
         return R_ND @ of_layer(self.W_R, c).to(c.dtype).transpose(-1, -2)
 
-    def bias(self, c: Ctx) -> Tensor:
-        rows_HNK = self.relative_keys(c) if c.keys_HNK is None else c.keys_HNK
-        more_HK1 = (self.v - self.u).transpose(-1, -2).to(c.dtype) * self.shape.d_head**-0.5
-        table_HN = (rows_HNK.to(c.dtype) @ more_HK1)[..., 0]
-        return at_distances(table_HN, c)
+    def relative_queries(self, c: Ctx) -> Tensor:
+        return self.v - self.u
