@@ -134,7 +134,7 @@ def train(
     if gpus is not None:
         n_gpus = _positive(gpus, "--gpus", "a number of processes, like --gpus 2")
         _check_gpus(n_gpus, device=built.runtime.device)
-        _prepare_corpus(built)
+        _prepare(built)
         options = ["--config-dir", str(config_dir)] if config_dir else []
         for path in plugin or []:
             options += ["--plugin", str(path)]
@@ -165,25 +165,30 @@ def _check_gpus(gpus: int, *, device: str) -> None:
             f"--gpus: {gpus} asked, {there} in this machine; give --gpus {max(there, 1)}, "
             "or runtime.device=cpu for processes on the CPU"
         )
+    if device == "auto" and not there and not torch.backends.mps.is_available():
+        _say_once(f"--gpus: there is no GPU in this machine; {gpus} processes on the CPU")
 
 
-def _prepare_corpus(built: "Config") -> None:
-    """Builds the token cache and checks it against the lengths, before there are N processes."""
+def _prepare(built: "Config") -> None:
+    """Builds the token cache, and checks lengths and plugins, before there are N processes."""
     from lengthgen import corpora, evaluate
     from lengthgen.progress import Progress
+    from lengthgen.rehearsal import rehearse
 
     with Progress(is_main=True) as show:
         corpus = corpora.load(built.corpus, cache_dir=built.runtime.cache_dir, say=show.say)
     evaluate.plan(built, corpus)
+    rehearse(built)
 
 
 def _torchrun(gpus: int, arguments: Sequence[str]) -> NoReturn:
-    """Becomes torchrun, which starts this program again once per GPU."""
+    """Starts this program once per GPU, waits for all of them, and exits."""
+    from lengthgen import ranks
+
     # torchrun would set it to 1 with a banner; training then sets its own number of threads.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // gpus)))
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)]
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *launcher, "-m", "lengthgen", *arguments])
+    sys.exit(ranks.launch(gpus, arguments))
 
 
 @app.command("eval")
@@ -337,9 +342,15 @@ def list_kind(
 
     group = _KINDS[kind]
     if group is None:
-        _print_rows(listing.runs(_root(changes)))
+        root = _root(changes)
+        listed, nothing = listing.runs(root), f"no runs in {root} yet"
     else:
-        _print_rows(listing.choices(group, config_dir=config_dir))
+        listed = listing.choices(group, config_dir=config_dir)
+        nothing = f"no {kind} yet; --config-dir DIR adds those of DIR/{group}/NAME.yaml"
+    if listed.rows:
+        _print_rows(listed)
+    else:
+        _say_once(nothing)
 
 
 def _print_rows(listed: "Listing", *, head_in_pipes: bool = False) -> None:
@@ -347,9 +358,6 @@ def _print_rows(listed: "Listing", *, head_in_pipes: bool = False) -> None:
     if not sys.stdout.isatty():
         for row in [listed.head] * head_in_pipes + listed.rows:
             print("\t".join(row))
-        return
-    if not listed.rows:
-        print(f"no {listed.head[0]} yet")
         return
     from rich.console import Console
     from rich.table import Table

@@ -1,17 +1,23 @@
 """The frozen, validated configuration of a run: types, bounds, derived values and run_id."""
 
 import hashlib
-import inspect
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
 
-from lengthgen import schemes
+from lengthgen import plugins, schemes
 from lengthgen.errors import UserError, suggestion
+from lengthgen.schema import Section, one_line
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -26,10 +32,21 @@ def _off_is_a_word(value: object) -> object:
     return "off" if value is False else value
 
 
-class Section(BaseModel):
-    """A frozen group of keys that refuses unknown ones."""
+def _read_plugin(value: object) -> object:
+    return plugins.Plugin.read(Path(value)) if isinstance(value, str | Path) else value
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+def _each_once(read: list[plugins.Plugin]) -> list[plugins.Plugin]:
+    """Sorts by content: neither order nor file names of plugins could change a number."""
+    return sorted(set(read), key=lambda plugin: plugin.digest)
+
+
+# A path in YAML; the file is read when the configuration is built, and never again.
+Plugin = Annotated[
+    plugins.Plugin,
+    BeforeValidator(_read_plugin),
+    PlainSerializer(lambda plugin: str(plugin.path), return_type=str),
+]
 
 
 class Scheme(Section):
@@ -38,7 +55,7 @@ class Scheme(Section):
     name: Name
     parts: Parts
     layers: list[list[str]] | None = None
-    variants: Variants = {}
+    variants: Variants = Field(default={})
 
 
 class Model(Section):
@@ -171,10 +188,10 @@ class Config(Section):
     """Everything that decides a run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)]
-    plugins: list[Path]
+    plugins: Annotated[list[Plugin], AfterValidator(_each_once)]
     runtime: Runtime
     scheme: Scheme
-    variants: Variants = {}
+    variants: Variants = Field(default={})
     model: Model
     corpus: Corpus
     train: Train
@@ -185,10 +202,12 @@ class Config(Section):
         """The run's name: what was trained, as words and a hash; no clock in it.
 
         Evaluation and runtime do not enter, nor does what cannot change the weights
-        (train.checkpoint_every, training-free variants).
+        (train.checkpoint_every, training-free variants). Plugins enter by their content.
         """
         science = self.model_dump(mode="json", exclude={"runtime", "eval", "plugins", "variants"})
         del science["train"]["checkpoint_every"], science["scheme"]["variants"]
+        if self.plugins:
+            science["plugins"] = [plugin.digest for plugin in self.plugins]
         digest = hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:8]
         scheme, model, corpus = self.scheme.name, self.model.name, self.corpus.name
         return f"{scheme}-{model}-{corpus}-s{self.seed}-{digest}"
@@ -238,8 +257,7 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
     try:
         config = Config.model_validate(plain)
     except ValidationError as error:
-        raise UserError(_one_line(error)) from None
-    schemes.load_plugins(config.plugins)
+        raise UserError(one_line(error, plain, known=known_keys())) from None
     _check(config)
     return config
 
@@ -248,9 +266,10 @@ def _check(config: Config) -> None:
     """Cross-field checks; parts are built without storage, so that their own checks run too."""
     model, train, evaluation = config.model, config.train, config.eval
     if model.d_model % model.n_heads:
+        even = 2 * model.n_heads  # heads of an odd width cannot be rotated
         raise UserError(
             f"model.d_model={model.d_model} is not divisible by model.n_heads={model.n_heads}; "
-            f"try model.d_model={model.n_heads * max(1, round(model.d_model / model.n_heads))}"
+            f"try model.d_model={even * max(1, round(model.d_model / even))}"
         )
     if train.batch_tokens % train.length:
         near = train.length * max(1, round(train.batch_tokens / train.length))
@@ -280,67 +299,14 @@ def _check(config: Config) -> None:
 
 def _parameters(config: Config, parts: Parts, where: str) -> set[str]:
     """Returns the names and shapes of the parameters of `parts`, built on the meta device."""
-    for name, arguments in parts.items():
-        _check_arguments(schemes.part_class(name, where=where), arguments, f"{where}.{name}")
-    built = schemes.build_meta(parts, layers=config.scheme.layers, shape=config.shape, where=where)
-    return {f"{name} {tuple(p.shape)}" for name, p in built.named_parameters()}
-
-
-def _check_arguments(part: type[schemes.Part], arguments: PartArguments, where: str) -> None:
-    """Holds a part's arguments against its schema, the keyword-only signature of its class."""
-    hints = get_type_hints(part.__init__)
-    fields: dict[str, Any] = {
-        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in inspect.signature(part.__init__).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    schema = create_model("Arguments", __base__=Section, **fields)
-    try:
-        schema.model_validate(arguments)
-    except ValidationError as error:
-        raise UserError(_one_line(error, prefix=f"{where}.", known=fields)) from None
-
-
-_WORDS = {
-    "int_parsing": "is not an integer",
-    "int_type": "is not an integer",
-    "int_from_float": "is not an integer",
-    "float_parsing": "is not a number",
-    "float_type": "is not a number",
-    "bool_parsing": "is not true or false",
-    "bool_type": "is not true or false",
-    "string_type": "is not text",
-    "list_type": "is not a list",
-    "dict_type": "is not a mapping",
-}
-
-
-def _one_line(
-    error: ValidationError, *, prefix: str = "", known: Iterable[str] | None = None
-) -> str:
-    """Says the first error of pydantic's list with its dotted key and the offending value."""
-    errors = error.errors(include_url=False, include_context=True)
-    first = min(errors, key=lambda e: e["type"] != "extra_forbidden")
-    tags = (
-        {"stdlib", "files", "hub", "synthetic"} if first["loc"][:1] == ("corpus",) else set[str]()
+    built = schemes.build_meta(
+        parts,
+        layers=config.scheme.layers,
+        shape=config.shape,
+        plugins=config.plugins,
+        where=where,
     )
-    key = ".".join(str(step) for step in first["loc"] if step not in tags)
-    where = prefix + key
-    kind, value, about = first["type"], first["input"], first.get("ctx", {})
-    accepted = known_keys() if known is None else [prefix + name for name in known]
-    if kind == "extra_forbidden":
-        return f"{where}: unknown key; {suggestion(where, accepted)}"
-    if kind == "missing":
-        return f"{where}: a value is required; give {where}=VALUE"
-    if kind == "union_tag_invalid":
-        return f"{where}.source: {about['tag']!r} is not one of {about['expected_tags']}"
-    if kind == "literal_error":
-        return f"{where}: {value!r} is not one of {about['expected']}"
-    if kind == "string_pattern_mismatch":
-        return f"{where}: {value!r} may hold letters, digits, '_' and '.' only"
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    said = _WORDS.get(kind) or re.sub(r"^Input should", "should", first["msg"])
-    return f"{where}: {value!r} {said}{more}"
+    return {f"{name} {tuple(p.shape)}" for name, p in built.named_parameters()}
 
 
 def known_keys() -> list[str]:

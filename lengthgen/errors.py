@@ -19,8 +19,13 @@ class Stopped(Exception):
         self.exit_code = exit_code
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Returns "did you mean X?" for the nearest known word, else the list of known words."""
+def suggestion(
+    word: str, known: Iterable[str], *, otherwise: str = "Tab completes the known ones"
+) -> str:
+    """Returns "did you mean X?" for the nearest known word, else the list of known words.
+
+    `otherwise` stands for a list that is too long.
+    """
     names = sorted(known)
     last = [name.rsplit(".", 1)[-1] for name in names]
     near = get_close_matches(word, names, n=1, cutoff=0.6)
@@ -31,4 +36,4 @@ def suggestion(word: str, known: Iterable[str]) -> str:
         return f"did you mean {near[0]}?"
     if not names:
         return "none is known here"
-    return f"known: {', '.join(names)}" if len(names) <= 16 else "Tab completes the known ones"
+    return f"known: {', '.join(names)}" if len(names) <= 16 else otherwise

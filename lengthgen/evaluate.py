@@ -77,27 +77,20 @@ class Plan:
 
 
 def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
-    """Chooses the endpoints.
+    """Chooses the endpoints: how deep they lie, _reach says.
 
-    They lie eval.reach targets deep, or as deep as the longest length asked if that is more, or if
-    no document is eval.reach long. Raises UserError if no document has the longest length asked.
+    Raises UserError, with changes that help, if no document has the longest length asked, or none
+    of the training split a window.
     """
     longest = int(n_targets(corpus, corpus.validation).max(initial=0))
-    asked = max(config.eval.lengths)
-    if asked > longest:
-        fitting = [length for length in config.eval.lengths if length <= longest]
-        instead = ",".join(map(str, fitting)) or str(longest)
-        raise UserError(
-            f"eval.lengths: no validation document of corpus {corpus.name} has {asked} tokens "
-            f"(the longest has {longest}); try eval.lengths=[{instead}]"
-        )
+    _refuse_short_documents(config, corpus, longest)
     reach = _reach(config, longest)
     uneven = [length for length in config.eval.lengths if reach % length]
     if uneven and "nonoverlap" in config.eval.protocols:
         raise UserError(
             f"eval.lengths: {uneven[0]} does not divide the {reach} tokens before an endpoint, so "
             "that nonoverlap would score other tokens at it than at other lengths; drop it, or use "
-            "eval.protocols=[tail]"
+            "eval.protocols=[tail] (lengthgen eval: --protocols tail)"
         )
     drawn = endpoints(
         corpus,
@@ -146,6 +139,8 @@ def _fill(
 ) -> None:
     """Appends the rows of the cells that are missing, as rank 0 sees them."""
     todo = ranks.of_main(missing(config, about, read_rows(run_dir / "eval.jsonl")))
+    if todo and planned.reach != config.eval.reach:
+        show.say(_depth(config, planned))
     if todo and len(planned.endpoints) < config.eval.endpoints:
         show.say(
             f"{len(planned.endpoints)} of the {config.eval.endpoints} endpoints asked fit into the "
@@ -305,8 +300,73 @@ def _windows(batch: Sequence[Span], corpus: TokenizedCorpus) -> Windows:
 
 
 def _reach(config: Config, longest: int) -> int:
-    """Returns how deep endpoints lie, in documents of at most `longest` tokens."""
-    return max(*config.eval.lengths, config.eval.reach if config.eval.reach <= longest else 0)
+    """Returns how deep endpoints lie, in documents of at most `longest` tokens.
+
+    Only a length that is longer than _common_reach has endpoints of its own.
+    """
+    return max(_common_reach(config, longest), *config.eval.lengths)
+
+
+def _common_reach(config: Config, longest: int) -> int:
+    """Returns the depth that no length asked changes, so that all evaluations score the same.
+
+    eval.reach; where no document is that long, what the trained length can be doubled to in one.
+    """
+    if config.eval.reach <= longest:
+        return config.eval.reach
+    return _doubled(config.train.length, longest)
+
+
+def _depth(config: Config, planned: Plan) -> str:
+    """Says how deep endpoints lie, and why not eval.reach."""
+    longest = int(n_targets(planned.corpus, planned.corpus.validation).max())
+    common = _common_reach(config, longest)
+    if planned.reach > common:
+        why = f"more than the {common:,} of other evaluations, for the longest of eval.lengths"
+    else:
+        why = f"no validation document has the {config.eval.reach:,} of eval.reach"
+    return f"endpoints lie {planned.reach:,} tokens deep: {why}"
+
+
+def _doubled(length: int, limit: int) -> int:
+    """Returns the length doubled, or halved, until it is the last one within the limit."""
+    while length > max(1, limit):
+        length //= 2
+    while 2 * length <= limit:
+        length *= 2
+    return length
+
+
+def _refuse_short_documents(config: Config, corpus: TokenizedCorpus, longest: int) -> None:
+    """Raises UserError, naming all that must change, if no document holds a window of a length."""
+    asked, trained = max(config.eval.lengths), config.train.length
+    in_training = int(corpus.train.lengths.max())
+    if asked <= longest and trained <= in_training:
+        return
+    enough = asked <= corpus.validation.lengths.sum() and trained <= corpus.train.lengths.sum()
+    changes: dict[str, object] = {}
+    if trained > in_training:
+        trained = changes["train.length"] = _doubled(trained, in_training)
+        if config.train.batch_tokens % trained:
+            changes["train.batch_tokens"] = config.train.batch_tokens // trained * trained
+    lengths = [n for n in config.eval.lengths if n <= longest] or [_doubled(trained, longest)]
+    if "tail" in config.eval.protocols and min(lengths) < config.eval.targets:
+        changes["eval.targets"] = min(lengths)
+    written = ",".join(map(str, lengths))
+    if asked > longest:
+        changes["eval.lengths"] = f"[{written}]"
+    remedy = "try " + " ".join(f"{key}={changes[key]}" for key in sorted(changes))
+    if enough and not corpus.packed:
+        remedy += ", or train with corpus.packed=true"
+    if asked > longest:
+        raise UserError(
+            f"eval.lengths: no validation document of corpus {corpus.name} has {asked} tokens "
+            f"(the longest has {longest}); {remedy} (lengthgen eval: --lengths {written})"
+        )
+    raise UserError(
+        f"train.length={config.train.length}: the longest training document of corpus "
+        f"{corpus.name} has {in_training} tokens; {remedy}"
+    )
 
 
 def _about(config: Config, run_dir: Path, planned: Plan, *, tokens_seen: int) -> dict[str, Any]:
@@ -330,10 +390,12 @@ def _about(config: Config, run_dir: Path, planned: Plan, *, tokens_seen: int) ->
 def _parts_hash(config: Config, variant: str | None) -> str:
     """Returns 8 hexadecimal digits that name what a cell's scheme computes.
 
-    A variant may be redefined after it was evaluated: its name does not say which one was.
+    A variant or a plugin may be redefined after it was evaluated: its name does not say which one
+    was.
     """
     parts = config.scheme.parts if variant is None else config.variant(variant)
-    said = json.dumps([variant, parts, config.scheme.layers], sort_keys=True)
+    plugins = [plugin.digest for plugin in config.plugins]
+    said = json.dumps([variant, parts, config.scheme.layers, *plugins], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:8]
 
 

@@ -39,12 +39,9 @@ def runs(root: Path) -> Listing:
         points = [
             point
             for point in statistics.curve(read_rows(summary.path / "eval.jsonl"))
-            if point.protocol == statistics.HEADLINE
-            and point.variant is None
-            and point.ppl is not None
+            if point.protocol == statistics.HEADLINE and point.variant is None
         ]
-        last = max((point.tokens_seen for point in points), default=0)
-        curve = {point.length: point for point in points if point.tokens_seen == last}
+        curve = {p.length: p for p in statistics.comparable(points) if p.ppl is not None}
         at_t = next((p for p in curve.values() if p.length == p.train_length), None)
         longest = curve[max(curve)] if curve else None
         ppls = [f"{p.ppl:,.2f} at {p.length:,}" if p else "" for p in (at_t, longest)]

@@ -1,7 +1,8 @@
-"""The only torch.distributed: who this process is, and sums over all processes."""
+"""The only torch.distributed: starts processes, says which one this is, and sums over all."""
 
+import logging
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +14,23 @@ from torch import Tensor
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a rank that waits longer for another one gives up
+
+
+def launch(n: int, arguments: Sequence[str]) -> int:
+    """Runs this program in n processes under torchrun, and returns 0 or 128 + a signal's number.
+
+    torchrun passes SIGINT and SIGTERM on and waits; the processes themselves say how they ended, so
+    its own trace of the signal is left out. Raises what torchrun does if a process fails.
+    """
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    logging.disable(logging.WARNING)  # a line for every signal that is passed on
+    try:
+        run.main(["--standalone", "--nproc-per-node", str(n), "-m", "lengthgen", *arguments])
+    except SignalException as stopped:
+        return 128 + stopped.sigval
+    return 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,16 @@ from lengthgen.errors import UserError
 from lengthgen.series import Series
 from lengthgen.statistics import HEADLINE, Curve, Point, perplexity
 from lengthgen.tracking import read_rows, replace_file
-from lengthgen.wording import headline, number, short, subject
+from lengthgen.wording import apart, headline, number, short, subject
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Comparable points of the named runs, and the label of each curve."""
+    """Comparable points of the named runs, the label of each curve, and what to say below."""
 
     points: list[Point]
     labels: dict[Curve, str]
+    remarks: list[str]
 
     @property
     def protocols(self) -> list[str]:
@@ -67,7 +68,58 @@ def gather(run_dirs: Sequence[Path]) -> Report:
         if run not in {p.run for p in points}:
             raise UserError(f"no complete evaluation in {run}; run lengthgen eval {run}")
     kept = statistics.comparable(points)
-    return Report(points=kept, labels=series.labels(kept, configs))
+    remarks = [*_left_out(points, kept), *_unfinished(kept, configs)]
+    return Report(points=kept, labels=series.labels(kept, configs), remarks=remarks)
+
+
+def _left_out(points: Sequence[Point], kept: Sequence[Point]) -> list[str]:
+    """Says which cells were evaluated and are not shown, and the commands that help."""
+
+    def cell(p: Point) -> tuple[str, str, str | None, int]:
+        return (p.run, p.protocol, p.variant, p.length)
+
+    shown = {cell(p) for p in kept}
+    hidden = [p for p in points if cell(p) not in shown]
+    said: list[str] = []
+    for protocol in dict.fromkeys(p.protocol for p in hidden):
+        lost = [p for p in hidden if p.protocol == protocol]
+        lengths = ", ".join(map(short, sorted({p.length for p in lost})))
+        why = apart(lost, [p for p in kept if p.protocol == protocol])
+        said.append(
+            f"Not shown: {protocol} at {lengths} ({why}), evaluated otherwise than the rest. "
+            f"All in one table: {_together([p for p in points if p.protocol == protocol])}"
+        )
+    return said
+
+
+def _together(points: Sequence[Point]) -> str:
+    """Returns the commands that evaluate every length of a protocol in all runs alike."""
+    lengths = ",".join(map(str, sorted({p.length for p in points})))
+    runs: dict[tuple[str, ...], list[str]] = {}  # by the variants that a run was evaluated with
+    for run in dict.fromkeys(p.run for p in points):
+        variants = sorted({p.variant for p in points if p.run == run and p.variant is not None})
+        runs.setdefault(tuple(variants), []).append(run)
+    protocol = points[0].protocol
+    only = "" if protocol == HEADLINE else f" --protocols {protocol}"
+    return " && ".join(
+        f"lengthgen eval {' '.join(names)} --lengths {lengths}{only}"
+        + (f" --variants {','.join(variants)}" if variants else "")
+        for variants, names in runs.items()
+    )
+
+
+def _unfinished(points: Sequence[Point], configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Says how far a run had come that was evaluated before its last step."""
+    said: list[str] = []
+    for run, tokens_seen in dict.fromkeys((p.run, p.tokens_seen) for p in points):
+        train = configs[run].get("train", {})
+        if "tokens" in train and tokens_seen < train["tokens"]:
+            step, steps = (-(-n // train["batch_tokens"]) for n in (tokens_seen, train["tokens"]))
+            said.append(
+                f"Unfinished: {run} is at step {step} of {steps}; the command that began it "
+                "continues it"
+            )
+    return said
 
 
 def _config(run_dir: Path) -> dict[str, Any]:
@@ -112,7 +164,8 @@ def table(run_dirs: Sequence[Path]) -> str:
 def markdown(report: Report) -> str:
     """Returns the report's tables; runs without a protocol's rows are listed with dashes."""
     everyone = sorted(set(report.labels.values()))
-    return "\n".join(_table(report.series(protocol), everyone) for protocol in report.protocols)
+    tables = [_table(report.series(protocol), everyone) for protocol in report.protocols]
+    return "\n".join([*tables, *(f"{remark}\n" for remark in report.remarks)])
 
 
 def _table(lines: Sequence[Series], everyone: Sequence[str]) -> str:

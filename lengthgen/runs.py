@@ -98,10 +98,19 @@ def logged(run_dir: Path) -> Generator[None]:
 
 
 def write_config(config: Config, run_dir: Path) -> None:
-    """Writes config.yaml, and reads it back to prove that it says the same."""
-    text = yaml.safe_dump(to_plain(config), sort_keys=False)
-    assert from_plain(yaml.safe_load(text)) == config, "config.yaml does not round-trip"
-    replace_file(run_dir / "config.yaml", text.encode())
+    """Writes config.yaml and the plugins, and reads them back to prove that they say the same.
+
+    A plugin becomes plugins/DIGEST.py, and config.yaml names it so: a run that is moved, or whose
+    author goes on to edit the original, keeps what it was trained with.
+    """
+    plain = {**to_plain(config), "plugins": []}
+    for plugin in config.plugins:
+        (run_dir / "plugins").mkdir(exist_ok=True)
+        kept = f"plugins/{plugin.digest}.py"
+        replace_file(run_dir / kept, plugin.content)
+        plain["plugins"].append(kept)
+    replace_file(run_dir / "config.yaml", yaml.safe_dump(plain, sort_keys=False).encode())
+    assert load_config(run_dir) == config, "config.yaml does not round-trip"
 
 
 def load_config(run_dir: Path) -> Config:
@@ -115,7 +124,16 @@ def load_config(run_dir: Path) -> Config:
         raise UserError(f"{path} is damaged: {error}") from None
     if not isinstance(plain, dict):
         raise UserError(f"{path} is damaged: it holds no mapping")
-    return from_plain(plain)
+    if isinstance(plain.get("plugins"), list):
+        plain["plugins"] = [str(run_dir / str(plugin)) for plugin in plain["plugins"]]
+    config = from_plain(plain)
+    for plugin in config.plugins:
+        if plugin.path.parent == run_dir / "plugins" and plugin.path.stem != plugin.digest:
+            raise UserError(
+                f"{plugin.path} was changed since this run began; restore it, or train its new "
+                f"content as a run of its own: lengthgen train --plugin {plugin.path} ..."
+            )
+    return config
 
 
 def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:

@@ -133,9 +133,12 @@ _VARIANTS = ("scheme.variants", "variants")
 
 
 def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
-    """Returns what decides a curve's numbers but the seed, as dotted keys."""
+    """Returns what decides a curve's numbers but the seed, as dotted keys.
+
+    A run's plugins are files named by their content.
+    """
     flat = _flat(config, "")
-    aside = ("seed", "plugins", "runtime.", "eval.", "train.checkpoint_every", *_VARIANTS)
+    aside = ("seed", "runtime.", "eval.", "train.checkpoint_every", *_VARIANTS)
     kept = {key: value for key, value in flat.items() if not key.startswith(aside)}
     names = variant.split("+") if variant else []
     used = tuple(f"{home}.{name}." for home in _VARIANTS for name in names)

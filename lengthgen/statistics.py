@@ -220,17 +220,21 @@ def comparable(points: Sequence[Point]) -> list[Point]:
 
 
 def _refuse_mixed_texts(points: Sequence[Point]) -> None:
+    texts: dict[tuple[str, bool], dict[str, None]] = {}
+    for p in points:
+        texts.setdefault((p.fingerprint, p.packed), {})[p.run] = None
+    remedy = " or ".join(f"lengthgen report {' '.join(runs)}" for runs in texts.values())
     for a, b in pairwise(points):
         if a.fingerprint != b.fingerprint:
             one, other = a.fingerprint[:12], b.fingerprint[:12]
             raise UserError(
                 f"runs {a.run} and {b.run} were measured on different tokens (corpus {a.corpus} "
-                f"with fingerprint {one}, {b.corpus} with {other}); report runs of one corpus"
+                f"with fingerprint {one}, {b.corpus} with {other}); report those of one: {remedy}"
             )
         if a.packed != b.packed:
             raise UserError(
                 f"runs {a.run} and {b.run} differ in corpus.packed ({a.packed}, {b.packed}); "
-                "report packed runs by themselves"
+                f"report those of one kind: {remedy}"
             )
 
 

@@ -287,7 +287,7 @@ class Tracker:
     def _mirror_curve(self, points: Sequence[Row]) -> None:
         if self._run is None or self._failed:
             return
-        named = {f"{_prefix(point)}@{point['T_valid']}": point for point in points}
+        named = {_name(point): point for point in points}
         sent, self._sent_points = self._sent_points, self._sent_points | set(named)
         if sent != self._sent_points:
             self._save_sent()
@@ -303,18 +303,31 @@ class Tracker:
             # Written again for known points: a resumed offline run has a summary of its own.
             self._run.summary.update({f"{key}@{length}": value for key, value in values.items()})
 
-    @property
-    def _sent_path(self) -> Path:
-        return self._run_dir / "wandb.json"
-
     def _load_sent(self) -> None:
-        if self._sent_path.exists():
-            sent = json.loads(self._sent_path.read_bytes())
-            self._sent_step, self._sent_points = sent["train/step"], set(sent["eval"])
+        self._sent_step, self._sent_points = _sent(self._run_dir)
 
     def _save_sent(self) -> None:
         sent = {"train/step": self._sent_step, "eval": sorted(self._sent_points)}
-        replace_file(self._sent_path, json.dumps(sent).encode())
+        replace_file(self._run_dir / "wandb.json", json.dumps(sent).encode())
+
+
+def is_shown(run_dir: Path, points: Iterable[Row]) -> bool:
+    """True if W&B was handed all rows of train.jsonl and these points: there is nothing to open."""
+    try:
+        step, names = _sent(run_dir)
+    except (OSError, ValueError, KeyError, TypeError):  # the Tracker says so
+        return False
+    rows = read_rows(run_dir / "train.jsonl")
+    return bool(rows) and step == rows[-1]["train/step"] and {_name(p) for p in points} <= names
+
+
+def _sent(run_dir: Path) -> tuple[float | None, set[str]]:
+    """Returns the last step and the names of the points that W&B was handed, from wandb.json."""
+    path = run_dir / "wandb.json"
+    if not path.exists():
+        return None, set()
+    sent = json.loads(path.read_bytes())
+    return sent["train/step"], set(sent["eval"])
 
 
 class _Warnings:
@@ -331,6 +344,10 @@ class _Warnings:
 
     def error(self, msg: str) -> None:
         self.heard.append(msg)
+
+
+def _name(point: Row) -> str:
+    return f"{_prefix(point)}@{point['T_valid']}"
 
 
 def _prefix(point: Row) -> str:

@@ -33,7 +33,8 @@ from lengthgen.evaluate import Show, evaluate, plan
 from lengthgen.model import Memory, Transformer, create, seed_of
 from lengthgen.optim import adamw, lr_at
 from lengthgen.ranks import Ranks
-from lengthgen.tracking import Tracker, keep_rows
+from lengthgen.rehearsal import rehearse
+from lengthgen.tracking import Tracker, is_shown, keep_rows
 
 
 class StepResult(NamedTuple):
@@ -108,25 +109,22 @@ def train(config: Config, *, ranks: Ranks, show: Show) -> Path:
     run_dir = config.run_dir
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     plan(config, corpus)
-    if config.train.length > corpus.train.lengths.max():
-        longest = int(corpus.train.lengths.max())
-        raise UserError(
-            f"train.length={config.train.length}: the longest training document of corpus "
-            f"{corpus.name} has {longest} tokens; lower train.length, or set corpus.packed=true"
-        )
+    rehearse(config)
     with ExitStack() as stack:
         tracker = None
         if ranks.is_main:
             stack.enter_context(runs.claimed(run_dir, "train"))
             stack.enter_context(runs.logged(run_dir))
         _open(config, run_dir, corpus, ranks=ranks)
-        if ranks.is_main:
-            tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
         if not _is_trained(config, run_dir, ranks=ranks, show=show):
+            if ranks.is_main:
+                tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
             _train(config, run_dir, corpus, device, ranks=ranks, show=show, tracker=tracker)
-        rows = evaluate(config, run_dir, ranks=ranks, show=show)
+        points = _curve(evaluate(config, run_dir, ranks=ranks, show=show))
+        if tracker is None and ranks.is_main and not is_shown(run_dir, points):
+            tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
         if tracker is not None:
-            tracker.curve(_curve(rows))
+            tracker.curve(points)
     return run_dir
 
 

@@ -34,3 +34,22 @@ def subject(points: Sequence[Point]) -> str:
     models = ", ".join(sorted({p.model for p in points}))
     corpora = ", ".join(sorted({p.corpus for p in points}))
     return f"corpus {corpora}{packed}, model {models}, {points[0].precision}"
+
+
+def apart(points: Sequence[Point], beside: Sequence[Point]) -> str:
+    """Says what keeps points from standing beside others."""
+    words = {
+        "precision": "{}",
+        "targets": "K={}",
+        "reach": "endpoints {:,} deep",
+        "tokens_seen": "{:,} tokens seen",
+    }
+    said = [
+        text.format(value)
+        for field, text in words.items()
+        for value in sorted(
+            {getattr(p, field) for p in points} - {getattr(p, field) for p in beside}
+        )
+        if value is not None
+    ]
+    return ", ".join(said) or "other endpoints"

@@ -17,9 +17,10 @@ PACKAGE = ROOT / "lengthgen"
 # A module imports only what stands behind it.
 ORDER = [
     *("__main__", "cli", "completion", "listing", "progress", "sweep", "report", "figures"),
-    *("wording", "series", "bench", "train", "evaluate", "statistics", "runs", "optim", "model"),
-    *("batches", "corpora", "token_cache", "tokenizer", "documents", "tracking", "devices"),
-    *("attention", "config", "schemes", "compose", "ranks", "errors", "__init__"),
+    *("wording", "series", "bench", "train", "evaluate", "statistics", "runs", "optim"),
+    *("rehearsal", "model", "batches", "corpora", "token_cache", "tokenizer", "documents"),
+    *("tracking", "devices", "attention", "config", "schemes", "schema", "plugins", "compose"),
+    *("ranks", "errors", "__init__"),
 ]
 
 HOMES = {

@@ -2,6 +2,8 @@
 
 import os
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -162,7 +164,7 @@ def test_no_arguments_at_all_give_the_help(shell: Shell) -> None:
         ("train --gpu 2", "No such option: --gpu (Possible options: --gpus, --plugin)"),
         ("train --gpus two", "--gpus: 'two' is not a positive integer; give a number of processes"),
         ("train --gpus", "Option '--gpus' requires an argument."),
-        ("list", "Missing argument 'schemes|models|corpora|experiments|runs'."),
+        ("list", "Missing argument 'schemes|variants|models|corpora|experiments|runs'."),
         ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
         ("list runs train.lr=1", "train.lr: only runtime.* can be given here; the run fixes the"),
         ("list runs somewhere", "somewhere: not readable as an override; give runtime.root=DIR"),
@@ -175,12 +177,12 @@ def test_no_arguments_at_all_give_the_help(shell: Shell) -> None:
         ("train scheme=rope,alibi", "scheme=rope,alibi holds several values, and one run takes"),
         ("train experiment=paper", "experiment=paper: no such experiment; there are none"),
         ("train corpus=files", "corpus.path: a value is required; give corpus.path=VALUE"),
-        ("train corpus=files corpus.path=none", "corpus.path: "),
+        ("train corpus=files corpus.path=none", "corpus.path: none does not exist; the folder "),
         ("train model.d_model=130", "model.d_model=130 is not divisible by model.n_heads=4; try"),
         ("train eval.lengths=[0]", "eval.lengths.0: 0 should be greater than 0"),
         ("train scheme.parts.rope.bse=1", "scheme.parts.rope.bse: unknown key; did you mean"),
         ("train scheme=nope +scheme.parts.rop={}", "scheme.parts.rop: no such part; did you mean"),
-        ("train --plugin none.py", "none.py is not a file; give the path of a python file"),
+        ("train --plugin none.py", "none.py cannot be read (No such file or directory); give the"),
         ("train --config-dir none", "--config-dir: none is not a folder; give a folder of groups"),
         ("train --gpus 0", "--gpus: '0' is not a positive integer; give a number of processes"),
         ("train --gpus 2 scheme=rpoe", "scheme=rpoe: no such scheme; did you mean rope?"),
@@ -243,6 +245,20 @@ def test_gpus_refuses_before_starting_processes_what_one_process_would(tmp_path:
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.splitlines()[-1].startswith("error: eval.lengths: no validation document")
     assert ran.stderr.count("error") == 1
+
+
+def test_gpus_says_that_it_runs_on_the_cpu_where_there_is_no_gpu(tmp_path: Path) -> None:
+    words = [word for word in SMALL if not word.startswith("runtime.device")]
+    ran = subprocess.run(
+        [sys.executable, "-m", "lengthgen", "train", *words, "eval.lengths=[99999]", "--gpus", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = "--gpus: there is no GPU in this machine; 2 processes on the CPU"
+    assert ran.stderr.splitlines()[0] == said
 
 
 def test_gpus_within_torchrun_is_refused(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,9 +331,17 @@ def test_a_pipe_gets_tab_separated_names_and_descriptions(shell: Shell) -> None:
     assert said["learned_absolute"][1] == "clamp, wrap, interpolate"
 
 
-@pytest.mark.parametrize("kind", ["experiments", "runs"])
-def test_nothing_to_list_is_no_mistake(shell: Shell, kind: str) -> None:
-    assert shell.run("list", kind) == Ran(0, "", "")
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("experiments", "no experiments yet; --config-dir DIR adds those of DIR/experiment/NAME."),
+        ("runs", "no runs in runs yet"),
+    ],
+)
+def test_nothing_to_list_is_no_mistake(shell: Shell, kind: str, said: str) -> None:
+    ran = shell.run("list", kind)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (0, "", 1)
+    assert ran.err.startswith(said)
 
 
 def test_training_prints_the_curve_and_the_run_on_stdout_and_progress_on_stderr(
@@ -334,6 +358,16 @@ def test_a_run_is_listed_with_state_tokens_and_perplexities(shell: Shell, traine
     assert (run_id, state, steps, tokens) == (trained, "done", "4/4", "512")
     assert at_t.endswith(" at 32")
     assert longest.endswith(" at 64")
+
+
+def test_both_perplexities_of_a_listed_run_are_of_one_set_of_endpoints(
+    shell: Shell, trained: str, runs_root: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(runs_root / "runs" / trained, tmp_path / "runs" / trained)
+    root = f"runtime.root={tmp_path}/runs"
+    before = shell.run("list", "runs", root).out
+    shell.run("eval", trained, root, "--lengths", "128")
+    assert shell.run("list", "runs", root).out == before
 
 
 def test_evaluation_takes_lengths_protocols_and_a_beginning_of_the_id(
@@ -358,6 +392,7 @@ def test_evaluation_of_a_path_works_from_anywhere(
     ("words", "said"),
     [
         ("--lengths 99999", "eval.lengths: no validation document"),
+        ("--lengths 64,99999", "(lengthgen eval: --lengths 64)"),
         ("--protocols tial", "eval.protocols.0: 'tial' is not one of 'tail' or 'nonoverlap'"),
         ("--variants yarm", "eval.variants: scheme rope has no variant 'yarm'; "),
         ("eval.targets=64", "eval.lengths: 32 is shorter than the eval.targets=64 scored tokens"),
@@ -392,6 +427,30 @@ def test_gpus_starts_processes_that_agree_and_speak_once(tmp_path: Path) -> None
     assert ran.stderr.count("train alibi: 0/512 tokens") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_processes_of_gpus_with_one_line_and_no_trace(
+    tmp_path: Path, kind: signal.Signals
+) -> None:
+    words = ["train", "scheme=alibi", *SMALL, "train.tokens=10000000", "runtime.log_every=1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lengthgen", *words, "--gpus", "2"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(tmp_path.glob("runs/*/train.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(kind)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (128 + kind, "")
+    assert err.splitlines()[-1].startswith(f"stopped by {kind.name} after step")
+    assert "Traceback" not in err
+    assert list(tmp_path.glob("runs/*/checkpoints/step-*"))
+
+
 def complete(shell: Shell, monkeypatch: pytest.MonkeyPatch, **environment: str) -> list[str]:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -413,7 +472,7 @@ def complete_fish(shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: str) -> 
     [
         (["lengthgen", "tr"], ["train"]),
         (["lengthgen", "train", "scheme", "=", "ro"], ["rope"]),
-        (["lengthgen", "train", "model", "=", "tiny", "scheme", "=", "al"], ["alibi"]),
+        (["lengthgen", "train", "model", "=", "tiny", "scheme", "=", "sinu"], ["sinusoidal"]),
         (["lengthgen", "train", "model", "="], ["alibi", "base", "medium", "small", "tiny"]),
         (["lengthgen", "train", "train.le"], ["train.length=", "train.length=512"]),
         (["lengthgen", "train", "--gp"], ["--gpus"]),

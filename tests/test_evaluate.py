@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -138,25 +139,100 @@ def test_bytes_of_targets_are_those_of_their_text(planned: Plan, corpus: Tokeniz
         assert s.n_bytes == s.n_tokens  # a byte tokenizer
 
 
+def longest(corpus: TokenizedCorpus) -> int:
+    return int(n_targets(corpus, corpus.validation).max())
+
+
 def test_the_longest_length_decides_how_deep_endpoints_lie(corpus: TokenizedCorpus) -> None:
-    longest = int(n_targets(corpus, corpus.validation).max())
-    for lengths, reach, want in (
-        ([16, 32], 64, 64),
-        ([16, 128], 64, 128),
-        ([16, 32], longest + 1, 32),
-    ):
+    for lengths, reach, want in (([16, 32], 64, 64), ([16, 128], 64, 128)):
         config = small_config(f"eval.lengths={lengths}", f"eval.reach={reach}")
         assert evaluate.plan(config, corpus).reach == want
+
+
+def test_where_no_document_has_eval_reach_all_lengths_asked_share_endpoints(
+    corpus: TokenizedCorpus,
+) -> None:
+    deepest = 512  # 32 T, and documents of 600 tokens
+    assert deepest < longest(corpus) < 2 * deepest
+    plans = [
+        evaluate.plan(small_config(f"eval.lengths={lengths}", "eval.reach=16384"), corpus)
+        for lengths in ([16], [16, 32], [8, 100, deepest])
+    ]
+    assert {plan.reach for plan in plans} == {deepest}
+    assert len({plan.manifest for plan in plans}) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"reach": 64}, None),
+        ({"reach": 16384}, "endpoints lie 512 tokens deep: no validation document has the 16,384"),
+        (
+            {"lengths": [16, 128]},
+            "endpoints lie 128 tokens deep: more than the 64 of other evaluations, for the longest",
+        ),
+        (
+            {"lengths": [16, 550], "reach": 16384},
+            "endpoints lie 550 tokens deep: more than the 512 of other evaluations, for the longe",
+        ),
+    ],
+)
+def test_endpoints_elsewhere_than_at_eval_reach_are_said_in_one_line(
+    run: tuple[Config, Path], changed: dict[str, Any], said: str | None
+) -> None:
+    config, run_dir = run
+    (run_dir / "eval.jsonl").unlink()
+    show = Said(is_main=False)
+    evaluate.evaluate(with_eval(config, **changed), run_dir, ranks=ALONE, show=show)
+    lines = [line for line in show.lines if "deep" in line]
+    assert len(lines) == (0 if said is None else 1)
+    assert said is None or lines[0].startswith(said)
+
+
+class Said(Progress):
+    """Keeps what is said."""
+
+    def __init__(self, *, is_main: bool) -> None:
+        super().__init__(is_main=is_main)
+        self.lines: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.lines.append(message)
 
 
 def test_a_length_beyond_all_documents_says_the_longest_and_what_to_ask(
     corpus: TokenizedCorpus,
 ) -> None:
-    longest = int(n_targets(corpus, corpus.validation).max())
-    with pytest.raises(
-        UserError, match=rf"the longest has {longest}\); try eval\.lengths=\[16,32\]"
-    ):
-        evaluate.plan(small_config("eval.lengths=[16,32,99999]"), corpus)
+    said = rf"the longest has {longest(corpus)}\); try eval\.lengths=\[16,32\]"
+    with pytest.raises(UserError, match=rf"{said}, .* \(lengthgen eval: --lengths 16,32\)"):
+        evaluate.plan(small_config("eval.lengths=[16,32,1000]"), corpus)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["eval.lengths=[512,1024]", "eval.targets=512"],
+        ["train.length=1024", "train.batch_tokens=1024", "eval.lengths=[4096]", "eval.targets=999"],
+        ["train.length=1000", "train.batch_tokens=3000", "eval.lengths=[500,2000]"],
+        ["train.length=700", "train.batch_tokens=700"],
+    ],
+)
+def test_documents_that_are_too_short_are_one_error_whose_remedy_works(
+    corpus: TokenizedCorpus, asked: list[str]
+) -> None:
+    asked = [*asked, "eval.reach=16384"]
+    with pytest.raises(UserError) as caught:
+        evaluate.plan(small_config(*asked), corpus)
+    remedy = re.search(r"; try (.*?)(,? or| \(|$)", str(caught.value))
+    assert remedy is not None
+    evaluate.plan(small_config(*asked, *remedy[1].split()), corpus)
+
+
+def test_packing_is_offered_only_where_there_is_enough_text(corpus: TokenizedCorpus) -> None:
+    for length, offered in ((1000, True), (10**6, False)):
+        with pytest.raises(UserError) as caught:
+            evaluate.plan(small_config(f"eval.lengths=[{length}]"), corpus)
+        assert ("corpus.packed=true" in str(caught.value)) == offered
 
 
 @pytest.fixture

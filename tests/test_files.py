@@ -100,6 +100,12 @@ def test_a_missing_path_is_named_with_its_nearest_neighbour(tmp_path: Path) -> N
     assert said == f"corpus.path: {tmp_path}/boks does not exist; did you mean books?"
 
 
+def test_a_missing_path_like_none_of_many_says_where_was_looked(tmp_path: Path) -> None:
+    write(tmp_path, {f"{i}.txt": "A" for i in range(30)})
+    said = error_of(files(tmp_path / "books"))
+    assert said.endswith(f"books does not exist; {tmp_path} holds nothing of a similar name")
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     said = error_of(files(tmp_path / "no" / "a.txt"))
     assert said.endswith(f"does not exist; nor does the folder {tmp_path}/no")

@@ -3,8 +3,10 @@
 import csv
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from eval_rows import Runs
 
 from lengthgen import report
@@ -43,6 +45,52 @@ def test_the_table_shows_a_dash_where_nothing_was_evaluated(runs: Runs) -> None:
     table = report.table([runs.write("rope"), runs.write("alibi", (3.0,), lengths=(512,))])
     assert rows_of(table)["alibi"] == ["1", "20.09", "-", "-", "-", "n/a"]
     assert "`-`: not evaluated" in table
+
+
+def test_cells_that_were_evaluated_and_are_not_shown_are_said_with_the_command_that_helps(
+    runs: Runs,
+) -> None:
+    paths = [runs.write("rope"), runs.write("alibi")]
+    runs.write("alibi", (3.0,), lengths=(32768,), endpoints="deep", reach=32768)
+    (said,) = [line for line in report.table(paths).splitlines() if line.startswith("Not shown")]
+    command = f"lengthgen eval {paths[1].name} {paths[0].name} --lengths 512,1024,2048,16384,32768"
+    assert said == (
+        "Not shown: tail at 32k (endpoints 32,768 deep), evaluated otherwise than the rest. "
+        f"All in one table: {command}"
+    )
+
+
+def test_the_command_for_hidden_cells_names_their_protocol_and_variants(runs: Runs) -> None:
+    path, other = runs.write("rope"), runs.write("alibi")
+    about: dict[str, Any] = {"protocol": "nonoverlap", "targets": None}
+    for variant in (None, "yarn"):
+        runs.write("rope", (3, 3), lengths=(512, 1024), variant=variant, **about)
+        runs.write("rope", (3,), lengths=(2048,), variant=variant, endpoints="other", **about)
+    runs.write("alibi", (3, 3), lengths=(512, 1024), **about)
+    table = report.table([path, other])
+    (said,) = [line for line in table.splitlines() if line.startswith("Not shown")]
+    assert "nonoverlap at 2k (other endpoints)" in said
+    asked = "--lengths 512,1024,2048 --protocols nonoverlap"
+    assert said.endswith(
+        f"lengthgen eval {other.name} {asked} && lengthgen eval {path.name} {asked} --variants yarn"
+    )
+
+
+def test_cells_that_are_shown_under_another_condition_are_not_said(runs: Runs) -> None:
+    path = runs.write("rope")
+    runs.write("rope", (3.0,), lengths=(512,), precision="bf16")
+    runs.write("rope", (4.0,), tokens_seen=1024)
+    assert "Not shown" not in report.table([path])
+
+
+def test_a_run_that_was_stopped_midway_says_at_which_step(runs: Runs) -> None:
+    paths = [runs.write(scheme, tokens_seen=4096) for scheme in ("rope", "alibi")]
+    for path, tokens in zip(paths, (10_000, 4000), strict=True):
+        config = path / "config.yaml"
+        train = yaml.safe_dump({"train": {"tokens": tokens, "batch_tokens": 1024}})
+        config.write_text(config.read_text() + train)
+    (said,) = [line for line in report.table(paths).splitlines() if "nfinished" in line]
+    assert said.startswith(f"Unfinished: {paths[0].name} is at step 4 of 10; the command that")
 
 
 def test_the_table_lists_a_run_without_rows_of_a_protocol(runs: Runs) -> None:

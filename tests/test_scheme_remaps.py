@@ -388,12 +388,12 @@ def test_a_remap_of_a_scheme_that_does_not_rotate_is_refused(name: str, scheme: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("rerope: {window: 0}", r"rerope: window=0 must be above 0"),
-        ("leaky_rerope: {window: -1, slowdown: 16}", r"window=-1 must be above 0"),
+        ("rerope: {window: 0}", r"rerope: window=0.0 must be above 0"),
+        ("leaky_rerope: {window: -1, slowdown: 16}", r"window=-1.0 must be above 0"),
         ("leaky_rerope: {window: 1, slowdown: 0.5}", r"slowdown=0.5 must be at least 1"),
         ("selfextend: {neighbours: 0.0, group: 2}", r"neighbours=0.0 must be above 0"),
         ("selfextend: {neighbours: 0.5, group: 0}", r"group=0 must be at least 1"),
-        ("dual_chunk: {chunk: 0, local: 1}", r"chunk=0 must be above 0"),
+        ("dual_chunk: {chunk: 0, local: 1}", r"chunk=0.0 must be above 0"),
         (
             "dual_chunk: {chunk: 0.25, local: 0.25}",
             r"local=0.25 must be below chunk=0.25: at train.length=16 they are 4 and 4 tokens",

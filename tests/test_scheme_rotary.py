@@ -266,7 +266,7 @@ def test_pairs_that_a_scheme_stopped_stay_so_under_every_scaling() -> None:
 
 
 def test_logits_are_scaled_only_in_layers_that_rotate() -> None:
-    config = small_config("scheme=rope", "+scheme.layers=[[rope],[]]")
+    config = small_config("scheme=rope", "scheme.layers=[[rope],[]]")
     built = schemes.build(
         config.variant("yarn"), layers=config.scheme.layers, shape=config.shape
     ).double()
@@ -547,14 +547,14 @@ def test_a_variant_refuses_what_it_cannot_honour_in_one_line(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["scheme=p_rope", "scheme.parts.p_rope.share=0"], r"share=0 must be in \(0, 1\]"),
+        (["scheme=p_rope", "scheme.parts.p_rope.share=0"], r"share=0.0 must be in \(0, 1\]"),
         (["scheme=p_rope", "scheme.parts.p_rope.share=1.5"], r"share=1\.5 must be in \(0, 1\]"),
         (
             ["scheme=hope", "train.length=4", "eval.targets=4"],
             r"train\.length=4 is shorter than one turn .* at least 7",
         ),
-        (["scheme=xpos", "scheme.parts.xpos.base=1"], r"base=1 must be above 1"),
-        (["scheme=xpos", "scheme.parts.xpos.scale_base=0"], r"scale_base=0 must be above 0"),
+        (["scheme=xpos", "scheme.parts.xpos.base=1"], r"base=1.0 must be above 1"),
+        (["scheme=xpos", "scheme.parts.xpos.scale_base=0"], r"scale_base=0.0 must be above 0"),
         (["scheme=xpos", "scheme.parts.xpos.gamma=-0.4"], r"gamma=-0\.4 must be above 0"),
         (["scheme=xpos", "model.d_model=20"], r"head width of 5 leaves 5 rotated channels"),
         (["scheme=pope", "scheme.parts.pope.base=0.5"], r"base=0\.5 must be above 1"),

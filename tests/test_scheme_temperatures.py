@@ -140,14 +140,14 @@ def test_a_temperature_and_a_remap_both_act() -> None:
             ["+scheme.parts.logn={}", "train.length=1"],
             r"train\.length=1 must be above 1: log-n divides",
         ),
-        (["+scheme.parts.temperature={coefficient: 0}"], r"coefficient=0 must be above 0"),
+        (["+scheme.parts.temperature={coefficient: 0}"], r"coefficient=0.0 must be above 0"),
         (
             ["+scheme.parts.llama4_temperature={scale: 0, floor: 1}"],
-            r"scale=0 must be above 0",
+            r"scale=0.0 must be above 0",
         ),
         (
             ["+scheme.parts.llama4_temperature={scale: 1, floor: 0}"],
-            r"floor=0 must be above 0",
+            r"floor=0.0 must be above 0",
         ),
     ],
 )

@@ -172,7 +172,7 @@ def test_log_n_scaling_acts_in_every_layer_also_without_positions() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("{width: 0, sinks: 0}", r"width=0 must be above 0"),
+        ("{width: 0, sinks: 0}", r"width=0.0 must be above 0"),
         ("{width: 0.5, sinks: 8}", r"sinks=8 must be .* below the width, which is 8 tokens"),
         ("{width: 0.5, sinks: -1}", r"sinks=-1 must be at least 0"),
     ],

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lengthgen import schemes
 from lengthgen.attention import attend
+from lengthgen.config import Config
 from lengthgen.errors import UserError
 from lengthgen.schemes import Ctx, Part, Scheme, Shape
 from lengthgen.schemes.alibi import Alibi, slopes
@@ -208,7 +209,7 @@ def test_attention_without_positions_does_not_see_the_order_of_earlier_keys() ->
 
 def test_layers_are_cycled_and_name_the_parts_that_act_in_each() -> None:
     config = small_config(
-        "scheme=rope", "+scheme.parts.alibi.beyond=extend", "+scheme.layers=[[rope],[alibi],[]]"
+        "scheme=rope", "+scheme.parts.alibi.beyond=extend", "scheme.layers=[[rope],[alibi],[]]"
     )
     built = schemes.build(
         config.scheme.parts,
@@ -230,7 +231,7 @@ class First(Part):
 class Second(First):
     pass
 
-class Projected(Part):
+class Projected(First):
     def project(self) -> None:
         raise RuntimeError("project ran")
 """
@@ -250,7 +251,7 @@ def test_two_owners_of_one_hook_in_a_layer_are_refused_by_name(plugin: Path) -> 
         f"plugins=[{plugin}]",
         "scheme=nope",
         "+scheme.parts={first: {}, second: {}}",
-        "+scheme.layers=[[first],[second]]",
+        "scheme.layers=[[first],[second]]",
     )
     assert config.scheme.layers == [["first"], ["second"]]
 
@@ -306,12 +307,23 @@ def test_variants_merge_in_order_drop_parts_and_change_arguments() -> None:
         (["scheme=sinusoidal", "scheme.parts.sinusoidal.base=0"], r"must be above 1"),
         (
             ["scheme=sinusoidal", "model.d_model=33", "model.n_heads=3"],
-            r"model\.d_model=33 must be even",
+            r"model\.d_model=33 must be even; try model\.d_model=36",
         ),
         (["+scheme.parts.ropee={}"], r"scheme\.parts\.ropee: no such part; did you mean rope\?"),
-        (["+scheme.layers=[[rop]]"], r"scheme\.layers: rop is not a part .* did you mean rope\?"),
-        (["+scheme.layers=[]"], r"scheme\.layers: an empty list"),
-        (["plugins=[nowhere.py]"], r"plugins: nowhere\.py is not a file"),
+        (["+scheme.parts.qqqq={}"], r"no such part; known: alibi, .*, sinusoidal"),
+        (["scheme.layers=[[rop]]"], r"scheme\.layers: rop is not a part .* did you mean rope\?"),
+        (["scheme.layers=[]"], r"scheme\.layers: an empty list"),
+        (["plugins=[1]"], r"plugins\.0: 1 "),
+        (
+            ["scheme=sinusoidal", "scheme.parts.sinusoidal.scale=foo"],
+            r"^scheme\.parts\.sinusoidal\.scale: 'foo' is not 'match' and is not a number$",
+        ),
+        (
+            ["model.d_model=36", "model.n_heads=4"],
+            r"an even number of at least 2 is needed; try model\.d_model=40",
+        ),
+        (["model.d_model=130", "model.n_heads=4"], r"not divisible by .* try model\.d_model=128"),
+        (["plugins=[nowhere.py]"], r"plugins: nowhere\.py cannot be read \(No such"),
     ],
 )
 def test_a_part_refuses_what_it_cannot_honour_in_one_line(
@@ -338,8 +350,70 @@ def test_a_plugin_without_a_part_or_that_fails_is_one_line(
 def test_one_plugin_at_two_paths_is_loaded_once(plugin: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.py"
     copy.write_bytes(plugin.read_bytes())
-    small_config(f"plugins=[{plugin},{copy}]")
-    assert "first" in schemes.registry()
+    config = small_config(f"plugins=[{plugin},{copy}]")
+    assert len(config.plugins) == 1
+    assert "first" in schemes.registry(config.plugins)
+    assert "first" not in schemes.registry()
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(f"from lengthgen.schemes import Part, Shape\n{text}")
+    return path
+
+
+def test_a_plugin_that_names_a_part_like_a_shipped_one_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.py", "class Rope(Part):\n    pass\n")
+    with pytest.raises(UserError, match=r"part rope is defined twice, in .*rope\.py and in .*mine"):
+        small_config(f"plugins=[{path}]")
+
+
+def test_a_part_that_overrides_no_hook_is_refused_with_the_hooks_there_are(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.py", "class Mine(Part):\n    def bais(self, c): ...\n")
+    with pytest.raises(UserError, match=r"parts\.mine: its class Mine overrides no hook.* bias,"):
+        small_config(f"plugins=[{path}]", "+scheme.parts.mine={}")
+
+
+def test_the_hooks_are_the_methods_by_which_a_part_changes_the_model() -> None:
+    assert {"positions", "embed", "qk", "bias", "visible", "weights"} < set(schemes.HOOKS)
+    assert not {"undefined_at", "project", "overrides", "forward"} & set(schemes.HOOKS)
+
+
+def test_an_integer_reaches_a_part_as_the_float_that_it_asks_for(tmp_path: Path) -> None:
+    text = """
+class Mine(Part):
+    def __init__(self, shape: Shape, *, start: float, count: int | None) -> None:
+        super().__init__(shape)
+        self.given = (start, count)
+
+    def bias(self, c): ...
+"""
+    path = write(tmp_path / "mine.py", text)
+    config = small_config(f"plugins=[{path}]", "+scheme.parts.mine={start: 1, count: 2}")
+    built = schemes.build(
+        config.scheme.parts, layers=None, shape=config.shape, plugins=config.plugins
+    )
+    assert repr(built.parts["mine"].given) == "(1.0, 2)"
+
+
+def test_two_plugins_may_define_one_name_in_two_configurations(tmp_path: Path) -> None:
+    found: list[Config] = []
+    for i in range(2):
+        text = f"class Mine(Part):\n    number = {i}\n    def bias(self, c): ...\n"
+        path = write(tmp_path / f"{i}.py", text)
+        config = small_config(f"plugins=[{path}]", "+scheme.parts.mine={}")
+        found.append(config)
+    numbers = [vars(schemes.registry(c.plugins)["mine"])["number"] for c in found]
+    assert numbers == [0, 1]
+
+
+def test_a_plugin_may_hold_dataclasses(tmp_path: Path) -> None:
+    text = "class Mine(Part):\n    def bias(self, c): ...\n"
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        f"from lengthgen.schemes import Part\n{text}@dataclass\nclass Facts:\n    n: int\n"
+    )
+    assert small_config(f"plugins=[{path}]", "+scheme.parts.mine={}").plugins
 
 
 def test_a_part_named_like_a_method_of_its_container_is_refused(tmp_path: Path) -> None:

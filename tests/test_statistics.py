@@ -195,6 +195,13 @@ def test_runs_on_different_tokens_are_refused_by_name() -> None:
         comparable(points)
 
 
+def test_runs_on_different_tokens_are_named_in_the_commands_that_report_them_apart() -> None:
+    other = "e" * 64
+    rows = [*cell(8.0, run="x"), *cell(8.0, run="y", fingerprint=other), *cell(8.0, run="z")]
+    with pytest.raises(UserError, match=r": lengthgen report x z or lengthgen report y$"):
+        comparable(curve(rows))
+
+
 def test_packed_and_whole_documents_are_refused_by_name() -> None:
     points = curve([*cell(8.0, run="x"), *cell(8.0, run="y", packed=True)])
     with pytest.raises(UserError, match=r"runs x and y differ in corpus.packed \(False, True\)"):

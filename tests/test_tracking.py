@@ -17,7 +17,7 @@ from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
 
 from lengthgen import config
 from lengthgen.errors import UserError
-from lengthgen.tracking import CURVE_METRICS, append_rows, keep_rows, read_rows
+from lengthgen.tracking import CURVE_METRICS, append_rows, is_shown, keep_rows, read_rows
 
 REPOSITORY = Path(__file__).parents[1]
 PATIENCE_SECONDS = 3.0
@@ -366,6 +366,21 @@ def test_a_mode_that_the_environment_sets_is_honoured_by_auto(tmp_path: Path) ->
 
     (line,) = outcome.said
     assert line.startswith("W&B: offline, to upload: wandb sync")
+
+
+def test_a_run_of_which_wandb_was_handed_everything_need_not_be_opened_again(
+    tmp_path: Path,
+) -> None:
+    points = [point(512), point(1024)]
+    run_dir = track(tmp_path, mode="off", rows=train_rows(1)).run_dir
+    assert not is_shown(run_dir, [])
+    track(tmp_path, mode="offline", rows=train_rows(2), points=points[:1])
+    assert is_shown(run_dir, points[:1])
+    assert not is_shown(run_dir, points)
+    append_rows(run_dir / "train.jsonl", train_rows(3))
+    assert not is_shown(run_dir, points[:1])
+    (run_dir / "wandb.json").write_text("[]")
+    assert not is_shown(run_dir, [])
 
 
 def test_off_never_imports_wandb(tmp_path: Path) -> None:

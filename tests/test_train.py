@@ -191,6 +191,23 @@ def test_a_finished_run_is_done_at_once_and_computes_nothing_again(
     assert len(before) == 2
 
 
+def test_a_finished_run_is_not_opened_in_wandb_again(tmp_path: Path, cache: Path) -> None:
+    # In processes of their own: wandb keeps global state and starts a service.
+    offline = [one for one in SMALL if one != "runtime.wandb=off"]
+    asked = [*offline, "runtime.wandb=offline", f"runtime.root={tmp_path}"]
+    said = [
+        subprocess.run(
+            [sys.executable, "-m", "lengthgen", "train", *asked, f"runtime.cache={cache}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stderr
+        for _ in range(2)
+    ]
+    assert [one.count("W&B: offline") for one in said] == [1, 0]
+    assert len(list(tmp_path.glob("*/wandb/offline-run-*"))) == 1
+
+
 def test_a_corpus_that_changed_since_the_run_began_is_refused(tmp_path: Path, cache: Path) -> None:
     text = tmp_path / "text"
     text.mkdir()

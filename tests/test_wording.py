@@ -1,8 +1,10 @@
 """How lengths and numbers are written."""
 
 import pytest
+from eval_rows import cell
 
 from lengthgen import wording
+from lengthgen.statistics import curve
 
 
 @pytest.mark.parametrize(
@@ -18,3 +20,16 @@ def test_a_length_is_shortened_only_where_that_is_exact(length: int, name: str) 
 )
 def test_a_number_is_as_long_as_its_reader_needs(value: float, text: str) -> None:
     assert wording.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"precision": "bf16", "targets": 2}, "bf16, K=2"),
+        ({"reach": 16384, "endpoints": "deep"}, "endpoints 16,384 deep"),
+        ({"tokens_seen": 1024}, "1,024 tokens seen"),
+        ({"endpoints": "few"}, "other endpoints"),
+    ],
+)
+def test_what_keeps_points_apart_is_named(changes: dict[str, object], said: str) -> None:
+    assert wording.apart(curve(cell(8.0, **changes)), curve(cell(8.0))) == said

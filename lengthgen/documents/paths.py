@@ -49,7 +49,9 @@ def _near(path: Path) -> str:
     if not os.path.isdir(folder):
         return f"nor does the folder {folder}"
     names = [name for name in os.listdir(folder) if not name.startswith(".")]
-    return suggestion(path.name, names) if names else f"the folder {folder} is empty"
+    if not names:
+        return f"the folder {folder} is empty"
+    return suggestion(path.name, names, otherwise=f"{folder} holds nothing of a similar name")
 
 
 def walk(folder: Path, key: str) -> list[Path]:

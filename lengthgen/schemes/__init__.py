@@ -1,20 +1,20 @@
 """The registry of parts: every Part in a file of this directory, by its name in snake case."""
 
-import hashlib
 import importlib
 import importlib.metadata
-import importlib.util
+import inspect
 import pkgutil
 import re
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
+from pydantic import ValidationError, create_model
 
 from lengthgen.errors import UserError, suggestion
+from lengthgen.plugins import Plugin, plugins_so_far
+from lengthgen.schema import Section, one_line
 from lengthgen.schemes.base import (
     Ctx,
     Layer,
@@ -28,6 +28,7 @@ from lengthgen.schemes.base import (
 )
 
 __all__ = [
+    "HOOKS",
     "Ctx",
     "Layer",
     "Part",
@@ -42,61 +43,38 @@ __all__ = [
     "weighted",
 ]
 
-_PLUGIN = "lengthgen_plugin_"
+# What a part may change of the model: it is one that overrides at least one of these.
+HOOKS = tuple(
+    name
+    for name, value in vars(Part).items()
+    if callable(value) and name[0] != "_" and name not in ("undefined_at", "project", "overrides")
+)
 
 
-def registry() -> dict[str, type[Part]]:
-    """Returns all parts by name: this directory's, installed entry points, loaded plugins."""
+def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Part]]:
+    """Returns all parts by name: this directory's, installed entry points', the plugins'.
+
+    Raises UserError for a plugin that fails or has no part, and for two parts of one name.
+    """
     modules = [
         importlib.import_module(f"{__name__}.{found.name}")
         for found in pkgutil.iter_modules(__path__)
         if found.name != "base"
     ]
     modules += [point.load() for point in importlib.metadata.entry_points(group="lengthgen.parts")]
-    modules += [module for name, module in sys.modules.items() if name.startswith(_PLUGIN)]
+    for plugin in plugins:
+        modules.append(plugin.module())
+        if not _parts_of(modules[-1]):
+            raise UserError(f"plugins: {plugin.path} defines no subclass of lengthgen.schemes.Part")
     found: dict[str, type[Part]] = {}
     for module in modules:
         for name, part in _parts_of(module).items():
             if found.setdefault(name, part) is not part:
                 raise UserError(
-                    f"part {name} is defined twice, in {found[name].__module__} and in "
-                    f"{module.__name__}; rename one of the classes"
+                    f"part {name} is defined twice, in {inspect.getfile(found[name])} and in "
+                    f"{module.__file__}; rename one of the classes"
                 )
     return found
-
-
-def load_plugins(paths: Sequence[Path]) -> None:
-    """Imports python files with parts of the user's own, once each.
-
-    Raises UserError for a path that is no file, does not import, or defines no Part.
-    """
-    for path in paths:
-        if not path.is_file():
-            raise UserError(f"plugins: {path} is not a file; give the path of a python file")
-        name = _PLUGIN + hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        if name in sys.modules:
-            continue
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise UserError(f"plugins: {path} is not a python file; its name must end in .py")
-        module = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            raise UserError(
-                f"plugins: {path} does not import: {type(error).__name__}: {error}"
-            ) from error
-        if not _parts_of(module):
-            raise UserError(f"plugins: {path} defines no subclass of lengthgen.schemes.Part")
-        sys.modules[name] = module
-
-
-def part_class(name: str, *, where: str) -> type[Part]:
-    """Returns the Part of that name. Raises UserError with a suggestion if there is none."""
-    known = registry()
-    if name not in known:
-        raise UserError(f"{where}.{name}: no such part; {suggestion(name, known)}")
-    return known[name]
 
 
 def build(
@@ -104,21 +82,33 @@ def build(
     *,
     layers: Sequence[Sequence[str]] | None,
     shape: Shape,
+    plugins: Sequence[Plugin] | None = None,
     where: str = "scheme.parts",
 ) -> Scheme:
-    """Builds a scheme from its parts' arguments.
+    """Builds a scheme from its parts' arguments; without `plugins`, with all that were run so far.
 
-    Raises UserError for an unknown part, a value that a part refuses, a layer that names a part
-    the scheme lacks, or two owners of one hook in a layer.
+    Raises UserError for an unknown part, arguments that do not fit its signature, a value that it
+    refuses, a part that does nothing, a layer that names a part the scheme lacks, or two owners of
+    one hook in a layer.
     """
+    known = registry(plugins_so_far() if plugins is None else plugins)
     built: dict[str, Part] = {}
     for name, arguments in parts.items():
+        key = f"{where}.{name}"
         if hasattr(torch.nn.ModuleDict, name):
-            raise UserError(f"{where}.{name}: a part cannot have this name; rename its class")
+            raise UserError(f"{key}: a part cannot have this name; rename its class")
+        if name not in known:
+            every = f"known: {', '.join(sorted(known))}"
+            raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}")
         try:
-            built[name] = part_class(name, where=where)(shape, **arguments)
+            built[name] = known[name](shape, **_validated(known[name], arguments, key))
         except ValueError as error:
-            raise UserError(f"{where}.{name}: {error}") from error
+            raise UserError(f"{key}: {error}") from error
+        if not _acts(built[name]):
+            raise UserError(
+                f"{key}: its class {type(built[name]).__name__} overrides no hook, so that it "
+                f"would change nothing; the hooks are {', '.join(HOOKS)}"
+            )
     for layer in layers or []:
         for name in layer:
             if name not in built:
@@ -133,11 +123,37 @@ def build_meta(
     *,
     layers: Sequence[Sequence[str]] | None,
     shape: Shape,
+    plugins: Sequence[Plugin],
     where: str,
 ) -> Scheme:
     """Builds a scheme without storage: its checks run, its parameters have names and shapes."""
     with torch.device("meta"):
-        return build(parts, layers=layers, shape=shape, where=where)
+        return build(parts, layers=layers, shape=shape, plugins=plugins, where=where)
+
+
+def _validated(part: type[Part], arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns a part's arguments in the types of its schema: its keyword-only signature.
+
+    An integer in YAML becomes a float where the part says so.
+    """
+    hints = get_type_hints(part.__init__)
+    fields: dict[str, Any] = {
+        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(part.__init__).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    schema = create_model("Arguments", __base__=Section, **fields)
+    try:
+        held = schema.model_validate(dict(arguments))
+    except ValidationError as error:
+        known = [f"{where}.{name}" for name in fields]
+        raise UserError(one_line(error, arguments, known=known, prefix=f"{where}.")) from None
+    return {name: getattr(held, name) for name in fields}
+
+
+def _acts(part: Part) -> bool:
+    """True if the part changes anything: it overrides a hook, or says what is remembered."""
+    return any(map(part.overrides, HOOKS)) or "memory" in vars(part) or part.memory > 0
 
 
 def _parts_of(module: ModuleType) -> dict[str, type[Part]]:

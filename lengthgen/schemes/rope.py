@@ -8,6 +8,7 @@ m + r/2 as GPT-NeoX, Megatron and Llama do: the same model up to a fixed order o
 B batch, H heads, T tokens, K head width, R rotated channels.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -40,9 +41,11 @@ class Rope(Part):
         self.base, self.layout = base, layout
         self.n_rotated = int(shape.d_head * rotary_percentage)
         if self.n_rotated < 2 or self.n_rotated % 2:
+            wider = math.ceil(2 * (self.n_rotated // 2 + 1) / rotary_percentage)
             raise ValueError(
                 f"rotary_percentage={rotary_percentage} of a head width of {shape.d_head} leaves "
-                f"{self.n_rotated} rotated channels; an even number of at least 2 is needed"
+                f"{self.n_rotated} rotated channels; an even number of at least 2 is needed; "
+                f"try model.d_model={shape.n_heads * wider}"
             )
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:

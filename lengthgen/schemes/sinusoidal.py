@@ -43,7 +43,10 @@ class Sinusoidal(Part):
         if base <= 1:
             raise ValueError(f"base={base} must be above 1")
         if shape.d_model % 2:
-            raise ValueError(f"model.d_model={shape.d_model} must be even")
+            even = math.lcm(2, shape.n_heads) * (shape.d_model // math.lcm(2, shape.n_heads) + 1)
+            raise ValueError(
+                f"model.d_model={shape.d_model} must be even; try model.d_model={even}"
+            )
         self.base, self.layout = base, layout
         self.scale = shape.init_std * math.sqrt(2) if scale == "match" else scale
 

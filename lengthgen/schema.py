@@ -1,0 +1,75 @@
+"""Keys held against their types: a section of them, and what is wrong with one in a line."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from lengthgen.errors import suggestion
+
+
+class Section(BaseModel):
+    """A frozen group of keys that refuses unknown ones."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+_WORDS = {
+    "int_parsing": "is not an integer",
+    "int_type": "is not an integer",
+    "int_from_float": "is not an integer",
+    "float_parsing": "is not a number",
+    "float_type": "is not a number",
+    "bool_parsing": "is not true or false",
+    "bool_type": "is not true or false",
+    "string_type": "is not text",
+    "list_type": "is not a list",
+    "dict_type": "is not a mapping",
+    "string_pattern_mismatch": "may hold letters, digits, '_' and '.' only",
+}
+
+
+def one_line(
+    error: ValidationError, plain: object, *, known: Iterable[str], prefix: str = ""
+) -> str:
+    """Says the first error of pydantic's list with its dotted key and the offending value.
+
+    `plain` is what was validated; `known` are the keys there are, with the prefix.
+    """
+    errors = error.errors(include_url=False, include_context=True)
+    first = min(errors, key=lambda e: e["type"] != "extra_forbidden")
+    key = _key(first, plain)
+    where, about = prefix + key, first.get("ctx", {})
+    if first["type"] == "extra_forbidden":
+        return f"{where}: unknown key; {suggestion(where, known)}"
+    if first["type"] == "missing":
+        return f"{where}: a value is required; give {where}=VALUE"
+    if first["type"] == "union_tag_invalid":
+        return f"{where}.source: {about['tag']!r} is not one of {about['expected_tags']}"
+    of_key = [e for e in errors if _key(e, plain) == key]  # one of each member of a union
+    said = " and ".join(dict.fromkeys(_said(e) for e in of_key))
+    others = len(errors) - len(of_key)
+    return f"{where}: {first['input']!r} {said}" + (f" (and {others} more)" if others else "")
+
+
+def _said(error: ErrorDetails) -> str:
+    if error["type"] == "literal_error":
+        expected = error.get("ctx", {})["expected"]
+        return f"is not one of {expected}" if " or " in expected else f"is not {expected}"
+    return _WORDS.get(error["type"]) or re.sub(r"^Input should", "should", error["msg"])
+
+
+def _key(error: ErrorDetails, plain: Any) -> str:
+    """Returns the dotted key of an error, without the steps that name a member of a union."""
+    steps: list[str] = []
+    for n_left, step in zip(reversed(range(len(error["loc"]))), error["loc"], strict=True):
+        if isinstance(plain, Mapping) and step in plain:
+            plain = cast(Mapping[str | int, Any], plain)[step]
+        elif isinstance(plain, list) and isinstance(step, int):
+            plain = cast(list[Any], plain)[step]
+        elif error["type"] != "missing" or n_left:
+            continue
+        steps.append(str(step))
+    return ".".join(steps)

@@ -1,0 +1,104 @@
+"""A plugin's content belongs to the run: to its name, its directory and its rows."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from small import small_config
+
+from lengthgen import evaluate, report, runs
+from lengthgen.config import Config
+from lengthgen.errors import UserError
+from lengthgen.progress import Progress
+from lengthgen.ranks import Ranks
+from lengthgen.train import train
+
+ALONE = Ranks(rank=0, world_size=1, local_rank=0)
+QUIET = Progress(is_main=False)
+TEXT = """
+from torch import Tensor
+from lengthgen.schemes import Ctx, Part
+
+class Slope(Part):
+    def bias(self, c: Ctx) -> Tensor:
+        return -{slope} * c.distance()
+"""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def plugin(path: Path, slope: float) -> Path:
+    path.write_text(TEXT.format(slope=slope))
+    return path
+
+
+def configuration(path: Path, cache: Path, *overrides: str) -> Config:
+    return small_config(
+        f"plugins=[{path}]",
+        "scheme=nope",
+        "+scheme.parts.slope={}",
+        f"runtime.root={path.parent}/runs",
+        f"runtime.cache={cache}",
+        "train.tokens=256",
+        *overrides,
+    )
+
+
+def trained(path: Path, cache: Path, *overrides: str) -> Path:
+    return train(configuration(path, cache, *overrides), ranks=ALONE, show=QUIET)
+
+
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
+
+
+def test_neither_place_nor_order_nor_number_of_plugin_files_changes_the_name(
+    tmp_path: Path, cache: Path
+) -> None:
+    one, two = plugin(tmp_path / "a.py", 0.5), tmp_path / "b.py"
+    two.write_text("from lengthgen.schemes import Part\nclass Other(Part): ...\n")
+    (tmp_path / "copy.py").write_bytes(one.read_bytes())
+    names = {
+        configuration(one, cache, f"plugins=[{asked}]").run_id
+        for asked in (f"{one},{two}", f"{two},{one}", f"{two},{one},{tmp_path}/copy.py")
+    }
+    assert len(names) == 1
+    assert names != {configuration(one, cache).run_id}
+
+
+def test_a_run_keeps_its_plugin_wherever_it_goes(tmp_path: Path, cache: Path) -> None:
+    path = plugin(tmp_path / "mine.py", 0.5)
+    run_dir = trained(path, cache)
+    moved = tmp_path / "elsewhere" / run_dir.name
+    shutil.copytree(run_dir, moved)
+    shutil.rmtree(run_dir)
+    path.unlink()
+    (kept,) = yaml.safe_load((moved / "config.yaml").read_text())["plugins"]
+    assert not Path(kept).is_absolute()
+    assert (moved / kept).read_text() == TEXT.format(slope=0.5)
+    before = rows_of(moved)
+    evaluate.evaluate(runs.load_config(moved), moved, ranks=ALONE, show=QUIET)
+    assert rows_of(moved) == before
+
+
+def test_seeds_of_one_plugin_are_one_series(tmp_path: Path, cache: Path) -> None:
+    path = plugin(tmp_path / "mine.py", 0.5)
+    copy = plugin(tmp_path / "copy.py", 0.5)
+    points = report.gather([trained(path, cache), trained(copy, cache, "seed=2")])
+    assert set(points.labels.values()) == {"nope"}
+
+
+def test_a_plugin_that_was_edited_within_its_run_is_refused(tmp_path: Path, cache: Path) -> None:
+    config = configuration(plugin(tmp_path / "mine.py", 0.5), cache)
+    config.run_dir.mkdir(parents=True)
+    runs.write_config(config, config.run_dir)
+    (kept,) = (config.run_dir / "plugins").iterdir()
+    plugin(kept, 4.0)
+    with pytest.raises(UserError, match=rf"{kept} was changed since this run began; restore it"):
+        runs.load_config(config.run_dir)
