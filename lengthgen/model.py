@@ -78,7 +78,12 @@ class Transformer(nn.Module):
         super().__init__()
         self.shape = config.shape
         self.embedding = nn.Embedding(vocab_size, config.model.d_model)
-        self.scheme = build(config.scheme.parts, layers=config.scheme.layers, shape=self.shape)
+        self.scheme = build(
+            config.scheme.parts,
+            layers=config.scheme.layers,
+            shape=self.shape,
+            plugins=config.plugins,
+        )
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.model.n_layers))
         self.norm = nn.LayerNorm(config.model.d_model, bias=False)
 
@@ -223,7 +228,13 @@ def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
     The variant's parameters must be among the trained ones: config.py has refused any other.
     """
     trained = dict(model.scheme.named_parameters())
-    scheme = build(parts, layers=config.scheme.layers, shape=model.shape, where="scheme.variants")
+    scheme = build(
+        parts,
+        layers=config.scheme.layers,
+        shape=model.shape,
+        plugins=config.plugins,
+        where="scheme.variants",
+    )
     with torch.no_grad():
         for name, parameter in scheme.named_parameters():
             assert name in trained, f"a variant asks for {name}, which was not trained"

@@ -52,16 +52,9 @@ class Plugin:
     def _run(self) -> None:
         module = ModuleType(self.module_name)
         module.__file__ = str(self.path)
-        vars(module)["__plugin__"] = self
         sys.modules[self.module_name] = module  # dataclasses look for it there
         try:
             exec(compile(self.content, self.path, "exec"), vars(module))
         except BaseException:
             del sys.modules[self.module_name]
             raise
-
-
-def plugins_so_far() -> list[Plugin]:
-    """Returns the plugins that this process has run."""
-    loaded = list(sys.modules.items())
-    return [vars(m)["__plugin__"] for name, m in loaded if name.startswith("lengthgen_plugin_")]

@@ -1,7 +1,5 @@
 """What every test starts from."""
 
-import sys
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -13,16 +11,6 @@ from small_corpora import TEXTS
 def one_thread() -> None:
     """Small tensors gain nothing from a second thread, and two that wait for each other spin."""
     torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def forget_plugins() -> Generator[None]:
-    """Unloads the plugins of a test, so that the next one may define the same names."""
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("lengthgen_plugin_"):
-            del sys.modules[name]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from small import small_config
 
-from lengthgen import evaluate, report, runs
+from lengthgen import evaluate, listing, report, runs
 from lengthgen.config import Config
 from lengthgen.errors import UserError
 from lengthgen.progress import Progress
@@ -58,6 +58,16 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
 
 
+def test_an_edited_plugin_is_another_run_with_other_numbers(tmp_path: Path, cache: Path) -> None:
+    path = plugin(tmp_path / "mine.py", 0.5)
+    one = trained(path, cache)
+    assert trained(path, cache) == one
+    two = trained(plugin(path, 4.0), cache)
+    assert one != two
+    assert rows_of(one)[0]["nats"] != rows_of(two)[0]["nats"]
+    assert rows_of(one)[0]["parts"] != rows_of(two)[0]["parts"]
+
+
 def test_neither_place_nor_order_nor_number_of_plugin_files_changes_the_name(
     tmp_path: Path, cache: Path
 ) -> None:
@@ -85,6 +95,23 @@ def test_a_run_keeps_its_plugin_wherever_it_goes(tmp_path: Path, cache: Path) ->
     before = rows_of(moved)
     evaluate.evaluate(runs.load_config(moved), moved, ranks=ALONE, show=QUIET)
     assert rows_of(moved) == before
+
+
+def test_runs_whose_plugins_differ_under_one_name_stand_side_by_side(
+    tmp_path: Path, cache: Path
+) -> None:
+    path = plugin(tmp_path / "mine.py", 0.5)
+    one = trained(path, cache)
+    two = trained(plugin(path, 4.0), cache, "seed=2")
+    assert {row[1] for row in listing.runs(tmp_path / "runs").rows} == {"done"}
+    for run_dir in (one, two):
+        before = rows_of(run_dir)
+        (run_dir / "eval.jsonl").unlink()
+        evaluate.evaluate(runs.load_config(run_dir), run_dir, ranks=ALONE, show=QUIET)
+        assert rows_of(run_dir) == before
+    labels = set(report.gather([one, two]).labels.values())
+    assert len(labels) == 2
+    assert all(label.startswith("nope (plugins=") for label in labels)
 
 
 def test_seeds_of_one_plugin_are_one_series(tmp_path: Path, cache: Path) -> None:

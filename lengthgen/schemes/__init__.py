@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError, create_model
 
 from lengthgen.errors import UserError, suggestion
-from lengthgen.plugins import Plugin, plugins_so_far
+from lengthgen.plugins import Plugin
 from lengthgen.schema import Section, one_line
 from lengthgen.schemes.base import (
     Ctx,
@@ -82,16 +82,16 @@ def build(
     *,
     layers: Sequence[Sequence[str]] | None,
     shape: Shape,
-    plugins: Sequence[Plugin] | None = None,
+    plugins: Sequence[Plugin] = (),
     where: str = "scheme.parts",
 ) -> Scheme:
-    """Builds a scheme from its parts' arguments; without `plugins`, with all that were run so far.
+    """Builds a scheme from its parts' arguments.
 
     Raises UserError for an unknown part, arguments that do not fit its signature, a value that it
     refuses, a part that does nothing, a layer that names a part the scheme lacks, or two owners of
     one hook in a layer.
     """
-    known = registry(plugins_so_far() if plugins is None else plugins)
+    known = registry(plugins)
     built: dict[str, Part] = {}
     for name, arguments in parts.items():
         key = f"{where}.{name}"
