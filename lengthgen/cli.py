@@ -204,6 +204,7 @@ def evaluate_runs(
         str | None,
         typer.Option("--variants", metavar="V,...", help="Training-free variants; a+b merges two."),
     ] = None,
+    config_dir: ConfigDir = None,
 ) -> None:
     """Evaluate trained runs, the newest if none is named; only missing cells are computed.
 
@@ -226,7 +227,7 @@ def evaluate_runs(
     configs: list[config.Config] = []  # all of them are checked before the first is evaluated
     for run_dir in run_dirs:
         plain = config.to_plain(runs.load_config(run_dir))
-        plain["variants"] |= compose.variants(config_dir=None)
+        plain["variants"] |= compose.variants(config_dir=config_dir)
         for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
             section, _, name = key.partition(".")
             plain[section][name] = value

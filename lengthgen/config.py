@@ -234,7 +234,12 @@ class Config(Section):
         A variant of the scheme's own comes before one of that name that any scheme may take.
         """
         merged, known = dict(self.scheme.parts), {**self.variants, **self.scheme.variants}
-        for one in name.split("+"):
+        names = name.split("+")
+        if not all(names):
+            raise UserError(f"eval.variants: {name!r} lacks a name; give NAME, or NAME+NAME")
+        if len(set(names)) < len(names):
+            raise UserError(f"eval.variants: {name} names one variant twice; name each once")
+        for one in names:
             if one not in known:
                 raise UserError(
                     f"eval.variants: scheme {self.scheme.name} has no variant {one!r}; "

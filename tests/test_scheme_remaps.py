@@ -381,7 +381,7 @@ def test_a_remap_beside_another_owner_of_scores_is_refused_by_name() -> None:
 @EVERY
 @pytest.mark.parametrize("scheme", ["nope", "alibi"])
 def test_a_remap_of_a_scheme_that_does_not_rotate_is_refused(name: str, scheme: str) -> None:
-    with pytest.raises(UserError, match=rf"{name} acts on rotated .* no part of this scheme"):
+    with pytest.raises(UserError, match=rf"{name} acts on rotated .* nothing here rotates"):
         small_config(f"scheme={scheme}", f"eval.variants=[{name}]")
 
 

@@ -266,7 +266,7 @@ def test_a_parameter_named_like_a_hook_is_refused(tmp_path: Path) -> None:
         "        self.weights = torch.nn.ParameterList([torch.zeros(2)])\n"
         "    def bias(self, c):\n        return c.distance()\n"
     )
-    with pytest.raises(UserError, match=r"parts\.shadowed: self\.weights.* cannot be read"):
+    with pytest.raises(UserError, match=r"parts: self\.weights\.0 of shadowed cannot be read"):
         small_config(f"plugins=[{path}]", "+scheme.parts.shadowed={}")
 
 
@@ -292,8 +292,13 @@ def test_variants_merge_in_order_drop_parts_and_change_arguments() -> None:
         "alibi": {"beyond": "extend"},
     }
     assert config.variant("biased+bare") == {"alibi": {"beyond": "extend"}}
-    with pytest.raises(UserError, match=r"no variant 'slwo'; did you mean slow\?"):
-        config.variant("slwo")
+    for name, message in {
+        "slwo": r"no variant 'slwo'; did you mean slow\?",
+        "slow+": r"'slow\+' lacks a name",
+        "slow+biased+slow": "names one variant twice",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            config.variant(name)
 
 
 @pytest.mark.parametrize(

@@ -416,15 +416,15 @@ class Scheme(nn.Module):
             for own, _ in (*part.named_parameters(), *part.named_buffers(), *part.named_children()):
                 if hasattr(Part, own.partition(".")[0]):
                     raise UserError(
-                        f"{self.where}.{name}: self.{own} cannot be read, since every part has a "
-                        f"method or attribute of this name; rename it in {type(part).__name__}"
+                        f"{self.where}: self.{own} of {name} cannot be read, since every part has "
+                        f"something of this name already; rename it in {type(part).__name__}"
                     )
         if not any(part.rotary for part in parts.values()):
             for name, part in parts.items():
                 if part.needs_rotation:
                     raise UserError(
-                        f"{self.where}.{name} acts on rotated queries and keys, and no part of "
-                        "this scheme rotates them; add one, such as rope, or drop it"
+                        f"{self.where}: {name} acts on rotated queries and keys, and nothing here "
+                        f"rotates them; it goes with rope, xpos or pope. Drop {name}"
                     )
         sampling = [name for name, part in parts.items() if part.overrides("positions")]
         if len(sampling) > 1:
