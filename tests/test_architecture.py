@@ -19,8 +19,8 @@ ORDER = [
     *("__main__", "cli", "completion", "listing", "progress", "sweep", "report", "figures"),
     *("wording", "series", "bench", "train", "evaluate", "statistics", "runs", "optim"),
     *("rehearsal", "model", "batches", "corpora", "token_cache", "tokenizer", "documents"),
-    *("tracking", "devices", "attention", "config", "schemes", "schema", "plugins", "compose"),
-    *("ranks", "errors", "__init__"),
+    *("tracking", "devices", "attention", "kernels", "config", "schemes", "schema", "plugins"),
+    *("compose", "ranks", "errors", "__init__"),
 ]
 
 HOMES = {

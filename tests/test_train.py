@@ -19,11 +19,10 @@ from lengthgen import corpora
 from lengthgen.batches import train_batch, training_windows
 from lengthgen.config import Config
 from lengthgen.errors import UserError
-from lengthgen.model import create
-from lengthgen.optim import adamw, lr_at
+from lengthgen.optim import lr_at
 from lengthgen.progress import Progress
 from lengthgen.ranks import Ranks
-from lengthgen.train import State, StopRequest, train, train_step
+from lengthgen.train import State, StopRequest, fresh_state, train, train_step
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 CPU = torch.device("cpu")
@@ -246,15 +245,7 @@ def stepping(cache: Path) -> tuple[Config, Any]:
 
 
 def state_of(config: Config) -> State:
-    model = create(config, vocab_size=257)
-    return State(
-        step=0,
-        nats=0.0,
-        n_targets=0,
-        model=model,
-        optimizer=adamw(model, config.train),
-        memory=None,
-    )
+    return fresh_state(config, vocab_size=257, device=CPU)
 
 
 def test_micro_batches_add_up_to_the_whole_batch(stepping: tuple[Config, Any]) -> None:

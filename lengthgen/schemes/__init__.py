@@ -20,12 +20,12 @@ from lengthgen.schemes.base import (
     Layer,
     Part,
     Rotated,
-    Scheme,
     Shape,
     logits,
     of_layer,
     weighted,
 )
+from lengthgen.schemes.fold import Scheme
 
 __all__ = [
     "HOOKS",

@@ -1,16 +1,14 @@
-"""Part, the small module a positional scheme is made of; Ctx, what its hooks may look at; the fold.
+"""Part, the small module a positional scheme is made of; Ctx, what its hooks may look at.
 
 B batch, T tokens, D width, H heads, K head width, Q queries, S keys.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from lengthgen.errors import UserError
 from lengthgen.schemes.relative import (
     at_distance,
     by_key,
@@ -329,157 +327,3 @@ def weighted(w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
 def of_layer(stacked: Tensor, c: Ctx) -> Tensor:
     """Returns this layer's entry of a parameter stacked over layers: [1, ...] is shared by all."""
     return stacked[c.layer % len(stacked)]
-
-
-class Scheme(nn.Module):
-    """The parts of a model, folded over every layer.
-
-    `layers` names the parts that act in layer l as layers[l % len(layers)]; a part that it never
-    names acts in every layer, as all do if it is None. Parts that act on positions or embeddings do
-    so once, whatever `layers` says. Parts that change rotary frequencies or remap rotary positions
-    act in the layers that rotate; it is an error if none does.
-    """
-
-    def __init__(
-        self,
-        parts: Mapping[str, Part],
-        *,
-        layers: Sequence[Sequence[str]] | None,
-        n_layers: int,
-        where: str = "scheme.parts",
-    ) -> None:
-        super().__init__()
-        self.where = where  # the dotted key that messages name
-        self.parts = nn.ModuleDict(parts)
-        self.all = tuple(parts.values())
-        self.numbered = not any(part.overrides("positions") for part in self.all)
-        self._refuse_contradictions(parts)
-        cycle = [list(parts)] if layers is None else layers
-        if not cycle:
-            raise UserError("scheme.layers: an empty list names no layer; use null for all parts")
-        placed = {name for names in cycle for name in names}
-        everywhere = set(parts) - placed
-        self.layers = [
-            self._fold(
-                {
-                    name: part
-                    for name, part in parts.items()
-                    if name in everywhere or name in cycle[i % len(cycle)]
-                }
-            )
-            for i in range(n_layers)
-        ]
-        self.project()
-
-    @property
-    def depends_on_length(self) -> bool:
-        """True if a prefix alone may give other outputs than within a longer call."""
-        return any(part.depends_on_length for part in self.all)
-
-    @property
-    def shift_invariant(self) -> bool:
-        """True if adding a constant to all coordinates changes nothing."""
-        return all(part.shift_invariant for part in self.all)
-
-    @property
-    def memory(self) -> int:
-        """Tokens of the previous segments that stay visible as keys; 0: no segments."""
-        return max((part.memory for part in self.all), default=0)
-
-    def undefined_at(self, length: int) -> str | None:
-        """Returns the first part's reason for having no value at this length, or None."""
-        return next(filter(None, (part.undefined_at(length) for part in self.all)), None)
-
-    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
-        """Returns the tokens' coordinates: 0 ... T-1, or those of the last part that has any."""
-        pos = c.pos
-        for part in self.all:
-            if part.overrides("positions"):
-                pos = part.positions(tokens_BT, c)
-        return pos
-
-    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
-        """Returns the token embeddings after every part's `embed`, in order."""
-        for part in self.all:
-            x_BTD = part.embed(x_BTD, c)
-        return x_BTD
-
-    @torch.no_grad()
-    def project(self) -> None:
-        """Moves every part's parameters back into their domain."""
-        for part in self.all:
-            part.project()
-
-    def _refuse_contradictions(self, parts: Mapping[str, Part]) -> None:
-        """Raises UserError for a part that would act nowhere, or on what another one makes void."""
-        for name, part in parts.items():
-            for own, _ in (*part.named_parameters(), *part.named_buffers(), *part.named_children()):
-                if hasattr(Part, own.partition(".")[0]):
-                    raise UserError(
-                        f"{self.where}: self.{own} of {name} cannot be read, since every part has "
-                        f"something of this name already; rename it in {type(part).__name__}"
-                    )
-        if not any(part.rotary for part in parts.values()):
-            for name, part in parts.items():
-                if part.needs_rotation:
-                    raise UserError(
-                        f"{self.where}: {name} acts on rotated queries and keys, and nothing here "
-                        f"rotates them; it goes with rope, xpos or pope. Drop {name}"
-                    )
-        sampling = [name for name, part in parts.items() if part.overrides("positions")]
-        if len(sampling) > 1:
-            raise UserError(
-                f"{self.where}: {sampling[0]} and {sampling[1]} both give out positions; drop one"
-            )
-        absolute = [
-            *sampling,
-            *(name for name, part in parts.items() if not part.shift_invariant),
-        ]
-        if absolute and self.memory:
-            remembering = next(name for name, part in parts.items() if part.memory)
-            raise UserError(
-                f"{self.where}: {remembering} keeps states of earlier segments, and {absolute[0]} "
-                "numbers every segment anew, so that two tokens would share a position; drop one"
-            )
-
-    def _fold(self, layer: dict[str, Part]) -> Layer:
-        if not any(part.rotary for part in layer.values()):
-            layer = {name: part for name, part in layer.items() if not part.needs_rotation}
-
-        def all_of(hook: str) -> tuple[Part, ...]:
-            return tuple(part for part in layer.values() if part.overrides(hook))
-
-        def owner(hook: str) -> Part | None:
-            names = [name for name, part in layer.items() if part.overrides(hook)]
-            if len(names) > 1:
-                raise UserError(
-                    f"{self.where}: {names[0]} and {names[1]} both define {hook}, which has one "
-                    "owner in a layer; drop one, or separate them with scheme.layers"
-                )
-            return layer[names[0]] if names else None
-
-        qk, bias, visible = all_of("qk"), all_of("bias"), all_of("visible")
-        first = len(qk)
-        if any(part.remaps for part in layer.values()):
-            first = [part.rotary for part in qk].index(True)
-        owners = [
-            owner(hook)
-            for hook in ("relative_keys", "relative_values", "scores", "weights", "values")
-        ]
-        return Layer(
-            qk=qk[:first],
-            rotary=qk[first:],
-            frequencies=all_of("frequencies"),
-            bias=bias,
-            visible=visible,
-            relative_keys=owners[0],
-            relative_values=owners[1],
-            scores=owners[2],
-            weights=owners[3],
-            values=owners[4],
-            numbered=self.numbered,
-            toeplitz=bool(bias)
-            and self.numbered
-            and all(part.distance_only for part in bias)
-            and not (visible or any(owners)),
-        )

@@ -1,0 +1,269 @@
+"""Attention as functions of tensors alone: what runs behind attend(), by device and by task.
+
+B batch, H heads, Q queries, S keys, K head width, N distances, M keys that are near, W = M + Q - 1.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import (
+    create_block_mask,  # pyright: ignore[reportUnknownVariableType]
+    flex_attention,
+)
+
+from lengthgen.schemes.relative import Laid, by_key, by_place, laid_out
+
+UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
+SDPA_KEYS = 512  # keys that CPU SDPA takes at a time; a cut between them changes no rounding
+
+
+def fused(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, **how: Any) -> Tensor:
+    """PyTorch's fused attention; v may be narrower than q and k.
+
+    The fused kernel of a CPU takes one width only, and what stands in for it forms [Q, S] logits.
+    """
+    spare = q_BHQK.shape[-1] - v_BHSK.shape[-1]
+    if spare <= 0 or q_BHQK.device.type != "cpu":
+        return F.scaled_dot_product_attention(q_BHQK, k_BHSK, v_BHSK, **how)
+    padded = F.pad(v_BHSK, (0, spare))
+    return F.scaled_dot_product_attention(q_BHQK, k_BHSK, padded, **how)[..., :-spare]
+
+
+def near_keys(
+    table_HS: Tensor,
+    q_BHQK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    *,
+    reach_H: Sequence[int],
+    scale: float,
+    block: int,
+) -> Tensor:
+    """Fused attention per head, of every query over its nearest keys: reach_H[h] or a few more."""
+    B, H, Q, _ = q_BHQK.shape
+    S = k_BHSK.shape[2]
+    out = v_BHSK.new_empty(B, H, Q, v_BHSK.shape[-1])
+    for h in range(H):
+        # Rows run backwards, so that the mask is a view of one row of numbers: entry (i, j) depends
+        # on i + j alone.
+        rising = torch.cat([table_HS[h].flip(0), table_HS.new_full((block,), -math.inf)])
+        for lo in range(0, Q, block):
+            hi = min(lo + block, Q)
+            first, last = S - Q + lo, S - Q + hi  # token indices of the block's queries
+            start = max(0, first - reach_H[h] + 1) // SDPA_KEYS * SDPA_KEYS
+            mask = rising.as_strided((hi - lo, last - start), (1, 1), S - last + start)
+            rows = fused(
+                q_BHQK[:, h : h + 1, lo:hi].flip(2),
+                k_BHSK[:, h : h + 1, start:last],
+                v_BHSK[:, h : h + 1, start:last],
+                attn_mask=mask,
+                scale=scale,
+            )
+            out[:, h : h + 1, lo:hi] = rows.flip(2)
+    return out
+
+
+def reach(table_HS: Tensor, q_BHQK: Tensor, k_BHSK: Tensor, *, scale: float) -> list[int]:
+    """Returns per head the number of distances, from 0, at which a key can have any weight.
+
+    A key at distance d has a logit of at most |q||k| scale + table[d], and the query's own key one
+    of q.k scale + table[0]. Keys beyond the distance from which on the first stays UNDERFLOW below
+    the second have weight 0 in fp32. Leaving them out changes no bit of the result: steep
+    biases reach a few hundred keys, whatever the length.
+    """
+    Q, S = q_BHQK.shape[2], k_BHSK.shape[2]
+    q, k = q_BHQK.float(), k_BHSK.float()
+    k_max_BH1 = k.norm(dim=-1).amax(-1, keepdim=True)
+    own_BHQ = (q * k[:, :, S - Q :]).sum(-1)
+    excess_H = ((q.norm(dim=-1) * k_max_BH1 - own_BHQ) * scale).amax(dim=(0, 2))
+    least_H = table_HS[:, 0].float() - excess_H - UNDERFLOW
+    best_beyond_HS = table_HS.float().flip(-1).cummax(-1).values.flip(-1)
+    negligible_HS = best_beyond_HS < least_H[:, None]  # never true of nan
+    return (~negligible_HS).sum(-1).clamp(min=1).tolist()
+
+
+def flex(
+    table_HS: Tensor,
+    q_BHQK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    *,
+    scale: float,
+    attention: Callable[..., Any],
+) -> Tensor:
+    """FlexAttention with a bias table over (head, distance); the table's gradient is exact."""
+    length = q_BHQK.shape[2]
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score + table_HS[h, (i - j).clamp(min=0)]
+
+    def causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return i >= j
+
+    mask = create_block_mask(causal, None, None, length, length, device=q_BHQK.device)
+    return attention(q_BHQK, k_BHSK, v_BHSK, score_mod=score_mod, block_mask=mask, scale=scale)
+
+
+@cache
+def compiled_flex() -> Callable[..., Any]:
+    return torch.compile(flex_attention)
+
+
+class Causal(torch.autograd.Function):
+    """Hides the keys behind each query, the last of which is the last key; before a softmax.
+
+    masked_fill with a mask that broadcasts is slow on a CPU, forward and backward; this touches the
+    diagonal square alone. The gradient passes unchanged: a softmax has 0 where its weight is 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, s_BHQS: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        n, S = s_BHQS.shape[-2:]
+        later = torch.ones(n, n - 1, dtype=torch.bool, device=s_BHQS.device).triu()
+        out = s_BHQS.clone()
+        out[..., S - n + 1 :].masked_fill_(later, -math.inf)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return d_out
+
+
+class SavedWeights(torch.autograd.Function):
+    """softmax(q k^T scale + bias) v by blocks of queries; the weights are kept for the backward.
+
+    Against autograd over the same loop: no fp32 copy of the weights, no zero-padded gradients of k
+    and v, and the causal mask touches the diagonal square of a block only. The softmax sums in
+    fp32. Biases are one tensor per block, [H, Q, S] or [B, H, Q, S], with the mask in it. Rows that
+    are added to keys and values by distance are [H, N, K]: see schemes/relative.py.
+    """
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        block: int,
+        scale: float,
+        offset: Tensor | None,
+        near_keys: Tensor | None,
+        near_values: Tensor | None,
+        *biases: Tensor,
+    ) -> Tensor:
+        B, H, Q, _ = q.shape
+        S, before = k.shape[2], k.shape[2] - Q
+        q3, k3, v3 = (q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+        near_q3 = q3 if offset is None else ((q + offset) * scale).flatten(0, 1)
+        out = v3.new_empty(B * H, Q, v.shape[-1])
+        later = q.new_full((block, block), -math.inf).triu(1)
+        saved: list[Tensor] = []
+        for n, lo in enumerate(range(0, Q, block)):
+            hi = min(lo + block, Q)
+            last = before + hi
+            s = torch.bmm(q3[:, lo:hi], k3[:, :last].transpose(1, 2))
+            if near_keys is not None:
+                rows, n_near = _laid(near_keys, (B, H), hi - lo, last)
+                places = torch.bmm(near_q3[:, lo:hi], rows.transpose(1, 2))
+                s[:, :, last - n_near :] += by_key(places, n_near)
+            if biases:
+                with_bias = torch.add(s.view(B, H, hi - lo, last), biases[n])
+                w = with_bias.softmax(-1).to(q.dtype).view(B * H, hi - lo, last)
+            else:
+                s[:, :, last - (hi - lo) :] += later[: hi - lo, : hi - lo]
+                w = s.softmax(-1)
+            out[:, lo:hi] = torch.bmm(w, v3[:, :last])
+            if near_values is not None:
+                rows, n_near = _laid(near_values, (B, H), hi - lo, last)
+                places = by_place(w[:, :, last - n_near :], rows.shape[1])
+                out[:, lo:hi].baddbmm_(places, rows)
+            saved.append(w)
+        ctx.save_for_backward(q3, near_q3, k3, v3, near_keys, near_values, *saved)
+        ctx.has_offset = offset is not None
+        ctx.block, ctx.scale, ctx.sizes = block, scale, (B, H, Q, S)
+        ctx.bias_shapes = [bias.shape for bias in biases]
+        return out.view(B, H, Q, -1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        q3, near_q3, k3, v3, near_keys, near_values, *saved = ctx.saved_tensors
+        B, H, Q, S = ctx.sizes
+        d_out = d_out.flatten(0, 1)
+        dq, dk, dv = torch.empty_like(q3), torch.zeros_like(k3), torch.zeros_like(v3)
+        d_near_keys, d_near_values = (
+            None if near is None else torch.zeros_like(near, dtype=_wide(near))
+            for near in (near_keys, near_values)
+        )
+        near_dq = torch.empty_like(q3) if d_near_keys is not None else dq
+        d_biases: list[Tensor | None] = []
+        for n, lo in enumerate(range(0, Q, ctx.block)):
+            hi = min(lo + ctx.block, Q)
+            last = S - Q + hi
+            w, d_rows = saved[n], d_out[:, lo:hi]
+            dv[:, :last].baddbmm_(w.transpose(1, 2), d_rows)
+            dw = torch.bmm(d_rows, v3[:, :last].transpose(1, 2))
+            if d_near_values is not None:
+                rows, n_near = _laid(near_values, (B, H), hi - lo, last)
+                dw[:, :, last - n_near :] += by_key(torch.bmm(d_rows, rows.transpose(1, 2)), n_near)
+                places = by_place(w[:, :, last - n_near :], rows.shape[1])
+                _add_rows(d_near_values, torch.bmm(places.transpose(1, 2), d_rows), (B, H), n_near)
+            ds = torch.ops.aten._softmax_backward_data(dw, w, -1, w.dtype)
+            dq[:, lo:hi] = torch.bmm(ds, k3[:, :last])
+            dk[:, :last].baddbmm_(ds.transpose(1, 2), q3[:, lo:hi])
+            if d_near_keys is not None:
+                rows, n_near = _laid(near_keys, (B, H), hi - lo, last)
+                places = by_place(ds[:, :, last - n_near :], rows.shape[1])
+                torch.bmm(places, rows, out=near_dq[:, lo:hi])
+                d_rows = torch.bmm(places.transpose(1, 2), near_q3[:, lo:hi])
+                _add_rows(d_near_keys, d_rows, (B, H), n_near)
+            if ctx.bias_shapes:
+                d_biases.append(
+                    _bias_gradient(ds.view(B, H, hi - lo, last), ctx.bias_shapes[n])
+                    if ctx.needs_input_grad[8 + n]
+                    else None
+                )
+        d_offset = None
+        if d_near_keys is not None:
+            dq += near_dq
+        if ctx.has_offset:
+            wide = near_dq.view(B, H, Q, -1).sum((0, 2), dtype=_wide(near_dq)) * ctx.scale
+            d_offset = wide[:, None].to(q3.dtype)
+        dq.mul_(ctx.scale)
+        shapes = [(dq, Q), (dk, S), (dv, S)]
+        tables = (
+            None if d is None else d.to(near.dtype)
+            for d, near in ((d_near_keys, near_keys), (d_near_values, near_values))
+        )
+        by_input = (x.view(B, H, n, -1) for x, n in shapes)
+        return *by_input, None, None, d_offset, *tables, *d_biases
+
+
+def _laid(near_HNK: Tensor, heads: tuple[int, int], queries: int, keys: int) -> Laid:
+    """Returns the rows of a block for B sequences of H heads each, [BH, W, K]."""
+    rows_HWK, n_near = laid_out(near_HNK, queries=queries, keys=keys)
+    return Laid(rows_HWK.expand(*heads, -1, -1).flatten(0, 1), n_near)
+
+
+def _add_rows(d_near_HNK: Tensor, d_rows: Tensor, heads: tuple[int, int], n_near: int) -> None:
+    """Adds the gradient of a block's rows, [BH, W, K], to that of the table they come from."""
+    d_HWK = d_rows.unflatten(0, heads).sum(0, dtype=d_near_HNK.dtype)
+    d_HWK = d_HWK.sum_to_size(len(d_near_HNK), *d_HWK.shape[1:])
+    n = min(d_near_HNK.shape[1], n_near)
+    d_near_HNK[:, :n] += d_HWK[:, n_near - n : n_near].flip(1)
+
+
+def _bias_gradient(ds_BHQS: Tensor, shape: torch.Size) -> Tensor:
+    """Returns the gradient of a bias of the given shape: summed over what it is shared by."""
+    dtype = torch.promote_types(torch.float32, ds_BHQS.dtype)
+    ds = ds_BHQS.sum(0, dtype=dtype) if len(shape) == 3 else ds_BHQS.to(dtype)
+    return ds.sum_to_size(shape)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.float32, x.dtype)
