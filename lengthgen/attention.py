@@ -77,7 +77,8 @@ def explicit(
     q, k, v = q_BHQK, k_BHSK, v_BHSK
     c = _with_tables(layer, c, v.dtype)
     out: list[Tensor] = []
-    for lo, hi, at in _blocks(c, q, k, block):
+    # The last block, which has the most keys, comes first: what it frees has room for the others.
+    for lo, hi, at in reversed(list(_blocks(c, q, k, block))):
         q_blk, k_blk, v_blk = q[:, :, lo:hi], k[:, :, at.cols], v[:, :, at.cols]
         s = layer.scores.scores(q_blk, k_blk, at) if layer.scores else logits(q_blk, k_blk, at)
         if layer.visible or layer.weights or c.absent_B is not None:
@@ -87,7 +88,7 @@ def explicit(
             assert isinstance(s, Tensor)
         w = layer.weights.weights(s, at) if layer.weights else s.softmax(-1)
         out.append(layer.values.values(w, v_blk, at) if layer.values else weighted(w, v_blk, at))
-    return torch.cat(out, dim=2).to(v.dtype)
+    return torch.cat(out[::-1], dim=2).to(v.dtype)
 
 
 def blocked(

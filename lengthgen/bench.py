@@ -148,7 +148,7 @@ def _evaluation(plain: dict[str, Any], length: int, rounds: int, vocab_size: int
 
         return score
 
-    scoring(model, tokens[:, : config.train.length // 8])()  # allocators and thread pools
+    scoring(model, tokens[:, : -(-config.train.length // 8)])()  # allocators and thread pools
     before = _memory(device)
     score = scoring(model, tokens)
     score()

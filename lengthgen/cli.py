@@ -220,7 +220,7 @@ def evaluate_runs(
     if protocols is not None:
         changes["eval.protocols"] = protocols.split(",")
     if variants is not None:
-        changes["eval.variants"] = variants.split(",")
+        changes["eval.variants"] = [name.strip() for name in variants.split(",")]
     root = _root(changes)
     run_dirs = [runs.find(name, root) for name in names] or [runs.newest(root)]
 

@@ -245,7 +245,13 @@ class Config(Section):
                     f"eval.variants: scheme {self.scheme.name} has no variant {one!r}; "
                     f"{suggestion(one, known)}"
                 )
+            placed = {part for layer in self.scheme.layers or [] for part in layer}
             for part, arguments in known[one].items():
+                if one not in self.scheme.variants and part in placed:
+                    raise UserError(
+                        f"eval.variants: {one} sets {part}, which stands in some layers of scheme "
+                        f"{self.scheme.name} only; define a variant in its YAML that says where"
+                    )
                 if arguments is None:
                     merged.pop(part, None)
                 else:

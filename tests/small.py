@@ -65,7 +65,7 @@ def small_model(
         model.scheme.project()
     if variant is not None:
         model.scheme = with_parts(model, config, config.variant(variant))
-    return model.to(dtype)
+    return model.to(dtype).eval()
 
 
 def some_tokens(length: int, *, batch: int = 2, seed: int = 0) -> Tensor:

@@ -170,8 +170,21 @@ def test_what_is_absent_is_forgotten_as_segments_go_by() -> None:
         ),
         (
             ["scheme=sinusoidal", "+scheme.parts.recurrence={mem_len: 1.0}"],
-            "recurrence keeps states of earlier segments, and sinusoidal numbers every segment",
+            "recurrence reads a text in segments, and sinusoidal needs to know where in the text",
         ),
+        (
+            ["scheme=transformer_xl_recurrent", "eval.variants=[logn]"],
+            "recurrence reads a text in segments, and logn needs to know",
+        ),
+        (
+            ["scheme=transformer_xl_recurrent", "eval.variants=[temperature]"],
+            "recurrence reads a text in segments, and temperature needs to know",
+        ),
+        (
+            ["scheme=transformer_xl_recurrent", "eval.variants=[window]"],
+            "recurrence reads a text in segments, and window needs to know",
+        ),
+        (["scheme=transformer_xl", "scheme.parts.recurrence.mem_len=0.01"], "less than a token"),
     ],
 )
 def test_what_a_recurrent_scheme_cannot_honour_is_one_line(

@@ -314,6 +314,31 @@ def test_variants_merge_in_order_drop_parts_and_change_arguments() -> None:
             ["scheme=sinusoidal", "model.d_model=33", "model.n_heads=3"],
             r"model\.d_model=33 must be even; try model\.d_model=36",
         ),
+        (
+            [
+                *("scheme=sinusoidal", "scheme.parts.sinusoidal.layout=concat_t2t"),
+                *("model.d_model=2", "model.n_heads=1"),
+            ],
+            r"concat_t2t needs a model\.d_model of at least 4",
+        ),
+        (
+            [
+                "scheme=learned_absolute",
+                "+scheme.parts.randomized={maximum: 4.0, evaluation: random}",
+            ],
+            r"randomized gives out positions up to 63, and learned_absolute has 16 rows",
+        ),
+        (
+            [
+                *("scheme=xpos", "train.length=4096", "train.batch_tokens=4096"),
+                "+scheme.parts.randomized={maximum: 32.0, evaluation: random}",
+            ],
+            r"randomized gives out positions up to 131071, and xpos has factors past the range",
+        ),
+        (
+            ["scheme=rnope_swa", "eval.variants=[window]"],
+            r"window sets window, which stands in some layers of scheme rnope_swa only",
+        ),
         (["+scheme.parts.ropee={}"], r"scheme\.parts\.ropee: no such part; did you mean rope\?"),
         (["+scheme.parts.qqqq={}"], r"no such part; known: alibi, .*, sinusoidal"),
         (["scheme.layers=[[rop]]"], r"scheme\.layers: rop is not a part .* did you mean rope\?"),

@@ -161,6 +161,7 @@ class Part(nn.Module):
     rotary = False  # qk() encodes q_pos in queries, k_pos in keys; q.k depends on their difference
     remaps = False  # scores() calls c.rotated(): the layer's rotary parts do not rotate before it
     memory = 0  # tokens of the previous segments that stay visible as keys
+    counts_tokens = False  # reads c.rows, c.cols or n_visible(): wrong within a segment of a text
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -169,6 +170,10 @@ class Part(nn.Module):
     def undefined_at(self, length: int) -> str | None:
         """Returns why the part has no value at this length, or None if it has."""
         return None
+
+    def largest_position(self, length: int) -> int:
+        """Returns the largest coordinate that `positions` may give out in a call of this length."""
+        return length - 1
 
     def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
         """Returns the coordinates of the tokens, [T] or [B, T] int64.

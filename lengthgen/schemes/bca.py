@@ -22,6 +22,8 @@ class Bca(Part):
     window: in multiples of T; 0.5.
     """
 
+    counts_tokens = True
+
     def __init__(self, shape: Shape, *, window: float) -> None:
         super().__init__(shape)
         self.window = tokens("window", window, shape)

@@ -112,16 +112,24 @@ class Scheme(nn.Module):
             raise UserError(
                 f"{self.where}: {sampling[0]} and {sampling[1]} both give out positions; drop one"
             )
-        absolute = [
-            *sampling,
-            *(name for name, part in parts.items() if not part.shift_invariant),
-        ]
-        if absolute and self.memory:
-            remembering = next(name for name, part in parts.items() if part.memory)
-            raise UserError(
-                f"{self.where}: {remembering} keeps states of earlier segments, and {absolute[0]} "
-                "numbers every segment anew, so that two tokens would share a position; drop one"
-            )
+        for name in sampling:
+            T = parts[name].shape.train_length
+            largest = parts[name].largest_position(T)
+            for other in parts.values():
+                reason = None if other is parts[name] else other.undefined_at(largest + 1)
+                if reason:
+                    raise UserError(
+                        f"{self.where}: {name} gives out positions up to {largest}, and {reason}; "
+                        "drop one"
+                    )
+        remembering = [name for name, part in parts.items() if part.memory]
+        for name, part in parts.items():
+            of_text = part.depends_on_length or part.counts_tokens or part.overrides("positions")
+            if remembering and (of_text or not part.shift_invariant):
+                raise UserError(
+                    f"{self.where}: {remembering[0]} reads a text in segments, and {name} needs to "
+                    "know where in the text a token stands; drop one"
+                )
 
     def _fold(self, layer: dict[str, Part]) -> Layer:
         if not any(part.rotary for part in layer.values()):

@@ -52,6 +52,4 @@ class LearnedAbsolute(Part):
             return (1 - share) * self.table[low] + share * self.table[high]
         if self.beyond == "wrap":
             return self.table[pos % self.rows]
-        if self.beyond == "clamp":
-            return self.table[pos.clamp(max=self.rows - 1)]
-        return self.table[pos]
+        return self.table[pos if self.beyond == "na" else pos.clamp(max=self.rows - 1)]

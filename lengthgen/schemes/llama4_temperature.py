@@ -21,6 +21,8 @@ class Llama4Temperature(Part):
     scale: 0.1 in Llama 4. floor: in multiples of T; 8192 tokens in Llama 4.
     """
 
+    counts_tokens = True
+
     def __init__(self, shape: Shape, *, scale: float, floor: float) -> None:
         super().__init__(shape)
         if scale <= 0:

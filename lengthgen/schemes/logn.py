@@ -18,6 +18,8 @@ from lengthgen.schemes.base import Ctx, Part, Rotated, Shape
 class Logn(Part):
     """Multiplies queries, so that scores grow with the logarithm of the keys; biases do not."""
 
+    counts_tokens = True
+
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         if shape.train_length < 2:

@@ -53,6 +53,9 @@ class Randomized(Part):
             return f"randomized has {self.maximum} positions"
         return None
 
+    def largest_position(self, length: int) -> int:
+        return self.maximum - 1
+
     def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
         how = "random" if c.training else self.evaluation
         if how == "arange":

@@ -6,7 +6,8 @@ training, a sequence of the batch continues where it stopped in the step before,
 ends; the memory of another document is never seen, unlike in the authors' release, whose streams
 run across articles.
 
-It goes with relative positions only: an absolute one would number every segment anew.
+It goes with relative positions only: an absolute one would number every segment anew, and a part
+that counts the tokens of a call would count those of a segment.
 """
 
 from lengthgen.schemes.base import Part, Shape
@@ -23,3 +24,5 @@ class Recurrence(Part):
         if mem_len < 0:
             raise ValueError(f"mem_len={mem_len} must not be negative")
         self.memory = round(mem_len * shape.train_length)
+        if mem_len > 0 and self.memory == 0:
+            raise ValueError(f"mem_len={mem_len} of T={shape.train_length} is less than a token")

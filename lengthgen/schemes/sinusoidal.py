@@ -47,6 +47,8 @@ class Sinusoidal(Part):
             raise ValueError(
                 f"model.d_model={shape.d_model} must be even; try model.d_model={even}"
             )
+        if layout == "concat_t2t" and shape.d_model < 4:
+            raise ValueError("layout=concat_t2t needs a model.d_model of at least 4")
         self.base, self.layout = base, layout
         self.scale = shape.init_std * math.sqrt(2) if scale == "match" else scale
 

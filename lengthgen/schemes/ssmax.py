@@ -22,6 +22,8 @@ class Ssmax(Part):
     init: s of all heads before training. share_layers: one s per head for all layers.
     """
 
+    counts_tokens = True
+
     def __init__(self, shape: Shape, *, init: float, share_layers: bool) -> None:
         super().__init__(shape)
         layers = 1 if share_layers else shape.n_layers

@@ -29,6 +29,7 @@ class StreamingLlm(Part):
     """
 
     remaps = True
+    counts_tokens = True
 
     def __init__(self, shape: Shape, *, width: float, sinks: int) -> None:
         super().__init__(shape)

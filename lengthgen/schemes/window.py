@@ -25,6 +25,8 @@ class Window(Part):
     tokens; 4 in StreamingLLM.
     """
 
+    counts_tokens = True
+
     def __init__(self, shape: Shape, *, width: float, sinks: int) -> None:
         super().__init__(shape)
         self.width, self.sinks = keys_seen(shape, width=width, sinks=sinks), sinks
