@@ -445,7 +445,7 @@ def test_a_hook_on_the_matrix_sees_the_rows_columns_and_coordinates_of_its_block
         calls = [call.c for call in part.calls if call.hook == hook and call.c.layer == i]
         first = LENGTH - n_last if n_last and i == 1 else 0
         starts = range(first, LENGTH, EXPLICIT_BLOCK)
-        assert [c.rows.start for c in calls] == list(starts)
+        assert sorted(c.rows.start for c in calls) == list(starts)
         for c in calls:
             stop = min(c.rows.start + EXPLICIT_BLOCK, LENGTH)
             assert (c.rows.stop, c.cols) == (stop, slice(0, stop))
