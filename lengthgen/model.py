@@ -140,7 +140,8 @@ class Transformer(nn.Module):
             x_BTD = self.scheme.embed(x_BTD, c)
         inputs: list[Tensor] = []
         for i, (block, layer) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
-            inputs.append(x_BTD)
+            if self.scheme.memory:
+                inputs.append(x_BTD)
             n = n_last if i == len(self.blocks) - 1 else T
             if n:
                 x_BTD = block(x_BTD, memory.x_NBMD[i], layer, replace(c, layer=i), n)
