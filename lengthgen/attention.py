@@ -28,7 +28,7 @@ from lengthgen.kernels import (
     reach,
 )
 from lengthgen.schemes import Ctx, Layer, logits, weighted
-from lengthgen.schemes.relative import parted, spread
+from lengthgen.schemes.relative import apart, spread
 
 TRAIN_BLOCK = 128  # queries; scores of a few sequences stay in the cache of one core
 EVAL_BLOCK = 1024  # queries; SDPA forms blocks of its own inside
@@ -102,8 +102,8 @@ def blocked(
     offset, table = c.queries_H1K, c.keys_HNK
     if offset is not None and table is not None:
         table = spread(table, k_BHSK.shape[2])
-    k, near_keys = _parted(k_BHSK, table)
-    v, near_values = _parted(v_BHSK, c.values_HNK)
+    k, near_keys = (k_BHSK, None) if table is None else apart(k_BHSK, table)
+    v, near_values = (v_BHSK, None) if c.values_HNK is None else apart(v_BHSK, c.values_HNK)
     scale = c.shape.d_head**-0.5
     return SavedWeights.apply(  # pyright: ignore[reportReturnType]
         q_BHQK, k, v, block, scale, offset, near_keys, near_values, *biases
@@ -180,14 +180,6 @@ def _with_tables(layer: Layer, c: Ctx, dtype: torch.dtype) -> Ctx:
         values = layer.relative_values.relative_values(c)
         c = replace(c, values_HNK=None if values is None else values.to(dtype))
     return c
-
-
-def _parted(x_BHSK: Tensor, table_HNK: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Returns keys or values with what all distances share, and the rows of the near ones."""
-    if table_HNK is None:
-        return x_BHSK, None
-    near_HNK, far_H1K = parted(table_HNK, x_BHSK.shape[2])
-    return (x_BHSK if far_H1K is None else x_BHSK + far_H1K), near_HNK
 
 
 def _seen(layer: Layer, c: Ctx) -> Tensor:

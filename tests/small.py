@@ -1,6 +1,9 @@
 """Small configurations, models and attention inputs for tests."""
 
+import importlib
+import warnings
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,3 +112,10 @@ def rotated(layer: Layer, q: Tensor, k: Tensor, c: Ctx) -> tuple[Tensor, Tensor]
 def close(got: Tensor, want: Tensor, *, atol: float) -> None:
     """Asserts that no entry differs by more than atol."""
     torch.testing.assert_close(got, want, rtol=0, atol=atol)
+
+
+def imported(name: str) -> Any:
+    """Returns a module without type stubs."""
+    with warnings.catch_warnings():  # x-transformers imports a user of torch.jit.script
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return importlib.import_module(name)

@@ -3,15 +3,13 @@
 Both compute in fp32. What differs by intention is asserted as such.
 """
 
-import importlib
 import math
-import warnings
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
-from small import close
+from small import close, imported
 from torch import Tensor
 
 from lengthgen.schemes import Ctx, Part, Shape
@@ -21,13 +19,6 @@ from lengthgen.schemes.t5 import T5
 
 LENGTH = 300
 SEEN = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
-
-
-def imported(name: str) -> Any:
-    """Returns a module without type stubs."""
-    with warnings.catch_warnings():  # x-transformers imports a user of torch.jit.script
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return importlib.import_module(name)
 
 
 def shape_of(n_heads: int) -> Shape:

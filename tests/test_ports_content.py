@@ -3,14 +3,11 @@
 All run in float64 with the same weights. What differs by intention is asserted as such.
 """
 
-import importlib
 import math
-import warnings
-from typing import Any
 
 import pytest
 import torch
-from small import close, some_qkv
+from small import close, imported, some_qkv
 from torch import Tensor
 
 from lengthgen.attention import explicit
@@ -22,13 +19,6 @@ from lengthgen.schemes.shaw import Shaw
 LENGTH = 60
 SHAPE = Shape(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
 SEEN = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
-
-
-def imported(name: str) -> Any:
-    """Returns a module without type stubs."""
-    with warnings.catch_warnings():  # x-transformers imports a user of torch.jit.script
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return importlib.import_module(name)
 
 
 def some_input() -> Tensor:

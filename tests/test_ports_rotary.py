@@ -4,15 +4,13 @@ Both compute angles in fp32, so that frequencies agree to 1e-6 relative, and pro
 queries and keys at positions below 64 to 1e-5. What differs by intention is asserted as such.
 """
 
-import importlib
 import math
-import warnings
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from small import close, some_qkv
+from small import close, imported, some_qkv
 from torch import Tensor
 
 from lengthgen.schemes import Ctx, Part, Shape
@@ -29,13 +27,6 @@ from lengthgen.schemes.xpos import Xpos
 from lengthgen.schemes.yarn import Yarn
 
 T = 512
-
-
-def imported(name: str) -> Any:
-    """Returns a module without type stubs."""
-    with warnings.catch_warnings():  # x-transformers imports a user of torch.jit.script
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return importlib.import_module(name)
 
 
 def shape(d_head: int = 64, *, n_heads: int = 4) -> Shape:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.schemes.relative import (
+    apart,
     at_distance,
     by_key,
     by_place,
     laid_out,
-    parted,
     spread,
     to_distance,
 )
@@ -292,7 +292,13 @@ NO_PARTS = Layer((), (), (), (), (), None, None, None, None, None, numbered=True
 
 
 def logits(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
-    """Returns q.k / sqrt(d_head), k with its row by distance, and all biases: [B, H, Q, S]."""
+    """Returns the block's products and all biases, [B, H, Q, S] in c.dtype."""
+    s_BHQS, bias = products(q_BHQK, k_BHSK, c), c.folded()
+    return s_BHQS if bias is None else s_BHQS + bias
+
+
+def products(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    """Returns q.k / sqrt(d_head), k with its row by distance: [B, H, Q, S] in c.dtype."""
     Q, S, scale = q_BHQK.shape[2], k_BHSK.shape[2], c.shape.d_head**-0.5
     q_BHQK, table_HNK = q_BHQK * scale, c.keys_HNK
     if table_HNK is None:
@@ -303,17 +309,15 @@ def logits(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
             other_BHQK, table_HNK = q_BHQK + c.queries_H1K * scale, spread(table_HNK, S)
         if not c.acting.numbered:
             added = at_distance(other_BHQK, table_HNK, c.steps())
-            far_H1K, n_near = None, S
+            n_near = S
         else:
-            near_HNK, far_H1K = parted(table_HNK, S)
+            k_BHSK, near_HNK = apart(k_BHSK, table_HNK)
             rows_HWK, n_near = laid_out(near_HNK, queries=Q, keys=S)
             added = by_key((other_BHQK @ rows_HWK.transpose(-1, -2)).contiguous(), n_near)
-        s_BHQS = q_BHQK @ (k_BHSK if far_H1K is None else k_BHSK + far_H1K).transpose(-1, -2)
+        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2)
         far_BHQ, near_BHQM = s_BHQS[..., : S - n_near], s_BHQS[..., S - n_near :] + added
         s_BHQS = torch.cat([far_BHQ, near_BHQM], dim=-1) if n_near < S else near_BHQM
-    bias = c.folded()
-    s_BHQS = s_BHQS.to(c.dtype)
-    return s_BHQS if bias is None else s_BHQS + bias
+    return s_BHQS.to(c.dtype)
 
 
 def weighted(w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
@@ -323,10 +327,9 @@ def weighted(w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
         return w_BHQS @ v_BHSK
     if not c.acting.numbered:
         return w_BHQS @ v_BHSK + to_distance(w_BHQS, c.values_HNK, c.steps())
-    near_HNK, far_H1K = parted(c.values_HNK, S)
+    v_BHSK, near_HNK = apart(v_BHSK, c.values_HNK)
     rows_HWK, n_near = laid_out(near_HNK, queries=Q, keys=S)
-    out_BHQK = w_BHQS @ (v_BHSK if far_H1K is None else v_BHSK + far_H1K)
-    return out_BHQK + by_place(w_BHQS[..., S - n_near :], n_near + Q - 1) @ rows_HWK
+    return w_BHQS @ v_BHSK + by_place(w_BHQS[..., S - n_near :], n_near + Q - 1) @ rows_HWK
 
 
 def of_layer(stacked: Tensor, c: Ctx) -> Tensor:

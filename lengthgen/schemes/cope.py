@@ -12,14 +12,13 @@ and of gates made from values are left out. Biases of other parts do not enter t
 B batch, H heads, Q queries, S keys, K head width, N positions.
 """
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Shape, logits, of_layer
+from lengthgen.schemes.base import Ctx, Part, Shape, of_layer, products
 
 # A position's gradient is summed in this many places. Neighbouring keys mostly share a position,
 # and an addition waits for the one before it in the same place: half the time of the sums.
@@ -48,7 +47,7 @@ class Cope(Part):
         self.E = nn.Parameter(torch.zeros(n, shape.d_head, n_positions))
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
-        s_BHQS = logits(q_BHQK, k_BHSK, replace(c, acting=c.acting._replace(bias=())))
+        s_BHQS = products(q_BHQK, k_BHSK, c)
         z_BHQN = (q_BHQK @ of_layer(self.E, c).to(q_BHQK.dtype)).to(c.dtype) * self.scale
         counted_BHQS = at_counted_positions(s_BHQS, z_BHQN, own=c.rows.start - c.cols.start)
         bias = c.folded()

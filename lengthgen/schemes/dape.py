@@ -12,7 +12,6 @@ are left out.
 B batch, H heads, Q queries, S keys, K head width.
 """
 
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lengthgen.errors import UserError
-from lengthgen.schemes.base import Ctx, Part, Shape, logits, of_layer
+from lengthgen.schemes.base import Ctx, Part, Shape, of_layer, products
 from lengthgen.schemes.initial import as_linear
 
 
@@ -46,7 +45,7 @@ class Dape(Part):
         self.b_out = as_linear(n, H, 1, fan_in=width)
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
-        s_BHQS = logits(q_BHQK, k_BHSK, replace(c, acting=c.acting._replace(bias=())))
+        s_BHQS = products(q_BHQK, k_BHSK, c)
         bias = c.folded()
         self.refuse_other_inputs(bias, c)
         if bias is None:

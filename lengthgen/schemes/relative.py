@@ -37,6 +37,12 @@ def parted(table_HNK: Tensor, keys: int) -> Parted:
     return Parted((table_HNK[:, :-1] if table_HNK.shape[1] > 1 else far_H1K) - far_H1K, far_H1K)
 
 
+def apart(x_BHSK: Tensor, table_HNK: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns keys or values with what all distances share, and the rows of the near ones."""
+    near_HNK, far_H1K = parted(table_HNK, x_BHSK.shape[2])
+    return (x_BHSK if far_H1K is None else x_BHSK + far_H1K), near_HNK
+
+
 def spread(table_HNK: Tensor, keys: int) -> Tensor:
     """Returns the table with a row of its own for each of `keys` distances at least."""
     missing = keys - table_HNK.shape[1]
