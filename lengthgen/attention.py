@@ -21,8 +21,9 @@ from torch import Tensor
 from lengthgen.kernels import (
     Causal,
     SavedWeights,
-    compiled_flex,
     flex,
+    flex_kernel,
+    flex_takes,
     fused,
     near_keys,
     reach,
@@ -55,15 +56,13 @@ def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx)
         if layer.plain and whole and c.absent_B is None:
             return fused(q, k, v, is_causal=True, scale=c.shape.d_head**-0.5)
         if layer.toeplitz and c.absent_B is None:
-            table = distance_table(layer, c)
+            table, scale = distance_table(layer, c), c.shape.d_head**-0.5
             if on_cpu:
-                reach_H = reach(table, q, k, scale=c.shape.d_head**-0.5)
-                return near_keys(
-                    table, q, k, v, reach_H=reach_H, scale=c.shape.d_head**-0.5, block=NEAR_BLOCK
-                )
-            if whole:
-                return flex(table, q, k, v, scale=c.shape.d_head**-0.5, attention=compiled_flex())
-        return sdpa_by_blocks(layer, q, k, v, c, block=EVAL_BLOCK)
+                reach_H = reach(table, q, k, scale=scale)
+                return near_keys(table, q, k, v, reach_H=reach_H, scale=scale, block=NEAR_BLOCK)
+            if whole and flex_takes(q, v):
+                return flex(table, q, k, v, scale=scale, attention=flex_kernel())
+        return sdpa_by_blocks(layer, q, k, v, c, block=NEAR_BLOCK if layer.visible else EVAL_BLOCK)
 
 
 def explicit(
@@ -113,19 +112,48 @@ def blocked(
 def sdpa_by_blocks(
     layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
 ) -> Tensor:
-    """Fused attention by blocks of queries, each with the mask of its own rows."""
+    """Fused attention by blocks of queries, each with the mask of its own rows.
+
+    Keys that no query of a block sees are left out of it: a window costs what it holds.
+    """
     c = replace(c, acting=layer)
-    out = [
-        fused(
-            q_BHQK[:, :, lo:hi],
-            k_BHSK[:, :, at.cols],
-            v_BHSK[:, :, at.cols],
-            attn_mask=_as_mask(_additive(layer, at), q_BHQK),
-            scale=c.shape.d_head**-0.5,
-        )
-        for lo, hi, at in _blocks(c, q_BHQK, k_BHSK, block)
-    ]
+    by_distance = layer.numbered and all(part.distance_only for part in layer.bias)
+    table = distance_table(layer, c) if layer.bias and by_distance else None
+    out: list[Tensor] = []
+    for lo, hi, at in _blocks(c, q_BHQK, k_BHSK, block):
+        seen = _seen(layer, at)
+        k_blk, v_blk = k_BHSK[:, :, at.cols], v_BHSK[:, :, at.cols]
+        kept = seen.flatten(0, -2).any(0).nonzero().squeeze(-1) if layer.visible else None
+        if kept is not None and 2 * len(kept) < seen.shape[-1]:
+            seen = seen[..., kept]
+            k_blk, v_blk = k_blk[:, :, kept], v_blk[:, :, kept]
+        else:
+            kept = None
+        mask = _as_mask(_added(layer, at, seen, table, kept), q_BHQK)
+        q_blk = q_BHQK[:, :, lo:hi]
+        out.append(fused(q_blk, k_blk, v_blk, attn_mask=mask, scale=c.shape.d_head**-0.5))
     return torch.cat(out, dim=2)
+
+
+def _added(
+    layer: Layer, c: Ctx, seen: Tensor, table_HS: Tensor | None, kept: Tensor | None
+) -> Tensor:
+    """Returns what is added to the logits of the kept keys (all if None): -inf where not seen."""
+    if kept is None:
+        return _masked(c.folded(), seen, c)
+    if table_HS is None:
+        bias = c.folded()
+        return _masked(
+            None if bias is None else bias.expand(*bias.shape[:-1], c.cols.stop)[..., kept], seen, c
+        )
+    i = torch.arange(c.rows.start, c.rows.stop, device=kept.device)
+    return _masked(table_HS[:, (i[:, None] - kept).clamp(min=0)], seen, c)
+
+
+def _masked(bias: Tensor | None, seen: Tensor, c: Ctx) -> Tensor:
+    if bias is None:
+        bias = torch.zeros(seen.shape, device=seen.device, dtype=c.dtype)
+    return bias.masked_fill(~seen, -math.inf)
 
 
 def distance_table(layer: Layer, c: Ctx) -> Tensor:
@@ -201,10 +229,7 @@ def _seen(layer: Layer, c: Ctx) -> Tensor:
 
 def _additive(layer: Layer, c: Ctx) -> Tensor:
     """Returns everything that is added to the logits of the block, in c.dtype."""
-    bias, seen = c.folded(), _seen(layer, c)
-    if bias is None:
-        bias = torch.zeros(seen.shape, device=seen.device, dtype=c.dtype)
-    return bias.masked_fill(~seen, -math.inf)
+    return _masked(c.folded(), _seen(layer, c), c)
 
 
 def _as_mask(bias: Tensor, q_BHQK: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ document if the corpus has bos, T tokens of the document if not. It never leaves
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthgen.corpora import Split, TokenizedCorpus
+from lengthgen.protocols import Endpoint
 
 Ints = NDArray[np.int64]
 IGNORED = -100  # target of a position past the document's end
@@ -24,13 +26,6 @@ class Windows(NamedTuple):
 
     inputs_BT: Ints
     targets_BT: Ints
-
-
-class Endpoint(NamedTuple):
-    """Where a scored span ends: `end` targets of the document lie before it."""
-
-    document: int
-    end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +104,7 @@ def window(
 ) -> tuple[Ints, Ints]:
     """Returns inputs and targets of the window whose first target is number `start`.
 
-    It holds `targets` targets, padded to `length` with ignored ones.
+    It holds `targets` targets, padded to `length` with ignored ones; those of a prompt are ignored.
     """
     tokens = split.document(document)
     if corpus.bos_id is None:
@@ -119,6 +114,7 @@ def window(
         piece[0], piece[1:] = corpus.bos_id, tokens[start : start + targets]
     inputs, wanted = np.zeros(length, dtype=np.int64), np.full(length, IGNORED, dtype=np.int64)
     inputs[:targets], wanted[:targets] = piece[:-1], piece[1:]
+    wanted[: max(0, split.given(document) - start)] = IGNORED
     return inputs, wanted
 
 
@@ -156,10 +152,21 @@ def endpoints(
     return [endpoint for one in rounds for endpoint in one][:count]
 
 
-def manifest(corpus: TokenizedCorpus, drawn: list[Endpoint]) -> str:
-    """Returns 12 hexadecimal digits that name a set of endpoints in a corpus."""
-    said = json.dumps([corpus.fingerprint, corpus.bos_id is None, sorted(drawn)])
+def manifest(corpus: TokenizedCorpus, *places: object) -> str:
+    """Returns 12 hexadecimal digits that name places in a corpus, such as sorted endpoints."""
+    said = json.dumps([corpus.fingerprint, corpus.bos_id is None, *places])
     return hashlib.sha256(said.encode()).hexdigest()[:12]
+
+
+def position_bins(length: int, longest: int) -> Ints:
+    """Returns the last position of every bin, for positions 1 ... longest.
+
+    One bin per position up to `length`, then 64 to an octave (fewer where positions run out).
+    """
+    octaves = math.log2(max(1.0, longest / length))
+    beyond = length * 2.0 ** (np.arange(1, math.ceil(64 * octaves) + 1) / 64)
+    edges = np.concatenate([np.arange(1, length + 1), np.floor(beyond).astype(int), [longest]])
+    return np.unique(edges[edges <= longest]).astype(np.int64)
 
 
 def permuted(index: Ints, n: int, *, key: NDArray[np.uint64]) -> Ints:

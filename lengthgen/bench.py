@@ -1,4 +1,4 @@
-"""What a scheme costs: parameters, training and evaluation speed, memory, beside no scheme at all.
+"""What a scheme costs: parameters, speed of training, decoding, evaluation, memory; beside none.
 
 Every ratio is of two things that took turns in one process, since a machine's speed drifts. The
 baseline is the same model without positional parts. Weights and tokens are random.
@@ -21,13 +21,14 @@ from lengthgen import devices
 from lengthgen.batches import training_windows
 from lengthgen.config import Config, from_plain, to_plain
 from lengthgen.corpora import Split, TokenizedCorpus
+from lengthgen.decoding import read
 from lengthgen.evaluate import Show
 from lengthgen.model import Transformer, create
-from lengthgen.ranks import Ranks
+from lengthgen.ranks import ALONE
 from lengthgen.train import State, forward_of, fresh_state, train_step
 
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 MIB = 2**20
+DECODED = 64  # tokens that are decoded behind a text of T
 
 
 class Speed(NamedTuple):
@@ -52,6 +53,7 @@ class Cost(NamedTuple):
     scheme: str
     parameters: int
     train: Speed
+    decode: Speed | None  # None where the scheme has no value past T
     evaluated: list[Evaluated]
 
 
@@ -60,8 +62,10 @@ def costs(
 ) -> Iterator[Cost]:
     """Yields the cost of each configuration's scheme, measured in a fresh process per number."""
     for config in configs:
-        show.start(f"bench {config.scheme.name}", 1 + len(lengths), unit="measurements")
+        show.start(f"bench {config.scheme.name}", 2 + len(lengths), unit="measurements")
         parameters, train = _alone(_training, config, rounds, vocab_size)
+        show.advance(1)
+        decode = _alone(_decoding, config, rounds, vocab_size)
         show.advance(1)
         evaluated: list[Evaluated] = []
         for length in lengths:
@@ -72,17 +76,19 @@ def costs(
                 evaluated.append(Evaluated(length, None, None, reason))
             show.advance(1)
         show.finish()
-        yield Cost(config.scheme.name, parameters, train, evaluated)
+        yield Cost(config.scheme.name, parameters, train, decode, evaluated)
 
 
 def table(found: Sequence[Cost], lengths: Sequence[int], *, train_length: int) -> list[list[str]]:
     """Returns head and rows: tokens per second, ratios to no scheme (x), MiB of a window."""
-    head = ["scheme", "parameters", f"train tok/s at {train_length:,}", "x"]
+    head = ["scheme", "parameters"]
+    for what in ("train", "decode"):
+        head += [f"{what} tok/s at {train_length:,}", "x"]
     for length in lengths:
         head += [f"eval tok/s at {length:,}", "x", "MiB"]
     rows = [head]
     for cost in found:
-        row = [cost.scheme, f"{cost.parameters:,}", *_speed(cost.train)]
+        row = [cost.scheme, f"{cost.parameters:,}", *_speed(cost.train), *_speed(cost.decode)]
         for one in cost.evaluated:
             row += [*_speed(one.speed), "n/a" if one.mib is None else f"{one.mib:,.0f}"]
         rows.append(row)
@@ -105,7 +111,7 @@ def _training(plain: dict[str, Any], rounds: int, vocab_size: int) -> tuple[int,
     """Returns the scheme's parameters, and the speed of whole optimizer steps."""
     config = from_plain(plain)
     device = _prepared(config)
-    corpus = _random_corpus(config, vocab_size)
+    corpus = random_corpus(config, vocab_size)
     windows = training_windows(corpus, config.train.length)
 
     def stepper(config: Config) -> tuple[State, Callable[[], object]]:
@@ -122,6 +128,34 @@ def _training(plain: dict[str, Any], rounds: int, vocab_size: int) -> tuple[int,
     seconds, plain_seconds = _in_turn([step, plain_step], rounds, device)
     parameters = sum(p.numel() for p in state.model.scheme.parameters())
     return parameters, Speed(config.train.batch_tokens / seconds, plain_seconds / seconds)
+
+
+def _decoding(plain: dict[str, Any], rounds: int, vocab_size: int) -> Speed | None:
+    """Returns the speed of tokens that are decoded one by one behind a text of T tokens."""
+    config = from_plain(plain)
+    device = _prepared(config)
+    T, precision = config.train.length, config.eval.precision
+    model = create(config, vocab_size=vocab_size).to(device).eval()
+    if model.scheme.undefined_at(T + DECODED):
+        return None
+    draws = torch.Generator().manual_seed(0)
+    tokens = torch.randint(vocab_size, (1, T), generator=draws).to(device)
+
+    def decoder(model: Transformer) -> Callable[[], object]:
+        prompt = read(model, tokens, after=None, seed=0, precision=precision)
+
+        def decode() -> int:
+            text = prompt
+            for _ in range(DECODED):
+                next_BN = text.logits_BV.argmax(-1, keepdim=True)
+                text = read(model, next_BN, after=text, seed=0, precision=precision)
+            return int(text.logits_BV.argmax())
+
+        return decode
+
+    bare = create(_without_parts(config), vocab_size=vocab_size).to(device).eval()
+    seconds, plain_seconds = _in_turn([decoder(model), decoder(bare)], rounds, device)
+    return Speed(DECODED / seconds, plain_seconds / seconds)
 
 
 @torch.inference_mode()
@@ -201,7 +235,7 @@ def _memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _random_corpus(config: Config, vocab_size: int) -> TokenizedCorpus:
+def random_corpus(config: Config, vocab_size: int) -> TokenizedCorpus:
     """Returns one document of random tokens, long enough for a few steps."""
     n = 8 * config.train.batch_tokens
     tokens = np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=n)

@@ -33,11 +33,11 @@ def choices(group: str, *, config_dir: Path | None) -> list[str]:
 
 
 def describe(group: str, choice: str, *, config_dir: Path | None) -> str:
-    """Returns the comment that a choice's YAML begins with, as one line."""
+    """Returns the first paragraph of the comment that a choice's YAML begins with, as one line."""
     text = _files(group, config_dir)[choice].read_text(encoding="utf-8")
     lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
     said = [line.removeprefix("#").strip() for line in lines]
-    return " ".join(line for line in said if not line.startswith("@package"))
+    return " ".join(itertools.takewhile(bool, (one for one in said if "@package" not in one)))
 
 
 def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
@@ -82,6 +82,12 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
         raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
     found = cast("dict[str, Any]", plain)
     found["variants"] = {**variants(config_dir=config_dir), **found.get("variants", {})}
+    if "task" in found:
+        task: dict[str, Any] = found.pop("task")  # it stands in the corpus, by then
+        for override in parsed:
+            if override.key_or_group in ("corpus", "experiment"):
+                word = str(override.input_line)
+                raise UserError(f"{word}: task={task['name']} makes its own text; drop one of them")
     return found
 
 
@@ -112,11 +118,36 @@ def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[st
             names = choices(override.key_or_group, config_dir=config_dir)
             points = value.filter(names)
         else:
-            points = list(override.sweep_string_iterator())
+            points = _spelt(override)
         if not points:
             raise UserError(f"{override.input_line}: matches nothing; it needs at least one value")
         axes.append([f"{key}={point}" for point in points])
     return [list(point) for point in itertools.product(*axes)]
+
+
+def _spelt(override: Override) -> list[str]:
+    """Returns the values of a sweep as the user wrote them where that can be told: 1e-3, not 0.001.
+
+    Otherwise, as in range() or lists of lists, they are written as Hydra does.
+    """
+    written = list(override.sweep_string_iterator())
+    typed = [word.strip() for word in str(override.input_line).partition("=")[2].split(",")]
+    if len(typed) != len(written):
+        return written
+    key = override.get_key_element()
+    try:
+        same = [
+            _value(f"{key}={a}") == _value(f"{key}={b}")
+            for a, b in zip(typed, written, strict=True)
+        ]
+    except UserError:
+        return written
+    return typed if all(same) else written
+
+
+def _value(word: str) -> object:
+    (override,) = _parse([word])
+    return override.value()
 
 
 def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
@@ -128,7 +159,7 @@ def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
     groups = _groups(config_dir)
     known = {group: choices(group, config_dir=config_dir) for group in groups}
     flat = _flat(defaults())
-    for group in groups:
+    for group in set(groups) - _nullable():  # an experiment's keys are those of other groups
         for name in choices(group, config_dir=config_dir):
             flat |= _flat({group: load(group, name, config_dir=config_dir)})
     for key, value in flat.items():
@@ -137,7 +168,9 @@ def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
     sign = incomplete[: len(incomplete) - len(incomplete.lstrip("+~"))]
     key, equals, value = incomplete.removeprefix(sign).partition("=")
     if equals:
-        offered = [f"{key}={one}" for one in known.get(key, []) if one.startswith(value)]
+        first, comma, last = value.rpartition(",")  # several values, as a sweep takes them
+        chosen = [one for one in known.get(key, []) if one.startswith(last)]
+        offered = [f"{key}={first}{comma}{one}" for one in chosen]
         return [sign + word for word in offered]
     words = _next_level(known, key)
     while len(words) == 1 and words[0].endswith("."):

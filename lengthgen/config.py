@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -15,13 +16,16 @@ from pydantic import (
     ValidationError,
 )
 
-from lengthgen import plugins, schemes
+from lengthgen import compose, protocols, schemes, tasks
 from lengthgen.errors import UserError, suggestion
+from lengthgen.plugins import Plugin
 from lengthgen.schema import Section, one_line
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]+$")]
+# Folders are named by these: none may lead elsewhere, or be hidden.
+NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"
+Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 PartArguments = dict[str, Any]
 Parts = dict[str, PartArguments]
 Variants = dict[str, dict[str, PartArguments | None]]
@@ -33,17 +37,17 @@ def _off_is_a_word(value: object) -> object:
 
 
 def _read_plugin(value: object) -> object:
-    return plugins.Plugin.read(Path(value)) if isinstance(value, str | Path) else value
+    return Plugin.read(Path(value)) if isinstance(value, str | Path) else value
 
 
-def _each_once(read: list[plugins.Plugin]) -> list[plugins.Plugin]:
+def _each_once(read: list[Plugin]) -> list[Plugin]:
     """Sorts by content: neither order nor file names of plugins could change a number."""
     return sorted(set(read), key=lambda plugin: plugin.digest)
 
 
 # A path in YAML; the file is read when the configuration is built, and never again.
-Plugin = Annotated[
-    plugins.Plugin,
+PluginFile = Annotated[
+    Plugin,
     BeforeValidator(_read_plugin),
     PlainSerializer(lambda plugin: str(plugin.path), return_type=str),
 ]
@@ -118,8 +122,33 @@ class SyntheticCorpus(CorpusBase):
     seed: NonNegative
 
 
+class TaskSpec(Section):
+    """A rule of tasks/, and how many examples of it are made; conf/task/*.yaml."""
+
+    name: Name
+    kind: str
+    arguments: dict[str, Any]
+    length: Positive  # L, the longest in training
+    longest: Positive  # in the tests
+    examples: Positive  # in training
+    examples_per_length: Positive  # in the tests
+    seed: NonNegative
+
+
+class TaskCorpus(CorpusBase):
+    """Examples of a task, each a document; a token per character."""
+
+    source: Literal["task"]
+    task: TaskSpec
+
+    def rule(self) -> tasks.Task:
+        """Returns what makes the examples. Raises UserError for a value that it refuses."""
+        return tasks.build(self.task.kind, self.task.arguments, where="task")
+
+
 Corpus = Annotated[
-    StdlibCorpus | FilesCorpus | HubCorpus | SyntheticCorpus, Field(discriminator="source")
+    StdlibCorpus | FilesCorpus | HubCorpus | SyntheticCorpus | TaskCorpus,
+    Field(discriminator="source"),
 ]
 
 
@@ -155,12 +184,17 @@ class Eval(Section):
     """Lengths, protocols and scored targets of the curve."""
 
     lengths: Annotated[list[Positive], Field(min_length=1)]
-    protocols: Annotated[list[Literal["tail", "nonoverlap"]], Field(min_length=1)]
+    protocols: Annotated[list[str], Field(min_length=1)]
     variants: list[str]
+    reference_variants: list[str]
     targets: Positive
     endpoints: Positive
     endpoints_per_document: Positive
+    deduplicate: bool
+    sliding_documents: Positive
+    exact_targets: Positive
     reach: Positive
+    blocks: Positive
     seed: NonNegative
     precision: Literal["fp32", "bf16"]
 
@@ -174,6 +208,7 @@ class Runtime(Section):
     threads: Positive | None
     micro_batch: Positive | None
     compile: bool
+    activation_checkpointing: bool
     log_every: Positive
     wandb: Annotated[Literal["auto", "online", "offline", "off"], BeforeValidator(_off_is_a_word)]
     wandb_project: str
@@ -188,7 +223,7 @@ class Config(Section):
     """Everything that decides a run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)]
-    plugins: Annotated[list[Plugin], AfterValidator(_each_once)]
+    plugins: Annotated[list[PluginFile], AfterValidator(_each_once)]
     runtime: Runtime
     scheme: Scheme
     variants: Variants = Field(default={})
@@ -211,6 +246,12 @@ class Config(Section):
         digest = hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:8]
         scheme, model, corpus = self.scheme.name, self.model.name, self.corpus.name
         return f"{scheme}-{model}-{corpus}-s{self.seed}-{digest}"
+
+    @property
+    def evaluation_id(self) -> str:
+        """8 hexadecimal digits that name what is measured of the trained run."""
+        asked = [self.eval.model_dump(mode="json"), self.variants, self.scheme.variants]
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def run_dir(self) -> Path:
@@ -259,22 +300,51 @@ class Config(Section):
         return merged
 
 
+def from_words(
+    overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
+) -> Config:
+    """Composes and builds the configuration of a command line.
+
+    Its plugins may run, those that a YAML file names only if they are allowed already. Raises
+    UserError for a mistake.
+    """
+    plain = compose.compose(overrides, config_dir=config_dir)
+    if plugins and isinstance(plain.get("plugins"), list):
+        plain["plugins"] += [str(path.absolute()) for path in plugins]
+    for path in (*plugins, *_typed(overrides)):
+        Plugin.read(path).allow()
+    config = from_plain(plain)
+    for plugin in config.plugins:
+        plugin.refuse_unless_allowed()
+    return config
+
+
+def _typed(overrides: Sequence[str]) -> list[Path]:
+    """Returns the files of plugins=[FILE,...]."""
+    asked = compose.values([word for word in overrides if word.startswith("plugins=")])
+    files: object = asked.get("plugins")
+    return [Path(one) for one in files if isinstance(one, str)] if isinstance(files, list) else []
+
+
 def from_plain(plain: Mapping[str, Any]) -> Config:
     """Builds the configuration from composed YAML.
 
-    Raises UserError with the dotted key of the first mistake: unknown key, wrong type, value out
-    of bounds, or keys that contradict each other.
+    Plugins that are not allowed to run are not, and what needs their parts is not checked: such a
+    configuration can be looked at, but no model can be built of it. Raises UserError with the
+    dotted key of the first mistake: unknown key, wrong type, value out of bounds, or keys that
+    contradict each other.
     """
     try:
         config = Config.model_validate(plain)
     except ValidationError as error:
-        raise UserError(one_line(error, plain, known=known_keys())) from None
+        said = one_line(error, plain, known=known_keys())
+        raise UserError(said.replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
     return config
 
 
 def _check(config: Config) -> None:
-    """Cross-field checks; parts are built without storage, so that their own checks run too."""
+    """Cross-field checks."""
     model, train, evaluation = config.model, config.train, config.eval
     if model.d_model % model.n_heads:
         even = 2 * model.n_heads  # heads of an odd width cannot be rotated
@@ -288,12 +358,23 @@ def _check(config: Config) -> None:
             f"train.batch_tokens={train.batch_tokens} is not a multiple of "
             f"train.length={train.length}; try train.batch_tokens={near}"
         )
-    if "tail" in evaluation.protocols and min(evaluation.lengths) < evaluation.targets:
-        raise UserError(
-            f"eval.lengths: {min(evaluation.lengths)} is shorter than the "
-            f"eval.targets={evaluation.targets} scored tokens of protocol tail; "
-            f"drop it or set eval.targets={min(evaluation.lengths)}"
-        )
+    for name in evaluation.protocols:
+        _check_protocol(protocols.named(name), config)
+    if isinstance(config.corpus, TaskCorpus):
+        _check_task(config.corpus, evaluation)
+    for name in evaluation.reference_variants:
+        known = {**config.variants, **config.scheme.variants}
+        if name not in known:
+            raise UserError(
+                f"eval.reference_variants: no variant {name!r}; {suggestion(name, known)}"
+            )
+    if all(plugin.is_allowed for plugin in config.plugins):
+        _check_parts(config)
+
+
+def _check_parts(config: Config) -> None:
+    """Builds the parts without storage, so that their own checks run, and those of the variants."""
+    evaluation = config.eval
     trained = _parameters(config, config.scheme.parts, "scheme.parts")
     asked = {name: f"eval.variants.{name}" for name in evaluation.variants}
     for name, where in {
@@ -306,6 +387,56 @@ def _check(config: Config) -> None:
                 f"{where}: a variant is training-free, but this one adds the parameter "
                 f"{min(added)}; make it a scheme of its own"
             )
+
+
+def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
+    """Raises UserError for lengths that a task has no examples of."""
+    if (corpus.tokenizer, corpus.bos, corpus.packed) != ("characters", True, False):
+        raise UserError(
+            "corpus: a task is read by characters, each example a document after <|bos|>; drop "
+            "corpus.tokenizer, corpus.bos and corpus.packed"
+        )
+    spec, rule = corpus.task, corpus.rule()
+    if spec.longest < spec.length:
+        raise UserError(
+            f"task.longest={spec.longest} is below task.length={spec.length}; "
+            f"set task.longest={4 * spec.length}"
+        )
+    for key in ("length", "longest"):
+        length: int = getattr(spec, key)
+        try:
+            rule.example(length, Random(0))
+        except ValueError as error:
+            raise UserError(f"task.{key}={length}: {error}") from None
+    if max(wanted.lengths) > spec.longest:
+        raise UserError(
+            f"eval.lengths: task {spec.name} has no tests of length {max(wanted.lengths)}; "
+            f"drop it, or set task.longest={max(wanted.lengths)}"
+        )
+
+
+def _check_protocol(protocol: protocols.Protocol, config: Config) -> None:
+    """Raises UserError for a corpus or lengths that a protocol cannot score."""
+    wanted, train = config.eval, config.train
+    if protocol.of_answers != isinstance(config.corpus, TaskCorpus):
+        fitting = "tail" if protocol.of_answers else protocols.ANSWERS
+        raise UserError(
+            f"eval.protocols: {protocol.name} scores "
+            f"{'answers of a task' if protocol.of_answers else 'text'}, and corpus "
+            f"{config.corpus.name} has none; give {fitting}"
+        )
+    if protocol.scores_k and min(wanted.lengths) < wanted.targets:
+        raise UserError(
+            f"eval.lengths: {min(wanted.lengths)} is shorter than the "
+            f"eval.targets={wanted.targets} scored tokens of protocol {protocol.name}; "
+            f"drop it or set eval.targets={min(wanted.lengths)}"
+        )
+    if protocol.altered and wanted.targets > train.length:
+        raise UserError(
+            f"eval.targets={wanted.targets}: protocol {protocol.name} changes the text further "
+            f"than train.length={train.length} tokens back, so that no more targets can be scored; "
+            f"set eval.targets={train.length}"
+        )
 
 
 def _parameters(config: Config, parts: Parts, where: str) -> set[str]:

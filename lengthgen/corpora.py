@@ -39,11 +39,16 @@ class Split:
     tokens: Tokens  # [n]
     offsets: NDArray[np.int64]  # [n_documents + 1]
     names: list[str]
+    examples: NDArray[np.int64] | None = None  # of a task: length, tokens of the prompt; [n, 2]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each document, [n_documents]."""
         return np.diff(self.offsets)
+
+    def given(self, i: int) -> int:
+        """Returns how many tokens of document i nobody is asked to predict."""
+        return 0 if self.examples is None else int(self.examples[i, 1])
 
     def document(self, i: int) -> Tokens:
         """Returns the tokens of document i."""
@@ -97,7 +102,9 @@ def _open(folder: Path, corpus: config.Corpus) -> TokenizedCorpus:
         offsets = np.fromfile(folder / f"{name}.offsets.bin", dtype="<i8")
         tokens = np.memmap(folder / f"{name}.bin", dtype=_dtype(len(n_bytes)), mode="r")
         names = json.loads((folder / f"{name}.names.json").read_bytes())
-        return Split(tokens=tokens, offsets=offsets, names=names)
+        path = folder / f"{name}.examples.json"
+        examples = np.array(json.loads(path.read_bytes())) if path.exists() else None
+        return Split(tokens=tokens, offsets=offsets, names=names, examples=examples)
 
     return TokenizedCorpus(
         name=corpus.name,
@@ -123,7 +130,7 @@ def _build(
     """Writes the documents as plain text, trains the tokenizer on it, writes the tokens."""
     source = documents.read(corpus, say=say)
     vocab_size = corpus.vocab_size if given is None else len(token_bytes(given))
-    tokens_per_byte = 1 if corpus.tokenizer == "bytes" else 0.5
+    tokens_per_byte = 1 if corpus.tokenizer in ("bytes", "characters") else 0.5
     bytes_per_byte = tokens_per_byte * _dtype(vocab_size).itemsize
     if source.n_bytes is not None:
         token_cache.check_room(folder.parent, int(source.n_bytes * (1 + bytes_per_byte)))
@@ -193,6 +200,7 @@ class Texts:
     path: Path
     names: list[str]
     sizes: list[int]  # UTF-8 bytes of each
+    examples: list[tuple[int, int]]  # length and given bytes of each
 
     @property
     def n_bytes(self) -> int:
@@ -206,7 +214,7 @@ class Texts:
 
 
 def _write_texts(folder: Path, split: str, source: Iterator[Document], say: Say) -> Texts:
-    texts = Texts(path=folder / f"{split}.text", names=[], sizes=[])
+    texts = Texts(path=folder / f"{split}.text", names=[], sizes=[], examples=[])
     progress = Progress(say, f"reading {split} documents", total_bytes=None)
     with texts.path.open("wb") as file:
         for document in source:
@@ -214,6 +222,7 @@ def _write_texts(folder: Path, split: str, source: Iterator[Document], say: Say)
             file.write(raw)
             texts.names.append(document.name)
             texts.sizes.append(len(raw))
+            texts.examples.append((document.length, document.given))
             progress.advance(len(raw))
     return texts
 
@@ -254,6 +263,8 @@ def _write_tokens(
     offsets = np.cumsum([0, n_tokens] if corpus.packed else [0, *lengths], dtype="<i8")
     token_cache.write(folder / f"{split}.offsets.bin", offsets.tobytes())
     token_cache.write(folder / f"{split}.names.json", json.dumps(names).encode())
+    if isinstance(corpus, config.TaskCorpus):  # whose tokens are bytes
+        token_cache.write(folder / f"{split}.examples.json", json.dumps(texts.examples).encode())
     longest = n_tokens if corpus.packed else max(lengths)
     return {
         "documents": len(lengths),

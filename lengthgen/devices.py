@@ -41,6 +41,23 @@ def prepare(runtime: Runtime, device: torch.device) -> None:
     keep_freed_memory()
 
 
+def remark(precision: str, device: torch.device, *, multiplies_bf16: bool) -> str | None:
+    """Returns what a user may want to know of the precision on this device, or None."""
+    if precision != "bf16" or device.type != "cpu" or multiplies_bf16:
+        return None
+    return (
+        "train.precision=bf16: this processor has no bf16 products; train.precision=fp32 (another "
+        "run) may be many times faster"
+    )
+
+
+def cpu_multiplies_bf16() -> bool:
+    """False if PyTorch has no kernel for bf16 products on this CPU but a plain loop."""
+    if not torch.backends.mkldnn.is_available():
+        return True  # not known
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def keep_freed_memory() -> None:
     """Tells glibc to keep freed blocks instead of returning them to the kernel.
 

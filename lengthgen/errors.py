@@ -11,6 +11,10 @@ class UserError(Exception):
         super().__init__(" ".join(message.split()))
 
 
+class Diverged(UserError):
+    """A loss or gradient that is not finite: no update was made, and the same run ends so again."""
+
+
 class Stopped(Exception):
     """A signal asked a run to end; it has a checkpoint. exit_code is 128 + the signal's number."""
 

@@ -1,34 +1,38 @@
-"""Nats of target tokens at every length, under each protocol: rows of sums per document.
+"""Evaluation of a run: the cells that are asked, scored, as rows of sums per document."""
 
-Protocols, on endpoints e that all lie `reach` targets or more deep in their document:
-  tail        the last K targets before e from a window of C targets that ends at e, so that every
-              length C scores the same tokens
-  nonoverlap  floor(reach / C) windows of C targets that end at e, e - C, ...; all targets, one
-              endpoint per document
-"""
-
-import hashlib
 import json
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from lengthgen import corpora, devices, runs
-from lengthgen.batches import Endpoint, Windows, endpoints, manifest, n_targets, window
+from lengthgen import (
+    checkpoints,
+    corpora,
+    devices,
+    plans,
+    protocols,
+    records,
+    runs,
+    scoring,
+    status,
+)
 from lengthgen.config import Config
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
-from lengthgen.model import Transformer, seed_of, with_parts
+from lengthgen.model import Transformer, with_parts
+from lengthgen.plans import Cell, Plan, cells, spans
+from lengthgen.protocols import Span
 from lengthgen.ranks import Ranks
-from lengthgen.tracking import append_rows, read_rows
+from lengthgen.schemes import Scheme
+from lengthgen.scoring import Altered
+from lengthgen.tracking import append_rows, read_rows, replace_file
 
-BATCH_TOKENS = 8192  # of one forward pass; fixed, so that sums do not depend on the world size
+SECONDS_WORTH_SAYING = 10
 
 
 class Show(Protocol):
@@ -40,373 +44,303 @@ class Show(Protocol):
     def finish(self) -> None: ...
 
 
-class Cell(NamedTuple):
-    """One number of the curve: what is scored together."""
+@dataclass(frozen=True, kw_only=True)
+class OpenedRun:
+    """A trained run that is about to be looked at."""
 
-    protocol: str
-    variant: str | None
-    length: int
-
-
-class Span(NamedTuple):
-    """A window of `length` targets that ends at `end`; its last `scored` targets count."""
-
-    document: int
-    end: int
-    length: int
-    scored: int
-
-
-class Sum(NamedTuple):
-    """Nats, tokens and bytes of one document's scored targets."""
-
-    document: int
-    nats: float
-    n_tokens: int
-    n_bytes: int
+    device: torch.device
+    planned: Plan
+    weights: Mapping[str, Tensor]
+    tokens_seen: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What an evaluation scores: fixed before a model is built."""
-
-    corpus: TokenizedCorpus
-    reach: int
-    endpoints: list[Endpoint]
-    manifest: str
-
-
-def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
-    """Chooses the endpoints: how deep they lie, _reach says.
-
-    Raises UserError, with changes that help, if no document has the longest length asked, or none
-    of the training split a window.
+class Job:
+    """Cells of one protocol and scheme that are scored together; `wanted` may hold more than they
+    need, so that forward passes are the same whichever of their cells are missing.
     """
-    longest = int(n_targets(corpus, corpus.validation).max(initial=0))
-    _refuse_short_documents(config, corpus, longest)
-    reach = _reach(config, longest)
-    uneven = [length for length in config.eval.lengths if reach % length]
-    if uneven and "nonoverlap" in config.eval.protocols:
-        raise UserError(
-            f"eval.lengths: {uneven[0]} does not divide the {reach} tokens before an endpoint, so "
-            "that nonoverlap would score other tokens at it than at other lengths; drop it, or use "
-            "eval.protocols=[tail] (lengthgen eval: --protocols tail)"
-        )
-    drawn = endpoints(
-        corpus,
-        reach=reach,
-        count=config.eval.endpoints,
-        per_document=config.eval.endpoints if corpus.packed else config.eval.endpoints_per_document,
-        targets=config.eval.targets,
-        seed=config.eval.seed,
-    )
-    return Plan(corpus=corpus, reach=reach, endpoints=drawn, manifest=manifest(corpus, drawn))
+
+    cells: list[Cell]
+    scheme: Scheme
+    wanted: list[Span]
+    needed: list[Span]
+    altered: Altered | None
 
 
+@status.stoppable()
 def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list[dict[str, Any]]:
     """Computes the cells of the curve that eval.jsonl lacks, and returns all rows of this plan.
 
+    A run that lacks none is only read: it may lie where nothing can be written.
+
     Raises UserError if the run has no checkpoint or a length that no document has.
+    """
+    opened = open_run(config, run_dir, ranks=ranks, show=show)
+    planned = opened.planned
+    if len(set(ranks.gather(opened.tokens_seen))) > 1:
+        raise UserError(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
+    about = records.about(config, run_dir, planned, tokens_seen=opened.tokens_seen)
+    log = run_dir / "eval.jsonl"
+
+    def todo() -> list[Cell]:
+        present = read_rows(log) if ranks.is_main else []
+        return ranks.of_main(missing(config, planned, about, present))
+
+    if todo():
+        with status.claimed(run_dir, "eval") if ranks.is_main else nullcontext():
+            if found := todo():  # since another process may have been at it until now
+                if ranks.is_main:
+                    _write_endpoints(run_dir, planned)
+                for remark in plans.remarks(config, planned):
+                    show.say(remark)
+                model = trained_model(config, opened)
+                for rows in _rows(config, planned, model, found, ranks=ranks, show=show):
+                    if ranks.is_main:
+                        append_rows(log, [{**about, **row} for row in rows])
+            ranks.barrier()
+    kept = [row for row in read_rows(log) if records.is_of(row, about, planned)]
+    return [row for row in kept if records.is_current(row, config)]
+
+
+def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> OpenedRun:
+    """Returns what is needed to score a run's newest checkpoint; the process is set up for it.
+
+    Raises UserError if there is none, if the last one of a trained run is damaged, or if the corpus
+    or its documents do not serve.
     """
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     runs.check_corpus(run_dir, corpus)
-    planned = plan(config, corpus)
-    checkpoint = runs.newest_checkpoint(run_dir, say=show.say)
+    planned = plans.plan(config, corpus)
+    checkpoint = checkpoints.newest(run_dir, say=show.say)
     if checkpoint is None:
         raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
-    if len(set(ranks.gather(checkpoint.step))) > 1:
-        raise UserError(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
-    about = _about(config, run_dir, planned, tokens_seen=_tokens(config, checkpoint.step))
-    with runs.claimed(run_dir, "eval") if ranks.is_main else nullcontext():
-        _fill(config, run_dir, planned, checkpoint, about, device, ranks=ranks, show=show)
-        ranks.barrier()
-    found = read_rows(run_dir / "eval.jsonl")
-    return [row for row in found if all(row.get(key) == about[key] for key in about)]
-
-
-def _fill(
-    config: Config,
-    run_dir: Path,
-    planned: Plan,
-    checkpoint: runs.Checkpoint,
-    about: dict[str, Any],
-    device: torch.device,
-    *,
-    ranks: Ranks,
-    show: Show,
-) -> None:
-    """Appends the rows of the cells that are missing, as rank 0 sees them."""
-    todo = ranks.of_main(missing(config, about, read_rows(run_dir / "eval.jsonl")))
-    if todo and planned.reach != config.eval.reach:
-        show.say(_depth(config, planned))
-    if todo and len(planned.endpoints) < config.eval.endpoints:
-        show.say(
-            f"{len(planned.endpoints)} of the {config.eval.endpoints} endpoints asked fit into the "
-            f"validation documents of at least {planned.reach:,} tokens"
+    if status.is_trained(run_dir) and checkpoint.step < config.train.steps:
+        raise UserError(
+            f"{run_dir}: the last checkpoint, of step {config.train.steps}, is damaged or lost; "
+            "the lengthgen train command of this run makes it again"
         )
-    if todo:
-        model = Transformer(config, vocab_size=planned.corpus.vocab_size)
-        model.load_state_dict(checkpoint.weights)
-        model.to(device).eval()
-        trained = model.scheme
-        for cell in todo:
-            model.scheme = trained
-            if cell.variant is not None:
-                model.scheme = with_parts(model, config, config.variant(cell.variant))
-            rows = _rows(model, cell, config, planned, ranks=ranks, show=show)
-            if ranks.is_main:
-                append_rows(run_dir / "eval.jsonl", [{**about, **row} for row in rows])
+    tokens_seen = checkpoint.step * config.train.batch * config.train.length
+    return OpenedRun(
+        device=device, planned=planned, weights=checkpoint.weights, tokens_seen=tokens_seen
+    )
 
 
-def missing(config: Config, about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[Cell]:
+def trained_model(config: Config, opened: OpenedRun) -> Transformer:
+    """Returns the checkpoint's model, ready to be evaluated."""
+    model = Transformer(config, vocab_size=opened.planned.corpus.vocab_size)
+    model.load_state_dict(opened.weights)
+    return model.to(opened.device).eval()
+
+
+# Which cells
+
+
+def missing(
+    config: Config, planned: Plan, about: dict[str, Any], rows: Sequence[dict[str, Any]]
+) -> list[Cell]:
     """Returns the cells that the configuration asks for and the rows do not hold completely."""
     present: dict[tuple[object, ...], tuple[set[str], int]] = {}
     for row in rows:
-        if all(row.get(key) == about[key] for key in about):
+        if records.is_of(row, about, planned):
             cell = (row["protocol"], row["targets"], row.get("parts"), row["length"])
             documents, _ = present.setdefault(cell, (set(), row["n_documents"]))
             if row["document"] is not None:
                 documents.add(row["document"])
-    wanted = [
-        Cell(protocol, variant, length)
-        for protocol in config.eval.protocols
-        for variant in (None, *config.eval.variants)
-        for length in sorted(set(config.eval.lengths))
-    ]
 
     def complete(cell: Cell) -> bool:
-        parts = _parts_hash(config, cell.variant)
-        key = (cell.protocol, _targets(config, cell.protocol), parts, cell.length)
+        parts = records.parts_hash(config, cell.variant)
+        key = (cell.protocol, records.targets_scored(config, cell.protocol), parts, cell.length)
         documents, expected = present.get(key, (set[str](), None))
         return len(documents) == expected
 
-    return [cell for cell in wanted if not complete(cell)]
+    return [cell for cell in cells(config) if not complete(cell)]
 
 
-def spans(cell: Cell, planned: Plan, *, targets: int) -> list[Span]:
-    """Returns the windows that a cell scores."""
-    if cell.protocol == "tail":
-        return [Span(e.document, e.end, cell.length, targets) for e in planned.endpoints]
-    first: dict[int, int] = {}
-    for e in planned.endpoints:
-        first.setdefault(e.document, e.end)
-    return [
-        Span(document, end - n * cell.length, cell.length, cell.length)
-        for document, end in first.items()
-        for n in range(planned.reach // cell.length)
-    ]
-
-
-@torch.inference_mode()
-def score(
-    model: Transformer,
-    wanted: Sequence[Span],
-    corpus: TokenizedCorpus,
-    *,
-    precision: str,
-    generator_seed: int,
-    ranks: Ranks,
-    advance: Callable[[int], None],
-) -> list[Sum]:
-    """Returns the sums of each document, in float64, the same for any number of processes.
-
-    All spans have one length and one number of scored targets. Forward passes hold the same windows
-    whatever the world size; each process takes every n-th of them.
-    """
-    device = model.embedding.weight.device
-    mine: list[tuple[int, float, int]] = []
-    passes = list(_passes(wanted))
-    for first, batch in passes[ranks.rank :: ranks.world_size]:
-        cut = _windows(batch, corpus)
-        scored = batch[0].scored
-        inputs = torch.from_numpy(cut.inputs_BT).to(device)
-        targets = torch.from_numpy(cut.targets_BT[:, -scored:].copy()).to(device)
-        generator = torch.Generator().manual_seed(seed_of("evaluation", generator_seed))
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            x_BTD = model(inputs, n_last=scored, generator=generator)
-            nats_B = model.nats(x_BTD, targets).cpu().double().sum(1)
-        n_bytes = corpus.token_bytes[cut.targets_BT[:, -scored:]].sum(1)
-        mine += [
-            (first + i, nats, int(n))
-            for i, (nats, n) in enumerate(zip(nats_B.tolist(), n_bytes, strict=True))
-        ]
-        advance(inputs.numel() * ranks.world_size)
-    every = sorted(one for part in ranks.gather(mine) for one in part)
-    sums: dict[int, Sum] = {}
-    for (_, nats, n_bytes), span in zip(every, wanted, strict=True):
-        old = sums.get(span.document, Sum(span.document, 0.0, 0, 0))
-        sums[span.document] = Sum(
-            span.document, old.nats + nats, old.n_tokens + span.scored, old.n_bytes + n_bytes
-        )
-    return list(sums.values())
+# Scoring
 
 
 def _rows(
-    model: Transformer, cell: Cell, config: Config, planned: Plan, *, ranks: Ranks, show: Show
-) -> list[dict[str, Any]]:
-    """Returns the rows of one cell: one per document, or one that says why it is skipped."""
-    targets = _targets(config, cell.protocol)
-    said = {**cell._asdict(), "targets": targets, "parts": _parts_hash(config, cell.variant)}
-    reason = model.scheme.undefined_at(cell.length)
-    if reason:
-        show.say(f"{_name(cell)}: skipped, {reason}")
-        nothing = {"document": None, "n_documents": 0, "nats": 0.0, "n_tokens": 0, "n_bytes": 0}
-        return [{**said, **nothing, "skipped": reason}]
-    wanted = spans(cell, planned, targets=config.eval.targets)
-    show.start(_name(cell), len(wanted) * cell.length)
-    sums = score(
-        model,
-        wanted,
-        planned.corpus,
-        precision=config.eval.precision,
-        generator_seed=config.eval.seed,
-        ranks=ranks,
-        advance=show.advance,
-    )
+    config: Config,
+    planned: Plan,
+    model: Transformer,
+    todo: Sequence[Cell],
+    *,
+    ranks: Ranks,
+    show: Show,
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields the rows of the cells to do, as soon as the forward passes of some are done."""
+    schemes, reasons = _schemes(config, model, todo)
+    for cell in todo:
+        reason = reasons.get(cell.variant) or _undefined(cell, schemes, planned)
+        if reason:
+            show.say(f"{cell.title}: skipped, {reason}")
+            yield [records.skipped(cell, config, planned, reason)]
+    jobs = _jobs(config, planned, schemes, todo)
+    work = [(job, _passes(model, job)) for job in jobs]
+    total = sum(one.n_tokens for _, planned_passes in work for one in planned_passes)
+    if total:
+        _say_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
+        show.start(f"evaluate {config.scheme.name}", total)
+    log_frequency = records.unigram(planned.corpus) if jobs else None
+    for job in jobs:
+        model.scheme = job.scheme
+        names = dict.fromkeys(cell.protocol for cell in job.cells)
+        at = job.cells[0].title if len(job.cells) == 1 else " ".join(names)
+        nats = scoring.score(
+            model,
+            job.wanted,
+            planned.corpus,
+            precision=config.eval.precision,
+            generator_seed=config.eval.seed,
+            ranks=ranks,
+            advance=lambda n, at=at: show.advance(n, at=at),
+            needed=job.needed,
+            altered=job.altered,
+            predict=protocols.named(job.cells[0].protocol).of_answers,
+        )
+        assert log_frequency is not None
+        rows = [records.measured(cell, config, planned, nats, log_frequency) for cell in job.cells]
+        for cell, found in zip(job.cells, rows, strict=True):
+            n_diverged = sum(row["nats"] is None for row in found)
+            if n_diverged:
+                show.say(
+                    f"{cell.title}: the loss is not finite in {n_diverged} of {len(found)} "
+                    "documents"
+                )
+        yield [row for found in rows for row in found]
     show.finish()
-    names = planned.corpus.validation.names
-    diverged = [names[one.document] for one in sums if not math.isfinite(one.nats)]
-    if diverged:
-        show.say(
-            f"{_name(cell)}: the loss is not finite in {len(diverged)} of {len(sums)} documents"
-        )
-    return [
-        {
-            **said,
-            "n_documents": len(sums),
-            **one._asdict(),
-            "document": names[one.document],
-            "nats": one.nats if math.isfinite(one.nats) else None,
+
+
+def _schemes(
+    config: Config, model: Transformer, todo: Sequence[Cell]
+) -> tuple[dict[str | None, Scheme], dict[str | None, str]]:
+    """Returns the scheme of each variant, and why a reference variant has none."""
+    schemes: dict[str | None, Scheme] = {None: model.scheme}
+    reasons: dict[str | None, str] = {}
+    for variant in dict.fromkeys(cell.variant for cell in todo):
+        if variant is None:
+            continue
+        try:
+            schemes[variant] = with_parts(model, config, config.variant(variant))
+        except UserError as error:  # config.py has refused it among eval.variants
+            reasons[variant] = str(error)
+    return schemes, reasons
+
+
+def _undefined(cell: Cell, schemes: Mapping[str | None, Scheme], planned: Plan) -> str | None:
+    """Returns why a cell has no value, or None."""
+    altered = protocols.named(cell.protocol).altered
+    if altered == "swap" and len(planned.places.segments) < 2:
+        return "there is one document only, and none to swap text with"
+    if not protocols.named(cell.protocol).of_answers:
+        return schemes[cell.variant].undefined_at(cell.length)
+    found = spans(cell, planned)
+    if not found:
+        return f"the task has no tests of length {cell.length}"
+    return schemes[cell.variant].undefined_at(max(span.length for span in found))
+
+
+def _jobs(
+    config: Config,
+    planned: Plan,
+    schemes: Mapping[str | None, Scheme],
+    todo: Sequence[Cell],
+) -> list[Job]:
+    """Returns the cells to do, together where they can share forward passes."""
+    jobs: list[Job] = []
+    for variant, scheme in schemes.items():
+        scored = {
+            cell: spans(cell, planned)
+            for cell in cells(config)
+            if cell.variant == variant and _undefined(cell, schemes, planned) is None
         }
-        for one in sums
-    ]
+        for together in _together(scored):
+            asked = [cell for cell in together if cell in todo]
+            if asked:
+                wanted = [span for cell in together for span in scored[cell]]
+                needed = [span for cell in asked for span in scored[cell]]
+                replaced = altered(config, planned, asked[0].protocol, wanted)
+                jobs.append(
+                    Job(cells=asked, scheme=scheme, wanted=wanted, needed=needed, altered=replaced)
+                )
+    return jobs
 
 
-def _passes(wanted: Sequence[Span]) -> Iterator[tuple[int, Sequence[Span]]]:
-    """Yields the spans of every forward pass, with the number of the first."""
-    n = max(1, BATCH_TOKENS // wanted[0].length)
-    for first in range(0, len(wanted), n):
-        yield first, wanted[first : first + n]
+def _together(scored: Mapping[Cell, Sequence[Span]]) -> list[list[Cell]]:
+    """Returns the cells in groups of which no two have windows that begin at one token.
 
-
-def _windows(batch: Sequence[Span], corpus: TokenizedCorpus) -> Windows:
-    cut = [
-        window(corpus, corpus.validation, s.document, s.end - s.length, s.length, s.length)
-        for s in batch
-    ]
-    return Windows(*(np.stack(column) for column in zip(*cut, strict=True)))
-
-
-def _reach(config: Config, longest: int) -> int:
-    """Returns how deep endpoints lie, in documents of at most `longest` tokens.
-
-    Only a length that is longer than _common_reach has endpoints of its own.
+    A cell of which every token's nats are kept stands alone: what else is asked changes no digit.
     """
-    return max(_common_reach(config, longest), *config.eval.lengths)
+    groups: list[tuple[list[Cell], set[tuple[int, int]]]] = []
+    for cell, found in scored.items():
+        starts = {(span.document, span.start) for span in found}
+        members = [cell]
+        if not protocols.named(cell.protocol).per_token:
+            touching = [group for group in groups if group[1] & starts]
+            for group in touching:
+                groups.remove(group)
+                members, starts = [*group[0], *members], starts | group[1]
+        else:
+            starts = set[tuple[int, int]]()  # nobody joins
+        groups.append((members, starts))
+    return [members for members, _ in groups]
 
 
-def _common_reach(config: Config, longest: int) -> int:
-    """Returns the depth that no length asked changes, so that all evaluations score the same.
+def altered(
+    config: Config, planned: Plan, protocol: str, wanted: Collection[Span]
+) -> Altered | None:
+    """Returns what a protocol puts in the place of far text.
 
-    eval.reach; where no document is that long, what the trained length can be doubled to in one.
+    A document gets that of the next one in the order of endpoints, the last one that of the first.
     """
-    if config.eval.reach <= longest:
-        return config.eval.reach
-    return _doubled(config.train.length, longest)
-
-
-def _depth(config: Config, planned: Plan) -> str:
-    """Says how deep endpoints lie, and why not eval.reach."""
-    longest = int(n_targets(planned.corpus, planned.corpus.validation).max())
-    common = _common_reach(config, longest)
-    if planned.reach > common:
-        why = f"more than the {common:,} of other evaluations, for the longest of eval.lengths"
-    else:
-        why = f"no validation document has the {config.eval.reach:,} of eval.reach"
-    return f"endpoints lie {planned.reach:,} tokens deep: {why}"
-
-
-def _doubled(length: int, limit: int) -> int:
-    """Returns the length doubled, or halved, until it is the last one within the limit."""
-    while length > max(1, limit):
-        length //= 2
-    while 2 * length <= limit:
-        length *= 2
-    return length
-
-
-def _refuse_short_documents(config: Config, corpus: TokenizedCorpus, longest: int) -> None:
-    """Raises UserError, naming all that must change, if no document holds a window of a length."""
-    asked, trained = max(config.eval.lengths), config.train.length
-    in_training = int(corpus.train.lengths.max())
-    if asked <= longest and trained <= in_training:
-        return
-    enough = asked <= corpus.validation.lengths.sum() and trained <= corpus.train.lengths.sum()
-    changes: dict[str, object] = {}
-    if trained > in_training:
-        trained = changes["train.length"] = _doubled(trained, in_training)
-        if config.train.batch_tokens % trained:
-            changes["train.batch_tokens"] = config.train.batch_tokens // trained * trained
-    lengths = [n for n in config.eval.lengths if n <= longest] or [_doubled(trained, longest)]
-    if "tail" in config.eval.protocols and min(lengths) < config.eval.targets:
-        changes["eval.targets"] = min(lengths)
-    written = ",".join(map(str, lengths))
-    if asked > longest:
-        changes["eval.lengths"] = f"[{written}]"
-    remedy = "try " + " ".join(f"{key}={changes[key]}" for key in sorted(changes))
-    if enough and not corpus.packed:
-        remedy += ", or train with corpus.packed=true"
-    if asked > longest:
-        raise UserError(
-            f"eval.lengths: no validation document of corpus {corpus.name} has {asked} tokens "
-            f"(the longest has {longest}); {remedy} (lengthgen eval: --lengths {written})"
-        )
-    raise UserError(
-        f"train.length={config.train.length}: the longest training document of corpus "
-        f"{corpus.name} has {in_training} tokens; {remedy}"
-    )
-
-
-def _about(config: Config, run_dir: Path, planned: Plan, *, tokens_seen: int) -> dict[str, Any]:
-    """Returns what all rows of an evaluation share."""
-    return {
-        "run": run_dir.name,
-        "scheme": config.scheme.name,
-        "model": config.model.name,
-        "seed": config.seed,
-        "corpus": config.corpus.name,
-        "fingerprint": planned.corpus.fingerprint,
-        "packed": planned.corpus.packed,
-        "train_length": config.train.length,
-        "tokens_seen": tokens_seen,
-        "precision": config.eval.precision,
-        "endpoints": planned.manifest,
-        "reach": planned.reach,
+    kind = protocols.named(protocol).altered
+    if kind is None:
+        return None
+    segments = planned.places.segments
+    after = {one.document: segments[i - 1] for i, one in enumerate(segments)}
+    donors = {
+        span: span._replace(document=after[span.document].document, end=after[span.document].end)
+        for span in wanted
     }
+    return Altered(kind=kind, keep=config.train.length, donors=donors, seed=config.eval.seed)
 
 
-def _parts_hash(config: Config, variant: str | None) -> str:
-    """Returns 8 hexadecimal digits that name what a cell's scheme computes.
-
-    A variant or a plugin may be redefined after it was evaluated: its name does not say which one
-    was.
-    """
-    parts = config.scheme.parts if variant is None else config.variant(variant)
-    plugins = [plugin.digest for plugin in config.plugins]
-    said = json.dumps([variant, parts, config.scheme.layers, *plugins], sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()[:8]
+def _passes(model: Transformer, job: Job) -> list[scoring.Pass]:
+    model.scheme = job.scheme
+    return scoring.passes(model, job.wanted, job.needed)
 
 
-def _targets(config: Config, protocol: str) -> int | None:
-    return config.eval.targets if protocol == "tail" else None
+def _say_estimate(
+    config: Config,
+    model: Transformer,
+    work: Sequence[tuple[Job, Sequence[scoring.Pass]]],
+    corpus: TokenizedCorpus,
+    *,
+    ranks: Ranks,
+    show: Show,
+) -> None:
+    """Says how long the evaluation will take, from two short calls under each scheme."""
+    by_scheme: dict[Scheme, list[scoring.Pass]] = {}
+    for job, planned_passes in work:
+        by_scheme.setdefault(job.scheme, []).extend(planned_passes)
+    seconds = 0.0
+    for scheme, planned_passes in by_scheme.items():
+        if sum(one.n_tokens for one in planned_passes) > 4 * scoring.BATCH_TOKENS:
+            model.scheme = scheme
+            seconds += scoring.seconds(model, planned_passes, corpus) / ranks.world_size
+    if seconds > SECONDS_WORTH_SAYING:
+        n_cells = sum(len(job.cells) for job, _ in work)
+        minutes, rest = divmod(round(seconds), 60)
+        show.say(f"evaluating {n_cells} cells of {config.run_id} takes about {minutes}:{rest:02}")
 
 
-def _tokens(config: Config, step: int) -> int:
-    return step * config.train.batch * config.train.length
-
-
-def _name(cell: Cell) -> str:
-    variant = f" + {cell.variant}" if cell.variant else ""
-    return f"{cell.protocol} {cell.length:,}{variant}"
+def _write_endpoints(run_dir: Path, planned: Plan) -> None:
+    """Writes which targets are scored: a line for each endpoint."""
+    names, K = planned.corpus.validation.names, planned.places.targets
+    lines = [
+        json.dumps({"document": names[document], "end": end, "targets": K})
+        for document, end in planned.endpoints
+    ]
+    replace_file(run_dir / "endpoints.jsonl", "".join(f"{line}\n" for line in lines).encode())

@@ -109,8 +109,27 @@ def flex(
     return attention(q_BHQK, k_BHSK, v_BHSK, score_mod=score_mod, block_mask=mask, scale=scale)
 
 
+def flex_takes(q_BHQK: Tensor, v_BHSK: Tensor) -> bool:
+    """True for training on CUDA with heads that a product of Triton takes.
+
+    Not for evaluation, whose many lengths and batches it would be compiled for one by one; after 8
+    compilations PyTorch forms all logits instead.
+    """
+    return (
+        q_BHQK.device.type == "cuda"
+        and torch.is_grad_enabled()
+        and q_BHQK.dtype != torch.float64
+        and min(q_BHQK.shape[-1], v_BHSK.shape[-1]) >= 16
+    )
+
+
+def flex_kernel() -> Callable[..., Any]:
+    """Returns FlexAttention compiled, or as it is within what is being compiled."""
+    return flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+
+
 @cache
-def compiled_flex() -> Callable[..., Any]:
+def _compiled_flex() -> Callable[..., Any]:
     return torch.compile(flex_attention)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from lengthgen.attention import attend
 from lengthgen.config import Config, Parts
@@ -35,6 +36,14 @@ class Segment(NamedTuple):
 
     x_BTD: Tensor
     memory: Memory
+
+
+class Past(NamedTuple):
+    """What a layer keeps of the tokens so far: all that later ones need of them, before `qk`."""
+
+    x_BSD: Tensor  # normalised inputs, which parts may look at
+    k_BSD: Tensor
+    v_BSD: Tensor
 
 
 class Block(nn.Module):
@@ -62,9 +71,23 @@ class Block(nn.Module):
         x_BSD = torch.cat([remembered_BMD, x_BTD], dim=1) if remembered_BMD.shape[1] else x_BTD
         normed = self.attention_norm(x_BSD)
         q, k, v = self.qkv(normed).chunk(3, dim=-1)
-        c = replace(c, x_BTD=normed, q_pos=c.pos[..., first:], rows=slice(first, c.length))
-        attended_BHQK = attend(layer, self._heads(q[:, first:]), self._heads(k), self._heads(v), c)
-        x = x_BSD[:, first:] + self.attention_out(attended_BHQK.transpose(1, 2).flatten(2))
+        return self._out(x_BSD[:, first:], q[:, first:], Past(normed, k, v), layer, c)
+
+    def extend(self, x_BQD: Tensor, past: Past | None, layer: Layer, c: Ctx) -> tuple[Tensor, Past]:
+        """Returns the outputs of Q tokens behind the past ones, [B, Q, D], and the new past."""
+        normed = self.attention_norm(x_BQD)
+        q, k, v = self.qkv(normed).chunk(3, dim=-1)
+        kept = Past(normed, k, v)
+        if past is not None:
+            kept = Past(*(torch.cat(both, dim=1) for both in zip(past, kept, strict=True)))
+        return self._out(x_BQD, q, kept, layer, c), kept
+
+    def _out(self, x_BQD: Tensor, q_BQD: Tensor, kept: Past, layer: Layer, c: Ctx) -> Tensor:
+        """Returns the outputs of the last Q tokens of all that are kept."""
+        first = c.length - q_BQD.shape[1]
+        c = replace(c, x_BTD=kept.x_BSD, q_pos=c.pos[..., first:], rows=slice(first, c.length))
+        q, k, v = (self._heads(x) for x in (q_BQD, kept.k_BSD, kept.v_BSD))
+        x = x_BQD + self.attention_out(attend(layer, q, k, v, c).transpose(1, 2).flatten(2))
         return x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x))))
 
     def _heads(self, x_BTD: Tensor) -> Tensor:
@@ -77,6 +100,7 @@ class Transformer(nn.Module):
     def __init__(self, config: Config, *, vocab_size: int) -> None:
         super().__init__()
         self.shape = config.shape
+        self.checkpointing = config.runtime.activation_checkpointing
         self.embedding = nn.Embedding(vocab_size, config.model.d_model)
         self.scheme = build(
             config.scheme.parts,
@@ -101,7 +125,8 @@ class Transformer(nn.Module):
         """
         length = tokens_BT.shape[1]
         n_last = length if n_last is None else n_last
-        memory, out = self.empty_memory(len(tokens_BT), size=0), list[Tensor]()
+        memory = self.empty_memory(len(tokens_BT), size=0)
+        out: list[Tensor] = []
         size = self.shape.train_length if self.scheme.memory else length
         for first in range(0, length, size):
             piece = tokens_BT[:, first : first + size]
@@ -124,6 +149,29 @@ class Transformer(nn.Module):
         The last block computes only these; the blocks below need all tokens, as keys.
         """
         M, T = memory.x_NBMD.shape[2], tokens_BT.shape[1]
+        absent = memory.absent_B if M and memory.absent_B.any() else None
+        x_BTD, c = self.embedded(tokens_BT, generator=generator, remembered=M, absent_B=absent)
+        inputs: list[Tensor] = []
+        for i, (block, layer) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
+            if self.scheme.memory:
+                inputs.append(x_BTD)
+            n = n_last if i == len(self.blocks) - 1 else T
+            if n and self.checkpointing and torch.is_grad_enabled():
+                x_BTD = _recomputed(block, x_BTD, memory.x_NBMD[i], layer, replace(c, layer=i), n)
+            elif n:
+                x_BTD = block(x_BTD, memory.x_NBMD[i], layer, replace(c, layer=i), n)
+        x_BTD = x_BTD if n_last else x_BTD[:, :0]
+        return Segment(self.norm(x_BTD), self._remember(memory, inputs))
+
+    def embedded(
+        self,
+        tokens_BT: Tensor,
+        *,
+        generator: torch.Generator | None,
+        remembered: int,
+        absent_B: Tensor | None = None,
+    ) -> tuple[Tensor, Ctx]:
+        """Returns the inputs of the first block, [B, T, D], and the context of the call."""
         x_BTD = self.embedding(tokens_BT)
         c = Ctx.of_call(
             self.shape,
@@ -131,22 +179,12 @@ class Transformer(nn.Module):
             x_BTD,
             training=self.training,
             generator=generator,
-            remembered=M,
+            remembered=remembered,
         )
         with torch.autocast(tokens_BT.device.type, enabled=False):
             pos = self.scheme.positions(tokens_BT, c)
-            absent = memory.absent_B if M and memory.absent_B.any() else None
-            c = replace(c, pos=pos, q_pos=pos, k_pos=pos, absent_B=absent)
-            x_BTD = self.scheme.embed(x_BTD, c)
-        inputs: list[Tensor] = []
-        for i, (block, layer) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
-            if self.scheme.memory:
-                inputs.append(x_BTD)
-            n = n_last if i == len(self.blocks) - 1 else T
-            if n:
-                x_BTD = block(x_BTD, memory.x_NBMD[i], layer, replace(c, layer=i), n)
-        x_BTD = x_BTD if n_last else x_BTD[:, :0]
-        return Segment(self.norm(x_BTD), self._remember(memory, inputs))
+            c = replace(c, pos=pos, q_pos=pos, k_pos=pos, absent_B=absent_B)
+            return self.scheme.embed(x_BTD, c), c
 
     def empty_memory(self, batch: int, *, size: int) -> Memory:
         """Returns a memory of `size` tokens that hold nothing."""
@@ -179,10 +217,36 @@ class Transformer(nn.Module):
         ]
         return torch.cat(nats).view_as(targets_BT)
 
+    def likeliest(self, x_BTD: Tensor) -> Tensor:
+        """Returns the token with the largest logit at every position, [B, T] int64."""
+        n = max(1, LOGIT_BYTES // (4 * self.embedding.num_embeddings))
+        found = [self.logits(x_ND).argmax(dim=-1) for x_ND in x_BTD.flatten(0, 1).split(n)]
+        return torch.cat(found).view(x_BTD.shape[:2])
+
     def logits(self, x_BTD: Tensor) -> Tensor:
         """Returns logits over the vocabulary, [..., V] in fp32 (fp64 if the model is)."""
         logits = F.linear(x_BTD, self.embedding.weight)
         return logits.to(torch.promote_types(torch.float32, logits.dtype))
+
+
+def _recomputed(
+    block: nn.Module, x_BTD: Tensor, remembered_BMD: Tensor, layer: Layer, c: Ctx, n_last: int
+) -> Tensor:
+    """Returns what the block returns, and keeps its input alone for the backward pass.
+
+    That pass calls the block again. A part that samples there draws the same numbers.
+    """
+    generator = None if torch.compiler.is_compiling() else c.generator
+    drawn_so_far = None if generator is None else generator.get_state()
+
+    def call(x_BTD: Tensor, remembered_BMD: Tensor) -> Tensor:
+        if generator is not None and drawn_so_far is not None:
+            generator.set_state(drawn_so_far)
+        return block(x_BTD, remembered_BMD, layer, c, n_last)
+
+    out = checkpoint(call, x_BTD, remembered_BMD, use_reentrant=False, preserve_rng_state=False)
+    assert isinstance(out, Tensor)
+    return out
 
 
 def initialise(model: Transformer, generator: torch.Generator) -> None:

@@ -1,11 +1,15 @@
-"""A python file with parts of the user's own: read once, run once for each content."""
+"""A python file with parts of the user's own: run only if allowed, once for each content."""
 
+import errno
 import hashlib
+import os
+import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
+from lengthgen import trust
 from lengthgen.errors import UserError
 
 
@@ -18,8 +22,10 @@ class Plugin:
 
     @staticmethod
     def read(path: Path) -> "Plugin":
-        """Reads a file. Raises UserError if it cannot be read."""
+        """Reads a file, and does not run it. Raises UserError if it cannot be read."""
         try:
+            if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe may never end
+                raise OSError(errno.EINVAL, "not a file")
             return Plugin(path=path, content=path.read_bytes())
         except OSError as error:
             raise UserError(
@@ -27,19 +33,42 @@ class Plugin:
             ) from None
 
     @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
     def digest(self) -> str:
         """8 hexadecimal digits that name the content."""
-        return hashlib.sha256(self.content).hexdigest()[:8]
+        return self.sha256[:8]
 
     @property
     def module_name(self) -> str:
-        return f"lengthgen_plugin_{self.digest}"
+        return f"lengthgen_plugin_{self.sha256}"
+
+    @property
+    def is_allowed(self) -> bool:
+        """True if this content may run: it was given to --plugin, now or before."""
+        return trust.is_allowed(self.sha256)
+
+    def allow(self) -> None:
+        """Lets this content run in this process and in those that it starts."""
+        trust.allow(self.sha256)
+
+    def refuse_unless_allowed(self) -> None:
+        """Raises UserError for code that came with a run, or is named by a YAML alone."""
+        if not self.is_allowed:
+            raise UserError(
+                f"plugins: {self.path} is code that was not given on the command line; read it, "
+                f"then allow it with --plugin {shlex.quote(os.fspath(self.path))}"
+            )
 
     def module(self) -> ModuleType:
-        """Returns the module of this content, run at the first call. Raises UserError if it fails.
+        """Returns the module of this content, run at the first call.
 
-        Modules of other content under the same file name stay apart.
+        Modules of other content under the same file name stay apart. Raises UserError if it fails
+        or is not allowed to run.
         """
+        self.refuse_unless_allowed()
         if self.module_name not in sys.modules:
             try:
                 self._run()

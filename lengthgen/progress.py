@@ -1,10 +1,11 @@
-"""The display of a long task: a bar on a terminal, else a plain line every few seconds."""
+"""The display of long work: a bar on a terminal, else a plain line every few seconds."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
@@ -14,6 +15,37 @@ from rich.progress import Progress as Bar
 
 _SECONDS_BETWEEN_LINES = 5.0
 _log = logging.getLogger(__name__)
+
+
+class Screen(Console):
+    """Stderr, whose reader may go (`| tee log` does on Ctrl-C) or whose disk be full: work goes on.
+
+    A line that is not [markup] or coloured by guess, and is broken by the terminal alone.
+    """
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        super().__init__(
+            file=file or sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
+
+    def on_broken_pipe(self) -> None:
+        """Prints nothing from now on; rich would end the program."""
+        self.quiet = True
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Writes what was printed, as all of rich does at its end, if it can be written."""
+        with suppress(OSError):
+            super().__exit__(exc_type, exc_value, traceback)
+
+    @property
+    def is_live(self) -> bool:
+        """True if lines can be written again."""
+        return self.is_terminal and not self.is_dumb_terminal
 
 
 class Progress:
@@ -30,8 +62,7 @@ class Progress:
         seconds_between_lines: float = _SECONDS_BETWEEN_LINES,
     ) -> None:
         self._is_main = is_main
-        self._console = Console(file=file or sys.stderr, highlight=False, soft_wrap=True)
-        self._fancy = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._console = Screen(file)
         self._seconds_between_lines = seconds_between_lines
         self._bar: Bar | None = None
         self._bar_task = TaskID(0)
@@ -58,8 +89,7 @@ class Progress:
         if not self._is_main:
             return
         _log.info(message)
-        console = self._console if self._bar is None else self._bar.console
-        console.print(message, markup=False)
+        self._console.print(message)
 
     def start(self, task: str, total: int, unit: str = "tokens", *, done: int = 0) -> None:
         """Begins a task of `total` units, of which `done` were finished by an earlier process."""
@@ -71,7 +101,7 @@ class Progress:
         self._fields = {}
         self._started = time.monotonic()
         self._shown_done = None
-        if self._fancy:
+        if self._console.is_live:
             self._bar = _bar(self._console)
             self._bar.start()
             self._bar_task = self._bar.add_task(task, total=total, completed=done, said="")
@@ -106,11 +136,10 @@ class Progress:
             words.append(f"{_clock(seconds * (self._total - self._done) / gained)} left")
         elif gained:
             words.append(f"in {_clock(seconds)}")
-        self._console.print("  ".join(word for word in words if word), markup=False)
-        self._console.file.flush()
+        self._console.print("  ".join(word for word in words if word))
 
 
-def _bar(console: Console) -> Bar:
+def _bar(screen: Screen) -> Bar:
     """Returns rich's bar with the columns of a run."""
     return Bar(
         TextColumn("{task.description}", markup=False),
@@ -118,7 +147,7 @@ def _bar(console: Console) -> Bar:
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[said]}", markup=False),
         TimeRemainingColumn(),
-        console=console,
+        console=screen,
     )
 
 

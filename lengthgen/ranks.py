@@ -1,36 +1,124 @@
-"""The only torch.distributed: starts processes, says which one this is, and sums over all."""
+"""The only torch.distributed: starts processes, says which one this is, and sums over all.
 
+How a run of several processes ends when one of them does, in its own words and within seconds:
+
+raises     It leaves its words in the store that all share, and its sockets close. The others stop
+           waiting for it (RankFailed); rank 0 puts the words into status.json and on stderr, and
+           ends with its exit code. If rank 0 has not asked for the words within SECONDS_TO_END,
+           they are said by the process itself.
+is killed  It leaves no words. torchrun notices within 0.1 s, and `launch` says which rank it was
+           and by which signal.
+hangs      After TIMEOUT the others give up. NCCL does not see a closed socket either: torchrun
+           ends who waits in it, by SIGTERM and 30 s later by SIGKILL.
+"""
+
+import json
 import logging
 import os
+import re
+import signal
+import sys
+import time
+import traceback
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lengthgen.errors import Stopped, UserError
+
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a rank that waits longer for another one gives up
+SECONDS_TO_END = 5.0  # that a rank leaves to rank 0 to speak, and to torchrun to terminate it
+_WORDS, _SPEAKER = "lengthgen/words", "lengthgen/speaker"  # keys of the store
 
 
-def launch(n: int, arguments: Sequence[str]) -> int:
-    """Runs this program in n processes under torchrun, and returns 0 or 128 + a signal's number.
+class Words(NamedTuple):
+    """What a process that fails leaves to the others: one line, and all that is to be said."""
+
+    rank: int
+    line: str
+    said: str
+    exit_code: int
+
+
+class RankFailed(UserError):
+    """Another process of the run has failed, with its last words, or was lost without any."""
+
+    def __init__(self, message: str, *, words: Words | None) -> None:
+        super().__init__(message)
+        self.words = words
+
+
+class Ended(NamedTuple):
+    """How a process ends: what it says, if anything, and its exit code."""
+
+    said: str | None
+    exit_code: int
+
+
+def launch(n: int, arguments: Sequence[str]) -> Ended:
+    """Runs this program in n processes under torchrun, and returns how they ended.
 
     torchrun passes SIGINT and SIGTERM on and waits; the processes themselves say how they ended, so
-    its own trace of the signal is left out. Raises what torchrun does if a process fails.
+    its own accounts are left out. What they cannot say, that they were killed, is said here.
     """
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    logging.disable(logging.WARNING)  # a line for every signal that is passed on
+    logging.disable(logging.ERROR)  # a line for every signal that is passed on, and every failure
     try:
         run.main(["--standalone", "--nproc-per-node", str(n), "-m", "lengthgen", *arguments])
     except SignalException as stopped:
-        return 128 + stopped.sigval
-    return 0
+        return Ended(None, 128 + stopped.sigval)
+    except ChildFailedError as failed:
+        ended = {  # by themselves, not by torchrun
+            rank: one for rank, one in failed.failures.items() if one.exitcode != -signal.SIGTERM
+        }
+        rank, first = min(
+            (ended or failed.failures).items(), key=lambda failure: failure[1].timestamp
+        )
+        code = first.exitcode
+        if first.error_file != "<N/A>":  # torchrun's word; it has said what it wrote there
+            return Ended(None, code)
+        how = f"was killed by {first.signal_name()}" if code < 0 else f"ended with exit code {code}"
+        return Ended(
+            f"error: rank {rank} {how}; the same command continues from the last checkpoint",
+            128 - code if code < 0 else code,
+        )
+    return Ended(None, 0)
+
+
+def end(error: Exception, said: str, exit_code: int) -> Ended:
+    """Returns how this process of several ends with an error that alone would end it as given.
+
+    torchrun terminates all when the first one ends, and takes that one for the failed one: who is
+    not to speak waits for it. An error before the processes are connected is rank 0's, too, if it
+    has ended by then.
+    """
+    ranks = Ranks.from_env()
+    if isinstance(error, RankFailed) and error.words is None:
+        if ranks.is_main and not _by_torchrun():
+            return Ended(said, exit_code)
+        time.sleep(SECONDS_TO_END * _by_torchrun())
+        return Ended(None, exit_code)
+    if isinstance(error, RankFailed) and error.words is not None:
+        said, exit_code, speaks = error.words.said, error.words.exit_code, True
+    elif ranks.is_main or isinstance(error, Stopped):
+        speaks = ranks.is_main
+    else:
+        time.sleep(SECONDS_TO_END * _by_torchrun())
+        said, speaks = _words_of(error, ranks.rank).said, _by_torchrun()
+    _tell_torchrun(said)
+    return Ended(said if speaks else None, exit_code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,19 +148,34 @@ class Ranks:
         if self.world_size == 1:
             yield
             return
+        # Its functions have the group as a default argument, if there is one when it is imported,
+        # as torch._dynamo does in the first step. The group then outlives its destruction, and
+        # with it threads of gloo, one of which may still hold a tensor when Python ends. Freeing it
+        # then ends the process: "terminate called without an active exception".
+        import_module("torch.distributed.nn")
         backend = "nccl" if device_type == "cuda" else "gloo"
-        dist.init_process_group(
-            backend, rank=self.rank, world_size=self.world_size, timeout=TIMEOUT
-        )
-        try:
-            yield
-        finally:
-            dist.destroy_process_group()
+        with _together():
+            dist.init_process_group(
+                backend, rank=self.rank, world_size=self.world_size, timeout=TIMEOUT
+            )
+        with _one_speaker(_store(), self.rank):
+            try:
+                yield
+            except Exception as error:
+                if not isinstance(error, RankFailed):
+                    _leave_words(_words_of(error, self.rank))
+                raise
+            finally:
+                error = sys.exception()
+                _forget(error)
+                if error is None or backend != "nccl":  # NCCL would wait for those that are gone
+                    dist.destroy_process_group()
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Sums a tensor over all processes, in place, and returns it."""
         if self.world_size > 1:
-            dist.all_reduce(tensor)
+            with _together():
+                dist.all_reduce(tensor)
         return tensor
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
@@ -95,7 +198,8 @@ class Ranks:
         if self.world_size == 1:
             return [value]
         values: list[T | None] = [None] * self.world_size
-        dist.all_gather_object(values, value)
+        with _together():
+            dist.all_gather_object(values, value)
         return [v for v in values if v is not None]
 
     def of_main(self, value: T) -> T:
@@ -107,10 +211,121 @@ class Ranks:
         if self.world_size == 1:
             return value
         tensor = torch.tensor(value, device=device)
-        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        with _together():
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor)
 
     def barrier(self) -> None:
         """Waits for all processes."""
         if self.world_size > 1:
-            dist.barrier()
+            with _together():
+                dist.barrier()
+
+
+ALONE = Ranks(rank=0, world_size=1, local_rank=0)  # of work that is never divided
+
+
+@contextmanager
+def _together() -> Generator[None]:
+    """Raises RankFailed for another process that is gone, Stopped for one that was told to stop."""
+    try:
+        yield
+    except RuntimeError as error:
+        words = _last_words()
+        if words is not None and words.exit_code > 128:
+            raise Stopped(words.line, exit_code=words.exit_code) from error
+        if words is not None:
+            raise RankFailed(f"rank {words.rank}: {words.line}", words=words) from error
+        reason = re.sub(r"^\[.*?\] ", "", _first_line(error)).partition(". ")[0]  # less of gloo
+        raise RankFailed(
+            f"another process of this run was lost ({reason}); the same command continues",
+            words=None,
+        ) from error
+
+
+@contextmanager
+def _one_speaker(store: Any, rank: int) -> Generator[None]:
+    """Under torchrun, gives the first words to one process: rank 0, unless it does not ask for it.
+
+    All others end as RankFailed without words.
+    """
+    try:
+        yield
+    except Stopped:
+        raise
+    except Exception as error:
+        lost = isinstance(error, RankFailed)
+        words = error.words if isinstance(error, RankFailed) else _words_of(error, rank)
+        if words is None or not _by_torchrun():
+            raise
+        if (lost and rank != 0) or not _is_speaker(store, rank):
+            words = None
+        raise RankFailed(str(error), words=words) from error
+
+
+def _is_speaker(store: Any, rank: int) -> bool:
+    try:
+        until = time.monotonic() + SECONDS_TO_END
+        while rank != 0 and time.monotonic() < until and not store.check([_SPEAKER]):
+            time.sleep(0.05)
+        return store.add(_SPEAKER, 1) == 1
+    except RuntimeError:  # the store is gone, and rank 0 with it
+        return True
+
+
+def _words_of(error: Exception, rank: int) -> Words:
+    """Returns the words of a process for its error; those of a bug begin with the traceback."""
+    if isinstance(error, Stopped):
+        return Words(rank, str(error), str(error), error.exit_code)
+    by = f"rank {rank}: " if rank else ""
+    if isinstance(error, UserError):
+        return Words(rank, str(error), f"error: {by}{error}", 2)
+    line = f"{type(error).__name__}: {_first_line(error)}"
+    trace = "".join(traceback.format_exception(error))
+    return Words(rank, line, f"{trace}error: {by}{line}", 1)
+
+
+def _leave_words(words: Words) -> None:
+    """Leaves words in the store unless another process has done so, or the store is gone."""
+    try:
+        _store().compare_set(_WORDS, "", json.dumps(words))
+    except (RuntimeError, ValueError):
+        return
+
+
+def _last_words() -> Words | None:
+    try:
+        store = _store()
+        return Words(*json.loads(store.get(_WORDS))) if store.check([_WORDS]) else None
+    except (RuntimeError, ValueError):
+        return None
+
+
+def _by_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
+
+
+def _tell_torchrun(said: str) -> None:
+    """Writes what torchrun shows of a process that failed, in the form of its `record`."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path is not None:
+        about = {"message": said, "extraInfo": {"timestamp": str(int(time.time()))}}
+        Path(path).write_text(json.dumps({"message": about}), encoding="utf-8")
+
+
+def _forget(error: BaseException | None) -> None:
+    """Clears the frames of calls that an error has ended: they hold the group, and it its sockets.
+
+    As long as these are open nobody else sees that this process has gone.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]

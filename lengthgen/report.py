@@ -1,38 +1,92 @@
-"""The report of evaluated runs: figures, tables and CSV from the rows of eval.jsonl."""
+"""The report of evaluated runs: figures, tables, CSV and a page, from the rows of eval.jsonl."""
 
-import csv
-import io
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
+from safetensors import SafetensorError
 
-from lengthgen import figures, series, statistics
-from lengthgen.errors import UserError
+from lengthgen import (
+    page,
+    published,
+    runs,
+    series,
+    statistics,
+    tables,
+    task_report,
+    trust,
+    typeset,
+)
+from lengthgen.errors import UserError, suggestion
+from lengthgen.figures import curve, style
+from lengthgen.figures.chart import Chart
+from lengthgen.figures.layout import MOST_NAMED, laid_out, panels
+from lengthgen.figures.positions import positions
+from lengthgen.figures.ratios import ratios
+from lengthgen.findings import Finding, findings
+from lengthgen.protocols import named
+from lengthgen.published import Anchor
 from lengthgen.series import Series
-from lengthgen.statistics import HEADLINE, Curve, Point, perplexity
-from lengthgen.tracking import read_rows, replace_file
-from lengthgen.wording import apart, headline, number, short, subject
+from lengthgen.statistics import BY_POSITION, HEADLINE, Curve, Point
+from lengthgen.task_report import TaskReport, task_of
+from lengthgen.tracking import read_rows, replace_file, unsealed
+from lengthgen.typeset import Table
+from lengthgen.wording import apart, short
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Comparable points of the named runs, the label of each curve, and what to say below."""
 
-    points: list[Point]
-    labels: dict[Curve, str]
-    remarks: list[str]
+    points: Sequence[Point]
+    labels: Mapping[Curve, str]
+    configs: Mapping[str, Mapping[str, Any]]  # the plain configuration of each run
+    remarks: Sequence[str]
+
+    @cached_property
+    def by_protocol(self) -> dict[str, list[Series]]:
+        """The series of each protocol, the headline first."""
+        names = sorted({p.protocol for p in self.points}, key=lambda name: (name != HEADLINE, name))
+        references = series.references(self.points, self.configs)
+        return {
+            name: series.series(
+                [p for p in self.points if p.protocol == name], self.labels, references
+            )
+            for name in names
+        }
 
     @property
-    def protocols(self) -> list[str]:
-        """The headline first."""
-        return sorted({p.protocol for p in self.points}, key=lambda name: (name != HEADLINE, name))
+    def unaltered(self) -> list[str]:
+        """The protocols that score the text as it stands; if there is none, all."""
+        names = [name for name in self.by_protocol if named(name).altered is None]
+        return names or [*self.by_protocol]
 
-    def series(self, protocol: str) -> list[Series]:
-        points = [p for p in self.points if p.protocol == protocol]
-        return series.series(points, self.labels)
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What the series of the headline protocol show."""
+        return findings(self.by_protocol)
+
+    @property
+    def anchors(self) -> list[Anchor]:
+        """The published curves of the schemes that were evaluated."""
+        schemes = {p.scheme for p in self.points}
+        return [anchor for anchor in published.anchors() if anchor.scheme in schemes]
+
+
+def of_groups(run_dirs: Sequence[Path], groups: Sequence[str]) -> list[Path]:
+    """Returns the runs of some groups; a run's group is the name of its scheme.
+
+    Raises UserError for a group without runs.
+    """
+    names = {path: str(runs.read_config(path).get("scheme", {}).get("name")) for path in run_dirs}
+    for group in groups:
+        if group not in names.values():
+            known = sorted(set(names.values()))
+            raise UserError(f"--group: no evaluated run of {group!r}; {suggestion(group, known)}")
+    return [path for path in run_dirs if names[path] in groups]
 
 
 def read(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
@@ -50,33 +104,62 @@ def read(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
                 f"run {path.name} lies in {seen[path.name].parent} and in {path.parent}; name one"
             )
         seen[path.name] = path
-        found = read_rows(path / "eval.jsonl")
+        trust.refuse_links(path)
+        found = [r for r in read_rows(path / "eval.jsonl") if r.get("format") == statistics.FORMAT]
         if not found:
             raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")
         rows += [{**row, "run": path.name} for row in found]
     return rows
 
 
-def gather(run_dirs: Sequence[Path]) -> Report:
-    """Reads runs and keeps what may stand side by side.
+def gather(run_dirs: Sequence[Path], rows: Sequence[Mapping[str, Any]] | None = None) -> Report:
+    """Keeps what may stand side by side of the rows, by default all of these runs.
 
     Raises UserError as read, statistics.curve and statistics.comparable do.
     """
-    points = statistics.curve(read(run_dirs))
-    configs = {path.resolve().name: _config(path) for path in run_dirs}
+    rows = read(run_dirs) if rows is None else rows
+    points = statistics.curve(rows)
+    configs = {path.resolve().name: runs.read_config(path) for path in run_dirs}
     for run in configs:
         if run not in {p.run for p in points}:
             raise UserError(f"no complete evaluation in {run}; run lengthgen eval {run}")
     kept = statistics.comparable(points)
-    remarks = [*_left_out(points, kept), *_unfinished(kept, configs)]
-    return Report(points=kept, labels=series.labels(kept, configs), remarks=remarks)
+    labels = series.labels(kept, configs)
+    remarks = [f"Not shown: {said}; run lengthgen eval" for said in statistics.incomplete(rows)]
+    remarks += [*_left_out(points, kept), *_unlike(kept, labels), *_unfinished(kept, configs)]
+    return Report(points=kept, labels=labels, configs=configs, remarks=remarks)
+
+
+def gather_tasks(
+    run_dirs: Sequence[Path], rows: Sequence[Mapping[str, Any]] | None = None
+) -> TaskReport:
+    """Keeps what may stand side by side of the rows of runs of tasks, by default all of them.
+
+    Raises UserError as read and task_report.gather do.
+    """
+    configs = {path.resolve().name: runs.read_config(path) for path in run_dirs}
+
+    def remarks(
+        points: Sequence[Point], kept: Sequence[Point], labels: Mapping[Curve, str]
+    ) -> list[str]:
+        unlike = [*_left_out(points, kept), *_unlike(kept, labels)]
+        return [*unlike, *_unfinished(kept, configs)]
+
+    rows = read(run_dirs) if rows is None else rows
+    return task_report.gather(rows, configs, remarks=remarks)
+
+
+def _apart(run_dirs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Returns the runs of text, and those of tasks; of nothing at all as if they were of text."""
+    of_tasks = [path for path in run_dirs if task_of(runs.read_config(path)) is not None]
+    return [path for path in run_dirs if path not in of_tasks], of_tasks
 
 
 def _left_out(points: Sequence[Point], kept: Sequence[Point]) -> list[str]:
     """Says which cells were evaluated and are not shown, and the commands that help."""
 
-    def cell(p: Point) -> tuple[str, str, str | None, int]:
-        return (p.run, p.protocol, p.variant, p.length)
+    def cell(p: Point) -> tuple[object, ...]:
+        return (p.run, p.protocol, p.variant, p.length, p.condition)
 
     shown = {cell(p) for p in kept}
     hidden = [p for p in points if cell(p) not in shown]
@@ -108,6 +191,21 @@ def _together(points: Sequence[Point]) -> str:
     )
 
 
+def _unlike(points: Sequence[Point], labels: Mapping[Curve, str]) -> list[str]:
+    """Says in what shown series differ besides their schemes."""
+    told = {"model": "model", "train_length": "T", "tokens_seen": "tokens seen"}
+    said: list[str] = []
+    for field, name in told.items():
+        found: dict[object, dict[str, None]] = {}
+        for p in points:
+            found.setdefault(getattr(p, field), {})[labels[p.run, p.variant]] = None
+        if len(found) > 1:
+            written = {v: f"{v:,}" if isinstance(v, int) else v for v in found}
+            values = [f"{written[value]} ({', '.join(of)})" for value, of in found.items()]
+            said.append(f"Not like with like: {name} is {' and '.join(values)}")
+    return said
+
+
 def _unfinished(points: Sequence[Point], configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Says how far a run had come that was evaluated before its last step."""
     said: list[str] = []
@@ -122,31 +220,50 @@ def _unfinished(points: Sequence[Point], configs: Mapping[str, Mapping[str, Any]
     return said
 
 
-def _config(run_dir: Path) -> dict[str, Any]:
-    """Returns config.yaml as it stands, so that runs of an older schema can still be shown."""
-    path = run_dir / "config.yaml"
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        config = None
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: missing or damaged; restore it, or report other runs")
-    return config
-
-
 def write_report(run_dirs: Sequence[Path], out: Path) -> list[Path]:
-    """Writes the figures, table.md and curve.csv into `out` and returns their paths.
+    """Writes the figures, tables, CSV files and report.html into `out` and returns their paths.
 
-    The headline protocol's figure is curve.png and curve.svg, another's curve-PROTOCOL.*.
+    The headline protocol's figure is curve.png and curve.svg, another's curve-PROTOCOL.*, a task's
+    accuracy-TASK.*. Runs of several tasks stand side by side, beside runs of one text.
     """
-    report = gather(run_dirs)
+    of_text, of_tasks = _apart(run_dirs)
+    report = gather(of_text) if of_text or not of_tasks else None
+    tasks_report = gather_tasks(of_tasks) if of_tasks else None
     files: dict[str, bytes] = {}
-    for protocol in report.protocols:
-        stem = "curve" if protocol == HEADLINE else f"curve-{protocol}"
-        drawn = figures.figure(report.series(protocol))
-        files |= {f"{stem}.{kind}": figures.rendered(drawn, kind) for kind in ("png", "svg")}
-    files["table.md"] = markdown(report).encode()
-    files["curve.csv"] = long_csv(report).encode()
+    numbers: dict[str, bytes] = {}
+    written: list[Table] = []
+    said: list[str] = []
+    if report is not None:
+        headline = report.by_protocol.get(HEADLINE, [])
+        files |= pictures(report)
+        numbers["curve.csv"] = tables.points_csv(report.points, report.labels).encode()
+        numbers["findings.csv"] = tables.findings_csv(report.findings).encode()
+        numbers["differences.csv"] = tables.differences_csv(headline).encode()
+        written += contents(report)
+        said.append(markdown(report))
+    exhibit = None
+    if tasks_report is not None:
+        found = report.findings if report is not None else []
+        drawn = task_report.pictures(tasks_report, found)
+        files |= drawn
+        numbers["accuracy.csv"] = task_report.accuracy_csv(tasks_report).encode()
+        of = task_report.contents(tasks_report)
+        written += of
+        said.append(_with_remarks(of, tasks_report))
+        exhibit = page.Tasks(
+            pictures=[
+                page.Picture(name.removesuffix(".svg").replace("-", " "), content.decode())
+                for name, content in drawn.items()
+                if name.endswith(".svg")
+            ],
+            tables=of,
+            remarks=tasks_report.remarks,
+        )
+    files["table.md"] = "\n".join(said).encode()
+    files["table.tex"] = "\n".join(map(typeset.latex, written)).encode()
+    files |= numbers
+    shown = exhibits(report, of_text) if report is not None else None
+    files["report.html"] = page.html(shown, exhibit).encode()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -156,73 +273,153 @@ def write_report(run_dirs: Sequence[Path], out: Path) -> list[Path]:
     return [out / name for name in files]
 
 
-def table(run_dirs: Sequence[Path]) -> str:
-    """Returns perplexity over length as Markdown, one table per protocol."""
-    return markdown(gather(run_dirs))
+def pictures(report: Report) -> dict[str, bytes]:
+    """Returns the figures by file name: those of the headline protocol and a curve per other one.
+
+    The panels of `headline` are for a paper; there are none if they would show too many lines.
+    """
+    by_position = report.by_protocol.get(BY_POSITION, [])
+    charts = {
+        **{_stem(name): _curve(report, name) for name in report.unaltered},
+        "gain": curve.gains(report.findings),
+        "positions": positions(by_position),
+        "ratios": ratios(report.findings, report.anchors),
+    }
+    there = {name: chart for name, chart in charts.items() if chart is not None}
+    drawn = {name: laid_out(chart) for name, chart in there.items()}
+    beside = [there[name] for name in ("curve", "gain", "positions") if name in there]
+    if len(beside) > 1 and all(len(chart.shown) <= MOST_NAMED for chart in beside):
+        drawn["headline"] = panels(beside)
+    return style.files(drawn)
+
+
+def _stem(protocol: str) -> str:
+    return "curve" if protocol == HEADLINE else f"curve-{protocol}"
+
+
+def _curve(report: Report, protocol: str) -> Chart | None:
+    """Returns the curve of a protocol; none of another than the headline with one length."""
+    lines = report.by_protocol[protocol]
+    if protocol == HEADLINE:
+        return curve.perplexities(lines, report.findings)
+    several = len({p.length for line in lines for p in line.points}) > 1
+    return curve.perplexities(lines, []) if several else None
+
+
+def exhibits(report: Report, run_dirs: Sequence[Path]) -> page.Contents:
+    """Returns what the page shows, with what the runs' directories hold besides rows."""
+    paths = {path.resolve().name: path for path in run_dirs}
+    environments = {run: _environment(path) for run, path in paths.items()}
+    return page.Contents(
+        findings=report.findings,
+        series=report.by_protocol,
+        remarks=report.remarks,
+        configs=report.configs,
+        environments={run: found for run, found in environments.items() if found is not None},
+        pictures={run: _probes(path) for run, path in paths.items()},
+        anchors=report.anchors,
+        costs={run: _cost(path) for run, path in paths.items()},
+    )
+
+
+def _environment(run_dir: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(unsealed((run_dir / "env.json").read_bytes()))
+    except (OSError, ValueError):
+        return None
+
+
+def _probes(run_dir: Path) -> list[page.Picture]:
+    pictures: list[page.Picture] = []
+    for path in sorted(run_dir.glob("probes/*.svg")):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{path} is damaged ({error}); lengthgen probe {run_dir.name} draws it again"
+            ) from None
+        pictures.append(page.Picture(path.stem.replace("_", " "), text))
+    return pictures
+
+
+def _cost(run_dir: Path) -> page.Cost:
+    """Returns what a run cost; parameters are None if no checkpoint can be read."""
+    weights = sorted(run_dir.glob("checkpoints/*/model.safetensors"))
+    try:
+        n_parameters = page.parameters(weights[-1]) if weights else None
+    except (OSError, SafetensorError):
+        n_parameters = None
+    return page.cost(runs.training_log(run_dir), parameters=n_parameters)
+
+
+def table(run_dirs: Sequence[Path], rows: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """Returns what a terminal shows of the rows, by default of all of these runs, as Markdown.
+
+    That is perplexity over length, and the verdicts.
+    """
+    of_text, of_tasks = _apart(run_dirs)
+
+    def of(paths: Sequence[Path]) -> Sequence[Mapping[str, Any]] | None:
+        names = {path.resolve().name for path in paths}
+        return None if rows is None else [row for row in rows if row["run"] in names]
+
+    said: list[str] = []
+    if of_text or not of_tasks:
+        report = gather(of_text, of(of_text))
+        said.append(_joined(report, _summary(report)))
+    if of_tasks:
+        found = gather_tasks(of_tasks, of(of_tasks))
+        said.append(_with_remarks(task_report.contents(found), found))
+    return "\n".join(said)
 
 
 def markdown(report: Report) -> str:
-    """Returns the report's tables; runs without a protocol's rows are listed with dashes."""
-    everyone = sorted(set(report.labels.values()))
-    tables = [_table(report.series(protocol), everyone) for protocol in report.protocols]
-    return "\n".join([*tables, *(f"{remark}\n" for remark in report.remarks)])
+    """Returns all tables; runs without a protocol's rows are listed with dashes."""
+    return _joined(report, contents(report))
 
 
-def _table(lines: Sequence[Series], everyone: Sequence[str]) -> str:
-    points = [p for line in lines for p in line.points]
-    lengths = sorted({p.length for p in points})
-    trained = {p.train_length for p in points}
-    base = short(min(trained)) if len(trained) == 1 else "T"
-    reasons = list(dict.fromkeys(p.skipped for p in points if p.skipped is not None))
-    rows = [
-        ["scheme", "seeds", *map(short, lengths), f"{short(lengths[-1])}/{base}"],
-        *([line.label, str(len(line.runs)), *_cells(line, lengths, reasons)] for line in lines),
+def contents(report: Report) -> list[Table]:
+    """Returns the tables of a report, the most important first."""
+    found = [
+        *_summary(report),
+        tables.key_numbers(report.findings),
+        tables.against_best(report.by_protocol.get(HEADLINE, [])),
+        *(_perplexities(report, name) for name in report.unaltered[1:]),
     ]
-    absent = set(everyone) - {line.label for line in lines}
-    rows += [[label, *("-" for _ in rows[0][1:])] for label in sorted(absent)]
-    notes = [f"{i}. {reason}" for i, reason in enumerate(reasons, start=1)]
-    if any("-" in row for row in rows):
-        notes.append("\n`-`: not evaluated")
-    title = f"Perplexity, {headline(points)}; {subject(points)}."
-    return "\n".join([title, "", *_aligned(rows), "", *notes]).rstrip() + "\n"
+    return [table for table in found if table is not None]
 
 
-def _cells(line: Series, lengths: Sequence[int], reasons: Sequence[str]) -> list[str]:
-    """Returns a series' perplexity at each length, and that at the longest over that at T."""
-    losses, skipped = line.losses(), line.skipped
-    cells: list[str] = []
-    for n in lengths:
-        if n in losses:
-            cells.append(number(perplexity(losses[n])))
-        else:
-            cells.append(f"n/a ({reasons.index(skipped[n]) + 1})" if n in skipped else "-")
-    last, at_T = losses.get(lengths[-1]), losses.get(line.train_length)
-    if last is None or at_T is None:
-        return [*cells, "n/a"]
-    return [*cells, number(perplexity(last - at_T))]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns Markdown rows with the columns in line, the first to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = [
-        [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]  # the header too
-        for row in rows
+def _summary(report: Report) -> list[Table]:
+    first = next(iter(report.by_protocol))
+    found = [
+        _perplexities(report, first),
+        tables.verdicts(report.findings),
+        tables.protocols(report.by_protocol),
     ]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return [f"| {' | '.join(row)} |" for row in (padded[0], rule, *padded[1:])]
+    return [table for table in found if table is not None]
 
 
-def long_csv(report: Report) -> str:
-    """Returns one line per point: its series, all its fields and, under the headline, its gain."""
-    gains = {id(gain.point): gain for gain in statistics.context_gain(report.points)}
-    names = [field.name for field in fields(Point)]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["series", *names, "context_gain", "ratio_to_T"])
-    for p in report.points:
-        gain = gains.get(id(p))
-        derived = (gain.nats, gain.ratio) if gain else (None, None)
-        label = report.labels[p.run, p.variant]
-        writer.writerow([label, *(getattr(p, name) for name in names), *derived])
-    return text.getvalue()
+def _perplexities(report: Report, protocol: str) -> Table:
+    competing = {
+        line.label for lines in report.by_protocol.values() for line in tables.competitors(lines)
+    }
+    return tables.perplexities(report.by_protocol[protocol], sorted(competing))
+
+
+def _joined(report: Report, shown: Sequence[Table]) -> str:
+    """Returns tables as Markdown, and below them what limits what they say."""
+    concerned: dict[str, list[str]] = {}
+    for finding in report.findings:
+        for warning in finding.warnings:
+            concerned.setdefault(warning, []).append(finding.series.label)
+    warnings = [f"{', '.join(labels)}: {warning}." for warning, labels in concerned.items()]
+    said = [f"{remark}\n" for remark in (*warnings, *report.remarks)]
+    return "\n".join([_markdown(shown), *said])
+
+
+def _markdown(shown: Sequence[Table]) -> str:
+    return "\n".join(map(typeset.markdown, shown))
+
+
+def _with_remarks(shown: Sequence[Table], report: TaskReport) -> str:
+    return "\n".join([_markdown(shown), *(f"{remark}\n" for remark in report.remarks)])

@@ -1,19 +1,41 @@
 """Keys held against their types: a section of them, and what is wrong with one in a line."""
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from lengthgen.errors import suggestion
+from lengthgen.errors import UserError, suggestion
 
 
 class Section(BaseModel):
     """A frozen group of keys that refuses unknown ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def arguments(of: type[Any], given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Returns arguments in the types of a class's schema: its keyword-only signature.
+
+    An integer in YAML becomes a float where the class says so. Raises UserError if one is unknown,
+    missing or of another type.
+    """
+    hints = get_type_hints(of.__init__)
+    fields: dict[str, Any] = {
+        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(of.__init__).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    schema = create_model("Arguments", __base__=Section, **fields)
+    try:
+        held = schema.model_validate(dict(given))
+    except ValidationError as error:
+        known = [f"{where}.{name}" for name in fields]
+        raise UserError(one_line(error, given, known=known, prefix=f"{where}.")) from None
+    return {name: getattr(held, name) for name in fields}
 
 
 _WORDS = {
@@ -27,7 +49,7 @@ _WORDS = {
     "string_type": "is not text",
     "list_type": "is not a list",
     "dict_type": "is not a mapping",
-    "string_pattern_mismatch": "may hold letters, digits, '_' and '.' only",
+    "string_pattern_mismatch": "may hold letters, digits, '_' and '.' only, and not begin with '.'",
 }
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ class Series:
 
     label: str
     points: tuple[Point, ...]
+    reference: bool = False  # a line to compare its scheme with, not a competitor
 
     @property
     def scheme(self) -> str:
@@ -48,12 +49,30 @@ class Series:
         return {n: math.fsum(c[n] for c in curves) / len(curves) for n in sorted(shared)}
 
 
-def series(points: Iterable[Point], labels: Mapping[Curve, str]) -> list[Series]:
+def series(
+    points: Iterable[Point], labels: Mapping[Curve, str], references: Collection[Curve] = ()
+) -> list[Series]:
     """Returns the points of one protocol as series, sorted by label."""
     members: dict[str, list[Point]] = {}
     for p in points:
         members.setdefault(labels[p.run, p.variant], []).append(p)
-    return [Series(label=label, points=tuple(members[label])) for label in sorted(members)]
+    return [
+        Series(
+            label=label,
+            points=tuple(of),
+            reference=all((p.run, p.variant) in references for p in of),
+        )
+        for label, of in sorted(members.items())
+    ]
+
+
+def references(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) -> set[Curve]:
+    """Returns the curves of the variants that their run lists as eval.reference_variants."""
+    return {
+        (p.run, p.variant)
+        for p in points
+        if p.variant in configs[p.run].get("eval", {}).get("reference_variants", [])
+    }
 
 
 def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) -> dict[Curve, str]:
@@ -69,6 +88,7 @@ def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) ->
         (run, variant): {
             **_science(configs[run], variant),
             "variant": variant,
+            **({"parts": p.parts} if variant else {}),  # as it was defined when it was evaluated
             "tokens_seen": p.tokens_seen,
         }
         for (run, variant), p in facts.items()

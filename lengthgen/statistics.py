@@ -6,23 +6,30 @@ Rows hold sums of nats and counts; they are added exactly (fsum) and divided onc
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from itertools import combinations, pairwise
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lengthgen.errors import UserError
+from lengthgen.protocols import named
 
 HEADLINE = "tail"  # the protocol that scores the same tokens at every length
+BY_POSITION = "per_position"  # the protocol that has a loss for each position
+FORMAT = 2  # of the rows; those of another one are not read
 
 Count = Annotated[int, Field(ge=0)]
+Nats = Annotated[float, Field(ge=0)]
 Curve = tuple[str, str | None]  # a run and a variant of its scheme
 Condition = tuple[str, int | None, str]  # precision, targets, endpoints
 
 
 class Row(BaseModel):
-    """A line of eval.jsonl: what one document adds to a cell, or why the cell is skipped."""
+    """A line of eval.jsonl: what one document adds to a cell, or why the cell is skipped.
+
+    All nats are sums. Where the model diverged in a document, they are None.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 
@@ -38,16 +45,31 @@ class Row(BaseModel):
     protocol: str
     targets: Count | None
     variant: str | None
+    parts: str  # hash of what the scheme computes
     length: Count
     precision: str
     endpoints: str
     reach: Count
     document: str | None
     n_documents: Count
-    nats: Annotated[float, Field(ge=0)] | None  # None: not finite, the model diverged here
+    nats: Nats | None
     n_tokens: Count
     n_bytes: Count
+    n_windows: Count
+    window_nats: Nats | None  # over windows, of the mean over a window's scored tokens
+    unigram_nats: Nats | None = None  # of the same tokens under the training split's frequencies
+    far_nats: Nats | None = (
+        None  # of the far-copy targets: their bigram stands beyond T, not within
+    )
+    far_tokens: Count | None = None
+    token_nats: list[Nats] | None = None  # of each target, in the order of endpoints, 6 digits
+    position_nats: list[Nats] | None = None  # by bin of batches.position_bins
+    position_tokens: list[Count] | None = None
     skipped: str | None = None
+    # Of a task, whose row holds all examples of a length:
+    first_wrong: list[Count | None] | None = None  # the first wrong token of each answer
+    token_hits: Count | None = None
+    stop_errors: Count | None = None  # answers that first go wrong where they stop, or should
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +88,7 @@ class Point:
     protocol: str
     targets: int | None
     variant: str | None
+    parts: str
     length: int
     precision: str
     endpoints: str
@@ -76,6 +99,7 @@ class Point:
     ppl: float | None
     bits_per_byte: float | None
     skipped: str | None
+    rows: tuple[Row, ...] = field(repr=False)  # one per document, sorted by its name
 
     @property
     def condition(self) -> Condition:
@@ -93,20 +117,19 @@ class Gain:
 
 
 def perplexity(loss: float) -> float:
-    """Returns exp(loss); infinity where that is beyond a float."""
-    return math.exp(loss) if loss < 709 else math.inf
+    """Returns exp(loss); infinity where that is beyond a float, nan for nan."""
+    return math.inf if loss >= 709 else math.exp(loss)
 
 
 def curve(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
     """Returns a point for each complete cell, sorted; of a document's rows the last counts.
 
+    Rows of another FORMAT are passed over, and those of a scheme or variant that was evaluated
+    again under another definition.
+
     Raises UserError, naming run and field, if a field is missing or holds no possible value.
     """
-    cells: dict[tuple[object, ...], dict[str | None, Row]] = {}
-    for raw in rows:
-        row = _row(raw)
-        cell = (row.run, row.protocol, row.variant, row.targets, row.precision, row.endpoints)
-        cells.setdefault((*cell, row.tokens_seen, row.length), {})[row.document] = row
+    cells = _cells(rows)
     points = [point for cell in cells.values() if (point := _point(cell)) is not None]
     return sorted(
         points,
@@ -115,6 +138,35 @@ def curve(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
             *(p.endpoints, p.tokens_seen, p.length),
         ),
     )
+
+
+def incomplete(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Says which cells lack documents: a writer was killed, or lines were cut since."""
+    said: list[str] = []
+    for cell in _cells(rows).values():
+        if _point(cell) is None:
+            first = next(iter(cell.values()))
+            variant = f" + {first.variant}" if first.variant else ""
+            said.append(
+                f"{first.protocol}{variant} at {first.length:,} of {first.run} has {len(cell)} of "
+                f"{first.n_documents} documents"
+            )
+    return said
+
+
+def _cells(
+    rows: Iterable[Mapping[str, Any]],
+) -> dict[tuple[object, ...], dict[str | None, Row]]:
+    """Returns the rows of each cell, by document."""
+    cells: dict[tuple[object, ...], dict[str | None, Row]] = {}
+    read = [_row(raw) for raw in rows if raw.get("format") == FORMAT]
+    newest = {(row.run, row.variant): row.parts for row in read}  # the last row's
+    for row in read:
+        if row.parts != newest[row.run, row.variant]:
+            continue
+        cell = (row.run, row.protocol, row.variant, row.targets, row.precision, row.endpoints)
+        cells.setdefault((*cell, row.tokens_seen, row.length), {})[row.document] = row
+    return cells
 
 
 def _row(raw: Mapping[str, Any]) -> Row:
@@ -149,35 +201,50 @@ def _point(cell: Mapping[str | None, Row]) -> Point | None:
     if None not in cell:
         return None
     nothing: dict[str, Any] = {"loss": None, "ppl": None, "bits_per_byte": None}
-    return Point(**_facts(cell[None]), **nothing, n_tokens=0, skipped=cell[None].skipped)
+    return Point(**_facts(cell[None]), **nothing, n_tokens=0, skipped=cell[None].skipped, rows=())
 
 
 def _measured(rows: Sequence[Row]) -> Point:
     facts = _facts(rows[0])
     for row in rows:
-        for field, value in _facts(row).items():
-            if value != facts[field]:
+        for name, value in _facts(row).items():
+            if value != facts[name]:
                 raise _damaged(
-                    row.run, f"field {field} is {facts[field]!r} and {value!r} in one cell"
+                    row.run, f"field {name} is {facts[name]!r} and {value!r} in one cell"
                 )
-    nats = math.fsum(math.inf if row.nats is None else row.nats for row in rows)
-    n_tokens = sum(row.n_tokens for row in rows)
+    if named(rows[0].protocol).of_answers:
+        for row in rows:
+            counts = (row.token_hits, row.stop_errors)
+            if None in counts or len(row.first_wrong or ()) != row.n_windows or not row.n_windows:
+                raise _damaged(row.run, "field first_wrong is not of every answer")
+    of_windows = named(rows[0].protocol).mean == "windows"
+    n_tokens, n_windows = sum(row.n_tokens for row in rows), sum(row.n_windows for row in rows)
+    nats = _sum(row.nats for row in rows)
     n_bytes = sum(row.n_bytes for row in rows)
     if n_tokens == 0:
         raise _damaged(rows[0].run, f"field n_tokens is 0 in all rows of length {rows[0].length}")
+    loss = _sum(row.window_nats for row in rows) / n_windows if of_windows else nats / n_tokens
     return Point(
         **facts,
         n_tokens=n_tokens,
-        loss=nats / n_tokens,
-        ppl=perplexity(nats / n_tokens),
+        loss=loss,
+        ppl=perplexity(loss),
         bits_per_byte=nats / (math.log(2) * n_bytes) if n_bytes else None,
         skipped=None,
+        rows=tuple(sorted(rows, key=lambda row: row.document or "")),
     )
+
+
+def _sum(nats: Iterable[float | None]) -> float:
+    return math.fsum(math.inf if one is None else one for one in nats)
+
+
+_SHARED = set(Row.model_fields) & {field.name for field in fields(Point)} - {"n_tokens", "skipped"}
 
 
 def _facts(row: Row) -> dict[str, Any]:
     """Returns what all rows of a cell share."""
-    return row.model_dump(exclude={"document", "nats", "n_tokens", "n_bytes", "skipped"})
+    return row.model_dump(include=_SHARED)
 
 
 def context_gain(points: Iterable[Point]) -> list[Gain]:
@@ -211,10 +278,12 @@ def comparable(points: Sequence[Point]) -> list[Point]:
     for p in points:
         newest[p.run] = max(newest.get(p.run, 0), p.tokens_seen)
     kept: list[Point] = []
-    for protocol in sorted({p.protocol for p in points}):
+    preferred: Condition | None = None  # the headline's: what is compared with it goes along
+    for protocol in sorted({p.protocol for p in points}, key=lambda name: (name != HEADLINE, name)):
         current = [p for p in points if p.protocol == protocol and p.tokens_seen == newest[p.run]]
         if current:
-            condition = _shared_condition(current)
+            condition = _shared_condition(current, preferred)
+            preferred = condition if protocol == HEADLINE else preferred
             kept += [p for p in current if p.condition == condition]
     return kept
 
@@ -238,8 +307,10 @@ def _refuse_mixed_texts(points: Sequence[Point]) -> None:
             )
 
 
-def _shared_condition(points: Sequence[Point]) -> Condition:
-    """Returns the condition that all curves of a protocol share and that covers most lengths."""
+def _shared_condition(points: Sequence[Point], preferred: Condition | None) -> Condition:
+    """Returns the condition that all curves of a protocol share: the preferred one, or that of
+    most lengths.
+    """
     lengths: dict[Curve, dict[Condition, set[int]]] = {}
     n_tokens = Counter[Condition]()
     for p in points:
@@ -255,6 +326,7 @@ def _shared_condition(points: Sequence[Point]) -> Condition:
         in_all, in_any = set[int].intersection(*covered), set[int].union(*covered)
         precision, targets, endpoints = condition
         return (
+            condition == preferred,
             len(in_all),
             len(in_any),
             n_tokens[condition],
@@ -272,13 +344,13 @@ def _nothing_shared(conditions: Mapping[Curve, set[Condition]]) -> UserError:
     (run_a, _), (run_b, _) = a, b = pairs[0] if pairs else tuple(conditions)[:2]
     runs = " ".join(dict.fromkeys((run_a, run_b)))
     where = " and ".join(f"{run} + {variant}" if variant else run for run, variant in (a, b))
-    for position, field in enumerate(("precision", "targets")):
+    for position, what in enumerate(("precision", "targets")):
         of_a, of_b = ({c[position] for c in conditions[curve]} for curve in (a, b))
         if not of_a & of_b:
             values = " and ".join(", ".join(map(str, sorted(of, key=str))) for of in (of_a, of_b))
             return UserError(
-                f"{where} were evaluated with eval.{field} {values}; report runs of one "
-                f"{field}, or evaluate both alike: lengthgen eval {runs} --lengths ..."
+                f"{where} were evaluated with eval.{what} {values}; report runs of one "
+                f"{what}, or evaluate both alike: lengthgen eval {runs} --lengths ..."
             )
     return UserError(
         f"{where} share no endpoints, so they scored different tokens; report other runs, or "

@@ -22,6 +22,7 @@ import filelock
 from lengthgen.documents import Say
 from lengthgen.errors import UserError
 from lengthgen.tokenizer import read_tokenizer
+from lengthgen.tracking import sealed, unsealed
 
 VERIFY_BYTES = 1_000_000_000  # a larger cache is checked by file sizes alone when it is loaded
 SPLITS = ("train", "validation")
@@ -133,15 +134,19 @@ def check_room(folder: Path, needed_bytes: int) -> None:
 def damage(folder: Path) -> str | None:
     """Returns what is wrong with a cache folder, or None if it is as it was built."""
     try:
-        meta = json.loads((folder / "meta.json").read_bytes())
+        meta = json.loads(unsealed((folder / "meta.json").read_bytes()))
         sizes: dict[str, int] = meta["files"]
         for name, n_bytes in sizes.items():
             found = (folder / name).stat().st_size
             if found != n_bytes:
                 return f"{name} has {found:,} bytes instead of {n_bytes:,}"
-        if sum(sizes.values()) < VERIFY_BYTES and fingerprint(folder) != meta["fingerprint"]:
-            return "the tokens differ from their fingerprint"
-    except (OSError, ValueError, KeyError, UserError) as error:
+        if sum(sizes.values()) < VERIFY_BYTES:
+            if fingerprint(folder) != meta["fingerprint"]:
+                return "the tokens differ from their fingerprint"
+            for name, sha256 in meta.get("sha256", {}).items():
+                if _sha256(folder / name) != sha256:
+                    return f"{name} differs from its sha256"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -150,9 +155,9 @@ def fingerprint(folder: Path) -> str:
     """Returns the sha256 of tokens and offsets of both splits and of the vocabulary."""
     digest = hashlib.sha256()
     for split in SPLITS:
-        for name in (f"{split}.bin", f"{split}.offsets.bin"):
-            with (folder / name).open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+        for name in (f"{split}.bin", f"{split}.offsets.bin", f"{split}.examples.json"):
+            if name != f"{split}.examples.json" or (folder / name).exists():  # of tasks alone
+                digest.update(bytes.fromhex(_sha256(folder / name)))
     vocab = read_tokenizer(folder / "tokenizer.json").get_vocab(with_added_tokens=True)
     digest.update(json.dumps(vocab, sort_keys=True).encode())
     return digest.hexdigest()
@@ -160,13 +165,21 @@ def fingerprint(folder: Path) -> str:
 
 def seal(folder: Path, about: Mapping[str, Any]) -> None:
     """Writes meta.json, by which damage() knows the folder again: the last file of a build."""
+    paths = sorted(folder.iterdir())
     meta = {
         **about,
-        "files": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
+        "files": {path.name: path.stat().st_size for path in paths},
         "fingerprint": fingerprint(folder),
+        # Of what the fingerprint, which names the tokens alone, does not cover.
+        "sha256": {path.name: _sha256(path) for path in paths if path.suffix == ".json"},
     }
-    write(folder / "meta.json", json.dumps(meta, indent=1).encode())
+    write(folder / "meta.json", sealed(json.dumps(meta, indent=1).encode()))
     _sync(folder)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write(path: Path, content: bytes) -> None:

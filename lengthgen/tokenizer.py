@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lengthgen import config
 from lengthgen.errors import UserError, suggestion
+from lengthgen.tasks import END
 
 BOS = "<|bos|>"
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
@@ -21,6 +22,8 @@ def tokenizer_key(corpus: config.Corpus) -> list[Any]:
     match corpus.tokenizer:
         case "bytes":
             return ["bytes"]
+        case "characters":
+            return ["characters", *_characters(corpus)]
         case "bpe":
             return ["bpe", corpus.vocab_size, tokenizers.__version__]
         case path:
@@ -34,6 +37,8 @@ def given_tokenizer(corpus: config.Corpus) -> tokenizers.Tokenizer | None:
         return None
     if corpus.tokenizer == "bytes":
         return byte_tokenizer()
+    if corpus.tokenizer == "characters":
+        return _character_tokenizer(_characters(corpus))
     tokenizer = read_tokenizer(Path(corpus.tokenizer).expanduser())
     if find_bos(tokenizer) is None and (corpus.bos or corpus.packed):
         key = "packed" if corpus.packed else "bos"
@@ -82,6 +87,24 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
     tokenizer = _byte_level(tokenizers.models.BPE(vocab=vocab, merges=[]))
     tokenizer.add_special_tokens([BOS])
     return _plain(tokenizer)
+
+
+def _character_tokenizer(characters: Sequence[str]) -> tokenizers.Tokenizer:
+    """Returns the tokenizer whose ids are these ASCII characters; the bos token follows."""
+    alphabet = _byte_alphabet()
+    vocab = {alphabet[ord(character)]: i for i, character in enumerate(characters)}
+    tokenizer = _byte_level(tokenizers.models.BPE(vocab=vocab, merges=[]))
+    tokenizer.add_special_tokens([BOS])
+    return _plain(tokenizer)
+
+
+def _characters(corpus: config.Corpus) -> list[str]:
+    """Returns the characters that a task's examples are made of, in the order of ASCII."""
+    if not isinstance(corpus, config.TaskCorpus):
+        raise UserError(
+            "corpus.tokenizer: characters are those of a task; give bytes, bpe or a tokenizer.json"
+        )
+    return sorted({*corpus.rule().alphabet, END})
 
 
 def train_tokenizer(texts: Iterator[str], *, vocab_size: int) -> tokenizers.Tokenizer:

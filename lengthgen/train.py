@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lengthgen import corpora, devices, runs, statistics
+from lengthgen import checkpoints, corpora, devices, runs, status
 from lengthgen.batches import (
     IGNORED,
     TrainingWindows,
@@ -28,13 +28,14 @@ from lengthgen.batches import (
 )
 from lengthgen.config import Config
 from lengthgen.corpora import TokenizedCorpus
-from lengthgen.errors import Stopped, UserError
-from lengthgen.evaluate import Show, evaluate, plan
+from lengthgen.errors import Diverged, Stopped
+from lengthgen.evaluate import Show, evaluate
 from lengthgen.model import Memory, Transformer, create, seed_of
 from lengthgen.optim import adamw, lr_at
+from lengthgen.plans import plan
 from lengthgen.ranks import Ranks
 from lengthgen.rehearsal import rehearse
-from lengthgen.tracking import Tracker, is_shown, keep_rows
+from lengthgen.tracking import Results, Tracker, is_shown, keep_rows
 
 
 class StepResult(NamedTuple):
@@ -99,9 +100,18 @@ class StopRequest:
                 signal.signal(kind, before[kind])
 
 
-def train(config: Config, *, ranks: Ranks, show: Show) -> Path:
+@status.stoppable()
+def train(
+    config: Config,
+    *,
+    ranks: Ranks,
+    show: Show,
+    results: Callable[[Path], Results] | None = None,
+) -> Path:
     """Trains to the budget, resuming what is there, then evaluates the curve; returns the run.
 
+    `results` says what W&B is given of the evaluation, and comes from the caller since what judges
+    an evaluation stands above training; without it W&B is shown train.jsonl alone.
     Raises UserError for what the user can mend, before a model is built where that is possible.
     """
     device = devices.device_of(config.runtime, ranks)
@@ -113,18 +123,20 @@ def train(config: Config, *, ranks: Ranks, show: Show) -> Path:
     with ExitStack() as stack:
         tracker = None
         if ranks.is_main:
-            stack.enter_context(runs.claimed(run_dir, "train"))
+            stack.enter_context(status.claimed(run_dir, "train"))
             stack.enter_context(runs.logged(run_dir))
+            stack.enter_context(status.kept(run_dir, evaluation_id=config.evaluation_id))
         _open(config, run_dir, corpus, ranks=ranks)
         if not _is_trained(config, run_dir, ranks=ranks, show=show):
             if ranks.is_main:
                 tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
             _train(config, run_dir, corpus, device, ranks=ranks, show=show, tracker=tracker)
-        points = _curve(evaluate(config, run_dir, ranks=ranks, show=show))
-        if tracker is None and ranks.is_main and not is_shown(run_dir, points):
-            tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
-        if tracker is not None:
-            tracker.curve(points)
+        evaluate(config, run_dir, ranks=ranks, show=show)
+        if ranks.is_main and results is not None:
+            if tracker is None and not is_shown(config, run_dir):
+                tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
+            if tracker is not None:
+                tracker.results(lambda: results(run_dir))
     return run_dir
 
 
@@ -161,7 +173,7 @@ def train_step(
 
     The loss is the sum of nats over all processes divided once by their number of targets, so that
     any split of the batch over processes and micro-batches gives the same gradient.
-    Raises UserError before the update if loss or gradient is not finite, naming step and rank.
+    Raises Diverged before the update if loss or gradient is not finite, naming step and rank.
     """
     model, optimizer, train = state.model, state.optimizer, config.train
     micro_batches = list(_micro_batches(state, windows, config, device=device, ranks=ranks))
@@ -184,7 +196,7 @@ def train_step(
     grad_norm = float(nn.utils.clip_grad_norm_(model.parameters(), train.clip))
     if not math.isfinite(grad_norm):  # the same number on all ranks
         optimizer.zero_grad(set_to_none=True)
-        raise UserError(
+        raise Diverged(
             f"the gradient's norm is {grad_norm} in step {state.step + 1}; no update was made; "
             "lower train.lr or use train.precision=fp32"
         )
@@ -212,27 +224,11 @@ def _go_on(
     return x_BTD
 
 
-def _curve(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the points of the curve under the names that the tracker shows them by."""
-    return [
-        {
-            "T_valid": point.length,
-            "protocol": point.protocol,
-            "variant": point.variant,
-            "loss": point.loss,
-            "ppl": point.ppl,
-            "bits_per_byte": point.bits_per_byte,
-        }
-        for point in statistics.curve(rows)
-        if point.skipped is None
-    ]
-
-
 def _is_trained(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> bool:
     """True if DONE is there and so is the checkpoint it speaks of, as rank 0 sees it."""
     done = False
-    if ranks.is_main and runs.is_done(run_dir):
-        newest = runs.newest_checkpoint(run_dir, say=show.say)
+    if ranks.is_main and status.is_trained(run_dir):
+        newest = checkpoints.newest(run_dir, say=show.say)
         done = newest is not None and newest.step == config.train.steps
     return ranks.of_main(done)
 
@@ -242,7 +238,7 @@ def _open(config: Config, run_dir: Path, corpus: TokenizedCorpus, *, ranks: Rank
     with torch.device("meta"):
         model = Transformer(config, vocab_size=corpus.vocab_size)
     if ranks.is_main:
-        runs.check_room(config, sum(p.numel() * 4 for p in model.parameters()))
+        checkpoints.check_room(config, sum(p.numel() * 4 for p in model.parameters()))
         runs.check_corpus(run_dir, corpus)
         runs.write_config(config, run_dir)
         runs.write_provenance(run_dir, corpus)
@@ -265,6 +261,10 @@ def _train(
     state = _state(config, run_dir, corpus, device, show=show)
     if ranks.is_main:
         keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
+    known = devices.cpu_multiplies_bf16()
+    remark = devices.remark(train.precision, device, multiplies_bf16=known)
+    if remark is not None:
+        show.say(remark)
     forward = forward_of(state, compiled=runtime.compile)
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
@@ -297,7 +297,7 @@ def _train(
             if last or stopping or state.step % train.checkpoint_every == 0:
                 memory = _whole(state.memory, ranks)
                 if ranks.is_main:
-                    runs.save_checkpoint(
+                    checkpoints.save(
                         run_dir,
                         step=state.step,
                         unlogged=(state.nats, state.n_targets),
@@ -307,7 +307,7 @@ def _train(
                     )
     show.finish()
     if ranks.is_main and state.step == train.steps:
-        runs.mark_done(run_dir, step=state.step)
+        status.mark_trained(run_dir, step=state.step)
     ranks.barrier()
     if stopping:
         raise Stopped(
@@ -322,7 +322,7 @@ def _state(
 ) -> State:
     """Returns the state of the newest valid checkpoint, or a fresh one."""
     state = fresh_state(config, vocab_size=corpus.vocab_size, device=device)
-    found = runs.newest_checkpoint(run_dir, say=show.say)
+    found = checkpoints.newest(run_dir, say=show.say)
     if found is not None:
         state.model.load_state_dict(found.weights)
         state.optimizer.load_state_dict(found.optimizer)
@@ -376,13 +376,13 @@ def _micro_batches(
 
 
 def _refuse_non_finite(nats: Tensor, step: int, ranks: Ranks) -> None:
-    """Raises UserError in every process if the loss of any is not finite."""
+    """Raises Diverged in every process if the loss of any is not finite."""
     total = ranks.sum(nats.clone())
     if torch.isfinite(total):
         return
     losses = ranks.gather(float(nats))
     bad = [rank for rank, loss in enumerate(losses) if loss - loss != 0]
-    raise UserError(
+    raise Diverged(
         f"the loss is {losses[bad[0]]} in step {step + 1} on rank {bad[0]}; no update was made; "
         "lower train.lr or use train.precision=fp32"
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from lengthgen.protocols import named
 from lengthgen.statistics import HEADLINE, Point
 
 
@@ -19,13 +20,18 @@ def short(length: int) -> str:
 
 def headline(points: Sequence[Point]) -> str:
     """Says what was scored: protocol, targets, endpoints, documents."""
-    name = "matched tail" if points[0].protocol == HEADLINE else points[0].protocol
+    protocol, K = named(points[0].protocol), points[0].targets
     n_documents = max(p.n_documents for p in points)
     n_tokens = max(p.n_tokens for p in points)
-    K = points[0].targets
-    if K is None:
-        return f"{name}: up to {n_tokens:,} tokens of {n_documents} documents"
-    return f"{name}: last K={K} tokens of {n_tokens // K} windows in {n_documents} documents"
+    if protocol.name == HEADLINE and K is not None:
+        windows = f"last K={K} tokens of {_count(n_tokens // K, 'windows')}"
+        return f"matched tail: {windows} in {_count(n_documents, 'documents')}"
+    scored = f"up to {n_tokens:,} tokens of {_count(n_documents, 'documents')}"
+    return f"{protocol.name}: {protocol.says}; {scored}"
+
+
+def _count(n: int, plural: str) -> str:
+    return f"{n} {plural.removesuffix('s') if n == 1 else plural}"
 
 
 def subject(points: Sequence[Point]) -> str:

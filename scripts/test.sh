@@ -4,7 +4,21 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
+# The report's page is tested in a browser, sweeps on a real Slurm; without them, tests are skipped.
+if command -v apt-get >/dev/null && [ "$(id -u)" -eq 0 ]; then
+  wanted=()
+  command -v chromium >/dev/null || wanted+=(chromium)
+  command -v slurmctld >/dev/null || wanted+=(slurm-wlm munge)
+  if [ "${#wanted[@]}" -gt 0 ]; then
+    echo "installing ${wanted[*]} for the tests ..." >&2
+    { apt-get update &&
+      DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "${wanted[@]}"; } \
+      >/dev/null 2>&1 || echo "warning: ${wanted[*]} could not be installed" >&2
+  fi
+fi
+
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .
 .venv/bin/pyright --pythonpath .venv/bin/python
-.venv/bin/pytest -n 2 "$@"
+# By files: the fixtures of one cost up to two minutes, and each process would make its own.
+.venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"

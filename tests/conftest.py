@@ -1,5 +1,6 @@
 """What every test starts from."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,12 @@ from small_corpora import TEXTS
 def one_thread() -> None:
     """Small tensors gain nothing from a second thread, and two that wait for each other spin."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps what tests allow out of the account that runs them, and the other way round."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture

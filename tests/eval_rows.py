@@ -7,9 +7,12 @@ from typing import Any
 
 import yaml
 
+from lengthgen.statistics import FORMAT
+
 Row = dict[str, Any]
 
 SHARED: Row = {
+    "format": FORMAT,
     "corpus": "toy",
     "fingerprint": "f" * 64,
     "packed": False,
@@ -17,10 +20,14 @@ SHARED: Row = {
     "tokens_seen": 4096,
     "protocol": "tail",
     "variant": None,
+    "parts": "0d0d0d0d",
     "precision": "fp32",
     "endpoints": "0123456789ab",
 }
-NOTHING: Row = {"document": None, "n_documents": 0, "nats": 0.0, "n_tokens": 0, "n_bytes": 0}
+NOTHING: Row = {
+    **{"document": None, "n_documents": 0, "nats": 0.0, "n_tokens": 0, "n_bytes": 0},
+    **{"n_windows": 0, "window_nats": 0.0},
+}
 
 
 def row(**changes: Any) -> Row:
@@ -39,6 +46,8 @@ def row(**changes: Any) -> Row:
         "nats": 8.0,
         "n_tokens": 8,
         "n_bytes": 16,
+        "n_windows": 2,
+        "window_nats": 2.0,
         **changes,
     }
 
@@ -71,6 +80,7 @@ class Runs:
         seed: int = 1,
         parts: Mapping[str, Any] | None = None,
         suffix: str = "0a0a0a0a",
+        parts_hash: str = "0d0d0d0d",
         **changes: Any,
     ) -> Path:
         """Writes a run; lengths beyond the losses are skipped ones."""
@@ -81,7 +91,7 @@ class Runs:
         about = {
             **SHARED,
             **{"run": path.name, "scheme": scheme, "model": "tiny", "seed": seed},
-            **{"targets": 64, "reach": 16384},
+            **{"targets": 64, "reach": 16384, "parts": parts_hash},
             **changes,
         }
         with (path / "eval.jsonl").open("a") as file:
@@ -96,6 +106,9 @@ def _cell(loss: float | None) -> list[dict[str, Any]]:
     if loss is None:
         return [{**NOTHING, "skipped": "the table has 512 rows"}]
     return [
-        {"document": name, "n_documents": 2, "nats": n * loss, "n_tokens": n, "n_bytes": 3 * n}
+        {
+            **{"document": name, "n_documents": 2, "nats": n * loss, "n_tokens": n},
+            **{"n_bytes": 3 * n, "n_windows": n // 64, "window_nats": n // 64 * loss},
+        }
         for name, n in (("a", 64), ("b", 128))
     ]

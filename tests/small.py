@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lengthgen.compose import choices, compose
-from lengthgen.config import Config, from_plain
+from lengthgen.compose import choices
+from lengthgen.config import Config, from_words
 from lengthgen.model import Transformer, create, with_parts
 from lengthgen.schemes import Ctx, Layer
 
@@ -34,6 +34,7 @@ SMALL = [
     "eval.targets=8",
     "eval.endpoints=4",
     "eval.reach=64",
+    "eval.reference_variants=[]",
     "runtime.wandb=off",
     "runtime.device=cpu",
     "runtime.log_every=1",
@@ -43,7 +44,7 @@ VOCAB = 50
 
 def small_config(*overrides: str) -> Config:
     """Returns a configuration of a model that trains in a second."""
-    return from_plain(compose([*SMALL, *overrides], config_dir=None))
+    return from_words([*SMALL, *overrides], config_dir=None, plugins=[])
 
 
 def every_scheme() -> list[tuple[str, str | None]]:

@@ -36,7 +36,9 @@ def test_a_cost_counts_the_schemes_own_parameters_and_says_where_it_has_no_value
     assert at_16.skipped is None
     assert (at_64.speed, at_64.mib) == (None, None)
     assert at_64.skipped == "learned_absolute has 16 rows and beyond=na"
-    for speed in (learned.train, plain.train, at_16.speed):
+    assert learned.decode is None  # there are 16 rows, and 64 tokens to come
+    assert plain.decode is not None
+    for speed in (learned.train, plain.train, at_16.speed, plain.decode):
         assert speed.tokens_per_s > 0
         assert speed.relative > 0
 
@@ -55,6 +57,7 @@ def test_the_table_has_a_column_for_every_number() -> None:
         "some",
         1234,
         Speed(20_000.4, 0.912),
+        Speed(130.4, 0.5),
         [
             Evaluated(512, Speed(9_000, 1.0), 12.3, None),
             Evaluated(16_384, None, None, "has no value"),
@@ -67,7 +70,9 @@ def test_the_table_has_a_column_for_every_number() -> None:
         "parameters": "1,234",
         "train tok/s at 512": "20,000",
     }
-    assert row[3:] == ["0.91", "9,000", "1.00", "12", "n/a", "n/a", "n/a"]
+    assert head[3:6] == ["x", "decode tok/s at 512", "x"]
+    assert row[3:6] == ["0.91", "130", "0.50"]
+    assert row[6:] == ["9,000", "1.00", "12", "n/a", "n/a", "n/a"]
 
 
 @pytest.mark.slow
@@ -80,6 +85,7 @@ def test_the_command_prints_head_and_rows_into_a_pipe_and_refuses_a_misspelt_sch
     assert done.returncode == 0, done.stderr
     head, row = (line.split("\t") for line in done.stdout.splitlines())
     assert head[:4] == ["scheme", "parameters", "train tok/s at 16", "x"]
+    assert head[4:6] == ["decode tok/s at 16", "x"]
     assert (row[0], row[1], len(row)) == ("rope", "0", len(head))
     misspelt = run("rpoe")
     assert misspelt.returncode == 2

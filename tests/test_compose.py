@@ -97,7 +97,7 @@ def test_a_quoted_path_may_hold_spaces_commas_and_parentheses() -> None:
 MISTAKES = {
     "scheme=rpoe": "scheme=rpoe: no such scheme; did you mean rope?",
     "model=zzz": "model=zzz: no such model; known: alibi, base, medium, small, tiny",
-    "experiment=any": "experiment=any: no such experiment; there are none",
+    "experiment=any": "experiment=any: no such experiment; known: alibi_figure1, ",
     "scheme=null": "scheme=null: no such scheme; ",
     "scheme=[rope,alibi]": "scheme=[rope,alibi]: scheme takes one choice; write a YAML",
     "scheme=rope,alibi": "scheme=rope,alibi holds several values, and one run takes one; run it",
@@ -143,7 +143,8 @@ def test_a_folder_of_the_users_own_adds_choices(tmp_path: Path) -> None:
 
 def test_an_experiment_of_the_users_own_overlays_groups_and_values(tmp_path: Path) -> None:
     text = (
-        "# @package _global_\n# Why.\ndefaults:\n  - override /scheme: alibi\n  - _self_\nseed: 5\n"
+        "# @package _global_\n# Why.\n#\n# More.\n"
+        "defaults:\n  - override /scheme: alibi\n  - _self_\nseed: 5\n"
     )
     write(tmp_path / "experiment/paper.yaml", text)
     plain = composed("experiment=paper", config_dir=tmp_path)
@@ -232,7 +233,8 @@ def test_an_axis_without_points_is_refused(override: str, said: str) -> None:
     [
         ("sch", ["scheme.", "scheme="]),
         ("scheme=rop", ["scheme=rope"]),
-        ("expe", []),
+        ("experiment=al", [f"experiment=alibi_figure1{end}" for end in ("", "_1024", "_laptop")]),
+        ("experiment.", []),
         ("train.le", ["train.length=", "train.length=512"]),
         ("eval.lengths=", ["eval.lengths=[512,1024,2048,4096,8192,16384]"]),
         ("scheme.parts.rope.b", ["scheme.parts.rope.base=", "scheme.parts.rope.base=10000.0"]),

@@ -7,29 +7,37 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small import small_config
 from torch import Tensor
 
-from lengthgen import corpora, evaluate, report, runs, statistics
+from lengthgen import checkpoints, corpora, evaluate, plans, report, scoring, statistics, status
 from lengthgen.batches import n_targets
 from lengthgen.config import Config, from_plain, to_plain
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
-from lengthgen.evaluate import Cell, Plan, Span, Sum
 from lengthgen.model import Transformer, create
 from lengthgen.optim import adamw
+from lengthgen.plans import Cell, Plan
 from lengthgen.progress import Progress
+from lengthgen.protocols import Span
 from lengthgen.ranks import Ranks
+from lengthgen.tracking import read_rows
 from lengthgen.train import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
 LENGTHS = [16, 32, 64]
+PROTOCOLS_IN_DOCUMENTS = [
+    *("tail", "nonoverlap", "sliding-8", "sliding-1", "last_k", "per_position"),
+    *("alibi_sliding1", "yarn", "fox"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +52,17 @@ def corpus(cache: Path) -> TokenizedCorpus:
 
 @pytest.fixture(scope="module")
 def planned(corpus: TokenizedCorpus) -> Plan:
-    return evaluate.plan(small_config("eval.endpoints=6"), corpus)
+    return plans.plan(small_config("eval.endpoints=6"), corpus)
 
 
 def model_of(corpus: TokenizedCorpus, scheme: str = "rope") -> Transformer:
     return create(small_config(f"scheme={scheme}"), vocab_size=corpus.vocab_size).double().eval()
 
 
-def scored(model: Transformer, spans: Sequence[Span], corpus: TokenizedCorpus) -> list[Sum]:
-    return evaluate.score(
+def scored(
+    model: Transformer, spans: Sequence[Span], corpus: TokenizedCorpus
+) -> dict[Span, scoring.Nats]:
+    return scoring.score(
         model,
         spans,
         corpus,
@@ -69,7 +79,7 @@ def scored_tokens(spans: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 def spans_of(protocol: str, length: int, planned: Plan) -> list[Span]:
-    return evaluate.spans(Cell(protocol, None, length), planned, targets=8)
+    return plans.spans(Cell(protocol, None, length), planned)
 
 
 @pytest.mark.parametrize("protocol", ["tail", "nonoverlap"])
@@ -90,36 +100,32 @@ def test_the_tail_at_t_is_the_last_k_of_nonoverlap_on_the_same_endpoints(
     ]
     ends = {(s.document, s.end) for s in whole}
     assert all((s.document, s.end) in ends for s in last)
-    tail = {s.document: s for s in scored(model, last, corpus)}
+    tail = scored(model, last, corpus)
     final = [s for s in whole if (s.document, s.end) in {(x.document, x.end) for x in last}]
-    full = {s.document: s for s in scored(model, final, corpus)}
-    first_half = {span.document: nats_of_first_half(model, span, corpus) for span in final}
+    full = {s.end: nats for s, nats in scored(model, final, corpus).items()}
     assert len(tail) == len(full) > 0
-    for document, total in full.items():
-        assert tail[document].nats == pytest.approx(
-            total.nats - first_half[document], rel=0, abs=1e-9
-        )
+    for span, nats in tail.items():
+        np.testing.assert_allclose(nats, full[span.end][-8:], rtol=0, atol=1e-9)
 
 
-def nats_of_first_half(model: Transformer, span: Span, corpus: TokenizedCorpus) -> float:
-    """Returns the nats of the first 8 of a window's 16 targets, from the model alone."""
+def nats_alone(model: Transformer, span: Span, corpus: TokenizedCorpus) -> scoring.Nats:
+    """Returns the nats of a span's targets from one call of the model on its window."""
     tokens = corpus.validation.document(span.document)
-    targets = torch.from_numpy(tokens[span.end - 16 : span.end].astype(int))[None]
+    targets = torch.from_numpy(tokens[span.start : span.end].astype(int))[None]
     assert corpus.bos_id is not None
     inputs = torch.cat([torch.tensor([[corpus.bos_id]]), targets[:, :-1]], dim=1)
     with torch.no_grad():
-        return float(model.nats(model(inputs), targets)[0, :8].sum())
+        return model.nats(model(inputs), targets)[0, -span.scored :].numpy()
 
 
-def test_sums_are_those_of_each_window_alone(planned: Plan, corpus: TokenizedCorpus) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS_IN_DOCUMENTS)
+def test_nats_are_those_of_each_window_alone(
+    protocol: str, planned: Plan, corpus: TokenizedCorpus
+) -> None:
     model = model_of(corpus)
-    spans = spans_of("tail", 32, planned)
-    together = {s.document: s for s in scored(model, spans, corpus)}
-    for document in {s.document for s in spans}:
-        alone = [scored(model, [s], corpus)[0] for s in spans if s.document == document]
-        assert together[document].nats == pytest.approx(sum(s.nats for s in alone), abs=1e-9)
-        assert together[document].n_tokens == 8 * len(alone)
-        assert together[document].n_bytes == sum(s.n_bytes for s in alone)
+    spans = [span for length in LENGTHS for span in spans_of(protocol, length, planned)]
+    for span, nats in scored(model, spans, corpus).items():
+        np.testing.assert_allclose(nats, nats_alone(model, span, corpus), rtol=0, atol=1e-9)
 
 
 def test_equal_logits_give_a_perplexity_of_the_vocabulary_size(
@@ -129,14 +135,8 @@ def test_equal_logits_give_a_perplexity_of_the_vocabulary_size(
     with torch.no_grad():
         model.embedding.weight.zero_()
     for protocol in ("tail", "nonoverlap"):
-        sums = scored(model, spans_of(protocol, 32, planned), corpus)
-        loss = sum(s.nats for s in sums) / sum(s.n_tokens for s in sums)
-        assert math.exp(loss) == pytest.approx(corpus.vocab_size, rel=1e-6)
-
-
-def test_bytes_of_targets_are_those_of_their_text(planned: Plan, corpus: TokenizedCorpus) -> None:
-    for s in scored(model_of(corpus), spans_of("tail", 16, planned), corpus):
-        assert s.n_bytes == s.n_tokens  # a byte tokenizer
+        nats = np.concatenate([*scored(model, spans_of(protocol, 32, planned), corpus).values()])
+        assert math.exp(nats.mean()) == pytest.approx(corpus.vocab_size, rel=1e-6)
 
 
 def longest(corpus: TokenizedCorpus) -> int:
@@ -146,7 +146,7 @@ def longest(corpus: TokenizedCorpus) -> int:
 def test_the_longest_length_decides_how_deep_endpoints_lie(corpus: TokenizedCorpus) -> None:
     for lengths, reach, want in (([16, 32], 64, 64), ([16, 128], 64, 128)):
         config = small_config(f"eval.lengths={lengths}", f"eval.reach={reach}")
-        assert evaluate.plan(config, corpus).reach == want
+        assert plans.plan(config, corpus).reach == want
 
 
 def test_where_no_document_has_eval_reach_all_lengths_asked_share_endpoints(
@@ -154,12 +154,12 @@ def test_where_no_document_has_eval_reach_all_lengths_asked_share_endpoints(
 ) -> None:
     deepest = 512  # 32 T, and documents of 600 tokens
     assert deepest < longest(corpus) < 2 * deepest
-    plans = [
-        evaluate.plan(small_config(f"eval.lengths={lengths}", "eval.reach=16384"), corpus)
+    planned = [
+        plans.plan(small_config(f"eval.lengths={lengths}", "eval.reach=16384"), corpus)
         for lengths in ([16], [16, 32], [8, 100, deepest])
     ]
-    assert {plan.reach for plan in plans} == {deepest}
-    assert len({plan.manifest for plan in plans}) == 1
+    assert {plan.reach for plan in planned} == {deepest}
+    assert len({plan.manifest("tail") for plan in planned}) == 1
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_length_beyond_all_documents_says_the_longest_and_what_to_ask(
 ) -> None:
     said = rf"the longest has {longest(corpus)}\); try eval\.lengths=\[16,32\]"
     with pytest.raises(UserError, match=rf"{said}, .* \(lengthgen eval: --lengths 16,32\)"):
-        evaluate.plan(small_config("eval.lengths=[16,32,1000]"), corpus)
+        plans.plan(small_config("eval.lengths=[16,32,1000]"), corpus)
 
 
 @pytest.mark.parametrize(
@@ -222,16 +222,16 @@ def test_documents_that_are_too_short_are_one_error_whose_remedy_works(
 ) -> None:
     asked = [*asked, "eval.reach=16384"]
     with pytest.raises(UserError) as caught:
-        evaluate.plan(small_config(*asked), corpus)
+        plans.plan(small_config(*asked), corpus)
     remedy = re.search(r"; try (.*?)(,? or| \(|$)", str(caught.value))
     assert remedy is not None
-    evaluate.plan(small_config(*asked, *remedy[1].split()), corpus)
+    plans.plan(small_config(*asked, *remedy[1].split()), corpus)
 
 
 def test_packing_is_offered_only_where_there_is_enough_text(corpus: TokenizedCorpus) -> None:
     for length, offered in ((1000, True), (10**6, False)):
         with pytest.raises(UserError) as caught:
-            evaluate.plan(small_config(f"eval.lengths=[{length}]"), corpus)
+            plans.plan(small_config(f"eval.lengths=[{length}]"), corpus)
         assert ("corpus.packed=true" in str(caught.value)) == offered
 
 
@@ -244,7 +244,7 @@ def run(tmp_path: Path, cache: Path) -> tuple[Config, Path]:
 
 
 def rows_of(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
+    return read_rows(run_dir / "eval.jsonl")
 
 
 def with_eval(config: Config, **changed: Any) -> Config:
@@ -282,7 +282,7 @@ def test_a_length_the_scheme_has_no_value_at_is_a_row_with_the_reason(
 ) -> None:
     _, run_dir = run
     skipped = [row for row in rows_of(run_dir) if row["length"] > 16]
-    assert [row["length"] for row in skipped] == [32, 64]
+    assert sorted(row["length"] for row in skipped) == [32, 64]
     assert {row["skipped"] for row in skipped} == {"learned_absolute has 16 rows and beyond=na"}
     assert all(row["document"] is None and row["n_tokens"] == 0 for row in skipped)
 
@@ -385,11 +385,14 @@ def test_a_variant_that_was_redefined_is_computed_again(tmp_path: Path, cache: P
 
 def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path]) -> None:
     config, run_dir = run
-    with (
-        runs.claimed(run_dir, "eval"),
-        pytest.raises(UserError, match=r"another process is at work on this run \(eval\)"),
-    ):
-        evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    whole = (run_dir / "eval.jsonl").read_bytes()
+    with status.claimed(run_dir, "eval"):
+        evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)  # which has nothing to write
+        (run_dir / "eval.jsonl").unlink()
+        with pytest.raises(UserError, match=r"another process is at work on this run \(eval\)"):
+            evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    assert (run_dir / "eval.jsonl").read_bytes() == whole
 
 
 def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
@@ -399,7 +402,7 @@ def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
     model = create(config, vocab_size=corpus.vocab_size)
     with torch.no_grad():
         model.embedding.weight[:, 0] = torch.nan
-    runs.save_checkpoint(
+    checkpoints.save(
         run_dir,
         step=9,
         unlogged=(0.0, 0),
@@ -419,11 +422,141 @@ def test_nonoverlap_refuses_a_length_at_which_it_would_score_other_tokens(
 ) -> None:
     config = small_config("eval.lengths=[16,24]", "eval.protocols=[nonoverlap]")
     with pytest.raises(UserError, match=r"24 does not divide the 64 tokens"):
-        evaluate.plan(config, corpus)
-    evaluate.plan(small_config("eval.lengths=[16,24]"), corpus)
+        plans.plan(config, corpus)
+    plans.plan(small_config("eval.lengths=[16,24]"), corpus)
 
 
 def test_a_packed_corpus_has_all_its_endpoints_in_one_document(cache: Path) -> None:
     config = small_config("corpus.packed=true", "eval.endpoints=20")
     corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
-    assert len(evaluate.plan(config, corpus).endpoints) == 20
+    assert len(plans.plan(config, corpus).endpoints) == 20
+
+
+def cells_of(run_dir: Path) -> list[tuple[str, str | None, int]]:
+    found = [(row["protocol"], row["variant"], row["length"]) for row in rows_of(run_dir)]
+    return list(dict.fromkeys(found))
+
+
+def test_a_reference_variant_is_scored_beside_the_headline_alone(
+    run: tuple[Config, Path],
+) -> None:
+    config, run_dir = run
+    protocols = ["tail", "nonoverlap"]
+    config = with_eval(config, reference_variants=["window"], lengths=[16], protocols=protocols)
+    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    added = [cell for cell in cells_of(run_dir) if cell[1] or cell[0] == "nonoverlap"]
+    assert sorted(added, key=str) == [("nonoverlap", None, 16), ("tail", "window", 16)]
+
+
+def test_a_scheme_that_cannot_take_a_reference_variant_says_why(
+    run: tuple[Config, Path],
+) -> None:
+    config, run_dir = run
+    config = with_eval(config, reference_variants=["ntk"], lengths=[16])  # nothing rotates here
+    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    [row] = [row for row in rows_of(run_dir) if row["variant"] == "ntk"]
+    assert "ntk acts on rotated queries and keys" in row["skipped"]
+    before = rows_of(run_dir)
+    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    assert rows_of(run_dir) == before
+
+
+def test_an_unknown_reference_variant_is_refused(run: tuple[Config, Path]) -> None:
+    with pytest.raises(UserError, match=r"eval\.reference_variants: no variant 'windwo'; did you"):
+        with_eval(run[0], reference_variants=["windwo"])
+
+
+def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Path) -> None:
+    """Lengths of nonoverlap share forward passes; after a kill only some of them are missing."""
+    protocols = "eval.protocols=[tail,nonoverlap,fox,per_position]"
+    config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}", protocols)
+    log = train(config, ranks=ALONE, show=QUIET) / "eval.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    whole = set(lines)
+    for kept in range(0, len(lines), 7):
+        log.write_text("".join(lines[:kept]) + lines[kept][:30])
+        evaluate.evaluate(config, log.parent, ranks=ALONE, show=QUIET)
+        assert set(log.read_text().splitlines(keepends=True)) == whole
+
+
+def test_what_a_pass_holds_does_not_depend_on_what_is_missing(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[list[Span], list[Span]]] = []
+    score = scoring.score
+
+    def noted(model: Transformer, wanted: list[Span], *rest: Any, **more: Any) -> Any:
+        asked.append((wanted, more["needed"]))
+        return score(model, wanted, *rest, **more)
+
+    monkeypatch.setattr(scoring, "score", noted)
+    protocols = "eval.protocols=[nonoverlap,fox]"
+    config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}", protocols)
+    log = train(config, ranks=ALONE, show=QUIET) / "eval.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if json.loads(line)["length"] == 64))
+    evaluate.evaluate(config, log.parent, ranks=ALONE, show=QUIET)
+    [(whole, all_of_it), (again, rest)] = asked
+    assert again == whole == all_of_it
+    assert {span.length for span in rest} == {16, 32}
+
+
+def test_protocols_share_forward_passes_and_the_headline_stands_alone(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens: list[int] = []
+    score = scoring.score
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        return score(*args, **{**kwargs, "advance": tokens.append})
+
+    monkeypatch.setattr(scoring, "score", counted)
+    config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}")
+    run_dir = train(config, ranks=ALONE, show=QUIET)
+    alone: dict[str, int] = {}
+    for name in ("sliding-8", "yarn", "nonoverlap", "fox"):
+        tokens.clear()
+        evaluate.evaluate(with_eval(config, protocols=[name]), run_dir, ranks=ALONE, show=QUIET)
+        alone[name] = sum(tokens)
+    separate = rows_of(run_dir)
+    (run_dir / "eval.jsonl").unlink()
+    tokens.clear()
+    everything = with_eval(config, protocols=["tail", *alone])
+    evaluate.evaluate(everything, run_dir, ranks=ALONE, show=QUIET)
+    tail = 4 * (16 + 32 + 64)
+    assert 0 < sum(tokens) - tail < 0.8 * sum(alone.values())
+    found = {(r["protocol"], r["length"], r["document"]): r["nats"] for r in rows_of(run_dir)}
+    for row in separate:
+        key = (row["protocol"], row["length"], row["document"])
+        assert found[key] == pytest.approx(row["nats"], rel=1e-5)
+
+
+def test_endpoints_are_written_beside_the_rows(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    lines = [json.loads(line) for line in (run_dir / "endpoints.jsonl").read_text().splitlines()]
+    assert len(lines) == config.eval.endpoints
+    assert {line["document"] for line in lines} == {row["document"] for row in rows_of(run_dir)} - {
+        None
+    }
+    assert all(line["end"] >= config.eval.reach and line["targets"] == 8 for line in lines)
+
+
+def test_targets_that_training_has_seen_are_not_scored(corpus: TokenizedCorpus) -> None:
+    config = small_config("eval.endpoints=6", "eval.endpoints_per_document=10")
+    clean = plans.plan(config, corpus)
+    assert clean.dropped == 0
+    [leaked, *_] = clean.endpoints
+    held_out = corpus.validation.document(leaked.document)
+    seen = corpora.Split(
+        tokens=np.concatenate([corpus.train.tokens, held_out]).astype(np.uint32),
+        offsets=np.append(corpus.train.offsets, corpus.train.offsets[-1] + len(held_out)),
+        names=[*corpus.train.names, "leaked"],
+    )
+    leaky = replace(corpus, train=seen, fingerprint="1" * 64)
+    planned = plans.plan(config, leaky)
+    assert leaked.document not in {e.document for e in planned.endpoints}
+    assert len(planned.endpoints) == 6
+    assert planned.dropped > 0
+    assert any("endpoints passed over" in line for line in plans.remarks(config, planned))
+    with pytest.raises(UserError, match="the training split has the targets of all"):
+        plans.plan(config, replace(leaky, validation=seen, train=seen, fingerprint="2" * 64))

@@ -1,16 +1,26 @@
-"""The figure: ticks, lines, names and looks, drawn of synthetic rows."""
+"""The figure of a protocol: ticks, lines, names and looks, drawn of synthetic rows."""
 
 import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from eval_rows import LENGTHS, LOSSES, Runs
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
-from lengthgen import figures, report
+from lengthgen import report
+from lengthgen.figures.curve import perplexities
+from lengthgen.figures.layout import laid_out
+from lengthgen.figures.looks import line_looks, looks
+from lengthgen.figures.scales import plain, plain_ticks, signed, signed_ticks, spread
+from lengthgen.figures.style import rendered
+from lengthgen.wording import number
 
 
 @pytest.fixture
@@ -19,7 +29,8 @@ def runs(tmp_path: Path) -> Runs:
 
 
 def drawn(*run_dirs: Path, protocol: str = "tail") -> Figure:
-    return figures.figure(report.gather(run_dirs).series(protocol))
+    found = report.gather(run_dirs)
+    return laid_out(perplexities(found.by_protocol[protocol], found.findings))
 
 
 def axes_of(figure: Figure) -> Axes:
@@ -32,6 +43,19 @@ def said(figure: Figure) -> list[str]:
     texts = axes_of(figure).texts
     ends = [text for text in texts if 1 < text.get_position()[0] < 2 and text.get_text()]
     return [t.get_text() for t in sorted(ends, key=lambda t: -t.get_position()[1])]
+
+
+def band(figure: Figure, colour: str) -> tuple[dict[float, float], dict[float, float]]:
+    """The lower and the upper bound of the only band of a colour, by length."""
+    bands = [c for c in axes_of(figure).collections if isinstance(c, PolyCollection)]
+    faces = [np.asarray(c.get_facecolor())[0, :3].tolist() for c in bands]
+    (found,) = (c for c, face in zip(bands, faces, strict=True) if same_color(face, colour))
+    low: dict[float, float] = {}
+    high: dict[float, float] = {}
+    for x, y in np.asarray(found.get_paths()[0].vertices).tolist():
+        low[x] = min(y, low.get(x, math.inf))
+        high[x] = max(y, high.get(x, 0.0))
+    return low, high
 
 
 def line(figure: Figure, label: str) -> tuple[list[float], list[float]]:
@@ -90,12 +114,80 @@ def test_a_dotted_line_stands_at_the_perplexity_of_the_last_T_tokens_alone(runs:
     heights = sorted(float(start) for start, end in crops if start == end)
     want = sorted(line(figure, name)[1][0] for name in ("rope", "alibi"))
     assert heights == pytest.approx(want)
-    assert "dotted: from the last T tokens alone" in axes_of(figure).texts[-1].get_text()
+    assert "dotted: from the last T tokens alone" in caption(figure)
+
+
+def spread_runs(runs: Runs, scheme: str, **changes: Any) -> list[Path]:
+    """Two seeds of which the second is 0.2 nats worse at every length."""
+    worse = [loss + 0.2 for loss in LOSSES]
+    return [runs.write(scheme, **changes), runs.write(scheme, worse, seed=2, **changes)]
+
+
+def test_the_band_is_the_interval_of_the_finding(runs: Runs) -> None:
+    paths = spread_runs(runs, "rope")
+    low, high = band(drawn(*paths), looks(["rope"])["rope"].colour)
+    (finding,) = report.gather(paths).findings
+    assert low == pytest.approx({n: math.exp(e.low) for n, e in finding.loss.items()})
+    assert high == pytest.approx({n: math.exp(e.high) for n, e in finding.loss.items()})
+    assert all(high[n] > low[n] * 1.1 for n in LENGTHS)
+
+
+def test_a_curve_without_findings_has_no_band(runs: Runs) -> None:
+    figure = drawn(*spread_runs(runs, "rope", protocol="nonoverlap"), protocol="nonoverlap")
+    assert not [c for c in axes_of(figure).collections if isinstance(c, PolyCollection)]
+    assert "band" not in caption(figure)
+
+
+def with_reference(runs: Runs, scheme: str, losses: Sequence[float] = LOSSES) -> Path:
+    """A run with a variant that its configuration lists as a line of reference."""
+    runs.write(scheme, losses, variant="window")
+    path = runs.write(scheme, losses)
+    config = path / "config.yaml"
+    config.write_text(config.read_text() + "eval: {reference_variants: [window]}\n")
+    return path
+
+
+def test_a_reference_is_thin_without_markers_in_the_colour_of_its_scheme(runs: Runs) -> None:
+    figure = drawn(with_reference(runs, "rope"), runs.write("alibi"))
+    (thin,) = (one for one in axes_of(figure).lines if one.get_label() == "rope + window")
+    (whole,) = (one for one in axes_of(figure).lines if one.get_label() == "rope")
+    assert thin.get_linewidth() < whole.get_linewidth() / 1.5
+    assert (thin.get_color(), thin.get_marker()) == (whole.get_color(), "")
+
+
+def test_a_reference_is_named_in_the_caption_alone(runs: Runs) -> None:
+    figure = drawn(with_reference(runs, "rope"), runs.write("alibi"))
+    assert set(said(figure)) == {"rope", "alibi"}
+    assert "thin dashes: the same checkpoint + window" in caption(figure)
+
+
+def with_floor(runs: Runs, ppl: float) -> Figure:
+    """A curve from 12.2 to 148 beside a unigram floor: a loss over the 192 tokens of two rows."""
+    return drawn(runs.write("rope", unigram_nats=192 * math.log(ppl) / 2))
+
+
+@pytest.mark.parametrize("ppl", [8.0, 50.0, 200.0])
+def test_the_unigram_floor_is_a_line_where_it_is_near(runs: Runs, ppl: float) -> None:
+    figure = with_floor(runs, ppl)
+    flat = [np.asarray(one.get_ydata()).tolist() for one in axes_of(figure).lines]
+    assert any(y == pytest.approx([ppl, ppl]) for y in flat)
+    low, high = axes_of(figure).get_ylim()
+    assert low < ppl < high
+    assert "unigram floor" in [text.get_text() for text in axes_of(figure).texts]
+
+
+@pytest.mark.parametrize("ppl", [2.0, 445.9])
+def test_the_unigram_floor_is_a_number_where_it_is_far(runs: Runs, ppl: float) -> None:
+    figure = with_floor(runs, ppl)
+    assert f"unigram floor: {number(ppl)}" in caption(figure)
+    low, high = axes_of(figure).get_ylim()
+    assert not low < ppl < high
+    assert "unigram floor" not in [text.get_text() for text in axes_of(figure).texts]
 
 
 def test_other_protocols_have_no_such_line(runs: Runs) -> None:
     figure = drawn(runs.write("rope", protocol="nonoverlap"), protocol="nonoverlap")
-    assert "dotted" not in axes_of(figure).texts[-1].get_text()
+    assert "dotted" not in caption(figure)
 
 
 def test_the_line_of_several_seeds_is_the_mean_of_their_losses(runs: Runs) -> None:
@@ -110,7 +202,8 @@ def test_the_line_of_several_seeds_is_the_mean_of_their_losses(runs: Runs) -> No
 def test_several_seeds_are_also_drawn_one_by_one(runs: Runs) -> None:
     figure = drawn(runs.write("rope"), runs.write("rope", (2.0, 2.0, 2.0, 2.0), seed=2))
     thin = [one for one in axes_of(figure).lines if one.get_linewidth() < 1 and one.get_alpha()]
-    assert len(thin) == 2
+    heights = [np.asarray(one.get_ydata()).tolist() for one in thin]
+    assert heights == [pytest.approx([math.exp(x) for x in LOSSES]), [math.exp(2.0)] * 4]
 
 
 def test_names_stand_at_the_line_ends_in_the_order_of_their_values(runs: Runs) -> None:
@@ -131,24 +224,47 @@ def test_a_series_that_is_skipped_everywhere_is_still_named(runs: Runs) -> None:
     assert said(figure) == ["rope", "learned_absolute (n/a)"]
 
 
+def caption(figure: Figure) -> str:
+    """What stands above the axes, without its line breaks."""
+    (text,) = (t.get_text() for t in axes_of(figure).texts if "corpus toy" in t.get_text())
+    return " ".join(text.split())
+
+
 def test_the_title_says_what_was_scored_and_where(runs: Runs) -> None:
-    texts = [text.get_text() for text in axes_of(drawn(runs.write("rope"))).texts]
-    assert (
-        "matched tail: last K=64 tokens of 3 windows in 2 documents\ncorpus toy, model tiny, fp32"
-        "; dotted: from the last T tokens alone"
-    ) in texts
+    assert caption(drawn(runs.write("rope"))) == (
+        "matched tail: last K=64 tokens of 3 windows in 2 documents; corpus toy, model tiny, fp32 "
+        "band: 95% over documents; dotted: from the last T tokens alone"
+    )
+
+
+FLAT = (2.0, 2.0, 2.0, 2.0)
+
+
+def test_a_few_lines_that_fail_do_not_flatten_the_others(runs: Runs) -> None:
+    good = [runs.write(f"good{i}", FLAT) for i in range(3)]
+    figure = drawn(*good, runs.write("bad", (2.0, 3.0, 6.0, math.log(5000))))
+    assert axes_of(figure).get_ylim()[1] == pytest.approx(8 * math.exp(2.0), rel=0.2)
+    assert "bad: 5,000" in said(figure)
+    assert line(figure, "bad")[1][-1] == pytest.approx(5000)
+
+
+def test_lines_stay_within_the_axis_if_many_of_them_fail(runs: Runs) -> None:
+    bad = [runs.write(f"bad{i}", (2.0, 3.0, 6.0, math.log(5000))) for i in range(2)]
+    figure = drawn(*bad, runs.write("good", FLAT), runs.write("fine", FLAT))
+    assert axes_of(figure).get_ylim()[1] > 5000
+    assert "bad0" in said(figure)
 
 
 def test_one_point_makes_a_figure(runs: Runs) -> None:
     figure = drawn(runs.write("rope", (3.0,), lengths=(2048,)))
     assert axes_of(figure).get_xticks().tolist() == [2048]
-    assert figures.rendered(figure, "png")
+    assert rendered(figure, "png")
 
 
 def test_a_loss_beyond_any_axis_leaves_the_rest_in_place(runs: Runs) -> None:
     figure = drawn(runs.write("rope", (3.0, 4.0, 5.0, 5000.0)))
     assert line(figure, "rope")[0] == [512, 1024, 2048]
-    assert figures.rendered(figure, "png")
+    assert rendered(figure, "png")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +272,7 @@ def test_a_loss_beyond_any_axis_leaves_the_rest_in_place(runs: Runs) -> None:
     [(9.8, 10.4), (20.0, 27.0), (10.0, 100.0), (24.0, 2e4), (10.0, 1e6), (1.1, 1e300)],
 )
 def test_perplexities_have_two_to_ten_plain_ticks(low: float, high: float) -> None:
-    ticks = figures.plain_ticks(low, high)
+    ticks = plain_ticks(low, high)
     assert 2 <= len(ticks) <= 11
     assert all(low <= tick <= high for tick in ticks)
 
@@ -166,55 +282,68 @@ def test_perplexities_have_two_to_ten_plain_ticks(low: float, high: float) -> No
     [(9.8, "9.8"), (20.0, "20"), (10_000.0, "10,000"), (1e6, "1e6"), (1e12, "1e12")],
 )
 def test_ticks_of_perplexity_are_written_plainly(tick: float, name: str) -> None:
-    assert figures.plain(tick) == name
+    assert plain(tick) == name
+
+
+@pytest.mark.parametrize(("low", "high"), [(-0.02, 0.02), (-3.0, 0.05), (-0.5, 400.0)])
+def test_signed_ticks_hold_0_and_both_ends_of_the_linear_part(low: float, high: float) -> None:
+    ticks = signed_ticks(low, high, linear=0.01)
+    assert {-0.01, 0.0, 0.01} <= set(ticks)
+    assert ticks == sorted(ticks)
+    assert all(low <= tick <= high for tick in ticks)
+    assert len(ticks) <= 16
+
+
+def test_signed_ticks_are_written_with_their_sign() -> None:
+    assert [signed(tick) for tick in (-0.03, 0.0, 1.0)] == ["-0.03", "0", "+1"]
 
 
 @pytest.mark.parametrize("wanted", [[0.9, 0.9, 0.9], [0.5, 0.02, 0.0, 0.0], [0.0]])
 def test_names_are_moved_apart_and_stay_in_order(wanted: list[float]) -> None:
-    placed = figures.spread(wanted, gap=0.1)
+    placed = spread(wanted, gap=0.1)
     steps = [above - below for above, below in itertools.pairwise(placed)]
     assert all(step > 0.1 - 1e-12 for step in steps)  # rounding of the sums
     assert min(placed) >= 0
 
 
 def test_names_make_way_downwards_while_there_is_room() -> None:
-    assert figures.spread([0.75, 0.75, 0.75], gap=0.25) == [0.75, 0.5, 0.25]
+    assert spread([0.75, 0.75, 0.75], gap=0.25) == [0.75, 0.5, 0.25]
 
 
 def test_names_that_are_far_apart_are_not_moved() -> None:
-    assert figures.spread([0.9, 0.5, 0.1], gap=0.1) == [0.9, 0.5, 0.1]
+    assert spread([0.9, 0.5, 0.1], gap=0.1) == [0.9, 0.5, 0.1]
 
 
 def test_no_two_of_forty_schemes_look_alike() -> None:
-    found = figures.looks(f"scheme{i}" for i in range(40))
+    found = looks(f"scheme{i}" for i in range(40))
     assert len(set(found.values())) == 40
 
 
 def test_up_to_twelve_schemes_have_different_colours() -> None:
     for first in range(20):
-        found = figures.looks(f"scheme{i}" for i in range(first, first + 12))
+        found = looks(f"scheme{i}" for i in range(first, first + 12))
         assert len({look.colour for look in found.values()}) == 12
 
 
 def test_a_look_does_not_depend_on_the_order_of_schemes() -> None:
     names = [f"scheme{i}" for i in range(20)]
-    assert figures.looks(names) == figures.looks(reversed(names))
+    assert looks(names) == looks(reversed(names))
 
 
 def test_a_scheme_keeps_its_look_whichever_others_are_shown_unless_they_collide() -> None:
     names = [f"scheme{i}" for i in range(100)]
     for one in names:
-        alone = figures.looks([one])[one]
+        alone = looks([one])[one]
         for other in names:
-            beside = figures.looks([one, other])
-            if figures.looks([other])[other] != alone:
+            beside = looks([one, other])
+            if looks([other])[other] != alone:
                 assert beside[one] == alone
 
 
 def test_a_displaced_scheme_takes_no_slot_that_another_one_wants() -> None:
     names = [f"scheme{i}" for i in range(10)]
-    alone = {name: figures.looks([name])[name] for name in names}
-    together = figures.looks(names)
+    alone = {name: looks([name])[name] for name in names}
+    together = looks(names)
     for look in set(alone.values()):
         first = min(name for name in names if alone[name] == look)
         assert together[first] == look
@@ -223,7 +352,7 @@ def test_a_displaced_scheme_takes_no_slot_that_another_one_wants() -> None:
 def test_variants_share_the_colour_of_their_scheme_in_another_line_style(runs: Runs) -> None:
     path = runs.write("rope")
     runs.write("rope", variant="yarn")
-    found = figures.line_looks(report.gather([path]).series("tail"))
+    found = line_looks(report.gather([path]).by_protocol["tail"])
     base, variant = found["rope"], found["rope + yarn"]
     assert (base["color"], base["marker"]) == (variant["color"], variant["marker"])
     assert base["linestyle"] == "-" != variant["linestyle"]
@@ -231,15 +360,15 @@ def test_variants_share_the_colour_of_their_scheme_in_another_line_style(runs: R
 
 def test_eight_series_of_one_scheme_are_drawn_in_eight_ways(runs: Runs) -> None:
     paths = [runs.write("rope", parts={"rope": {"base": 10.0**i}}, suffix=str(i)) for i in range(8)]
-    found = figures.line_looks(report.gather(paths).series("tail"))
+    found = line_looks(report.gather(paths).by_protocol["tail"])
     assert len({str(look) for look in found.values()}) == 8
 
 
 def test_rendering_twice_gives_the_same_bytes(runs: Runs) -> None:
     path = runs.write("rope")
     for kind in ("png", "svg"):
-        assert figures.rendered(drawn(path), kind) == figures.rendered(drawn(path), kind)
+        assert rendered(drawn(path), kind) == rendered(drawn(path), kind)
 
 
 def test_an_svg_holds_no_date(runs: Runs) -> None:
-    assert b"<dc:date>" not in figures.rendered(drawn(runs.write("rope")), "svg")
+    assert b"<dc:date>" not in rendered(drawn(runs.write("rope")), "svg")

@@ -2,7 +2,11 @@
 
 import io
 import logging
+import os
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -112,3 +116,33 @@ def test_by_default_the_display_is_on_stderr(capsys: pytest.CaptureFixture[str])
         show.start("train", 10)
         show.advance(10)
     assert capsys.readouterr().out == ""
+
+
+def full_disk() -> TextIO:
+    return Path("/dev/full").open("w", buffering=1)
+
+
+def pipe_without_reader() -> TextIO:
+    read, write = os.pipe()
+    os.close(read)
+    return os.fdopen(write, "w", buffering=1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize("opened", [full_disk, pipe_without_reader])
+def test_a_display_that_cannot_be_written_ends_no_work(
+    opened: Callable[[], TextIO], is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    file, done = opened(), list[int]()
+    monkeypatch.setattr(file, "isatty", lambda: is_terminal, raising=False)
+    with Progress(is_main=True, file=file, seconds_between_lines=0.0) as show:
+        show.start("train", 3)
+        for step in range(3):
+            show.advance(1)
+            show.say(f"step {step}")
+            done.append(step)
+    with suppress(OSError):
+        file.close()
+    assert done == [0, 1, 2]

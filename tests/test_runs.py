@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import yaml
 from small import VOCAB, small_config, some_tokens
 
-from lengthgen import corpora, runs
+from lengthgen import checkpoints, corpora, runs, status
 from lengthgen.config import Config
 from lengthgen.errors import UserError
 from lengthgen.model import Transformer, create
@@ -38,7 +39,7 @@ def trained() -> Trained:
 
 def save(run_dir: Path, trained: Trained, *steps: int) -> list[Path]:
     for step in steps:
-        runs.save_checkpoint(
+        checkpoints.save(
             run_dir,
             step=step,
             unlogged=(1.5, step),
@@ -49,9 +50,9 @@ def save(run_dir: Path, trained: Trained, *steps: int) -> list[Path]:
     return sorted((run_dir / "checkpoints").iterdir())
 
 
-def newest(run_dir: Path) -> tuple[runs.Checkpoint | None, list[str]]:
+def newest(run_dir: Path) -> tuple[checkpoints.Checkpoint | None, list[str]]:
     said: list[str] = []
-    return runs.newest_checkpoint(run_dir, say=said.append), said
+    return checkpoints.newest(run_dir, say=said.append), said
 
 
 def test_a_checkpoint_restores_weights_and_moments_bit_for_bit(
@@ -123,7 +124,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, trained: Traine
 
     torch.save(Attack(), folder / "trainer.pt")
     sums = json.loads((folder / "sha256.json").read_text())
-    sums["trainer.pt"] = runs._sha256(folder / "trainer.pt")  # pyright: ignore[reportPrivateUsage]
+    sums["trainer.pt"] = checkpoints._sha256(folder / "trainer.pt")  # pyright: ignore[reportPrivateUsage]
     (folder / "sha256.json").write_text(json.dumps(sums))
     found, said = newest(tmp_path)
     assert found is None
@@ -133,12 +134,12 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, trained: Traine
 
 def test_two_processes_cannot_hold_one_run(tmp_path: Path) -> None:
     with (
-        runs.claimed(tmp_path / "run", "train"),
+        status.claimed(tmp_path / "run", "train"),
         pytest.raises(UserError, match="another process"),
-        runs.claimed(tmp_path / "run", "train"),
+        status.claimed(tmp_path / "run", "train"),
     ):
         pass
-    with runs.claimed(tmp_path / "run", "train"):
+    with status.claimed(tmp_path / "run", "train"):
         pass
 
 
@@ -146,16 +147,16 @@ def test_a_root_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(UserError, match=r"runtime\.root: cannot write"),
-        runs.claimed(tmp_path / "file" / "run", "train"),
+        status.claimed(tmp_path / "file" / "run", "train"),
     ):
         pass
 
 
 def test_a_disk_without_room_is_refused_before_training(tmp_path: Path) -> None:
     config = small_config(f"runtime.root={tmp_path}/not/yet/there")
-    runs.check_room(config, 1000)
+    checkpoints.check_room(config, 1000)
     with pytest.raises(UserError, match=r"runtime\.root: .* MiB free, .* need .* MiB"):
-        runs.check_room(config, shutil.disk_usage(tmp_path).free)
+        checkpoints.check_room(config, shutil.disk_usage(tmp_path).free)
 
 
 def test_a_run_is_found_by_its_id_its_beginning_and_its_path(tmp_path: Path) -> None:
@@ -217,3 +218,21 @@ def test_provenance_does_not_need_git(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "env.json").write_text("[]")
     with pytest.raises(UserError, match=r"env\.json is damaged"):
         runs.check_corpus(tmp_path, corpus)
+
+
+def test_a_run_of_before_a_setting_of_evaluation_existed_has_its_default(tmp_path: Path) -> None:
+    config = small_config(f"runtime.root={tmp_path}")
+    config.run_dir.mkdir()
+    runs.write_config(config, config.run_dir)
+    path = config.run_dir / "config.yaml"
+    plain = yaml.safe_load(path.read_text())
+    del plain["eval"]["blocks"], plain["runtime"]["log_every"]
+    path.write_text(yaml.safe_dump(plain))
+    found = runs.load_config(config.run_dir)
+    assert (found.eval.blocks, found.runtime.log_every) == (16, 10)
+    assert found.eval.lengths == config.eval.lengths
+    assert found.run_id == config.run_id
+    del plain["train"]["lr"]
+    path.write_text(yaml.safe_dump(plain))
+    with pytest.raises(UserError, match=r"train\.lr"):
+        runs.load_config(config.run_dir)

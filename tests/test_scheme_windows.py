@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from small import close, context, hidden, small_config, small_model, some_qkv, some_tokens
+from small import (
+    close,
+    context,
+    hidden,
+    rotated,
+    small_config,
+    small_model,
+    some_qkv,
+    some_tokens,
+)
 from torch import Tensor
 
 from lengthgen import schemes
@@ -180,3 +189,20 @@ def test_log_n_scaling_acts_in_every_layer_also_without_positions() -> None:
 def test_a_window_refuses_what_it_cannot_honour(arguments: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         small_config("scheme=nope", f"+scheme.parts={{window: {arguments}}}")
+
+
+@pytest.mark.parametrize("scheme", ["nope", "rope", "alibi", "fox", "kerple"])
+def test_keys_that_no_query_of_a_block_sees_are_left_out_without_a_trace(scheme: str) -> None:
+    """The window of 16 keys is far narrower than a block of 512 queries and the keys before it."""
+    model = small_model(scheme, "window")
+    layer, (q, k, v) = model.scheme.layers[0], some_qkv(1400, dtype=torch.float64)
+    c = context(model, 1400, dtype=torch.float64)
+    with torch.no_grad():
+        got = attend(layer, q, k, v, c)
+        rotated_q, rotated_k = rotated(layer, q, k, c)
+        close(got, explicit(layer, rotated_q, rotated_k, v, c, block=1400), atol=1e-12)
+        far = k.clone()
+        far[:, :, 4:800] += 100  # hidden from the last 500 queries, and no sinks
+        moved = attend(layer, q, far, v, c)
+        close(moved[:, :, 900:], got[:, :, 900:], atol=1e-12)
+        assert not torch.equal(moved[:, :, :800], got[:, :, :800])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from eval_rows import cell
 
-from lengthgen.series import labels, series
+from lengthgen.series import labels, references, series
 from lengthgen.statistics import curve
 
 
@@ -103,3 +103,25 @@ def test_only_a_variants_own_definition_parts_its_series() -> None:
         ("x", "yarn"): "rope + yarn (scheme.variants.yarn.rope.factor=4)",
         ("y", "yarn"): "rope + yarn (scheme.variants.yarn.rope.factor=8)",
     }
+
+
+def test_a_reference_is_a_variant_that_its_run_lists() -> None:
+    points = curve(r for v in (None, "window", "yarn") for r in cell(8.0, run="x", variant=v))
+    configs = {"x": config(eval__reference_variants=["window"])}
+    found = series(points, labels(points, configs), references(points, configs))
+    assert {line.variant: line.reference for line in found} == {
+        **{None: False, "yarn": False},
+        "window": True,
+    }
+
+
+def test_a_variant_that_one_of_its_runs_asked_for_competes() -> None:
+    points = curve(r for run in "xy" for r in cell(8.0, run=run, variant="window"))
+    configs = {"x": config(eval__reference_variants=["window"]), "y": config(seed=2)}
+    (line,) = series(points, labels(points, configs), references(points, configs))
+    assert not line.reference
+
+
+def test_a_configuration_without_references_has_none() -> None:
+    points = curve(cell(8.0, run="x", variant="window"))
+    assert references(points, {"x": config()}) == set()

@@ -1,33 +1,35 @@
 """The record on disk is complete whatever W&B does, and what W&B shows is the record."""
 
-import contextlib
+import base64
+import io
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
 
-from lengthgen import config
+from lengthgen.compose import compose
+from lengthgen.config import Config, from_plain
 from lengthgen.errors import UserError
-from lengthgen.tracking import CURVE_METRICS, append_rows, is_shown, keep_rows, read_rows
+from lengthgen.tracking import append_rows, is_shown, keep_rows, load_sent, read_rows
 
 REPOSITORY = Path(__file__).parents[1]
 PATIENCE_SECONDS = 3.0
 
 # Each W&B test runs in a process of its own: wandb keeps global state and starts a service.
 TRACKED_RUN = """
-import json, os, sys
+import base64, json, os, sys
 
 from test_tracking import configuration
-from lengthgen.tracking import Tracker
+from lengthgen.tracking import CurvePoint, Results, Tracker
 
 def has_children():
     try:
@@ -50,7 +52,11 @@ with Tracker(config, config.run_dir, say=said.append, patience_seconds=plan["pat
         if number == plan["service_dies_at"]:
             kill_service()
         tracker.train(row)
-    tracker.curve(plan["points"])
+    tracker.results(lambda: Results(
+        curve=[CurvePoint(*point) for point in plan["curve"]],
+        summary=plan["summary"],
+        pictures={key: base64.b64decode(png) for key, png in plan["pictures"].items()},
+    ))
 print(json.dumps({
     "said": said,
     "imported": "wandb" in sys.modules,
@@ -76,31 +82,21 @@ class Outcome(NamedTuple):
         return read_rows(self.run_dir / "train.jsonl")
 
 
-def configuration(runtime: Mapping[str, Any]) -> config.Config:
-    """Returns the default configuration of conf/ with these runtime values."""
-    plain: dict[str, Any] = yaml.safe_load((REPOSITORY / "conf/config.yaml").read_text())
-    for default in plain.pop("defaults"):
-        if isinstance(default, dict) and "experiment" not in default:
-            ((group, choice),) = default.items()
-            plain[group] = yaml.safe_load((REPOSITORY / f"conf/{group}/{choice}.yaml").read_text())
+def configuration(runtime: Mapping[str, Any]) -> Config:
+    """Returns the default configuration with these runtime values."""
+    plain = compose(["scheme=rope"], config_dir=None)
     plain["runtime"] |= runtime
-    return config.from_plain(plain)
+    return from_plain(plain)
 
 
 def train_rows(*steps: int) -> list[dict[str, Any]]:
     return [{"train/step": step, "train/tokens": 8192 * step, "train/loss": 6.5} for step in steps]
 
 
-def point(length: int, *, protocol: str = "tail", variant: str | None = None) -> dict[str, Any]:
-    """Returns a point whose values tell its length."""
-    return {
-        "T_valid": length,
-        "protocol": protocol,
-        "variant": variant,
-        "loss": length / 1024,
-        "ppl": length / 64,
-        "bits_per_byte": length / 2048,
-    }
+def point(length: int, *metrics: str, protocol: str = "eval") -> tuple[str, int, dict[str, float]]:
+    """Returns a point whose values tell its length and their metric."""
+    values = {name: length / (i + 2) for i, name in enumerate(metrics or ("loss", "ppl"))}
+    return protocol, length, values
 
 
 def track(
@@ -110,16 +106,21 @@ def track(
     url: str = "http://127.0.0.1:9",  # the discard port: nothing listens there
     key: str | None = KEY,
     rows: Sequence[Mapping[str, Any]] = (),
-    points: Sequence[Mapping[str, Any]] = (),
+    curve: Sequence[tuple[str, int, Mapping[str, float]]] = (),
+    summary: Mapping[str, float | str] = {},
+    pictures: Mapping[str, bytes] = {},
+    runtime: Mapping[str, str] = {},
     service_dies_at: int | None = None,
     environment: Mapping[str, str] = {},
 ) -> Outcome:
     """Runs a Tracker in a fresh process; fails the test unless it ends with exit code 0."""
-    runtime = {"root": str(root / "runs"), "wandb": mode}
+    settings = {"root": str(root / "runs"), "wandb": mode, **runtime}
     plan = {
-        "runtime": runtime,
+        "runtime": settings,
         "rows": rows,
-        "points": points,
+        "curve": curve,
+        "summary": summary,
+        "pictures": {key: base64.b64encode(file).decode() for key, file in pictures.items()},
         "patience": PATIENCE_SECONDS,
         "service_dies_at": service_dies_at,
     }
@@ -150,24 +151,21 @@ def track(
         **json.loads(report),
         printed="\n".join(printed) + done.stderr,
         seconds=time.monotonic() - started,
-        run_dir=configuration(runtime).run_dir,
+        run_dir=configuration(settings).run_dir,
     )
 
 
-def curve_row(prefix: str, length: int) -> dict[str, Any]:
-    values = {name: value for name, value in point(length).items() if name in CURVE_METRICS}
+def curve_row(prefix: str, length: int, values: Mapping[str, float]) -> dict[str, Any]:
     return {f"{prefix}/{name}": value for name, value in {"T_valid": length, **values}.items()}
 
 
-@contextlib.contextmanager
-def files_limited_to(n_bytes: int) -> Generator[None]:
-    """Lets no file of this process grow further: like a full disk, it takes a part of a write."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+def png(text: str) -> bytes:
+    """Returns a picture of one pixel that holds a text."""
+    file = io.BytesIO()
+    said = PngInfo()
+    said.add_text("text", text)
+    Image.new("L", (1, 1)).save(file, "png", pnginfo=said)
+    return file.getvalue()
 
 
 def only(backend: WandbBackend) -> StoredRun:
@@ -175,127 +173,40 @@ def only(backend: WandbBackend) -> StoredRun:
     return run
 
 
-def test_appended_rows_are_read_back_unchanged(tmp_path: Path) -> None:
-    rows = [{"train/step": 1, "train/loss": 0.1 + 0.2}, {"document": "a\nb \u2028 \u00e9"}]
-
-    append_rows(tmp_path / "train.jsonl", rows[:1])
-    append_rows(tmp_path / "train.jsonl", rows[1:])
-
-    assert read_rows(tmp_path / "train.jsonl") == rows
-
-
-def test_a_file_that_is_not_there_has_no_rows(tmp_path: Path) -> None:
-    assert read_rows(tmp_path / "train.jsonl") == []
-
-
-@pytest.mark.parametrize("cut", range(1, 18))
-def test_a_torn_last_line_is_dropped_and_cut_by_the_next_append(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "train.jsonl"
-    append_rows(path, train_rows(1))
-    whole = path.read_bytes()
-    path.write_bytes(whole + whole[:cut])
-
-    assert read_rows(path) == train_rows(1)
-    append_rows(path, train_rows(2))
-    assert read_rows(path) == train_rows(1, 2)
-
-
-def test_a_torn_line_longer_than_one_block_is_cut_whole(tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    append_rows(path, train_rows(1))
-    with path.open("a") as file:
-        file.write("x" * 200_000)
-
-    append_rows(path, train_rows(2))
-
-    assert read_rows(path) == train_rows(1, 2)
-
-
-@pytest.mark.parametrize("damage", [b'{"train/st', b"[1]", b"", b"\xff\xfe{}", b"\0" * 8])
-def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path, damage: bytes) -> None:
-    path = tmp_path / "train.jsonl"
-    append_rows(path, train_rows(1, 2))
-    path.write_bytes(damage.join([path.read_bytes(), b"\n"]) + b'{"train/step": 3}\n')
-
-    with pytest.raises(UserError, match=r"train\.jsonl:3: .* delete this line"):
-        read_rows(path)
-
-
-def test_rows_that_are_not_kept_are_gone_and_the_others_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    undisturbed = tmp_path / "undisturbed.jsonl"
-    append_rows(path, train_rows(1, 2, 3, 4))
-    append_rows(undisturbed, train_rows(1, 2, 3))
-
-    keep_rows(path, lambda row: row["train/step"] <= 2)
-    append_rows(path, train_rows(3))
-
-    assert path.read_bytes() == undisturbed.read_bytes()
-    assert sorted(tmp_path.iterdir()) == [path, undisturbed]
-
-
-def test_a_reader_never_sees_a_half_rewritten_file(tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    append_rows(path, train_rows(1, 2))
-    with path.open("rb") as before:  # holds the old file open across the rewrite
-        keep_rows(path, lambda row: row["train/step"] == 2)
-        assert len(before.readlines()) == 2
-    assert read_rows(path) == train_rows(2)
-
-
-def test_a_rewrite_without_room_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    append_rows(path, train_rows(*range(100)))
-
-    with files_limited_to(100), pytest.raises(UserError, match=r"train\.jsonl: cannot be written"):
-        keep_rows(path, lambda row: row["train/step"] > 0)
-
-    assert read_rows(path) == train_rows(*range(100))
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_an_append_without_room_leaves_no_part_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    append_rows(path, train_rows(1))
-    size = path.stat().st_size
-
-    room = size + size // 2
-    with files_limited_to(room), pytest.raises(UserError, match=r"train\.jsonl: cannot be written"):
-        append_rows(path, train_rows(2))
-
-    assert path.stat().st_size == size
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").mkdir()
-
-    with pytest.raises(UserError, match=r"train\.jsonl: cannot be written \(Is a directory\)"):
-        append_rows(tmp_path / "train.jsonl", train_rows(1))
-    with pytest.raises(UserError, match=r"train\.jsonl: cannot be read \(Is a directory\)"):
-        read_rows(tmp_path / "train.jsonl")
-
-
-def test_wandb_shows_the_curve_over_lengths_once_each(tmp_path: Path) -> None:
-    points = [
-        point(512),
-        point(2048),
-        point(2048),  # as from another precision
-        point(512, protocol="nonoverlap"),
-        point(2048, variant="ntk"),
+def test_wandb_shows_the_curve_over_lengths_and_what_is_beside_it(tmp_path: Path) -> None:
+    curve = [
+        point(512, "ppl", "ppl_low", "ppl_high"),
+        point(2048, "ppl", "context_gain"),
+        point(512, "ppl", protocol="eval/nonoverlap"),
+        point(2048, "ppl", protocol="eval/tail/ntk"),
     ]
+    beside = {"eval/verdict@2048": "uses", "eval/extrapolation_factor": 4.0}
     with WandbBackend() as backend:
-        track(tmp_path, mode="online", url=backend.url, points=points)
+        track(tmp_path, mode="online", url=backend.url, curve=curve, summary=beside)
         run = only(backend)
 
-    assert run.rows == [
-        curve_row("eval", 512),
-        curve_row("eval", 2048),
-        curve_row("eval/nonoverlap", 512),
-        curve_row("eval/tail/ntk", 2048),
+    assert run.rows == [curve_row(*one) for one in curve]
+    assert run.summary.items() >= beside.items()
+    for prefix, length, values in curve:
+        named = {f"{prefix}/{name}@{length}": value for name, value in values.items()}
+        assert run.summary.items() >= named.items()
+
+
+def test_wandb_shows_a_picture_once_until_it_changes(tmp_path: Path) -> None:
+    with WandbBackend() as backend:
+        for picture in (png("gain"), png("later gain")):
+            pictures = {"figures/curve": png("curve"), "figures/gain": picture}
+            track(tmp_path, mode="online", url=backend.url, pictures=pictures)
+        run = only(backend)
+
+    shown = [(key, run.files[value["path"]]) for row in run.rows for key, value in row.items()]
+    assert shown == [
+        ("figures/curve", png("curve")),
+        ("figures/gain", png("gain")),
+        ("figures/gain", png("later gain")),
     ]
-    assert run.summary["eval/ppl@2048"] == 2048 / 64
-    assert run.summary["eval/nonoverlap/ppl@512"] == 512 / 64
-    assert run.summary["eval/tail/ntk/ppl@2048"] == 2048 / 64
+    for key, picture in shown[::2]:
+        assert run.files[run.summary[key]["path"]] == picture
 
 
 def test_a_run_opens_in_wandb_under_its_own_name_in_the_group_of_its_scheme(
@@ -318,25 +229,67 @@ def test_a_run_opens_in_wandb_under_its_own_name_in_the_group_of_its_scheme(
 
 @pytest.mark.slow
 def test_a_resumed_run_hands_over_no_row_twice(tmp_path: Path) -> None:
+    pictures = {"figures/curve": png("curve")}
     with WandbBackend() as backend:
         track(
             tmp_path,
             mode="online",
             url=backend.url,
             rows=train_rows(10, 20, 30),
-            points=[point(512)],
+            curve=[point(512, "ppl")],
+            pictures=pictures,
         )
+        (*rows, _) = only(backend).rows
+    with WandbBackend() as backend:  # which could not tell what the other one has
         track(
             tmp_path,
             mode="online",
             url=backend.url,
             rows=train_rows(20, 30, 40),  # the checkpoint was that of step 10
-            points=[point(512), point(1024)],
+            curve=[point(512, "ppl", "loss"), point(1024)],
+            pictures=pictures,
         )
-        run = only(backend)
+        later = only(backend)
 
-    assert [row["train/step"] for row in run.rows if "train/step" in row] == [10, 20, 30, 40]
-    assert [row["eval/T_valid"] for row in run.rows if "eval/T_valid" in row] == [512, 1024]
+    assert rows == [*train_rows(10, 20, 30), curve_row(*point(512, "ppl"))]
+    (_, _, unknown) = point(512, "ppl", "loss")
+    known = unknown.pop("ppl")
+    assert later.rows == [
+        *train_rows(40),
+        curve_row("eval", 512, unknown),
+        curve_row(*point(1024)),
+    ]
+    assert later.summary["eval/ppl@512"] == known
+
+
+@pytest.mark.slow
+def test_what_wandb_has_is_not_sent_again_though_the_run_forgot(tmp_path: Path) -> None:
+    sent: dict[str, Any] = {"curve": [point(512)], "pictures": {"figures/curve": png("one")}}
+    with WandbBackend() as backend:
+        run_dir = track(
+            tmp_path, mode="online", url=backend.url, rows=train_rows(10, 20), **sent
+        ).run_dir
+        before = list(only(backend).rows)
+        (run_dir / "wandb.json").unlink()
+        track(tmp_path, mode="online", url=backend.url, **sent)
+
+        assert only(backend).rows == before
+
+
+@pytest.mark.slow
+def test_each_wandb_project_is_sent_everything_once(tmp_path: Path) -> None:
+    for project in ("one", "two"):
+        runtime = {"wandb_project": project}
+        with WandbBackend() as backend:  # a new one: what was sent before cannot be seen there
+            outcome = track(
+                tmp_path, mode="online", url=backend.url, rows=train_rows(1), runtime=runtime
+            )
+            assert only(backend).rows == train_rows(1)
+        (outcome.run_dir / "train.jsonl").unlink()
+
+    for project in ("one", "two"):
+        run = configuration({"root": str(tmp_path / "runs"), "wandb_project": project})
+        assert load_sent(run, run.run_dir).step == 1
 
 
 @pytest.mark.slow
@@ -371,20 +324,44 @@ def test_a_mode_that_the_environment_sets_is_honoured_by_auto(tmp_path: Path) ->
 def test_a_run_of_which_wandb_was_handed_everything_need_not_be_opened_again(
     tmp_path: Path,
 ) -> None:
-    points = [point(512), point(1024)]
+    run = configuration({"root": str(tmp_path / "runs")})
     run_dir = track(tmp_path, mode="off", rows=train_rows(1)).run_dir
-    assert not is_shown(run_dir, [])
-    track(tmp_path, mode="offline", rows=train_rows(2), points=points[:1])
-    assert is_shown(run_dir, points[:1])
-    assert not is_shown(run_dir, points)
+    append_rows(run_dir / "eval.jsonl", [{"length": 512}])
+    assert not is_shown(run, run_dir)
+    track(tmp_path, mode="offline", rows=train_rows(2))
+    assert is_shown(run, run_dir)
+    elsewhere = configuration({"root": str(tmp_path / "runs"), "wandb_project": "elsewhere"})
+    assert not is_shown(elsewhere, run_dir)
+    append_rows(run_dir / "eval.jsonl", [{"length": 1024}])
+    assert not is_shown(run, run_dir)
+    keep_rows(run_dir / "eval.jsonl", lambda row: row["length"] == 512)
+    assert is_shown(run, run_dir)
     append_rows(run_dir / "train.jsonl", train_rows(3))
-    assert not is_shown(run_dir, points[:1])
-    (run_dir / "wandb.json").write_text("[]")
-    assert not is_shown(run_dir, [])
+    assert not is_shown(run, run_dir)
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"lengthgen": {"run_id": 5}}', '{"lengthgen": {'])
+def test_a_damaged_memory_of_what_was_sent_is_said_in_one_line(tmp_path: Path, damage: str) -> None:
+    run = configuration({"root": str(tmp_path)})
+    run.run_dir.mkdir()
+    (run.run_dir / "wandb.json").write_text(damage)
+    with pytest.raises(UserError, match=r"wandb\.json is damaged, .* track push .* --again"):
+        load_sent(run, run.run_dir)
+    assert not is_shown(run, run.run_dir)
+
+
+def test_a_damaged_memory_of_what_was_sent_never_stops_the_training(tmp_path: Path) -> None:
+    run_dir = track(tmp_path, mode="off", rows=train_rows(1)).run_dir
+    (run_dir / "wandb.json").write_text("{")
+    outcome = track(tmp_path, mode="offline", rows=train_rows(2))
+    (line,) = outcome.said
+    assert "wandb.json is damaged" in line
+    assert "it shows no more of this run" in line
+    assert outcome.rows == train_rows(1, 2)
 
 
 def test_off_never_imports_wandb(tmp_path: Path) -> None:
-    outcome = track(tmp_path, mode="off", rows=train_rows(1, 2), points=[point(512)])
+    outcome = track(tmp_path, mode="off", rows=train_rows(1, 2), curve=[point(512)])
 
     assert not outcome.imported
     assert outcome.said == []
@@ -407,7 +384,7 @@ def test_an_unreachable_backend_means_offline_within_the_patience(tmp_path: Path
 def test_a_backend_that_answers_500_stops_nothing(tmp_path: Path) -> None:
     with WandbBackend(status=500) as backend:
         outcome = track(
-            tmp_path, mode="online", url=backend.url, rows=train_rows(1, 2), points=[point(512)]
+            tmp_path, mode="online", url=backend.url, rows=train_rows(1, 2), curve=[point(512)]
         )
 
     (line,) = outcome.said
@@ -427,7 +404,7 @@ def test_a_backend_that_refuses_the_rows_of_an_open_run_stops_nothing(
 ) -> None:
     rows = train_rows(*range(50))
     with WandbBackend(stream_status=status) as backend:
-        outcome = track(tmp_path, mode="online", url=backend.url, rows=rows, points=[point(512)])
+        outcome = track(tmp_path, mode="online", url=backend.url, rows=rows, curve=[point(512)])
 
     where, why = outcome.said
     assert where.startswith(f"W&B: {backend.url}")

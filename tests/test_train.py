@@ -22,6 +22,7 @@ from lengthgen.errors import UserError
 from lengthgen.optim import lr_at
 from lengthgen.progress import Progress
 from lengthgen.ranks import Ranks
+from lengthgen.tracking import read_rows
 from lengthgen.train import State, StopRequest, fresh_state, train, train_step
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
@@ -70,8 +71,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 def rows_of(root: Path) -> list[dict[str, Any]]:
     [log] = root.glob("*/train.jsonl")
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in rows]
+    return [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in read_rows(log)]
 
 
 def weights_of(root: Path) -> dict[str, Tensor]:
@@ -187,7 +187,7 @@ def test_a_finished_run_is_done_at_once_and_computes_nothing_again(
     before = {path: path.stat().st_mtime_ns for path in run_dir.glob("*.jsonl")}
     assert in_process(tmp_path, cache) == run_dir
     assert {path: path.stat().st_mtime_ns for path in run_dir.glob("*.jsonl")} == before
-    assert len(before) == 2
+    assert len(before) == 3
 
 
 def test_a_finished_run_is_not_opened_in_wandb_again(tmp_path: Path, cache: Path) -> None:

@@ -4,6 +4,7 @@ import pytest
 from eval_rows import cell
 
 from lengthgen import wording
+from lengthgen.protocols import named
 from lengthgen.statistics import curve
 
 
@@ -33,3 +34,22 @@ def test_a_number_is_as_long_as_its_reader_needs(value: float, text: str) -> Non
 )
 def test_what_keeps_points_apart_is_named(changes: dict[str, object], said: str) -> None:
     assert wording.apart(curve(cell(8.0, **changes)), curve(cell(8.0))) == said
+
+
+def test_a_headline_names_targets_windows_and_documents() -> None:
+    said = wording.headline(curve(cell(8.0, 8.0)))
+    assert said == "matched tail: last K=4 tokens of 4 windows in 2 documents"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "targets", "said"),
+    [("tail", 4, "of 2 windows in 1 document"), ("nonoverlap", None, "8 tokens of 1 document")],
+)
+def test_one_document_is_not_plural(protocol: str, targets: int | None, said: str) -> None:
+    found = wording.headline(curve(cell(8.0, protocol=protocol, targets=targets)))
+    assert found.endswith(said)
+
+
+def test_another_protocol_says_what_it_scores() -> None:
+    said = wording.headline(curve(cell(8.0, 8.0, protocol="nonoverlap", targets=None)))
+    assert said == f"nonoverlap: {named('nonoverlap').says}; up to 16 tokens of 2 documents"

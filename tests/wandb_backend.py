@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import unquote
 
 ENTITY = "loopback"
 KEY = "0" * 40  # the client checks the length of an API key before it uses it
@@ -23,6 +24,7 @@ class StoredRun:
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
     history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     summary: dict[str, Any] = field(default_factory=dict[str, Any])
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     exit_code: int | None = None
 
     @property
@@ -57,7 +59,10 @@ class WandbBackend:
                 self._answer({})
 
             def do_PUT(self) -> None:
-                self._body()
+                stored = re.fullmatch(r"/storage/([^/]+)/(.+)", self.path)
+                body = self._body()
+                if stored:
+                    backend.runs[stored[1]].files[unquote(stored[2])] = body
                 self._answer({})
 
             def do_POST(self) -> None:
@@ -149,7 +154,7 @@ class WandbBackend:
                 return self._resume_status(variables)
             case "CreateRunFiles":
                 files = [
-                    {"name": name, "uploadUrl": f"{self.url}/storage/{name}"}
+                    {"name": name, "uploadUrl": f"{self.url}/storage/{variables['run']}/{name}"}
                     for name in variables.get("files") or []
                 ]
                 return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}

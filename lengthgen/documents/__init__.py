@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthgen import config
-from lengthgen.documents import files, hub, paths, stdlib, synthetic
+from lengthgen.documents import examples, files, hub, paths, stdlib, synthetic
 from lengthgen.documents.document import Document, Documents, Say
 
 __all__ = ["Document", "Documents", "Say", "read", "source_key"]
@@ -24,6 +24,8 @@ def read(corpus: config.Corpus, *, say: Say) -> Documents:
             return hub.read(corpus, say=say)
         case config.SyntheticCorpus():
             return synthetic.read(corpus)
+        case config.TaskCorpus():
+            return examples.read(corpus)
 
 
 def source_key(corpus: config.Corpus) -> dict[str, Any]:
@@ -47,4 +49,6 @@ def source_key(corpus: config.Corpus) -> dict[str, Any]:
                 key["files"] = [paths.state(path, "corpus.repo") for path in found]
         case config.SyntheticCorpus():
             pass
+        case config.TaskCorpus():
+            key["sha256"] = examples.source_sha256(corpus)
     return key

@@ -13,6 +13,8 @@ class Document:
 
     name: str
     text: str
+    given: int = 0  # leading bytes that nobody is asked to predict: the prompt of an example
+    length: int = 0  # of an example, in the unit of its task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,14 +7,13 @@ import pkgutil
 import re
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
-from pydantic import ValidationError, create_model
 
+from lengthgen import schema
 from lengthgen.errors import UserError, suggestion
 from lengthgen.plugins import Plugin
-from lengthgen.schema import Section, one_line
 from lengthgen.schemes.base import (
     Ctx,
     Layer,
@@ -101,7 +100,7 @@ def build(
             every = f"known: {', '.join(sorted(known))}"
             raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}")
         try:
-            built[name] = known[name](shape, **_validated(known[name], arguments, key))
+            built[name] = known[name](shape, **schema.arguments(known[name], arguments, where=key))
         except ValueError as error:
             raise UserError(f"{key}: {error}") from error
         if not _acts(built[name]):
@@ -129,26 +128,6 @@ def build_meta(
     """Builds a scheme without storage: its checks run, its parameters have names and shapes."""
     with torch.device("meta"):
         return build(parts, layers=layers, shape=shape, plugins=plugins, where=where)
-
-
-def _validated(part: type[Part], arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns a part's arguments in the types of its schema: its keyword-only signature.
-
-    An integer in YAML becomes a float where the part says so.
-    """
-    hints = get_type_hints(part.__init__)
-    fields: dict[str, Any] = {
-        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in inspect.signature(part.__init__).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    schema = create_model("Arguments", __base__=Section, **fields)
-    try:
-        held = schema.model_validate(dict(arguments))
-    except ValidationError as error:
-        known = [f"{where}.{name}" for name in fields]
-        raise UserError(one_line(error, arguments, known=known, prefix=f"{where}.")) from None
-    return {name: getattr(held, name) for name in fields}
 
 
 def _acts(part: Part) -> bool:

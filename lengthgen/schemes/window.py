@@ -50,4 +50,5 @@ def in_window(c: Ctx, *, width: int, sinks: int) -> Tensor:
     """Returns which keys of the block are sinks or recent, bool [Q, S]; later ones count too."""
     i = torch.arange(c.rows.start, c.rows.stop, device=c.q_pos.device)
     j = torch.arange(c.cols.start, c.cols.stop, device=c.q_pos.device)
-    return (i[:, None] - j < width - sinks) | (j < sinks)
+    first_recent = i - (width - sinks) + 1
+    return (j >= first_recent[:, None]) | (j < sinks)

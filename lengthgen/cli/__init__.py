@@ -1,0 +1,85 @@
+"""The command line: the only Typer, the only print; nothing heavy is imported at module level."""
+
+import os
+import sys
+import traceback
+from typing import NoReturn
+
+import typer
+
+from lengthgen.cli import (
+    bench,
+    evaluate,
+    export,
+    generate,
+    lists,
+    probe,
+    report,
+    sweep,
+    track,
+    train,
+)
+from lengthgen.cli.printing import say, say_once
+from lengthgen.errors import Stopped, UserError
+
+app = typer.Typer(
+    help="Train a small causal LM at length T with any positional scheme; measure it at 2T to 32T.",
+    rich_markup_mode=None,  # rich doubles the time of --help, 50 ms without it
+    pretty_exceptions_enable=False,
+)
+app.command("train")(train.train)
+app.command("sweep")(sweep.sweep)
+app.command("eval")(evaluate.evaluate_runs)
+app.command("probe")(probe.probe_runs)
+app.command("generate")(generate.generate_text)
+app.command("report")(report.write_report)
+app.command("export")(export.export_run)
+app.command("list")(lists.list_kind)
+app.command("bench")(bench.bench)
+app.add_typer(track.track, name="track")
+
+
+def main() -> NoReturn:
+    """Runs the command line and exits: 0 done, 2 the user's mistake, 128 + n for signal n."""
+    _keep_threads_from_spinning()
+    try:
+        code = app(args=sys.argv[1:] or ["--help"], prog_name="lengthgen", standalone_mode=False)
+        sys.stdout.flush()
+    except (UserError, typer.TyperException) as error:
+        message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        _end(error, "error: " + " ".join(message.split()), 2)
+    except Stopped as stopped:
+        _end(stopped, str(stopped), stopped.exit_code)
+    except BrokenPipeError:  # `lengthgen list runs | head`: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:  # a bug; Python shows it, unless there are several to choose from
+        if "RANK" not in os.environ:
+            raise
+        _end(error, traceback.format_exc().rstrip(), 1)
+    if code == 130:  # what Typer makes of KeyboardInterrupt; training itself raises Stopped
+        say_once("interrupted; the same command continues with what is done")
+    sys.exit(code)
+
+
+def _end(error: Exception, said: str, exit_code: int) -> NoReturn:
+    """Says what an error is and exits; of several processes, one says it for all."""
+    to_say: str | None = said
+    if "RANK" in os.environ:
+        from lengthgen import ranks
+
+        to_say, exit_code = ranks.end(error, said, exit_code)
+    if to_say is not None:
+        say(to_say)
+    sys.exit(exit_code)
+
+
+def _keep_threads_from_spinning() -> None:
+    """Bounds how long OpenMP threads spin at barriers; to be called before torch is imported.
+
+    By default they spin for the other threads' whole absence. A step took 1.8 times as long then
+    beside one busy process, and 1.1 times with this bound, which costs 5 % on an idle machine
+    (scripts/bench_cpu.py, 2 cores). Users' own settings are kept.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")

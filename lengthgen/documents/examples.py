@@ -1,0 +1,89 @@
+"""Examples of a task as documents: training up to one length, tests of every length."""
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterator
+from random import Random
+
+from lengthgen import config
+from lengthgen.documents.document import Document, Documents, name_hash
+from lengthgen.errors import UserError
+from lengthgen.tasks import END, Example, Task, base, scratchpad
+
+HELD_OUT = 5  # one prompt in so many is for tests
+MOST_REFUSED = 1000  # draws one after another that are all held out
+TRIES = 40  # draws for each test that is asked: short prompts are soon exhausted
+
+
+def read(corpus: config.TaskCorpus) -> Documents:
+    """Opens both splits, a function of the configuration alone.
+
+    Training lengths are uniform from 1 to task.length, but for what is held out. The tests of one
+    length differ in their prompts; where so many different ones cannot be found there are fewer. No
+    prompt is in both.
+    """
+    return Documents(train=_training(corpus), validation=_tests(corpus), n_bytes=None)
+
+
+def source_sha256(corpus: config.TaskCorpus) -> str:
+    """Returns the hash of the code that makes the examples: a rule that was mended makes others."""
+    modules = (inspect.getmodule(type(corpus.rule())), base, scratchpad, sys.modules[__name__])
+    texts = [inspect.getsource(module) for module in modules if module is not None]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def is_held_out(prompt: str) -> bool:
+    """True if a prompt is for tests only."""
+    return name_hash(prompt) % HELD_OUT == 0
+
+
+def _training(corpus: config.TaskCorpus) -> Iterator[Document]:
+    spec, rule, random = corpus.task, corpus.rule(), _random(corpus, "train")
+    made = refused = 0
+    while made < spec.examples:
+        if refused > MOST_REFUSED:
+            raise UserError(
+                f"task.length={spec.length}: of {spec.name} all prompts up to this length are held "
+                "out for tests; give a longer one"
+            )
+        length = random.randint(1, spec.length)
+        example = _made(rule, length, random)
+        if example is not None and not is_held_out(example.prompt):
+            yield _document(example, length, f"train:{made}")
+            made, refused = made + 1, 0
+        else:
+            refused += 1
+
+
+def _tests(corpus: config.TaskCorpus) -> Iterator[Document]:
+    spec, rule, random = corpus.task, corpus.rule(), _random(corpus, "tests")
+    for length in range(1, spec.longest + 1):
+        found: dict[str, Example] = {}
+        for _ in range(TRIES * spec.examples_per_length):
+            example = _made(rule, length, random)
+            if example is None:
+                break
+            if length > spec.length or is_held_out(example.prompt):
+                found.setdefault(example.prompt, example)
+            if len(found) == spec.examples_per_length:
+                break
+        for i, example in enumerate(found.values()):
+            yield _document(example, length, f"length {length}:{i}")
+
+
+def _made(rule: Task, length: int, random: Random) -> Example | None:
+    """Returns an example, None if the rule has none of this length."""
+    try:
+        return rule.example(length, random)
+    except ValueError:
+        return None
+
+
+def _document(example: Example, length: int, name: str) -> Document:
+    text = example.prompt + example.answer + END
+    return Document(name=name, text=text, given=len(example.prompt), length=length)
+
+
+def _random(corpus: config.TaskCorpus, split: str) -> Random:
+    return Random(f"{split} {corpus.task.seed}")

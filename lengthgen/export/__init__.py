@@ -1,0 +1,111 @@
+"""Exported models: a folder with weights, configuration, tokenizer and model card, loaded here."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from lengthgen import compose
+from lengthgen.config import Config, from_plain
+from lengthgen.errors import UserError
+from lengthgen.export.about import CARD, CONFIG, TOKENIZER, WEIGHTS, About
+from lengthgen.model import Transformer
+from lengthgen.plugins import Plugin
+from lengthgen.protocols import ANSWERS
+from lengthgen.tokenizer import read_tokenizer
+
+
+class Exported(NamedTuple):
+    """A model as it was trained, in fp32 on the CPU, and the tokenizer of its text.
+
+    model(tokens_BT, generator=torch.Generator()) returns hidden states, model.logits() of these the
+    logits; parts that sample positions draw from the generator.
+    """
+
+    model: Transformer
+    tokenizer: Tokenizer
+
+
+def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
+    """Returns the model of an exported folder, for evaluation, and its tokenizer.
+
+    Reads data alone, unless the model was trained with a plugin: its code runs if the caller has
+    read it and gives its path in `plugins`. Raises UserError for such code that is not given, and
+    for a folder that is no export or damaged.
+    """
+    folder = Path(folder)
+    about = read(folder)
+    for path in plugins:
+        Plugin.read(Path(path)).allow()
+    config = _config(folder, about)
+    model = _model(config, folder / WEIGHTS)
+    return Exported(model.eval().requires_grad_(False), read_tokenizer(folder / TOKENIZER))
+
+
+def read(folder: Path) -> About:
+    """Returns what an export says of itself. Raises UserError if it is none, or damaged."""
+    for name in (CONFIG, WEIGHTS, TOKENIZER, CARD):
+        if not (folder / name).is_file():
+            raise UserError(
+                f"{folder} is no exported model: it has no {name}; lengthgen export RUN DIR "
+                "makes one"
+            )
+    path = folder / CONFIG
+    try:
+        return About.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path} is of no exported model: {where} {first['msg']}") from None
+
+
+def _config(folder: Path, about: About) -> Config:
+    """Returns the configuration, with evaluation and runtime at the defaults of this version."""
+    defaults = compose.defaults()
+    evaluation = compose.load("eval", "default", config_dir=None)
+    task: Any = about.config.get("corpus", {}).get("task")
+    if isinstance(task, dict) and "length" in task:
+        evaluation |= {"protocols": [ANSWERS], "lengths": [task["length"]]}
+    plain: dict[str, Any] = {
+        **about.config,
+        "plugins": [str(folder / name) for name in about.plugins],
+        "eval": evaluation,
+        "runtime": defaults["runtime"],
+    }
+    config = from_plain(plain)
+    for plugin in config.plugins:
+        if not plugin.is_allowed:
+            path = json.dumps(str(plugin.path))
+            raise UserError(
+                f"{plugin.path} is code that came with the model; read it, then allow it: "
+                f"load({json.dumps(str(folder))}, plugins=[{path}])"
+            )
+    return config
+
+
+def _model(config: Config, path: Path) -> Transformer:
+    """Returns the model with its weights, built only if both fit."""
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            shapes = {
+                name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.offset_keys()
+            }
+        vocab_size, _ = shapes["embedding.weight"]
+        with torch.device("meta"):
+            wanted = Transformer(config, vocab_size=vocab_size).state_dict()
+        for name in sorted({*wanted, *shapes}):
+            asked = tuple(wanted[name].shape) if name in wanted else None
+            if shapes.get(name) != asked:
+                raise ValueError(f"{name} is {shapes.get(name)} there, {asked} by {CONFIG}")
+        with torch.random.fork_rng(devices=[]):  # parts draw initial values
+            model = Transformer(config, vocab_size=vocab_size)
+        model.load_state_dict(load_file(path))
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{path}: these are not the weights of the model: {error}") from None
+    return model

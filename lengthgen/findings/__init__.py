@@ -1,0 +1,156 @@
+"""Findings: what the rows of a series show, with intervals.
+
+Every number is a mean over seeds and documents of sums of nats, divided once; G, U, XF and
+differences are computed in each resample from that resample's own losses.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lengthgen.findings.cautions import cautions, exchange_cautions, left_out, unigram_loss
+from lengthgen.findings.differences import Difference, difference, ties
+from lengthgen.findings.effective_context import recl
+from lengthgen.findings.samples import (
+    Cell,
+    Part,
+    cells,
+    far,
+    gap,
+    in_bytes,
+    near,
+    sample,
+    whole,
+)
+from lengthgen.findings.verdicts import EPS, Factor, Verdict, Word, factor, verdict
+from lengthgen.intervals import Estimate
+from lengthgen.series import Series
+from lengthgen.statistics import HEADLINE
+
+__all__ = [
+    "EPS",
+    "Difference",
+    "Factor",
+    "Finding",
+    "Verdict",
+    "Word",
+    "difference",
+    "findings",
+    "recl",
+    "ties",
+]
+
+FACTOR_EPS = (0.01, 0.05)  # nats per token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one series shows under the headline protocol. Numbers by length are in nats per token.
+
+    A diverged seed makes a loss infinite; a number that is then undefined is nan.
+    """
+
+    series: Series
+    loss: dict[int, Estimate]  # at the lengths where every seed has one
+    gain: dict[int, Estimate]  # G(C) = loss(T) - loss(C), where T has a loss; C != T
+    swap: dict[int, Estimate]  # U(C) = loss with another document's text beyond T - loss(C)
+    shuffle: dict[int, Estimate]  # the same with the own tokens beyond T in random order
+    far: dict[int, Estimate]  # loss on far-copy targets
+    near: dict[int, Estimate]  # loss on all others
+    factors: tuple[Factor, ...]  # of 0.01 and 0.05 nats, if there are lengths beyond T
+    peak: int | None  # the length of least loss, the shortest of several
+    bits_per_byte: dict[int, float]
+    unigram: float | None  # loss of the training split's token frequencies on the same targets
+    verdicts: dict[int, Verdict]  # at each length beyond T
+    warnings: tuple[str, ...]  # sentences
+
+
+def findings(series: Mapping[str, Sequence[Series]]) -> list[Finding]:
+    """Returns a finding for each series of "tail", in order; `series` are given by protocol.
+
+    Raises UserError, naming run and document, if a document's rows count different targets.
+    """
+    swapped, shuffled = ({s.label: s for s in series.get(name, ())} for name in ("swap", "shuffle"))
+    return [
+        _finding(line, swapped.get(line.label), shuffled.get(line.label))
+        for line in series.get(HEADLINE, ())
+    ]
+
+
+def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> Finding:
+    T = line.train_length
+    scored = cells(line)
+    found = sample([*scored.values()], whole)
+    if found is None:
+        return _nothing(line, scored)
+    means = dict(zip(scored, found.means, strict=True))
+    loss = {n: found.estimate(mean_N) for n, mean_N in means.items()}
+    gain = {n: found.estimate(gap(means[T], means[n])) for n in means if n != T and T in means}
+    beyond = [n for n in gain if n > T]
+    absent = {p.length for p in line.points} - set(means)
+    swap, shuffle = _exchanged(scored, swapped), _exchanged(scored, shuffled)
+    distant = {n: members for n, members in scored.items() if _has_far(members)}
+    finite = {n: estimate.value for n, estimate in loss.items() if estimate.value < math.inf}
+    nats_per_byte = _estimates(scored, in_bytes)
+    return Finding(
+        series=line,
+        loss=loss,
+        gain=gain,
+        swap=swap,
+        shuffle=shuffle,
+        far=_estimates(distant, far),
+        near=_estimates(distant, near),
+        factors=tuple(
+            factor(found, means, train_length=T, eps=eps, without=absent)
+            for eps in FACTOR_EPS
+            if beyond
+        ),
+        peak=min(finite, key=lambda n: finite[n], default=None),
+        bits_per_byte={n: nats.value / math.log(2) for n, nats in nats_per_byte.items()},
+        unigram=unigram_loss(found, scored),
+        verdicts={n: verdict(n, gain[n], swap.get(n)) for n in beyond},
+        warnings=(
+            *cautions(line, scored, found, loss),
+            *exchange_cautions(found, ((swapped, swap), (shuffled, shuffle))),
+        ),
+    )
+
+
+def _nothing(line: Series, scored: Mapping[int, Cell]) -> Finding:
+    """Returns the finding of a series whose seeds share no length with a loss, or no document."""
+    empty: dict[int, Estimate] = {}
+    return Finding(
+        series=line,
+        **dict.fromkeys(("loss", "gain", "swap", "shuffle", "far", "near"), empty),
+        factors=(),
+        peak=None,
+        bits_per_byte={},
+        unigram=None,
+        verdicts={},
+        warnings=tuple(left_out(line, scored, ())),
+    )
+
+
+def _estimates(members: Mapping[int, Cell], part: Part) -> dict[int, Estimate]:
+    found = sample([*members.values()], part)
+    if found is None:
+        return {}
+    return {n: found.estimate(mean_N) for n, mean_N in zip(members, found.means, strict=True)}
+
+
+def _exchanged(scored: Mapping[int, Cell], other: Series | None) -> dict[int, Estimate]:
+    """Returns by how much the loss grows with another text beyond T, on the same targets."""
+    altered = cells(other) if other else {}
+    lengths = [n for n in altered if n in scored]
+    members = [of[n] for of in (altered, scored) for n in lengths]
+    if len({p.condition for points in members for p in points.values()}) > 1:
+        return {}
+    found = sample(members, whole)
+    if found is None:
+        return {}
+    pairs = zip(found.means[: len(lengths)], found.means[len(lengths) :], strict=True)
+    return {n: found.estimate(gap(*pair)) for n, pair in zip(lengths, pairs, strict=True)}
+
+
+def _has_far(members: Cell) -> bool:
+    return all(row.far_tokens is not None for p in members.values() for row in p.rows)

@@ -1,0 +1,188 @@
+"""The charts of the page, from findings and series."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from xml.etree.ElementTree import Element
+
+from lengthgen.figures.positions import AVERAGED, drawn_losses
+from lengthgen.findings import Finding
+from lengthgen.intervals import Estimate
+from lengthgen.page.chart import Behind, Chart, Line, Value, drawn
+from lengthgen.page.contents import Contents
+from lengthgen.page.numbers import ppl, ratio, signed
+from lengthgen.published import Anchor
+from lengthgen.series import Series
+from lengthgen.statistics import BY_POSITION, perplexity
+from lengthgen.wording import number, short
+
+BAND = "The band is the 95% interval over seeds and documents. "
+UNIGRAM = "Unigram floor: each token predicted by its frequency in training."
+SHARED = "Lines share their documents, so bands that overlap are no tie; see the tables. "
+AWAY = "Grey lines that rise beyond twice our highest value leave the axis above."
+
+
+def charts(contents: Contents) -> list[Element]:
+    """Returns the charts that there are numbers for, the headline first."""
+    found = [_perplexity(contents), _gain(contents), _positions(contents), _ratios(contents)]
+    return [drawn(chart) for chart in found if any(line.values for line in chart.lines)]
+
+
+def _perplexity(contents: Contents) -> Chart:
+    unigrams = [f.unigram for f in contents.findings if f.unigram is not None]
+    floor = perplexity(max(unigrams)) if unigrams else None
+    thin = "Thin: the same model with attention to the last T tokens alone. "
+    lengths = _lengths(contents)
+    return Chart(
+        name="perplexity",
+        title="Tail perplexity over length",
+        caption=[
+            "The same tokens are scored at every length; only the text before them differs. ",
+            f"{BAND}{SHARED}Dotted: what the last T tokens alone give (crop). ",
+            thin if contents.references else "",
+            "" if floor is None else f"{UNIGRAM} ",
+            "Both axes are logarithmic.",
+        ],
+        x_title="tokens in the window",
+        y_title="perplexity",
+        y_kind="log",
+        x_ticks=lengths,
+        stops=_over_tokens(lengths),
+        lines=[_perplexity_line(contents, finding) for finding in contents.findings],
+        verticals=_trained(contents),
+        floor=None if floor is None else (floor, f"unigram floor: {number(floor)}"),
+    )
+
+
+def _perplexity_line(contents: Contents, finding: Finding) -> Line:
+    values = {
+        float(n): Value(perplexity(e.value), perplexity(e.low), perplexity(e.high), ppl(e))
+        for n, e in finding.loss.items()
+    }
+    line = _line(contents, finding.series, values)
+    T = finding.series.train_length
+    if T in values and max(values) > T and line.label not in contents.references:
+        return replace(line, crop=(T, values[T].y))
+    return line
+
+
+def _gain(contents: Contents) -> Chart:
+    lengths = _lengths(contents)
+    return Chart(
+        name="gain",
+        title="Context gain G(C)",
+        caption=[
+            "G(C) = loss(T) - loss(C) on the same tokens. Above 0 the text beyond T helps, below 0 "
+            f"it harms. {BAND}The vertical axis is linear near 0 and logarithmic further away.",
+        ],
+        x_title="tokens in the window",
+        y_title="G(C), nats per token",
+        y_kind="asinh",
+        x_ticks=lengths,
+        stops=_over_tokens(lengths),
+        lines=[_gain_line(contents, finding) for finding in contents.findings],
+        verticals=_trained(contents),
+        level=0.0,
+    )
+
+
+def _gain_line(contents: Contents, finding: Finding) -> Line:
+    values = {float(n): Value(e.value, e.low, e.high, signed(e)) for n, e in finding.gain.items()}
+    if values:
+        values[finding.series.train_length] = Value(0.0, 0.0, 0.0, "0")
+    return _line(contents, finding.series, values)
+
+
+def _positions(contents: Contents) -> Chart:
+    lines = [
+        replace(_line(contents, one, _plain(drawn_losses(one))), marked=False)
+        for one in contents.series.get(BY_POSITION, ())
+    ]
+    stops = sorted({x for line in lines for x in line.values})
+    octaves = [2.0**i for i in range(4, 31) if stops and 2.0**i <= stops[-1]]
+    return Chart(
+        name="positions",
+        title="Loss at each position",
+        caption=[
+            "L(i): mean loss at position i of one pass over long windows from random offsets, "
+            f"{AVERAGED}. The horizontal axis is logarithmic."
+        ],
+        x_title="position in the window",
+        y_title="L(i), nats per token",
+        y_kind="linear",
+        x_ticks={x: short(int(x)) for x in octaves},
+        stops={x: f"position {x:,.0f}" for x in stops},
+        lines=lines,
+        verticals=_trained(contents),
+    )
+
+
+def _plain(losses: Mapping[float, float]) -> dict[float, Value]:
+    return {i: Value(loss, math.nan, math.nan, f"{loss:.3f}") for i, loss in losses.items()}
+
+
+def _ratios(contents: Contents) -> Chart:
+    lines = [_ratio_line(contents, f) for f in contents.findings if not f.series.reference]
+    multiples = sorted({x for line in lines for x in line.values})
+    behind = [_published(a) for a in contents.anchors if a.scheme in contents.schemes]
+    grey = "Grey: published curves of the same schemes, of other models, texts and protocols; "
+    return Chart(
+        name="ratios",
+        title="Perplexity relative to that at T",
+        caption=[
+            f"ppl(C) / ppl(T) over C / T. {BAND}",
+            f"{grey}point at one to see which. {AWAY}" if behind else "",
+        ],
+        x_title="C / T",
+        y_title="ppl(C) / ppl(T)",
+        y_kind="log",
+        x_ticks={x: f"{x:g}" for x in sorted(multiples, key=lambda x: (x % 1 != 0, x))},
+        stops={x: f"C = {x:g} T" for x in multiples},
+        lines=lines,
+        verticals={1.0: "T"},
+        level=1.0,
+        behind=behind,
+    )
+
+
+def _ratio_line(contents: Contents, finding: Finding) -> Line:
+    T = finding.series.train_length
+    values = {n / T: _as_ratio(e) for n, e in finding.gain.items()}
+    if values:
+        values[1.0] = Value(1.0, 1.0, 1.0, "1")
+    return _line(contents, finding.series, values)
+
+
+def _as_ratio(gain: Estimate) -> Value:
+    value, low, high = (perplexity(-nats) for nats in (gain.value, gain.high, gain.low))
+    return Value(value, low, high, ratio(gain))
+
+
+def _published(anchor: Anchor) -> Behind:
+    about = f"{anchor.citation}, {anchor.table}: {anchor.scheme}, {anchor.params} parameters, "
+    how = f"{anchor.corpus}, T = {anchor.train_length}, {anchor.protocol}"
+    note = f" ({anchor.note})" if anchor.note else ""
+    return Behind(label=about + how + note, values=anchor.ratios())
+
+
+def _line(contents: Contents, series: Series, values: Mapping[float, Value]) -> Line:
+    return Line(
+        key=contents.keys[series.label],
+        label=series.label,
+        stroke=contents.strokes[series.label],
+        values=values,
+    )
+
+
+def _lengths(contents: Contents) -> dict[float, str]:
+    """Returns how each length is written, powers of two and the like first."""
+    lengths = {n for finding in contents.findings for n in finding.loss}
+    return {n: short(n) for n in sorted(lengths, key=lambda n: (-(n & -n), n))}
+
+
+def _over_tokens(lengths: Mapping[float, str]) -> dict[float, str]:
+    return {n: f"{name} tokens" for n, name in lengths.items()}
+
+
+def _trained(contents: Contents) -> dict[float, str]:
+    return {T: f"trained at T = {T}" for T in contents.train_lengths}

@@ -1,0 +1,101 @@
+"use strict";
+
+// Without this script everything is shown. It reads off values, shows and hides lines, and writes
+// out what a verdict or a grey line stands for.
+document.documentElement.classList.add("js");
+
+function all(selector, within = document) {
+  return [...within.querySelectorAll(selector)];
+}
+
+function hideOrShow(key) {
+  const buttons = all("button[data-series]").filter((b) => b.dataset.series === key);
+  const shown = buttons[0].getAttribute("aria-pressed") === "false";
+  buttons.forEach((button) => button.setAttribute("aria-pressed", String(shown)));
+  all("g[data-series]")
+    .filter((group) => group.dataset.series === key)
+    .forEach((group) => group.toggleAttribute("hidden", !shown));
+}
+
+function light(chart, key) {
+  chart.classList.toggle("dimmed", key !== null);
+  all(".line[data-series]", chart).forEach((g) => {
+    g.classList.toggle("lit", g.dataset.series === key);
+  });
+}
+
+function prepareLegend(chart) {
+  all("button[data-series]", chart).forEach((button) => {
+    const key = button.dataset.series;
+    button.addEventListener("click", () => hideOrShow(key));
+    for (const kind of ["pointerenter", "focus"]) {
+      button.addEventListener(kind, () => light(chart, key));
+    }
+    for (const kind of ["pointerleave", "blur"]) {
+      button.addEventListener(kind, () => light(chart, null));
+    }
+  });
+}
+
+function prepareReading(chart) {
+  const stops = JSON.parse(chart.dataset.stops);
+  const svg = chart.querySelector(".plot svg");
+  const cross = chart.querySelector(".cross");
+  const slider = chart.querySelector("input");
+  const values = all("[data-values]", chart).map((cell) => [cell, JSON.parse(cell.dataset.values)]);
+  function read(index) {
+    const [x, name] = stops[index];
+    chart.classList.add("read");
+    cross.setAttribute("x1", x);
+    cross.setAttribute("x2", x);
+    chart.querySelector("output").textContent = name;
+    values.forEach(([cell, texts]) => { cell.textContent = texts[index]; });
+    slider.value = index;
+    slider.setAttribute("aria-valuetext", [name, ...spoken()].join(", "));
+  }
+
+  function spoken() {
+    return all("li", chart)
+      .filter((entry) => entry.querySelector("[aria-pressed=true] + .value:not(:empty)"))
+      .map((entry) => [...entry.children].map((part) => part.textContent).join(" "));
+  }
+
+  function nearest(event) {
+    const box = svg.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
+    const away = stops.map(([place]) => Math.abs(place - x));
+    return away.indexOf(Math.min(...away));
+  }
+
+  for (const kind of ["pointermove", "pointerdown"]) {
+    svg.addEventListener(kind, (event) => read(nearest(event)));
+  }
+  for (const kind of ["input", "focus"]) {
+    slider.addEventListener(kind, () => read(Number(slider.value)));
+  }
+}
+
+// Writes the text of whatever is pointed at or focused, among some elements, into a line.
+function prepareSaying(elements, line, text) {
+  elements.forEach((element) => {
+    for (const kind of ["pointerenter", "focus"]) {
+      element.addEventListener(kind, () => { line.textContent = text(element); });
+    }
+  });
+}
+
+all(".chart").forEach((chart) => {
+  prepareLegend(chart);
+  prepareReading(chart);
+  const label = (group) => group.getAttribute("aria-label");
+  prepareSaying(all(".behind", chart), chart.querySelector(".said"), label);
+});
+prepareSaying(all(".verdict"), document.querySelector(".why"), (cell) => `${cell.title}.`);
+
+function openTarget() {
+  const target = document.getElementById(location.hash.slice(1));
+  if (target instanceof HTMLDetailsElement) target.open = true;
+}
+addEventListener("hashchange", openTarget);
+openTarget();
+addEventListener("beforeprint", () => all("details").forEach((one) => { one.open = true; }));

@@ -1,0 +1,38 @@
+"""The part of the page that shows tasks: figures of accuracy over length, and tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element
+
+from lengthgen.page.markup import Child, Picture, image, table, tag
+from lengthgen.typeset import Cell, Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tasks:
+    """What the page shows of tasks."""
+
+    pictures: Sequence[Picture]
+    tables: Sequence[Table]
+    remarks: Sequence[str]  # what is not shown or not comparable
+
+
+def exhibited(tasks: Tasks | None) -> list[Element]:
+    """Returns the part, as a list of one; an empty one if there are no tasks."""
+    if tasks is None:
+        return []
+    pictures = [image(picture) for picture in tasks.pictures]
+    shown = [element for one in tasks.tables for element in _table(one)]
+    heading, drawn = tag("h2", "Tasks"), tag("div", *pictures, class_="pictures")
+    remarks = [tag("ul", *(tag("li", one) for one in tasks.remarks))] if tasks.remarks else []
+    return [tag("section", heading, *remarks, drawn, *shown, id="tasks")]
+
+
+def _table(one: Table) -> list[Element]:
+    rows: list[list[Child]] = [[row[0].text, *map(_cell, row[1:])] for row in one.rows]
+    notes = [tag("p", note, class_="note") for note in one.notes]
+    return [tag("h3", f"{one.title}."), table(list(one.head), rows), *notes]
+
+
+def _cell(cell: Cell) -> Child:
+    return tag("td", cell.text, class_="best") if cell.mark == "best" else cell.text

@@ -1,0 +1,255 @@
+"""The plan of an evaluation: which tokens are scored, fixed before a model is built."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lengthgen import protocols, repeats
+from lengthgen.batches import endpoints, manifest, n_targets
+from lengthgen.config import Config
+from lengthgen.corpora import TokenizedCorpus
+from lengthgen.errors import UserError
+from lengthgen.protocols import Answer, Endpoint, Places, Span
+
+
+class Cell(NamedTuple):
+    """One number of the curve: what is scored together."""
+
+    protocol: str
+    variant: str | None
+    length: int
+
+    @property
+    def title(self) -> str:
+        variant = f" + {self.variant}" if self.variant else ""
+        return f"{self.protocol} {self.length:,}{variant}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an evaluation scores: fixed before a model is built."""
+
+    corpus: TokenizedCorpus
+    places: Places
+    dropped: int  # endpoints passed over, since the training split has their targets too
+
+    @property
+    def reach(self) -> int:
+        return self.places.reach
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return self.places.endpoints
+
+    def manifest(self, protocol: str) -> str:
+        """Returns 12 hexadecimal digits that name the tokens that a protocol scores."""
+        parts = protocols.manifest_parts(protocols.named(protocol), self.places)
+        return manifest(self.corpus, *parts)
+
+
+def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
+    """Chooses the endpoints: how deep they lie, _reach says.
+
+    Raises UserError, with changes that help, if no document has the longest length asked, or none
+    of the training split a window, or if all that is held out stands in the training split too.
+    """
+    wanted = config.eval
+    if corpus.validation.examples is not None:
+        return _plan_of_task(config, corpus)
+    longest = int(n_targets(corpus, corpus.validation).max(initial=0))
+    _refuse_short_documents(config, corpus, longest)
+    reach = _reach(config, longest)
+    for name in wanted.protocols:
+        uneven = [length for length in wanted.lengths if reach % length]
+        if uneven and protocols.named(name).divides:
+            raise UserError(
+                f"eval.lengths: {uneven[0]} does not divide the {reach} tokens before an endpoint, "
+                f"so that {name} would score other tokens at it than at other lengths; drop it, or "
+                "use eval.protocols=[tail] (lengthgen eval: --protocols tail)"
+            )
+    drawn = endpoints(
+        corpus,
+        reach=reach,
+        count=4 * wanted.endpoints,  # some are passed over
+        per_document=4 * wanted.endpoints if corpus.packed else wanted.endpoints_per_document,
+        targets=wanted.targets,
+        seed=wanted.seed,
+    )
+    clean = drawn
+    if wanted.deduplicate:
+        cache_dir = config.runtime.cache_dir
+        clean = repeats.unseen(corpus, drawn, targets=wanted.targets, cache_dir=cache_dir)
+    if not clean:
+        raise UserError(
+            f"corpus={corpus.name}: the training split has the targets of all {len(drawn)} "
+            f"endpoints too (runs of {repeats.GRAM} tokens); hold out other documents, or set "
+            "eval.deduplicate=false"
+        )
+    kept = clean[: wanted.endpoints]
+    blocks = min(wanted.blocks, _stream_targets(corpus) // reach)
+    found = places(config, endpoints=kept, reach=reach, blocks=blocks)
+    n_looked_at = len(drawn) if len(kept) < wanted.endpoints else drawn.index(kept[-1]) + 1
+    return Plan(corpus=corpus, places=found, dropped=n_looked_at - len(kept))
+
+
+def places(
+    config: Config,
+    *,
+    endpoints: Sequence[Endpoint] = (),
+    reach: int = 0,
+    blocks: int = 0,
+    answers: Sequence[Answer] = (),
+) -> Places:
+    """Returns what there is to score, in the sizes that the configuration asks for."""
+    wanted = config.eval
+    return Places(
+        endpoints=tuple(endpoints),
+        reach=reach,
+        blocks=blocks,
+        targets=wanted.targets,
+        sliding_documents=wanted.sliding_documents,
+        exact_targets=wanted.exact_targets,
+        longest=max(wanted.lengths),
+        answers=tuple(answers),
+    )
+
+
+def _plan_of_task(config: Config, corpus: TokenizedCorpus) -> Plan:
+    """Returns all tests of a task. Raises UserError if a training example fits no window."""
+    longest, T = int(n_targets(corpus, corpus.train).max(initial=0)), config.train.length
+    if longest > T:
+        batch_tokens = config.train.batch * longest
+        raise UserError(
+            f"train.length={T}: the longest training example of {corpus.name} has {longest} "
+            f"tokens; set train.length={longest} train.batch_tokens={batch_tokens}"
+        )
+    split = corpus.validation
+    assert split.examples is not None
+    answers = [
+        Answer(int(length), document, int(n), int(n) - int(given))
+        for document, ((length, given), n) in enumerate(
+            zip(split.examples, n_targets(corpus, split), strict=True)
+        )
+    ]
+    return Plan(corpus=corpus, places=places(config, answers=answers), dropped=0)
+
+
+def _stream_targets(corpus: TokenizedCorpus) -> int:
+    """Returns the number of predictable tokens of the validation documents joined."""
+    return len(corpus.validation.tokens) - (corpus.bos_id is None)
+
+
+def cells(config: Config) -> list[Cell]:
+    """Returns all cells that the configuration asks for, the longest first under each protocol."""
+    wanted = config.eval
+    lengths = sorted(set(wanted.lengths), reverse=True)
+    found: dict[Cell, None] = {}
+    for name in wanted.protocols:
+        protocol = protocols.named(name)
+        beside = wanted.reference_variants if protocol.headline else []
+        for variant in (None, *wanted.variants, *beside):
+            for length in lengths[:1] if protocol.by_position else lengths:
+                if protocol.altered is None or length > config.train.length:
+                    found[Cell(name, variant, length)] = None
+    return list(found)
+
+
+def spans(cell: Cell, planned: Plan) -> list[Span]:
+    """Returns the windows that a cell scores."""
+    return list(protocols.named(cell.protocol).spans(cell.length, planned.places))
+
+
+def remarks(config: Config, planned: Plan) -> list[str]:
+    """Says in what the endpoints differ from those that the configuration asks for."""
+    said: list[str] = []
+    if planned.places.answers:
+        return said
+    if planned.reach != config.eval.reach:
+        said.append(_depth(config, planned))
+    if planned.dropped:
+        said.append(
+            f"{planned.dropped} endpoints passed over: the training split has runs of "
+            f"{repeats.GRAM} of their tokens"
+        )
+    if len(planned.endpoints) < config.eval.endpoints:
+        said.append(
+            f"{len(planned.endpoints)} of the {config.eval.endpoints} endpoints asked are left in "
+            f"the validation documents of at least {planned.reach:,} tokens"
+        )
+    streams = any(protocols.named(name).in_stream for name in config.eval.protocols)
+    if streams and planned.places.blocks < config.eval.blocks:
+        said.append(
+            f"the validation documents joined hold {planned.places.blocks} of the "
+            f"{config.eval.blocks} blocks asked, of {planned.reach:,} tokens each"
+        )
+    return said
+
+
+def _reach(config: Config, longest: int) -> int:
+    """Returns how deep endpoints lie, in documents of at most `longest` tokens.
+
+    Only a length that is longer than _common_reach has endpoints of its own.
+    """
+    return max(_common_reach(config, longest), *config.eval.lengths)
+
+
+def _common_reach(config: Config, longest: int) -> int:
+    """Returns the depth that no length asked changes, so that all evaluations score the same.
+
+    eval.reach; where no document is that long, what the trained length can be doubled to in one.
+    """
+    if config.eval.reach <= longest:
+        return config.eval.reach
+    return _doubled(config.train.length, longest)
+
+
+def _depth(config: Config, planned: Plan) -> str:
+    """Says how deep endpoints lie, and why not eval.reach."""
+    longest = int(n_targets(planned.corpus, planned.corpus.validation).max())
+    common = _common_reach(config, longest)
+    if planned.reach > common:
+        why = f"more than the {common:,} of other evaluations, for the longest of eval.lengths"
+    else:
+        why = f"no validation document has the {config.eval.reach:,} of eval.reach"
+    return f"endpoints lie {planned.reach:,} tokens deep: {why}"
+
+
+def _doubled(length: int, limit: int) -> int:
+    """Returns the length doubled, or halved, until it is the last one within the limit."""
+    while length > max(1, limit):
+        length //= 2
+    while 2 * length <= limit:
+        length *= 2
+    return length
+
+
+def _refuse_short_documents(config: Config, corpus: TokenizedCorpus, longest: int) -> None:
+    """Raises UserError, naming all that must change, if no document holds a window of a length."""
+    asked, trained = max(config.eval.lengths), config.train.length
+    in_training = int(corpus.train.lengths.max())
+    if asked <= longest and trained <= in_training:
+        return
+    enough = asked <= corpus.validation.lengths.sum() and trained <= corpus.train.lengths.sum()
+    changes: dict[str, object] = {}
+    if trained > in_training:
+        trained = changes["train.length"] = _doubled(trained, in_training)
+        if config.train.batch_tokens % trained:
+            changes["train.batch_tokens"] = config.train.batch_tokens // trained * trained
+    lengths = [n for n in config.eval.lengths if n <= longest] or [_doubled(trained, longest)]
+    if "tail" in config.eval.protocols and min(lengths) < config.eval.targets:
+        changes["eval.targets"] = min(lengths)
+    written = ",".join(map(str, lengths))
+    if asked > longest:
+        changes["eval.lengths"] = f"[{written}]"
+    remedy = "try " + " ".join(f"{key}={changes[key]}" for key in sorted(changes))
+    if enough and not corpus.packed:
+        remedy += ", or train with corpus.packed=true"
+    if asked > longest:
+        raise UserError(
+            f"eval.lengths: no validation document of corpus {corpus.name} has {asked} tokens "
+            f"(the longest has {longest}); {remedy} (lengthgen eval: --lengths {written})"
+        )
+    raise UserError(
+        f"train.length={config.train.length}: the longest training document of corpus "
+        f"{corpus.name} has {in_training} tokens; {remedy}"
+    )

@@ -1,0 +1,123 @@
+"""Probes: what a trained checkpoint does with positions, in rows of numbers and a picture each."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lengthgen import status
+from lengthgen.config import Config, TaskCorpus
+from lengthgen.errors import UserError, suggestion
+from lengthgen.evaluate import Show, open_run, trained_model
+from lengthgen.figures import probes as pictures
+from lengthgen.figures.style import rendered
+from lengthgen.probes import (
+    attention,
+    bias,
+    position,
+    receptive_field,
+    shift_invariance,
+    word_position,
+)
+from lengthgen.probes.subject import Row, Subject
+from lengthgen.ranks import ALONE
+from lengthgen.statistics import HEADLINE
+from lengthgen.tracking import append_rows, read_rows, replace_file
+
+FORMAT = 1  # of a row of probes.jsonl; a change of what its numbers mean raises it
+
+
+class Probe(NamedTuple):
+    """An analysis: its numbers, what decides them, what they say in a line, and their picture."""
+
+    rows: Callable[[Subject], list[Row]]
+    settings: Callable[[Subject], Row]
+    said: Callable[[list[Row]], str]
+    figure: pictures.Draw
+
+
+PROBES: Mapping[str, Probe] = {
+    module.NAME: Probe(module.rows, module.settings, module.said, figure)
+    for module, figure in (
+        (shift_invariance, pictures.shift_invariance),
+        (receptive_field, pictures.receptive_field),
+        (attention, pictures.attention),
+        (bias, pictures.bias),
+        (word_position, pictures.word_position),
+        (position, pictures.position),
+    )
+}
+
+
+class Outcome(NamedTuple):
+    """What a probe of a run found, in a line, and its picture; None where there is nothing."""
+
+    probe: str
+    said: str
+    picture: Path | None
+
+
+def named(words: Sequence[str] | None) -> list[str]:
+    """Returns the names of the probes that are asked for, all if None. Refuses unknown ones."""
+    for word in words or []:
+        if word not in PROBES:
+            raise UserError(f"--probes: no such probe {word!r}; {suggestion(word, PROBES)}")
+    return [name for name in PROBES if words is None or name in words]
+
+
+def probe(config: Config, run_dir: Path, names: Sequence[str], *, show: Show) -> list[Outcome]:
+    """Computes the probes that probes.jsonl lacks for this checkpoint and text; draws all asked.
+
+    Pictures are probes/NAME.png and .svg. Raises UserError if the run has no checkpoint, or is of a
+    task.
+    """
+    if isinstance(config.corpus, TaskCorpus):
+        raise UserError(f"probe: {run_dir.name} is of a task, and probes read text; name another")
+    opened = open_run(config, run_dir, ranks=ALONE, show=show)
+    planned, corpus = opened.planned, opened.planned.corpus
+    subject = Subject(
+        model=trained_model(config, opened).requires_grad_(False),
+        corpus=corpus,
+        endpoints=planned.endpoints,
+        reach=planned.reach,
+        seed=config.eval.seed,
+        show=show,
+    )
+    about = {
+        "format": FORMAT,
+        "run": run_dir.name,
+        "scheme": config.scheme.name,
+        "model": config.model.name,
+        "seed": config.seed,
+        "corpus": corpus.name,
+        "fingerprint": corpus.fingerprint,
+        "train_length": config.train.length,
+        "tokens_seen": opened.tokens_seen,
+        "endpoints": planned.manifest(HEADLINE),
+        "windows": len(planned.endpoints),
+        "eval_seed": config.eval.seed,
+    }
+    with status.claimed(run_dir, "probe"):
+        return [_outcome(name, run_dir, about, subject) for name in names]
+
+
+def _outcome(name: str, run_dir: Path, about: Row, subject: Subject) -> Outcome:
+    """Returns what a probe says, computed only if the run's rows do not have it yet."""
+    asked, log = PROBES[name], run_dir / "probes.jsonl"
+    key = {**about, "probe": name, "settings": asked.settings(subject)}
+
+    def kept() -> list[Row]:
+        return [row for row in read_rows(log) if all(row.get(k) == key[k] for k in key)]
+
+    if not kept():
+        append_rows(log, [{**key, **row} for row in asked.rows(subject)])
+    found = kept()
+    picture = run_dir / "probes" / f"{name}.png"
+    if all("skipped" in row for row in found):
+        for path in (picture, picture.with_suffix(".svg")):
+            path.unlink(missing_ok=True)
+        return Outcome(name, asked.said(found), None)
+    picture.parent.mkdir(exist_ok=True)
+    drawn = asked.figure(found)
+    for path in (picture, picture.with_suffix(".svg")):
+        replace_file(path, rendered(drawn, path.suffix[1:]))
+    return Outcome(name, asked.said(found), picture)

@@ -1,0 +1,114 @@
+"""Attention: how far, how widely, and how much on the first keys every head looks, by length.
+
+Mean attention distance as in the NoPE paper (Kazemnejad et al. 2023, arXiv 2305.19466, section
+6.1): i - j + 1 of query i and key j, over the length. Entropy and the weight of the first keys
+(sinks: Xiao et al. 2023, arXiv 2309.17453) show how attention dilutes. Only the last queries of a
+window are looked at.
+
+B windows, H heads, Q queries, S keys.
+"""
+
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+from lengthgen.probes.beside import beside
+from lengthgen.probes.subject import Row, Subject, numbers
+from lengthgen.schemes import Ctx, Part, Scheme, Shape
+
+NAME = "attention"
+QUERIES = 256  # at most, and no more than half of T
+SINKS = 4
+MEASURES = ("distance", "entropy", "relative_entropy", "sink")
+
+
+class Gaze(Part):
+    """Measures the weights of every layer's last queries, which it takes from the scheme's own."""
+
+    def __init__(self, shape: Shape, scheme: Scheme, *, n_queries: int) -> None:
+        super().__init__(shape)
+        self.owners = [layer.weights for layer in scheme.layers]
+        self.n_queries = n_queries
+        self.found: dict[int, list[Tensor]] = defaultdict(list)
+
+    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+        self.found.clear()  # where a text is read in segments, the last one counts
+        return x_BTD
+
+    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+        owner = self.owners[c.layer]
+        w_BHQS = owner.weights(s_BHQS, c) if owner else super().weights(s_BHQS, c)
+        n = c.rows.stop - max(c.rows.start, c.length - self.n_queries)
+        if n > 0:
+            self.found[c.layer].append(measured(w_BHQS[:, :, -n:], c))
+        return w_BHQS
+
+    def means(self, length: int) -> Tensor:
+        """Returns the measures of every layer and head over the last queries, [4, layers, H]."""
+        found = [torch.cat(self.found[i], dim=-1).mean((1, 3)) for i in range(len(self.owners))]
+        return torch.stack(found, dim=1) / torch.tensor([length, 1, 1, 1])[:, None, None]
+
+
+def settings(subject: Subject) -> Row:
+    n_queries = max(1, min(QUERIES, subject.train_length // 2))
+    return {"lengths": subject.lengths, "queries": n_queries, "sinks": SINKS}
+
+
+@torch.no_grad()
+def rows(subject: Subject) -> list[Row]:
+    """Returns a row per length: each of MEASURES, [layers][heads]; distances over the length."""
+    return [_row(subject, length) for length in subject.lengths]
+
+
+def _row(subject: Subject, length: int) -> Row:
+    reason = subject.undefined_at(length)
+    if reason:
+        return {"length": length, "skipped": reason}
+    n_queries = settings(subject)["queries"]
+    model, total = subject.model, torch.zeros((), dtype=torch.float64)
+    gaze = Gaze(model.shape, model.scheme, n_queries=n_queries)
+    with beside(model, gaze):
+        for text in subject.windows(f"{NAME} {length:,}", length):
+            subject.states(text.inputs_BT, n_last=n_queries)
+            total = total + gaze.means(length)
+    means = total / len(subject.endpoints)
+    return {
+        "length": length,
+        **{name: numbers(mean) for name, mean in zip(MEASURES, means, strict=True)},
+    }
+
+
+def measured(w_BHQS: Tensor, c: Ctx) -> Tensor:
+    """Returns distance in tokens, entropy in nats and over ln(i), and sink weight: [4, B, H, Q].
+
+    The queries are the last of the block, i - 1 keys stand before each. Weights that do not sum to
+    one are taken as shares of their sum.
+    """
+    w = w_BHQS.cpu().double()
+    w = w / w.sum(-1, keepdim=True)
+    i = torch.arange(c.rows.stop - w.shape[2], c.rows.stop)
+    j = torch.arange(c.cols.start, c.cols.stop)
+    distance = (w * (i[:, None] - j + 1)).sum(-1)
+    entropy = torch.special.entr(w).sum(-1)
+    relative = entropy / (i + 1.0).log().clamp(min=1e-9)
+    return torch.stack([distance, entropy, relative, w[..., :SINKS].sum(-1)])
+
+
+def said(found: list[Row]) -> str:
+    """Says the means over heads at the shortest length and at the longest."""
+    there = [row for row in found if "sink" in row]
+    if not there:
+        return f"n/a: {found[0]['skipped']}"
+    words = {
+        "distance": "mean distance / length",
+        "relative_entropy": "entropy / its maximum ln i (i keys)",
+        "sink": f"share of attention on the first {SINKS} keys",
+    }
+    ends = there[:1] + there[1:][-1:]
+    each = [
+        f"{word} " + " -> ".join(f"{torch.tensor(row[name]).mean():.2f}" for row in ends)
+        for name, word in words.items()
+    ]
+    lengths = " -> ".join(f"{row['length']:,}" for row in ends)
+    return f"{', '.join(each)} at {lengths} tokens"

@@ -1,0 +1,118 @@
+"""Words and positions in the first layer's logits, for positions that are added to embeddings.
+
+With x = w + p, q.k is a sum of four terms: word-word, word-position, position-word and
+position-position (TUPE: Ke et al. 2021, arXiv 2006.15595). p is what the
+parts make of an embedding of zeros, w the rest. LayerNorm is linear given the deviation of the sum,
+so that the four add up to the logits exactly.
+
+B windows, T tokens, D width, H heads, K head width, N blocks of tokens.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lengthgen.model import Block, Transformer
+from lengthgen.probes.subject import Row, Subject, numbers
+from lengthgen.schemes import Scheme
+
+NAME = "word_position"
+TERMS = ("word_word", "word_position", "position_word", "position_position")
+BLOCKS = 32  # a picture's rows and columns
+HEADS = 4  # that have pictures; sizes are of all
+
+
+def settings(subject: Subject) -> Row:
+    return {"length": subject.train_length, "blocks": BLOCKS, "heads": HEADS}
+
+
+@torch.no_grad()
+def rows(subject: Subject) -> list[Row]:
+    """Returns a row per term: mean size of its part of the logits [heads], and mean in blocks.
+
+    Over causal pairs of windows of T tokens; a block without any has None.
+    """
+    length = subject.train_length
+    reason = undefined(subject.model.scheme) or subject.undefined_at(length)
+    if reason:
+        return [{"skipped": reason}]
+    sizes, means = 0.0, 0.0
+    causal = torch.ones(length, length, dtype=torch.float64).tril()
+    for text in subject.windows(f"{NAME} {length:,}", length):
+        s_4BHTT = terms(subject, text.inputs_BT).cpu().double()[:, 0] * causal
+        sizes = sizes + s_4BHTT.abs().sum((-1, -2)) / causal.sum()
+        means = means + in_blocks(s_4BHTT[:, :HEADS])
+    n, counts = len(subject.endpoints), in_blocks(causal)
+    assert isinstance(sizes, Tensor)
+    assert isinstance(means, Tensor)
+    return [
+        {
+            "term": term,
+            "size": numbers(size / n),
+            "map": [_map(mean / n, counts) for mean in of_heads],
+        }
+        for term, size, of_heads in zip(TERMS, sizes, means, strict=True)
+    ]
+
+
+def undefined(scheme: Scheme) -> str | None:
+    """Returns why the first layer's logits have no such terms, or None."""
+    if not any(part.overrides("embed") for part in scheme.all):
+        return "no part adds positions to the embeddings"
+    first = scheme.layers[0]
+    if first.qk or first.rotary or first.scores:
+        return "a part changes queries, keys or logits of the first layer as well"
+    return None
+
+
+def terms(subject: Subject, tokens_BT: Tensor) -> Tensor:
+    """Returns the four terms of q.k / sqrt(d_head), [4, B, H, T, T], rows are queries."""
+    model = subject.model
+    c = subject.context(tokens_BT)
+    x_BTD = model.scheme.embed(c.x_BTD, c)
+    p_BTD = model.scheme.embed(torch.zeros_like(x_BTD), c)
+    (q_w, k_w), (q_p, k_p) = (
+        projected(model, part_BTD, of=x_BTD) for part_BTD in (x_BTD - p_BTD, p_BTD)
+    )
+    pairs = [(q, k) for q in (q_w, q_p) for k in (k_w, k_p)]
+    return torch.stack([q @ k.transpose(-1, -2) for q, k in pairs]) * model.shape.d_head**-0.5
+
+
+def projected(model: Transformer, part_BTD: Tensor, *, of: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns queries and keys of an addend of the embeddings, [B, H, T, K] both."""
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    norm, D = block.attention_norm, of.shape[-1]
+    std_BT1 = (of.var(-1, keepdim=True, correction=0) + norm.eps).sqrt()
+    normed_BTD = (part_BTD - part_BTD.mean(-1, keepdim=True)) / std_BT1 * norm.weight
+    q, k = F.linear(normed_BTD, block.qkv.weight[: 2 * D]).chunk(2, dim=-1)
+    q, k = (x.unflatten(-1, (model.shape.n_heads, -1)).transpose(1, 2) for x in (q, k))
+    return q, k
+
+
+def in_blocks(x: Tensor) -> Tensor:
+    """Returns the sums over BLOCKS x BLOCKS pieces of the last two dimensions, or all entries."""
+    n = x.shape[-1]
+    of_block = torch.arange(n) * min(BLOCKS, n) // n
+    rows = x.new_zeros(*x.shape[:-2], min(BLOCKS, n), n).index_add_(-2, of_block, x)
+    return x.new_zeros(*rows.shape[:-1], min(BLOCKS, n)).index_add_(-1, of_block, rows)
+
+
+def _map(sums_NN: Tensor, counts_NN: Tensor) -> list[list[float | None]]:
+    """Returns means as rows hold them, None where no pair is causal."""
+    means: list[list[float]] = numbers(sums_NN / counts_NN.clamp(min=1))
+    return [
+        [mean if count else None for mean, count in zip(*pair, strict=True)]
+        for pair in zip(means, counts_NN.tolist(), strict=True)
+    ]
+
+
+def said(found: list[Row]) -> str:
+    """Says the mean size of each term over heads."""
+    if "skipped" in found[0]:
+        return f"n/a: {found[0]['skipped']}"
+    each = [
+        f"{row['term'].replace('_', '-')} {sum(row['size']) / len(row['size']):.3g}"
+        for row in found
+    ]
+    return f"mean size: {', '.join(each)}"

@@ -1,0 +1,321 @@
+"""Protocols: which tokens are scored from which window, for every length.
+
+A protocol is a pure function of the plan and a length. The headline is `tail`; the others are the
+conventions of papers, kept by name so that their numbers can be compared with published ones.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
+
+from lengthgen.errors import UserError, suggestion
+
+Alteration = Literal["swap", "shuffle"]
+ANSWERS = "answers"  # the only protocol of a task
+
+
+class Endpoint(NamedTuple):
+    """Where a scored span ends: `end` targets of the document lie before it."""
+
+    document: int
+    end: int
+
+
+class Span(NamedTuple):
+    """A window of `length` targets that ends at `end`; its last `scored` targets count.
+
+    A document of -1 - b is block b of the stream: the validation documents one after another.
+    """
+
+    document: int
+    end: int
+    length: int
+    scored: int
+
+    @property
+    def start(self) -> int:
+        return self.end - self.length
+
+
+class Answer(NamedTuple):
+    """An example of a task: a document whose last `scored` targets answer the ones before."""
+
+    length: int  # in the unit of the task
+    document: int
+    targets: int
+    scored: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """What there is to score: endpoints in documents, a stretch of the stream, answers."""
+
+    endpoints: tuple[Endpoint, ...]
+    reach: int  # targets before every endpoint, and in a block of the stream
+    blocks: int  # of the stream
+    targets: int  # K
+    sliding_documents: int  # that sliding windows read: each costs reach / stride windows
+    exact_targets: int  # of each endpoint that get a window of their own
+    longest: int  # of the lengths asked
+    answers: tuple[Answer, ...] = ()  # of a task
+
+    @property
+    def segments(self) -> list[Endpoint]:
+        """One endpoint of each document, so that no token is scored twice."""
+        first: dict[int, Endpoint] = {}
+        for endpoint in self.endpoints:
+            first.setdefault(endpoint.document, endpoint)
+        return list(first.values())
+
+    @property
+    def stream(self) -> list[Endpoint]:
+        """The ends of the stream's blocks."""
+        return [Endpoint(-1 - b, (b + 1) * self.reach) for b in range(self.blocks)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How a length is scored, and how sums become one number."""
+
+    name: str
+    says: str  # what is scored, in a few words
+    source: str
+    spans: Callable[[int, Places], Iterator[Span]]
+    mean: Literal["tokens", "windows"] = "tokens"  # what the loss is a mean over
+    per_token: bool = False  # rows keep the nats of every target
+    by_position: bool = False  # rows keep sums by position; the longest length alone is scored
+    altered: Alteration | None = None  # the text further than T back; lengths beyond T alone
+    headline: bool = False  # reference lines are drawn beside it
+    in_stream: bool = False
+    reads: tuple[str, ...] = ()  # what of Places, besides the endpoints, decides what is scored
+    divides: bool = False  # lengths must divide the reach, else other tokens would be scored
+    scores_k: bool = False  # K targets, of eval.targets
+    last: int | None = None  # the convention's own K
+    of_answers: bool = False  # scores a task: rows say whether each answer is right
+
+
+def named(name: str) -> Protocol:
+    """Returns the protocol of a name. Raises UserError for an unknown one, with a suggestion."""
+    if name in PROTOCOLS:
+        return PROTOCOLS[name]
+    stride = re.fullmatch(r"sliding-([1-9][0-9]*)", name)
+    if stride:
+        return _sliding_by(int(stride[1]))
+    if name == "sliding":
+        raise UserError(
+            "eval.protocols: sliding needs its stride in tokens, such as sliding-256; sliding-1 "
+            "gives every token its full context and costs as much"
+        )
+    raise UserError(f"eval.protocols: no protocol {name!r}; {suggestion(name, PROTOCOLS)}")
+
+
+def manifest_parts(protocol: Protocol, places: Places) -> list[object]:
+    """Returns what, besides the corpus, decides which tokens a protocol scores."""
+    if protocol.of_answers:
+        return ["answers"]
+    if protocol.in_stream:
+        return ["stream", places.blocks, places.reach]
+    return [sorted(places.endpoints), *(getattr(places, name) for name in protocol.reads)]
+
+
+# Spans of one length
+
+
+def _tail(length: int, places: Places, *, targets: int | None = None) -> Iterator[Span]:
+    for document, end in places.endpoints:
+        yield Span(document, end, length, places.targets if targets is None else targets)
+
+
+def _nonoverlap(length: int, places: Places, *, in_stream: bool = False) -> Iterator[Span]:
+    for document, end in places.stream if in_stream else places.segments:
+        for n in range(places.reach // length):
+            last = end - places.reach + (n + 1) * length
+            yield Span(document, last, length, length)
+
+
+def _sliding(length: int, places: Places, *, stride: int) -> Iterator[Span]:
+    for document, end in places.segments[: places.sliding_documents]:
+        done = end - places.reach
+        while done < end:
+            at_start = done == end - places.reach
+            scored = min(length if at_start else min(stride, length), end - done)
+            done += scored
+            yield Span(document, done, scored if at_start else length, scored)
+
+
+def _last_k(length: int, places: Places) -> Iterator[Span]:
+    for document, end in places.endpoints:
+        yield Span(document, end - places.reach + length, length, places.targets)
+
+
+def _prefix(length: int, places: Places) -> Iterator[Span]:
+    for document, end in places.endpoints:
+        yield Span(document, end - places.longest + length, length, length)
+
+
+def _whole(length: int, places: Places) -> Iterator[Span]:
+    return _tail(length, places, targets=length)
+
+
+def _exact(length: int, places: Places) -> Iterator[Span]:
+    for document, end in places.endpoints:
+        room = 1 + end - places.longest
+        for back in reversed(range(min(places.exact_targets, room))):
+            yield Span(document, end - back, length, 1)
+
+
+def _answers(length: int, places: Places) -> Iterator[Span]:
+    for answer in places.answers:
+        if answer.length == length:
+            yield Span(answer.document, answer.targets, answer.targets, answer.scored)
+
+
+def _one_per_block(length: int, places: Places, *, targets: int | None) -> Iterator[Span]:
+    for document, end in places.stream:
+        scored = length if targets is None else min(length, targets)
+        yield Span(document, end - places.reach + length, length, scored)
+
+
+def _sliding_by(stride: int) -> Protocol:
+    return Protocol(
+        name=f"sliding-{stride}",
+        says=f"windows {stride} tokens apart, each token once, the first one's all",
+        source="ALiBi Tables 7 and 13-15; PI and YaRN with stride 256",
+        spans=partial(_sliding, stride=stride),
+        reads=("sliding_documents",),
+    )
+
+
+PROTOCOLS = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol(
+            name="tail",
+            says="matched tail: the same last K tokens before the same endpoints at every length",
+            source="the headline here",
+            spans=_tail,
+            headline=True,
+            per_token=True,
+            scores_k=True,
+        ),
+        Protocol(
+            name="swap",
+            says="matched tail, text further than T back taken from another document",
+            source="far-context swap test",
+            spans=_tail,
+            per_token=True,
+            altered="swap",
+            scores_k=True,
+        ),
+        Protocol(
+            name="shuffle",
+            says="matched tail, tokens further than T back in random order",
+            source="far-context swap test",
+            spans=_tail,
+            per_token=True,
+            altered="shuffle",
+            scores_k=True,
+        ),
+        Protocol(
+            name="nonoverlap",
+            says="all tokens before one endpoint per document, in windows side by side",
+            source="the usual one, inside documents",
+            spans=_nonoverlap,
+            divides=True,
+        ),
+        _sliding_by(256),
+        Protocol(
+            name="last_k",
+            says="last K tokens of windows from one start: other tokens at every length",
+            source="last-K convention inside documents",
+            spans=_last_k,
+            scores_k=True,
+        ),
+        Protocol(
+            name="per_position",
+            says="one window of the longest length per endpoint, loss at every position",
+            source="Forgetting Transformer, arXiv 2503.02130",
+            spans=_whole,
+            by_position=True,
+        ),
+        Protocol(
+            name="alibi_nonoverlap",
+            says="documents joined to a stream, windows side by side, all tokens",
+            source="ALiBi Tables 2-4, arXiv 2108.12409",
+            spans=partial(_nonoverlap, in_stream=True),
+            in_stream=True,
+            divides=True,
+        ),
+        Protocol(
+            name="alibi_sliding1",
+            says="stride 1: every token with its full context, on a sample of targets",
+            source="ALiBi Tables 13-15, arXiv 2108.12409",
+            spans=_exact,
+            reads=("exact_targets", "longest"),
+        ),
+        Protocol(
+            name="kerple",
+            says="as many windows of the stream at every length, all tokens: more text if longer",
+            source="KERPLE, arXiv 2205.09921 (320 windows there)",
+            spans=partial(_one_per_block, targets=None),
+            in_stream=True,
+        ),
+        Protocol(
+            name="dape",
+            says="last 256 tokens of as many windows of the stream: other tokens at each length",
+            source="DAPE, arXiv 2405.14722",
+            spans=partial(_one_per_block, targets=256),
+            last=256,
+            in_stream=True,
+        ),
+        Protocol(
+            name="yarn",
+            says="stride 256 inside documents, mean over windows instead of tokens",
+            source="YaRN, arXiv 2309.00071",
+            spans=partial(_sliding, stride=256),
+            reads=("sliding_documents",),
+            mean="windows",
+        ),
+        Protocol(
+            name="nope_f",
+            says="last 200 tokens of as many windows of the stream: other tokens at each length",
+            source="NoPE appendix F, arXiv 2305.19466",
+            spans=partial(_one_per_block, targets=200),
+            last=200,
+            in_stream=True,
+        ),
+        Protocol(
+            name="fox",
+            says="prefixes of one long window per endpoint: mean of the loss up to each length",
+            source="Forgetting Transformer, arXiv 2503.02130",
+            spans=_prefix,
+            reads=("longest",),
+        ),
+        Protocol(
+            name=ANSWERS,
+            says="answers of a task: right if all of it, its end included, is what is likeliest",
+            source="exact match under greedy decoding, as NoPE, arXiv 2305.19466",
+            spans=_answers,
+            of_answers=True,
+        ),
+    )
+}
+
+
+OF_TEXT = [name for name, protocol in PROTOCOLS.items() if not protocol.of_answers]
+
+
+def shared(wanted: Sequence[Span]) -> dict[Span, Span]:
+    """Returns for each span the longest one that begins at the same token.
+
+    Its forward pass has the losses of all of them where a scheme's outputs do not depend on the
+    length of the call.
+    """
+    longest: dict[tuple[int, int], Span] = {}
+    for span in wanted:
+        key = (span.document, span.start)
+        if key not in longest or longest[key].length < span.length:
+            longest[key] = span
+    return {span: longest[span.document, span.start] for span in wanted}

@@ -1,0 +1,152 @@
+"""How long the rest of a sweep will take, from a measured step of every kind of point."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from lengthgen import checkpoints, devices, plans, protocols
+from lengthgen.batches import training_windows
+from lengthgen.bench import random_corpus
+from lengthgen.config import Config, from_plain, to_plain
+from lengthgen.model import Transformer, create
+from lengthgen.protocols import Endpoint
+from lengthgen.ranks import ALONE
+from lengthgen.sweep.points import Point
+from lengthgen.train import forward_of, fresh_state, train_step
+
+
+class Pace(NamedTuple):
+    """Seconds per token: of training; of a scored window of C tokens, which is first + rest C."""
+
+    train: float
+    first: float
+    rest: float
+
+
+def estimate(points: Sequence[Point], *, threads: int, processes: int) -> dict[str, float] | None:
+    """Returns the seconds that each point will take, by run id; None if they cannot be measured.
+
+    One optimizer step on one micro-batch and two scored windows are measured for every kind of
+    point, in a process of its own, alone on the machine and with random weights: the number is
+    good to a factor of two or so. Work is taken to divide evenly among a point's processes.
+    """
+    kinds = {_kind(point.config): point.config for point in points}
+    asked = json.dumps([threads, [to_plain(config) for config in kinds.values()]])
+    # Whatever a point's model does, here it costs no more than the estimate.
+    command = [sys.executable, "-m", "lengthgen.sweep.estimate"]
+    began = time.perf_counter()
+    measured = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    try:
+        busy, *said = json.loads(measured.stdout.rpartition("\n")[2])
+    except ValueError:
+        return None
+    start = time.perf_counter() - began - busy  # of a process with everything imported
+    paces = dict(zip(kinds, (Pace(*one) for one in said), strict=True))
+    return {p.run_id: start + work(p, paces[_kind(p.config)]) / processes for p in points}
+
+
+def makespan(seconds: Sequence[float], n_slots: int) -> float:
+    """Returns when the last of some tasks ends that start in order, each in the slot free first."""
+    free = [0.0] * n_slots
+    for one in seconds:
+        soonest = free.index(min(free))
+        free[soonest] += one
+    return max(free)
+
+
+def work(point: Point, pace: Pace) -> float:
+    """Returns the seconds of what is left of a point at this pace, in one process."""
+    config = point.config
+    kept = checkpoints.folders(point.run_dir)
+    done = int(kept[-1].name.removeprefix("step-")) if kept else 0
+    tokens = max(0, config.train.steps - done) * config.train.batch_tokens
+    scored = sum(
+        length * (pace.first + pace.rest * length)
+        for cell in plans.cells(config)
+        for length in _windows(cell, config)
+    )
+    return tokens * pace.train + scored
+
+
+def _windows(cell: plans.Cell, config: Config) -> list[int]:
+    """Returns the lengths of the windows of a cell, in as many long documents as endpoints."""
+    wanted = config.eval
+    longest = max(wanted.lengths)
+    reach = max(wanted.reach, longest)
+    ends = [Endpoint(document, longest + reach) for document in range(wanted.endpoints)]
+    places = plans.places(config, endpoints=ends, reach=reach, blocks=wanted.blocks)
+    return [span.length for span in protocols.named(cell.protocol).spans(cell.length, places)]
+
+
+def _kind(config: Config) -> str:
+    """Returns what a step's cost depends on."""
+    said: Mapping[str, Any] = config.model_dump(mode="json")
+    train = {key: said["train"][key] for key in ("length", "batch_tokens", "precision")}
+    runtime = {key: said["runtime"][key] for key in ("device", "micro_batch", "compile")}
+    kind = [said["scheme"]["parts"], said["scheme"]["layers"], said["model"], train, runtime]
+    return json.dumps([*kind, said["corpus"]["vocab_size"]], sort_keys=True)
+
+
+def _main() -> None:
+    """Answers, on standard output, for the configurations on standard input."""
+    threads, configs = json.load(sys.stdin)
+    began = time.perf_counter()
+    paces = [_measured(plain, threads) for plain in configs]
+    json.dump([time.perf_counter() - began, *paces], sys.stdout)
+
+
+def _measured(plain: dict[str, Any], threads: int) -> Pace:
+    config = from_plain(plain)
+    device = devices.device_of(config.runtime, ALONE)
+    runtime = config.runtime.model_copy(update={"threads": config.runtime.threads or threads})
+    devices.prepare(runtime, device)
+    T = config.train.length
+    batch = min(config.train.batch, devices.micro_batch(runtime, device, T))
+    small = config.train.model_copy(update={"batch_tokens": batch * T, "lr": 1e-9})
+    config = config.model_copy(update={"train": small})
+    vocab_size = config.corpus.vocab_size
+    windows = training_windows(random_corpus(config, vocab_size), T)
+    state = fresh_state(config, vocab_size=vocab_size, device=device)
+    forward = forward_of(state, compiled=runtime.compile)
+
+    def step() -> None:
+        train_step(state, windows, config, device=device, ranks=ALONE, forward=forward)
+
+    step()  # allocators, thread pools, compilation
+    train_seconds = _timed(step, device) / (batch * T)
+    model = create(config, vocab_size=vocab_size).to(device).eval()
+    per_token = [_scored(model, length, vocab_size, device) / length for length in (T, 4 * T)]
+    rest = max(0.0, (per_token[1] - per_token[0]) / (3 * T))
+    return Pace(train_seconds, max(0.0, per_token[0] - rest * T), rest)
+
+
+def _timed(call: Callable[[], object], device: torch.device) -> float:
+    began = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+@torch.inference_mode()
+def _scored(model: Transformer, length: int, vocab_size: int, device: torch.device) -> float:
+    """Returns the seconds of one window whose last token is scored; 0 where there is no value."""
+    if model.scheme.undefined_at(length):
+        return 0.0
+    draws = torch.Generator().manual_seed(0)
+    tokens = torch.randint(vocab_size, (1, length), generator=draws).to(device)
+
+    def score() -> None:
+        model(tokens, n_last=1, generator=torch.Generator().manual_seed(0))
+
+    score()
+    return _timed(score, device)
+
+
+if __name__ == "__main__":
+    _main()

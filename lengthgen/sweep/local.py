@@ -1,0 +1,271 @@
+"""The sweep's engine on this machine: a queue of processes, each in a slot of cores or GPUs."""
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple, Protocol
+
+from lengthgen import status
+from lengthgen.errors import Stopped, UserError
+from lengthgen.status import Status
+from lengthgen.sweep import slurm_jobs
+from lengthgen.sweep.points import Point
+from lengthgen.sweep.slots import Slot
+from lengthgen.sweep.states import BUSY, PointState, counted, left, state_of
+
+SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_LOOKS_ELSEWHERE = 5.0  # Slurm is asked then
+BYTES_OF_A_LOOK = 4096
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
+
+
+class Board(Protocol):
+    """What shows a sweep while it runs; a live one shows every point all the time."""
+
+    @property
+    def is_live(self) -> bool: ...
+    def say(self, message: str) -> None: ...
+    def show(self, states: Mapping[str, PointState], lines: Mapping[str, str]) -> None: ...
+
+
+class Console(NamedTuple):
+    """What a run prints, from byte `begin` of a file on.
+
+    The run holds the file itself, and no pipe: it goes on if the sweep is killed.
+    """
+
+    path: Path
+    begin: int
+
+    def last(self) -> str:
+        """Returns the last line that says something."""
+        with suppress(OSError), self.path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(self.begin, end - BYTES_OF_A_LOOK))
+            lines = file.read().decode(errors="replace").splitlines()
+            return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """A running point: its process, what that prints, and what the run said of itself before."""
+
+    point: Point
+    slot: Slot
+    process: subprocess.Popen[bytes]
+    console: Console
+    before: Status
+    began: float = field(default_factory=time.monotonic)
+
+
+class StopRequest:
+    """Counts the signals that ask the sweep to end."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.count = 0
+
+    @contextmanager
+    def listening(self) -> Generator[None]:
+        """Listens while the block lasts."""
+        before = {kind: signal.getsignal(kind) for kind in STOPPING}
+        before = {kind: h for kind, h in before.items() if h != signal.SIG_IGN}  # as nohup does
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.number = self.number or number
+            self.count += number == signal.SIGINT or not self.count
+
+        for kind in before:
+            signal.signal(kind, note)
+        try:
+            yield
+        finally:
+            for kind, handler in before.items():
+                signal.signal(kind, handler)
+
+
+def run(
+    points: Sequence[Point], places: Sequence[Slot], *, gpus: int | None, board: Board
+) -> dict[str, PointState]:
+    """Runs what is left of the points, each in a process; returns how all of them stand then.
+
+    A failed point never stops the others. A point that another process works on is waited for. The
+    first Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) asks the runs to checkpoint and stop, a second kills
+    them. Raises Stopped after that.
+    """
+    queue, stop = _Queue(points, places, gpus=gpus, board=board), StopRequest()
+    with stop.listening():
+        try:
+            while queue.running or (queue.is_unfinished and not stop.count):
+                if stop.count:
+                    queue.stop(kill=stop.count > 1)
+                else:
+                    queue.start_some()
+                queue.collect()
+                board.show(queue.states, {c.point.run_id: c.console.last() for c in queue.running})
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+        except BaseException:  # a mistake of ours: what the runs have is kept
+            queue.stop(kill=False)
+            raise
+    if stop.count:
+        raise Stopped(
+            f"stopped by {signal.Signals(stop.number).name}: {counted(queue.states)}; "
+            "the same command continues",
+            exit_code=128 + stop.number,
+        )
+    return queue.states
+
+
+class _Queue:
+    """Which points wait, run here or elsewhere, and which slots are free."""
+
+    def __init__(
+        self, points: Sequence[Point], places: Sequence[Slot], *, gpus: int | None, board: Board
+    ) -> None:
+        self.states = slurm_jobs.states(points)
+        self.running: list[Child] = []
+        self._waiting = left(points, self.states)
+        self._free = list(places)
+        self._gpus, self._board = gpus, board
+        self._stopping = False
+        self._wait_for([p for p in points if self.states[p.run_id].state in BUSY])
+
+    @property
+    def is_unfinished(self) -> bool:
+        return bool(self.running or self._waiting or self._elsewhere)
+
+    def start_some(self) -> None:
+        """Fills the free slots."""
+        while self._waiting and len(self._free) > self._lent:
+            point = self._waiting.pop(0)
+            try:
+                child = _start(point, self._free[0], gpus=self._gpus)
+            except OSError as error:
+                self._settle(point, PointState("failed", f"cannot be started: {error}"), "")
+                continue
+            self._free.pop(0)
+            self.running.append(child)
+            self.states[point.run_id] = PointState("running")
+            if not self._board.is_live:
+                self._board.say(f"{point.title}: running")
+
+    def collect(self) -> None:
+        """Notes how processes ended, here and elsewhere."""
+        for child in [one for one in self.running if one.process.poll() is not None]:
+            self.running.remove(child)
+            self._free.append(child.slot)
+            ended = _ended(child, asked_to_stop=self._stopping)
+            minutes, seconds = divmod(round(time.monotonic() - child.began), 60)
+            when = f" after {minutes}:{seconds:02}"
+            if ended.state in BUSY:
+                self._wait_for([*self._elsewhere, child.point])
+                when = " elsewhere"
+            self._settle(child.point, ended, when)
+        if not self._elsewhere or time.monotonic() < self._next_look:
+            return
+        found = slurm_jobs.states(self._elsewhere)
+        ended = [p for p in self._elsewhere if found[p.run_id].state not in BUSY]
+        for point in ended:
+            self._settle(point, found[point.run_id], " elsewhere")
+        self._waiting += left(ended, found)
+        self._wait_for([p for p in self._elsewhere if p not in ended])
+
+    def _wait_for(self, points: Sequence[Point]) -> None:
+        """Waits for points that run elsewhere; those of this machine need slots like our own."""
+        self._elsewhere = points
+        self._lent = sum(status.of(p.run_dir).host == platform.node() for p in points)
+        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS_ELSEWHERE
+
+    def stop(self, *, kill: bool) -> None:
+        """Asks the runs once to checkpoint and stop, or kills them with all their processes."""
+        if not self._stopping:
+            n = len(self.running)
+            self._board.say(f"stopping {n} run{'s' * (n > 1)}; Ctrl-C again kills at once")
+        for child in self.running:
+            if child.process.poll() is not None:
+                continue
+            if kill:
+                kill_with_children(child.process.pid)
+            elif not self._stopping:
+                child.process.terminate()  # torchrun passes it on to its own processes
+        self._stopping = True
+
+    def _settle(self, point: Point, found: PointState, when: str) -> None:
+        self.states[point.run_id] = found
+        because = f": {found.reason}" if found.reason else ""
+        self._board.say(f"{point.title}: {found.state}{when}{because}")
+
+
+def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
+    """Starts a point in a session of its own, so that the terminal's Ctrl-C is not sent to it."""
+    words = list(point.words)
+    if point.config.runtime.threads is None:
+        words.append(f"runtime.threads={slot.threads}")
+    if gpus is not None and gpus > 1:
+        words += ["--gpus", str(gpus)]
+    threads = str(slot.threads)
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "COLUMNS": "200", "TERM": "dumb"}
+    if slot.gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
+    point.run_dir.mkdir(parents=True, exist_ok=True)
+    path = point.run_dir / "console.txt"
+    with path.open("ab") as file:
+        console, before = Console(path, file.tell()), status.of(point.run_dir)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lengthgen", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    return Child(point=point, slot=slot, process=process, console=console, before=before)
+
+
+def _ended(child: Child, *, asked_to_stop: bool) -> PointState:
+    """Returns how a point stands whose process has ended, and notes what that left unsaid."""
+    code, point, run_dir = child.process.returncode, child.point, child.point.run_dir
+    found = state_of(point)
+    said_itself = found.state != "killed" and status.of(run_dir) != child.before
+    if code == 0 or found.state in ("done", "running") or said_itself:
+        return found
+    by = next((kind for kind in signal.Signals if kind in (-code, code - 128)), None)
+    last = child.console.last()
+    if by is None:
+        ended = Status("failed", reason=last.removeprefix("error: ") or f"exit code {code}")
+    elif asked_to_stop and by != signal.SIGKILL:
+        ended = Status("stopped", reason=f"stopped by {by.name}")
+    else:
+        ended = Status("killed", reason=f"killed by {by.name}")
+    try:
+        status.write(run_dir, ended)
+    except UserError as error:
+        if by is None and not last.startswith("error: "):  # a full disk keeps that from us, too
+            ended = ended._replace(reason=str(error))
+    return PointState(ended.state, ended.reason)
+
+
+def kill_with_children(pid: int) -> None:
+    """Kills a process with all that it started: torchrun's processes have sessions of their own."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):  # elsewhere than on Linux its group must do
+        with suppress(OSError):  # it has ended
+            parent = path.read_text(errors="replace").rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(path.parent.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    for one in found:
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)

@@ -1,0 +1,87 @@
+"""The points of a sweep: the grid that overrides span, every point composed and checked."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lengthgen import compose
+from lengthgen.config import Config, from_words
+from lengthgen.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One run of a sweep: what `lengthgen train` is given for it, and the configuration of that.
+
+    `varied` holds the keys in which the sweep's points differ, with this point's values.
+    """
+
+    overrides: tuple[str, ...]
+    config_dir: Path | None
+    plugins: tuple[Path, ...]
+    varied: dict[str, str]
+    config: Config
+
+    @property
+    def run_id(self) -> str:
+        return self.config.run_id
+
+    @property
+    def run_dir(self) -> Path:
+        return self.config.run_dir
+
+    @property
+    def title(self) -> str:
+        """The swept values, as they are typed; the run's name if there are none."""
+        return " ".join(f"{k}={v}" for k, v in self.varied.items()) or self.run_id
+
+    @property
+    def words(self) -> list[str]:
+        """The words of its command, from any working directory but for paths in overrides."""
+        options = ["--config-dir", str(self.config_dir)] if self.config_dir is not None else []
+        for path in self.plugins:
+            options += ["--plugin", str(path)]
+        return ["train", *self.overrides, *options]
+
+    @property
+    def command(self) -> str:
+        """The line that a user types to repeat this point alone."""
+        return shlex.join(["lengthgen", *self.words])
+
+
+def points(
+    overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
+) -> list[Point]:
+    """Returns the points of a grid, the last override varying fastest.
+
+    Raises UserError, before any point is run, if one of them is no valid configuration, or if two
+    would be the same run.
+    """
+    config_dir = config_dir.absolute() if config_dir is not None else None
+    files = tuple(path.absolute() for path in plugins)
+    grid = compose.expand(overrides, config_dir=config_dir)
+    differs = [len(set(words)) > 1 for words in zip(*grid, strict=True)]
+    found: dict[Path, Point] = {}
+    for words in grid:
+        swept = [word for word, varies in zip(words, differs, strict=True) if varies]
+        try:
+            config = from_words(words, config_dir=config_dir, plugins=files)
+        except UserError as error:
+            raise UserError(f"{' '.join(swept)}: {error}" if swept else str(error)) from None
+        point = Point(
+            overrides=tuple(words),
+            config_dir=config_dir,
+            plugins=files,
+            varied=dict(word.split("=", 1) for word in swept),
+            config=config,
+        )
+        other = found.setdefault(point.run_dir, point)
+        if other.title == point.title and other is not point:
+            raise UserError(f"{point.title} is there twice; give each value once")
+        if other is not point:
+            raise UserError(
+                f"{other.title} and {point.title} are one run, {point.run_id}: what is measured, "
+                "and how, makes no other run; sweep keys that change the training"
+            )
+    return list(found.values())

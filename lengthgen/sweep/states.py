@@ -1,0 +1,71 @@
+"""How each point of a sweep stands, read from its run directory."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from lengthgen import status
+from lengthgen.sweep.points import Point
+
+State = Literal[
+    "new", "queued", "running", "stopped", "killed", "failed", "diverged", "trained", "done"
+]
+SETTLED = ("done", "diverged")  # running such a point again would find the same
+BUSY = ("queued", "running")  # somebody else is at it
+
+
+class PointState(NamedTuple):
+    """new: nothing is there; trained: its curve is still to be measured as asked; the other states
+    are those of status.py, and queued is Slurm's.
+    """
+
+    state: State
+    reason: str | None = None
+
+
+def state_of(point: Point) -> PointState:
+    """Returns how a point stands: as its run says, and as its lock and DONE show."""
+    if not point.run_dir.is_dir():
+        return PointState("new")
+    said = status.of(point.run_dir)
+    if said.state == "done" and said.evaluated != point.config.evaluation_id:
+        return PointState("trained", "its curve is to be measured as asked")
+    if said.state == "stopped" and not (point.run_dir / "config.yaml").exists():
+        return PointState("new")
+    if said.state == "running" and said.pid is not None:
+        return PointState("running", f"process {said.pid} on {said.host}")
+    return PointState(said.state, said.reason)
+
+
+def left(points: Sequence[Point], states: Mapping[str, PointState]) -> list[Point]:
+    """Returns the points that are to be run; `states` is by run id."""
+    return [p for p in points if states[p.run_id].state not in (*SETTLED, *BUSY)]
+
+
+def unsuccessful(points: Sequence[Point], states: Mapping[str, PointState]) -> list[Point]:
+    """Returns the points that were tried and did not end well."""
+    bad = ("failed", "diverged", "killed", "stopped")
+    return [p for p in points if states[p.run_id].state in bad]
+
+
+def matrix(
+    points: Sequence[Point], states: Mapping[str, PointState]
+) -> tuple[list[str], list[list[str]]]:
+    """Returns the columns, and a row per point: swept values, run, state, the reason of that."""
+    keys = list(points[0].varied) if points else []
+    rows = [
+        [
+            *(point.varied[key] for key in keys),
+            str(point.run_dir),
+            states[point.run_id].state,
+            states[point.run_id].reason or "",
+        ]
+        for point in points
+    ]
+    return [*keys, "run", "state", "reason"], rows
+
+
+def counted(states: Mapping[str, PointState]) -> str:
+    """Returns "3 done, 1 failed, 4 new", in the order of a point's life from its end."""
+    order = ("done", "diverged", "failed", "killed", "stopped", "trained", "running", "queued")
+    found = [one.state for one in states.values()]
+    return ", ".join(f"{found.count(s)} {s}" for s in (*order, "new") if s in found)

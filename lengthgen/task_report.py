@@ -1,0 +1,309 @@
+"""What a report shows of tasks: accuracy over length, the matrix of tasks and schemes, its relation
+to perplexity.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from lengthgen import published, series, statistics, tasks
+from lengthgen.accuracy import HALF, Accuracy, accuracies, mean_ranks
+from lengthgen.config import NAME
+from lengthgen.errors import UserError
+from lengthgen.figures import style
+from lengthgen.figures.accuracy import accuracy
+from lengthgen.figures.layout import laid_out
+from lengthgen.figures.relation import Dot, relation
+from lengthgen.findings import Finding
+from lengthgen.intervals import Estimate
+from lengthgen.protocols import ANSWERS
+from lengthgen.published import TaskAnchor
+from lengthgen.statistics import Curve, Point, perplexity
+from lengthgen.typeset import Cell, Table, csv_text
+from lengthgen.wording import short, subject
+
+MOST_COLUMNS = 12  # lengths in a table; of more,
+LENGTHS = (0.5, 1, 1.25, 1.5, 2, 3, 4)  # times L
+
+
+# From all points, those kept, and the labels of these.
+Remarks = Callable[[Sequence[Point], Sequence[Point], Mapping[Curve, str]], list[str]]
+
+
+class About(NamedTuple):
+    """What a task's length counts, and how often a model that ignores the prompt can be right."""
+
+    unit: str
+    chance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskReport:
+    """The accuracies of the series of each task, by the task's name, and what to say below."""
+
+    by_task: Mapping[str, Sequence[Accuracy]]
+    about: Mapping[str, About]
+    remarks: Sequence[str]
+
+
+def task_of(config: Mapping[str, Any]) -> str | None:
+    """Returns the name of the task that a run's plain configuration trains on; None for text.
+
+    Raises UserError for one that no configuration could have: files are named by it.
+    """
+    corpus = config.get("corpus")
+    spec = corpus.get("task") if isinstance(corpus, Mapping) else None
+    if not isinstance(spec, Mapping):
+        return None
+    name = str(spec.get("name"))
+    if not re.fullmatch(NAME, name) or len(name) > 64:
+        raise UserError(f"config.yaml is damaged: {name!r} is no name of a task; drop this run")
+    return name
+
+
+def gather(
+    rows: Sequence[Mapping[str, Any]],
+    configs: Mapping[str, Mapping[str, Any]],
+    *,
+    remarks: Remarks,
+) -> TaskReport:
+    """Keeps what may stand side by side under each task.
+
+    `remarks` says of all points, those kept and their labels what is not shown or not alike. Raises
+    UserError as statistics.curve and statistics.comparable do: of one name, all runs must have the
+    same examples; and for a run without a complete evaluation.
+    """
+    by_task: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        name = task_of(configs[row["run"]])
+        if name is not None and row["protocol"] == ANSWERS:
+            by_task.setdefault(name, []).append(row)
+    found: dict[str, list[Accuracy]] = {}
+    said = [f"Not shown: {one}; run lengthgen eval" for one in statistics.incomplete(rows)]
+    evaluated: set[str] = set()
+    for name, of in sorted(by_task.items()):
+        points = statistics.curve(of)
+        kept = statistics.comparable(points)
+        labels = series.labels(kept, configs)
+        found[name] = accuracies(series.series(kept, labels))
+        said += [f"{name}: {one}" for one in remarks(points, kept, labels)]
+        evaluated |= {p.run for p in kept}
+    for run in configs:
+        if run not in evaluated:
+            raise UserError(f"no complete evaluation in {run}; run lengthgen eval {run}")
+    about = {str(task_of(config)): _about(config) for config in configs.values()}
+    return TaskReport(by_task=found, about=about, remarks=said)
+
+
+def _about(config: Mapping[str, Any]) -> About:
+    """Returns what the rule says of a task, if it is one that is known here."""
+    spec = config["corpus"]["task"]
+    try:
+        rule = tasks.build(str(spec.get("kind")), spec.get("arguments") or {}, where="task")
+    except (UserError, AttributeError, TypeError, ValueError):
+        return About(unit="length", chance=0.0)
+    return About(unit=rule.unit, chance=rule.chance)
+
+
+def pictures(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes]:
+    """Returns the figures by file name: one per task, and how they relate to perplexities."""
+    drawn = {
+        f"accuracy-{name}": accuracy(
+            found, **report.about[name]._asdict(), published=_published(name, found)
+        )
+        for name, found in report.by_task.items()
+    }
+    figures = {name: laid_out(chart) for name, chart in drawn.items() if chart is not None}
+    dots = _dots(report, findings)
+    if len(dots) > 1:
+        figures["relation"] = relation(dots, tasks=list(report.by_task))
+    return style.files(figures)
+
+
+def contents(report: TaskReport) -> list[Table]:
+    """Returns the tables, the matrix of tasks and schemes first if there are several tasks."""
+    found = [_by_length(name, report) for name in report.by_task]
+    return [_matrix(report), *found] if len(report.by_task) > 1 else found
+
+
+def accuracy_csv(report: TaskReport) -> str:
+    """Returns every value with its interval, one line each, below a head."""
+    head = ["task", "series", "seeds", "length", "tests", "accuracy", "low", "high"]
+    head += ["tokens", "stops"]
+    rows: list[list[str]] = []
+    for name, found in report.by_task.items():
+        for one in found:
+            label, seeds = one.series.label, str(len(one.series.runs))
+            for n, e in one.exact.items():
+                numbers = (e.value, e.low, e.high, one.tokens[n], one.stops[n])
+                tests = str(one.n_examples[n])
+                rows.append([name, label, seeds, str(n), tests, *(f"{x:.6g}" for x in numbers)])
+    return csv_text(head, rows)
+
+
+def _matrix(report: TaskReport) -> Table:
+    """Returns mean accuracy on unseen lengths of each series in each task, and the mean ranks."""
+    labels = sorted({one.series.label for found in report.by_task.values() for one in found})
+    values = {
+        (one.series.label, name): one.unseen
+        for name, found in report.by_task.items()
+        for one in found
+    }
+    best = {
+        name: max((one.unseen.value for one in found if one.unseen is not None), default=None)
+        for name, found in report.by_task.items()
+    }
+    ranks = mean_ranks(report.by_task)
+    rows = [
+        [
+            Cell(label),
+            *(_share(values.get((label, name)), best[name]) for name in report.by_task),
+            Cell(_with_bounds(ranks[label], 2) if label in ranks else "-"),
+        ]
+        for label in labels
+    ]
+    beside = _published_rows(report)
+    for source, of in beside.items():
+        rows.append([Cell(source), *(Cell(of.get(n, "-")) for n in report.by_task), Cell("-")])
+    unranked = "Mean rank: none, since not all have a value in every task, or as many seeds."
+    return Table(
+        key="tasks",
+        title="Accuracy on unseen lengths (mean over the lengths asked beyond L), in percent",
+        head=["scheme", *report.by_task, "mean rank"],
+        rows=rows,
+        notes=[
+            "Bold: the highest. Means are over the lengths that all were asked; a dash: no value "
+            "at one of them.",
+            "Mean rank: over the tasks, ties sharing the mean of theirs; 1 is best; with the 95% "
+            "interval over seeds and examples."
+            if ranks
+            else unranked,
+            *(
+                ["Published: of other models and formats, and over lengths to 2L only."]
+                if beside
+                else []
+            ),
+        ],
+    )
+
+
+def _by_length(name: str, report: TaskReport) -> Table:
+    found = report.by_task[name]
+    L, about = found[0].series.train_length, report.about[name]
+    tests = [n for one in found for n in one.n_examples.values()]
+    asked = sorted({length for one in found for length in one.exact})
+    columns = asked
+    if len(asked) > MOST_COLUMNS:
+        columns = sorted({min(asked, key=lambda n: (abs(n - k * L), n)) for k in LENGTHS})
+    rows = [
+        [
+            Cell(one.series.label),
+            Cell(str(len(one.series.runs))),
+            *(_share(one.exact.get(n), None) for n in columns),
+            _share(one.seen, None),
+            _share(one.unseen, None),
+            Cell(one.half_length if about.chance < HALF else "-"),
+            Cell(_seeds(one.unseen)),
+        ]
+        for one in found
+    ]
+    points = [p for one in found for p in one.series.points]
+    reasons = sorted({p.skipped for p in points if p.skipped is not None})
+    return Table(
+        key=f"accuracy-{name}".replace("_", "-"),
+        title=f"Right answers in percent, by length in {about.unit}, trained to L={L}; "
+        f"{subject(points)}",
+        head=[
+            "scheme",
+            "seeds",
+            *map(short, columns),
+            "seen",
+            "unseen",
+            "L50",
+            "unseen, each seed",
+        ],
+        rows=rows,
+        notes=[
+            "Right: all of the answer, its end included, is what greedy decoding writes. Seen, "
+            "unseen: means over the lengths that all were asked up to L, and beyond, each with the "
+            "same weight. L50: the last length before less than half of the answers are right. "
+            f"Tests of a length: {min(tests, default=0)} to {max(tests, default=0)}.",
+            *(
+                [f"A model that ignores the prompt can be right in {about.chance:.0%}."]
+                if about.chance
+                else []
+            ),
+            *(f"A dash: {reason}." for reason in reasons),
+        ],
+    )
+
+
+def _share(estimate: Estimate | None, best: float | None) -> Cell:
+    if estimate is None:
+        return Cell("-")
+    mark = "best" if best and estimate.value == best else ""
+    return Cell(f"{100 * estimate.value:.1f}", mark)
+
+
+def _seeds(estimate: Estimate | None) -> str:
+    return "-" if estimate is None else ", ".join(f"{100 * one:.1f}" for one in estimate.seeds)
+
+
+def _with_bounds(estimate: Estimate, digits: int) -> str:
+    value, low, high = (f"{x:.{digits}f}" for x in (estimate.value, estimate.low, estimate.high))
+    return f"{value} [{low}, {high}]"
+
+
+def _published(name: str, found: Sequence[Accuracy]) -> dict[str, dict[float, float]]:
+    """Returns grey lines: the published mean over the lengths from L to 2L, where L is the same."""
+    schemes = {one.series.scheme for one in found}
+    L = found[0].series.train_length
+    return {
+        f"{_anchor(anchor)}, {anchor.accuracy:.0%} over {L + 1} to {anchor.test_length}": {
+            float(L): anchor.accuracy,
+            float(anchor.test_length): anchor.accuracy,
+        }
+        for anchor in published.accuracies()
+        if anchor.task == name and anchor.scheme in schemes and anchor.train_length == L
+    }
+
+
+def _published_rows(report: TaskReport) -> dict[str, dict[str, str]]:
+    """Returns published numbers of the tasks and schemes shown, in percent, by their source."""
+    shown = {one.series.scheme for found in report.by_task.values() for one in found}
+    rows: dict[str, dict[str, str]] = {}
+    for anchor in published.accuracies():
+        found = report.by_task.get(anchor.task)
+        alike = found is not None and found[0].series.train_length == anchor.train_length
+        if alike and anchor.scheme in shown:
+            rows.setdefault(_anchor(anchor), {})[anchor.task] = f"{100 * anchor.accuracy:.1f}"
+    return rows
+
+
+def _anchor(anchor: TaskAnchor) -> str:
+    note = f" ({anchor.note})" if anchor.note else ""
+    return f"{anchor.scheme}{note}, {anchor.citation}"
+
+
+def _dots(report: TaskReport, findings: Sequence[Finding]) -> list[Dot]:
+    """Returns, per scheme with both, the perplexity at the longest length over that at T, and the
+    mean accuracy on unseen lengths over the tasks.
+    """
+    dots: list[Dot] = []
+    there = [one for one in findings if not one.series.reference and one.series.variant is None]
+    longest = max((length for one in there for length in one.gain), default=0)
+    for finding in there:
+        line = finding.series
+        if longest not in finding.gain or longest <= line.train_length:
+            continue  # another length would be another question
+        of = [
+            one.unseen.value
+            for found in report.by_task.values()
+            for one in found
+            if one.series.label == line.label and one.unseen is not None
+        ]
+        if len(of) == len(report.by_task):
+            ratio = perplexity(-finding.gain[longest].value)
+            dots.append(Dot(line.label, ratio, sum(of) / len(of), longest / line.train_length))
+    return dots

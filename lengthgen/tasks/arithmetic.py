@@ -1,0 +1,203 @@
+"""Arithmetic, after the NoPE suite (arXiv 2305.19466), with the later formats of addition.
+
+Output reversed: Lee et al. 2023, arXiv 2307.03381; that with zero padding: Cho et al. 2024, arXiv
+2405.20671; all reversed: McLeish et al. 2024, arXiv 2405.17399; that with index hints: Zhou et al.
+2024, arXiv 2402.09371.
+"""
+
+from random import Random
+from string import ascii_letters, digits
+from typing import Literal
+
+from lengthgen.tasks.base import Example, Task, drawn, positive, within
+from lengthgen.tasks.scratchpad import Step, checked, signs, written
+
+CARRY = 10  # the base
+
+
+class Addition(Task):
+    """a+b, of which the longer has `length` digits and the other any number up to that.
+
+    reverse: nothing, the sum ("output"), or all three numbers ("all"): the lowest digit first.
+    pad: both numbers have `length` digits, the sum one more. hints: every digit has a letter before
+    it that says its place, from a random first letter on; lengths up to 51.
+    """
+
+    unit = "digits of the longer number"
+
+    def __init__(
+        self,
+        *,
+        reverse: Literal["none", "output", "all"],
+        pad: bool,
+        hints: bool,
+        scratchpad: str,
+    ) -> None:
+        self.reverse, self.pad, self.hints = reverse, pad, hints
+        self.parts = checked(scratchpad)
+        if self.parts and (hints or pad or reverse != "none"):
+            raise ValueError("a scratchpad goes with plain addition only")
+        self.alphabet = digits + "+=" + (ascii_letters if hints else "") + signs(self.parts)
+        self.alphabet += "," * bool(self.parts)
+
+    def example(self, length: int, random: Random) -> Example:
+        sizes = [length, random.randint(1, length)]
+        a, b = (_number(size, random) for size in random.sample(sizes, 2))
+        total = str(int(a) + int(b))
+        if self.pad:
+            a, b, total = a.zfill(length), b.zfill(length), total.zfill(length + 1)
+        if self.parts:
+            steps = _added(a, b)
+            return Example(f"{a}+{b}=", written(steps, total, parts=self.parts))
+        if self.reverse == "all":
+            a, b = a[::-1], b[::-1]
+        if self.reverse != "none":
+            total = total[::-1]
+        if self.hints:
+            a, b, total = self._hinted((a, b, total), length, random)
+        return Example(f"{a}+{b}=", total)
+
+    def _hinted(
+        self, numbers: tuple[str, str, str], length: int, random: Random
+    ) -> tuple[str, ...]:
+        if length + 1 > len(ascii_letters):
+            raise ValueError(f"hints reach to {len(ascii_letters) - 1} digits, not to {length}")
+        first = random.randrange(len(ascii_letters) - length)
+        lowest_first = (self.reverse == "all", self.reverse == "all", self.reverse != "none")
+        return tuple(
+            "".join(
+                ascii_letters[first + (i if low else len(number) - 1 - i)] + digit
+                for i, digit in enumerate(number)
+            )
+            for number, low in zip(numbers, lowest_first, strict=True)
+        )
+
+
+class Modsum(Task):
+    """The sum of digits from 1 to 9, modulo `modulus`."""
+
+    unit = "terms"
+
+    def __init__(self, *, modulus: int, scratchpad: str) -> None:
+        within(2, CARRY, modulus=modulus)
+        self.modulus, self.parts = modulus, checked(scratchpad)
+        self.chance = 0.0 if self.parts else 1 / modulus
+        self.alphabet = digits + "+=" + signs(self.parts)
+
+    def example(self, length: int, random: Random) -> Example:
+        terms = drawn(digits[1:], length, random)
+        steps: list[Step] = []
+        total = 0
+        for i, term in enumerate(terms):
+            before, total = total, (total + int(term)) % self.modulus
+            rest = "+".join(terms[i + 1 :])
+            steps.append(Step(term, f"{before}+{term}", str(total), str(total), rest))
+        answer = written(steps, str(total), parts=self.parts)
+        return Example(f"{'+'.join(terms)}=", answer)
+
+
+class Parity(Task):
+    """Whether the number of ones among fair bits is even (0) or odd (1)."""
+
+    unit = "bits"
+
+    def __init__(self, *, scratchpad: str) -> None:
+        self.parts = checked(scratchpad)
+        self.chance = 0.0 if self.parts else 1 / 2
+        self.alphabet = "01=+" + signs(self.parts)
+
+    def example(self, length: int, random: Random) -> Example:
+        bits = drawn("01", length, random)
+        steps: list[Step] = []
+        odd = 0
+        for i, bit in enumerate(bits):
+            before, odd = odd, odd ^ int(bit)
+            steps.append(Step(bit, f"{before}+{bit}", str(odd), str(odd), bits[i + 1 :]))
+        return Example(f"{bits}=", written(steps, str(odd), parts=self.parts))
+
+
+class Polynomial(Task):
+    """V@ and terms such as -3x2, a coefficient and a degree: their sum at x=V, modulo 10.
+
+    Coefficients are from -3 to 3, degrees from 0 to 3, V from -2 to 2. A step of the scratchpad has
+    its term's value modulo 10 for output, and carries the sum on.
+    """
+
+    unit = "terms"
+
+    def __init__(self, *, scratchpad: str) -> None:
+        self.parts = checked(scratchpad)
+        self.chance = 0.0 if self.parts else 1 / CARRY
+        self.alphabet = digits + "@x+-=" + signs(self.parts) + "*" * bool(self.parts)
+
+    def example(self, length: int, random: Random) -> Example:
+        x = random.randint(-2, 2)
+        pairs = [(random.randint(-3, 3), random.randint(0, 3)) for _ in range(length)]
+        terms = [f"{coefficient:+}x{degree}" for coefficient, degree in pairs]
+        steps: list[Step] = []
+        total = 0
+        for i, (coefficient, degree) in enumerate(pairs):
+            power = x**degree
+            total = (total + coefficient * power) % CARRY
+            output, rest = str(coefficient * power % CARRY), "".join(terms[i + 1 :])
+            steps.append(Step(terms[i], f"{coefficient:+}*{power:+}", output, str(total), rest))
+        answer = written(steps, str(total), parts=self.parts)
+        return Example(f"{x:+}@{''.join(terms)}=", answer)
+
+
+class Multiplication(Task):
+    """a*b, of `length` and `by` digits. reverse: nothing, or the product, its lowest digit first.
+
+    Nx2 is that of Cho et al. 2024, arXiv 2405.20671, with the product reversed.
+    """
+
+    unit = "digits of the first number"
+    alphabet = digits + "*="
+
+    def __init__(self, *, by: int, reverse: Literal["none", "output"]) -> None:
+        positive(by=by)
+        self.by, self.reverse = by, reverse
+
+    def example(self, length: int, random: Random) -> Example:
+        a, b = _number(length, random), _number(self.by, random)
+        product = str(int(a) * int(b))
+        return Example(f"{a}*{b}=", product if self.reverse == "none" else product[::-1])
+
+
+class BitwiseOr(Task):
+    """a|b, of which the longer has `length` bits, the other any number: OR from the first bit on.
+
+    Where the shorter has ended, the bits are those of the longer. McLeish et al. 2024, arXiv
+    2405.17399.
+    """
+
+    unit = "bits of the longer number"
+    alphabet = "01|="
+
+    def example(self, length: int, random: Random) -> Example:
+        sizes = random.sample([length, random.randint(1, length)], 2)
+        a, b = (drawn("01", size, random) for size in sizes)
+        bits = zip(a.ljust(length, "0"), b.ljust(length, "0"), strict=True)
+        return Example(f"{a}|{b}=", "".join(max(pair) for pair in bits))
+
+
+def _number(n_digits: int, random: Random) -> str:
+    """Returns a number of so many digits; it does not begin with 0 unless it is one digit."""
+    first = drawn(digits if n_digits == 1 else digits[1:], 1, random)
+    return first + drawn(digits, n_digits - 1, random)
+
+
+def _added(a: str, b: str) -> list[Step]:
+    """Returns the steps of an addition by columns, the lowest first."""
+    n = max(len(a), len(b))
+    tops, bottoms, carry = a.zfill(n), b.zfill(n), 0
+    steps: list[Step] = []
+    for i in reversed(range(n)):
+        total = int(tops[i]) + int(bottoms[i]) + carry
+        computed = f"{tops[i]}+{bottoms[i]}+{carry}"
+        carry = total // CARRY
+        rest = f"{tops[:i]}+{bottoms[:i]}"
+        steps.append(
+            Step(f"{tops[i]},{bottoms[i]}", computed, str(total % CARRY), str(carry), rest)
+        )
+    return steps

@@ -1,0 +1,98 @@
+"""Retrieval: what stands somewhere in the prompt is to be found, and the rest passed over."""
+
+from random import Random
+from string import ascii_letters, ascii_lowercase, digits
+
+from lengthgen.tasks.base import Example, Task, distinct, drawn, letters, positive
+
+NOISE = "."
+
+
+class Mqar(Task):
+    """Different letters, each with a digit; then up to `queries` of the letters, for the digits.
+
+    Multi-query associative recall: Arora et al. 2023, arXiv 2312.04927, whose values follow each
+    query; here all queries stand in the prompt, and their values are the answer.
+    """
+
+    unit = "pairs"
+
+    def __init__(self, *, queries: int) -> None:
+        positive(queries=queries)
+        self.queries = queries
+        self.alphabet = ascii_letters + digits + "|="
+
+    def example(self, length: int, random: Random) -> Example:
+        keys = distinct(ascii_letters, length, random)
+        values = drawn(digits, length, random)
+        asked = random.sample(range(length), min(length, self.queries))
+        pairs = "".join(key + value for key, value in zip(keys, values, strict=True))
+        return Example(
+            f"{pairs}|{''.join(keys[i] for i in asked)}=", "".join(values[i] for i in asked)
+        )
+
+
+class Passkey(Task):
+    """Random letters, among them # and a number of `key_digits` digits, for the number.
+
+    Mohtashami and Jaggi 2023, arXiv 2305.16300, whose filler is a few sentences over and over.
+    """
+
+    unit = "letters around the number"
+
+    def __init__(self, *, key_digits: int) -> None:
+        positive(key_digits=key_digits)
+        self.key_digits = key_digits
+        self.alphabet = ascii_lowercase + digits + "#="
+
+    def example(self, length: int, random: Random) -> Example:
+        filler = drawn(ascii_lowercase, length, random)
+        key = drawn(digits, self.key_digits, random)
+        place = random.randint(0, length)
+        return Example(f"{filler[:place]}#{key}{filler[place:]}=", key)
+
+
+class SelectiveCopy(Task):
+    """Up to `kept` random characters at random places, the rest dots: the characters, in order.
+
+    Selective copying: Gu and Dao 2023, arXiv 2312.00752, section 4.1.1.
+    """
+
+    def __init__(self, *, alphabet: int, kept: int) -> None:
+        positive(kept=kept)
+        self.characters, self.kept = letters(alphabet, of=ascii_letters + digits), kept
+        self.alphabet = self.characters + NOISE + "="
+
+    def example(self, length: int, random: Random) -> Example:
+        text = drawn(self.characters, min(self.kept, length), random)
+        shown = [NOISE] * length
+        places = sorted(random.sample(range(length), len(text)))
+        for place, character in zip(places, text, strict=True):
+            shown[place] = character
+        return Example(f"{''.join(shown)}=", text)
+
+
+class FlipFlop(Task):
+    """w, i or r, each with a bit: written, ignored, or read; then r, for the bit written last.
+
+    FFL(p): Liu et al. 2023, arXiv 2306.00946. The first is w; of the others this share, `ignored`,
+    is i, and w and r are as frequent as each other. A bit behind r is the one written last.
+    """
+
+    unit = "instructions before the last"
+    alphabet = "wir01"
+    chance = 1 / 2
+
+    def __init__(self, *, ignored: float) -> None:
+        if not 0 <= ignored <= 1:
+            raise ValueError(f"ignored={ignored} is not from 0 to 1")
+        either = (1 - ignored) / 2
+        self.shares = (either, ignored, either)
+
+    def example(self, length: int, random: Random) -> Example:
+        said, stored = "", ""
+        for kind in ["w", *random.choices("wir", self.shares, k=length - 1)]:
+            bit = stored if kind == "r" else drawn("01", 1, random)
+            stored = bit if kind == "w" else stored
+            said += kind + bit
+        return Example(f"{said}r", stored)

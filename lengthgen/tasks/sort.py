@@ -1,0 +1,39 @@
+"""Sorting, after the NoPE suite (arXiv 2305.19466): single characters, or numbers of 4 digits."""
+
+from random import Random
+from string import ascii_letters, digits
+from typing import Literal
+
+from lengthgen.tasks.base import Example, Task, drawn
+from lengthgen.tasks.scratchpad import Step, checked, signs, written
+
+LARGEST = 9999
+
+
+class Sort(Task):
+    """Letters (in the order of ASCII) or numbers up to 9999, to be written from the least on."""
+
+    unit = "items"
+
+    def __init__(self, *, items: Literal["letters", "numbers"], scratchpad: str) -> None:
+        self.items, self.parts = items, checked(scratchpad)
+        self.alphabet = (ascii_letters if items == "letters" else digits + ",") + "="
+        self.alphabet += signs(self.parts)
+
+    def example(self, length: int, random: Random) -> Example:
+        if self.items == "letters":
+            found = list(drawn(ascii_letters, length, random))
+            key, joint = ord, ""
+        else:
+            found = [str(random.randint(0, LARGEST)) for _ in range(length)]
+            key, joint = int, ","
+        left, steps = list(found), list[Step]()
+        ordered: list[str] = []
+        while left:
+            least = min(left, key=key)
+            before = joint.join(left)
+            left.remove(least)
+            ordered.append(least)
+            steps.append(Step(before, least, least, joint.join(ordered), joint.join(left)))
+        answer = written(steps, joint.join(ordered), parts=self.parts)
+        return Example(f"{joint.join(found)}=", answer)

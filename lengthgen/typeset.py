@@ -1,0 +1,110 @@
+"""Tables as text: Markdown, LaTeX and CSV."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+TIE = "="  # behind a value that is not told apart from the best one
+
+
+class Cell(NamedTuple):
+    """What stands in a cell, and whether it is the best of its column or ties with that."""
+
+    text: str
+    mark: Literal["", "best", "tie"] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table; every row begins with its name."""
+
+    key: str  # of letters alone, for labels
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str]
+
+
+def markdown(table: Table) -> str:
+    """Returns title, table and notes as Markdown, with the columns in line."""
+    written = [[_cell(cell) for cell in row] for row in table.rows]
+    rows = [[_bars(text) for text in table.head], *written]
+    notes = [line for note in table.notes for line in ("", note)]
+    return "\n".join([f"{table.title}.", "", *_aligned(rows), *notes]) + "\n"
+
+
+def _cell(cell: Cell) -> str:
+    text = _bars(cell.text)
+    return f"**{text}**" if cell.mark == "best" else text + TIE if cell.mark == "tie" else text
+
+
+def _bars(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns Markdown rows with the columns in line, the first to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [
+        [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]  # the header too
+        for row in rows
+    ]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return [f"| {' | '.join(row)} |" for row in (padded[0], rule, *padded[1:])]
+
+
+def latex(table: Table) -> str:
+    """Returns the table as a LaTeX float for the package booktabs."""
+    columns = "l" + "r" * (len(table.head) - 1)
+    caption = " ".join([f"{table.title}.", *table.notes])
+    head = " & ".join(escaped(text) for text in table.head)
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escaped(caption)}}}",
+        rf"\label{{tab:{table.key}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        rf"{head} \\",
+        r"\midrule",
+        *(rf"{' & '.join(map(_latex_cell, row))} \\" for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = escaped(cell.text)
+    if cell.mark == "best":
+        return rf"\textbf{{{text}}}"
+    return f"{text}$^{{{TIE}}}$" if cell.mark == "tie" else text
+
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "[": "{[}",  # after \\ a bracket would be read as a length
+}
+
+
+def escaped(text: str) -> str:
+    """Returns text that LaTeX sets as it stands."""
+    return "".join(SPECIAL.get(character, character) for character in text)
+
+
+def csv_text(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Returns head and rows as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,405 @@
+"""A task from its configuration to the accuracy in a report: training, scoring, what is refused."""
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from small import SMALL
+
+from lengthgen import audit, corpora, documents, evaluate, plans, probes, report, statistics
+from lengthgen.batches import IGNORED, train_batch, training_windows
+from lengthgen.config import Config, from_words
+from lengthgen.corpora import TokenizedCorpus
+from lengthgen.errors import UserError
+from lengthgen.export import load
+from lengthgen.export.folder import export
+from lengthgen.model import with_parts
+from lengthgen.progress import Progress
+from lengthgen.ranks import Ranks
+from lengthgen.records import measured
+from lengthgen.tracking import read_rows
+from lengthgen.train import train
+
+QUIET = Progress(is_main=False)
+ALONE = Ranks(rank=0, world_size=1, local_rank=0)
+TASK = [
+    *(word for word in SMALL if not word.startswith(("corpus", "eval"))),
+    *("task=copy", "task.length=3", "task.longest=6", "task.examples=300"),
+    *("task.examples_per_length=5", "train.length=8", "eval.lengths=[1,2,3,4,6]"),
+]
+
+
+def configured(*words: str) -> Config:
+    return from_words([*TASK, *words], config_dir=None, plugins=[])
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def corpus(cache: Path) -> TokenizedCorpus:
+    return loaded(configured(), cache)
+
+
+def loaded(config: Config, cache: Path) -> TokenizedCorpus:
+    return corpora.load(config.corpus, cache_dir=cache, say=lambda message: None)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Config, Path]:
+    root = tmp_path_factory.mktemp("runs")
+    config = configured("scheme=nope", f"runtime.root={root}", f"runtime.cache={cache}")
+    return config, train(config, ranks=ALONE, show=QUIET)
+
+
+def text_of(corpus: TokenizedCorpus, ids: Any) -> str:
+    """Returns the characters of token ids, spelt by the vocabulary and not by the decoder."""
+    vocab = json.loads(corpus.tokenizer_path.read_text())["model"]["vocab"]
+    spelt = {i: "\n" if ord(token) > 126 else token for token, i in vocab.items()}
+    return "".join(spelt[int(i)] for i in ids)
+
+
+# The corpus
+
+
+def test_a_document_is_prompt_answer_and_end_a_token_per_character(
+    corpus: TokenizedCorpus,
+) -> None:
+    assert corpus.train.examples is not None
+    assert len(corpus.train.names) == 300
+    for i, (length, given) in enumerate(corpus.train.examples.tolist()):
+        text = text_of(corpus, corpus.train.document(i))
+        prompt, answer = text[:given], text[given:]
+        assert (len(prompt), answer) == (length + 1, prompt[:-1] + "\n")
+
+
+def test_the_vocabulary_is_that_of_the_task(corpus: TokenizedCorpus) -> None:
+    assert corpus.vocab_size == 26 + len("=\n") + len(["<|bos|>"])
+
+
+def test_targets_are_the_answer_and_its_end_alone(corpus: TokenizedCorpus) -> None:
+    windows = training_windows(corpus, 8)
+    assert windows.count == 300
+    batch = train_batch(windows, seed=1, step=0, batch=16)
+    for inputs, targets in zip(batch.inputs_BT, batch.targets_BT, strict=True):
+        scored = np.flatnonzero(targets != IGNORED)
+        answer = text_of(corpus, targets[scored])
+        assert answer.endswith("\n")
+        prompt = text_of(corpus, inputs[1 : scored[0] + 1])
+        assert prompt == answer[:-1] + "="
+        assert len(scored) == len(answer)
+        assert (np.diff(scored) == 1).all()
+
+
+def test_other_examples_are_another_corpus(cache: Path, corpus: TokenizedCorpus) -> None:
+    other = loaded(configured("task.seed=1"), cache)
+    assert other.fingerprint != corpus.fingerprint
+    assert configured("task.seed=1").run_id != configured().run_id
+    assert loaded(configured("scheme=alibi", "seed=2"), cache).fingerprint == corpus.fingerprint
+
+
+# Scoring
+
+
+def rows_by_hand(config: Config, corpus: TokenizedCorpus, said: Any) -> dict[int, dict[str, Any]]:
+    """The rows of all lengths if the model says what `said` gives for (document, target)."""
+    planned = plans.plan(config, corpus)
+    found: dict[int, dict[str, Any]] = {}
+    for cell in plans.cells(config):
+        scored = {
+            span: np.array(
+                [[0.5, said(span.document, n)] for n in range(span.end - span.scored, span.end)]
+            )
+            for span in plans.spans(cell, planned)
+        }
+        (found[cell.length],) = measured(cell, config, planned, scored, np.zeros(0))
+    return found
+
+
+def test_an_answer_of_the_right_tokens_is_right_and_every_other_wrong_where_it_first_differs(
+    corpus: TokenizedCorpus,
+) -> None:
+    config, split = configured(), corpus.validation
+
+    def right(document: int, n: int) -> int:
+        return int(split.document(document)[n])
+
+    for length, row in rows_by_hand(config, corpus, right).items():
+        assert row["first_wrong"] == [None] * row["n_windows"]
+        assert row["token_hits"] == row["n_tokens"] == (length + 1) * row["n_windows"]
+        assert row["nats"] == 0.5 * row["n_tokens"]
+
+    def late(document: int, n: int) -> int:
+        assert split.examples is not None
+        length, given = split.examples[document]
+        return right(document, n) + (n == given + length - 1)  # its last character
+
+    for length, row in rows_by_hand(config, corpus, late).items():
+        assert row["first_wrong"] == [length - 1] * row["n_windows"]
+        assert row["token_hits"] == length * row["n_windows"]
+        assert row["stop_errors"] == 0
+
+
+def test_stopping_early_and_not_stopping_are_stop_errors(corpus: TokenizedCorpus) -> None:
+    split = corpus.validation
+    end = int(split.tokens[-1])
+
+    def early(document: int, n: int) -> int:
+        return end
+
+    def late(document: int, n: int) -> int:
+        said = int(split.document(document)[n])
+        return said + 1 if said == end else said
+
+    for said in (early, late):
+        for row in rows_by_hand(configured(), corpus, said).values():
+            assert row["stop_errors"] == row["n_windows"]
+
+
+def test_a_diverged_model_answers_nothing(corpus: TokenizedCorpus) -> None:
+    config = configured()
+    planned = plans.plan(config, corpus)
+    for cell in plans.cells(config):
+        spans = plans.spans(cell, planned)
+        right = {
+            span: corpus.validation.document(span.document)[-span.scored :].astype(float)
+            for span in spans
+        }
+        scored = {
+            span: np.stack([np.full(span.scored, np.nan), right[span]], axis=1) for span in spans
+        }
+        (row,) = measured(cell, config, planned, scored, np.zeros(0))
+        assert row["nats"] is None
+        assert row["first_wrong"] == [0] * len(spans)
+        assert row["token_hits"] == 0
+
+
+@pytest.mark.parametrize("variant", [None, "interpolate"])  # which reads the length of the call
+def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
+    tmp_path: Path, cache: Path, variant: str | None
+) -> None:
+    config = configured(
+        *("scheme=alibi", "eval.variants=[interpolate]", "train.tokens=20000", "train.lr=1e-2"),
+        *("task.longest=12", "task.examples_per_length=40", "eval.lengths=[2,3,5,8,12]"),
+        *(f"runtime.root={tmp_path}", f"runtime.cache={cache}"),
+    )
+    run_dir = train(config, ranks=ALONE, show=QUIET)
+    opened = evaluate.open_run(config, run_dir, ranks=ALONE, show=QUIET)
+    model, corpus = evaluate.trained_model(config, opened), opened.planned.corpus
+    if variant is not None:
+        model.scheme = with_parts(model, config, config.variant(variant))
+    assert model.scheme.depends_on_length == (variant is not None)
+    written = read_rows(run_dir / "eval.jsonl")
+    rows = {row["length"]: row for row in written if row["variant"] == variant}
+    outcomes = {one is None for row in rows.values() for one in row["first_wrong"]}
+    assert outcomes == {True, False}
+    for length, row in rows.items():
+        found: list[int | None] = []
+        for answer in opened.planned.places.answers:
+            if answer.length != length:
+                continue
+            document = corpus.validation.document(answer.document).astype(np.int64)
+            given = answer.targets - answer.scored
+            text, wrong = [corpus.bos_id, *document[:given].tolist()], None
+            for i, target in enumerate(document[given:].tolist()):
+                with torch.inference_mode():
+                    x = model(torch.tensor([text]), generator=torch.Generator().manual_seed(0))
+                    text.append(int(model.logits(x[0, -1]).argmax()))
+                if text[-1] != target:
+                    wrong = i
+                    break
+            found.append(wrong)
+        assert row["first_wrong"] == found
+
+
+def test_accuracy_of_a_run_does_not_depend_on_what_else_is_asked(
+    run: tuple[Config, Path], tmp_path: Path
+) -> None:
+    config, run_dir = run[0], Path(shutil.copytree(run[1], tmp_path / run[1].name))
+    before = {row["length"]: row for row in read_rows(run_dir / "eval.jsonl")}
+    asked = config.eval.model_copy(update={"lengths": [5, 6]})
+    rows = evaluate.evaluate(
+        config.model_copy(update={"eval": asked}), run_dir, ranks=ALONE, show=QUIET
+    )
+    assert {row["length"] for row in rows} == {1, 2, 3, 4, 5, 6}
+    assert next(row for row in rows if row["length"] == 6) == before[6]
+
+
+def test_the_trained_length_of_rows_is_that_of_the_task(run: tuple[Config, Path]) -> None:
+    points = statistics.curve(read_rows(run[1] / "eval.jsonl"))
+    assert {(p.train_length, p.protocol) for p in points} == {(3, "answers")}
+    assert all(p.loss is not None and math.isfinite(p.loss) for p in points)
+
+
+def test_a_scheme_without_a_value_at_a_length_is_skipped_with_its_reason(
+    tmp_path: Path, cache: Path
+) -> None:
+    config = configured(
+        "scheme=learned_absolute", f"runtime.root={tmp_path}", f"runtime.cache={cache}"
+    )
+    train(config, ranks=ALONE, show=QUIET)
+    rows = {row["length"]: row for row in read_rows(config.run_dir / "eval.jsonl")}
+    assert {n for n, row in rows.items() if "skipped" in row} == {4, 6}
+    assert "8 rows" in rows[4]["skipped"]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("name", ["x/../../victim", "", "a" * 65, "<b>"])
+def test_a_strangers_task_names_no_file(
+    run: tuple[Config, Path], tmp_path: Path, name: str
+) -> None:
+    copied = Path(shutil.copytree(run[1], tmp_path / "runs" / run[1].name))
+    plain: Any = yaml.safe_load((copied / "config.yaml").read_text())
+    plain["corpus"]["task"]["name"] = name
+    (copied / "config.yaml").write_text(yaml.safe_dump(plain))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="is no name of a task; drop this run"):
+        report.write_report([copied], tmp_path / "out" / "report")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_corpus_that_is_no_mapping_is_no_traceback(
+    run: tuple[Config, Path], tmp_path: Path
+) -> None:
+    copied = Path(shutil.copytree(run[1], tmp_path / run[1].name))
+    plain: Any = yaml.safe_load((copied / "config.yaml").read_text())
+    (copied / "config.yaml").write_text(yaml.safe_dump({**plain, "corpus": [1]}))
+    assert "Perplexity, answers" in report.table([copied])
+
+
+def test_what_makes_the_examples_is_in_the_name_of_their_cache(cache: Path) -> None:
+    keys = [
+        documents.source_key(configured(*words).corpus)["sha256"]
+        for words in ([], ["task.seed=1"], ["task=reverse"], ["task=parity"])
+    ]
+    assert keys[0] == keys[1] == keys[2]  # copy and reverse share a file
+    assert keys[0] != keys[3]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["experiment=alibi_figure1"], "experiment=alibi_figure1: task=copy makes its own text; "),
+        (["corpus=stdlib"], "corpus=stdlib: task=copy makes its own text; drop one of them"),
+        (["task.lenght=3"], "task.lenght: unknown key; did you mean task.length?"),
+        (["task.length=0"], "task.length: 0 should be greater than 0"),
+        (["task.longest=2"], "task.longest=2 is below task.length=3; set task.longest=12"),
+        (["task.arguments.alphabet=99"], "task.arguments: alphabet=99 is not from 1 to 62"),
+        (["task.kind=copi"], "task.kind: no task 'copi'; did you mean copy?"),
+        (["+task.arguments.upper=true"], "task.arguments.upper: unknown key; "),
+        (
+            ["eval.lengths=[7]"],
+            "eval.lengths: task copy has no tests of length 7; drop it, or set ",
+        ),
+        (["eval.protocols=[tail]"], "eval.protocols: tail scores text, and corpus copy has none; "),
+        (["corpus.tokenizer=bytes"], "corpus: a task is read by characters"),
+    ],
+)
+def test_what_a_task_cannot_honour_is_one_line(words: list[str], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        configured(*words)
+    assert str(caught.value).startswith(said)
+
+
+def test_text_has_no_answers() -> None:
+    with pytest.raises(UserError, match="answers scores answers of a task, and corpus synthetic"):
+        from_words([*SMALL, "eval.protocols=[answers]"], config_dir=None, plugins=[])
+
+
+def test_characters_are_no_tokenizer_of_text(tmp_path: Path) -> None:
+    config = from_words([*SMALL, "corpus.tokenizer=characters"], config_dir=None, plugins=[])
+    with pytest.raises(UserError, match="characters are those of a task; give bytes, bpe"):
+        loaded(config, tmp_path)
+
+
+def test_a_window_too_short_for_an_example_is_refused_with_a_remedy_that_works(
+    cache: Path,
+) -> None:
+    config = configured("train.length=6", "train.batch_tokens=48")
+    with pytest.raises(UserError) as caught:
+        plans.plan(config, loaded(config, cache))
+    said = str(caught.value)
+    assert "the longest training example of copy has 8 tokens; set train.length=8" in said
+    remedied = configured(*said.partition("; set ")[2].split())
+    assert plans.plan(remedied, loaded(remedied, cache)).places.answers
+
+
+def test_a_task_all_of_whose_prompts_are_held_out_says_so(tmp_path: Path) -> None:
+    config = configured("task.length=1", "task.arguments.alphabet=3", "eval.lengths=[4]")
+    with pytest.raises(UserError, match=r"^task.length=1: of copy all prompts up to this length"):
+        loaded(config, tmp_path)
+
+
+def test_what_reads_text_refuses_a_run_of_a_task(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    with pytest.raises(UserError, match=r"^probe: .* is of a task, and probes read text"):
+        probes.probe(config, run_dir, list(probes.PROBES), show=QUIET)
+    with pytest.raises(UserError, match=r"^--audit: scores text again, and .* is of a task"):
+        audit.audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
+
+
+def test_a_run_of_a_task_is_exported_and_answers_as_itself(
+    run: tuple[Config, Path], tmp_path: Path
+) -> None:
+    config, run_dir = run
+    export(config, run_dir, tmp_path / "model", license=None, say=QUIET.say)
+    model, tokenizer = load(tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "## Accuracy over length" in card
+    prompt = re.search(r'tokenizer.encode\("(.*)"\)', card)
+    assert prompt is not None
+    ids = torch.tensor([tokenizer.encode(prompt[1]).ids])
+    assert ids.shape == (1, 1 + 3 + 1)  # the bos token, three letters, "="
+    assert model.logits(model(ids, generator=torch.Generator())).shape == (1, 5, 29)
+
+
+# The report
+
+
+def test_tasks_and_text_are_one_report(
+    run: tuple[Config, Path], tmp_path: Path, cache: Path
+) -> None:
+    words = [f"runtime.root={tmp_path}", f"runtime.cache={cache}"]
+    runs = [run[1]]
+    for scheme in ("nope", "alibi"):
+        text = from_words([*SMALL, *words, f"scheme={scheme}"], config_dir=None, plugins=[])
+        runs.append(train(text, ranks=ALONE, show=QUIET))
+        reverse = configured("task=reverse", f"scheme={scheme}", *words)
+        runs.append(train(reverse, ranks=ALONE, show=QUIET))
+    alibi = configured("scheme=alibi", *words)
+    runs.append(train(alibi, ranks=ALONE, show=QUIET))
+    written = {path.name: path for path in report.write_report(runs, tmp_path / "report")}
+    for name in ("accuracy-copy", "accuracy-reverse", "relation", "curve"):
+        assert written[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
+    said = written["table.md"].read_text()
+    assert "| scheme | copy | reverse | mean rank |" in re.sub(" +", " ", said)
+    assert "Perplexity, matched tail" in said
+    page = written["report.html"].read_text()
+    assert page.count("<h2>Tasks</h2>") == 1
+    assert "Verdicts" in page
+    lines = written["accuracy.csv"].read_text().splitlines()
+    assert len(lines) == 1 + 2 * 2 * 5
+
+
+def test_a_report_of_tasks_alone_has_no_curve_of_perplexity(
+    run: tuple[Config, Path], tmp_path: Path
+) -> None:
+    names = {path.name for path in report.write_report([run[1]], tmp_path)}
+    assert names == {
+        *("accuracy-copy.png", "accuracy-copy.svg", "accuracy.csv"),
+        *("table.md", "table.tex", "report.html"),
+    }
+    assert "Right answers in percent, by length in characters, trained to L=3" in report.table(
+        [run[1]]
+    )

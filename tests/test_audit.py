@@ -1,0 +1,98 @@
+"""The audit scores the same targets again, and tells by how much they move."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import small_config
+
+from lengthgen.audit import audit
+from lengthgen.checkpoints import save
+from lengthgen.config import Config, from_plain, to_plain
+from lengthgen.corpora import load
+from lengthgen.errors import UserError
+from lengthgen.model import create
+from lengthgen.optim import adamw
+from lengthgen.progress import Progress
+from lengthgen.ranks import Ranks
+from lengthgen.train import train
+
+ALONE = Ranks(rank=0, world_size=1, local_rank=0)
+QUIET = Progress(is_main=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[Config, Path]:
+    config = small_config(f"runtime.root={tmp_path}", "eval.endpoints=6")
+    return config, train(config, ranks=ALONE, show=QUIET)
+
+
+def with_eval(config: Config, **changed: Any) -> Config:
+    plain = to_plain(config)
+    plain["eval"].update(changed)
+    return from_plain(plain)
+
+
+def test_the_same_precision_moves_nothing_but_the_digits_kept(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    found = audit(config, run_dir, precision="fp32", ranks=ALONE, show=QUIET)
+    assert [one.length for one in found] == [16, 32, 64]
+    assert all(one.n_tokens == 8 * one.n_windows > 8 for one in found)
+    assert all(one.max_absolute <= 2e-6 for one in found)
+
+
+def test_double_precision_moves_fp32_little_and_bf16_a_lot(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    sizes: dict[str, float] = {}
+    for precision in ("fp32", "bf16"):
+        one = with_eval(config, precision=precision)
+        found = audit(one, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
+        assert {(a.scored_in, a.again_in) for a in found} == {(precision, "fp64")}
+        sizes[precision] = max(a.max_absolute for a in found)
+    assert 0 < sizes["fp32"] < 1e-4 < sizes["bf16"]
+
+
+def test_it_notices_rows_of_other_weights(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    corpus = load(config.corpus, cache_dir=config.runtime.cache_dir, say=QUIET.say)
+    model = create(config, vocab_size=corpus.vocab_size)
+    with torch.no_grad():
+        model.embedding.weight *= 2
+    save(
+        run_dir,
+        step=config.train.steps,
+        unlogged=(0.0, 0),
+        memory=None,
+        model=model,
+        optimizer=adamw(model, config.train),
+    )
+    found = audit(config, run_dir, precision="fp32", ranks=ALONE, show=QUIET)
+    assert all(abs(one.mean) <= one.mean_absolute <= one.max_absolute for one in found)
+    assert min(one.mean_absolute for one in found) > 1e-2
+
+
+def test_an_audit_is_kept(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    found = audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
+    lines = (run_dir / "audit.jsonl").read_text().splitlines()
+    assert [json.loads(line)["max_absolute"] for line in lines] == [a.max_absolute for a in found]
+
+
+def test_without_the_headline_there_is_nothing_to_score_again(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    config = with_eval(config, protocols=["nonoverlap"])
+    with pytest.raises(UserError, match="--audit: scores tail again"):
+        audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
+
+
+def test_rows_of_other_targets_are_no_measure(run: tuple[Config, Path]) -> None:
+    """The same endpoints with twice the targets: their rows hold other tokens first."""
+    config, run_dir = run
+    one_each = with_eval(config, endpoints_per_document=1)
+    for targets in (8, 16, 8):
+        asked = with_eval(one_each, targets=targets)
+        found = audit(asked, run_dir, precision="fp32", ranks=ALONE, show=QUIET)
+        assert {a.n_tokens for a in found} == {2 * targets}
+        assert all(a.max_absolute <= 2e-6 for a in found)

@@ -1,0 +1,406 @@
+"""Decoding: what is kept of earlier tokens changes no logit, and answers are what tests say."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from small import close, every_scheme, small_config, small_model, some_tokens
+from torch import Tensor, nn
+
+from lengthgen import cli, decoding
+from lengthgen.config import Config, from_words
+from lengthgen.decoding import Failure, Read, Trained, continuation, open_trained, read, rereads
+from lengthgen.errors import UserError
+from lengthgen.evaluate import evaluate
+from lengthgen.model import Block, Transformer, seed_of
+from lengthgen.plans import Cell, spans
+from lengthgen.progress import Progress
+from lengthgen.ranks import Ranks
+from lengthgen.tasks import END
+from lengthgen.train import train
+
+pytestmark = pytest.mark.xdist_group("decoding")
+EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())
+ALONE = Ranks(rank=0, world_size=1, local_rank=0)
+QUIET = Progress(is_main=False)
+T = 16  # of the small models
+PIECES = [T - 6, *[1] * 8, 15, *[1] * 7]  # a prompt, then tokens; 40 tokens, past 2 T
+
+
+def reading(
+    model: Transformer, tokens_BN: Tensor, after: Read | None = None, *, precision: str = "fp32"
+) -> Read:
+    return read(model, tokens_BN, after=after, seed=0, precision=precision)
+
+
+def logits_of_all(model: Transformer, tokens_BS: Tensor) -> Tensor:
+    """Returns the logits after the last token, from a call with the whole text."""
+    draws = torch.Generator().manual_seed(seed_of("evaluation", 0))
+    with torch.no_grad():
+        return model.logits(model(tokens_BS, n_last=1, generator=draws)[:, 0])
+
+
+def rows_seen(model: Transformer) -> list[int]:
+    """Returns a list to which every call of the first block adds how many tokens it projects."""
+    seen: list[int] = []
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+
+    def count(_: nn.Module, inputs: tuple[Tensor], __: Tensor) -> None:
+        seen.append(inputs[0].shape[1])
+
+    block.qkv.register_forward_hook(count)
+    return seen
+
+
+@EVERY
+def test_what_is_kept_gives_the_logits_of_reading_the_whole_text_again_at_every_token(
+    name: str, variant: str | None
+) -> None:
+    model = small_model(name, variant)
+    tokens, text, n = some_tokens(sum(PIECES)), None, 0
+    for piece in PIECES:
+        if model.scheme.undefined_at(n + piece):
+            with pytest.raises(UserError, match=r"16 rows .*: nothing follows a text of 17 tokens"):
+                reading(model, tokens[:, n : n + piece], text)
+            assert n == T
+            return
+        text = reading(model, tokens[:, n : n + piece], text)
+        n += piece
+        # fp64 with logits of about 3: sums of a few hundred products in another order.
+        close(text.logits_BV, logits_of_all(model, tokens[:, :n]), atol=1e-12)
+    assert n > 2 * T
+
+
+@EVERY
+def test_a_new_token_alone_is_projected_unless_the_scheme_says_why_not(
+    name: str, variant: str | None
+) -> None:
+    model = small_model(name, variant)
+    tokens = some_tokens(T)
+    text = reading(model, tokens[:, :-1])
+    seen = rows_seen(model)
+    text = reading(model, tokens[:, -1:], text)
+    why_not = rereads(model.scheme)
+    assert seen == ([1] if why_not is None else [T])
+    assert bool(text.layers) == (why_not is None)
+    assert why_not is None or "depend on the length of the call" in why_not
+
+
+@pytest.mark.parametrize("name", ["rope", "fox", "cope", "transformer_xl_recurrent"])
+def test_one_beginning_can_be_continued_twice(name: str) -> None:
+    model, tokens, others = small_model(name), some_tokens(2 * T), some_tokens(2 * T, seed=1)
+    begun = reading(model, tokens[:, : T - 2])
+    for more in (tokens[:, T - 2 :], others[:, T - 2 :], tokens[:, T - 2 :]):
+        text = begun
+        for n in range(more.shape[1]):
+            text = reading(model, more[:, n : n + 1], text)
+        whole = torch.cat([tokens[:, : T - 2], more], dim=1)
+        close(text.logits_BV, logits_of_all(model, whole), atol=1e-12)
+
+
+@pytest.mark.parametrize(("precision", "atol"), [("fp32", 2e-5), ("bf16", 0.1)])
+@pytest.mark.parametrize("name", ["rope", "xpos", "stick_breaking", "shaw"])
+def test_in_lower_precision_they_differ_by_its_rounding(
+    name: str, precision: str, atol: float
+) -> None:
+    # Logits of about 3: 2^-24 or 2^-8 of that, some ten roundings in a row.
+    model = small_model(name, dtype=torch.float32)
+    tokens, text = some_tokens(3 * T), None
+    for n in range(3 * T):
+        text = reading(model, tokens[:, n : n + 1], text, precision=precision)
+    assert text is not None
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        want = logits_of_all(model, tokens)
+    assert text.logits_BV.dtype == torch.float32
+    close(text.logits_BV, want, atol=atol)
+
+
+def written(
+    model: Transformer,
+    prompt: list[int],
+    *,
+    limit: int = 20,
+    end: int | None = None,
+    temperature: float = 0,
+    seed: int = 0,
+) -> list[int]:
+    """Returns the tokens that the model writes behind a prompt."""
+    how = {"limit": limit, "seed": seed}
+    return list(
+        continuation(model, prompt, end=end, temperature=temperature, precision="fp32", **how)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [("alibi", None), ("rope", "yarn"), ("randomized_rope", None)]
+)
+def test_without_temperature_each_token_is_the_likeliest_after_all_before_it(
+    name: str, variant: str | None
+) -> None:
+    model, text = small_model(name, variant), [3, 1, 4]
+    got = written(model, text)
+    for token in got:
+        assert token == int(logits_of_all(model, torch.tensor([text])).argmax())
+        text = [*text, token]
+    assert len(got) == 20
+
+
+def test_writing_stops_behind_the_end_or_at_the_limit() -> None:
+    model = small_model("alibi")
+    text = written(model, [3, 1, 4], temperature=1.0)
+    end = text[5]
+    first = text.index(end) + 1
+    assert written(model, [3, 1, 4], temperature=1.0, end=end) == text[:first]
+    assert written(model, [3, 1, 4], temperature=1.0, limit=7) == text[:7]
+
+
+def test_a_temperature_draws_from_the_softmax_of_logits_divided_by_it() -> None:
+    model, n = small_model("nope", dtype=torch.float32), 1500
+    p = (logits_of_all(model, torch.tensor([[5]]))[0] / 2).softmax(-1)
+    drawn = Counter(written(model, [5], limit=1, temperature=2.0, seed=s)[0] for s in range(n))
+    got = torch.tensor([drawn[v] / n for v in range(len(p))])
+    # The standard deviation of each share is below (p / n)^0.5; 5 of them, for 50 shares.
+    assert ((got - p).abs() < 5 * (p / n).sqrt() + 1e-3).all()
+
+
+def test_a_seed_draws_one_text_another_seed_another_and_a_cold_draw_the_likeliest() -> None:
+    model = small_model("rope")
+    one = written(model, [3], temperature=1.0)
+    assert one == written(model, [3], temperature=1.0)
+    assert one != written(model, [3], temperature=1.0, seed=1)
+    for cold in (1e-3, 1e-300):
+        assert written(model, [3], temperature=cold) == written(model, [3])
+
+
+def test_a_model_that_diverged_is_an_error_not_a_text() -> None:
+    model = small_model("rope")
+    with torch.no_grad():
+        model.norm.weight.fill_(float("nan"))
+    for temperature in (0.0, 1.0):
+        with pytest.raises(UserError, match="logits are not finite: its training diverged"):
+            written(model, [3], temperature=temperature)
+
+
+# Runs
+
+
+COPYING = [
+    *("scheme=alibi", "task=copy", "task.arguments.alphabet=5", "task.length=4", "task.longest=8"),
+    *("task.examples=500", "task.examples_per_length=10", "train.length=10"),
+    *("train.batch_tokens=640", "train.tokens=100000", "train.lr=0.01", "train.precision=fp32"),
+    *("train.checkpoint_every=1000", "eval.lengths=[1,2,4,6,8]", "model.d_model=32"),
+    *("model.n_layers=2", "model.n_heads=4", "model.d_ff=64", "runtime.wandb=off"),
+    *("runtime.device=cpu", "runtime.threads=1"),
+    "+variants.spread={randomized: {maximum: 1.0, evaluation: linspace}}",
+]
+
+
+class Runs(NamedTuple):
+    """A run that learned to copy a little, and one of random words with 16 learned positions."""
+
+    root: Path
+    copying: Config
+    texts: Config
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    root = tmp_path_factory.mktemp("runs")
+    where = f"runtime.root={root}"
+    copying = from_words([*COPYING, where], config_dir=None, plugins=[])
+    texts = small_config("scheme=learned_absolute", "train.tokens=256", where)
+    for config in (copying, texts):
+        train(config, ranks=ALONE, show=QUIET)
+    return Runs(root, copying, texts)
+
+
+@pytest.fixture(scope="module")
+def copying(trained: Runs) -> Trained:
+    return open_trained(trained.copying, trained.copying.run_dir, variant=None, show=QUIET)
+
+
+def answers(one: Trained, length: int) -> list[tuple[list[int], list[int]]]:
+    """Returns what decoding writes for each test of a length, and what is right, as tokens."""
+    split = one.corpus.validation
+    found: list[tuple[list[int], list[int]]] = []
+    for span in spans(Cell("answers", None, length), one.planned):
+        tokens, given = split.document(span.document).tolist(), split.given(span.document)
+        assert one.corpus.bos_id is not None
+        prompt = [one.corpus.bos_id, *tokens[:given]]
+        got = written(one.model, prompt, limit=len(tokens) - given, end=one.end)
+        found.append((got, tokens[given:]))
+    return found
+
+
+def test_the_first_wrong_token_of_every_test_is_that_of_one_pass_over_the_right_answer(
+    trained: Runs, copying: Trained
+) -> None:
+    config = trained.copying
+    rows = evaluate(config, config.run_dir, ranks=ALONE, show=QUIET)
+    n_right = n_wrong = 0
+    for row in rows:
+        decoded: list[int | None] = []
+        for got, right in answers(copying, row["length"]):
+            both = zip(got, right, strict=False)
+            decoded.append(next((n for n, (a, b) in enumerate(both) if a != b), None))
+            assert (got == right) == (decoded[-1] is None)
+        assert decoded == row["first_wrong"]
+        n_right += decoded.count(None)
+        n_wrong += len(decoded) - decoded.count(None)
+    assert len(rows) == 5
+    assert n_right > 5  # so that the test can fail both ways
+    assert n_wrong > 5
+
+
+# Under spread, positions depend on the length of the call, so that one pass over the right answer
+# calls others right than decoding does; past T = 10 tokens it has none.
+@pytest.mark.parametrize(("variant", "asked"), [(None, (1, 2, 4, 6, 8)), ("spread", (1, 2, 4))])
+def test_failures_are_what_decoding_gets_wrong_one_of_each_length_before_a_second_of_any(
+    variant: str | None, asked: tuple[int, ...], trained: Runs
+) -> None:
+    config = trained.copying
+    copying = open_trained(config, config.run_dir, variant=variant, show=QUIET)
+    everything = decoding.failures(copying, 1000, show=QUIET)
+    wrong = {n: sum(a != b for a, b in answers(copying, n)) for n in asked}
+    assert Counter(one.length for one in everything) == Counter(wrong)
+    assert [one.length for one in everything] == sorted(one.length for one in everything)
+    lengths = [n for n in wrong if wrong[n]]
+    few = decoding.failures(copying, len(lengths), show=QUIET)
+    assert [one.length for one in few] == lengths
+    assert set(few) < set(everything)
+    for length, prompt, expected, got in everything:
+        assert prompt == f"{expected}="
+        assert len(expected) == length
+        limit = length + 1
+        said = decoding.generate(copying, prompt, limit=limit, temperature=0, show=QUIET)
+        assert said == prompt + got
+        assert got != expected
+        assert END not in got
+
+
+class Ran(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Shell:
+    """Runs lengthgen generate in this process."""
+
+    def __init__(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.root, self.monkeypatch, self.capsys = root, monkeypatch, capsys
+
+    def run(self, *words: str) -> Ran:
+        argv = ["lengthgen", "generate", *words, f"runtime.root={self.root}", "runtime.threads=1"]
+        self.monkeypatch.setattr(sys, "argv", argv)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = self.capsys.readouterr()
+        return Ran(int(ended.value.code or 0), out, err)
+
+    def refused(self, *words: str) -> str:
+        """Returns the one error of a command that ends with exit code 2 and prints nothing."""
+        ran = self.run(*words)
+        assert (ran.code, ran.out) == (2, "")
+        errors = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+        assert errors == ran.err.splitlines()[-1:]
+        return errors[0].removeprefix("error: ")
+
+
+@pytest.fixture
+def shell(
+    trained: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    return Shell(trained.root, monkeypatch, capsys)
+
+
+def test_an_answer_is_printed_behind_its_prompt_and_ends_where_the_model_ends_it(
+    shell: Shell, copying: Trained
+) -> None:
+    [(got, right)] = [(a, b) for a, b in answers(copying, 2) if a == b][:1]
+    answer = copying.tokenizer.decode(right).removesuffix(END)
+    assert got[-1] == copying.end
+    ran = shell.run("alibi", "--prompt", f"{answer}=")
+    assert (ran.code, ran.out) == (0, f"{answer}={answer}\n")
+
+
+def test_failures_are_tab_separated_in_a_pipe(shell: Shell, copying: Trained) -> None:
+    ran = shell.run("alibi", "--failures", "3")
+    found = [line.split("\t") for line in ran.out.splitlines()]
+    want = decoding.failures(copying, 3, show=QUIET)
+    assert [Failure(int(length), *texts) for length, *texts in found] == want
+    assert "of 40 tests are answered wrongly" in ran.err
+
+
+def test_a_text_goes_on_for_as_many_tokens_as_asked_and_says_where_its_scheme_ends(
+    shell: Shell, trained: Runs
+) -> None:
+    config = trained.texts
+    prompt = "ab cd "
+    one = open_trained(config, config.run_dir, variant=None, show=QUIET)
+    assert one.corpus.bos_id is not None
+    got = written(one.model, [one.corpus.bos_id, *prompt.encode()], limit=10)
+    want = prompt + bytes(got).decode(errors="replace")
+    assert shell.run("learned", "--prompt", prompt, "--tokens", "10").out == f"{want}\n"
+    said = shell.refused("learned", "--prompt", prompt, "--tokens", "11")
+    assert said.startswith("learned_absolute has 16 rows and beyond=na: nothing follows a text of ")
+    longer = shell.run("learned", "--prompt", prompt, "--tokens", "11", "--variant", "clamp")
+    assert longer.out.startswith(want)
+    default = shell.run("learned", "--prompt", prompt, "--variant", "clamp").out
+    assert default.startswith(want)
+    drawn = ["learned", "--prompt", prompt, "--tokens", "10", "--temperature", "1"]
+    first, again, other = (shell.run(*drawn, *words).out for words in ((), (), ("eval.seed=7",)))
+    assert first == again != other
+
+
+def test_a_scheme_that_keeps_nothing_says_so_in_one_line(shell: Shell) -> None:
+    ran = shell.run("learned", "--prompt", "ab", "--tokens", "2", "--variant", "interpolate")
+    [said] = [line for line in ran.err.splitlines() if line.startswith("learned_absolute: ")]
+    assert said.endswith("depend on the length of the call: every token reads the whole text again")
+    kept = shell.run("learned", "--prompt", "ab", "--tokens", "2")
+    assert "learned_absolute: " not in kept.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give --prompt TEXT, or --failures N for a run of a task"),
+        (("alibi", "--prompt", "a=", "--failures", "1"), "give --prompt TEXT, or --failures N"),
+        (("alibi", "learned", "--prompt", "a="), "one run at a time, not 2; drop learned"),
+        (("none", "--prompt", "a="), "none: no such run in "),
+        (("alibi", "--prompt", "abXY="), "--prompt: copy has no token for 'XY'; it has abcde="),
+        (("alibi", "--prompt", "\udcff="), "--prompt: this is no UTF-8 text"),
+        (("alibi", "--prompt", "a=", "--tokens", "0"), "--tokens: '0' is not a positive integer"),
+        (("alibi", "--failures", "few"), "--failures: 'few' is not a positive integer"),
+        (("alibi", "--prompt", "a=", "--temperature", "-1"), "--temperature: '-1' is no number"),
+        (("alibi", "--prompt", "a=", "--temperature", "nan"), "--temperature: 'nan' is no number"),
+        (("alibi", "--prompt", "a=", "--temperature", "hot"), "--temperature: 'hot' is no number"),
+        (("alibi", "--prompt", "a=", "--variant", "x"), "scheme alibi has no variant 'x'"),
+        (("alibi", "--prompt", "a=", "seed=2"), "seed: only eval.* and runtime.* can be given"),
+        (("learned", "--failures", "2"), "was trained on texts; runs of a task alone have tests"),
+    ],
+)
+def test_a_mistake_is_one_line(words: tuple[str, ...], said: str, shell: Shell) -> None:
+    assert said in shell.refused(*words)
+
+
+def test_an_empty_prompt_needs_a_token_that_begins_texts(trained: Runs, copying: Trained) -> None:
+    assert decoding.prompt_tokens(copying, "") == [copying.corpus.bos_id]
+    config = small_config("scheme=nope", "corpus.bos=false", f"runtime.root={trained.root}/bare")
+    config = config.model_copy(update={"train": config.train.model_copy(update={"tokens": 128})})
+    train(config, ranks=ALONE, show=QUIET)
+    one = open_trained(config, config.run_dir, variant=None, show=QUIET)
+    assert decoding.prompt_tokens(one, "ab") == [*b"ab"]
+    with pytest.raises(UserError, match=r"--prompt: give a character at least; .*bos=false"):
+        decoding.prompt_tokens(one, "")

@@ -1,0 +1,550 @@
+"""An exported model: loaded by the lines that its card shows, it is the run's own, to the bit."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from small import small_config
+from torch import Tensor
+
+from lengthgen import checkpoints, cli, corpora, evaluate, report, runs
+from lengthgen.cli.words import read_configs
+from lengthgen.config import Config
+from lengthgen.errors import UserError
+from lengthgen.export import load
+from lengthgen.export.folder import export
+from lengthgen.progress import Progress
+from lengthgen.ranks import Ranks
+from lengthgen.tokenizer import read_tokenizer
+from lengthgen.tracking import read_rows, unsealed
+from lengthgen.train import train
+
+ALONE = Ranks(rank=0, world_size=1, local_rank=0)
+QUIET = Progress(is_main=False)
+TEXT = "def main():"  # what the card's lines encode
+MINE = """
+from lengthgen.schemes import Ctx, Part
+
+class Slope(Part):
+    def bias(self, c: Ctx):
+        return -0.25 * c.distance()
+"""
+
+# One of every kind of kernel, one that samples positions, one that remembers, one with a plugin.
+CHOSEN = {
+    "learned": ["scheme=learned_absolute"],
+    "rotary": ["scheme=rope"],
+    "additive": ["scheme=t5"],
+    "relative": ["scheme=shaw"],
+    "explicit": ["scheme=cope"],
+    "sampled": ["scheme=randomized_rope"],
+    "remembering": ["scheme=transformer_xl_recurrent"],
+    "in some layers": ["scheme=rnope_swa"],
+    "bpe": ["scheme=alibi", "corpus.tokenizer=bpe", "corpus.vocab_size=300"],
+    "without bos": ["scheme=alibi", "corpus.bos=false"],
+    "plugin": ["scheme=nope", "+scheme.parts.slope={}"],
+}
+
+
+def config_of(root: Path, *overrides: str) -> Config:
+    return small_config(f"runtime.root={root}/runs", *overrides)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Config]:
+    """The configurations of trained runs under one root."""
+    root = tmp_path_factory.mktemp("trained")
+    (root / "mine.py").write_text(MINE)
+    found: dict[str, Config] = {}
+    for name, overrides in CHOSEN.items():
+        plugins = [f"plugins=[{root}/mine.py]"] if name == "plugin" else []
+        shorter = ["train.tokens=256", "eval.lengths=[16]"]  # of all but one the weights will do
+        size = [] if name == "rotary" else shorter
+        found[name] = config_of(root, *overrides, *plugins, *size)
+        train(found[name], ranks=ALONE, show=QUIET)
+    return found
+
+
+def exported(config: Config, folder: Path, *, license: str | None = None) -> Path:
+    (read,) = read_configs([config.run_dir], {})
+    return export(read, config.run_dir, folder, license=license, say=QUIET.say).folder
+
+
+@pytest.fixture
+def run(trained: dict[str, Config], tmp_path: Path) -> Config:
+    """A run of one's own to change."""
+    config = trained["rotary"]
+    root = tmp_path / "runs"
+    shutil.copytree(config.run_dir, root / config.run_id)
+    shutil.copytree(config.runtime.cache_dir, root / ".cache")
+    runtime = config.runtime.model_copy(update={"root": root})
+    return config.model_copy(update={"runtime": runtime})
+
+
+def card_of(folder: Path) -> str:
+    return (folder / "README.md").read_text()
+
+
+def snippet_of(folder: Path) -> str:
+    (code,) = re.findall(r"```python\n(.*?)```", card_of(folder), re.DOTALL)
+    return code
+
+
+def own_logits(config: Config) -> Tensor:
+    """The logits of the run's own checkpoint, for the text of the card's lines, on one thread."""
+    opened = evaluate.open_run(config, config.run_dir, ranks=ALONE, show=QUIET)
+    torch.set_num_threads(1)  # as in the other process: how sums are divided rounds them
+    model = evaluate.trained_model(config, opened).requires_grad_(False)
+    corpus = opened.planned.corpus
+    ids = read_tokenizer(corpus.tokenizer_path).encode(TEXT, add_special_tokens=False).ids
+    front = [] if corpus.bos_id is None else [corpus.bos_id]
+    tokens = torch.tensor([front + ids])
+    return model.logits(model(tokens, generator=torch.Generator()))
+
+
+RUNNER = """
+import re, sys
+from pathlib import Path
+import torch
+
+found = {}
+for name in sys.argv[1:]:
+    names = {}
+    (code,) = re.findall(r"```python\\n(.*?)```", Path(name, "README.md").read_text(), re.DOTALL)
+    exec(code, names)
+    found[name] = names["logits"]
+torch.save(found, "logits.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(
+    trained: dict[str, Config], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Tensor]:
+    """The logits that the cards' lines give in a process that knows of no run."""
+    first, elsewhere = tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("elsewhere")
+    for name, config in trained.items():
+        exported(config, first / name)
+        shutil.move(first / name, elsewhere / name)
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", RUNNER, *trained],
+        cwd=elsewhere,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(elsewhere),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        },
+        check=True,
+    )
+    return torch.load(elsewhere / "logits.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_the_lines_of_the_card_give_the_bits_of_the_runs_own_logits(
+    name: str, trained: dict[str, Config], loaded: dict[str, Tensor]
+) -> None:
+    want = own_logits(trained[name])
+    assert want.std() > 0.1
+    assert torch.equal(loaded[name], want)
+
+
+def test_the_lines_of_the_card_are_five(trained: dict[str, Config], tmp_path: Path) -> None:
+    lines = snippet_of(exported(trained["rotary"], tmp_path / "model")).splitlines()
+    assert len([line for line in lines if line]) == 5
+
+
+def test_a_model_is_loaded_for_evaluation_and_moves_no_random_number(
+    trained: dict[str, Config], tmp_path: Path
+) -> None:
+    folder = exported(trained["relative"], tmp_path / "model")
+    state = torch.random.get_rng_state()
+    model, _ = load(folder)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert not model.training
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_what_is_exported_depends_on_no_file_of_the_run(run: Config, tmp_path: Path) -> None:
+    want = own_logits(run)
+    folder = exported(run, tmp_path / "model")
+    shutil.rmtree(run.runtime.root)
+    model, tokenizer = load(folder)
+    ids = torch.tensor([tokenizer.encode(TEXT).ids])
+    assert torch.equal(model.logits(model(ids)), want)
+
+
+def test_neither_folders_of_the_machine_nor_its_settings_are_exported(
+    run: Config, tmp_path: Path
+) -> None:
+    folder = exported(run, tmp_path / "model")
+    for name in ("config.json", "README.md"):
+        assert str(run.runtime.root) not in (folder / name).read_text()
+    assert json.loads((folder / "config.json").read_text())["config"].keys() == {
+        *("seed", "scheme", "variants", "model", "corpus", "train")
+    }
+
+
+def test_everybody_may_read_what_its_owner_may_share(run: Config, tmp_path: Path) -> None:
+    folder = exported(run, tmp_path / "model")
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
+
+
+# The card
+
+
+def front_matter(folder: Path) -> dict[str, Any]:
+    _, text, _ = card_of(folder).split("---\n", 2)
+    return yaml.safe_load(text)
+
+
+def test_the_card_says_what_was_trained_and_measured(run: Config, tmp_path: Path) -> None:
+    folder = exported(run, tmp_path / "model")
+    card = card_of(folder)
+    corpus = corpora.load(run.corpus, cache_dir=run.runtime.cache_dir, say=QUIET.say)
+    assert report.table([run.run_dir]) in card
+    assert f"# {run.run_id}\n" in card
+    assert "trained at length T = 16 with the positional scheme `rope`" in card
+    assert f"corpus `synthetic` (fingerprint `{corpus.fingerprint[:12]}`)" in card
+    assert "1,024 tokens in windows of 16, seed 1" in card
+    newest = checkpoints.newest(run.run_dir, say=QUIET.say)
+    assert newest is not None
+    n_parameters = sum(tensor.numel() for tensor in newest.weights.values())
+    assert f"model of {n_parameters:,} parameters" in card
+    assert "unfinished" not in card
+    training = card.partition("## Training")[2].partition("## Perplexity")[0]
+    settings = yaml.safe_load(textwrap.dedent(training.partition(".\n\n")[2]))
+    assert settings["scheme"] == {"name": "rope", "parts": run.scheme.parts, "layers": None}
+    assert settings["train"] == run.train.model_dump()
+
+
+def test_the_hub_can_read_the_cards_front_matter(run: Config, tmp_path: Path) -> None:
+    said = front_matter(exported(run, tmp_path / "model"))
+    assert said["library_name"] == "lengthgen"
+    assert "rope" in said["tags"]
+    assert "license" not in said
+    assert front_matter(exported(run, tmp_path / "other", license="mit"))["license"] == "mit"
+
+
+def test_rows_of_another_checkpoint_are_not_in_the_card(run: Config, tmp_path: Path) -> None:
+    shutil.rmtree(checkpoints.folders(run.run_dir)[-1])
+    folder = exported(run, tmp_path / "model")
+    assert "Not measured." in card_of(folder)
+    assert "| rope" not in card_of(folder)
+
+
+def test_an_unfinished_run_is_exported_and_its_step_is_said(
+    run: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(checkpoints.folders(run.run_dir)[-1])
+    (run.run_dir / "DONE").unlink()
+    ran = command(monkeypatch, str(run.run_dir), str(tmp_path / "model"))
+    assert ran == 0
+    assert f"{run.run_id} is unfinished: this is step 6 of 8" in capsys.readouterr().err
+    assert "It is unfinished: step 6 of 8." in card_of(tmp_path / "model")
+
+
+def test_no_text_of_a_row_becomes_markup_of_the_card(run: Config, tmp_path: Path) -> None:
+    log = run.run_dir / "eval.jsonl"
+    bad = "<img src=x onerror=alert(1)>"
+    rows = read_rows(log)
+    log.write_text("".join(json.dumps({**row, "scheme": bad}) + "\n" for row in rows))
+    card = card_of(exported(run, tmp_path / "model"))
+    assert "&lt;img" in card
+    assert "<img" not in card
+
+
+# The tokenizer
+
+
+@pytest.mark.parametrize("name", ["rotary", "bpe", "without bos"])
+def test_a_text_begins_as_windows_of_training_began(
+    name: str, trained: dict[str, Config], tmp_path: Path
+) -> None:
+    config = trained[name]
+    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=QUIET.say)
+    tokenizer = load(exported(config, tmp_path / "model")).tokenizer
+    ids = corpus.train.document(0)[:20].tolist()
+    text = read_tokenizer(corpus.tokenizer_path).decode(ids)
+    front = [] if corpus.bos_id is None else [corpus.bos_id]
+    assert tokenizer.encode(text).ids == front + ids
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+# Folders that are there already
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_an_earlier_export_and_an_empty_folder_are_replaced(
+    trained: dict[str, Config], tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    exported(trained["plugin"], folder)
+    assert "Not measured" not in card_of(folder)
+    exported(trained["bpe"], folder)
+    assert "scheme `alibi`" in card_of(folder)
+    assert not (folder / "plugins").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def edit_the_card(folder: Path) -> None:
+    with (folder / "README.md").open("a") as file:
+        file.write("## Licence\n")
+
+
+def add_a_file(folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_text("main")
+
+
+def lose_the_configuration(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def spoil_the_configuration(folder: Path) -> None:
+    (folder / "config.json").write_text("{}")
+
+
+def keep_one_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+
+
+def be_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("mine")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (edit_the_card, r"model/README\.md was edited since it was exported; move it, or export"),
+        (add_a_file, r"model holds \.git besides an earlier export; move it, or export elsewhere"),
+        (lose_the_configuration, r"model is there and no earlier export; give a new or empty"),
+        (spoil_the_configuration, r"model is there and no earlier export; give a new or empty"),
+        (keep_one_file, r"model is there and no earlier export; give a new or empty folder"),
+        (be_a_file, r"model is there and no earlier export; give a new or empty folder"),
+    ],
+)
+def test_no_folder_is_lost_that_holds_anything_else(
+    change: Any, message: str, trained: dict[str, Config], tmp_path: Path
+) -> None:
+    folder = exported(trained["rotary"], tmp_path / "model")
+    change(folder)
+    before = content(tmp_path)
+    with pytest.raises(UserError, match=message):
+        exported(trained["bpe"], folder)
+    assert content(tmp_path) == before
+
+
+def test_a_run_without_a_valid_checkpoint_leaves_an_earlier_export_as_it_was(
+    run: Config, tmp_path: Path
+) -> None:
+    folder = exported(run, tmp_path / "model")
+    before = content(folder)
+    for checkpoint in checkpoints.folders(run.run_dir):
+        (checkpoint / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="has no checkpoint yet"):
+        exported(run, folder)
+    assert content(folder) == before
+
+
+def test_an_export_that_fails_halfway_leaves_an_earlier_one_as_it_was(
+    trained: dict[str, Config], tmp_path: Path
+) -> None:
+    config = trained["plugin"]
+    run_dir = tmp_path / "runs" / config.run_id
+    shutil.copytree(config.run_dir, run_dir)
+    folder = exported(config, tmp_path / "exported" / "model")
+    before = content(folder)
+    with pytest.raises(UserError, match=r"its plugin \S+mine\.py is none that training keeps in"):
+        export(config, run_dir, folder, license=None, say=QUIET.say)
+    assert content(folder) == before
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(run: Config, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file/model: cannot be written \(Not a directory\)"):
+        exported(run, tmp_path / "file" / "model")
+
+
+def test_a_corpus_that_has_changed_is_refused(run: Config, tmp_path: Path) -> None:
+    env = run.run_dir / "env.json"
+    begun = json.loads(unsealed(env.read_bytes()))
+    env.write_text(json.dumps({**begun, "fingerprint": "0" * 64}))
+    with pytest.raises(UserError, match="has changed since this run began"):
+        exported(run, tmp_path / "model")
+
+
+# Folders that are no export, or damaged
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_folder_that_lacks_a_file_is_no_export(name: str, run: Config, tmp_path: Path) -> None:
+    folder = exported(run, tmp_path / "model")
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=f"model is no exported model: it has no {name}; "):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "config.json is of no exported model: format Input should be 1"),
+        ({"plugins": ["../evil.py"]}, "config.json is of no exported model: plugins.0 String"),
+        ({"plugins": ["plugins/00000000.py"]}, "00000000.py cannot be read"),
+        ({"_target_": "os.system"}, "config.json is of no exported model: _target_ Extra"),
+    ],
+)
+def test_a_config_json_that_was_not_written_here_is_one_line(
+    change: dict[str, Any], message: str, run: Config, tmp_path: Path
+) -> None:
+    folder = exported(run, tmp_path / "model")
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserError, match=message) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def header(shape: list[int], n_bytes: int) -> bytes:
+    said = {"embedding.weight": {"dtype": "F32", "shape": shape, "data_offsets": [0, n_bytes]}}
+    text = json.dumps(said).encode()
+    return struct.pack("<Q", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (b"", "HeaderTooSmall|header too small"),
+        (struct.pack("<Q", 2**62), "header"),
+        (header([2**40, 2**20], 2**62), "header|offset"),
+        (header([8], 32) + bytes(32), "not enough values"),
+        (header([3, 3], 36) + bytes(36), r"attention_norm.weight is None there, \(32,\) by config"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_before_a_model_is_built(
+    weights: bytes, message: str, run: Config, tmp_path: Path
+) -> None:
+    folder = exported(run, tmp_path / "model")
+    (folder / "model.safetensors").write_bytes(weights)
+    with pytest.raises(UserError, match=rf"these are not the weights of the model: .*({message})"):
+        load(folder)
+
+
+def test_one_weight_of_another_shape_is_named(run: Config, tmp_path: Path) -> None:
+    folder = exported(run, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, "norm.weight": torch.ones(3)}, folder / "model.safetensors")
+    with pytest.raises(UserError, match=r"norm\.weight is \(3,\) there, \(32,\) by config\.json"):
+        load(folder)
+
+
+def test_a_huge_model_is_refused_before_it_is_built(run: Config, tmp_path: Path) -> None:
+    folder = exported(run, tmp_path / "model")
+    path = folder / "config.json"
+    said = json.loads(path.read_text())
+    said["config"]["model"]["d_model"] = 2**40
+    path.write_text(json.dumps(said))
+    with pytest.raises(UserError, match=r"not the weights of the model: Storage size calcu"):
+        load(folder)
+
+
+# Code that comes along
+
+
+def test_code_that_comes_along_runs_only_if_the_caller_names_it(
+    run: Config, trained: dict[str, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = exported(trained["plugin"], tmp_path / "model")
+    (code,) = (folder / "plugins").iterdir()
+    assert code.read_text() == MINE
+    monkeypatch.delenv("LENGTHGEN_ALLOWED")
+    name = f"lengthgen_plugin_{hashlib.sha256(code.read_bytes()).hexdigest()}"
+    monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UserError, match=r"is code that came with the model; read it, then") as no:
+        load(folder)
+    assert str(no.value).endswith(f'load("{folder}", plugins=["{code}"])')
+    assert name not in sys.modules
+    load(folder, plugins=[code])
+    assert name in sys.modules
+
+
+# The command
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["lengthgen", "export", *words])
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # main() then leaves the environment alone
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def test_the_command_finds_runs_by_name_and_prints_the_folder(
+    run: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command(monkeypatch, "rope", "model", "--license", "apache-2.0") == 0
+    assert capsys.readouterr().out == f"{tmp_path}/model\n"
+    assert front_matter(tmp_path / "model")["license"] == "apache-2.0"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "export: give a run and the folder to write, as in: lengthgen export RUN DIR"),
+        (["rope"], "export: give a run and the folder to write"),
+        (["rope", "model", "more"], "export: give a run and the folder to write"),
+        (["alibi", "model"], "alibi: no such run in runs; known: rope"),
+        (["rope", "model", "--license", "a: b"], "--license: 'a: b' is no license id; give one"),
+        (["rope", "runs"], "runs is there and no earlier export; give a new or empty folder"),
+        (["rope", "model", "train.lr=1"], "train.lr: only runtime.* can be given here"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_written(
+    words: list[str],
+    message: str,
+    run: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command(monkeypatch, *words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {message}")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_run_that_was_moved_is_found_by_its_path(
+    run: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (read,) = read_configs([run.run_dir], {})
+    assert read.runtime.root == run.runtime.root
+    assert command(monkeypatch, str(run.run_dir), str(tmp_path / "model")) == 0
+    assert runs.find(str(run.run_dir), Path("runs")) == run.run_dir

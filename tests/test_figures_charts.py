@@ -1,0 +1,352 @@
+"""The other charts: context gain, positions, ratios; and how many lines are laid out."""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from eval_rows import LENGTHS, LOSSES, Row, Runs, row
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lengthgen import published, report
+from lengthgen.batches import position_bins
+from lengthgen.errors import UserError
+from lengthgen.figures.chart import Chart
+from lengthgen.figures.curve import gains, perplexities
+from lengthgen.figures.layout import MOST_NAMED, laid_out, panels
+from lengthgen.figures.positions import position_losses, positions
+from lengthgen.figures.ratios import ratios
+from lengthgen.figures.style import rendered
+from lengthgen.published import Anchor
+from lengthgen.series import Series
+from lengthgen.statistics import curve
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path / "runs")
+
+
+def there(chart: Chart | None) -> Chart:
+    assert chart is not None
+    return chart
+
+
+def texts(figure: Figure) -> str:
+    found = [text.get_text() for axes in figure.axes for text in axes.texts]
+    return " ".join(" ".join([*found, *(text.get_text() for text in figure.texts)]).split())
+
+
+def data(axes: Axes, label: str) -> dict[float, float]:
+    (found,) = (one for one in axes.lines if one.get_label() == label)
+    x, y = (np.asarray(one).tolist() for one in found.get_data())
+    return dict(zip(x, y, strict=True))
+
+
+# Context gain
+
+
+def gain_chart(*paths: Path) -> Chart:
+    return there(gains(report.gather(paths).findings))
+
+
+def test_the_gain_is_the_loss_at_T_minus_that_at_each_length(runs: Runs) -> None:
+    axes = laid_out(gain_chart(runs.write("rope"))).axes[0]
+    want = {n: LOSSES[0] - loss for n, loss in zip(LENGTHS, LOSSES, strict=True)}
+    assert data(axes, "rope") == pytest.approx(want)
+
+
+def test_the_gain_is_0_at_T_without_an_interval(runs: Runs) -> None:
+    (line,) = gain_chart(runs.write("rope"), runs.write("rope", (3, 2, 2, 2), seed=2)).lines
+    assert (line.values[512], line.low[512], line.high[512]) == (0.0, 0.0, 0.0)
+    assert line.low[1024] < line.values[1024] < line.high[1024]
+
+
+def test_a_zone_of_a_hundredth_of_a_nat_lies_around_0(runs: Runs) -> None:
+    axes = laid_out(gain_chart(runs.write("rope"))).axes[0]
+    (zone,) = axes.patches
+    extent = zone.get_path().get_extents(zone.get_patch_transform())
+    assert (extent.y0, extent.y1) == pytest.approx((-0.01, 0.01))
+
+
+def test_the_axis_of_gains_is_linear_in_the_zone_and_logarithmic_beyond(runs: Runs) -> None:
+    axes = laid_out(gain_chart(runs.write("rope"))).axes[0]
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = [to_axes.transform((512, y))[1] for y in (-1, -0.1, -0.01, 0, 0.01, 0.1)]
+    steps = np.diff(heights)
+    assert steps[0] == pytest.approx(steps[1], rel=0.05)
+    assert steps[2] == pytest.approx(steps[3])
+    assert steps[1] == pytest.approx(steps[4], rel=0.05)
+
+
+def test_without_a_loss_at_T_there_is_no_chart_of_gains(runs: Runs) -> None:
+    path = runs.write("rope", (3.0, 3.0), lengths=(1024, 2048))
+    assert gains(report.gather([path]).findings) is None
+
+
+# Positions
+
+
+def by_position(
+    *seeds: Callable[[int], float], train_length: int = 8, length: int = 64, **changes: Any
+) -> Series:
+    """A series whose seeds have a loss at each position, of two documents of unequal weight."""
+    return of_rows(
+        {**one, "run": f"r{seed}", "seed": seed, **changes}
+        for seed, loss in enumerate(seeds)
+        for one in position_rows(loss, train_length=train_length, length=length)
+    )
+
+
+def position_rows(loss: Callable[[int], float], *, train_length: int, length: int) -> list[Row]:
+    edges = position_bins(train_length, length).tolist()
+    bins = [range(a + 1, b + 1) for a, b in itertools.pairwise([0, *edges])]
+    return [
+        row(
+            **{"protocol": "per_position", "train_length": train_length, "length": length},
+            **{"targets": None, "document": document},
+            **{"position_nats": [weight * sum(map(loss, positions)) for positions in bins]},
+            **{"position_tokens": [weight * len(positions) for positions in bins]},
+        )
+        for document, weight in (("a", 1), ("b", 3))
+    ]
+
+
+def of_rows(rows: Iterable[Row]) -> Series:
+    return Series(label="rope", points=tuple(curve(rows)))
+
+
+def flat(_position: int) -> float:
+    return 1.0
+
+
+def test_a_bin_holds_the_mean_over_its_positions_and_ends_at_its_key() -> None:
+    found = position_losses(by_position(math.sqrt))
+    ends = [0, *map(int, found)]
+    for low, high in itertools.pairwise(ends):
+        want = sum(math.sqrt(i) for i in range(low + 1, high + 1)) / (high - low)
+        assert found[high] == pytest.approx(want)
+    assert ends[-1] == 64
+
+
+def test_a_bin_is_a_quarter_of_an_octave_and_T_ends_one() -> None:
+    found = position_losses(by_position(math.sqrt, train_length=32, length=1024))
+    beyond = [n for n in found if n >= 32]
+    assert beyond == [math.floor(32 * 2 ** (k / 4)) for k in range(21)]
+
+
+def test_the_curve_of_positions_is_the_mean_over_seeds() -> None:
+    found = position_losses(by_position(flat, lambda i: 3.0 + 0 * i))
+    assert list(found.values()) == pytest.approx([2.0] * len(found))
+
+
+def test_documents_count_by_their_tokens() -> None:
+    light, heavy = position_rows(flat, train_length=8, length=64)
+    heavy["position_nats"] = [5 * nats for nats in heavy["position_nats"]]
+    found = position_losses(of_rows([light, heavy]))
+    assert list(found.values()) == pytest.approx([4.0] * len(found))  # (1 + 3 x 5) / 4
+
+
+def test_a_seed_that_diverged_leaves_no_curve_of_positions() -> None:
+    rows = position_rows(flat, train_length=8, length=64)
+    broken = [{**one, "seed": 2, "run": "x", "nats": None, "position_nats": None} for one in rows]
+    assert position_losses(of_rows(rows))
+    assert position_losses(of_rows([*rows, *broken])) == {}
+
+
+def test_the_longest_window_that_all_seeds_have_is_taken() -> None:
+    rows = position_rows(flat, train_length=8, length=64)
+    longer = position_rows(flat, train_length=8, length=128)
+    other = [{**one, "seed": 2, "run": "x"} for one in rows]
+    assert max(position_losses(of_rows([*rows, *longer]))) == 128
+    assert max(position_losses(of_rows([*rows, *longer, *other]))) == 64
+
+
+def test_sums_of_other_bins_are_refused_with_the_run() -> None:
+    rows = position_rows(flat, train_length=128, length=1024)
+    line = of_rows({**one, "train_length": 512, "run": "r0"} for one in rows)
+    with pytest.raises(UserError, match=r"of r0: position_nats .* does not hold \d+ numbers; del"):
+        position_losses(line)
+
+
+def test_the_chart_of_positions_begins_at_a_32nd_of_T_and_marks_T() -> None:
+    chart = there(positions([by_position(math.sqrt, train_length=128, length=1024)]))
+    assert min(chart.lines[0].values) == 4
+    assert list(chart.trained) == [128]
+    assert list(chart.ticks) == [4, 8, 16, 32, 64, 128, 256, 512, 1024]
+
+
+def test_positions_of_a_line_that_fails_leave_the_axis() -> None:
+    rows = position_rows(flat, train_length=128, length=1024)
+    worse = position_rows(lambda i: 1.0 + i / 100, train_length=128, length=1024)
+    good = [Series(label=name, points=of_rows(rows).points) for name in "abc"]
+    bad = Series(label="bad", points=of_rows(worse).points)
+    chart = there(positions([*good, bad]))
+    assert laid_out(chart).axes[0].get_ylim()[1] == pytest.approx(1 + math.log(8), rel=0.2)
+    assert chart.lines[0].end.startswith("bad: 10.")
+
+
+def test_rows_without_positions_make_no_chart() -> None:
+    assert positions([by_position(flat, position_nats=None)]) is None
+
+
+# Ratios beside published ones
+
+
+def anchor(scheme: str) -> Anchor:
+    return next(a for a in published.anchors() if a.scheme == scheme)
+
+
+def test_ratios_are_over_the_perplexity_at_T_by_multiples_of_T(runs: Runs) -> None:
+    chart = there(ratios(report.gather([runs.write("rope")]).findings, [anchor("rope")]))
+    want = {n / 512: math.exp(x - LOSSES[0]) for n, x in zip(LENGTHS, LOSSES, strict=True)}
+    assert chart.lines[0].values == pytest.approx(want)
+
+
+def test_a_ratio_lies_within_its_band(runs: Runs) -> None:
+    paths = [runs.write("rope"), runs.write("rope", (3.0, 2.0, 2.0, 2.0), seed=2)]
+    chart = there(ratios(report.gather(paths).findings, [anchor("rope")]))
+    (line,) = chart.lines
+    assert all(line.low[x] <= line.values[x] <= line.high[x] for x in line.values)
+    assert line.low[2.0] < line.high[2.0]
+
+
+def test_published_curves_of_schemes_that_are_shown_are_grey_with_a_letter(runs: Runs) -> None:
+    anchors = [anchor("rope"), anchor("alibi"), anchor("t5")]
+    paths = [runs.write("rope"), runs.write("alibi"), runs.write("bam")]
+    chart = there(ratios(report.gather(paths).findings, anchors))
+    assert {line.name for line in chart.lines} == {"alibi", "rope", "bam"}
+    figure = laid_out(chart)
+    axes = figure.axes[0]
+    grey = [np.asarray(one.get_ydata()).tolist() for one in axes.lines if one.get_color() == "0.72"]
+    assert grey == [[*a.ratios().values()] for a in anchors[:2]]
+    assert {" a", " b"} <= {text.get_text() for text in axes.texts}
+    assert "b alibi; nonoverlap, T=512; 247M on wikitext-103" in texts(figure)
+
+
+def test_without_published_curves_of_its_schemes_there_is_no_chart(runs: Runs) -> None:
+    assert ratios(report.gather([runs.write("bam")]).findings, [anchor("rope")]) is None
+
+
+def test_variants_have_a_ratio_and_references_have_none(runs: Runs) -> None:
+    path = runs.write("rope")
+    for variant in ("window", "yarn"):
+        runs.write("rope", variant=variant)
+    config = path / "config.yaml"
+    config.write_text(config.read_text() + "eval: {reference_variants: [window]}\n")
+    chart = there(ratios(report.gather([path]).findings, [anchor("rope")]))
+    assert {line.name for line in chart.lines} == {"rope", "rope + yarn"}
+
+
+def test_published_curves_are_named_behind_small_axes_as_well(runs: Runs) -> None:
+    paths = [runs.write(name) for name in ("rope", *map("scheme{}".format, range(MOST_NAMED)))]
+    figure = laid_out(there(ratios(report.gather(paths).findings, [anchor("rope")])))
+    assert "a rope; nonoverlap" in texts(figure)
+    for axes in (axes for axes in figure.axes if axes.axison):
+        assert " a" in {text.get_text() for text in axes.texts}
+
+
+# Many lines, and panels
+
+
+def curves(*paths: Path) -> Chart:
+    found = report.gather(paths)
+    return perplexities(found.by_protocol["tail"], found.findings)
+
+
+def test_more_lines_than_can_be_named_have_axes_of_their_own(runs: Runs) -> None:
+    names = [f"scheme{i}" for i in range(MOST_NAMED + 1)]
+    figure = laid_out(curves(*(runs.write(name) for name in names)))
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.axison]
+    assert sorted(titles) == sorted(names)
+
+
+def test_small_axes_show_one_line_in_front_of_all_the_others(runs: Runs) -> None:
+    names = [f"scheme{i}" for i in range(MOST_NAMED + 1)]
+    figure = laid_out(curves(*(runs.write(name) for name in names)))
+    for axes in (axes for axes in figure.axes if axes.axison):
+        own = [one for one in axes.lines if one.get_label() in names]
+        assert [one.get_label() for one in own] == [axes.get_title(loc="left")]
+        assert sum(one.get_color() == "0.85" for one in axes.lines) == len(names)
+
+
+def test_small_axes_show_the_references_of_their_own_scheme(runs: Runs) -> None:
+    paths = [runs.write(f"scheme{i}") for i in range(MOST_NAMED + 1)]
+    for path, scheme in ((paths[0], "scheme0"), (paths[1], "scheme1")):
+        runs.write(scheme, variant="window")
+        config = path / "config.yaml"
+        config.write_text(config.read_text() + "eval: {reference_variants: [window]}\n")
+    shown: dict[str, list[str]] = {
+        axes.get_title(loc="left"): [str(one.get_label()) for one in axes.lines]
+        for axes in laid_out(curves(*paths)).axes
+    }
+    assert "scheme0 + window" in shown["scheme0"]
+    assert "scheme1 + window" not in shown["scheme0"]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "phrase"),
+    [
+        ({"rope": 1, "alibi": 2}, "mean of 1 to 2 seeds"),
+        ({"rope": 2, "alibi": 2}, "mean of 2 seeds"),
+    ],
+)
+def test_a_figure_says_of_how_many_seeds_its_lines_are(
+    runs: Runs, seeds: dict[str, int], phrase: str
+) -> None:
+    paths = [runs.write(name, seed=n + 1) for name, count in seeds.items() for n in range(count)]
+    assert phrase in curves(*paths).says
+
+
+def test_small_axes_have_one_scale(runs: Runs) -> None:
+    paths = [runs.write(f"scheme{i}", (3.0, 2.0, 2.5, 2.0 + i)) for i in range(MOST_NAMED + 1)]
+    figure = laid_out(curves(*paths))
+    assert len({axes.get_ylim() for axes in figure.axes if axes.axison}) == 1
+
+
+def test_as_many_lines_as_can_be_named_share_their_axes(runs: Runs) -> None:
+    figure = laid_out(curves(*(runs.write(f"scheme{i}") for i in range(MOST_NAMED))))
+    assert len(figure.axes) == 1
+
+
+def names_overlap(figure: Figure) -> bool:
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    ends = [text for text in axes.texts if 1 < text.get_position()[0] < 2 and text.get_text()]
+    boxes = [text.get_window_extent() for text in ends]
+    return any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_names_of_twelve_lines_do_not_overlap_and_lie_within_the_figure(runs: Runs) -> None:
+    figure = laid_out(curves(*(runs.write(f"a_long_name_of_a_scheme_{i}") for i in range(12))))
+    assert not names_overlap(figure)
+    right = max(text.get_window_extent().x1 for text in figure.axes[0].texts)
+    assert right <= figure.bbox.x1
+
+
+def test_panels_show_each_chart_and_one_legend(runs: Runs) -> None:
+    found = report.gather([runs.write("rope"), runs.write("alibi")])
+    charts = [curves(*runs.root.iterdir()), there(gains(found.findings))]
+    figure = panels(charts)
+    assert [axes.get_ylabel() for axes in figure.axes] == ["perplexity", "G(C), nats per token"]
+    (legend,) = figure.legends
+    assert {text.get_text() for text in legend.get_texts()} == {"rope", "alibi"}
+    assert "(a) matched tail" in texts(figure)
+    assert "(b) context gain" in texts(figure)
+    assert rendered(figure, "png")
+
+
+def test_a_line_that_diverged_in_one_seed_is_drawn_up_to_there(runs: Runs) -> None:
+    path = runs.write("rope", (3.0, 2.5))
+    lines = (path / "eval.jsonl").read_text().splitlines()
+    broken = [json.loads(text) for text in lines if '"length": 1024' in text]
+    kept = [text for text in lines if '"length": 1024' not in text]
+    broken = [json.dumps({**r, "nats": None, "window_nats": None}) for r in broken]
+    (path / "eval.jsonl").write_text("".join(f"{text}\n" for text in [*kept, *broken]))
+    figure = laid_out(curves(path))
+    assert list(data(figure.axes[0], "rope")) == [512]

@@ -1,0 +1,783 @@
+"""findings: every formula against plain loops over rows, and what may be said of it."""
+
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from eval_rows import NOTHING, Row, row
+
+from lengthgen.errors import UserError
+from lengthgen.findings import EPS, Finding, Word, difference, findings, recl, ties
+from lengthgen.findings.verdicts import verdict
+from lengthgen.intervals import LEVEL, Estimate, central, draws
+from lengthgen.series import Series
+from lengthgen.statistics import curve
+
+T = 512
+LENGTHS = (256, 512, 1024, 2048)
+Loss = Callable[[int, str, int], float | None]  # of seed, document, length
+
+
+def line(rows: Iterable[Row], label: str = "rope") -> Series:
+    return Series(label=label, points=tuple(curve(rows)))
+
+
+def rows_of(
+    loss: Loss,
+    *,
+    run: str = "r",
+    seeds: Sequence[int] = (1, 2, 3),
+    documents: Mapping[str, int] | str = "abcde",
+    lengths: Sequence[int] = LENGTHS,
+    **changes: Any,
+) -> list[Row]:
+    """Rows of runs with a loss by seed, document and length; documents have 4 targets or said."""
+    n_tokens = documents if isinstance(documents, Mapping) else dict.fromkeys(documents, 4)
+    return [
+        row(
+            **{"run": f"{run}{seed}", "seed": seed, "document": d, "length": n},
+            **{"n_documents": len(n_tokens), "n_tokens": k, "n_bytes": 3 * k},
+            **{"nats": None if (x := loss(seed, d, n)) is None else k * x},
+            **{"window_nats": None if x is None else x, **changes},
+        )
+        for seed in seeds
+        for d, k in n_tokens.items()
+        for n in lengths
+    ]
+
+
+def by_length(*losses: float) -> Loss:
+    """The same loss in all seeds and documents."""
+    return lambda _seed, _document, n: losses[LENGTHS.index(n)]
+
+
+def one(series: Mapping[str, Sequence[Series]]) -> Finding:
+    (found,) = findings(series)
+    return found
+
+
+def of(loss: Loss, **changes: Any) -> Finding:
+    return one({"tail": [line(rows_of(loss, **changes))]})
+
+
+def nowhere(_seed: int, _document: str, _length: int) -> None:
+    """A model that diverged everywhere."""
+
+
+def noisy(key: int, *, scale: float = 0.05) -> Callable[[int, str, int], float]:
+    """Losses of 3 nats with an effect of each seed, each document and each score."""
+
+    def loss(seed: int, document: str, length: int) -> float:
+        parts = [(key, seed), (key, document), (seed, document, length, key)]
+        return 3 + sum(random.Random(repr(part)).gauss(0, scale) for part in parts)
+
+    return loss
+
+
+# Plain loops over rows: the sums in each draw, from how often it counts each seed and document.
+
+Sums = Callable[[Row], tuple[float, int]]
+ALL: Sums = lambda r: (r["nats"], r["n_tokens"])  # noqa: E731
+FAR: Sums = lambda r: (r["far_nats"], r["far_tokens"])  # noqa: E731
+NEAR: Sums = lambda r: (r["nats"] - r["far_nats"], r["n_tokens"] - r["far_tokens"])  # noqa: E731
+
+
+def slow_means(rows: Sequence[Row], length: int, sums: Sums = ALL) -> list[float]:
+    at = [r for r in rows if r["length"] == length]
+    documents = sorted({r["document"] for r in at if sums(r)[1] > 0})
+    seeds = sorted({r["seed"] for r in at})
+    table = {(r["seed"], r["document"]): sums(r) for r in at}
+    drawn = draws(len(seeds), len(documents))
+    means: list[float] = []
+    for seed_counts, document_counts in zip(
+        drawn.seeds_NR.tolist(), drawn.documents_ND.tolist(), strict=True
+    ):
+        nats = count = 0.0
+        for seed, times in zip(seeds, seed_counts, strict=True):
+            for document, often in zip(documents, document_counts, strict=True):
+                nats += times * often * table[seed, document][0]
+                count += times * often * table[seed, document][1]
+        means.append(nats / count)
+    return means
+
+
+def slow_estimate(values: Sequence[float], n_seeds: int) -> Estimate:
+    low, high = central(values[1 + n_seeds :], LEVEL)
+    return Estimate(value=values[0], low=low, high=high, seeds=tuple(values[1 : 1 + n_seeds]))
+
+
+def same(found: Mapping[int, Estimate], expected: Mapping[int, Sequence[float]], R: int) -> None:
+    assert list(found) == sorted(expected)
+    for n, values in expected.items():
+        slow = slow_estimate(values, R)
+        near = pytest.approx((slow.value, slow.low, slow.high, *slow.seeds), rel=1e-12, abs=1e-13)
+        assert (found[n].value, found[n].low, found[n].high, *found[n].seeds) == near
+
+
+def minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    return [x - y for x, y in zip(a, b, strict=True)]
+
+
+class Case:
+    """Random rows of a series under tail, swap and shuffle."""
+
+    def __init__(self, key: int) -> None:
+        dice = random.Random(key)
+        self.R = dice.randint(1, 4)
+        documents = {f"d{i}": dice.randint(2, 9) for i in range(dice.randint(3, 7))}
+        far = {d: dice.randint(0, n) for d, n in documents.items()}
+        far |= {"d0": documents["d0"], "d1": 1, "d2": 1}
+        seeds = dice.sample(range(9), self.R)
+
+        def rows(protocol: str, lengths: Sequence[int], spread: float) -> list[Row]:
+            made = rows_of(
+                lambda _s, _d, _n: dice.uniform(3 - spread, 3 + spread),
+                seeds=seeds,
+                documents=documents,
+                lengths=lengths,
+                protocol=protocol,
+            )
+            for r in made:
+                r["far_tokens"] = far[r["document"]]
+                r["far_nats"] = r["nats"] * r["far_tokens"] / r["n_tokens"] * dice.uniform(0.5, 1)
+                r["unigram_nats"] = 7.0 * documents[r["document"]] + 1
+            return dice.sample(made, len(made))
+
+        self.tail = rows("tail", LENGTHS, 0.02)
+        self.swap = rows("swap", (1024, 2048), 0.1)
+        self.shuffle = rows("shuffle", (1024, 2048), 0.1)
+        self.means = {n: slow_means(self.tail, n) for n in LENGTHS}
+        self.found = one(
+            {name: [line(getattr(self, name))] for name in ("tail", "swap", "shuffle")}
+        )
+
+
+CASES = [Case(key) for key in range(4)]
+each_case = pytest.mark.parametrize("case", CASES)
+
+
+@each_case
+def test_losses_are_those_of_plain_loops(case: Case) -> None:
+    same(case.found.loss, case.means, case.R)
+
+
+@each_case
+def test_gains_are_those_of_plain_loops(case: Case) -> None:
+    gains = {n: minus(case.means[T], case.means[n]) for n in LENGTHS if n != T}
+    same(case.found.gain, gains, case.R)
+
+
+@each_case
+def test_swap_and_shuffle_are_those_of_plain_loops(case: Case) -> None:
+    for found, rows in ((case.found.swap, case.swap), (case.found.shuffle, case.shuffle)):
+        means = {n: minus(slow_means(rows, n), case.means[n]) for n in (1024, 2048)}
+        same(found, means, case.R)
+
+
+@each_case
+def test_far_and_near_copies_are_those_of_plain_loops(case: Case) -> None:
+    for found, sums in ((case.found.far, FAR), (case.found.near, NEAR)):
+        expected = {n: slow_means(case.tail, n, sums) for n in LENGTHS}
+        same(found, expected, case.R)
+
+
+@each_case
+def test_factors_are_those_of_plain_loops(case: Case) -> None:
+    for factor in case.found.factors:
+        reached: list[float] = []
+        for i in range(len(case.means[T])):
+            held = [
+                C
+                for C in LENGTHS
+                if C >= T
+                and all(
+                    case.means[n][i] <= case.means[T][i] + factor.eps for n in LENGTHS if T < n <= C
+                )
+            ]
+            reached.append(max(held) / T)
+        expected = slow_estimate(reached, case.R)
+        assert (factor.value, factor.low, factor.high) == (
+            expected.value,
+            expected.low,
+            expected.high,
+        )
+        assert factor.censored == (expected.value == LENGTHS[-1] / T)
+
+
+@each_case
+def test_bits_per_byte_unigram_floor_and_peak_are_those_of_plain_loops(case: Case) -> None:
+    def total(field: str, length: int) -> float:
+        return sum(r[field] for r in case.tail if r["length"] == length)
+
+    for n in LENGTHS:
+        bits = total("nats", n) / math.log(2) / total("n_bytes", n)
+        assert case.found.bits_per_byte[n] == pytest.approx(bits, rel=1e-13)
+    floor = total("unigram_nats", T) / total("n_tokens", T)
+    assert case.found.unigram == pytest.approx(floor, rel=1e-13)
+    assert case.found.peak == min(LENGTHS, key=lambda n: total("nats", n))
+
+
+@each_case
+def test_the_order_of_rows_and_points_changes_no_bit(case: Case) -> None:
+    again = line(sorted(case.tail, key=lambda r: (r["document"], -r["length"])))
+    reordered = replace(again, points=tuple(reversed(again.points)))
+    found, expected = one({"tail": [reordered]}), one({"tail": [line(case.tail)]})
+    assert replace(found, series=expected.series) == expected
+
+
+def test_a_finding_for_each_series_of_the_tail_in_its_order() -> None:
+    lines = [line(rows_of(by_length(3, 3, 3, 3), run=name), label=name) for name in "cab"]
+    found = findings({"tail": lines, "nonoverlap": lines, "swap": []})
+    assert [f.series.label for f in found] == ["c", "a", "b"]
+    assert findings({"nonoverlap": lines}) == []
+
+
+def test_a_document_counts_by_its_targets() -> None:
+    found = of(lambda _s, d, _n: 1.0 if d == "a" else 4.0, documents={"a": 2, "b": 1})
+    assert found.loss[T].value == pytest.approx(2.0)
+
+
+# Extrapolation factor
+
+
+def factors(*losses: float) -> list[str]:
+    return [factor.text for factor in of(by_length(*losses)).factors]
+
+
+def test_the_factor_reaches_to_the_last_length_before_the_first_failure() -> None:
+    assert factors(3.0, 3.0, 3.005, 3.02) == ["2", ">= 4"]
+
+
+def test_a_length_that_recovers_after_a_failure_does_not_count() -> None:
+    assert factors(3.0, 3.0, 3.1, 3.0) == ["1", "1"]
+
+
+def test_a_length_below_T_is_no_part_of_the_factor() -> None:
+    assert factors(9.0, 3.0, 3.0, 3.1) == ["2", "2"]
+
+
+def test_a_factor_is_censored_if_no_length_fails() -> None:
+    first, _ = of(by_length(3.0, 3.0, 2.9, 2.8)).factors
+    assert (first.censored, first.text, first.value) == (True, ">= 4", 4.0)
+    assert first.interval == "[>= 4, >= 4]"
+
+
+def test_one_bound_of_a_factor_may_be_censored_alone() -> None:
+    """One seed of three fails at 2048 by enough to take the mean with it."""
+    found = of(lambda seed, _d, n: 3.0 if n < 2048 or seed > 1 else 3.3)
+    first, _ = found.factors
+    assert (first.text, first.interval, first.censored) == ("2", "[2, >= 4]", False)
+
+
+def test_without_lengths_beyond_T_there_is_no_factor() -> None:
+    found = of(by_length(3, 3, 3, 3), lengths=(256, 512))
+    assert (found.factors, found.verdicts) == ((), {})
+
+
+def test_without_T_there_is_neither_gain_nor_factor_nor_verdict() -> None:
+    found = of(by_length(3, 3, 3, 3), lengths=(1024, 2048))
+    assert (found.gain, found.factors, found.verdicts) == ({}, (), {})
+    assert list(found.loss) == [1024, 2048]
+
+
+# Verdicts
+
+
+def estimate(low: float, high: float, *, seeds: tuple[float, ...] | None = None) -> Estimate:
+    middle = (low + high) / 2
+    return Estimate(value=middle, low=low, high=high, seeds=seeds or (middle, middle))
+
+
+READ, UNREAD = estimate(0.02, 0.04), estimate(EPS, 0.04)
+
+
+@pytest.mark.parametrize(
+    ("gain", "swap", "word"),
+    [
+        (estimate(-EPS, EPS), None, "ignores"),
+        (estimate(0.002, 0.008), None, "ignores"),
+        (estimate(-0.008, -0.002), None, "ignores"),
+        (estimate(-EPS, EPS), UNREAD, "ignores"),
+        (estimate(-EPS, EPS), READ, "no gain"),
+        (estimate(0.002, EPS + 1e-9), READ, "uses"),
+        (estimate(-EPS - 1e-9, -0.002), READ, "harmed"),
+        (estimate(0.2, 0.3), UNREAD, "uses"),
+        (estimate(-0.3, -0.2), None, "harmed"),
+        (estimate(0.2, 0.3, seeds=(0.6, -0.1)), None, "unclear"),
+        (estimate(-0.3, -0.2, seeds=(-0.6, 0.1)), None, "unclear"),
+        (estimate(0.0, 0.3), None, "unclear"),
+        (estimate(-0.3, 0.0), None, "unclear"),
+        (estimate(-0.2, 0.3), READ, "unclear"),
+        (estimate(math.nan, math.nan, seeds=(0.1, 0.1)), READ, "unclear"),
+        (estimate(-math.inf, -0.1, seeds=(-math.inf, -0.2)), None, "harmed"),
+    ],
+)
+def test_a_verdict_follows_from_the_intervals(
+    gain: Estimate, swap: Estimate | None, word: Word
+) -> None:
+    found = verdict(4096, gain, swap)
+    assert (found.word, found.gain, found.swap) == (word, gain, swap)
+    assert f": {word}" in found.why
+
+
+def test_a_verdict_says_its_interval() -> None:
+    assert verdict(4096, estimate(-0.36, -0.26), None).why == (
+        "G(4k) = -0.310 [-0.360, -0.260] nats per token: harmed"
+    )
+    assert verdict(4096, estimate(-0.004, 0.004), READ).why == (
+        "G(4k) = 0.000 [-0.004, 0.004] nats per token: no gain, all within 0.01 of 0, though it "
+        "reads the far text: U(4k) = 0.030 [0.020, 0.040]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gain", "reason"),
+    [
+        (estimate(0.2, 0.3, seeds=(0.6, -0.1)), "the seeds disagree in sign"),
+        (estimate(-0.2, 0.3), "the interval holds 0 and more than it"),
+        (estimate(math.nan, math.nan, seeds=(0.1,)), "there is no interval"),
+    ],
+)
+def test_an_unclear_verdict_says_why(gain: Estimate, reason: str) -> None:
+    assert verdict(1024, gain, None).why.endswith(f"unclear, {reason}")
+
+
+def test_verdicts_stand_at_the_lengths_beyond_T() -> None:
+    found = of(by_length(3.4, 3.0, 2.8, 3.3))
+    words = {n: v.word for n, v in found.verdicts.items()}
+    assert words == {1024: "uses", 2048: "harmed"}
+    assert found.gain[256].value == pytest.approx(-0.4)
+
+
+def test_a_model_that_reads_far_text_without_profit_has_no_gain() -> None:
+    flat, worse = rows_of(by_length(3, 3, 3, 3)), rows_of(by_length(3, 3, 3.2, 3), protocol="swap")
+    swapped = [r for r in worse if r["length"] > T]
+    found = one({"tail": [line(flat)], "swap": [line(swapped)]})
+    assert {n: v.word for n, v in found.verdicts.items()} == {1024: "no gain", 2048: "ignores"}
+    assert found.swap[1024].value == pytest.approx(0.2)
+
+
+def test_one_document_never_gives_a_verdict() -> None:
+    found = of(by_length(3.0, 3.0, 2.0, 4.0), documents="a")
+    assert {v.word for v in found.verdicts.values()} == {"unclear"}
+    assert math.isnan(found.factors[0].low)
+    assert "one document: no interval, no verdict" in found.warnings
+
+
+# Warnings
+
+
+MANY = "abcdefghijklmnop"
+
+
+def besides_documents(found: Finding) -> tuple[str, ...]:
+    """Returns the warnings without that of few documents, which most cases here have."""
+    return tuple(said for said in found.warnings if " documents: an interval covers" not in said)
+
+
+def test_enough_alike_seeds_and_documents_give_no_warning() -> None:
+    assert of(noisy(1, scale=0.01), seeds=range(5), documents=MANY).warnings == ()
+
+
+@pytest.mark.parametrize(("n", "percent"), [(2, 50), (4, 81), (7, 84), (8, 88), (15, 88)])
+def test_few_documents_are_said_to_be_few(n: int, percent: int) -> None:
+    (said,) = of(noisy(1, scale=0.01), seeds=range(5), documents=MANY[:n]).warnings
+    assert said.startswith(f"{n} documents: an interval covers about {percent}%, not 95%")
+
+
+def test_without_a_loss_at_T_it_is_said_what_is_missing() -> None:
+    found = of(noisy(1, scale=0.01), seeds=range(5), lengths=(1024, 2048))
+    assert not found.verdicts
+    assert besides_documents(found) == (
+        "no loss at T=512: no context gain, verdict or XF; add 512 to --lengths",
+    )
+
+
+@pytest.mark.parametrize(("unigram", "warned"), [(2.9, True), (3.1, False)])
+def test_a_model_worse_than_token_frequencies_is_said_to_be(unigram: float, warned: bool) -> None:
+    rows = rows_of(by_length(3, 3, 3, 3), seeds=range(5))
+    rows = [{**row, "unigram_nats": unigram * row["n_tokens"]} for row in rows]
+    said = [w for w in one({"tail": [line(rows)]}).warnings if "nothing was learnt" in w]
+    assert bool(said) == warned
+
+
+def test_a_length_without_a_loss_ends_the_extrapolation_factor() -> None:
+    rows = rows_of(by_length(3, 3, 3, 3), seeds=(1, 2))
+    torn = [row for row in rows if row["length"] != 1024 or row["seed"] == 1]
+    whole, cut = (one({"tail": [line(r)]}).factors[0] for r in (rows, torn))
+    assert (whole.text, cut.text) == (">= 4", ">= 1")
+
+
+def test_one_seed_is_said() -> None:
+    said = besides_documents(of(noisy(1), seeds=[1]))
+    assert said == ("one seed: intervals cover other documents only",)
+
+
+def test_three_seeds_are_said_to_be_few() -> None:
+    (said,) = besides_documents(of(noisy(1, scale=0.01)))
+    assert said.startswith("3 seeds: ")
+    assert said.endswith("an interval covers about 75%, not 95%")
+
+
+def test_a_diverged_seed_is_named_and_counts_as_infinite() -> None:
+    found = of(lambda s, d, n: None if (s, d, n) == (2, "c", 2048) else 3.0, seeds=range(1, 6))
+    diverged, spread = besides_documents(found)
+    assert diverged == "diverged: r2 at 2k, counted as an infinite loss"
+    assert spread.endswith("median and quartiles at 2k: 20.09 [20.09, 20.09]")
+    at = found.loss[2048]
+    assert at.seeds[0] == pytest.approx(3.0)
+    assert (at.value, at.seeds[1], at.high) == (math.inf, math.inf, math.inf)
+    assert at.low == pytest.approx(3.0)
+    assert found.loss[1024].value == pytest.approx(3.0)
+
+
+def test_a_seed_that_diverged_at_T_and_beyond_leaves_the_gain_undefined() -> None:
+    found = of(lambda s, _d, n: None if s == 2 and n >= T else 3.0)
+    assert math.isnan(found.gain[1024].value)
+    assert found.verdicts[1024].word == "unclear"
+    assert found.gain[256].value == math.inf
+    factor = found.factors[0]
+    assert (factor.text, factor.interval, factor.censored) == ("n/a", "n/a", False)
+
+
+def test_a_seed_that_diverged_beyond_T_does_not_hide_that_the_others_are_harmed() -> None:
+    found = of(lambda s, _d, n: 3.0 if n <= T else None if s == 2 else 3.5)
+    verdict = found.verdicts[1024]
+    assert (verdict.word, verdict.gain.value) == ("harmed", -math.inf)
+    assert verdict.gain.high == pytest.approx(-0.5)
+    assert found.factors[0].text == "1"
+
+
+def test_a_series_that_diverged_everywhere_has_no_peak() -> None:
+    assert of(nowhere).peak is None
+
+
+def test_a_perplexity_that_differs_over_seeds_is_given_by_median_and_quartiles() -> None:
+    ppl = {1: 10.0, 2: 11.0, 3: 20.0, 4: 30.0, 5: 100.0}
+    found = of(lambda s, _d, n: math.log(ppl[s] if n == 1024 else 10.0), seeds=list(ppl))
+    assert besides_documents(found) == (
+        "perplexity differs by more than 10% (std / mean) over seeds; median and quartiles at "
+        "1k: 20.00 [11.00, 30.00]",
+    )
+
+
+@pytest.mark.parametrize(("spread", "warned"), [(0.099, False), (0.101, True)])
+def test_the_spread_is_measured_with_n_minus_1(spread: float, warned: bool) -> None:
+    """Two perplexities m (1 - x), m (1 + x) have a standard deviation of m x sqrt(2)."""
+    x = spread / math.sqrt(2)
+    found = of(lambda s, _d, _n: math.log(10 * (1 + (x if s == 1 else -x))), seeds=[1, 2])
+    assert any("perplexity differs" in said for said in found.warnings) is warned
+
+
+def test_a_length_that_one_seed_lacks_is_left_out_and_said() -> None:
+    rows = [*rows_of(noisy(1), seeds=(1, 2)), *rows_of(noisy(1), seeds=(3,), lengths=(512, 1024))]
+    found = one({"tail": [line(rows)]})
+    assert list(found.loss) == [512, 1024]
+    assert "left out: 256, 2k, which not every seed has" in found.warnings
+
+
+def test_documents_that_one_cell_lacks_are_left_out_and_said() -> None:
+    few = [*rows_of(noisy(1)), *rows_of(noisy(1), seeds=(4,), documents="abd")]
+    same_documents = rows_of(noisy(1), seeds=(1, 2, 3, 4), documents="abd")
+    found, expected = one({"tail": [line(few)]}), one({"tail": [line(same_documents)]})
+    assert found.loss == expected.loss
+    assert "left out: 2 of 5 documents, which not every seed and length has" in found.warnings
+
+
+def test_a_second_run_of_a_seed_is_no_second_seed() -> None:
+    first = rows_of(noisy(1), run="a")
+    found = one({"tail": [line([*first, *rows_of(noisy(2), run="b", seeds=(2,))])]})
+    assert found.loss == one({"tail": [line(first)]}).loss
+    assert "left out: b2, another run of one seed" in found.warnings
+
+
+def test_a_skipped_length_has_no_numbers() -> None:
+    skipped = [row(**NOTHING, run=f"r{s}", seed=s, length=4096, skipped="x") for s in (1, 2, 3)]
+    found = one({"tail": [line([*rows_of(noisy(1)), *skipped])]})
+    assert list(found.loss) == list(LENGTHS)
+    assert not any("left out" in said for said in found.warnings)
+
+
+def test_a_series_without_a_shared_length_says_so() -> None:
+    rows = rows_of(noisy(1), seeds=(1,), lengths=(512,))
+    rows += rows_of(noisy(1), seeds=(2,), lengths=(1024,))
+    found = one({"tail": [line(rows)]})
+    assert (found.loss, found.peak, found.unigram) == ({}, None, None)
+    assert found.warnings == ("left out: 512, 1k, which not every seed has",)
+
+
+def test_a_series_without_a_shared_document_says_so() -> None:
+    rows = [*rows_of(noisy(1), seeds=(1,)), *rows_of(noisy(1), seeds=(2,), documents="xyz")]
+    found = one({"tail": [line(rows)]})
+    assert (found.loss, found.verdicts) == ({}, {})
+    assert found.warnings == ("left out: all documents, none of which every seed and length has",)
+
+
+def test_rows_that_count_other_targets_are_refused_by_run_and_document() -> None:
+    rows = rows_of(noisy(1))
+    next(r for r in rows if (r["run"], r["document"], r["length"]) == ("r2", "c", 1024)).update(
+        n_tokens=5
+    )
+    with pytest.raises(UserError, match=r"eval.jsonl of r2: document c counts 5 at length 1024"):
+        findings({"tail": [line(rows)]})
+
+
+def test_a_swap_on_other_targets_is_left_out_and_said() -> None:
+    tail = line(rows_of(noisy(1)))
+    swap = line(rows_of(noisy(1), protocol="swap", endpoints="other", lengths=(1024,)))
+    found = one({"tail": [tail], "swap": [swap]})
+    assert found.swap == {}
+    assert "left out: swap, which shares no targets or no seeds with the tail" in found.warnings
+
+
+def test_a_swap_that_was_skipped_is_not_left_out() -> None:
+    skipped = row(**NOTHING, run="r1", protocol="swap", skipped="x")
+    found = one({"tail": [line(rows_of(noisy(1)))], "swap": [line([skipped])]})
+    assert not any("swap" in said for said in found.warnings)
+
+
+def test_a_swap_of_fewer_seeds_is_said_and_compared_with_those() -> None:
+    swap = rows_of(noisy(2), protocol="swap", seeds=(1, 3), lengths=(1024,))
+    tail = rows_of(noisy(1))
+    found = one({"tail": [line(tail)], "swap": [line(swap)]})
+    of_both = [r for r in tail if r["seed"] != 2]
+    same(found.swap, {1024: minus(slow_means(swap, 1024), slow_means(of_both, 1024))}, 2)
+    assert "swap covers 2 of 3 seeds" in found.warnings
+
+
+def test_rows_without_far_targets_or_unigram_floor_have_none() -> None:
+    found = of(noisy(1))
+    assert (found.far, found.near, found.unigram) == ({}, {}, None)
+
+
+# Differences
+
+
+def pair(a: Loss, b: Loss, **changes: Any) -> tuple[Series, Series]:
+    return line(rows_of(a, **changes), "a"), line(rows_of(b, run="b", **changes), "b")
+
+
+def test_a_difference_is_that_of_plain_loops_on_shared_seeds_and_documents() -> None:
+    a, b = rows_of(noisy(1), seeds=(4, 1, 2)), rows_of(noisy(2), seeds=(3, 2, 4), documents="bcdex")
+    found = difference(line(a), line(b), 1024)
+    shared_a, shared_b = (
+        [r for r in rows if r["seed"] in (2, 4) and r["document"] in "bcde"] for rows in (a, b)
+    )
+    assert found is not None
+    expected = minus(slow_means(shared_a, 1024), slow_means(shared_b, 1024))
+    same({1024: found.estimate}, {1024: expected}, 2)
+
+
+def test_a_difference_is_the_negative_of_its_reverse() -> None:
+    a, b = pair(noisy(1), noisy(2))
+    one_way, other_way = difference(a, b, 1024), difference(b, a, 1024)
+    assert one_way is not None
+    assert other_way is not None
+    x, y = one_way.estimate, other_way.estimate
+    assert (x.value, x.low, x.high) == (-y.value, -y.high, -y.low)
+    assert x.seeds == tuple(-seed for seed in y.seeds)
+
+
+def test_pairing_sees_a_difference_that_unpaired_intervals_cannot() -> None:
+    """Seeds and documents differ by 0.3 nats, the series by 0.02 with a noise of 0.005."""
+    shared, noise = noisy(1, scale=0.3), noisy(2, scale=0.005)
+    a, b = pair(
+        shared, lambda s, d, n: shared(s, d, n) + noise(s, d, n) - 3 + 0.02, documents="abcdefghij"
+    )
+    paired = difference(b, a, 1024)
+    assert paired is not None
+    assert paired.called
+    width = paired.estimate.high - paired.estimate.low
+    alone = [f.loss[1024] for f in findings({"tail": [a, b]})]
+    unpaired = math.hypot(*(e.high - e.low for e in alone))
+    assert width < unpaired / 20
+    assert max(e.low for e in alone) < min(e.high for e in alone)
+
+
+def test_a_difference_whose_seeds_disagree_in_sign_is_not_called() -> None:
+    a, b = pair(
+        by_length(3, 3, 3, 3), lambda s, _d, _n: 2.99 if s == 1 else 3.2, seeds=range(1, 11)
+    )
+    found = difference(b, a, 1024)
+    assert found is not None
+    assert found.estimate.low > 0
+    assert not found.called
+
+
+def test_a_difference_on_one_document_is_not_called() -> None:
+    found = difference(*pair(by_length(3, 3, 3, 3), by_length(4, 4, 4, 4), documents="a"), T)
+    assert found is not None
+    assert not found.called
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seeds": (7, 8)}, {"documents": "xyz"}, {"endpoints": "other"}, {"lengths": (256, 512)}],
+    ids=lambda change: next(iter(change)),
+)
+def test_series_that_share_nothing_have_no_difference(change: Mapping[str, Any]) -> None:
+    a, b = line(rows_of(noisy(1))), line(rows_of(noisy(2), **change))
+    assert difference(a, b, 1024) is None
+
+
+def test_the_best_series_ties_with_those_not_called_different() -> None:
+    noise, above = noisy(3, scale=0.01), {"worst": 0.5, "best": 0.0, "close": 0.001}
+
+    def loss(label: str) -> Loss:
+        own = noisy(len(label), scale=0.01)
+        return lambda s, d, n: noise(s, d, n) + own(s, d, n) + above[label]
+
+    lines = [line(rows_of(loss(label)), label) for label in above]
+    found = ties(lines, 1024)
+    assert found is not None
+    best, others = found
+    assert best.losses()[1024] == min(one.losses()[1024] for one in lines)
+    assert {best.label, *(other.label for other in others)} == {"best", "close"}
+    assert len(others) == 1
+
+
+def test_what_cannot_be_compared_with_the_best_is_no_tie() -> None:
+    best = line(rows_of(by_length(3, 3, 3, 3)), "best")
+    short = line(rows_of(by_length(4, 4, 4, 4), lengths=(256,)), "short")
+    strange = line(rows_of(by_length(4, 4, 4, 4), seeds=(8,)), "strange")
+    found = ties([short, strange, best], 1024)
+    assert found is not None
+    assert (found[0].label, [other.label for other in found[1]]) == ("best", [])
+
+
+def test_without_a_finite_loss_there_is_no_best() -> None:
+    assert ties([line(rows_of(nowhere))], 1024) is None
+    assert ties([line(rows_of(noisy(1)))], 4096) is None
+    assert ties([], 1024) is None
+
+
+# RECL
+
+
+def with_tokens(losses: Callable[[str, int, str, int, int], float], **changes: Any) -> list[Series]:
+    """Series a, b, c with a loss by label, seed, document, length and target."""
+    lines: list[Series] = []
+    for label in "abc":
+        rows = rows_of(by_length(0, 0, 0, 0), run=label, **changes)
+        for r in rows:
+            at = (label, r["seed"], r["document"], r["length"])
+            r["token_nats"] = [losses(*at, t) for t in range(r["n_tokens"])]
+            r["nats"] = sum(r["token_nats"])
+        lines.append(line(rows, label))
+    return lines
+
+
+def slow_recl(lines: Sequence[Series], top: float) -> dict[str, int]:
+    """Appendix C of Transformer-XL, word for word, in each seed; the median of seeds 1, 2, 3."""
+    tables: dict[tuple[str, int, int], list[float]] = {}
+    for of_label in lines:
+        for p in of_label.points:
+            nats = [x for r in p.rows for x in (r.token_nats or [])]
+            tables[of_label.label, p.seed, p.length] = nats
+    labels = [of_label.label for of_label in lines]
+    found: dict[str, int] = {}
+    for label in labels:
+        lengths_found: list[int] = []
+        for seed in (1, 2, 3):
+            c, longer = LENGTHS[0], LENGTHS[1]
+            while True:
+                losses_at_c = [tables[m, seed, c] for m in labels]
+                b = [min(at_t) for at_t in zip(*losses_at_c, strict=True)]
+                targets = sorted(range(len(b)), key=lambda t: (-b[t], t))[: round(top * len(b))]
+
+                def f(context: int, b: list[float] = b, targets: list[int] = targets) -> float:
+                    own = tables[label, seed, context]  # noqa: B023
+                    return sum(min(b[t], own[t]) for t in targets) / len(targets)
+
+                gain = (math.exp(f(c)) - math.exp(f(longer))) / math.exp(f(c))
+                if gain < 0.01:
+                    break
+                c = longer
+                if c == LENGTHS[-1]:
+                    break
+                longer = LENGTHS[LENGTHS.index(c) + 1]
+            lengths_found.append(c)
+        found[label] = sorted(lengths_found)[1]
+    return found
+
+
+@pytest.mark.parametrize("top", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("key", range(8))
+def test_recl_is_the_papers_algorithm_written_out(top: float, key: int) -> None:
+    dice = random.Random(key)
+    fall = {label: dice.uniform(0.0, 0.05) for label in "abc"}
+
+    def loss(label: str, _seed: int, _document: str, length: int, _target: int) -> float:
+        return round(max(0.0, dice.gauss(3 - fall[label] * math.log2(length), 0.02)), 6)
+
+    lines = with_tokens(loss)
+    assert recl(lines, top=top) == slow_recl(lines, top)
+
+
+def test_the_cases_of_recl_end_at_different_lengths() -> None:
+    """So that the comparison with the written-out algorithm sees it stop everywhere."""
+    ends: set[int] = set()
+    for key in range(8):
+        dice = random.Random(key)
+        fall = {label: dice.uniform(0.0, 0.05) for label in "abc"}
+        lines = with_tokens(
+            lambda label, _s, _d, n, _t, dice=dice, fall=fall: max(
+                0.0, dice.gauss(3 - fall[label] * math.log2(n), 0.02)
+            )
+        )
+        ends |= set(recl(lines, top=1.0).values())
+    assert len(ends) >= 3
+
+
+def test_recl_counts_only_what_improves_on_the_best_of_the_group() -> None:
+    """b gains 0.5 nats from 512 to 1024, but only down to what a has at 512 already."""
+    falls = {"a": (2.0, 1.0, 1.0, 1.0), "b": (2.0, 1.5, 1.0, 1.0), "c": (2.0, 1.0, 0.5, 0.0)}
+    lines = with_tokens(lambda label, _s, _d, n, _t: falls[label][LENGTHS.index(n)])
+    assert recl(lines, top=1.0) == {"a": 512, "b": 512, "c": 2048}
+
+
+def test_recl_looks_at_the_targets_that_are_hard_in_a_short_context() -> None:
+    """Only the first of four targets is hard; the others fall, but do not count."""
+    lines = with_tokens(lambda _l, _s, _d, n, t: 5.0 if t == 0 else 1.0 - n / 4096)
+    assert recl(lines, top=0.25) == {"a": 256, "b": 256, "c": 256}
+    assert recl(lines, top=1.0) == {"a": 2048, "b": 2048, "c": 2048}
+
+
+@pytest.mark.parametrize(("fall", "end"), [(0.01004, 256), (0.01006, 2048)])
+def test_recl_asks_for_one_percent_of_the_perplexity(fall: float, end: int) -> None:
+    """One percent is -log(0.99) = 0.01005 nats."""
+    lines = with_tokens(lambda _l, _s, _d, n, _t: 3.0 - fall * LENGTHS.index(n))
+    assert recl(lines, top=1.0) == {"a": end, "b": end, "c": end}
+
+
+def test_recl_of_two_seeds_is_the_smaller() -> None:
+    lines = with_tokens(lambda _l, s, _d, n, _t: 3.0 - n / 1024 if s == 1 else 3.0, seeds=(1, 2))
+    assert recl(lines, top=1.0) == {"a": 256, "b": 256, "c": 256}
+
+
+def test_recl_of_a_diverged_model_ends_where_it_diverges() -> None:
+    lines = with_tokens(lambda _l, _s, _d, n, _t: 3.0 - n / 1024)
+    rows = [r.model_dump() for p in lines[0].points for r in p.rows]
+    for r in rows:
+        if r["length"] == 2048:
+            r |= {"nats": None, "window_nats": None, "token_nats": None}
+    diverged = line([{**r, "format": 2} for r in rows], "a")
+    assert recl([diverged, *lines[1:]], top=1.0) == {"a": 1024, "b": 2048, "c": 2048}
+
+
+def test_recl_needs_shared_seeds_and_the_loss_of_each_target() -> None:
+    lines = with_tokens(lambda _l, _s, _d, n, _t: 3.0 - n / 1024)
+    other = with_tokens(lambda _l, _s, _d, _n, _t: 3.0, seeds=(8, 9))[0]
+    without = line(rows_of(noisy(1)), "d")
+    elsewhere = with_tokens(lambda _l, _s, _d, _n, _t: 3.0, endpoints="other")[0]
+    for stranger in (other, without, elsewhere):
+        assert recl([*lines, replace(stranger, label="d")], top=1.0) == {}
+    assert recl([], top=1.0) == {}
+
+
+def test_a_verdict_without_an_interval_says_no_bounds() -> None:
+    why = of(by_length(3, 3, 3.5, 3.5), documents="a").verdicts[1024].why
+    assert why == "G(1k) = -0.500 nats per token: unclear, there is no interval"

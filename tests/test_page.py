@@ -1,0 +1,664 @@
+"""The page: what stands in it, that text stays text, and how it behaves in a real browser."""
+
+import base64
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+import pytest
+from page_example import DOCUMENTS, LENGTHS, SCHEMES, T, example
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
+from safetensors.torch import save_model
+from torch import nn
+
+from lengthgen.page import Contents, Picture, cost, html, parameters
+from lengthgen.page.chart import WIDTH
+from lengthgen.page.charts import charts
+from lengthgen.page.markup import document, tag
+from lengthgen.page.method import duration, method, shared, warnings
+from lengthgen.page.scales import Kind, scale
+from lengthgen.page.tables import tables
+from lengthgen.page.verdicts import verdicts
+from lengthgen.statistics import perplexity
+from lengthgen.wording import number, short
+
+FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
+needs_browser = pytest.mark.skipif(not FOUND, reason="no chromium; apt-get install chromium")
+
+HOSTILE = {
+    "rope": "<script>window.hit = 1</script>",
+    "alibi": "\"><img src=x onerror='window.hit=1'>",
+    "kerple": "</style></script><svg onload=window.hit=1>" + "long" * 30,
+}
+TWO = {name: SCHEMES[name] for name in ("alibi", "rope")}
+THREE = {name: SCHEMES[name] for name in HOSTILE}
+
+
+@pytest.fixture(scope="module")
+def contents() -> Contents:
+    return example()
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Contents:
+    bad = '<script>window.hit = 1</script><img src="http://example.org/x.png">'
+    found = example(THREE, names=HOSTILE, corpus=bad, model=bad, fingerprint=bad)
+    environment = {"commit": bad, "libraries": {bad: bad}, "devices": [bad], "platform": bad}
+    svg = '<svg xmlns="http://www.w3.org/2000/svg"><script>parent.hit = 1</script></svg>'
+    return replace(
+        found,
+        remarks=[bad],
+        environments=dict.fromkeys(found.configs, environment),
+        configs={run: {**config, "scheme": {bad: bad}} for run, config in found.configs.items()},
+        pictures={run: [Picture(bad, svg)] for run in found.configs},
+    )
+
+
+def chart(contents: Contents, name: str) -> Element:
+    [found] = [one for one in charts(contents) if one.get("id") == name]
+    return found
+
+
+def groups(drawn: Element) -> dict[str, Element]:
+    """Returns the drawn lines by key."""
+    return {g.get("data-series", ""): g for g in drawn.iter("g") if g.get("class") == "line"}
+
+
+def places(group: Element, class_: str) -> list[tuple[float, float]]:
+    [path] = [one for one in group.iter("path") if one.get("class") == class_]
+    pairs = re.findall(r"(-?[\d.]+) (-?[\d.]+)", path.get("d", ""))
+    return [(float(x), float(y)) for x, y in pairs]
+
+
+def said(element: Element) -> str:
+    return "".join(element.itertext())
+
+
+def rows(table: Element) -> dict[str, list[Element]]:
+    """Returns the cells of a table by the name that each row begins with."""
+    found = [list(row) for row in table.iter("tr")]
+    return {said(first): cells for first, *cells in found[1:]}
+
+
+# What stands in it
+
+
+def test_verdicts_come_first_and_the_parts_follow_in_their_order(contents: Contents) -> None:
+    ids = re.findall(r'<section id="(\w+)"', html(contents))
+    assert ids == ["verdicts", "curves", "tables", "schemes", "method", "costs", "warnings"]
+
+
+def test_each_verdict_is_a_word_with_a_sign_its_interval_and_its_sentence(
+    contents: Contents,
+) -> None:
+    table = rows(verdicts(contents)[0])
+    assert set(table) == set(SCHEMES)
+    for finding in contents.findings:
+        for i, (_, verdict) in enumerate(sorted(finding.verdicts.items())):
+            if not finding.series.reference:
+                cell = table[finding.series.label][i]
+                gain, text = verdict.gain, said(cell)
+                assert verdict.word in text
+                assert text[0] in "\u25b2\u25c6\u25a0\u25bc?"
+                for bound in (gain.value, gain.low, gain.high):
+                    assert f"{abs(bound):.3f}" in text
+                assert cell.get("title") == verdict.why
+
+
+def test_verdicts_of_different_words_differ_in_sign_and_in_class(contents: Contents) -> None:
+    cells = [cell for row in rows(verdicts(contents)[0]).values() for cell in row]
+    badges = [one for cell in cells for one in cell.iter("span") if "badge" in one.get("class", "")]
+    signs = {said(one)[1:]: (said(one)[0], one.get("class")) for one in badges}
+    assert len(signs) > 3
+    for alike in zip(*signs.values(), strict=True):
+        assert len(set(alike)) == len(signs)
+
+
+def test_a_perplexity_stands_at_its_place_on_two_logarithmic_axes(contents: Contents) -> None:
+    drawn = groups(chart(contents, "perplexity"))
+    heights: list[tuple[float, float]] = []
+    for line in contents.series["tail"]:
+        found = places(drawn[contents.keys[line.label]], "curve")
+        assert [x for x, _ in found] == sorted(x for x, _ in found)
+        steps = [(found[i + 1][0] - found[i][0]) for i in range(len(found) - 1)]
+        assert steps == pytest.approx([steps[0]] * (len(LENGTHS) - 1), abs=0.2)
+        heights += zip(line.losses().values(), (y for _, y in found), strict=True)
+    (low, bottom), (high, top) = min(heights), max(heights)
+    for loss, y in heights:
+        assert y == pytest.approx(bottom + (loss - low) / (high - low) * (top - bottom), abs=0.2)
+    assert top < bottom
+
+
+def test_a_band_spans_the_interval_around_its_line(contents: Contents) -> None:
+    drawn = groups(chart(contents, "gain"))
+    for finding in contents.findings:
+        group = drawn[contents.keys[finding.series.label]]
+        if finding.series.reference:
+            continue
+        line, band = places(group, "curve"), places(group, "band")
+        upper, lower = band[: len(line)], band[len(line) :][::-1]
+        for (x, y), (_, high), (_, low) in zip(line, upper, lower, strict=True):
+            assert (x, high) in upper
+            assert high <= y <= low
+
+
+def test_the_crop_line_runs_level_from_t_at_the_height_of_its_line(contents: Contents) -> None:
+    for label, key in contents.keys.items():
+        group = groups(chart(contents, "perplexity"))[key]
+        crops = [one.get("d", "") for one in group.iter("path") if one.get("class") == "crop"]
+        if label in contents.references:
+            assert crops == []
+        else:
+            x, y = places(group, "curve")[LENGTHS.index(T)]
+            assert crops == [f"M{x:.1f} {y:.1f}H{WIDTH:g}"]
+
+
+def test_reference_lines_are_thin_and_have_no_symbols(contents: Contents) -> None:
+    drawn = groups(chart(contents, "perplexity"))
+    widths = {True: set[float](), False: set[float]()}
+    for label, key in contents.keys.items():
+        paths = {one.get("class"): one for one in drawn[key].iter("path")}
+        is_reference = label in contents.references
+        assert ("symbols" in paths) != is_reference
+        widths[is_reference].add(float(paths["curve"].get("stroke-width", "nan")))
+    assert max(widths[True]) < min(widths[False])
+
+
+def test_the_legend_holds_the_value_of_each_line_at_each_length(contents: Contents) -> None:
+    drawn = chart(contents, "perplexity")
+    entries = {said(li[0]): json.loads(li[1].get("data-values", "")) for li in drawn.iter("li")}
+    for finding in contents.findings:
+        for i, (_, loss) in enumerate(sorted(finding.loss.items())):
+            value, low, high = (number(math.exp(n)) for n in (loss.value, loss.low, loss.high))
+            assert entries[finding.series.label][i] == f"{value} [{low}, {high}]"
+
+
+def test_lines_of_one_label_share_a_key_in_all_charts(contents: Contents) -> None:
+    for drawn in charts(contents):
+        for li in drawn.iter("li"):
+            key = contents.keys.get(said(li[0]), "published")
+            assert li[0].get("data-series") == key
+    assert set(groups(chart(contents, "positions"))) < set(contents.keys.values())
+
+
+def test_published_curves_of_the_same_schemes_stand_behind(contents: Contents) -> None:
+    drawn = chart(contents, "ratios")
+    behind = [g for g in drawn.iter("g") if g.get("class") == "behind"]
+    expected = [anchor for anchor in contents.anchors if anchor.scheme in SCHEMES]
+    assert len(behind) == len(expected) > 5
+    for group, anchor in zip(behind, expected, strict=True):
+        label = group.get("aria-label", "")
+        assert all(part in label for part in (anchor.citation, anchor.scheme, anchor.corpus))
+        assert len(places(group, "curve")) == len(anchor.ppl)
+    order = [g.get("class") for g in drawn.iter("g") if g.get("class") in ("behind", "line")]
+    assert order == sorted(order, key=lambda name: name != "behind")
+
+
+def test_the_best_at_a_length_is_bold_and_what_ties_with_it_is_marked(contents: Contents) -> None:
+    table = rows(next(one for one in tables(contents) if one.get("class") == "scroll"))
+    compared = [line for line in contents.series["tail"] if not line.reference]
+    for i, n in enumerate(LENGTHS):
+        best = min(compared, key=lambda line: line.losses()[n]).label
+        bold = [label for label, cells in table.items() if cells[i + 1].get("class") == "best"]
+        assert bold == [best]
+        assert number(perplexity(contents.series["tail"][0].losses()[n])) in said(
+            table[contents.series["tail"][0].label][i + 1]
+        )
+    for label in contents.references:
+        assert not any("\u2248" in said(cell) for cell in table[label])
+    assert "\u2248" in said(table["kerple"][1])  # 0.02 nats from alibi's, and seeds disagree
+    assert "\u2248" not in said(table["rope"][len(LENGTHS)])
+
+
+def test_every_protocol_has_a_table_that_says_what_is_scored(contents: Contents) -> None:
+    titles = [said(one) for one in tables(contents) if one.tag == "h3"]
+    assert titles[:1] == ["Matched tail"]
+    assert {"nonoverlap", "per_position", "swap"} <= set(titles)
+
+
+def test_recl_stands_below_the_headline_where_rows_hold_the_loss_of_each_target() -> None:
+    alike = tables(example(TWO, token_nats=[1.0] * 64))
+    assert [said(one) for one in alike if one.tag == "h3"][:2] == ["Matched tail", "RECL"]
+    [place] = [i for i, one in enumerate(alike) if said(one) == "RECL"]
+    found = {label: list(map(said, cells)) for label, cells in rows(alike[place + 2]).items()}
+    assert found == dict.fromkeys(TWO, ["256"] * 3)  # no target gains from more text
+    assert "RECL" not in map(said, tables(example(TWO)))
+
+
+def test_a_skipped_length_gives_its_reason() -> None:
+    found = example(TWO)
+    reason = "the table has 512 rows"
+    line = found.series["tail"][0]
+    points = tuple(
+        p if p.length < 4096 else replace(p, loss=None, ppl=None, skipped=reason, rows=())
+        for p in line.points
+    )
+    changed = replace(found, findings=(), series={"tail": [replace(line, points=points)]})
+    text = "".join(map(said, tables(changed)))
+    assert text.count("n/a (1)") == 3 + 1
+    assert f"n/a (1): {reason}." in text
+
+
+def test_equal_warnings_are_said_once_with_all_that_they_concern(contents: Contents) -> None:
+    some = [replace(f, warnings=("one seed",)) for f in contents.findings[:3]]
+    found = warnings(replace(contents, findings=some, remarks=["Unfinished: x"]))
+    labels = ", ".join(f.series.label for f in some)
+    assert found == [f"{labels}: one seed.", "Unfinished: x"]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["0123456789ab", "f" * 64, "997ac56", "torch 2.13.0", "bf16", "2,000", "16,384", "lr: 0.004"],
+)
+def test_the_method_holds_each_setting_and_fingerprint(contents: Contents, setting: str) -> None:
+    page = html(contents)
+    assert setting in page[page.index('id="method"') : page.index('id="costs"')]
+
+
+def test_settings_of_evaluation_are_not_shown_as_settings_of_the_runs(contents: Contents) -> None:
+    page = html(contents)
+    settings = page.split("All settings of training")[1].split("</details>")[0]
+    assert "d_model: 128" in settings
+    assert "reference_variants" not in settings
+
+
+def test_a_convention_shows_its_own_number_of_targets() -> None:
+    found = example(TWO)
+    scored = {"dape": "256", "nope_f": "200", "nonoverlap": "all", "tail": "64"}
+    lines = {
+        name: [
+            replace(line, points=tuple(replace(p, protocol=name) for p in line.points))
+            for line in found.series["tail" if name == "tail" else "nonoverlap"]
+        ]
+        for name in scored
+    }
+    [table] = [one for one in method(replace(found, series=lines)) if one.get("class") == "scroll"]
+    assert {name: said(cells[0]) for name, cells in rows(table).items()} == scored
+
+
+def test_a_factor_without_an_interval_stands_alone() -> None:
+    found = example(TWO, documents=DOCUMENTS[:1])
+    for finding in found.findings:
+        cells = rows(verdicts(found)[0]).get(finding.series.label, [])
+        if cells:
+            texts = [said(cell) for cell in cells[-1 - len(finding.factors) : -1]]
+            assert texts == [factor.text for factor in finding.factors]
+    assert "interval n/a" not in html(found)
+
+
+def test_a_scheme_has_its_own_part_with_probes_and_yaml(contents: Contents) -> None:
+    page = html(contents)
+    for label, key in contents.keys.items():
+        part = page.split(f'<details id="{key}">')[1].split("</details>")[0]
+        assert f"<b>{label}</b>" in part
+        assert "base: 10000.0" in part
+        assert ("data:image/svg+xml;base64," in part) == (label in SCHEMES)
+
+
+def test_without_the_headline_protocol_the_page_says_so() -> None:
+    found = example(TWO)
+    page = html(replace(found, findings=[], series={"nonoverlap": found.series["nonoverlap"]}))
+    assert "no run was evaluated under the protocol tail" in page
+    assert "<h3>nonoverlap</h3>" in page
+    assert '<svg viewBox="0 0 720' not in page
+
+
+@pytest.mark.parametrize("seeds", [(1,), (1, 2, 3)])
+def test_one_document_or_a_diverged_one_still_gives_a_page(seeds: tuple[int, ...]) -> None:
+    one = html(example(TWO, seeds=seeds, documents=DOCUMENTS[:1]))
+    assert "unclear" in one
+    diverged = html(example(TWO, seeds=seeds, diverged=("rope", 16384)))
+    for page in (one, diverged):
+        coordinates = " ".join(re.findall(r' (?:d|x|y|x1|y1|data-stops)="([^"]*)"', page))
+        assert "nan" not in coordinates
+        assert "inf" not in coordinates
+
+
+# Parts of it
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("log", [12.0, 14.0]),
+        ("log", [3.0, 90000.0]),
+        ("log", [5.0]),
+        ("asinh", [-3.0, 0.0, 0.08]),
+        ("asinh", [-0.004, 0.003]),
+        ("linear", [2.6, 5.9]),
+        ("linear", [0.0]),
+    ],
+)
+def test_a_scale_keeps_order_and_its_ticks_apart(kind: Kind, values: list[float]) -> None:
+    found = scale(kind, values, start=400, end=40)
+    ticks = found.ticks(gap=36)
+    assert len(ticks) >= 2
+    for tick in ticks:
+        assert 40 - 1e-9 <= found(tick) <= 400 + 1e-9
+    heights = [found(tick) for tick in ticks]
+    assert all(a - b >= 36 for a, b in pairwise(heights))
+    assert all(40 <= found(value) <= 400 for value in values)
+
+
+def test_shared_settings_are_those_that_all_have_at_every_depth() -> None:
+    a = {"x": 1, "in": {"y": 2, "z": 3}, "none": None, "empty": {}}
+    b = {"x": 1, "in": {"y": 2, "z": 4}, "empty": {}}
+    assert shared([a, b]) == {"x": 1, "in": {"y": 2}, "empty": {}}
+    assert shared([a]) == a
+    assert shared([]) == {}
+
+
+def test_a_cost_adds_the_time_of_every_stretch() -> None:
+    stretches = [(100, 50.0), (300, 100.0), (340, 10.0)]  # 2 + 2 + 4 seconds
+    logged = [{"train/tokens": n, "train/tokens_per_s": rate} for n, rate in stretches]
+    found = cost(logged, parameters=7)
+    assert (found.tokens, found.seconds, found.tokens_per_s) == (340, 8.0, 42.5)
+    assert cost([], parameters=None).tokens_per_s is None
+
+
+def test_parameters_are_counted_with_tied_ones_once(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10))
+    model[1].weight = model[0].weight
+    save_model(model, str(tmp_path / "model.safetensors"))
+    assert parameters(tmp_path / "model.safetensors") == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(41.6, "42 s"), (185, "3 min 5 s"), (3599.7, "1 h 0 min"), (7800, "2 h 10 min")],
+)
+def test_a_duration_is_said_in_its_two_largest_units(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+# Text stays text
+
+
+def test_text_and_elements_keep_their_order_and_nothing_is_lost() -> None:
+    whole = tag("p", "a", " < b", tag("b", "c"), "d", "&", tag("i", "e"), data_x="<'\">")
+    expected = '<p data-x="<\'&quot;&gt;">a &lt; b<b>c</b>d&amp;<i>e</i></p>'
+    assert document(whole) == f"<!DOCTYPE html>\n{expected}"
+
+
+class Markup(HTMLParser):
+    """Collects tags, attributes and text as a browser's parser would meet them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+
+def test_names_never_become_markup(contents: Contents, hostile: Contents) -> None:
+    page = Markup(html(hostile))
+    assert page.tags.count("script") == page.tags.count("style") == 1
+    assert set(page.tags) == set(Markup(html(contents)).tags)
+    assert [name for name, _ in page.attributes if name.startswith("on")] == []
+
+
+def test_no_address_in_the_page_leads_elsewhere(hostile: Contents) -> None:
+    links = [v for name, v in Markup(html(hostile)).attributes if name in ("href", "src")]
+    assert links
+    assert all(link.startswith(("#", "data:")) for link in links)
+    assert html(hostile).isascii()
+
+
+def test_a_picture_is_the_file_itself() -> None:
+    found = example(TWO)
+    png = b"\x89PNG\r\n\x1a\n"
+    run = found.runs[0]
+    page = html(replace(found, pictures={run: [Picture("bias", png)]}))
+    assert f"data:image/png;base64,{base64.b64encode(png).decode()}" in page
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=FOUND, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def files(
+    contents: Contents, hostile: Contents, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """Returns the address of each written page."""
+    folder = tmp_path_factory.mktemp("pages")
+    written = {"contents": contents, "hostile": hostile}
+    for name, one in written.items():
+        (folder / f"{name}.html").write_text(html(one), encoding="utf-8")
+    return {name: (folder / f"{name}.html").as_uri() for name in written}
+
+
+class Opened:
+    """A page in the browser, with all that it asked for and complained about."""
+
+    def __init__(self, context: BrowserContext, address: str) -> None:
+        self.page: Page = context.new_page()
+        self.troubles: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.troubles.append(message.text))
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(address)
+
+    def line(self, chart: str, key: str) -> Locator:
+        return self.page.locator(f"#{chart} g.line[data-series='{key}']")
+
+    def button(self, chart: str, key: str) -> Locator:
+        return self.page.locator(f"#{chart} button[data-series='{key}']")
+
+    def place(self, chart: str, x: float, y: float) -> tuple[float, float]:
+        """Returns where in the window a point of a drawing lies."""
+        svg = self.page.locator(f"#{chart} .plot svg")
+        svg.scroll_into_view_if_needed()
+        box = svg.bounding_box()
+        assert box is not None
+        scale = box["width"] / WIDTH
+        return box["x"] + x * scale, box["y"] + y * scale
+
+    def values(self, chart: str) -> dict[str, str]:
+        entries = self.page.locator(f"#{chart} .legend li").all()
+        return {
+            one.locator(".label").inner_text(): one.locator(".value").inner_text()
+            for one in entries
+        }
+
+
+def opened(browser: Browser, address: str, *, width: int = 1400, **options: bool) -> Opened:
+    context = browser.new_context(
+        viewport={"width": width, "height": 900},
+        has_touch=options.get("has_touch", False),
+        java_script_enabled=options.get("java_script_enabled", True),
+    )
+    return Opened(context, address)
+
+
+@pytest.fixture
+def shown(browser: Browser, files: dict[str, str]) -> Iterator[Opened]:
+    found = opened(browser, files["contents"])
+    yield found
+    found.page.context.close()
+
+
+@needs_browser
+@pytest.mark.parametrize("name", ["contents", "hostile"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_the_page_opens_from_disk_alone_without_a_complaint_and_fits(
+    browser: Browser, files: dict[str, str], name: str, width: int
+) -> None:
+    found = opened(browser, files[name], width=width)
+    found.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    found.page.wait_for_load_state("networkidle")
+    assert found.troubles == []
+    assert [one for one in found.requests if not one.startswith("data:")] == [files[name]]
+    assert found.page.evaluate("document.documentElement.scrollWidth") == width
+    assert found.page.evaluate("window.hit") is None
+    found.page.context.close()
+
+
+@needs_browser
+def test_hostile_names_are_read_as_they_are(browser: Browser, files: dict[str, str]) -> None:
+    found = opened(browser, files["hostile"])
+    assert set(HOSTILE.values()) <= set(found.values("perplexity"))
+    found.page.context.close()
+
+
+@needs_browser
+def test_a_click_hides_a_line_in_all_charts_and_another_shows_it(
+    shown: Opened, contents: Contents
+) -> None:
+    key, other = contents.keys["rope"], contents.keys["alibi"]
+    names = ("perplexity", "gain", "positions", "ratios")
+    shown.button("perplexity", key).click()
+    for name in names:
+        assert not shown.line(name, key).is_visible()
+        assert shown.line(name, other).is_visible()
+        assert shown.button(name, key).get_attribute("aria-pressed") == "false"
+    shown.button("gain", key).click()
+    for name in names:
+        assert shown.line(name, key).is_visible()
+        assert shown.button(name, key).get_attribute("aria-pressed") == "true"
+    assert shown.troubles == []
+
+
+@needs_browser
+@pytest.mark.parametrize("press", ["Enter", "Space"])
+def test_the_keyboard_hides_and_shows_a_line(shown: Opened, contents: Contents, press: str) -> None:
+    key = contents.keys["kerple"]
+    shown.button("gain", key).focus()
+    shown.page.keyboard.press(press)
+    assert not shown.line("gain", key).is_visible()
+    shown.page.keyboard.press(press)
+    assert shown.line("gain", key).is_visible()
+
+
+@needs_browser
+def test_the_published_curves_can_be_hidden(shown: Opened) -> None:
+    behind = shown.page.locator("g.behind")
+    assert all(one.is_visible() for one in behind.all())
+    shown.button("ratios", "published").click()
+    assert not any(one.is_visible() for one in behind.all())
+
+
+@needs_browser
+@pytest.mark.parametrize("length", [256, 512, 4096, 16384])
+def test_the_pointer_reads_the_values_at_the_nearest_length(
+    shown: Opened, contents: Contents, length: int
+) -> None:
+    group = groups(chart(contents, "perplexity"))[contents.keys["rope"]]
+    x, y = places(group, "curve")[LENGTHS.index(length)]
+    at = shown.place("perplexity", x + 20, y)
+    shown.page.mouse.move(*at)
+    assert shown.page.locator("#perplexity output").inner_text() == f"{short(length)} tokens"
+    values = shown.values("perplexity")
+    for line in contents.series["tail"]:
+        expected = number(math.exp(line.losses()[length]))
+        assert values[line.label].split(" ")[0] == expected
+    cross = shown.page.locator("#perplexity .cross")
+    assert float(cross.get_attribute("x1") or "nan") == pytest.approx(x, abs=0.1)
+    assert cross.evaluate("one => getComputedStyle(one).visibility") == "visible"
+
+
+@needs_browser
+def test_the_keyboard_reads_values_step_by_step(shown: Opened, contents: Contents) -> None:
+    slider = shown.page.locator("#gain input")
+    slider.focus()
+    shown.page.keyboard.press("ArrowLeft")
+    shown.page.keyboard.press("ArrowLeft")
+    assert shown.page.locator("#gain output").inner_text() == "4k tokens"
+    gain = next(f.gain[4096] for f in contents.findings if f.series.label == "rope")
+    assert shown.values("gain")["rope"].startswith(f"{gain.value:+.3f} [")
+    spoken = slider.get_attribute("aria-valuetext") or ""
+    assert spoken.startswith("4k tokens, ")
+    assert f"rope {gain.value:+.3f}" in spoken
+
+
+@needs_browser
+def test_a_touch_reads_values(browser: Browser, files: dict[str, str]) -> None:
+    found = opened(browser, files["contents"], width=400, has_touch=True)
+    found.page.touchscreen.tap(*found.place("gain", 0.14 * WIDTH, 200))
+    assert found.page.locator("#gain output").inner_text() == "256 tokens"
+    found.page.context.close()
+
+
+@needs_browser
+def test_a_verdict_and_a_published_curve_are_explained_on_hover_and_focus(
+    shown: Opened, contents: Contents
+) -> None:
+    cells, why = shown.page.locator(".verdict"), shown.page.locator(".why")
+    sentences = [
+        verdict.why
+        for finding in contents.findings
+        if not finding.series.reference
+        for _, verdict in sorted(finding.verdicts.items())
+    ]
+    cells.nth(3).hover()
+    assert why.inner_text() == f"{sentences[3]}."
+    cells.nth(7).focus()
+    assert why.inner_text() == f"{sentences[7]}."
+    behind, line = shown.page.locator(".behind").nth(2), shown.page.locator("#ratios .said")
+    behind.focus()
+    assert line.inner_text() == behind.get_attribute("aria-label")
+
+
+@needs_browser
+@pytest.mark.parametrize(("width", "narrow"), [(400, True), (1400, False)])
+def test_a_narrow_page_says_that_tables_scroll_and_breaks_no_protocols_name(
+    browser: Browser, files: dict[str, str], width: int, narrow: bool
+) -> None:
+    found = opened(browser, files["contents"], width=width)
+    assert found.page.locator(".narrow").is_visible() == narrow
+    name = found.page.locator("#method th", has_text="per_position")
+    lines = "one => { const r = document.createRange(); r.selectNodeContents(one);"
+    assert name.evaluate(f"{lines} return r.getClientRects().length; }}") == 1
+    found.page.context.close()
+
+
+@needs_browser
+def test_a_link_to_a_scheme_opens_its_part(shown: Opened, contents: Contents) -> None:
+    part = shown.page.locator(f"#{contents.keys['rope']}")
+    assert part.get_attribute("open") is None
+    shown.page.locator(".verdicts a", has_text="rope").click()
+    shown.page.wait_for_function(f"document.getElementById('{contents.keys['rope']}').open")
+
+
+@needs_browser
+def test_without_scripts_everything_is_shown(
+    browser: Browser, files: dict[str, str], contents: Contents
+) -> None:
+    found = opened(browser, files["contents"], java_script_enabled=False)
+    for key in contents.keys.values():
+        assert found.line("perplexity", key).is_visible()
+    at_last = contents.series["tail"][0].losses()[LENGTHS[-1]]
+    value = found.values("perplexity")[contents.series["tail"][0].label]
+    assert value.startswith(number(math.exp(at_last)))
+    assert not any(one.is_visible() for one in found.page.locator(".script").all())
+    found.page.context.close()
+
+
+@needs_browser
+def test_a_script_that_slips_in_cannot_run(
+    browser: Browser, contents: Contents, tmp_path: Path
+) -> None:
+    spoilt = html(contents).replace("</main>", "<script>window.hit = 1</script></main>")
+    (tmp_path / "spoilt.html").write_text(spoilt)
+    found = opened(browser, (tmp_path / "spoilt.html").as_uri())
+    assert found.page.evaluate("window.hit") is None
+    found.page.context.close()

@@ -1,0 +1,603 @@
+"""probes: numbers against slow, plain oracles, and properties that hold for every scheme."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small import VOCAB, every_scheme, hidden, small_config, small_model, some_tokens
+from torch import Tensor
+
+from lengthgen.batches import Endpoint
+from lengthgen.corpora import Split, TokenizedCorpus
+from lengthgen.model import Block, Transformer, create
+from lengthgen.probes import (
+    attention,
+    bias,
+    position,
+    receptive_field,
+    shift_invariance,
+    word_position,
+)
+from lengthgen.probes.beside import beside
+from lengthgen.probes.subject import Row, Subject
+from lengthgen.progress import Progress
+from lengthgen.schemes import Ctx, Part
+
+T = 16
+EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())
+
+
+def random_corpus(n_documents: int) -> TokenizedCorpus:
+    """Documents of 200 random tokens, the same split for training and validation."""
+    drawn = np.random.default_rng(0).integers(VOCAB, size=200 * n_documents).astype(np.uint16)
+    split = Split(
+        tokens=drawn,
+        offsets=np.arange(n_documents + 1) * 200,
+        names=[f"d{n}" for n in range(n_documents)],
+    )
+    return TokenizedCorpus(
+        name="random",
+        train=split,
+        validation=split,
+        vocab_size=VOCAB,
+        bos_id=None,
+        packed=False,
+        token_bytes=np.ones(VOCAB, dtype=np.int64),
+        fingerprint="f" * 64,
+        tokenizer_path=Path("none"),
+        meta={},
+    )
+
+
+@cache
+def every_model(name: str, variant: str | None) -> Transformer:
+    """A model in fp32 that no test may change."""
+    return small_model(name, variant, dtype=torch.float32)
+
+
+def subject_of(
+    model: Transformer, *, documents: Sequence[int] = (0, 1), reach: int = 64
+) -> Subject:
+    return Subject(
+        model=model.requires_grad_(False),
+        corpus=random_corpus(max(documents) + 1),
+        endpoints=[Endpoint(d, 100 + d) for d in documents],
+        reach=reach,
+        seed=0,
+        show=Progress(is_main=False),
+    )
+
+
+def parts_model(parts: str, *more: str, dtype: torch.dtype = torch.float64) -> Transformer:
+    """A model with parts given as YAML."""
+    config = small_config("scheme=nope", f"+scheme.parts={parts}", *more)
+    return create(config, vocab_size=VOCAB).to(dtype).eval()
+
+
+def texts(subject: Subject, length: int) -> list[tuple[Tensor, Tensor]]:
+    """The windows of all endpoints, cut by hand: [length] tokens, and those that follow each."""
+    found: list[tuple[Tensor, Tensor]] = []
+    for document, end in subject.endpoints:
+        tokens = torch.from_numpy(subject.corpus.validation.document(document).astype(np.int64))
+        found.append((tokens[end - length : end], tokens[end - length + 1 : end + 1]))
+    return found
+
+
+def dense(model: Transformer, tokens_T: Tensor) -> list[dict[str, Tensor]]:
+    """Every layer's q, k, logits and weights by whole matrices, for parts of a few kinds."""
+    c = Ctx.of_call(
+        model.shape, tokens_T[None], model.embedding(tokens_T[None]), training=False, generator=None
+    )
+    x, found = model.scheme.embed(c.x_BTD, c)[0], list[dict[str, Tensor]]()
+    n, H = len(tokens_T), model.shape.n_heads
+    for block, layer in zip(model.blocks, model.scheme.layers, strict=True):
+        assert isinstance(block, Block)
+        q, k, v = (
+            one.unflatten(-1, (H, -1)).transpose(0, 1)
+            for one in block.qkv(block.attention_norm(x)).chunk(3, dim=-1)
+        )
+        for part in layer.qk:
+            q, k = (one[0] for one in part.qk(q[None], k[None], c))
+        s = q @ k.transpose(-1, -2) / math.sqrt(model.shape.d_head)
+        added = [one for one in (part.bias(c) for part in layer.bias) if one is not None]
+        s = s + sum(added, start=torch.zeros(H, n, n, dtype=s.dtype))
+        if layer.weights:  # stick-breaking
+            w = torch.zeros_like(s)
+            for i in range(n):
+                left = torch.ones(H, dtype=s.dtype)
+                for j in reversed(range(i)):
+                    w[:, i, j] = left * s[:, i, j].sigmoid()
+                    left = left * (1 - s[:, i, j].sigmoid())
+                w[:, i, i] = left
+        else:
+            hidden_keys = torch.ones(n, n, dtype=torch.bool).triu(1)
+            w = s.masked_fill(hidden_keys, -math.inf).softmax(-1)
+        found.append({"q": q, "s": s, "w": w})
+        x = x + block.attention_out((w @ v).transpose(0, 1).flatten(1))
+        x = x + block.mlp_out(torch.nn.functional.gelu(block.mlp_in(block.mlp_norm(x))))
+    return found
+
+
+# A part beside the scheme's own
+
+
+@EVERY
+def test_watching_a_model_changes_neither_its_outputs_nor_the_model(
+    name: str, variant: str | None
+) -> None:
+    model = every_model(name, variant)
+    tokens, scheme, weights = some_tokens(T), model.scheme, set(model.state_dict())
+    with torch.no_grad():
+        alone = hidden(model, tokens)
+        for part in (
+            position.States(model.shape),
+            bias.Ear(model.shape),
+            attention.Gaze(model.shape, model.scheme, n_queries=4),
+        ):
+            with beside(model, part):
+                torch.testing.assert_close(hidden(model, tokens), alone, rtol=0, atol=2e-5)
+            assert model.scheme is scheme
+    assert set(model.state_dict()) == weights
+
+
+# Shift invariance
+
+
+@EVERY
+def test_shifted_positions_change_nothing_just_where_the_parts_claim_so(
+    name: str, variant: str | None
+) -> None:
+    model = every_model(name, variant)
+    found = [row for row in shift_invariance.rows(subject_of(model)) if "skipped" not in row]
+    assert found
+    for row in found:
+        unchanged = abs(row["dnll"]) < 1e-4 and row["kl"] < 1e-4 and row["max_dlogit"] < 1e-3
+        if model.scheme.shift_invariant:
+            assert unchanged, row
+    if not model.scheme.shift_invariant:
+        assert max(row["max_dlogit"] for row in found) > 1e-2
+
+
+def test_a_shift_of_a_table_is_the_table_read_further_on() -> None:
+    model = small_model("learned_absolute")
+    subject = subject_of(model)
+    rows = shift_invariance.rows(subject)
+    [row] = [row for row in rows if row["k"] == 1]
+    [(name, table)] = model.scheme.named_parameters()
+    logits: list[Tensor] = []
+    for moved in (0, 1):
+        with torch.no_grad():
+            dict(model.scheme.named_parameters())[name].copy_(table.roll(-moved, 0))
+            tokens = torch.stack([inputs for inputs, _ in texts(subject, T // 2)])
+            logits.append(model.logits(model(tokens)))
+    targets = torch.stack([targets for _, targets in texts(subject, T // 2)])
+    p_0, p_1 = (one.softmax(-1) for one in logits)
+    nll_0, nll_1 = (-one.gather(-1, targets[..., None]).log() for one in (p_0, p_1))
+    assert row["dnll"] == pytest.approx((nll_1 - nll_0).mean().item(), rel=1e-9)
+    assert row["kl"] == pytest.approx((p_0 * (p_0 / p_1).log()).sum(-1).mean().item(), rel=1e-9)
+    assert row["max_dlogit"] == pytest.approx((logits[1] - logits[0]).abs().max().item(), rel=1e-9)
+
+
+def test_a_shift_beyond_a_table_is_skipped_with_the_reason_of_the_part() -> None:
+    rows = shift_invariance.rows(subject_of(small_model("learned_absolute")))
+    said = {row["k"]: row.get("skipped") for row in rows}
+    assert said == {1: None, T: said[T], 4 * T: said[T]}
+    assert "16 rows" in str(said[T])
+
+
+def test_the_last_row_of_a_table_may_be_read() -> None:
+    scheme = small_model("learned_absolute").scheme
+    assert shift_invariance.undefined_at(scheme, T // 2, shift=T // 2) is None
+    assert shift_invariance.undefined_at(scheme, T // 2, shift=T // 2 + 1) is not None
+
+
+def test_a_part_that_gives_out_positions_is_asked_for_the_largest_one() -> None:
+    scheme = small_model("randomized_rope").scheme  # no limit of its own stands in the way
+    assert shift_invariance.undefined_at(scheme, T // 2, shift=10**6) is None
+
+
+# Receptive field
+
+
+def test_gradients_are_those_of_finite_differences_of_every_embedding() -> None:
+    model = small_model("rope")
+    subject = subject_of(model, documents=[0])
+    tokens = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(1))[:T]
+    target, head = torch.tensor([7]), model.embedding.weight.clone()
+
+    def loss() -> Tensor:
+        return -(hidden(model, tokens[None])[0, -1] @ head.T).log_softmax(-1)[target]
+
+    slow, step = torch.zeros(T, 32, dtype=torch.float64), 1e-5
+    with torch.no_grad():
+        for m in range(T):
+            for d in range(32):  # each token stands once, so its row of the table is its embedding
+                row = model.embedding.weight[tokens[m]]
+                row[d] += step
+                above = loss()
+                row[d] -= 2 * step
+                slow[m, d] = ((above - loss()) / (2 * step)).item()
+                row[d] += step
+    inputs = receptive_field.Inputs(model.shape)
+    text = next(subject.windows("", T))
+    targets = torch.cat([torch.zeros(T - 1, dtype=torch.int64), target])
+    text = text._replace(inputs_BT=tokens[None], targets_BT=targets[None])
+    with beside(model, inputs):
+        got = receptive_field.gradients(subject, inputs, text)
+    torch.testing.assert_close(got, slow.norm(dim=-1), rtol=1e-5, atol=1e-9)
+
+
+def test_absolute_positions_are_part_of_the_embedding() -> None:
+    model = small_model("sinusoidal")
+    inputs = receptive_field.Inputs(model.shape)
+    with beside(model, inputs), torch.no_grad():
+        tokens = some_tokens(T)
+        hidden(model, tokens)
+        assert not torch.allclose(inputs.kept_BTD, model.embedding(tokens))
+
+
+def test_shares_of_the_gradient_grow_to_one_and_the_field_is_where_they_pass_q() -> None:
+    for row in receptive_field.rows(subject_of(small_model("alibi"))):
+        assert row["n"][-1] == row["length"]
+        assert row["c"][-1] == pytest.approx(1)
+        assert row["c"] == sorted(row["c"])
+        at = dict(zip(row["n"], row["c"], strict=True))
+        for key, share in (("erf_90", 0.9), ("erf_99", 0.99)):
+            assert all((c >= share - 1e-6) == (n >= row[key]) for n, c in at.items())
+
+
+def test_the_share_of_the_last_tokens_comes_first() -> None:
+    assert receptive_field.cumulative(torch.tensor([4.0, 2.0, 2.0])).tolist() == [0.25, 0.5, 1.0]
+    assert receptive_field.reached(torch.tensor([0.2, 0.5, 1.0]), 0.5) == 2
+
+
+@pytest.mark.parametrize("width", [4, 8])
+def test_a_window_lets_no_gradient_pass_beyond_layers_times_width(width: int) -> None:
+    parts = f"{{window:{{width:{width / T},sinks:0}}}}"
+    for row in receptive_field.rows(subject_of(parts_model(parts))):
+        reach = 2 * (width - 1) + 1
+        shares = dict(zip(row["n"], row["c"], strict=True))
+        assert row["erf_99"] <= reach <= 2 * width
+        assert shares[reach] == pytest.approx(1, abs=1e-6)
+        assert shares[width] < 1
+
+
+def test_a_text_in_segments_has_no_field_beyond_the_first() -> None:
+    rows = receptive_field.rows(subject_of(small_model("transformer_xl_recurrent")))
+    assert ["skipped" in row for row in rows] == [False, True, True]
+
+
+# Attention
+
+
+@pytest.mark.parametrize("name", ["nope", "rope", "alibi", "t5", "stick_breaking"])
+def test_attention_is_measured_as_on_the_whole_matrix(name: str) -> None:
+    model = small_model(name)
+    subject = subject_of(model)
+    for row in attention.rows(subject):
+        length = row["length"]
+        want = {key: torch.zeros(2, 4, dtype=torch.float64) for key in attention.MEASURES}
+        for tokens, _ in texts(subject, length):
+            for n, layer in enumerate(dense(model, tokens)):
+                for h in range(4):
+                    for i in range(length - 8, length):  # T/2 queries
+                        w = [layer["w"][h, i, j].item() for j in range(i + 1)]
+                        assert sum(w) == pytest.approx(1)
+                        entropy = -sum(one * math.log(one) for one in w if one > 0)
+                        far = sum(one * (i - j + 1) for j, one in enumerate(w))
+                        want["distance"][n, h] += far / length / 16
+                        want["entropy"][n, h] += entropy / 16
+                        want["relative_entropy"][n, h] += entropy / math.log(i + 1) / 16
+                        want["sink"][n, h] += sum(w[:4]) / 16
+        for key, values in want.items():
+            got = torch.tensor(row[key], dtype=torch.float64)
+            torch.testing.assert_close(got, values, rtol=1e-5, atol=1e-9)
+
+
+@EVERY
+def test_attention_lies_within_its_bounds(name: str, variant: str | None) -> None:
+    model = every_model(name, variant)
+    found = attention.rows(subject_of(model, documents=[0]))
+    there = [row for row in found if "skipped" not in row]
+    assert [row["length"] for row in there] == [
+        n for n in (T, 2 * T, 4 * T) if model.scheme.undefined_at(n) is None
+    ]
+    for row in there:
+        for key, low, high in (
+            ("distance", 1 / row["length"], 1),
+            ("relative_entropy", 0, 1),
+            ("sink", 0, 1),
+        ):
+            values = torch.tensor(row[key])
+            assert values.shape == (2, 4)
+            assert low - 1e-6 <= values.min()
+            assert values.max() <= high + 1e-6
+
+
+def test_weights_that_do_not_sum_to_one_count_as_shares() -> None:
+    model = small_model("nope")
+    c = Ctx.of_call(
+        model.shape, some_tokens(4), torch.zeros(2, 4, 32), training=False, generator=None
+    )
+    w = torch.rand(2, 4, 4, 4).tril()
+    assert torch.allclose(attention.measured(w, c), attention.measured(3 * w, c))
+
+
+# Biases
+
+
+def test_the_bias_of_slopes_falls_by_the_slope_at_every_distance() -> None:
+    [row] = bias.rows(subject_of(small_model("alibi")))
+    assert (row["kind"], row["length"]) == ("bias", 4 * T)
+    assert row["distances"][:4] == [0, 1, 2, 3]
+    assert row["distances"][-1] == 4 * T - 1
+    for layer in row["bias"]:
+        for h, head in enumerate(layer):
+            slope = 2.0 ** (-2 * (h + 1))
+            assert head == pytest.approx([-slope * d for d in row["distances"]], rel=1e-5)
+
+
+def test_a_bias_that_depends_on_content_is_the_mean_over_windows() -> None:
+    model = small_model("fox")
+    subject = subject_of(model)
+    [row] = bias.rows(subject)
+    want = torch.zeros(4, len(row["distances"]), dtype=torch.float64)
+    for tokens, _ in texts(subject, 4 * T):
+        c = Ctx.of_call(model.shape, tokens[None], torch.empty(0), training=False, generator=None)
+        block = model.blocks[0]
+        assert isinstance(block, Block)
+        x = block.attention_norm(model.embedding(tokens))[None]
+        w, b = (p[0] for p in model.scheme.parameters())
+        gate = torch.nn.functional.logsigmoid(x[0] @ w.T + b)
+        assert c.length == 4 * T
+        for n, d in enumerate(row["distances"]):
+            want[:, n] += gate[c.length - d :].sum(0) / 2
+    torch.testing.assert_close(
+        torch.tensor(row["bias"][0], dtype=torch.float64), want, rtol=1e-5, atol=1e-9
+    )
+
+
+def test_rows_added_to_keys_count_as_their_mean_product_with_the_queries() -> None:
+    model = small_model("shaw")
+    subject = subject_of(model)
+    [row] = bias.rows(subject)
+    aK = next(p for name, p in model.scheme.named_parameters() if name.endswith("aK"))
+    want = torch.zeros(4, len(row["distances"]), dtype=torch.float64)
+    for tokens, _ in texts(subject, 4 * T):
+        q = dense(small_nope_like(model), tokens)[0]["q"]
+        for n, d in enumerate(row["distances"]):
+            products = q @ aK[0, min(d, aK.shape[1] - 1)] / math.sqrt(8)
+            want[:, n] += products.mean(-1) / 2
+    assert row["kind"] == "relative_keys"
+    torch.testing.assert_close(
+        torch.tensor(row["bias"][0], dtype=torch.float64), want, rtol=1e-5, atol=1e-9
+    )
+
+
+def small_nope_like(model: Transformer) -> Transformer:
+    """The same network without its parts: what its first layer's queries are made of."""
+    other = small_model("nope")
+    other.load_state_dict(
+        {key: value for key, value in model.state_dict().items() if "scheme" not in key}
+    )
+    return other
+
+
+def test_queries_for_relative_keys_have_what_is_added_to_them() -> None:
+    model = small_model("transformer_xl")
+    with torch.no_grad():
+        for block in model.blocks:
+            assert isinstance(block, Block)
+            block.qkv.weight.zero_()  # q is 0, so that v alone meets the rows
+    [row] = bias.rows(subject_of(model))
+    named = dict(model.scheme.named_parameters())
+    v, W_R = (next(p for n, p in named.items() if n.endswith(f".{key}")) for key in ("v", "W_R"))
+    omega = 10000.0 ** (-torch.arange(0, 32, 2, dtype=torch.float64) / 32)
+    for n, d in enumerate(row["distances"]):
+        R = torch.cat([(d * omega).sin(), (d * omega).cos()])
+        for h in range(4):
+            r = W_R[0].reshape(4, 8, 32)[h] @ R
+            want = (v.reshape(4, 8)[h] @ r / math.sqrt(8)).item()
+            assert row["bias"][0][h][n] == pytest.approx(want, rel=1e-5, abs=1e-9)
+
+
+def test_a_layer_that_adds_nothing_has_no_bias() -> None:
+    model = parts_model("{alibi:{beyond:extend}}", "scheme.layers=[[alibi],[]]")
+    [row] = bias.rows(subject_of(model))
+    assert [layer is None for layer in row["bias"]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("probe", "name", "said"),
+    [
+        (bias.rows, "rope", "no part adds to the logits by distance"),
+        (word_position.rows, "alibi", "no part adds positions to the embeddings"),
+    ],
+)
+def test_what_a_scheme_does_not_have_is_skipped_with_a_reason(
+    probe: Callable[[Subject], list[Row]], name: str, said: str
+) -> None:
+    assert probe(subject_of(small_model(name))) == [{"skipped": said}]
+
+
+# Words and positions
+
+
+class Logits(Part):
+    """Keeps the first layer's masked logits."""
+
+    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+        if c.layer == 0:
+            self.kept = s_BHQS
+        return super().weights(s_BHQS, c)
+
+
+@pytest.mark.parametrize("name", ["sinusoidal", "learned_absolute"])
+def test_the_four_terms_add_up_to_the_logits(name: str) -> None:
+    model = small_model(name)
+    subject, logits = subject_of(model), Logits(model.shape)
+    tokens = texts(subject, T)[0][0][None]
+    with beside(model, logits), torch.no_grad():
+        model(tokens)
+        total = word_position.terms(subject, tokens).sum(0)
+    seen = torch.ones(T, T, dtype=torch.bool).tril().expand_as(total)
+    torch.testing.assert_close(total[seen], logits.kept[seen], rtol=0, atol=1e-12)
+
+
+def test_terms_with_positions_vanish_without_positions_and_those_with_words_without_words() -> None:
+    model = small_model("learned_absolute")
+    rows: dict[str, list[Row]] = {}
+    [table] = model.scheme.parameters()
+    with torch.no_grad():
+        kept = table.clone()
+        table.zero_()
+        rows["position"] = word_position.rows(subject_of(model))
+        table.copy_(kept)
+        model.embedding.weight.zero_()
+        rows["word"] = word_position.rows(subject_of(model))
+    for gone, found in rows.items():
+        for row in found:
+            assert (max(row["size"]) == 0) == (gone in row["term"].split("_")), row["term"]
+
+
+def test_sizes_and_maps_are_means_over_causal_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_position, "BLOCKS", 5)  # 16 tokens: blocks of 3 and 4
+    model = small_model("sinusoidal")
+    subject = subject_of(model)
+    rows = word_position.rows(subject)
+    with torch.no_grad():
+        s = torch.stack(
+            [word_position.terms(subject, tokens[None])[:, 0] for tokens, _ in texts(subject, T)]
+        )
+    pairs = [(i, j) for i in range(T) for j in range(i + 1)]
+    for n, row in enumerate(rows):
+        for h in range(4):
+            size = sum(abs(s[w, n, h, i, j].item()) for w in range(2) for i, j in pairs)
+            assert row["size"][h] == pytest.approx(size / (2 * len(pairs)), rel=1e-5)
+            for a in range(5):
+                for b in range(5):
+                    inside = [(i, j) for i, j in pairs if (i * 5 // T, j * 5 // T) == (a, b)]
+                    found = row["map"][h][a][b]
+                    if inside:
+                        mean = sum(s[w, n, h, i, j].item() for w in range(2) for i, j in inside)
+                        want = mean / (2 * len(inside))
+                        assert found == pytest.approx(want, rel=1e-5, abs=1e-9)
+                    else:
+                        assert found is None
+
+
+# Positions
+
+
+def synthetic(n: int, *, seed: int, signal: float) -> tuple[Tensor, Tensor]:
+    """States of one layer, [1, n, 24], noise and a direction that grows with the position y."""
+    draws = torch.Generator().manual_seed(seed)
+    y = torch.rand(n, generator=draws)
+    x = torch.randn(1, n, 24, generator=draws)
+    return x + signal * (y - 0.5)[:, None], y
+
+
+def test_positions_are_read_off_states_that_hold_them_and_not_off_noise() -> None:
+    subject = subject_of(small_model("nope"))
+    errors = {}
+    for signal in (10.0, 0.0):
+        x, y = synthetic(2000, seed=0, signal=signal)
+        network = position.fitted(x, y, subject)
+        x, y = synthetic(2000, seed=1, signal=signal)
+        errors[signal] = (network(x) - y).abs().mean().item()
+    assert errors[10.0] < 0.05
+    assert errors[0.0] > 0.22
+
+
+def test_absolute_positions_are_found_in_the_embedding_and_words_alone_hold_none() -> None:
+    documents = range(8)
+    # Amplitudes as at the start of training: words and positions alike.
+    with_positions = parts_model("{sinusoidal:{base:100.0,layout:concat,scale:1.0}}")
+    without = parts_model("{}")
+    found, nothing = (
+        position.rows(subject_of(model, documents=documents))[0]
+        for model in (with_positions, without)
+    )
+    assert found["error"][0] < 0.1
+    assert nothing["error"][0] > 0.22
+    # Who knows nothing says T/2 wherever he is asked: 2 T too little on average from T to 4T.
+    assert 1.8 < nothing["error_beyond"][0] < 2.2
+
+
+def test_networks_learn_from_other_documents_than_they_are_tested_on() -> None:
+    subject = subject_of(small_model("nope"), documents=[0, 1, 2])
+    with torch.no_grad():
+        found = position.samples(subject, {1})
+        states = {
+            (document, n): position.hidden_states(subject, text.inputs_BT)
+            for n, text in enumerate(subject.windows("", T, of_each=4))
+            for document in [text.document]
+        }
+    tested = [x for (document, _), x in states.items() if document == 1]
+    learned = torch.cat([x for (document, _), x in states.items() if document != 1], dim=1)
+    assert [torch.equal(x, y) for x, y in zip(found.tested, tested, strict=True)] == [True] * 4
+    places = torch.arange(1, T + 1).repeat(8) / T
+    assert found.x_NSD.shape == learned.shape
+    for x, y in zip(found.x_NSD[-1], found.y_S, strict=True):
+        [at] = (learned[-1] == x).all(-1).nonzero()[:1, 0].tolist()
+        assert places[at] == y
+
+
+def test_the_states_are_normalised_inputs_of_every_layer_and_the_final_ones() -> None:
+    model = small_model("rope")
+    subject = subject_of(model)
+    tokens = some_tokens(T, batch=1)
+    with torch.no_grad():
+        got = position.hidden_states(subject, tokens)
+        first, last = model.embedding(tokens), model(tokens)
+    assert got.shape == (3, T, 32)
+    torch.testing.assert_close(got[0], torch.nn.functional.layer_norm(first, (32,))[0].float())
+    torch.testing.assert_close(got[-1], last[0].float())
+
+
+def test_the_states_of_a_text_in_segments_are_of_every_token_once() -> None:
+    subject = subject_of(small_model("transformer_xl_recurrent"))
+    tokens = some_tokens(4 * T, batch=1)
+    with torch.no_grad():
+        got = position.hidden_states(subject, tokens)
+        x = torch.nn.functional.layer_norm(subject.model.embedding(tokens), (32,))
+    torch.testing.assert_close(got[0], x[0].float())
+
+
+def test_predictions_are_asked_beyond_T_where_the_scheme_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(position, "STEPS", 10)
+    for name, longest in (("nope", 4 * T), ("learned_absolute", T)):
+        [row] = position.rows(subject_of(small_model(name, dtype=torch.float32)))
+        assert row["length"] == longest
+        assert (row["error_beyond"] is None) == (longest == T)
+        assert len(row["predicted"]) == 3
+        assert row["positions"] == pytest.approx([(n + 1) / T for n in range(longest)])
+        assert all(len(one) == longest for one in row["predicted"])
+
+
+def test_one_document_cannot_be_learned_from_and_tested_on() -> None:
+    [row] = position.rows(subject_of(small_model("nope"), documents=[0]))
+    assert "one document" in row["skipped"]
+
+
+def test_a_length_that_no_endpoint_has_is_skipped_with_the_depth() -> None:
+    found = attention.rows(subject_of(small_model("nope"), reach=40))
+    assert [row.get("skipped") for row in found] == [
+        None,
+        None,
+        "endpoints lie 40 tokens deep in their documents",
+    ]
+
+
+def test_what_is_drawn_is_the_same_at_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(position, "STEPS", 10)
+    model = small_model("randomized_rope", dtype=torch.float32)
+    subject = subject_of(model)
+    for probe in (shift_invariance, receptive_field, attention, position):
+        assert probe.rows(subject) == probe.rows(subject)

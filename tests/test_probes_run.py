@@ -1,0 +1,346 @@
+"""lengthgen probe: rows are computed once, pictures can be read, mistakes are one line."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.text import Text
+from small import SMALL, small_config
+
+from lengthgen import cli, probes
+from lengthgen.compose import compose
+from lengthgen.config import Config, from_plain
+from lengthgen.errors import UserError
+from lengthgen.figures import probes as pictures
+from lengthgen.figures.style import rendered
+from lengthgen.probes import position
+from lengthgen.progress import Progress
+from lengthgen.ranks import Ranks
+from lengthgen.train import train
+
+QUIET = Progress(is_main=False)
+WORDS = ["scheme=sinusoidal", "train.tokens=256", "runtime.threads=1"]
+ABOUT = {"run": "rope-tiny-toy-s1-0a0a0a0a", "tokens_seen": 4_194_304, "train_length": 512}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small trained run with absolute positions."""
+    root = tmp_path_factory.mktemp("runs")
+    config = small_config(*WORDS, f"runtime.root={root}")
+    return train(config, ranks=Ranks(rank=0, world_size=1, local_rank=0), show=QUIET)
+
+
+@pytest.fixture
+def run_dir(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it; the position probe learns for a few steps only."""
+    monkeypatch.setattr(position, "STEPS", 5)
+    copied = Path(shutil.copytree(trained, tmp_path / "runs" / trained.name))
+    (copied.parent / ".cache").symlink_to(trained.parent / ".cache")
+    return copied
+
+
+def config_of(run_dir: Path, *overrides: str) -> Config:
+    words = [*WORDS, f"runtime.root={run_dir.parent}", *overrides]
+    return from_plain(compose([*SMALL, *words], config_dir=None))
+
+
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "probes.jsonl").read_text().splitlines()]
+
+
+def test_every_probe_leaves_rows_and_those_with_numbers_a_picture(run_dir: Path) -> None:
+    found = probes.probe(config_of(run_dir), run_dir, probes.named(None), show=QUIET)
+    assert [one.probe for one in found] == list(probes.PROBES)
+    rows = rows_of(run_dir)
+    assert {row["probe"] for row in rows} == set(probes.PROBES)
+    for row in rows:
+        assert (row["run"], row["tokens_seen"]) == (run_dir.name, 256)
+    for one in found:
+        if one.probe == "bias":
+            assert (one.picture, one.said[:4]) == (None, "n/a:")
+        else:
+            assert one.picture is not None
+            assert one.picture == run_dir / "probes" / f"{one.probe}.png"
+            assert one.picture.read_bytes().startswith(b"\x89PNG")
+            assert b"<svg" in one.picture.with_suffix(".svg").read_bytes()
+
+
+def test_a_second_time_nothing_is_computed_and_a_lost_picture_comes_back(run_dir: Path) -> None:
+    config, names = config_of(run_dir), ["shift_invariance", "receptive_field"]
+    first = probes.probe(config, run_dir, names, show=QUIET)
+    before = (run_dir / "probes.jsonl").read_bytes()
+    drawn = [one.picture.read_bytes() for one in first if one.picture]
+    assert first[0].picture is not None
+    first[0].picture.unlink()
+    assert probes.probe(config, run_dir, names, show=QUIET) == first
+    assert (run_dir / "probes.jsonl").read_bytes() == before
+    assert [one.picture.read_bytes() for one in first if one.picture] == drawn
+
+
+def test_only_the_probes_that_are_missing_are_computed(run_dir: Path) -> None:
+    config = config_of(run_dir)
+    probes.probe(config, run_dir, ["receptive_field"], show=QUIET)
+    before = (run_dir / "probes.jsonl").read_text()
+    probes.probe(config, run_dir, ["shift_invariance", "receptive_field"], show=QUIET)
+    after = (run_dir / "probes.jsonl").read_text()
+    assert after.startswith(before)
+    added = [json.loads(line)["probe"] for line in after[len(before) :].splitlines()]
+    assert set(added) == {"shift_invariance"}
+
+
+@pytest.mark.parametrize("change", ["eval.endpoints=3", "eval.seed=1"])
+def test_another_text_is_computed_beside_the_first(run_dir: Path, change: str) -> None:
+    for overrides in ((), (change,), ()):
+        probes.probe(config_of(run_dir, *overrides), run_dir, ["receptive_field"], show=QUIET)
+    rows = rows_of(run_dir)
+    assert len({(row["endpoints"], row["length"]) for row in rows}) == len(rows) == 6
+    key, value = change.removeprefix("eval.").split("=")
+    written = {"endpoints": "windows", "seed": "eval_seed"}[key]
+    assert [row[written] == int(value) for row in rows] == [False] * 3 + [True] * 3
+
+
+def test_other_settings_of_a_probe_are_computed_anew(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(run_dir)
+    for steps in (5, 6, 5):
+        monkeypatch.setattr(position, "STEPS", steps)
+        probes.probe(config, run_dir, ["position"], show=QUIET)
+    assert [row["settings"]["steps"] for row in rows_of(run_dir)] == [5, 6]
+
+
+def test_a_run_without_a_checkpoint_cannot_be_probed(run_dir: Path) -> None:
+    shutil.rmtree(run_dir / "checkpoints")
+    with pytest.raises(UserError, match="has no checkpoint yet; lengthgen train continues it"):
+        probes.probe(config_of(run_dir), run_dir, ["attention"], show=QUIET)
+
+
+# The command
+
+
+def ran(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, str]:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    monkeypatch.setattr(sys, "argv", ["lengthgen", "probe", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+def test_the_newest_run_is_probed_and_its_numbers_and_pictures_are_said(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--probes", "shift_invariance,bias", f"runtime.root={run_dir.parent}"]
+    code, out, err = ran(words, monkeypatch, capsys)
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0] == f"run: {run_dir}"
+    assert lines[1].startswith("shift_invariance\tat k=64: loss ")
+    assert lines[2] == "bias\tn/a: no part adds to the logits by distance"
+    assert lines[3:] == [str(run_dir / "probes" / "shift_invariance.png")]
+    assert "shift_invariance 8: 4/4 windows" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--probes", "atention"], "--probes: no such probe 'atention'; did you mean attention?"),
+        (["train.lr=1"], "train.lr: only eval.* and runtime.* can be given here"),
+        (["none"], "none: no such run in"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str],
+    said: str,
+    run_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = ran([*words, f"runtime.root={run_dir.parent}"], monkeypatch, capsys)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {said}")
+    assert err.count("\n") == 1
+
+
+def test_help_names_every_probe_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, atexit; from lengthgen.cli import main;"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
+    )
+    command = [sys.executable, "-c", code, "probe", "--help"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert all(name in asked.stdout for name in probes.PROBES)
+    assert {"torch", "numpy", "matplotlib"}.isdisjoint(asked.stderr.split())
+
+
+# Pictures, of a model of the usual size
+
+
+def synthetic_rows(probe: str) -> list[dict[str, Any]]:
+    """Rows of four layers and heads at T=512, with the longest texts that there are."""
+    draws = np.random.default_rng(0)
+    lengths = [512, 1024, 2048]
+    found: list[dict[str, Any]] = []
+    if probe == "shift_invariance":
+        settings = {"length": 256}
+        found = [
+            {"k": k, "dnll": -(0.1**k), "kl": 2.0, "max_dlogit": 31.0} for k in (1, 16, 64, 256)
+        ]
+        found += [{"k": k, "skipped": "learned_absolute has 512 rows"} for k in (512, 2048)]
+        return [{**ABOUT, "settings": settings, **row} for row in found]
+    if probe == "receptive_field":
+        for length in lengths:
+            n = np.unique(np.geomspace(1, length, 100).astype(int)).tolist()
+            share = {"erf_90": length // 2, "erf_99": length - 9}
+            found.append({"length": length, "n": n, "c": [one / length for one in n], **share})
+    if probe == "attention":
+        for length in lengths:
+            measures = ("distance", "entropy", "relative_entropy", "sink")
+            heads = {key: draws.random((4, 4)).tolist() for key in measures}
+            found.append({"length": length, "settings": {"sinks": 4, "queries": 256}, **heads})
+    if probe == "bias":
+        d = list(range(2048))
+        slopes = [[[-d / (h + layer + 1) for d in d] for h in range(4)] for layer in range(4)]
+        found = [{"kind": "bias", "length": 2048, "distances": d, "bias": slopes}]
+    if probe == "word_position":
+        terms = ("word_word", "word_position", "position_word", "position_position")
+        maps = draws.normal(size=(4, 4, 32, 32)).tolist()
+        sizes = [[1.25e-5, 0.25, 1.0, 12.5]] * 4
+        found = [
+            {"term": t, "size": s, "map": m} for t, s, m in zip(terms, sizes, maps, strict=True)
+        ]
+    if probe == "position":
+        at = np.arange(64) / 16
+        found = [
+            {"length": 2048, "error": [0.25, 0.2, 0.1, 0.05, 0.01], "positions": at.tolist()}
+            | {"error_beyond": [2.0, 1.9, 1.5, 1.2, 1.0], "predicted": [at.tolist()] * 5}
+        ]
+    return [{**ABOUT, **row} for row in found]
+
+
+def drawn(probe: str) -> Figure:
+    return probes.PROBES[probe].figure(synthetic_rows(probe))
+
+
+def texts_of(figure: Figure) -> Iterator[tuple[str, Any]]:
+    """Yields every visible text, with where it stands in pixels."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    beyond: set[Text] = set()  # labels of ticks that the axis does not reach
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = axis.get_major_ticks()
+            beyond |= {tick.label1 for tick in ticks if not low <= tick.get_loc() <= high}
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        if text.get_visible() and text.get_text().strip() and text not in beyond:
+            yield text.get_text(), text.get_window_extent(canvas.get_renderer())
+
+
+EVERY = pytest.mark.parametrize("probe", probes.PROBES)
+
+
+@EVERY
+def test_no_text_of_a_picture_lies_on_another_or_outside(probe: str) -> None:
+    figure = drawn(probe)
+    found = list(texts_of(figure))
+    width, height = figure.get_size_inches() * figure.dpi
+    for n, (text, box) in enumerate(found):
+        assert box.x0 >= -1, text
+        assert box.y0 >= -1, text
+        assert box.x1 <= width + 1, text
+        assert box.y1 <= height + 1, text
+        for other, other_box in found[:n]:
+            assert not box.overlaps(other_box), (text, other)
+
+
+@EVERY
+def test_names_of_lines_stand_beside_the_axes(probe: str) -> None:
+    figure = drawn(probe)
+    FigureCanvasAgg(figure).draw()
+    named = [legend.get_window_extent() for legend in figure.findobj(Legend)]
+    assert bool(named) == (probe not in ("attention", "word_position"))
+    for box in named:
+        for axes in figure.axes:
+            assert not box.overlaps(axes.get_window_extent())
+
+
+@EVERY
+def test_a_picture_says_what_it_is_of_and_marks_T(probe: str) -> None:
+    figure = drawn(probe)
+    said = " ".join(text for text, _ in texts_of(figure))
+    assert "rope-tiny-toy-s1-0a0a0a0a, 4,194,304 tokens seen" in said
+    assert "T=512" in said or "(T)" in said or "512" in said.split()
+    axes = [one for one in figure.axes if one.get_visible() and one.get_label() != "<colorbar>"]
+    columns = {round(one.get_position().x0, 2) for one in axes}
+    assert len([one for one in axes if one.get_xlabel()]) >= len(columns)
+    assert any(one.get_ylabel() for one in axes)
+
+
+def test_what_is_not_there_is_said_in_the_picture() -> None:
+    said = [text for text, _ in texts_of(drawn("shift_invariance"))]
+    assert any("n/a at k 512, 2,048: learned_absolute has 512 rows" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ([{"dnll": -3e-7, "kl": 2e-9}, {"skipped": "has 8 rows"}], "invariant up to fp32 rounding"),
+        ([{"dnll": -3e-7, "kl": 2e-9}, {"dnll": 1e-8, "kl": 2e-5}], "not invariant"),
+        ([{"dnll": -3e-5, "kl": 2e-9}, {"dnll": 1e-8, "kl": 2e-9}], "not invariant"),
+    ],
+)
+def test_a_scheme_is_called_invariant_if_no_shift_changes_more_than_rounding(
+    changes: list[dict[str, Any]], word: str
+) -> None:
+    rows = [{"k": k, **change} for k, change in zip((1, 16), changes, strict=True)]
+    assert probes.PROBES["shift_invariance"].said(rows).endswith(f" nats ({word})")
+
+
+def test_lines_of_probes_spell_out_their_units() -> None:
+    said = {name: probe.said(synthetic_rows(name)) for name, probe in probes.PROBES.items()}
+    assert "0.010 T up to T (about 0.25 T if always T/2), least with 4 layers" in said["position"]
+    assert said["position"].endswith("; 1.000 T from T to 2,048")
+    for phrase in ("mean distance / length ", "ln i (i keys) ", "on the first 4 keys "):
+        assert phrase in said["attention"]
+    assert said["attention"].endswith(" at 512 -> 2,048 tokens")
+
+
+@pytest.mark.parametrize(("share", "top"), [(0.004, 0.1), (0.5, 0.5)])
+def test_small_shares_of_the_first_keys_look_small(share: float, top: float) -> None:
+    rows = [{**row, "sink": [[share, share / 2]] * 4} for row in synthetic_rows("attention")]
+    rows = [{**row, "distance": [[0.004, 0.002]] * 4} for row in rows]
+    rows = [{**row, "relative_entropy": [[0.9, 0.8]] * 4} for row in rows]
+    images = [axes.images[0] for axes in pictures.attention(rows).axes if axes.images]
+    assert [image.get_clim() for image in images[::3]] == [(0, 0.004), (0, 0.9), (0, top)]
+
+
+def test_layers_that_add_the_same_share_a_panel() -> None:
+    [row] = synthetic_rows("bias")
+    for layers, titles in (
+        ([0, 0, 0, 0], ["bias, all layers"]),
+        ([0, 1, 0, None], ["bias, layers 0, 2", "bias, layer 1"]),
+        ([0, 1, 2, None], ["bias, layer 0", "bias, layer 1", "bias, layer 2"]),
+    ):
+        chosen = [None if n is None else row["bias"][n] for n in layers]
+        figure = pictures.bias(json.loads(json.dumps([{**row, "bias": chosen}])))
+        panels = [axes for axes in figure.axes if axes.get_visible()]
+        assert [axes.get_title(loc="left") for axes in panels] == titles
+
+
+def test_a_picture_is_the_same_file_at_every_time() -> None:
+    for kind in ("png", "svg"):
+        assert rendered(drawn("receptive_field"), kind) == rendered(drawn("receptive_field"), kind)

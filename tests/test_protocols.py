@@ -1,0 +1,308 @@
+"""Every protocol, by hand: a model of known token frequencies on a text of 97 tokens."""
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import small_config
+
+from lengthgen import checkpoints, corpora, evaluate, protocols, statistics
+from lengthgen.config import Config, from_plain, to_plain
+from lengthgen.corpora import TokenizedCorpus
+from lengthgen.errors import UserError
+from lengthgen.model import Transformer, create
+from lengthgen.optim import adamw
+from lengthgen.progress import Progress
+from lengthgen.protocols import OF_TEXT, Endpoint, Places, Span
+from lengthgen.ranks import Ranks
+from lengthgen.statistics import Point
+from lengthgen.train import train
+
+ALONE = Ranks(rank=0, world_size=1, local_rank=0)
+QUIET = Progress(is_main=False)
+LETTERS = "abcd"
+LENGTHS = (16, 32, 96)
+TEXT = "".join(random.Random(0).choices(LETTERS, weights=(8, 4, 2, 1), k=97))
+P = {"a": 0.5, "b": 0.25, "c": 0.125, "d": 0.0625}  # the model's; 1/16 is left for other bytes
+
+
+def make_unigram(model: Transformer, probabilities: dict[int, float]) -> None:
+    """Gives a model weights under which every token has its probability, whatever came before.
+
+    All embeddings lie on one line through (1, -1, 1, ...), so that the final norm makes the same
+    vector of each of them, and its product with a token's embedding is 10 D + log p.
+    """
+    V, D = model.embedding.weight.shape
+    rest = (1 - sum(probabilities.values())) / (V - len(probabilities))
+    log_p = torch.tensor([math.log(probabilities.get(v, rest)) for v in range(V)])
+    line = torch.tensor([1.0, -1.0] * (D // 2))
+    with torch.no_grad():
+        for parameter in model.blocks.parameters():
+            parameter.zero_()
+        model.embedding.weight.copy_((10 + log_p[:, None] / D) * line)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
+    root = tmp_path_factory.mktemp("unigram")
+    for split in ("train", "validation"):
+        (root / "text" / split).mkdir(parents=True)
+    (root / "text/train/a.txt").write_text("dcba" * 50)
+    (root / "text/validation/b.txt").write_text(TEXT)
+    plain = to_plain(
+        small_config(
+            *("eval.lengths=[16,32,96]", "eval.reach=96", "eval.targets=4", "eval.endpoints=1"),
+            f"eval.protocols=[{','.join([*OF_TEXT, 'sliding-8', 'sliding-1'])}]",
+            *("eval.blocks=1", "eval.exact_targets=2", f"runtime.root={root}"),
+        )
+    )
+    plain["corpus"] = {
+        **{"name": "files", "source": "files", "path": str(root / "text"), "text_column": "text"},
+        **{"validation_path": None, "tokenizer": "bytes", "vocab_size": 257},
+        **{"bos": True, "packed": False},
+    }
+    config = from_plain(plain)
+    run_dir = train(config, ranks=ALONE, show=QUIET)
+    corpus = corpus_of(config)
+    tokens = corpus.validation.document(0).tolist()
+    ids = {letter: tokens[TEXT.index(letter)] for letter in LETTERS}
+    model = create(config, vocab_size=corpus.vocab_size)
+    make_unigram(model, {ids[letter]: p for letter, p in P.items()})
+    checkpoints.save(
+        run_dir,
+        step=config.train.steps,
+        unlogged=(0.0, 0),
+        memory=None,
+        model=model,
+        optimizer=adamw(model, config.train),
+    )
+    (run_dir / "eval.jsonl").unlink()
+    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    return config, run_dir
+
+
+def corpus_of(config: Config) -> TokenizedCorpus:
+    return corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=QUIET.say)
+
+
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
+
+
+def point(run_dir: Path, protocol: str, length: int) -> Point:
+    found = statistics.curve(rows_of(run_dir))
+    [one] = [p for p in found if (p.protocol, p.length) == (protocol, length)]
+    return one
+
+
+def mean_nats(scored: Sequence[int]) -> float:
+    return sum(-math.log(P[TEXT[t]]) for t in scored) / len(scored)
+
+
+# The only endpoint drawn lies after target 95: 0 ... 95 stand before it, as in the stream's block.
+SCORED = {
+    ("tail", 16): range(92, 96),
+    ("tail", 32): range(92, 96),
+    ("tail", 96): range(92, 96),
+    ("nonoverlap", 16): range(96),
+    ("nonoverlap", 32): range(96),
+    ("sliding-8", 16): range(96),
+    ("sliding-8", 32): range(96),
+    ("sliding-1", 16): range(96),
+    ("sliding-256", 16): range(96),
+    ("last_k", 16): range(12, 16),
+    ("last_k", 32): range(28, 32),
+    ("last_k", 96): range(92, 96),
+    ("per_position", 96): range(96),
+    ("alibi_nonoverlap", 16): range(96),
+    ("alibi_nonoverlap", 96): range(96),
+    ("alibi_sliding1", 16): range(95, 96),
+    ("alibi_sliding1", 96): range(95, 96),
+    ("kerple", 16): range(16),
+    ("kerple", 32): range(32),
+    ("dape", 16): range(16),
+    ("yarn", 32): range(96),
+    ("nope_f", 32): range(32),
+    ("fox", 16): range(16),
+    ("fox", 32): range(32),
+}
+
+
+@pytest.mark.parametrize(("protocol", "length"), SCORED)
+def test_every_protocol_gives_the_number_that_one_computes_by_hand(
+    run: tuple[Config, Path], protocol: str, length: int
+) -> None:
+    found, scored = point(run[1], protocol, length), SCORED[protocol, length]
+    assert found.n_tokens == len(scored)
+    assert found.loss == pytest.approx(mean_nats(scored), rel=1e-4)
+
+
+def test_frequencies_and_bytes_of_the_scored_tokens(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    found = point(run_dir, "nonoverlap", 16)
+    [row] = found.rows
+    V = corpus_of(config).vocab_size
+    p = 51 / (200 + V)  # each letter 50 times in training, plus one
+    assert row.unigram_nats == pytest.approx(-96 * math.log(p), rel=1e-12)
+    assert row.n_bytes == 96
+    assert found.bits_per_byte == pytest.approx(mean_nats(range(96)) / math.log(2), rel=1e-4)
+
+
+def test_a_mean_over_windows_weighs_short_windows_like_long_ones(tmp_path: Path) -> None:
+    places = places_of(reach=80, longest=32)
+    windows = list(protocols.named("yarn").spans(32, places))
+    assert [s.scored for s in windows] == 2 * [32, 32, 16]
+    assert [protocols.named(name).mean for name in ("yarn", "sliding-256")] == ["windows", "tokens"]
+
+
+def test_a_loss_by_windows_is_their_mean(run: tuple[Config, Path]) -> None:
+    rows = [row for row in rows_of(run[1]) if row["protocol"] == "yarn" and row["length"] == 32]
+    rows[0] |= {"n_windows": 2, "window_nats": 3.0}
+    [found] = statistics.curve(rows)
+    assert found.loss == 1.5
+
+
+def test_losses_by_position_are_those_of_the_text(run: tuple[Config, Path]) -> None:
+    [row] = point(run[1], "per_position", 96).rows
+    assert row.position_nats is not None
+    assert row.position_tokens is not None
+    assert sum(row.position_tokens) == 96
+    for i in range(16):  # one bin per position up to T
+        assert row.position_nats[i] == pytest.approx(-math.log(P[TEXT[i]]), rel=1e-3)
+    assert sum(row.position_nats) == pytest.approx(96 * mean_nats(range(96)), rel=1e-4)
+
+
+def test_nats_of_single_tokens_are_kept_in_order(run: tuple[Config, Path]) -> None:
+    [row] = point(run[1], "tail", 32).rows
+    assert row.token_nats == pytest.approx([-math.log(P[TEXT[t]]) for t in range(92, 96)], rel=1e-3)
+
+
+def test_a_swap_without_another_document_is_skipped_with_its_reason(
+    run: tuple[Config, Path],
+) -> None:
+    found = point(run[1], "swap", 32)
+    assert found.loss is None
+    assert found.skipped == "there is one document only, and none to swap text with"
+    assert point(run[1], "shuffle", 32).loss == pytest.approx(mean_nats(range(92, 96)), rel=1e-4)
+
+
+def test_text_within_t_is_never_altered(run: tuple[Config, Path]) -> None:
+    lengths = {row["length"] for row in rows_of(run[1]) if row["protocol"] in ("swap", "shuffle")}
+    assert lengths == {32, 96}
+
+
+# Spans
+
+
+def places_of(*, reach: int = 96, longest: int = 96, blocks: int = 2) -> Places:
+    return Places(
+        endpoints=(Endpoint(0, reach + 5), Endpoint(3, reach), Endpoint(0, reach + 40)),
+        reach=reach,
+        blocks=blocks,
+        targets=4,
+        sliding_documents=2,
+        exact_targets=3,
+        longest=longest,
+    )
+
+
+def spans(protocol: str, length: int, **places: int) -> list[Span]:
+    return list(protocols.named(protocol).spans(length, places_of(**places)))
+
+
+def scored(found: Sequence[Span]) -> list[tuple[int, int]]:
+    return [(s.document, t) for s in found for t in range(s.end - s.scored, s.end)]
+
+
+@pytest.mark.parametrize("length", [8, 16, 48, 96])
+def test_sliding_by_whole_windows_is_nonoverlap(length: int) -> None:
+    assert spans(f"sliding-{length}", length) == spans("nonoverlap", length)
+
+
+@pytest.mark.parametrize("stride", [1, 3, 7, 8, 31, 1000])
+@pytest.mark.parametrize("length", [8, 30, 96])
+def test_sliding_scores_every_token_once_with_full_windows(stride: int, length: int) -> None:
+    found = spans(f"sliding-{stride}", length)
+    every = [(d, t) for d, end in ((0, 101), (3, 96)) for t in range(end - 96, end)]
+    assert sorted(scored(found)) == sorted(every)
+    assert {s.length for s in found} == {length}
+    later = [s for s in found if s.scored < length]
+    assert {s.scored for s in later} <= {min(stride, length), 96 % length, (96 - length) % stride}
+
+
+@pytest.mark.parametrize("length", [8, 30])
+def test_a_stride_of_one_gives_every_later_token_its_exact_context(length: int) -> None:
+    sliding = {(s.document, s.end): s for s in spans("sliding-1", length)}
+    exact = spans("alibi_sliding1", length)
+    assert len(exact) == 2 * 3 + 1  # endpoint 3:96 has no room for earlier targets at 96
+    inside = [s for s in exact if (s.document, s.end) in sliding]
+    assert len(inside) == 4
+    assert all(sliding[s.document, s.end] == s for s in inside)
+
+
+def test_the_tail_is_the_last_k_of_windows_that_end_at_the_endpoint() -> None:
+    assert spans("tail", 96) == spans("last_k", 96)
+    assert spans("tail", 32) != spans("last_k", 32)
+
+
+@pytest.mark.parametrize("name", [*OF_TEXT, "sliding-5"])
+@pytest.mark.parametrize("length", [8, 32, 96])
+def test_no_window_leaves_its_text_and_no_token_is_scored_twice(name: str, length: int) -> None:
+    found = spans(name, length)
+    assert found
+    assert all(s.start >= 0 and 0 < s.scored <= s.length <= length for s in found)
+    if name not in ("per_position", "fox"):  # windows of several endpoints may overlap
+        assert len(set(scored(found))) == len(scored(found))
+
+
+@pytest.mark.parametrize("name", [*OF_TEXT, "sliding-5"])
+def test_what_decides_the_scored_tokens_is_in_the_manifest(name: str) -> None:
+    protocol, places = protocols.named(name), places_of()
+    changes: dict[str, Any] = {
+        "endpoints": (Endpoint(0, 101), Endpoint(2, 99)),
+        "blocks": 1,
+        "sliding_documents": 1,
+        "exact_targets": 1,
+        "longest": 80,
+    }
+    for field, value in changes.items():
+        other = replace(places, **{field: value})
+        moved = any([*protocol.spans(n, places)] != [*protocol.spans(n, other)] for n in (8, 32))
+        named = protocols.manifest_parts(protocol, places)
+        if moved:
+            assert protocols.manifest_parts(protocol, other) != named, field
+
+
+def test_the_longest_span_from_a_place_serves_those_that_begin_there() -> None:
+    every = [s for length in (8, 16, 32, 96) for s in spans("nonoverlap", length)]
+    hosts = protocols.shared(every)
+    assert all(
+        hosts[s].document == s.document and hosts[s].start == s.start and hosts[s].end >= s.end
+        for s in every
+    )
+    cost, alone = (sum(s.length for s in kind) for kind in (set(hosts.values()), every))
+    assert (alone, cost) == (4 * 2 * 96, 2 * (96 + 2 * 32 + 3 * 16 + 6 * 8))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sliding", "sliding needs its stride in tokens, such as sliding-256"),
+        ("sliding-0", "no protocol 'sliding-0'"),
+        ("tial", "did you mean tail"),
+    ],
+)
+def test_unknown_protocols_are_refused_with_a_remedy(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        small_config(f"eval.protocols=[{name}]")
+
+
+def test_a_swap_refuses_more_targets_than_t() -> None:
+    with pytest.raises(UserError, match=r"eval\.targets=20: protocol swap .* set eval\.targets=16"):
+        small_config("eval.protocols=[swap]", "eval.targets=20", "eval.lengths=[32,64]")

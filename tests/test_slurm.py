@@ -1,0 +1,488 @@
+"""Sweeps on a real Slurm: job arrays, signals, preemption, dead processes, and what is said of it.
+
+Runs on Slurm are compared with the same runs in this process.
+"""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import slurm_cluster
+import torch
+from safetensors.torch import load_file
+from slurm_cluster import STEPS, Cluster, program, read, swept
+from small import SMALL
+from torch import Tensor
+
+from lengthgen import process, runs
+from lengthgen.errors import UserError
+from lengthgen.sweep import slurm, slurm_jobs, slurm_options
+from lengthgen.sweep.points import Point, points
+from lengthgen.sweep.states import left
+from lengthgen.tracking import read_rows
+
+SLOW_EVALUATION = [
+    "train.tokens=1280",
+    "corpus.document_tokens=3000",
+    "eval.protocols=[sliding-1]",
+    "eval.variants=[pi,ntk]",  # each is scored, and its rows written, after the other
+    "eval.lengths=[64,128]",
+    "eval.reach=1024",
+]
+SECONDS = 240  # that a test waits for a cluster which shares its machine with other tests
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
+    reason = slurm_cluster.lacking()
+    if reason is not None:
+        pytest.skip(f"no Slurm cluster can be started: {reason}")
+    folder = tmp_path_factory.mktemp("slurm")
+    with slurm_cluster.started(folder) as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(cluster.conf))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A token cache that all runs of this file share."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def submitted(
+    root: Path,
+    cache: Path,
+    *overrides: str,
+    options: str = "time=5,cpus=1",
+    plugins: Sequence[Path] = (),
+) -> Point:
+    """Returns a point after its submission."""
+    [point] = swept(root, cache, *overrides, plugins=plugins)
+    slurm.submit([point], slurm_options.options(options), root=root, say=lambda message: None)
+    return point
+
+
+def locally(root: Path, cache: Path, *overrides: str, plugins: Sequence[Path] = ()) -> Path:
+    """Returns the directory of a run that nothing interrupted, in this process."""
+    [point] = swept(root, cache, "runtime.threads=1", *overrides, plugins=plugins)
+    return process.train(point.config)
+
+
+def until(is_so: Callable[[], object]) -> None:
+    end = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < end, "it does not come to that"
+        time.sleep(0.02)
+
+
+def finished(cluster: Cluster, *submitted: Point) -> None:
+    """Waits until Slurm has nothing to do for the points."""
+    arrays = {job_of(point).partition("_")[0] for point in submitted}
+    until(lambda: not cluster.ask("squeue", "--noheader", "--jobs", f"1,{','.join(arrays)}"))
+
+
+def job_of(point: Point) -> str:
+    return slurm_jobs.jobs([point])[point.run_id].id
+
+
+def state_of(point: Point) -> tuple[str, str | None]:
+    return slurm_jobs.states([point])[point.run_id]
+
+
+def rows_of(log: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in read_rows(log)]
+
+
+def weights_of(run_dir: Path) -> dict[str, Tensor]:
+    return load_file(sorted((run_dir / "checkpoints").glob("step-*"))[-1] / "model.safetensors")
+
+
+def steps_of(point: Point) -> int:
+    log = point.run_dir / "train.jsonl"
+    return log.read_text().count("\n") if log.exists() else 0
+
+
+def same_bits(one: Path, other: Path) -> None:
+    assert rows_of(one / "train.jsonl") == rows_of(other / "train.jsonl")
+    for name, weight in weights_of(other).items():
+        assert torch.equal(weights_of(one)[name], weight), name
+
+
+def log_of(point: Point, rank: int = 0) -> str:
+    log = point.run_dir.parent / ".slurm" / f"{job_of(point)}_{rank}_log.err"
+    return log.read_text()
+
+
+# A sweep
+
+
+PART = """
+from lengthgen.schemes import Part
+
+class Unused(Part):
+    pass
+"""
+EARLY = """
+import os, signal
+if "SLURM_PROCID" in os.environ and "SLURM_RESTART_COUNT" not in os.environ:
+    try:
+        os.kill(os.getpid(), signal.SIGUSR2)
+    except Exception:
+        pass
+"""
+
+
+@pytest.fixture(scope="session")
+def array(
+    cluster: Cluster, cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Point]:
+    """A finished sweep: a good point, one warned in training, one warned before by a plugin that
+    swallows exceptions, and three that cannot succeed: the last is edited after its submission.
+    """
+    root = tmp_path_factory.mktemp("array")
+    names = ("good", "warned", "early", "diverging", "edited", "pathless")
+    early, edited = root / "early.py", root / "edited.py"
+    early.write_text(PART + EARLY)
+    edited.write_text(PART)
+    of_files = [word for word in SMALL if not word.startswith("corpus")]
+    nowhere = ["corpus=files", f"corpus.path={root}/nothing", f"runtime.root={root}"]
+    asked = [
+        *swept(root, cache, "seed=1,2"),
+        *swept(root, cache, plugins=[early]),
+        *swept(root, cache, "train.lr=1e30"),
+        *swept(root, cache, plugins=[edited]),
+        *points([*of_files, *nowhere], config_dir=None, plugins=[]),
+    ]
+    slurm.submit(asked, slurm_options.options("time=5,cpus=1"), root=root, say=lambda message: None)
+    edited.write_text(PART + "# edited")
+    until(lambda: steps_of(asked[1]) > 5)
+    cluster.ask("scancel", "--signal=USR2", job_of(asked[1]))
+    finished(cluster, *asked)
+    return dict(zip(names, asked, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "seed"), [("good", 1), ("warned", 2)])
+def test_a_point_on_slurm_ends_with_the_bits_of_a_local_run_warned_or_not(
+    array: dict[str, Point], tmp_path: Path, cache: Path, name: str, seed: int
+) -> None:
+    assert state_of(array[name]) == ("done", None)
+    same_bits(array[name].run_dir, locally(tmp_path, cache, f"seed={seed}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["good", "early"])
+def test_a_run_on_slurm_is_listed_with_the_command_that_continues_it(
+    array: dict[str, Point], name: str
+) -> None:
+    found = {one.run_id: one.command for one in runs.list_runs(array[name].run_dir.parent)}
+    assert found[array[name].run_id] == array[name].command
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_warns_stops_with_a_checkpoint_and_is_put_back(
+    array: dict[str, Point], cluster: Cluster
+) -> None:
+    assert cluster.of_job(job_of(array["warned"]), "Restarts") == "1"
+    said = log_of(array["warned"])
+    stopped = said.index("stopped by SIGUSR2 after step")
+    assert said.index("resuming after step") > stopped
+
+
+@pytest.mark.slow
+def test_a_warning_before_training_puts_the_job_back_whatever_code_it_interrupts(
+    array: dict[str, Point], cluster: Cluster
+) -> None:
+    assert "stopped by SIGUSR2 outside of training" in log_of(array["early"])
+    assert cluster.of_job(job_of(array["early"]), "Restarts") == "1"
+    assert state_of(array["early"]) == ("done", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "state", "word"),
+    [
+        ("diverging", "diverged", "train.lr"),
+        ("pathless", "failed", "corpus.path"),
+        ("edited", "failed", "was changed after it was submitted"),
+    ],
+)
+def test_a_point_that_fails_leaves_the_others_alone_and_says_why(
+    array: dict[str, Point], cluster: Cluster, name: str, state: str, word: str
+) -> None:
+    found, reason = state_of(array[name])
+    assert found == state
+    assert reason is not None
+    assert word in reason
+    assert "Traceback" not in log_of(array[name])
+    assert cluster.of_job(job_of(array[name]), "ExitCode") == "2:0"
+    assert cluster.of_job(job_of(array[name]), "Restarts") == "0"
+
+
+@pytest.mark.slow
+def test_a_sweep_is_one_job_array(array: dict[str, Point]) -> None:
+    jobs = [job_of(point) for point in array.values()]
+    assert len({job.partition("_")[0] for job in jobs}) == 1
+    assert sorted(job.partition("_")[2] for job in jobs) == [str(i) for i in range(len(array))]
+
+
+@pytest.mark.slow
+def test_a_process_takes_as_many_threads_as_it_was_given_cpus(array: dict[str, Point]) -> None:
+    assert array["good"].config.runtime.threads is None
+    assert runs.load_config(array["good"].run_dir).runtime.threads == 1
+
+
+# Two nodes
+
+
+STRAY = """
+import os, signal
+if "SLURM_PROCID" in os.environ:
+    main = os.environ["SLURM_PROCID"] == "0"
+    os.kill(os.getpid(), signal.SIGTERM if main else signal.SIGUSR2)
+"""
+
+
+class TwoNodes(NamedTuple):
+    """A finished run on two nodes, warned in training and in evaluation, and the same run here.
+
+    `begun` is what eval.jsonl held at the second warning. A plugin sends each start two signals
+    that are not the run's: srun's SIGTERM, as when another process fails, to the main process, and
+    a warning to the other, which the main process answers.
+    """
+
+    point: Point
+    begun: str
+    alone: Path
+
+
+@pytest.fixture(scope="session")
+def two_nodes(cluster: Cluster, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> TwoNodes:
+    root, here = tmp_path_factory.mktemp("two"), tmp_path_factory.mktemp("one")
+    stray = root / "stray.py"
+    stray.write_text(PART + STRAY)
+    overrides = [*SLOW_EVALUATION, f"train.tokens={STEPS * 128}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MASTER_PORT", "that of another job")  # which a sweep may be started from
+        options = "time=5,nodes=2,cpus=1"
+        point = submitted(root, cache, *overrides, options=options, plugins=[stray])
+    until(lambda: steps_of(point) > 5)
+    cluster.ask("scancel", "--signal=USR2", job_of(point))
+    until(lambda: "stopped by SIGUSR2 after step" in log_of(point))
+    until(lambda: state_of(point)[0] == "queued")
+    until(lambda: (point.run_dir / "eval.jsonl").exists())
+    begun = (point.run_dir / "eval.jsonl").read_text()
+    cluster.ask("scancel", "--signal=USR2", job_of(point))
+    finished(cluster, point)
+    return TwoNodes(point, begun, locally(here, cache, *overrides, plugins=[stray]))
+
+
+@pytest.mark.slow
+def test_two_nodes_train_as_one_process_does(two_nodes: TwoNodes) -> None:
+    run_dir, alone = two_nodes.point.run_dir, two_nodes.alone
+    assert "process 1 of 2" in log_of(two_nodes.point, rank=1)
+    for name, weight in weights_of(alone).items():
+        # Sums over two processes round otherwise than one sum.
+        torch.testing.assert_close(weights_of(run_dir)[name], weight, rtol=0, atol=2e-5)
+    trained = rows_of(run_dir / "train.jsonl")
+    for one, other in zip(trained, rows_of(alone / "train.jsonl"), strict=True):
+        assert one["train/loss"] == pytest.approx(other["train/loss"], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_is_warned_is_put_back_and_goes_on_where_it_was(
+    two_nodes: TwoNodes,
+) -> None:
+    log = two_nodes.point.run_dir / "eval.jsonl"
+    assert "stopped by SIGUSR2 outside of training" in log_of(two_nodes.point)
+    assert log.read_text().startswith(two_nodes.begun)
+    assert two_nodes.begun.count("\n") < len(rows_of(log))
+    for one, other in zip(rows_of(log), rows_of(two_nodes.alone / "eval.jsonl"), strict=True):
+        assert (one["length"], one["variant"]) == (other["length"], other["variant"])
+        assert one["nats"] == pytest.approx(other["nats"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_only_warnings_to_the_main_process_put_a_job_back(
+    two_nodes: TwoNodes, cluster: Cluster
+) -> None:
+    assert cluster.of_job(job_of(two_nodes.point), "Restarts") == "2"
+    assert state_of(two_nodes.point) == ("done", None)
+    assert "stopped by SIGTERM" not in log_of(two_nodes.point)
+
+
+@pytest.mark.slow
+def test_the_others_end_in_a_way_that_leaves_the_main_process_the_time_it_needs(
+    two_nodes: TwoNodes,
+) -> None:
+    stopped = log_of(two_nodes.point).split(slurm.BEGINNING)[1]
+    assert "stopped by SIGUSR2 after step" in stopped
+    assert "task 1: Exited with exit code" not in stopped
+
+
+# Signals
+
+
+@pytest.mark.slow
+def test_a_preempted_job_with_time_left_is_put_back_with_a_checkpoint(
+    cluster: Cluster, tmp_path: Path, cache: Path
+) -> None:
+    point = submitted(tmp_path / "slurm", cache, options="time=5,cpus=1,partition=graced")
+    until(lambda: steps_of(point) > 5)
+    urgent = ["sbatch", "--partition=urgent", "--exclusive", "--nodes=2", "--time=1"]
+    cluster.ask(*urgent, "--output=/dev/null", "--wrap=true")
+    finished(cluster, point)
+    assert "stopped by SIGTERM after step" in log_of(point)
+    assert cluster.of_job(job_of(point), "Restarts") == "1"
+    same_bits(point.run_dir, locally(tmp_path / "here", cache))
+
+
+@pytest.mark.slow
+def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_put_back(
+    cluster: Cluster, tmp_path: Path, cache: Path
+) -> None:
+    point = submitted(tmp_path, cache, "train.tokens=1280000")
+    until(lambda: steps_of(point) > 5)
+    cluster.ask("scancel", job_of(point))
+    finished(cluster, point)
+    assert cluster.of_job(job_of(point), "JobState") == "CANCELLED"
+    state, reason = state_of(point)
+    assert state == "stopped"
+    assert reason is not None
+    assert "stopped by SIGTERM after step" in reason
+    assert list((point.run_dir / "checkpoints").glob("step-*"))
+    assert left([point], slurm_jobs.states([point])) == [point]
+
+
+# Processes that die
+
+
+@pytest.mark.slow
+def test_a_hard_killed_job_is_told_from_one_that_runs(
+    cluster: Cluster, tmp_path: Path, cache: Path
+) -> None:
+    point = submitted(tmp_path, cache, "train.tokens=1280000")
+    until(lambda: steps_of(point) > 5)
+    assert state_of(point) == ("running", None)
+    os.kill(process_of(job_of(point), rank=0), signal.SIGKILL)
+    finished(cluster, point)
+    assert state_of(point) == ("killed", "process 0: Killed")
+    assert left([point], slurm_jobs.states([point])) == [point]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", ["train", "eval"])
+def test_a_process_that_dies_ends_the_job_with_its_own_message(
+    cluster: Cluster, tmp_path: Path, cache: Path, work: str
+) -> None:
+    long = ["train.tokens=1280000"] if work == "train" else SLOW_EVALUATION
+    point = submitted(tmp_path, cache, *long, options="time=5,processes=2,cpus=1")
+    until(lambda: (point.run_dir / f"{work}.jsonl").exists())
+    os.kill(process_of(job_of(point), rank=1), signal.SIGKILL)
+    finished(cluster, point)
+    assert cluster.of_job(job_of(point), "Restarts") == "0"
+    state, reason = state_of(point)
+    assert state in ("failed", "killed")  # the main process misses the other one, or is killed too
+    assert reason == "process 1: Killed"
+
+
+def process_of(job: str, *, rank: int) -> int:
+    """Returns the id of a process of a job on this machine."""
+    wanted = {f"SLURM_JOB_ID={job}".encode(), f"SLURM_PROCID={rank}".encode()}
+    [found] = [
+        int(folder.name)
+        for folder in Path("/proc").glob("[0-9]*")
+        if wanted <= set(read(folder / "environ").split(b"\0"))
+        and read(folder / "cmdline").split(b"\0")[2:4] == [b"-m", b"submitit.core._submit"]
+    ]
+    return found
+
+
+# Jobs that wait
+
+
+@pytest.fixture
+def waiting(cluster: Cluster, tmp_path: Path, cache: Path) -> Generator[list[Point]]:
+    """Points whose jobs wait for a partition that is closed."""
+    found = swept(tmp_path, cache, "seed=1,2")
+    said: list[str] = []
+    slurm.submit(
+        found, slurm_options.options("time=5,partition=closed"), root=tmp_path, say=said.append
+    )
+    (tmp_path / "said").write_text("\n".join(said))
+    yield found
+    cluster.ask("scancel", job_of(found[0]).partition("_")[0])
+
+
+@pytest.mark.slow
+def test_a_point_whose_job_waits_is_queued_for_slurms_reason_and_not_left_to_do(
+    waiting: list[Point], tmp_path: Path, cache: Path
+) -> None:
+    asked = swept(tmp_path, cache, "seed=1,2,3")
+    until(lambda: state_of(waiting[0])[1] is not None)  # Slurm's scheduler has looked at it
+    states = slurm_jobs.states(asked)
+    assert [states[point.run_id] for point in asked[:2]] == [("queued", "PartitionDown")] * 2
+    assert left(asked, states) == asked[2:]
+
+
+@pytest.mark.slow
+def test_a_submission_says_its_job_how_to_watch_it_and_where_its_logs_are(
+    waiting: list[Point], tmp_path: Path
+) -> None:
+    array = job_of(waiting[0]).partition("_")[0]
+    said = (tmp_path / "said").read_text()
+    assert said.startswith(f"submitted 2 points as job {array}:")
+    for word in (f"squeue -j {array}", f"scancel {array}", f"{tmp_path}/.slurm/{array}_"):
+        assert word in said
+
+
+@pytest.mark.slow
+def test_a_point_whose_job_was_cancelled_before_it_began_is_left_to_do(
+    waiting: list[Point], cluster: Cluster
+) -> None:
+    cluster.ask("scancel", job_of(waiting[0]))
+    assert state_of(waiting[0]) == ("new", None)
+    assert left(waiting, slurm_jobs.states(waiting)) == waiting[:1]
+
+
+@pytest.mark.slow
+def test_jobs_are_asked_for_no_more_than_once_however_many_points_there_are(
+    waiting: list[Point], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    program(tmp_path, "squeue", f'echo x >> {asked}; exec {shutil.which("squeue")} "$@"')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert {job.state for job in slurm_jobs.jobs(waiting).values()} == {"queued"}
+    assert asked.read_text() == "x\n"
+
+
+@pytest.mark.slow
+def test_a_submission_that_cannot_be_recorded_is_cancelled(
+    cluster: Cluster, tmp_path: Path, cache: Path
+) -> None:
+    asked = swept(tmp_path, cache, "seed=1,2")
+    (asked[1].run_dir / "slurm.json").mkdir(parents=True)
+    with pytest.raises(UserError, match="cannot be written"):
+        slurm.submit(
+            asked, slurm_options.options("time=5,partition=closed"), root=tmp_path, say=print
+        )
+    job = json.loads((asked[0].run_dir / "slurm.json").read_text())["job"]
+    assert cluster.of_job(job, "JobState") == "CANCELLED"
+
+
+@pytest.mark.slow
+def test_a_sweep_that_slurm_refuses_says_its_reason(
+    cluster: Cluster, tmp_path: Path, cache: Path
+) -> None:
+    asked = swept(tmp_path, cache)
+    with pytest.raises(UserError, match="invalid partition specified: nowhere"):
+        slurm.submit(
+            asked, slurm_options.options("time=5,partition=nowhere"), root=tmp_path, say=print
+        )

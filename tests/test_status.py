@@ -1,0 +1,255 @@
+"""What a run says of itself is true, whoever asks and however its last process ended."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from faults import REPOSITORY, Disk, small_disk
+
+from lengthgen import status
+from lengthgen.errors import Diverged, Stopped, UserError
+from lengthgen.status import Status
+
+ENDS = [
+    (Stopped("stopped by SIGTERM", exit_code=143), "stopped", "stopped by SIGTERM"),
+    (KeyboardInterrupt(), "stopped", "interrupted"),
+    (Diverged("the loss is nan"), "diverged", "the loss is nan"),
+    (UserError("no room"), "failed", "no room"),
+    (ValueError("a bug\nin two lines"), "failed", "ValueError: a bug"),
+    (MemoryError(), "failed", "MemoryError"),
+]
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from lengthgen import status
+
+run_dir = Path(sys.argv[1])
+with status.claimed(run_dir, "train"), status.kept(run_dir, evaluation_id="abc"):
+    os.kill(os.getpid(), 9)
+"""
+
+
+def said(run_dir: Path) -> tuple[str, str | None]:
+    found = status.of(run_dir)
+    return found.state, found.reason
+
+
+def end_with(error: BaseException, run_dir: Path) -> None:
+    with pytest.raises(type(error)), status.kept(run_dir, evaluation_id="abc"):
+        raise error
+
+
+@pytest.mark.parametrize(("error", "state", "reason"), ENDS)
+def test_a_run_says_how_it_ended_and_why(
+    tmp_path: Path, error: BaseException, state: str, reason: str
+) -> None:
+    end_with(error, tmp_path)
+    assert said(tmp_path) == (state, reason)
+
+
+def test_a_run_that_is_done_says_by_which_process_and_what_was_evaluated(tmp_path: Path) -> None:
+    with status.kept(tmp_path, evaluation_id="abc"):
+        pass
+    found = status.of(tmp_path)
+    assert (found.state, found.evaluated, found.pid) == ("done", "abc", os.getpid())
+
+
+def test_a_run_that_a_process_holds_is_running_whatever_it_said_before(tmp_path: Path) -> None:
+    end_with(UserError("no room"), tmp_path)
+    with status.claimed(tmp_path, "train"):
+        assert said(tmp_path) == ("running", None)
+    assert said(tmp_path) == ("failed", "no room")
+
+
+def test_a_run_that_is_only_evaluated_is_not_running(tmp_path: Path) -> None:
+    with status.kept(tmp_path, evaluation_id="abc"):
+        pass
+    with status.claimed(tmp_path, "eval"):
+        assert said(tmp_path)[0] == "done"
+
+
+def test_a_run_whose_process_died_was_killed(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path], cwd=REPOSITORY)
+    assert process.wait() == -signal.SIGKILL
+    state, reason = said(tmp_path)
+    assert state == "killed"
+    assert reason is not None
+    assert f"process {process.pid} on " in reason
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "null", '{"state": "asleep"}', '{"state": []}', '{"stat": "done"}']
+)
+def test_a_damaged_status_leaves_what_else_the_run_says(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "status.json").write_text(damage)
+    assert said(tmp_path) == ("stopped", None)
+    status.mark_trained(tmp_path, step=8)
+    assert said(tmp_path) == ("done", None)
+    with status.claimed(tmp_path, "train"):
+        assert said(tmp_path) == ("running", None)
+
+
+def fill_and_fail(disk: Disk) -> None:
+    disk.fill()
+    raise UserError("the first error")
+
+
+def test_a_full_disk_at_the_end_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", n_bytes=65536) as disk:
+        work = status.kept(disk.folder, evaluation_id="abc")(fill_and_fail)
+        with pytest.raises(UserError, match="the first error"):
+            work(disk)
+        assert said(disk.folder)[0] == "killed"  # running, it says, and nobody is: it stands whole
+
+
+def test_a_full_disk_at_the_beginning_names_the_file(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", n_bytes=65536) as disk:
+        disk.fill()
+        with (
+            pytest.raises(UserError, match=r"status\.json: cannot be written \(No space left"),
+            status.kept(disk.folder, evaluation_id="abc"),
+        ):
+            pass
+
+
+def test_those_who_look_at_a_run_never_see_each_other(tmp_path: Path) -> None:
+    with status.claimed(tmp_path, "train"):
+        pass
+    seen: list[bool] = []
+
+    def look() -> None:
+        seen.extend(status.is_running(tmp_path) for _ in range(500))
+
+    lookers = [threading.Thread(target=look) for _ in range(4)]
+    for one in lookers:
+        one.start()
+    for one in lookers:
+        one.join()
+    assert len(seen) == 2000
+    assert not any(seen)
+
+
+def test_a_look_that_takes_a_moment_does_not_make_a_start_fail(tmp_path: Path) -> None:
+    with status.claimed(tmp_path, "train"):
+        pass
+    file = (tmp_path / ".train.lock").open("rb")
+    fcntl.flock(file, fcntl.LOCK_SH)  # as status.is_running does
+    moment = threading.Timer(0.3, file.close)
+    moment.start()
+    with status.claimed(tmp_path, "train"):
+        assert file.closed
+    moment.join()
+
+
+def test_looking_at_a_run_all_the_time_keeps_nobody_from_starting_it(tmp_path: Path) -> None:
+    with status.claimed(tmp_path, "train"):
+        pass
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            status.is_running(tmp_path)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for one in lookers:
+        one.start()
+    try:
+        for _ in range(20):
+            with status.claimed(tmp_path, "train"):
+                assert status.is_running(tmp_path)
+    finally:
+        over.set()
+        for one in lookers:
+            one.join()
+
+
+def test_a_run_without_any_of_its_files_is_not_running(tmp_path: Path) -> None:
+    assert not status.is_running(tmp_path / "nothing")
+    assert status.of(tmp_path / "nothing") == Status("stopped")
+
+
+def stop(*kinds: signal.Signals) -> None:
+    """Sends signals to this process, the later ones while it is on its way out."""
+    with ExitStack() as stack:
+        for kind in reversed(kinds[1:]):
+            stack.callback(os.kill, os.getpid(), kind)
+        os.kill(os.getpid(), kinds[0])
+        raise AssertionError("not stopped")
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGUSR2], ids=str)
+def test_a_signal_ends_work_at_once_with_its_exit_code(kind: signal.Signals) -> None:
+    with pytest.raises(Stopped, match=f"stopped by {kind.name}; the same command") as caught:
+        status.stoppable()(stop)(kind)
+    assert caught.value.exit_code == 128 + kind
+    assert signal.getsignal(kind) is signal.SIG_DFL
+
+
+def test_nothing_that_handles_errors_takes_a_signal_for_one() -> None:
+    handled: list[Exception] = []
+
+    @status.stoppable()
+    def work() -> None:
+        try:
+            stop(signal.SIGTERM)
+        except Exception as error:
+            handled.append(error)
+
+    with pytest.raises(Stopped):
+        work()
+    assert handled == []
+
+
+def test_a_signal_that_comes_again_does_not_disturb_what_is_still_written(tmp_path: Path) -> None:
+    work = status.kept(tmp_path, evaluation_id="abc")(stop)
+    with pytest.raises(Stopped):
+        status.stoppable()(work)(signal.SIGTERM, signal.SIGTERM, signal.SIGUSR2)
+    state, reason = said(tmp_path)
+    assert state == "stopped"
+    assert reason is not None
+    assert reason.startswith("stopped by SIGTERM")
+
+
+class Signalling(Exception):
+    """An error while whose words are written SIGTERM comes, as from torchrun to all others."""
+
+    def __init__(self) -> None:
+        super().__init__("rank 1 was lost")
+        self.signalled = False
+
+    def __str__(self) -> str:
+        if not self.signalled:
+            self.signalled = True
+            os.kill(os.getpid(), signal.SIGTERM)
+        return "rank 1 was lost"
+
+
+def test_a_signal_that_comes_while_the_last_words_are_written_loses_none(tmp_path: Path) -> None:
+    with status.stoppable():
+        end_with(Signalling(), tmp_path)
+    assert said(tmp_path) == ("failed", "Signalling: rank 1 was lost")
+
+
+def test_a_signal_that_somebody_listens_to_is_left_to_them() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
+    try:
+        with status.stoppable():
+            os.kill(os.getpid(), signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert heard == [signal.SIGUSR2]
+
+
+def test_status_json_is_readable_by_others(tmp_path: Path) -> None:
+    status.write(tmp_path, Status("diverged", reason="the loss is nan"))
+    written = json.loads((tmp_path / "status.json").read_text())
+    assert (written["state"], written["reason"]) == ("diverged", "the loss is nan")

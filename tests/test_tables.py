@@ -1,0 +1,264 @@
+"""tables: what is best, what ties with it, and every number as the findings have it."""
+
+import csv
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eval_rows import Runs, row
+
+from lengthgen import report, tables
+from lengthgen.findings import difference
+from lengthgen.protocols import named
+from lengthgen.report import Report
+from lengthgen.series import Series
+from lengthgen.statistics import curve
+from lengthgen.typeset import Cell, Table
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path / "runs")
+
+
+def line(
+    label: str, *losses: float, noise: float = 0.0, reference: bool = False, **changes: Any
+) -> Series:
+    """A series of three seeds and eight documents: T = 512, then doublings; losses plus noise."""
+    chance = random.Random(label)
+    shared = random.Random(0)  # what makes documents and seeds differ in all series alike
+    hard = {(s, d): shared.gauss(0, 0.3) for s in (1, 2, 3) for d in "abcdefgh"}
+    return Series(
+        label=label,
+        reference=reference,
+        points=tuple(
+            curve(
+                row(
+                    **{"run": f"{label}-{s}", "scheme": label, "seed": s, "document": d},
+                    **{"length": 512 * 2**i, "n_documents": 8},
+                    **{"nats": 8 * (loss + hard[s, d] + chance.gauss(0, noise)), **changes},
+                )
+                for i, loss in enumerate(losses)
+                for s, d in hard
+            )
+        ),
+    )
+
+
+def there(table: Table | None) -> Table:
+    assert table is not None
+    return table
+
+
+def cells(table: Table, name: str) -> dict[str, Cell]:
+    (found,) = [r for r in table.rows if r[0].text == name]
+    return dict(zip(table.head, found, strict=True))
+
+
+def gathered(*paths: Path) -> Report:
+    return report.gather(paths)
+
+
+# Perplexity
+
+
+def test_the_least_perplexity_of_a_length_is_best() -> None:
+    found = tables.perplexities([line("a", 3.0, 2.0), line("b", 2.0, 3.0)], ["a", "b"])
+    assert cells(found, "a")["512"].mark == ""
+    assert cells(found, "a")["1k"].mark == "best"
+    assert cells(found, "b")["512"].mark == "best"
+
+
+def test_a_value_that_noise_may_have_made_worse_is_a_tie() -> None:
+    lines = [line("a", 3.0, noise=0.5), line("b", 3.02, noise=0.5), line("c", 6.0, noise=0.5)]
+    found = tables.perplexities(lines, [])
+    marks = {name: cells(found, name)["512"].mark for name in "abc"}
+    assert sorted(marks.values()) == ["", "best", "tie"]
+    assert marks["c"] == ""
+
+
+def test_a_reference_is_neither_best_nor_tied_and_stands_last() -> None:
+    lines = [line("a", 1.0, reference=True), line("b", 3.0), line("c", 4.0)]
+    found = tables.perplexities(lines, ["b", "c"])
+    assert [r[0].text for r in found.rows] == ["b", "c", "a"]
+    assert cells(found, "a")["512"].mark == ""
+    assert cells(found, "b")["512"].mark == "best"
+
+
+def test_a_single_value_is_not_marked() -> None:
+    found = tables.perplexities([line("a", 3.0, 2.0), line("b", 2.5)], [])
+    assert cells(found, "a")["1k"].mark == ""
+    alone = tables.perplexities([line("a", 3.0), line("b", 1.0, reference=True)], [])
+    assert tables.MARKED not in alone.notes
+
+
+def test_the_last_column_is_the_ratio_of_the_longest_to_T() -> None:
+    found = tables.perplexities([line("a", 2.0, 3.0, 4.0)], [])
+    assert cells(found, "a")["2k/512"].text == f"{math.exp(2.0):.2f}"
+
+
+# Verdicts and key numbers
+
+
+def test_a_verdict_stands_with_the_interval_of_its_gain(runs: Runs) -> None:
+    found = gathered(runs.write("rope", (3.0, 2.5, 3.0, 5.0)))
+    row = cells(there(tables.verdicts(found.findings)), "rope")
+    assert row["1k"].text == "uses [+0.500, +0.500]"
+    assert row["2k"].text == "ignores [+0.000, +0.000]"
+    assert row["16k"].text == "harmed [-2.000, -2.000]"
+    assert "512" not in row
+
+
+def test_references_are_not_judged(runs: Runs) -> None:
+    path = runs.write("rope")
+    runs.write("rope", variant="window")
+    config = path / "config.yaml"
+    config.write_text(config.read_text() + "eval: {reference_variants: [window]}\n")
+    found = gathered(path)
+    for table in (tables.verdicts(found.findings), tables.key_numbers(found.findings)):
+        assert [r[0].text for r in there(table).rows] == ["rope"]
+
+
+def test_without_lengths_beyond_T_there_are_no_verdicts(runs: Runs) -> None:
+    assert tables.verdicts(gathered(runs.write("rope", (3.0,), lengths=(512,))).findings) is None
+
+
+def test_key_numbers_are_those_of_the_definitions(runs: Runs) -> None:
+    far: dict[str, Any] = {"far_tokens": 4}
+    path = runs.write("rope", (3.0,), lengths=(512,), far_nats=4 * 5.0, **far)
+    for n, loss, nats in ((1024, 2.9, 16.0), (2048, 3.005, 14.0), (8192, 3.04, 8.0)):
+        runs.write("rope", (loss,), lengths=(n,), far_nats=nats, **far)
+    runs.write("rope", (3.255,), lengths=(2048,), protocol="swap")
+    row = cells(there(tables.key_numbers(gathered(path).findings)), "rope")
+    value = {name: cell.text.split(" [")[0] for name, cell in row.items()}
+    assert value == {
+        **{"scheme": "rope", "NLL(T)": "3.000"},
+        **{"G(2T)": "+0.100", "G(4T)": "-0.005", "G(16T)": "-0.040"},
+        **{"XF .01": "4", "XF .05": ">= 16", "U(4T)": "+0.250"},
+        "far-copy gain": "+3.000",
+        "bits/byte at T": f"{1 / math.log(2):.3f}",
+    }
+
+
+def test_key_numbers_that_were_not_evaluated_are_dashes(runs: Runs) -> None:
+    path = runs.write("rope", (3.0, 3.0), lengths=(512, 1024))
+    table = there(tables.key_numbers(gathered(path).findings))
+    row = cells(table, "rope")
+    assert [row[name].text for name in ("G(4T)", "U(4T)", "far-copy gain")] == ["-"] * 3
+    assert tables.NOT_EVALUATED in table.notes
+
+
+# Differences
+
+
+def test_each_series_is_set_against_the_best_at_T_and_at_the_longest_length() -> None:
+    lines = [line("a", 3.0, 2.5, 4.0), line("b", 3.5, 9.0, 3.0)]
+    table = there(tables.against_best(lines))
+    assert list(table.head) == ["scheme", "at 512 (best: a)", "at 2k (best: b)"]
+    assert cells(table, "b")["at 512 (best: a)"].text == "+0.500 [+0.500, +0.500]"
+    assert cells(table, "a")["at 2k (best: b)"].text == "+1.000 [+1.000, +1.000]"
+    assert cells(table, "a")["at 512 (best: a)"] == Cell("0", "best")
+
+
+def test_a_difference_that_is_not_called_is_marked() -> None:
+    lines = [line("a", 3.0, noise=0.5), line("b", 3.02, noise=0.5)]
+    (row,) = [r for r in there(tables.against_best(lines)).rows if r[1].text != "0"]
+    assert row[1].mark == "tie"
+
+
+def test_one_series_has_no_differences() -> None:
+    lines = [line("a", 3.0), line("b", 3.0, reference=True)]
+    assert tables.against_best(lines) is None
+    assert not list(tables.pairs(lines))
+
+
+def test_series_of_different_T_are_no_pairs() -> None:
+    lines = [line("a", 3.0, 3.0), line("b", 3.0, 3.0, train_length=1024)]
+    assert not list(tables.pairs(lines))
+
+
+# Protocols
+
+
+def test_the_protocols_of_a_run_stand_below_each_other_and_say_what_they_score(
+    runs: Runs,
+) -> None:
+    path = runs.write("rope", (2.0, 2.1, 2.2, 3.0))
+    runs.write("rope", (4.0, 3.0, 2.0, 1.0), protocol="nonoverlap", targets=None)
+    runs.write("rope", (2.5,), lengths=(1024,), protocol="sliding-128", targets=None)
+    table = there(tables.protocols(gathered(path).by_protocol))
+    assert [[c.text for c in r] for r in table.rows] == [
+        ["rope", "tail", "1", "7.39", "8.17", "9.03", "20.09", "2.72"],
+        ["rope", "nonoverlap", "1", "54.60", "20.09", "7.39", "2.72", "0.05"],
+        ["rope", "sliding-128", "1", "-", "12.18", "-", "-", "n/a"],
+    ]
+    said = " ".join(table.notes)
+    assert all(f"{n}: {named(n).says}" in said for n in ("tail", "nonoverlap", "sliding-128"))
+
+
+def test_one_protocol_needs_no_such_table(runs: Runs) -> None:
+    assert tables.protocols(gathered(runs.write("rope")).by_protocol) is None
+
+
+# CSV
+
+
+def parsed(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_the_csv_of_points_parses_back_to_the_same_numbers(runs: Runs) -> None:
+    found = gathered(runs.write("rope", (3.1, 1 / 3, 7.7)))
+    rows = parsed(tables.points_csv(found.points, found.labels))
+    for point, got in zip(found.points, rows, strict=True):
+        for name in ("loss", "ppl", "bits_per_byte"):
+            number = getattr(point, name)
+            assert got[name] == "" if number is None else float(got[name]) == number
+        assert int(got["length"]) == point.length
+        assert got["skipped"] == (point.skipped or "")
+
+
+def test_the_csv_of_points_holds_gain_and_ratio_of_the_headline(runs: Runs) -> None:
+    found = gathered(runs.write("rope"))
+    rows = parsed(tables.points_csv(found.points, found.labels))
+    assert [float(got["context_gain"]) for got in rows] == [0.0, 0.5, -1.0, -2.0]
+    assert float(rows[-1]["ratio_to_T"]) == math.exp(2.0)
+
+
+def test_the_csv_of_findings_parses_back_to_the_same_numbers(runs: Runs) -> None:
+    paths = [runs.write("rope"), runs.write("rope", (3.3, 2.0, 2.0, 2.0), seed=2)]
+    found = gathered(*paths).findings
+    rows = {(got["quantity"], got["length"]): got for got in parsed(tables.findings_csv(found))}
+    for name in ("loss", "gain"):
+        estimates = getattr(found[0], name)
+        assert {n for quantity, n in rows if quantity == name} == {str(n) for n in estimates}
+        for n, estimate in estimates.items():
+            got = rows[name, str(n)]
+            numbers = [float(got[key]) for key in ("value", "low", "high")]
+            assert numbers == [estimate.value, estimate.low, estimate.high]
+    assert rows["gain", "1024"]["said"] == found[0].verdicts[1024].word
+    assert rows["factor_0.01", ""]["said"] == found[0].factors[0].text
+    assert {got["n_seeds"] for got in rows.values()} == {"2"}
+
+
+def test_a_bound_that_is_unknown_is_an_empty_cell(runs: Runs) -> None:
+    one = runs.write("rope", (3.0,), lengths=(512,), n_documents=1, document="a", n_tokens=64)
+    (loss, *_) = parsed(tables.findings_csv(gathered(one).findings))
+    assert (loss["low"], loss["high"]) == ("", "")
+
+
+def test_the_csv_of_differences_parses_back_to_the_same_numbers() -> None:
+    lines = [line(name, 3.0 + i / 7, 2.0, 3.0 - i / 3, noise=0.2) for i, name in enumerate("abc")]
+    rows = parsed(tables.differences_csv(lines))
+    assert [(got["a"], got["b"], got["length"]) for got in rows] == [
+        (a, b, n) for a, b in ("ab", "ac", "bc") for n in ("512", "2048")
+    ]
+    by_name = dict(zip("abc", lines, strict=True))
+    for got in rows:
+        want = difference(by_name[got["a"]], by_name[got["b"]], int(got["length"]))
+        assert want is not None
+        numbers = [float(got[key]) for key in ("a_minus_b", "low", "high")]
+        assert numbers == [want.estimate.value, want.estimate.low, want.estimate.high]
+        assert got["called"] == str(want.called)

@@ -1,0 +1,599 @@
+"""What all tasks hold to, and every answer against a second computation from the prompt's text."""
+
+import os
+import re
+import string
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import combinations
+from random import Random
+
+import pytest
+import yaml
+
+from lengthgen import compose
+from lengthgen.config import Config, TaskCorpus, from_words
+from lengthgen.documents import Document, examples
+from lengthgen.errors import UserError
+from lengthgen.tasks import END, Example, Task, build, registry
+from lengthgen.tasks.scratchpad import PARTS
+
+TASKS = [name for name in compose.choices("task", config_dir=None) if name != "lm"]
+PAD = "_scratchpad"
+PADS = [name for name in TASKS if name.endswith(PAD)]
+PART_SETS = ["".join(kept) for n in range(6) for kept in combinations(PARTS, n)]
+
+DRAWS = """
+import hashlib, sys
+from random import Random
+from lengthgen import compose
+from lengthgen.tasks import build
+
+for name in compose.choices("task", config_dir=None):
+    if name != "lm":
+        task = compose.load("task", name, config_dir=None)["task"]
+        rule = build(task["kind"], task["arguments"], where="task")
+        made = [rule.example(length, Random(length)) for length in (1, 2, 3, task["longest"])]
+        print(name, hashlib.sha256(repr(made).encode()).hexdigest())
+"""
+
+
+def addition(prompt: str, *, output_first: str, operands_first: str) -> str:
+    """Adds digit by digit; `highest` or `lowest` says which digit a number begins with."""
+    a, b = (list(map(int, one)) for one in prompt[:-1].split("+"))
+    if operands_first == "highest":
+        a, b = a[::-1], b[::-1]
+    width = max(len(a), len(b))
+    digits, carry = "", 0
+    for i in range(width):
+        column = carry + sum(number[i] for number in (a, b) if i < len(number))
+        digits, carry = digits + str(column % 10), column // 10
+    digits += "1" * carry
+    return digits if output_first == "lowest" else digits[::-1]
+
+
+def padded(prompt: str) -> str:
+    a, b = prompt[:-1].split("+")
+    return f"{int(a) + int(b):0{len(a) + 1}}"[::-1]
+
+
+def hinted(prompt: str) -> str:
+    """Reads each digit at the place that its letter says, counted from the lowest letter."""
+    marked = re.findall(r"([a-zA-Z])(\d)", prompt)
+    places = [string.ascii_letters.index(letter) for letter, _ in marked]
+    total = sum(
+        int(digit) * 10 ** (place - min(places))
+        for place, (_, digit) in zip(places, marked, strict=True)
+    )
+    written = str(total)[::-1]
+    return "".join(string.ascii_letters[min(places) + i] + one for i, one in enumerate(written))
+
+
+def modsum(prompt: str) -> str:
+    total = 0
+    for character in prompt:
+        total += int(character) if character.isdigit() else 0
+    return str(total)[-1]
+
+
+def polynomial(prompt: str) -> str:
+    x, terms = prompt[:-1].split("@")
+    return str(eval(re.sub(r"x(\d)", rf"*({x})**\1", terms)) % 10)
+
+
+def multiplication(prompt: str) -> str:
+    a, b = prompt[:-1].split("*")
+    rows = [int(a) * int(digit) * 10**i for i, digit in enumerate(reversed(b))]
+    return str(sum(rows))[::-1]
+
+
+def bitwise_or(prompt: str) -> str:
+    a, b = prompt[:-1].split("|")
+    size = max(len(a), len(b))
+    joined = int(a, 2) << (size - len(a)) | int(b, 2) << (size - len(b))
+    return f"{joined:0{size}b}"
+
+
+def sort_letters(prompt: str) -> str:
+    return "".join(chr(i) * prompt[:-1].count(chr(i)) for i in range(128))
+
+
+def sort_numbers(prompt: str) -> str:
+    return ",".join(sorted(prompt[:-1].split(","), key=lambda number: number.zfill(9)))
+
+
+def mqar(prompt: str) -> str:
+    pairs, asked = prompt[:-1].split("|")
+    return "".join(pairs[pairs.index(key) + 1] for key in asked)
+
+
+def lego(prompt: str) -> str:
+    clauses, asked = prompt[:-1].split("?")
+    told = {clause[0]: clause[2:] for clause in clauses.split(";") if clause}
+    flips, at = 0, asked
+    while at != "1":
+        sign, at = told[at]
+        flips += sign == "-"
+    return "+-"[flips % 2]
+
+
+def variable_tracking(prompt: str) -> str:
+    clauses, asked = prompt[:-1].split("?")
+    held, found = dict[str, str](), ""
+    for clause in clauses[:-1].split(";"):
+        name, value = clause.split("=")
+        held[name] = held.get(value, value)
+        found += name if held[name] == asked else ""
+    return found
+
+
+def frequent_words(prompt: str) -> str:
+    left, found = prompt[:-1], ""
+    while left and len(found) < 3:
+        best = max(left, key=left.count)  # the first of equals
+        left, found = left.replace(best, ""), found + best
+    return found
+
+
+def dyck(prompt: str) -> str:
+    left = prompt[:-1]
+    while "()" in left or "[]" in left:
+        left = left.replace("()", "").replace("[]", "")
+    return "".join({"(": ")", "[": "]"}[one] for one in reversed(left))
+
+
+def cycle_navigation(prompt: str) -> str:
+    states = "01234"
+    for step in prompt[:-1]:
+        states = {"+": states[1:] + states[0], "-": states[-1] + states[:-1], "0": states}[step]
+    return states[0]
+
+
+def odds_first(prompt: str) -> str:
+    numbered = list(enumerate(prompt[:-1], start=1))
+    return "".join(c for i, c in numbered if i % 2) + "".join(c for i, c in numbered if not i % 2)
+
+
+def stack_manipulation(prompt: str) -> str:
+    values, actions = prompt[:-1].split(":")
+    stack = list(values)
+    for action in actions:
+        if action != "-":
+            stack.append(action)
+        elif stack:
+            stack.pop()
+    return "".join(reversed(stack))
+
+
+def flip_flop(prompt: str) -> str:
+    pairs = re.findall(r"([wir])([01])", prompt)
+    assert "".join(kind + bit for kind, bit in pairs) + "r" == prompt
+    for i, (kind, bit) in enumerate(pairs):
+        if kind == "r":
+            assert bit == [b for k, b in pairs[:i] if k == "w"][-1]
+    return [bit for kind, bit in pairs if kind == "w"][-1]
+
+
+def passkey(prompt: str) -> str:
+    (found,) = re.findall(r"#(\d+)", prompt)
+    assert len(found) == 5
+    return found
+
+
+ANSWERS: dict[str, Callable[[str], str]] = {
+    "addition": lambda p: addition(p, output_first="highest", operands_first="highest"),
+    "addition_hints": hinted,
+    "addition_padded": padded,
+    "addition_reversed": lambda p: addition(p, output_first="lowest", operands_first="highest"),
+    "addition_reversed_all": lambda p: addition(p, output_first="lowest", operands_first="lowest"),
+    "bitwise_or": bitwise_or,
+    "copy": lambda p: p[:-1],
+    "copy_2x": lambda p: p[:-1] + p[:-1],
+    "copy_repeat": lambda p: p[:-1],
+    "copy_repeat_2x": lambda p: p[:-1] + p[:-1],
+    "copy_replace": lambda p: p.replace(p[0], p[-2]).split(">")[0],
+    "cycle_navigation": cycle_navigation,
+    "dyck": dyck,
+    "even_pairs": lambda p: str(int(p[0] != p[-2])),
+    "flip_flop": flip_flop,
+    "frequent_words": frequent_words,
+    "lego": lego,
+    "modsum": modsum,
+    "mqar": mqar,
+    "multiplication": multiplication,
+    "odds_first": odds_first,
+    "parity": lambda p: str(len(p.replace("0", "")[:-1]) % 2),
+    "passkey": passkey,
+    "polynomial": polynomial,
+    "reverse": lambda p: "".join(reversed(p[:-1])),
+    "selective_copy": lambda p: p[:-1].replace(".", ""),
+    "sort": sort_letters,
+    "sort_numbers": sort_numbers,
+    "stack_manipulation": stack_manipulation,
+    "variable_tracking": variable_tracking,
+}
+
+
+def longer(prompt: str, sign: str) -> int:
+    return max(len(part) for part in prompt[:-1].split(sign))
+
+
+LENGTHS: dict[str, Callable[[str], int]] = {
+    "addition": lambda p: longer(p, "+"),
+    "addition_hints": lambda p: longer(p, "+") // 2,
+    "addition_padded": lambda p: longer(p, "+"),
+    "addition_reversed": lambda p: longer(p, "+"),
+    "addition_reversed_all": lambda p: longer(p, "+"),
+    "bitwise_or": lambda p: longer(p, "|"),
+    "copy_replace": lambda p: p.index(">"),
+    "flip_flop": lambda p: p.count("w") + p.count("i") + p.count("r") - 1,
+    "lego": lambda p: p.count(";"),
+    "modsum": lambda p: p.count("+") + 1,
+    "mqar": lambda p: len(re.findall(r"[a-zA-Z]\d", p)),
+    "multiplication": lambda p: p.index("*"),
+    "passkey": lambda p: len(re.findall("[a-z]", p)),
+    "polynomial": lambda p: p.count("x"),
+    "sort_numbers": lambda p: p.count(",") + 1,
+    "stack_manipulation": lambda p: len(p) - 2,
+    "variable_tracking": lambda p: p.count(";"),
+}  # all others: the characters before "="
+
+
+def addition_steps(prompt: str) -> Iterator[list[str]]:
+    a, b = prompt[:-1].split("+")
+    width = max(len(a), len(b))
+    a, b, carry = a.rjust(width, "0"), b.rjust(width, "0"), 0
+    for i in range(width):
+        x, y, rest = a[width - 1 - i], b[width - 1 - i], width - 1 - i
+        output = str((int(a) + int(b)) // 10**i % 10)
+        before, carry = carry, (int(a[rest:]) + int(b[rest:])) // 10 ** (i + 1)
+        yield [f"{x},{y}", f"{x}+{y}+{before}", output, str(carry), f"{a[:rest]}+{b[:rest]}"]
+
+
+def modsum_steps(prompt: str) -> Iterator[list[str]]:
+    terms = prompt[:-1].split("+")
+    sums = [sum(map(int, terms[:i])) % 10 for i in range(len(terms) + 1)]
+    for i, term in enumerate(terms):
+        total = str(sums[i + 1])
+        yield [term, f"{sums[i]}+{term}", total, total, "+".join(terms[i + 1 :])]
+
+
+def parity_steps(prompt: str) -> Iterator[list[str]]:
+    for i, bit in enumerate(prompt[:-1]):
+        before, after = (str(prompt[:n].count("1") % 2) for n in (i, i + 1))
+        yield [bit, f"{before}+{bit}", after, after, prompt[i + 1 : -1]]
+
+
+def sort_steps(prompt: str) -> Iterator[list[str]]:
+    left, ordered = prompt[:-1], sort_letters(prompt)
+    for i, least in enumerate(ordered):
+        before, left = left, left.replace(least, "", 1)
+        yield [before, least, least, ordered[: i + 1], left]
+
+
+def polynomial_steps(prompt: str) -> Iterator[list[str]]:
+    x, said = prompt[:-1].split("@")
+    terms = re.findall(r"[+-]\dx\d", said)
+    for i, term in enumerate(terms):
+        power = int(x) ** int(term[-1])
+        so_far, value = (polynomial(f"{x}@{one}=") for one in ("".join(terms[: i + 1]), term))
+        rest = "".join(terms[i + 1 :])
+        yield [term, f"{term[:2]}*{power:+d}", value, so_far, rest]
+
+
+def lego_steps(prompt: str) -> Iterator[list[str]]:
+    clauses, asked = prompt[:-1].split("?")
+    told = {clause[0]: clause for clause in clauses.split(";") if clause}
+    chain = [told[asked]]
+    while chain[0][-1] != "1":
+        chain.insert(0, told[chain[0][-1]])
+    value = "+"
+    for i, clause in enumerate(chain):
+        name, computed = clause[0], clause[2] + value
+        value = lego(f"{clauses}?{name}=")
+        yield [clause, computed, value, name + value, ";".join(chain[i + 1 :])]
+
+
+STEPS: dict[str, Callable[[str], Iterator[list[str]]]] = {
+    "addition_scratchpad": addition_steps,
+    "lego_scratchpad": lego_steps,
+    "modsum_scratchpad": modsum_steps,
+    "parity_scratchpad": parity_steps,
+    "polynomial_scratchpad": polynomial_steps,
+    "sort_scratchpad": sort_steps,
+}
+
+
+def expected(name: str, prompt: str, *, parts: str) -> str:
+    """Returns the answer of a task, with these parts of its steps before it."""
+    result = ANSWERS[name.removesuffix(PAD)](prompt)
+    if not parts:
+        return result
+    steps = [
+        "".join(
+            sign + text
+            for part, sign, text in zip("ICOVR", ["", ":", "=", ";", "|"], step, strict=True)
+            if part in parts
+        )
+        for step in STEPS[name](prompt)
+    ]
+    return "&".join(steps) + "#" + result
+
+
+@cache
+def configured(name: str) -> Config:
+    few = ["task.examples=2000", "task.examples_per_length=5"]
+    return from_words([f"task={name}", *few], config_dir=None, plugins=[])
+
+
+def corpus_of(name: str) -> TaskCorpus:
+    corpus = configured(name).corpus
+    assert isinstance(corpus, TaskCorpus)
+    return corpus
+
+
+def parts_of(name: str) -> str:
+    return corpus_of(name).task.arguments.get("scratchpad", "")
+
+
+def changed(name: str, arguments: Mapping[str, object]) -> Task:
+    """Returns the rule of a task with some arguments of its YAML replaced."""
+    task = corpus_of(name).task
+    return build(task.kind, {**task.arguments, **arguments}, where="task")
+
+
+def some(name: str, *, n: int) -> Iterator[tuple[int, Example]]:
+    """Yields examples of every tested length, n of each, and their lengths."""
+    corpus = corpus_of(name)
+    rule, random = corpus.rule(), Random(7)
+    for length in range(1, corpus.task.longest + 1):
+        for _ in range(n):
+            yield length, rule.example(length, random)
+
+
+@cache
+def splits(name: str) -> tuple[list[Document], list[Document]]:
+    both = examples.read(corpus_of(name))
+    return list(both.train), list(both.validation)
+
+
+def prompt_of(document: Document) -> str:
+    return document.text[: document.given]
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(UserError) as caught:
+        from_words(words, config_dir=None, plugins=[])
+    said = str(caught.value)
+    assert "\n" not in said
+    return said
+
+
+def test_every_rule_has_a_yaml() -> None:
+    assert {corpus_of(name).task.kind for name in TASKS} == set(registry())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_character_of_an_example_is_in_the_alphabet(name: str) -> None:
+    alphabet = set(corpus_of(name).rule().alphabet)
+    assert max(alphabet) < "\x7f"
+    assert END not in alphabet
+    for _, example in some(name, n=20):
+        assert set(example.prompt + example.answer) <= alphabet
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_an_example_is_a_function_of_its_random_alone(name: str) -> None:
+    corpus = corpus_of(name)
+    lengths, used = range(1, corpus.task.longest + 1), corpus.rule()
+    once = [used.example(length, Random(length)) for length in lengths]
+    again = [used.example(length, Random(length)) for length in reversed(lengths)]
+    assert again[::-1] == once
+    assert [corpus.rule().example(length, Random(length)) for length in lengths] == once
+
+
+def test_examples_do_not_depend_on_the_hashes_of_strings() -> None:
+    def draws(hash_seed: str) -> str:
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", DRAWS]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return ran.stdout
+
+    first = draws("1")
+    assert [line.split()[0] for line in first.splitlines()] == TASKS
+    assert draws("2") == first
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_an_answer_is_what_a_second_computation_gives(name: str) -> None:
+    for _, example in some(name, n=20):
+        assert example.answer == expected(name, example.prompt, parts=parts_of(name))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_example_in_a_yamls_comment_is_right(name: str) -> None:
+    alphabet = set(corpus_of(name).rule().alphabet)
+    said = compose.describe("task", name, config_dir=None)
+    words = [word.rstrip(".,") for word in said.split()]
+    (shown,) = (word for word in words if set(word) <= alphabet and re.search("=|r[01]$", word))
+    match = re.match(r".*\?.=|[^=]*=|.*r(?=.$)", shown)
+    assert match is not None
+    assert shown == match[0] + expected(name, match[0], parts=parts_of(name))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_length_counts_what_the_unit_says(name: str) -> None:
+    count = LENGTHS.get(name.removesuffix(PAD), lambda prompt: prompt.index("="))
+    for length, example in some(name, n=5):
+        assert count(example.prompt) == length
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_trained_length_is_that_of_the_longest_training_example(name: str) -> None:
+    corpus, train = corpus_of(name), configured(name).train
+    rule, random = corpus.rule(), Random(3)
+    at_most = [rule.example(corpus.task.length, random) for _ in range(1000)]
+    assert max(len(one.prompt + one.answer + END) for one in at_most) == train.length
+    assert max(len(document.text) for document in splits(name)[0]) <= train.length
+    assert train.batch_tokens == 128 * train.length
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_training_has_all_lengths_up_to_L_and_tests_all_up_to_four_times_that(name: str) -> None:
+    task, (train, tests) = corpus_of(name).task, splits(name)
+    assert {document.length for document in train} == set(range(1, task.length + 1))
+    assert task.longest == 4 * task.length
+    assert max(configured(name).eval.lengths) == task.longest
+    assert set(configured(name).eval.lengths) <= {document.length for document in tests}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_no_prompt_is_in_both_splits(name: str) -> None:
+    train, tests = splits(name)
+    assert not {prompt_of(one) for one in train} & {prompt_of(one) for one in tests}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_prompts_of_all_tests_differ(name: str) -> None:
+    prompts = [prompt_of(document) for document in splits(name)[1]]
+    assert len(set(prompts)) == len(prompts)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_document_is_a_prompt_that_is_given_its_answer_and_the_end(name: str) -> None:
+    for document in splits(name)[1]:
+        prompt, answer = prompt_of(document), document.text[document.given : -1]
+        assert answer == expected(name, prompt, parts=parts_of(name))
+        assert document.text == prompt + answer + END
+
+
+@pytest.mark.parametrize("name", PADS)
+def test_a_scratchpad_has_the_parts_that_are_asked_in_order_and_then_the_result(name: str) -> None:
+    assert len(PART_SETS) == 32
+    for parts in PART_SETS:
+        for shuffled in {parts, parts[::-1]}:
+            rule = changed(name, {"scratchpad": shuffled})
+            for length in (1, 2, 5, 11):
+                example = rule.example(length, Random(length))
+                assert example.answer == expected(name, example.prompt, parts=parts)
+                assert set(example.prompt + example.answer) <= set(rule.alphabet)
+
+
+@pytest.mark.parametrize("name", PADS)
+def test_a_scratchpad_changes_neither_prompt_nor_result(name: str) -> None:
+    for length in range(1, 20):
+        plain = changed(name, {"scratchpad": ""}).example(length, Random(length))
+        full = changed(name, {"scratchpad": "ICOVR"}).example(length, Random(length))
+        assert full.prompt == plain.prompt
+        assert full.answer.rpartition("#")[2] == plain.answer
+
+
+def test_a_scratchpad_reads_as_its_documentation_shows() -> None:
+    rule, random = corpus_of("addition_scratchpad").rule(), Random(0)
+    drawn = (rule.example(2, random) for _ in range(100_000))
+    example = next(one for one in drawn if one.prompt == "57+68=")
+    assert example.answer == "7,8:7+8+0=5;1|5+6&5,6:5+6+1=2;1|+#125"
+
+
+def test_frequent_letters_are_mostly_clear_of_ties() -> None:
+    counted = [example.prompt for length, example in some("frequent_words", n=20) if length > 20]
+    clear = [text for text in counted if len({text.count(c) for c in frequent_words(text)}) == 3]
+    assert len(clear) > len(counted) / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "answered"),
+    [
+        ("mqar", {"queries": 1}, 1),
+        ("mqar", {"queries": 20}, 9),
+        ("variable_tracking", {"chains": 1}, 9),
+        ("variable_tracking", {"chains": 3}, 3),
+        ("frequent_words", {"most": 1}, 1),
+        ("selective_copy", {"kept": 3}, 3),
+        ("copy", {"times": 3}, 27),
+        ("passkey", {"key_digits": 7}, 7),
+    ],
+)
+def test_an_argument_decides_how_much_is_answered(
+    name: str, arguments: dict[str, int], answered: int
+) -> None:
+    assert len(changed(name, arguments).example(9, Random(0)).answer) == answered
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "said"),
+    [
+        ("copy", "alphabet=0", "alphabet=0 is not from 1 to 62"),
+        ("copy", "alphabet=63", "alphabet=63 is not from 1 to 62"),
+        ("copy", "times=0", "times=0 is not positive"),
+        ("copy_repeat", "times=-1", "times=-1 is not positive"),
+        ("copy_replace", "alphabet=1", "replace=true needs an alphabet of 2 or more"),
+        ("reverse", "alphabet=63", "alphabet=63 is not from 1 to 62"),
+        ("modsum", "modulus=1", "modulus=1 is not from 2 to 10"),
+        ("modsum", "modulus=11", "modulus=11 is not from 2 to 10"),
+        ("mqar", "queries=0", "queries=0 is not positive"),
+        ("multiplication", "by=0", "by=0 is not positive"),
+        ("dyck", "kinds=5", "kinds=5 is not from 1 to 4"),
+        ("dyck", "depth=0", "depth=0 is not positive"),
+        ("cycle_navigation", "states=1", "states=1 is not from 2 to 10"),
+        ("odds_first", "alphabet=0", "alphabet=0 is not from 1 to 62"),
+        ("flip_flop", "ignored=1.5", "ignored=1.5 is not from 0 to 1"),
+        ("selective_copy", "kept=0", "kept=0 is not positive"),
+        ("passkey", "key_digits=0", "key_digits=0 is not positive"),
+        ("variable_tracking", "chains=11", "chains=11 is not from 1 to 10"),
+        ("frequent_words", "most=27", "most=27 is not from 1 to 26"),
+        ("frequent_words", "exponent=0", "exponent=0 is not positive"),
+        ("sort", "scratchpad=IX", "scratchpad='IX' is not made of ICOVR, each at most once"),
+        ("lego", "scratchpad=II", "scratchpad='II' is not made of ICOVR, each at most once"),
+        (
+            "addition_reversed",
+            "scratchpad=CO",
+            "a scratchpad goes with plain addition only",
+        ),
+    ],
+)
+def test_a_value_that_a_rule_refuses_is_named(name: str, word: str, said: str) -> None:
+    key, value = word.split("=")
+    with pytest.raises(UserError) as caught:
+        changed(name, {key: yaml.safe_load(value)})
+    assert str(caught.value) == f"task.arguments: {said}"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mqar", "there are 52 different names, and 53 are asked"),
+        ("lego", "there are 52 different names, and 53 are asked"),
+        ("variable_tracking", "there are 52 different names, and 53 are asked"),
+        ("addition_hints", "hints reach to 51 digits, not to 53"),
+    ],
+)
+def test_a_length_that_a_rule_has_no_example_of_is_named(name: str, said: str) -> None:
+    assert refused(f"task={name}", "task.longest=53") == f"task.longest=53: {said}"
+
+
+@pytest.mark.parametrize(
+    ("name", "longest"), [("mqar", 52), ("lego", 52), ("variable_tracking", 52)]
+)
+def test_every_length_that_there_are_names_for_has_an_example(name: str, longest: int) -> None:
+    assert corpus_of(name).rule().example(longest, Random(0)).prompt
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("kind=coppy", "task.kind: no task 'coppy'; did you mean copy?"),
+        ("arguments.times=x", "task.arguments.times: 'x' is not an integer"),
+        ("longest=19", "task.longest=19 is below task.length=20; set task.longest=80"),
+        ("length=0", "task.length: 0 should be greater than 0"),
+    ],
+)
+def test_a_mistake_in_a_task_is_one_line_with_its_key(word: str, said: str) -> None:
+    assert refused("task=copy", f"task.{word}") == said
+
+
+def test_an_argument_that_a_rule_lacks_is_named() -> None:
+    said = refused("task=copy", "+task.arguments.tymes=2")
+    assert said == "task.arguments.tymes: unknown key; did you mean task.arguments.times?"
