@@ -213,7 +213,7 @@ def generate(
         show.advance(1)
     show.finish()
     written = written[:-1] if written[-1] == end else written
-    return _text(trained, [*tokens[trained.corpus.bos_id is not None :], *written])
+    return _spelled(trained, [*tokens[trained.corpus.bos_id is not None :], *written])
 
 
 def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
@@ -221,11 +221,16 @@ def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
 
     Raises UserError for text that the tokenizer has no tokens for, which it would drop.
     """
+    corpus = trained.config.corpus
+    if isinstance(corpus, TaskCorpus):
+        try:
+            prompt = corpus.rule().abridged(prompt)
+        except ValueError as error:
+            raise UserError(f"--prompt: {corpus.name} has {error}") from None
     try:
         raw = prompt.encode()
     except UnicodeEncodeError:
         raise UserError("--prompt: this is no UTF-8 text") from None
-    corpus = trained.config.corpus
     tokens = encode([raw], corpus, trained.tokenizer)[0].tolist()
     kept = _text(trained, tokens)
     if kept != prompt:
@@ -316,8 +321,9 @@ def _failure(trained: Trained, span: Span) -> Failure | None:
     got = list(_written(trained, prompt, limit=span.scored, temperature=0))
     if got == tokens[given:]:
         return None
-    texts = [_text(trained, part) for part in (tokens[:given], tokens[given:], got)]
-    return Failure(int(split.examples[span.document, 0]), *(one.removesuffix(END) for one in texts))
+    ends = [part[:-1] if part[-1:] == [trained.end] else part for part in (tokens[given:], got)]
+    texts = [_spelled(trained, part) for part in (tokens[:given], *ends)]
+    return Failure(int(split.examples[span.document, 0]), *texts)
 
 
 def _written(
@@ -332,6 +338,12 @@ def _written(
         seed=trained.config.eval.seed,
         precision=trained.config.eval.precision,
     )
+
+
+def _spelled(trained: Trained, tokens: Sequence[int]) -> str:
+    """Returns text as people are to read it."""
+    text, corpus = _text(trained, tokens), trained.config.corpus
+    return corpus.rule().spelled(text) if isinstance(corpus, TaskCorpus) else text
 
 
 def _text(trained: Trained, tokens: Sequence[int]) -> str:

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from lengthgen.attention import attend
 from lengthgen.config import Config, Parts
 from lengthgen.schemes import Ctx, Layer, Scheme, build
+from lengthgen.tokenizer import PlacesOf, places_of
 
 LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for a backward pass
 
@@ -101,6 +102,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.shape = config.shape
         self.checkpointing = config.runtime.activation_checkpointing
+        self.places = places_of(config.corpus)
         self.embedding = nn.Embedding(vocab_size, config.model.d_model)
         self.scheme = build(
             config.scheme.parts,
@@ -173,6 +175,9 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, Ctx]:
         """Returns the inputs of the first block, [B, T, D], and the context of the call."""
         x_BTD = self.embedding(tokens_BT)
+        told = None
+        if self.scheme.reads_places:
+            told = _told(self.places, tokens_BT)  # pyright: ignore[reportCallIssue]
         c = Ctx.of_call(
             self.shape,
             tokens_BT,
@@ -180,6 +185,7 @@ class Transformer(nn.Module):
             training=self.training,
             generator=generator,
             remembered=remembered,
+            places_BT=told,
         )
         with torch.autocast(tokens_BT.device.type, enabled=False):
             pos = self.scheme.positions(tokens_BT, c)
@@ -227,6 +233,14 @@ class Transformer(nn.Module):
         """Returns logits over the vocabulary, [..., V] in fp32 (fp64 if the model is)."""
         logits = F.linear(x_BTD, self.embedding.weight)
         return logits.to(torch.promote_types(torch.float32, logits.dtype))
+
+
+@torch.compiler.disable  # it would be compiled anew for every text
+def _told(places: PlacesOf | None, tokens_BT: Tensor) -> Tensor | None:
+    """Returns the place of each token, [B, T] int64, None where the corpus has none."""
+    if places is None:
+        return None
+    return torch.tensor([places(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
 
 
 def _recomputed(

@@ -6,7 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lengthgen import schemes
 from lengthgen.statistics import Curve, Point
+
+UPPER_BOUND = " (upper bound)"  # ends the names of such series
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +19,7 @@ class Series:
     label: str
     points: tuple[Point, ...]
     reference: bool = False  # a line to compare its scheme with, not a competitor
+    bound: bool = False  # nor this one: a task tells it which characters belong together
 
     @property
     def scheme(self) -> str:
@@ -61,6 +65,7 @@ def series(
             label=label,
             points=tuple(of),
             reference=all((p.run, p.variant) in references for p in of),
+            bound=label.endswith(UPPER_BOUND),
         )
         for label, of in sorted(members.items())
     ]
@@ -102,8 +107,15 @@ def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) ->
     for name, first, members in zip(names, firsts, groups.values(), strict=True):
         twins = [identity[f] for f, n in zip(firsts, names, strict=True) if n == name]
         label = name if len(twins) == 1 else f"{name} ({_difference(first, identity, twins)})"
+        label += UPPER_BOUND if _reads_places(configs[first[0]]) else ""
         named |= dict.fromkeys(members, label)
     return named
+
+
+def _reads_places(config: Mapping[str, Any]) -> bool:
+    """True if a task tells the run's scheme which characters belong together."""
+    known, parts = schemes.registry(), config.get("scheme", {}).get("parts") or {}
+    return any(name in known and known[name].reads_places for name in parts)
 
 
 def _plain_names(points: Sequence[Point]) -> list[str]:

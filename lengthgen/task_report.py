@@ -25,6 +25,7 @@ from lengthgen.wording import short, subject
 
 MOST_COLUMNS = 12  # lengths in a table; of more,
 LENGTHS = (0.5, 1, 1.25, 1.5, 2, 3, 4)  # times L
+BOUND = "Upper bound: the task tells the scheme which characters belong together"
 
 
 # From all points, those kept, and the labels of these.
@@ -150,15 +151,25 @@ def _matrix(report: TaskReport) -> Table:
         for name, found in report.by_task.items()
         for one in found
     }
-    best = {
-        name: max((one.unseen.value for one in found if one.unseen is not None), default=None)
+    rivals = {
+        name: [one for one in found if not one.series.bound]
         for name, found in report.by_task.items()
     }
-    ranks = mean_ranks(report.by_task)
+    best = {
+        (one.series.label, name): max(n.unseen.value for n in found if n.unseen is not None)
+        for name, found in rivals.items()
+        for one in found
+        if one.unseen is not None
+    }
+    ranks = mean_ranks(rivals)
+    bounds = any(one.series.bound for found in report.by_task.values() for one in found)
     rows = [
         [
             Cell(label),
-            *(_share(values.get((label, name)), best[name]) for name in report.by_task),
+            *(
+                _share(values.get((label, name)), best.get((label, name)))
+                for name in report.by_task
+            ),
             Cell(_with_bounds(ranks[label], 2) if label in ranks else "-"),
         ]
         for label in labels
@@ -179,6 +190,7 @@ def _matrix(report: TaskReport) -> Table:
             "interval over seeds and examples."
             if ranks
             else unranked,
+            *([f"{BOUND}; neither compared nor ranked."] if bounds else []),
             *(
                 ["Published: of other models and formats, and over lengths to 2L only."]
                 if beside
@@ -235,6 +247,7 @@ def _by_length(name: str, report: TaskReport) -> Table:
                 else []
             ),
             *(f"A dash: {reason}." for reason in reasons),
+            *([f"{BOUND}."] if any(one.series.bound for one in found) else []),
         ],
     )
 

@@ -1,7 +1,7 @@
 """Byte-level tokenizers: a BPE trained on the corpus, bytes, or a tokenizer.json of one's own."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from lengthgen import config
 from lengthgen.errors import UserError, suggestion
 from lengthgen.tasks import END
+
+PlacesOf = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the place of each
 
 BOS = "<|bos|>"
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
@@ -105,6 +107,24 @@ def _characters(corpus: config.Corpus) -> list[str]:
             "corpus.tokenizer: characters are those of a task; give bytes, bpe or a tokenizer.json"
         )
     return sorted({*corpus.rule().alphabet, END})
+
+
+def places_of(corpus: config.Corpus) -> PlacesOf | None:
+    """Returns what gives a place to each of a text's tokens; None for corpora without places.
+
+    A leading bos token has place -1, and no others; elsewhere it counts as a character between.
+    """
+    if not isinstance(corpus, config.TaskCorpus) or not corpus.rule().has_places:
+        return None
+    rule, characters = corpus.rule(), _characters(corpus)
+    bos = len(characters)
+
+    def places(tokens: Sequence[int]) -> list[int]:
+        begins = int(tokens[0] >= bos)
+        text = "".join(characters[token] if token < bos else END for token in tokens[begins:])
+        return [-1] * begins + rule.places(text)
+
+    return places
 
 
 def train_tokenizer(texts: Iterator[str], *, vocab_size: int) -> tokenizers.Tokenizer:

@@ -28,7 +28,7 @@ from lengthgen.batches import (
 )
 from lengthgen.config import Config
 from lengthgen.corpora import TokenizedCorpus
-from lengthgen.errors import Diverged, Stopped
+from lengthgen.errors import Diverged, Stopped, UserError
 from lengthgen.evaluate import Show, evaluate
 from lengthgen.model import Memory, Transformer, create, seed_of
 from lengthgen.optim import adamw, lr_at
@@ -117,6 +117,7 @@ def train(
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
     run_dir = config.run_dir
+    _refuse_unknown_places(config)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     plan(config, corpus)
     rehearse(config)
@@ -243,6 +244,19 @@ def _open(config: Config, run_dir: Path, corpus: TokenizedCorpus, *, ranks: Rank
         runs.write_config(config, run_dir)
         runs.write_provenance(run_dir, corpus)
     ranks.barrier()
+
+
+def _refuse_unknown_places(config: Config) -> None:
+    """Raises UserError if a part is to be told places that the corpus has none of."""
+    with torch.device("meta"):
+        model = Transformer(config, vocab_size=1)
+    names = [name for name, part in model.scheme.parts.items() if part.reads_places]
+    if names and model.places is None:
+        raise UserError(
+            f"scheme.parts.{names[0]}: a task tells it which characters belong together, and "
+            f"{config.corpus.name} tells nothing; use task=addition_reversed_all, addition_padded, "
+            "copy or reverse, or another scheme"
+        )
 
 
 def _train(

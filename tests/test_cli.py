@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from shell import Ran, Shell
 
 from lengthgen import cli
 
@@ -27,52 +27,11 @@ SMALL = shlex.split(
 )
 
 
-class Ran(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # main() then leaves the environment alone
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-
-
-class Shell:
-    """Runs commands in this process, in an empty folder."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch = monkeypatch
-        self.capsys = capsys
-
-    def run(self, *words: str) -> Ran:
-        self.monkeypatch.setattr(sys, "argv", ["lengthgen", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = self.capsys.readouterr()
-        return Ran(int(ended.value.code or 0), out, err)
-
-    def refused(self, *words: str) -> str:
-        """Returns the one line of a command that ends with exit code 2."""
-        ran = self.run(*words)
-        assert (ran.code, ran.out) == (2, "")
-        assert ran.err.startswith("error: ")
-        assert ran.err.count("\n") == 1
-        assert ran.err.endswith("\n")
-        return ran.err.removeprefix("error: ").removesuffix("\n")
-
-    def refused_on_the_way(self, *words: str) -> str:
-        """Returns the error of a command that has begun to read, and said so, before it."""
-        ran = self.run(*words)
-        assert (ran.code, ran.out) == (2, "")
-        errors = [line for line in ran.err.splitlines() if line.startswith("error: ")]
-        assert errors == ran.err.splitlines()[-1:]
-        assert "Traceback" not in ran.err
-        return errors[0].removeprefix("error: ")
 
 
 @pytest.fixture
@@ -214,21 +173,21 @@ def test_a_file_that_holds_no_text_is_one_line(
     shell: Shell, tmp_path: Path, content: bytes, said: str
 ) -> None:
     (tmp_path / "book.txt").write_bytes(content)
-    line = shell.refused_on_the_way("train", "corpus=files", "corpus.path=book.txt")
+    line = shell.error_of("train", "corpus=files", "corpus.path=book.txt")
     assert "book.txt" in line
     assert said in line
 
 
 def test_a_parquet_without_the_text_column_is_one_line(shell: Shell, tmp_path: Path) -> None:
     pq.write_table(pa.table({"content": ["some text"]}), tmp_path / "rows.parquet")
-    line = shell.refused_on_the_way("train", "corpus=files", "corpus.path=rows.parquet")
+    line = shell.error_of("train", "corpus=files", "corpus.path=rows.parquet")
     assert "rows.parquet" in line
     assert "corpus.text_column" in line
     assert "content" in line
 
 
 def test_a_length_that_no_document_reaches_names_the_longest(shell: Shell) -> None:
-    line = shell.refused_on_the_way("train", *SMALL, "eval.lengths=[32,99999]")
+    line = shell.error_of("train", *SMALL, "eval.lengths=[32,99999]")
     assert "eval.lengths: no validation document" in line
     assert "try eval.lengths=[32]" in line
 

@@ -1,16 +1,16 @@
 """Decoding: what is kept of earlier tokens changes no logit, and answers are what tests say."""
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from shell import Ran, Shell
 from small import close, every_scheme, small_config, small_model, some_tokens
 from torch import Tensor, nn
 
-from lengthgen import cli, decoding
+from lengthgen import decoding
 from lengthgen.config import Config, from_words
 from lengthgen.decoding import Failure, Read, Trained, continuation, open_trained, read, rereads
 from lengthgen.errors import UserError
@@ -282,51 +282,28 @@ def test_failures_are_what_decoding_gets_wrong_one_of_each_length_before_a_secon
         assert END not in got
 
 
-class Ran(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-class Shell:
-    """Runs lengthgen generate in this process."""
+class Generating(Shell):
+    """Runs lengthgen generate on the runs of a folder."""
 
     def __init__(
         self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        self.root, self.monkeypatch, self.capsys = root, monkeypatch, capsys
+        super().__init__(monkeypatch, capsys)
+        self.root = root
 
     def run(self, *words: str) -> Ran:
-        argv = ["lengthgen", "generate", *words, f"runtime.root={self.root}", "runtime.threads=1"]
-        self.monkeypatch.setattr(sys, "argv", argv)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = self.capsys.readouterr()
-        return Ran(int(ended.value.code or 0), out, err)
-
-    def refused(self, *words: str) -> str:
-        """Returns the one error of a command that ends with exit code 2 and prints nothing."""
-        ran = self.run(*words)
-        assert (ran.code, ran.out) == (2, "")
-        errors = [line for line in ran.err.splitlines() if line.startswith("error: ")]
-        assert errors == ran.err.splitlines()[-1:]
-        return errors[0].removeprefix("error: ")
+        return super().run("generate", *words, f"runtime.root={self.root}", "runtime.threads=1")
 
 
 @pytest.fixture
 def shell(
     trained: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Shell:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    return Shell(trained.root, monkeypatch, capsys)
+) -> Generating:
+    return Generating(trained.root, monkeypatch, capsys)
 
 
 def test_an_answer_is_printed_behind_its_prompt_and_ends_where_the_model_ends_it(
-    shell: Shell, copying: Trained
+    shell: Generating, copying: Trained
 ) -> None:
     [(got, right)] = [(a, b) for a, b in answers(copying, 2) if a == b][:1]
     answer = copying.tokenizer.decode(right).removesuffix(END)
@@ -335,7 +312,7 @@ def test_an_answer_is_printed_behind_its_prompt_and_ends_where_the_model_ends_it
     assert (ran.code, ran.out) == (0, f"{answer}={answer}\n")
 
 
-def test_failures_are_tab_separated_in_a_pipe(shell: Shell, copying: Trained) -> None:
+def test_failures_are_tab_separated_in_a_pipe(shell: Generating, copying: Trained) -> None:
     ran = shell.run("alibi", "--failures", "3")
     found = [line.split("\t") for line in ran.out.splitlines()]
     want = decoding.failures(copying, 3, show=QUIET)
@@ -344,7 +321,7 @@ def test_failures_are_tab_separated_in_a_pipe(shell: Shell, copying: Trained) ->
 
 
 def test_a_text_goes_on_for_as_many_tokens_as_asked_and_says_where_its_scheme_ends(
-    shell: Shell, trained: Runs
+    shell: Generating, trained: Runs
 ) -> None:
     config = trained.texts
     prompt = "ab cd "
@@ -353,7 +330,7 @@ def test_a_text_goes_on_for_as_many_tokens_as_asked_and_says_where_its_scheme_en
     got = written(one.model, [one.corpus.bos_id, *prompt.encode()], limit=10)
     want = prompt + bytes(got).decode(errors="replace")
     assert shell.run("learned", "--prompt", prompt, "--tokens", "10").out == f"{want}\n"
-    said = shell.refused("learned", "--prompt", prompt, "--tokens", "11")
+    said = shell.error_of("learned", "--prompt", prompt, "--tokens", "11")
     assert said.startswith("learned_absolute has 16 rows and beyond=na: nothing follows a text of ")
     longer = shell.run("learned", "--prompt", prompt, "--tokens", "11", "--variant", "clamp")
     assert longer.out.startswith(want)
@@ -364,7 +341,7 @@ def test_a_text_goes_on_for_as_many_tokens_as_asked_and_says_where_its_scheme_en
     assert first == again != other
 
 
-def test_a_scheme_that_keeps_nothing_says_so_in_one_line(shell: Shell) -> None:
+def test_a_scheme_that_keeps_nothing_says_so_in_one_line(shell: Generating) -> None:
     ran = shell.run("learned", "--prompt", "ab", "--tokens", "2", "--variant", "interpolate")
     [said] = [line for line in ran.err.splitlines() if line.startswith("learned_absolute: ")]
     assert said.endswith("depend on the length of the call: every token reads the whole text again")
@@ -391,8 +368,8 @@ def test_a_scheme_that_keeps_nothing_says_so_in_one_line(shell: Shell) -> None:
         (("learned", "--failures", "2"), "was trained on texts; runs of a task alone have tests"),
     ],
 )
-def test_a_mistake_is_one_line(words: tuple[str, ...], said: str, shell: Shell) -> None:
-    assert said in shell.refused(*words)
+def test_a_mistake_is_one_line(words: tuple[str, ...], said: str, shell: Generating) -> None:
+    assert said in shell.error_of(*words)
 
 
 def test_an_empty_prompt_needs_a_token_that_begins_texts(trained: Runs, copying: Trained) -> None:

@@ -13,15 +13,16 @@ import sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from eval_rows import Runs
+from shell import Shell
 from small import SMALL, small_config
 
-from lengthgen import checkpoints, cli, report, runs, trust
+from lengthgen import checkpoints, report, runs, trust
 from lengthgen.config import from_words
 from lengthgen.errors import UserError
 from lengthgen.progress import Progress
@@ -46,34 +47,8 @@ PARTS = ["scheme=nope", "+scheme.parts.marking={}"]
 SHORT = ["train.tokens=256", "eval.lengths=[16]"]
 
 
-class Ran(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-class Account:
+class Account(Shell):
     """A user who gives commands in this process, from a folder of their own."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch = monkeypatch
-        self.capsys = capsys
-
-    def run(self, *words: str) -> Ran:
-        self.monkeypatch.setattr(sys, "argv", ["lengthgen", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = self.capsys.readouterr()
-        return Ran(int(ended.value.code or 0), out, err)
-
-    def refused(self, *words: str) -> str:
-        """Returns the one line of a command that ends with exit code 2."""
-        ran = self.run(*words)
-        assert ran.code == 2, ran
-        assert "Traceback" not in ran.err
-        return ran.err.splitlines()[-1].removeprefix("error: ")
 
     def forget_this_process(self) -> None:
         """Makes the next command like one of a new process: what ran is gone, and its consent."""
@@ -88,7 +63,6 @@ def account(
 ) -> Account:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # main() then leaves the environment alone
     found = Account(monkeypatch, capsys)
     found.forget_this_process()
     return found
@@ -173,7 +147,7 @@ def test_what_needs_the_code_says_how_it_is_allowed(
 ) -> None:
     (file,) = (code / "plugins").iterdir()
     shutil.rmtree(code.parent / ".cache")
-    said = account.refused(*words_of(name, code))
+    said = account.error_of(*words_of(name, code))
     assert not (code.parent / ".cache").exists()  # that is, before any work is done
     assert said == (
         f"plugins: runs/{code.name}/plugins/{file.name} is code that was not given on the command "
@@ -207,7 +181,7 @@ def test_what_was_given_once_is_allowed_by_its_content_from_then_on(
     other = file.with_name(f"{hashlib.sha256(changed_code.encode()).hexdigest()[:8]}.py")
     other.write_text(changed_code)
     changed(code, plugins=[f"plugins/{other.name}"])
-    assert f"--plugin runs/{code.name}/plugins/{other.name}" in account.refused("eval", code.name)
+    assert f"--plugin runs/{code.name}/plugins/{other.name}" in account.error_of("eval", code.name)
 
 
 def test_who_trained_with_a_plugin_is_not_asked_again(account: Account, tmp_path: Path) -> None:
@@ -224,7 +198,7 @@ def test_an_account_that_remembers_nothing_can_still_allow(
     monkeypatch.setenv("XDG_STATE_HOME", str(code / "config.yaml"))  # no folder can be made there
     assert account.run("eval", code.name, "--plugin", str(file)).code == 0
     account.forget_this_process()
-    assert "allow it with --plugin" in account.refused("eval", code.name)
+    assert "allow it with --plugin" in account.error_of("eval", code.name)
 
 
 def test_an_account_without_a_home_can_still_allow(
@@ -236,7 +210,7 @@ def test_an_account_without_a_home_can_still_allow(
     (file,) = (code / "plugins").iterdir()
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
     monkeypatch.setattr(Path, "home", homeless)
-    assert "allow it with --plugin" in account.refused("eval", code.name)
+    assert "allow it with --plugin" in account.error_of("eval", code.name)
     assert account.run("eval", code.name, "--plugin", str(file)).code == 0
     assert not Path("not").exists()
 
@@ -261,10 +235,10 @@ def test_a_file_that_is_no_plugin_of_the_run_allows_nothing_of_it(
     code: Path, account: Account, tmp_path: Path
 ) -> None:
     (tmp_path / "other.py").write_text(MARKING + "# of mine\n")
-    said = account.refused("eval", code.name, "--plugin", "other.py")
+    said = account.error_of("eval", code.name, "--plugin", "other.py")
     assert "is code that was not given on the command line" in said
     (file,) = (code / "plugins").iterdir()
-    said = account.refused("eval", code.name, "--plugin", str(file), "--plugin", "other.py")
+    said = account.error_of("eval", code.name, "--plugin", str(file), "--plugin", "other.py")
     assert said == f"--plugin: other.py is no plugin of {code.name}; drop it"
     assert not (tmp_path / "mark").exists()
 
@@ -291,7 +265,7 @@ def test_a_plugin_that_config_yaml_finds_elsewhere_does_not_run(
     changed(code, plugins=[where.format(folder=tmp_path)])
     for name in ("eval", "probe", "list", "report", "push"):
         account.run(*words_of(name, code))
-    assert "is code that was not given" in account.refused("eval", code.name)
+    assert "is code that was not given" in account.error_of("eval", code.name)
     assert marks(tmp_path) == []
 
 
@@ -304,13 +278,13 @@ def test_no_file_of_the_users_is_published_as_a_plugin(
     if where != "plugins/linked.py":
         (code / "plugins" / "linked.py").unlink()
     changed(code, plugins=[where])
-    account.refused("export", code.name, "exported")
+    account.error_of("export", code.name, "exported")
     assert not (tmp_path / "exported").exists()
 
 
 def test_a_plugin_that_is_no_file_is_not_waited_for(plain: Path, account: Account) -> None:
     changed(plain, plugins=["/dev/null"])
-    assert "/dev/null cannot be read (not a file)" in account.refused("eval", plain.name)
+    assert "/dev/null cannot be read (not a file)" in account.error_of("eval", plain.name)
 
 
 def test_a_model_that_is_asked_of_a_configuration_with_code_is_refused(code: Path) -> None:
@@ -353,7 +327,7 @@ def test_a_strangers_yaml_runs_no_code(
     monkeypatch.syspath_prepend(str(tmp_path))
     (folder_of_groups / "experiment" / "e.yaml").write_text(f"# @package _global_\n{text}\n")
     words = ["train", "experiment=e", *SMALL, *SHORT, "--config-dir", str(folder_of_groups)]
-    assert message in account.refused(*words)
+    assert message in account.error_of(*words)
     assert "Traceback" not in account.run("list", "experiments", "--config-dir", "conf").err
     assert not (tmp_path / "runs").exists()
     assert marks(tmp_path) == []
@@ -386,7 +360,7 @@ def test_a_strangers_configuration_runs_no_code(
         f"{key}: {json.dumps(value)}" for key, value in said.items() if key != "scheme"
     )
     path.write_text(text.format(rest=rest) if "{rest}" in text else text)
-    assert message in account.refused("eval", plain.name)
+    assert message in account.error_of("eval", plain.name)
     for name in ("list", "report"):
         assert "Traceback" not in account.run(*words_of(name, plain)).err
     assert marks(tmp_path) == []
@@ -437,7 +411,7 @@ def test_a_checkpoint_is_read_as_data_alone(
         else:
             torch.save({"step": payload}, checkpoint / name)
         seal(checkpoint)
-    assert "has no checkpoint yet" in account.refused("eval", plain.name, "--lengths", "32")
+    assert "has no checkpoint yet" in account.error_of("eval", plain.name, "--lengths", "32")
     account.run("report", plain.name)
     assert marks(tmp_path) == []
 
@@ -470,7 +444,7 @@ def test_a_loading_script_of_a_dataset_does_not_run(account: Account, tmp_path: 
     folder.mkdir()
     (folder / "evil.py").write_text("import os\nos.mkdir('mark')\n")
     words = ["corpus=wikitext103", f"corpus.repo={folder}", "model=tiny", "runtime.wandb=off"]
-    account.refused("train", "scheme=rope", *words)
+    account.error_of("train", "scheme=rope", *words)
     assert marks(tmp_path) == []
 
 
@@ -487,7 +461,9 @@ def test_a_name_of_which_a_folder_is_named_leads_nowhere_else(section: str, name
 @pytest.mark.parametrize("name", ["..", "../../evil", ".hidden"])
 def test_a_received_run_cannot_have_such_a_name(name: str, plain: Path, account: Account) -> None:
     changed(plain, corpus={"name": name})
-    assert account.refused("eval", plain.name).startswith(f"corpus.name: '{name}' may hold letters")
+    assert account.error_of("eval", plain.name).startswith(
+        f"corpus.name: '{name}' may hold letters"
+    )
 
 
 def test_a_received_run_is_evaluated_within_its_root(
@@ -539,7 +515,7 @@ def test_a_link_that_leads_out_of_a_run_is_refused(
     before = snapshot(of_mine)
     target = of_mine / "rows" if name.endswith(("jsonl", "y")) else of_mine
     linked(plain, name, target)
-    said = account.refused(*words_of(command, plain))
+    said = account.error_of(*words_of(command, plain))
     assert f"{plain}/{name} is a link that leads out of the run's directory, to {target}; " in said
     assert snapshot(of_mine) == before
 
@@ -557,7 +533,7 @@ def test_links_within_a_run_and_those_of_wandb_are_none_of_these(
 def test_a_circle_of_links_is_refused(plain: Path, account: Account) -> None:
     (plain / "a").symlink_to(plain / "b")
     (plain / "b").symlink_to(plain / "a")
-    assert "is a link that leads out of the run's directory" in account.refused("eval", plain.name)
+    assert "is a link that leads out of the run's directory" in account.error_of("eval", plain.name)
 
 
 @pytest.mark.parametrize("protocol", ["../../evil", "sliding-5/../../../evil", "/evil"])

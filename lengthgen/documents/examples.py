@@ -27,15 +27,17 @@ def read(corpus: config.TaskCorpus) -> Documents:
 
 
 def source_sha256(corpus: config.TaskCorpus) -> str:
-    """Returns the hash of the code that makes the examples: a rule that was mended makes others."""
-    modules = (inspect.getmodule(type(corpus.rule())), base, scratchpad, sys.modules[__name__])
+    """Returns the hash of what makes the examples: code, since a mended rule makes others; data."""
+    rule = corpus.rule()
+    modules = (inspect.getmodule(type(rule)), base, scratchpad, sys.modules[__name__])
     texts = [inspect.getsource(module) for module in modules if module is not None]
+    texts.append(rule.source())
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def is_held_out(prompt: str) -> bool:
-    """True if a prompt is for tests only."""
-    return name_hash(prompt) % HELD_OUT == 0
+def is_held_out(meant: str) -> bool:
+    """True if prompts of this meaning are for tests only."""
+    return name_hash(meant) % HELD_OUT == 0
 
 
 def _training(corpus: config.TaskCorpus) -> Iterator[Document]:
@@ -49,7 +51,7 @@ def _training(corpus: config.TaskCorpus) -> Iterator[Document]:
             )
         length = random.randint(1, spec.length)
         example = _made(rule, length, random)
-        if example is not None and not is_held_out(example.prompt):
+        if example is not None and not is_held_out(rule.meant(example.prompt)):
             yield _document(example, length, f"train:{made}")
             made, refused = made + 1, 0
         else:
@@ -64,7 +66,7 @@ def _tests(corpus: config.TaskCorpus) -> Iterator[Document]:
             example = _made(rule, length, random)
             if example is None:
                 break
-            if length > spec.length or is_held_out(example.prompt):
+            if length > spec.length or is_held_out(rule.meant(example.prompt)):
                 found.setdefault(example.prompt, example)
             if len(found) == spec.examples_per_length:
                 break

@@ -49,6 +49,7 @@ class Ctx:
     generator: torch.Generator | None  # for a part that samples; the same in every layer's call
     dtype: torch.dtype  # of angles, distances and biases: float32, or float64 if the model is
     tokens_BT: Tensor
+    places_BT: Tensor | None  # of a task's characters, -1 before the text; None without a task
     x_BTD: Tensor  # the layer's normalised input; in positions and embed, the token embeddings
     pos: Tensor  # [T] or [B, T], coordinates of all tokens, remembered ones included
     q_pos: Tensor  # [Q] or [B, Q]
@@ -70,6 +71,7 @@ class Ctx:
         training: bool,
         generator: torch.Generator | None,
         remembered: int = 0,
+        places_BT: Tensor | None = None,
     ) -> "Ctx":
         """Returns the context of a call before any hook has run: layer 0, positions 0 ... L-1.
 
@@ -85,6 +87,7 @@ class Ctx:
             generator=generator,
             dtype=torch.promote_types(torch.float32, x_BTD.dtype),
             tokens_BT=tokens_BT,
+            places_BT=places_BT,
             x_BTD=x_BTD,
             pos=pos,
             q_pos=pos,
@@ -162,6 +165,7 @@ class Part(nn.Module):
     remaps = False  # scores() calls c.rotated(): the layer's rotary parts do not rotate before it
     memory = 0  # tokens of the previous segments that stay visible as keys
     counts_tokens = False  # reads c.rows, c.cols or n_visible(): wrong within a segment of a text
+    reads_places = False  # of c.places_BT, which a task tells it: an upper bound, no rival
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

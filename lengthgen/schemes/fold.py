@@ -63,6 +63,11 @@ class Scheme(nn.Module):
         return all(part.shift_invariant for part in self.all)
 
     @property
+    def reads_places(self) -> bool:
+        """True if a task tells the scheme which characters belong together."""
+        return any(part.reads_places for part in self.all)
+
+    @property
     def memory(self) -> int:
         """Tokens of the previous segments that stay visible as keys; 0: no segments."""
         return max((part.memory for part in self.all), default=0)
@@ -124,7 +129,8 @@ class Scheme(nn.Module):
                     )
         remembering = [name for name, part in parts.items() if part.memory]
         for name, part in parts.items():
-            of_text = part.depends_on_length or part.counts_tokens or part.overrides("positions")
+            of_text = part.depends_on_length or part.counts_tokens or part.reads_places
+            of_text = of_text or part.overrides("positions")
             if remembering and (of_text or not part.shift_invariant):
                 raise UserError(
                     f"{self.where}: {remembering[0]} reads a text in segments, and {name} needs to "

@@ -5,11 +5,12 @@ Output reversed: Lee et al. 2023, arXiv 2307.03381; that with zero padding: Cho 
 2024, arXiv 2402.09371.
 """
 
+import re
 from random import Random
 from string import ascii_letters, digits
 from typing import Literal
 
-from lengthgen.tasks.base import Example, Task, drawn, positive, within
+from lengthgen.tasks.base import Example, Task, counted, drawn, positive, within
 from lengthgen.tasks.scratchpad import Step, checked, signs, written
 
 CARRY = 10  # the base
@@ -39,6 +40,15 @@ class Addition(Task):
             raise ValueError("a scratchpad goes with plain addition only")
         self.alphabet = digits + "+=" + (ascii_letters if hints else "") + signs(self.parts)
         self.alphabet += "," * bool(self.parts)
+        self.has_places = reverse != "none" and not hints
+
+    def places(self, text: str) -> list[int]:
+        """Returns the place values of digits, 1 the lowest: where a plain sum begins is unknown."""
+        return counted(text, digits, backwards=self.reverse != "all")
+
+    def meant(self, prompt: str) -> str:
+        """Returns the sum with its numbers in order, and without what hints tell beside."""
+        return "+".join(sorted(re.sub("[a-zA-Z=]", "", prompt).split("+")))
 
     def example(self, length: int, random: Random) -> Example:
         sizes = [length, random.randint(1, length)]
@@ -173,6 +183,15 @@ class BitwiseOr(Task):
 
     unit = "bits of the longer number"
     alphabet = "01|="
+    has_places = True
+
+    def places(self, text: str) -> list[int]:
+        """Returns the number of every bit, 1 the first."""
+        return counted(text, "01", backwards=False)
+
+    def meant(self, prompt: str) -> str:
+        """Returns the two numbers in order."""
+        return "|".join(sorted(prompt[:-1].split("|")))
 
     def example(self, length: int, random: Random) -> Example:
         sizes = random.sample([length, random.randint(1, length)], 2)

@@ -23,6 +23,31 @@ class Task(ABC):
     unit = "characters"  # what the length of an example counts
     chance = 0.0  # share of the answers that a model which ignores the prompt can get right
     alphabet = ""  # the characters of all prompts and answers, END aside, in any order
+    has_places = False  # `places` says something; for parts that are told, upper bounds
+
+    def meant(self, prompt: str) -> str:
+        """Returns the same text for prompts that ask the same: all of them are tests, or none."""
+        return prompt
+
+    def spelled(self, text: str) -> str:
+        """Returns a prompt or an answer as people are to read it; `abridged` takes it back."""
+        return text
+
+    def abridged(self, text: str) -> str:
+        """Returns what people write as characters of the alphabet; ValueError if it has no such."""
+        return text
+
+    def source(self) -> str:
+        """Returns what identifies data that examples come from, beside the rule's own code."""
+        return ""
+
+    def places(self, text: str) -> list[int]:
+        """Returns the place of every character: those that belong together have the same number.
+
+        From 1 on; 0 for characters between, such as signs. The text is a prompt, or that and what
+        follows, an answer or not; what comes later changes no place of these.
+        """
+        return [0] * len(text)
 
     @abstractmethod
     def example(self, length: int, random: Random) -> Example:
@@ -59,3 +84,23 @@ def distinct(alphabet: str, n: int, random: Random) -> str:
     if n > len(alphabet):
         raise ValueError(f"there are {len(alphabet)} different names, and {n} are asked")
     return "".join(random.sample(alphabet, n))
+
+
+def counted(text: str, characters: str, *, backwards: bool) -> list[int]:
+    """Returns places: each run of these characters is counted from 1, all others are 0.
+
+    Backwards: in the prompt, which "=" ends, from the last one of a run to its first.
+    """
+    found: list[int] = []
+    prompt, n = True, 0
+    for i, character in enumerate(text):
+        if character in characters:
+            n += 1
+            found.append(n)
+            continue
+        if backwards and prompt:
+            found[i - n :] = reversed(found[i - n :])
+        prompt = prompt and character != "="
+        found.append(0)
+        n = 0
+    return found

@@ -6,7 +6,7 @@ There a token is a word, and the prompt says "Copy:"; here it is a character, an
 from random import Random
 from string import ascii_letters, digits
 
-from lengthgen.tasks.base import Example, Task, drawn, letters, positive
+from lengthgen.tasks.base import Example, Task, counted, drawn, letters, positive
 
 CHARACTERS = ascii_letters + digits
 
@@ -19,6 +19,11 @@ class Copy(Task):
         self.characters = letters(alphabet, of=CHARACTERS)
         self.times = times
         self.alphabet = self.characters + "="
+        self.has_places = times == 1
+
+    def places(self, text: str) -> list[int]:
+        """Returns the number of a character in the text, and of its copy."""
+        return counted(text, self.characters, backwards=False)
 
     def example(self, length: int, random: Random) -> Example:
         text = drawn(self.characters, length, random)
@@ -47,9 +52,15 @@ class CopyRepeat(Task):
 class Reverse(Task):
     """Random characters, to be written from the last to the first (mc)."""
 
+    has_places = True
+
     def __init__(self, *, alphabet: int) -> None:
         self.characters = letters(alphabet, of=CHARACTERS)
         self.alphabet = self.characters + "="
+
+    def places(self, text: str) -> list[int]:
+        """Returns the number of a character, 1 the last, as it is in the answer."""
+        return counted(text, self.characters, backwards=True)
 
     def example(self, length: int, random: Random) -> Example:
         text = drawn(self.characters, length, random)

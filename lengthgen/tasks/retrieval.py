@@ -3,33 +3,34 @@
 from random import Random
 from string import ascii_letters, ascii_lowercase, digits
 
-from lengthgen.tasks.base import Example, Task, distinct, drawn, letters, positive
+from lengthgen.tasks.base import Example, Task, distinct, drawn, letters, positive, within
 
 NOISE = "."
 
 
 class Mqar(Task):
-    """Different letters, each with a digit; then up to `queries` of the letters, for the digits.
+    """Different letters, of `keys`, with a digit each; then up to `queries` of them, to be written
+    again with their digits.
 
-    Multi-query associative recall: Arora et al. 2023, arXiv 2312.04927, whose values follow each
-    query; here all queries stand in the prompt, and their values are the answer.
+    Multi-query associative recall: Arora et al. 2023, arXiv 2312.04927. As there a value is written
+    behind its key; which keys are asked, the prompt says.
     """
 
     unit = "pairs"
 
-    def __init__(self, *, queries: int) -> None:
+    def __init__(self, *, keys: int, queries: int) -> None:
+        within(1, len(ascii_letters), keys=keys)
         positive(queries=queries)
-        self.queries = queries
-        self.alphabet = ascii_letters + digits + "|="
+        self.keys, self.queries = ascii_letters[:keys], queries
+        self.alphabet = self.keys + digits + "|="
 
     def example(self, length: int, random: Random) -> Example:
-        keys = distinct(ascii_letters, length, random)
+        keys = distinct(self.keys, length, random)
         values = drawn(digits, length, random)
         asked = random.sample(range(length), min(length, self.queries))
         pairs = "".join(key + value for key, value in zip(keys, values, strict=True))
-        return Example(
-            f"{pairs}|{''.join(keys[i] for i in asked)}=", "".join(values[i] for i in asked)
-        )
+        answer = "".join(keys[i] + values[i] for i in asked)
+        return Example(f"{pairs}|{''.join(keys[i] for i in asked)}=", answer)
 
 
 class Passkey(Task):
