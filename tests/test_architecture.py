@@ -171,9 +171,14 @@ def test_a_choice_is_named_as_its_file(group: str, choice: str) -> None:
 
 
 def required(group: str, choice: str, folder: Path) -> list[str]:
-    """Returns overrides for the values that a choice leaves to the user."""
+    """Returns overrides for the values that a choice leaves to the user: paths of texts."""
+    file = folder / "texts.txt"
+    file.write_text("".join(f"IN: jump OUT:{' I_JUMP' * n}\n" for n in range(1, 49)))
     values = compose.load(group, choice, config_dir=None)
-    return [f"{group}.{key}='{folder}'" for key, value in values.items() if value == "???"]
+    given = {f"{group}.{key}": value for key, value in values.items()}
+    for key, value in values.get("task", {}).get("arguments", {}).items():
+        given[f"task.arguments.{key}"] = value
+    return [f"{key}='{file}'" for key, value in given.items() if value == "???"]
 
 
 @pytest.mark.slow
