@@ -413,6 +413,20 @@ def test_an_estimate_counts_the_windows_that_an_evaluation_of_long_documents_sco
     assert estimate.work(point, pace) == pytest.approx(sum(seconds))
 
 
+def test_an_estimate_counts_the_tests_of_a_task(tmp_path: Path) -> None:
+    words = ["task=copy", "task.examples=500", "task.examples_per_length=20", "eval.lengths=[8,80]"]
+    (point,) = points([*words, f"runtime.root={tmp_path}"], config_dir=None, plugins=[])
+    wanted = point.config
+    corpus = corpora.load(
+        wanted.corpus, cache_dir=wanted.runtime.cache_dir, say=lambda message: None
+    )
+    planned = plans.plan(wanted, corpus)
+    tokens = sum(s.length for cell in plans.cells(wanted) for s in plans.spans(cell, planned))
+    # Texts of n characters have 2 n + 2 tokens, and are taken for as long as their share of T.
+    pace = estimate.Pace(train=0.0, first=1.0, rest=0.0)
+    assert estimate.work(point, pace) == pytest.approx(tokens, rel=0.1)
+
+
 # What a run prints
 
 

@@ -12,9 +12,9 @@ import torch
 from lengthgen import checkpoints, devices, plans, protocols
 from lengthgen.batches import training_windows
 from lengthgen.bench import random_corpus
-from lengthgen.config import Config, from_plain, to_plain
+from lengthgen.config import Config, TaskCorpus, from_plain, to_plain
 from lengthgen.model import Transformer, create
-from lengthgen.protocols import Endpoint
+from lengthgen.protocols import Answer, Endpoint
 from lengthgen.ranks import ALONE
 from lengthgen.sweep.points import Point
 from lengthgen.train import forward_of, fresh_state, train_step
@@ -74,12 +74,20 @@ def work(point: Point, pace: Pace) -> float:
 
 
 def _windows(cell: plans.Cell, config: Config) -> list[int]:
-    """Returns the lengths of the windows of a cell, in as many long documents as endpoints."""
+    """Returns the lengths of the windows of a cell, in as many long documents as endpoints.
+
+    Tests of a task are as much longer than T as their length is than L.
+    """
     wanted = config.eval
     longest = max(wanted.lengths)
     reach = max(wanted.reach, longest)
     ends = [Endpoint(document, longest + reach) for document in range(wanted.endpoints)]
-    places = plans.places(config, endpoints=ends, reach=reach, blocks=wanted.blocks)
+    tests: list[Answer] = []
+    if isinstance(config.corpus, TaskCorpus):
+        task, T = config.corpus.task, config.train.length
+        n_tokens = -(-T * cell.length // task.length)
+        tests = [Answer(cell.length, i, n_tokens, 1) for i in range(task.examples_per_length)]
+    places = plans.places(config, endpoints=ends, reach=reach, blocks=wanted.blocks, answers=tests)
     return [span.length for span in protocols.named(cell.protocol).spans(cell.length, places)]
 
 
