@@ -111,16 +111,16 @@ def _accuracy(line: Series, shared: Collection[int]) -> Accuracy:
         tokens[length] = sum(r.token_hits or 0 for r in rows) / sum(r.n_tokens for r in rows)
         stops[length] = sum(r.stop_errors or 0 for r in rows) / (n_seeds * n_examples)
     L = line.train_length
-    seen_N = _mean_over(values_N, [length for length in shared if length <= L])
-    unseen_N = _mean_over(values_N, [length for length in shared if length > L])
+    short, long = ([n for n in shared if (n <= L) == seen] for seen in (True, False))
+    seen_N, unseen_N = _mean_over(values_N, short), _mean_over(values_N, long)
     return Accuracy(
         series=line,
         exact=exact,
         tokens=tokens,
         stops=stops,
         n_examples=examples,
-        seen=None if seen_N is None else of_draws(seen_N),
-        unseen=None if unseen_N is None else of_draws(unseen_N),
+        seen=None if seen_N is None else _mean(seen_N, [examples[n] for n in short]),
+        unseen=None if unseen_N is None else _mean(unseen_N, [examples[n] for n in long]),
         unseen_N=unseen_N,
     )
 
@@ -139,6 +139,11 @@ def _widened(estimate: Estimate, n_examples: int) -> Estimate:
     bounds = [(low, high), (estimate.low, estimate.high)]
     known = [pair for pair in bounds if not math.isnan(pair[0])]
     return replace(estimate, low=min(a for a, _ in known), high=max(b for _, b in known))
+
+
+def _mean(values_N: Floats, n_examples: Sequence[int]) -> Estimate:
+    """Returns the mean over lengths with so many examples; as wide as if all had the fewest."""
+    return _widened(of_draws(values_N), min(n_examples) * len(n_examples))
 
 
 def _mean_over(values_N: Mapping[int, Floats], lengths: Collection[int]) -> Floats | None:

@@ -247,6 +247,7 @@ def write_report(run_dirs: Sequence[Path], out: Path) -> list[Path]:
         drawn = task_report.pictures(tasks_report, found)
         files |= drawn
         numbers["accuracy.csv"] = task_report.accuracy_csv(tasks_report).encode()
+        numbers["tasks.csv"] = task_report.tasks_csv(tasks_report).encode()
         of = task_report.contents(tasks_report)
         written += of
         said.append(_with_remarks(of, tasks_report))

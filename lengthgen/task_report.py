@@ -143,6 +143,24 @@ def accuracy_csv(report: TaskReport) -> str:
     return csv_text(head, rows)
 
 
+def tasks_csv(report: TaskReport) -> str:
+    """Returns the means over lengths seen and unseen with their intervals, and every seed's."""
+    head = ["task", "series", "lengths", "accuracy", "low", "high", "each_seed", "half_length"]
+    rows = [
+        [
+            *(name, one.series.label, lengths),
+            *(f"{x:.6g}" for x in (mean.value, mean.low, mean.high)),
+            " ".join(f"{x:.6g}" for x in mean.seeds),
+            one.half_length,
+        ]
+        for name, found in report.by_task.items()
+        for one in found
+        for lengths, mean in (("seen", one.seen), ("unseen", one.unseen))
+        if mean is not None
+    ]
+    return csv_text(head, rows)
+
+
 def _matrix(report: TaskReport) -> Table:
     """Returns mean accuracy on unseen lengths of each series in each task, and the mean ranks."""
     labels = sorted({one.series.label for found in report.by_task.values() for one in found})
@@ -170,7 +188,7 @@ def _matrix(report: TaskReport) -> Table:
                 _share(values.get((label, name)), best.get((label, name)))
                 for name in report.by_task
             ),
-            Cell(_with_bounds(ranks[label], 2) if label in ranks else "-"),
+            _with_bounds(ranks.get(label), scale=1, digits=2),
         ]
         for label in labels
     ]
@@ -213,8 +231,8 @@ def _by_length(name: str, report: TaskReport) -> Table:
             Cell(one.series.label),
             Cell(str(len(one.series.runs))),
             *(_share(one.exact.get(n), None) for n in columns),
-            _share(one.seen, None),
-            _share(one.unseen, None),
+            _with_bounds(one.seen, scale=100, digits=1),
+            _with_bounds(one.unseen, scale=100, digits=1),
             Cell(one.half_length if about.chance < HALF else "-"),
             Cell(_seeds(one.unseen)),
         ]
@@ -239,7 +257,8 @@ def _by_length(name: str, report: TaskReport) -> Table:
         notes=[
             "Right: all of the answer, its end included, is what greedy decoding writes. Seen, "
             "unseen: means over the lengths that all were asked up to L, and beyond, each with the "
-            "same weight. L50: the last length before less than half of the answers are right. "
+            "same weight, and their 95% intervals over seeds and examples. L50: the last length "
+            "before less than half of the answers are right. "
             f"Tests of a length: {min(tests, default=0)} to {max(tests, default=0)}.",
             *(
                 [f"A model that ignores the prompt can be right in {about.chance:.0%}."]
@@ -263,9 +282,12 @@ def _seeds(estimate: Estimate | None) -> str:
     return "-" if estimate is None else ", ".join(f"{100 * one:.1f}" for one in estimate.seeds)
 
 
-def _with_bounds(estimate: Estimate, digits: int) -> str:
-    value, low, high = (f"{x:.{digits}f}" for x in (estimate.value, estimate.low, estimate.high))
-    return f"{value} [{low}, {high}]"
+def _with_bounds(estimate: Estimate | None, *, scale: float, digits: int) -> Cell:
+    if estimate is None:
+        return Cell("-")
+    numbers = (estimate.value, estimate.low, estimate.high)
+    value, low, high = (f"{scale * x:.{digits}f}" for x in numbers)
+    return Cell(f"{value} [{low}, {high}]")
 
 
 def _published(name: str, found: Sequence[Accuracy]) -> dict[str, dict[float, float]]:

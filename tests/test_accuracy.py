@@ -72,6 +72,19 @@ def test_the_mean_over_lengths_gives_each_the_same_weight_and_parts_seen_from_un
     assert (found.seen.value, found.unseen.value) == (0.75, 0.125)
 
 
+def test_a_mean_of_answers_all_wrong_has_the_interval_of_so_many_answers() -> None:
+    found = only(
+        answered(None, None, None, length=2),
+        answered(*[0] * 20, length=5),
+        answered(*[0] * 20, length=8),
+    )
+    assert found.seen is not None
+    assert found.unseen is not None
+    assert (found.unseen.value, found.unseen.low) == (0.0, 0.0)
+    assert found.unseen.high == pytest.approx(wilson(0, 40)[1])
+    assert found.seen.low == pytest.approx(wilson(3, 3)[0])
+
+
 def test_seeds_count_alike_and_each_is_kept() -> None:
     found = only(
         answered(None, None, None, 0, length=5),

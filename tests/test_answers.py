@@ -390,6 +390,13 @@ def test_tasks_and_text_are_one_report(
     assert "Verdicts" in page
     lines = written["accuracy.csv"].read_text().splitlines()
     assert len(lines) == 1 + 2 * 2 * 5
+    head, *means = written["tasks.csv"].read_text().splitlines()
+    assert head == "task,series,lengths,accuracy,low,high,each_seed,half_length"
+    assert [line.split(",")[:3] for line in means[:2]] == [
+        ["copy", "alibi", "seen"],
+        ["copy", "alibi", "unseen"],
+    ]
+    assert len(means) == 2 * 2 * 2
 
 
 def test_a_report_of_tasks_alone_has_no_curve_of_perplexity(
@@ -397,7 +404,7 @@ def test_a_report_of_tasks_alone_has_no_curve_of_perplexity(
 ) -> None:
     names = {path.name for path in report.write_report([run[1]], tmp_path)}
     assert names == {
-        *("accuracy-copy.png", "accuracy-copy.svg", "accuracy.csv"),
+        *("accuracy-copy.png", "accuracy-copy.svg", "accuracy.csv", "tasks.csv"),
         *("table.md", "table.tex", "report.html"),
     }
     assert "Right answers in percent, by length in characters, trained to L=3" in report.table(

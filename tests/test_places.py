@@ -65,7 +65,7 @@ def rule_of(name: str) -> Task:
 
 TASKS = [name for name in compose.choices("task", config_dir=None) if name not in OTHERS]
 ADDITIONS = ["addition_padded", "addition_reversed", "addition_reversed_all"]
-TOLD = sorted([*ADDITIONS, "bitwise_or", "copy", "reverse"])
+TOLD = sorted([*ADDITIONS, "bitwise_or", "copy", "copy_40", "reverse", "reverse_40"])
 LENGTHS = range(1, 41)
 
 
