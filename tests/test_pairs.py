@@ -262,7 +262,7 @@ def test_a_file_that_changes_while_a_process_lasts_is_read_again(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "cannot read it (No such file or directory); give a file of lines such as IN: "),
+        (None, "cannot read it (no such file); give a file of lines such as IN: "),
         (b"IN: a OUT: \xff\n", "cannot read it (this is no UTF-8 text); give a file of lines"),
         ("IN: a OUT: b\n\na b c\n", ", line 3: neither IN: words OUT: words nor two texts with a "),
         ("a\tb\tc\n", ", line 1: neither IN: words OUT: words nor two texts with a tab between"),
@@ -285,6 +285,11 @@ def test_a_file_that_cannot_be_used_is_one_line(
     assert told.startswith(f"task.arguments: path={path}")
     assert said in told
     assert "\n" not in told
+
+
+def test_a_device_is_not_read() -> None:
+    with pytest.raises(UserError, match=r"path=/dev/zero: cannot read it \(no such file\)"):
+        composed(Path("/dev/zero"), *SHORT)
 
 
 def test_as_many_words_as_there_are_characters_are_taken(tmp_path: Path) -> None:

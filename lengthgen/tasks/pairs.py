@@ -71,18 +71,10 @@ def _read(
     path: Path, state: tuple[int, int] | None
 ) -> tuple[dict[int, list[Pair]], dict[str, str], str]:
     """Returns the pairs by length, the character of every word, and the hash of the file."""
-    try:
-        raw = path.read_bytes()
-        lines = [line.strip() for line in raw.decode().splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "this is no UTF-8 text"
-        raise ValueError(
-            f"path={path}: cannot read it ({why}); give a file of lines such as "
-            "IN: jump twice OUT: I_JUMP I_JUMP, for SCAN its tasks.txt"
-        ) from None
+    text = _text(path)
     by_length: dict[int, list[Pair]] = {}
     words: set[str] = set()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line:
             continue
         match = next(filter(None, (one.fullmatch(line) for one in LINES)), None)
@@ -97,11 +89,26 @@ def _read(
     for word in sorted(words):
         if "=" in word:
             raise ValueError(f"path={path}: {word}: = ends a prompt here; write another word")
-    return by_length, _signs(words, path), hashlib.sha256(raw).hexdigest()
+    return by_length, _signs(words, path), hashlib.sha256(text.encode()).hexdigest()
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.is_file():  # a device would be read for ever
+            return path.read_bytes().decode()
+        why = "no such file"
+    except OSError as error:
+        why = str(error.strerror)
+    except UnicodeDecodeError:
+        why = "this is no UTF-8 text"
+    raise ValueError(
+        f"path={path}: cannot read it ({why}); give a file of lines such as "
+        "IN: jump twice OUT: I_JUMP I_JUMP, for SCAN its tasks.txt"
+    )
 
 
 def _signs(words: set[str], path: Path) -> dict[str, str]:
-    """Returns a character for every word: one of its own, the last ones first, or any."""
+    """Returns a character for every word: one of its last part's own if one is free, or any."""
     if len(words) > len(SIGNS):
         raise ValueError(
             f"path={path}: {len(words)} different words, and there are {len(SIGNS)} characters "
@@ -109,6 +116,6 @@ def _signs(words: set[str], path: Path) -> dict[str, str]:
         )
     found: dict[str, str] = {}
     for word in sorted(words):
-        free = [one for one in (*word.rpartition("_")[2], *SIGNS) if one in SIGNS]
-        found[word] = next(one for one in free if one not in found.values())
+        wanted = [one for one in (*word.rpartition("_")[2], *SIGNS) if one in SIGNS]
+        found[word] = next(one for one in wanted if one not in found.values())
     return found
