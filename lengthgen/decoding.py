@@ -24,7 +24,7 @@ from lengthgen import plans, protocols, scoring
 from lengthgen.config import Config, TaskCorpus
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
-from lengthgen.evaluate import Show, open_run, trained_model
+from lengthgen.evaluate import Show, open_run, trained_model, undefined
 from lengthgen.model import Block, Past, Transformer, seed_of, with_parts
 from lengthgen.plans import Cell, Plan
 from lengthgen.protocols import Span
@@ -275,13 +275,11 @@ def _tests(trained: Trained, *, show: Show) -> dict[int, list[Span]]:
     found: dict[int, list[Span]] = {}
     for length in sorted(set(trained.config.eval.lengths)):
         cell = Cell(protocols.ANSWERS, None, length)
-        tests = plans.spans(cell, trained.planned)
-        longest = max((span.length for span in tests), default=0)
-        reason = trained.model.scheme.undefined_at(longest)
+        reason = undefined(cell, {None: trained.model.scheme}, trained.planned)
         if reason:
             show.say(f"{cell.title}: skipped, {reason}")
         else:
-            found[length] = tests
+            found[length] = plans.spans(cell, trained.planned)
     return found
 
 

@@ -173,7 +173,7 @@ def _rows(
     """Yields the rows of the cells to do, as soon as the forward passes of some are done."""
     schemes, reasons = _schemes(config, model, todo)
     for cell in todo:
-        reason = reasons.get(cell.variant) or _undefined(cell, schemes, planned)
+        reason = reasons.get(cell.variant) or undefined(cell, schemes, planned)
         if reason:
             show.say(f"{cell.title}: skipped, {reason}")
             yield [records.skipped(cell, config, planned, reason)]
@@ -229,7 +229,7 @@ def _schemes(
     return schemes, reasons
 
 
-def _undefined(cell: Cell, schemes: Mapping[str | None, Scheme], planned: Plan) -> str | None:
+def undefined(cell: Cell, schemes: Mapping[str | None, Scheme], planned: Plan) -> str | None:
     """Returns why a cell has no value, or None."""
     altered = protocols.named(cell.protocol).altered
     if altered == "swap" and len(planned.places.segments) < 2:
@@ -254,7 +254,7 @@ def _jobs(
         scored = {
             cell: spans(cell, planned)
             for cell in cells(config)
-            if cell.variant == variant and _undefined(cell, schemes, planned) is None
+            if cell.variant == variant and undefined(cell, schemes, planned) is None
         }
         for together in _together(scored):
             asked = [cell for cell in together if cell in todo]
