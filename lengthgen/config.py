@@ -313,10 +313,20 @@ def from_words(
         plain["plugins"] += [str(path.absolute()) for path in plugins]
     for path in (*plugins, *_typed(overrides)):
         Plugin.read(path).allow()
+    _whole_paths(plain)
     config = from_plain(plain)
+    if isinstance(config.corpus, TaskCorpus):
+        _check_examples(config.corpus)
     for plugin in config.plugins:
         plugin.refuse_unless_allowed()
     return config
+
+
+def _whole_paths(plain: Mapping[str, Any]) -> None:
+    """Makes the path of a task's own file absolute: a run may be evaluated from elsewhere."""
+    arguments: Any = ((plain.get("corpus") or {}).get("task") or {}).get("arguments") or {}
+    if isinstance(arguments.get("path"), str):
+        arguments["path"] = str(Path(arguments["path"]).expanduser().absolute())
 
 
 def _typed(overrides: Sequence[str]) -> list[Path]:
@@ -396,23 +406,28 @@ def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
             "corpus: a task is read by characters, each example a document after <|bos|>; drop "
             "corpus.tokenizer, corpus.bos and corpus.packed"
         )
-    spec, rule = corpus.task, corpus.rule()
+    spec = corpus.task
+    corpus.rule()
     if spec.longest < spec.length:
         raise UserError(
             f"task.longest={spec.longest} is below task.length={spec.length}; "
             f"set task.longest={4 * spec.length}"
         )
-    for key in ("length", "longest"):
-        length: int = getattr(spec, key)
-        try:
-            rule.example(length, Random(0))
-        except ValueError as error:
-            raise UserError(f"task.{key}={length}: {error}") from None
     if max(wanted.lengths) > spec.longest:
         raise UserError(
             f"eval.lengths: task {spec.name} has no tests of length {max(wanted.lengths)}; "
             f"drop it, or set task.longest={max(wanted.lengths)}"
         )
+
+
+def _check_examples(corpus: TaskCorpus) -> None:
+    """Raises UserError for lengths that a rule makes no examples of."""
+    for key in ("length", "longest"):
+        length: int = getattr(corpus.task, key)
+        try:
+            corpus.rule().example(length, Random(0))
+        except ValueError as error:
+            raise UserError(f"task.{key}={length}: {error}") from None
 
 
 def _check_protocol(protocol: protocols.Protocol, config: Config) -> None:

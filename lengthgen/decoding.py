@@ -205,6 +205,9 @@ def generate(
 ) -> str:
     """Returns the prompt and what follows it: up to the end of an answer, or `limit` tokens."""
     tokens, end = prompt_tokens(trained, prompt), trained.end
+    corpus = trained.config.corpus
+    if isinstance(corpus, TaskCorpus) and not prompt.endswith(corpus.rule().ends):
+        show.say(f"a prompt of {corpus.name} ends in {corpus.rule().ends}")
     limit = trained.limit if limit is None else limit
     show.start("generate", limit)
     written: list[int] = []

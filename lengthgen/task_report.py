@@ -24,7 +24,8 @@ from lengthgen.typeset import Cell, Table, csv_text
 from lengthgen.wording import short, subject
 
 MOST_COLUMNS = 12  # lengths in a table; of more,
-LENGTHS = (0.5, 1, 1.25, 1.5, 2, 3, 4)  # times L
+LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
+LEAST_CHANCE = 0.05  # below that it is not shown
 BOUND = "Upper bound: the task tells the scheme which characters belong together"
 
 
@@ -104,7 +105,12 @@ def _about(config: Mapping[str, Any]) -> About:
         rule = tasks.build(str(spec.get("kind")), spec.get("arguments") or {}, where="task")
     except (UserError, AttributeError, TypeError, ValueError):
         return About(unit="length", chance=0.0)
-    return About(unit=rule.unit, chance=rule.chance)
+    try:
+        lengths = [n for n in config["eval"]["lengths"] if n <= spec["length"]]
+        chance = rule.chance or tasks.blind(rule, lengths)
+    except (UserError, KeyError, TypeError, ValueError):  # a file that is gone, say
+        chance = rule.chance
+    return About(unit=rule.unit, chance=chance if chance >= LEAST_CHANCE else 0.0)
 
 
 def pictures(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes]:
@@ -257,18 +263,28 @@ def _by_length(name: str, report: TaskReport) -> Table:
         notes=[
             "Right: all of the answer, its end included, is what greedy decoding writes. Seen, "
             "unseen: means over the lengths that all were asked up to L, and beyond, each with the "
-            "same weight, and their 95% intervals over seeds and examples. L50: the last length "
-            "before less than half of the answers are right. "
+            "same weight, and their 95% intervals over seeds and examples. L50: the last of the "
+            "lengths asked before less than half of the answers are right. "
             f"Tests of a length: {min(tests, default=0)} to {max(tests, default=0)}.",
             *(
-                [f"A model that ignores the prompt can be right in {about.chance:.0%}."]
+                [f"A model that ignores the prompt can be right in {about.chance:.0%} up to L."]
                 if about.chance
                 else []
             ),
             *(f"A dash: {reason}." for reason in reasons),
+            *_shared_lengths(found),
             *([f"{BOUND}."] if any(one.series.bound for one in found) else []),
         ],
     )
+
+
+def _shared_lengths(found: Sequence[Accuracy]) -> list[str]:
+    """Returns which lengths the means are over, if not all series were asked the same."""
+    asked = [{p.length for p in one.series.points} for one in found]
+    shared = set[int].intersection(*asked)
+    if not shared or all(one == shared for one in asked):
+        return []
+    return [f"Lengths that all were asked: {', '.join(map(str, sorted(shared)))}."]
 
 
 def _share(estimate: Estimate | None, best: float | None) -> Cell:

@@ -254,8 +254,8 @@ def _refuse_unknown_places(config: Config) -> None:
     if names and model.places is None:
         raise UserError(
             f"scheme.parts.{names[0]}: a task tells it which characters belong together, and "
-            f"{config.corpus.name} tells nothing; use task=addition_reversed_all, addition_padded, "
-            "copy or reverse, or another scheme"
+            f"{config.corpus.name} tells nothing; use task=addition_reversed_all, "
+            "addition_padded or copy, or another scheme"
         )
 
 

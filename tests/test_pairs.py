@@ -1,5 +1,6 @@
 """Pairs of a file, such as SCAN: words as characters and back, lengths, splits and mistakes."""
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from itertools import product
@@ -8,12 +9,15 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
+import torch
 
 from lengthgen import decoding
-from lengthgen.config import Config, TaskCorpus, from_words
+from lengthgen.config import Config, TaskCorpus, from_plain, from_words, to_plain
 from lengthgen.decoding import Trained, open_trained
 from lengthgen.documents import Document, examples
 from lengthgen.errors import UserError
+from lengthgen.export import load
+from lengthgen.export.folder import export as write_export
 from lengthgen.progress import Progress
 from lengthgen.ranks import Ranks
 from lengthgen.tasks import END, Task
@@ -282,9 +286,41 @@ def test_a_file_that_cannot_be_used_is_one_line(
     with pytest.raises(UserError) as caught:
         composed(path, *SHORT)
     told = str(caught.value)
-    assert told.startswith(f"task.arguments: path={path}")
+    assert told.startswith(f"task.arguments.path={path}")
     assert said in told
     assert "\n" not in told
+
+
+def test_a_prompt_with_two_answers_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", "a b\tc\nb\tc\na b\tc c\n")
+    with pytest.raises(UserError, match=r"a\.txt, line 3: a b has another answer in a line above"):
+        composed(path, *SHORT)
+
+
+def test_a_path_is_stored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "few.txt", lines(FEW))
+    monkeypatch.chdir(tmp_path)
+    assert corpus_of(composed(Path("few.txt"), *SHORT)).task.arguments["path"] == str(path)
+
+
+def test_a_run_is_known_and_an_export_loaded_where_the_file_is_not(
+    trained: Trained, tmp_path: Path
+) -> None:
+    config = trained.config
+    path = Path(corpus_of(config).task.arguments["path"])
+    folder = tmp_path / "model"
+    write_export(config, config.run_dir, folder, license=None, say=QUIET.say)
+    card = (folder / "README.md").read_text()
+    assert re.search(r"A word is a character: .*`.` jump.*\.", card)
+    aside = path.rename(tmp_path / "aside")
+    try:
+        model, tokenizer = load(folder)
+        ids = torch.tensor([tokenizer.encode("j=").ids])
+        logits = model.logits(model(ids, generator=torch.Generator()))
+        assert logits.shape == (1, 3, trained.corpus.vocab_size)
+        assert from_plain(to_plain(config)) == config
+    finally:
+        aside.rename(path)
 
 
 def test_a_device_is_not_read() -> None:

@@ -5,7 +5,8 @@ import re
 import string
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations
 from random import Random
@@ -17,7 +18,7 @@ from lengthgen import compose
 from lengthgen.config import Config, TaskCorpus, from_words
 from lengthgen.documents import Document, examples
 from lengthgen.errors import UserError
-from lengthgen.tasks import END, Example, Task, build, registry
+from lengthgen.tasks import END, Example, Task, blind, build, registry
 from lengthgen.tasks.scratchpad import PARTS
 
 OTHERS = ("lm", "scan")  # no task, and one that needs a file: test_pairs.py has it
@@ -411,6 +412,29 @@ def test_examples_do_not_depend_on_the_hashes_of_strings() -> None:
 def test_an_answer_is_what_a_second_computation_gives(name: str) -> None:
     for _, example in some(name, n=20):
         assert example.answer == expected(name, example.prompt, parts=parts_of(name))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_prompt_ends_as_the_rule_says(name: str) -> None:
+    ends = corpus_of(name).rule().ends
+    assert all(example.prompt.endswith(ends) for _, example in some(name, n=2))
+
+
+def share_of_the_commonest(name: str, lengths: Sequence[int]) -> float:
+    rule, random = corpus_of(name).rule(), Random(11)
+    shares = (
+        max(Counter(rule.example(n, random).answer for _ in range(2000)).values()) / 2000
+        for n in lengths
+    )
+    return sum(shares) / len(lengths)
+
+
+@pytest.mark.parametrize("name", ["parity", "modsum", "lego", "dyck", "polynomial", "copy"])
+def test_who_knows_the_commonest_answer_is_right_as_often_as_is_said(name: str) -> None:
+    rule, lengths = corpus_of(name).rule(), [2, 5, 8]
+    said = rule.chance or blind(rule, lengths)
+    # The commonest of 300 is at most 3 sqrt(p / 300) above the true share, 2000 examples have less.
+    assert said == pytest.approx(share_of_the_commonest(name, lengths), abs=0.06)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -20,8 +20,8 @@ def read(corpus: config.TaskCorpus) -> Documents:
     """Opens both splits, a function of the configuration alone.
 
     Training lengths are uniform from 1 to task.length, but for what is held out. The tests of one
-    length differ in their prompts; where so many different ones cannot be found there are fewer. No
-    prompt is in both.
+    length ask different things; where so many cannot be found there are fewer. Nothing that is
+    asked in one is asked in the other.
     """
     return Documents(train=_training(corpus), validation=_tests(corpus), n_bytes=None)
 
@@ -66,8 +66,9 @@ def _tests(corpus: config.TaskCorpus) -> Iterator[Document]:
             example = _made(rule, length, random)
             if example is None:
                 break
-            if length > spec.length or is_held_out(rule.meant(example.prompt)):
-                found.setdefault(example.prompt, example)
+            meant = rule.meant(example.prompt)
+            if length > spec.length or is_held_out(meant):
+                found.setdefault(meant, example)
             if len(found) == spec.examples_per_length:
                 break
         for i, example in enumerate(found.values()):

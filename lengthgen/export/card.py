@@ -52,7 +52,7 @@ def card(
             f"# {about.run}",
             "",
             f"A causal language model of {n_parameters:,} parameters, trained at length T = {T:,} "
-            f"with the positional scheme `{scheme}`, to see what it does with longer text."
+            f"with the positional scheme `{scheme}`, to see what it does at longer lengths."
             f"{unfinished} Made by lengthgen {about.lengthgen}.",
             "",
             "## Use",
@@ -69,6 +69,7 @@ def card(
             "The tokenizer puts the token in front that every training window began with."
             if corpus.bos_id is not None
             else "Nothing is put in front of a text, as in training.",
+            *_words(config),
             "Logits are fp32, a row for each token; for the last token's alone of a long text: "
             "`model(ids, n_last=1, ...)`.",
             "",
@@ -80,7 +81,7 @@ def card(
             textwrap.indent(_settings(config), "    "),
             f"## {quantity} over length",
             "",
-            _measured(run_dir, rows),
+            _measured(run_dir, rows, config),
             "## Limits",
             "",
             "- It is an instrument to compare positional schemes with: small, trained on little "
@@ -99,6 +100,15 @@ def _text(config: Config) -> str:
     if isinstance(config.corpus, TaskCorpus):
         return config.corpus.rule().example(config.corpus.task.length, Random(0)).prompt
     return "def main():"
+
+
+def _words(config: Config) -> list[str]:
+    """Returns what characters stand for, where they stand for words."""
+    if not isinstance(config.corpus, TaskCorpus):
+        return []
+    rule = config.corpus.rule()
+    said = [f"`{one}` {rule.spelled(one)}" for one in rule.alphabet if rule.spelled(one) != one]
+    return [f"A word is a character: {', '.join(said)}."] if said else []
 
 
 def _front_matter(config: Config, license: str | None) -> str:
@@ -148,7 +158,7 @@ def _settings(config: Config) -> str:
     )
 
 
-def _measured(run_dir: Path, rows: Sequence[Row]) -> str:
+def _measured(run_dir: Path, rows: Sequence[Row], config: Config) -> str:
     """Returns the report's tables of this checkpoint; no text of a row becomes markup."""
     if not statistics.curve(rows):
         return "Not measured.\n"
@@ -156,5 +166,7 @@ def _measured(run_dir: Path, rows: Sequence[Row]) -> str:
         "The same tokens are scored at every length, only the text before them changes: a rising "
         "line means that text beyond T does harm."
     )
+    if isinstance(config.corpus, TaskCorpus):
+        about = "Every length has tests of its own, none of which asks what training did."
     tables = report.table([run_dir], rows).replace("<", "&lt;")
     return f"{about}\n\n{tables}"

@@ -3,14 +3,18 @@
 import importlib
 import pkgutil
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
 from lengthgen import schema
 from lengthgen.errors import UserError, suggestion
 from lengthgen.tasks.base import END, Example, Task
 
-__all__ = ["END", "Example", "Task", "build", "registry"]
+__all__ = ["END", "Example", "Task", "blind", "build", "registry"]
+
+BLIND_EXAMPLES = 300  # of each length
 
 
 def registry() -> dict[str, type[Task]]:
@@ -45,3 +49,17 @@ def build(kind: str, arguments: Mapping[str, Any], *, where: str) -> Task:
         return made(**held)
     except ValueError as error:
         raise UserError(f"{where}.arguments: {error}") from None
+
+
+def blind(rule: Task, lengths: Sequence[int]) -> float:
+    """Returns the share of right answers of a model that knows each length's commonest answer.
+
+    The mean over the lengths, from examples drawn anew: about the best that can be had without
+    looking at the prompt.
+    """
+    shares: list[float] = []
+    for length in lengths:
+        random = Random(length)
+        answers = Counter(rule.example(length, random).answer for _ in range(BLIND_EXAMPLES))
+        shares.append(answers.most_common(1)[0][1] / BLIND_EXAMPLES)
+    return sum(shares) / len(shares) if shares else 0.0

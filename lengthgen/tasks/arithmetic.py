@@ -94,6 +94,10 @@ class Modsum(Task):
         self.chance = 0.0 if self.parts else 1 / modulus
         self.alphabet = digits + "+=" + signs(self.parts)
 
+    def meant(self, prompt: str) -> str:
+        """Returns the terms in order."""
+        return "+".join(sorted(prompt[:-1].split("+")))
+
     def example(self, length: int, random: Random) -> Example:
         terms = drawn(digits[1:], length, random)
         steps: list[Step] = []
@@ -137,8 +141,12 @@ class Polynomial(Task):
 
     def __init__(self, *, scratchpad: str) -> None:
         self.parts = checked(scratchpad)
-        self.chance = 0.0 if self.parts else 1 / CARRY
         self.alphabet = digits + "@x+-=" + signs(self.parts) + "*" * bool(self.parts)
+
+    def meant(self, prompt: str) -> str:
+        """Returns the place, and the terms in order."""
+        place, terms = prompt[:-1].split("@")
+        return f"{place}@{sorted(re.findall('..x.', terms))}"
 
     def example(self, length: int, random: Random) -> Example:
         x = random.randint(-2, 2)
@@ -167,6 +175,10 @@ class Multiplication(Task):
     def __init__(self, *, by: int, reverse: Literal["none", "output"]) -> None:
         positive(by=by)
         self.by, self.reverse = by, reverse
+
+    def meant(self, prompt: str) -> str:
+        """Returns the product with its numbers in order."""
+        return "*".join(sorted(prompt[:-1].split("*")))
 
     def example(self, length: int, random: Random) -> Example:
         a, b = _number(length, random), _number(self.by, random)

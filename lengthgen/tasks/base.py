@@ -21,8 +21,9 @@ class Task(ABC):
     """
 
     unit = "characters"  # what the length of an example counts
-    chance = 0.0  # share of the answers that a model which ignores the prompt can get right
+    chance = 0.0  # share of right answers of a model that ignores the prompt, if known
     alphabet = ""  # the characters of all prompts and answers, END aside, in any order
+    ends = "="  # what every prompt ends in
     has_places = False  # `places` says something; for parts that are told, upper bounds
 
     def meant(self, prompt: str) -> str:

@@ -6,14 +6,17 @@ Lake and Baroni 2018, arXiv 1711.00350; lengths split as in Kazemnejad et al. 20
 
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
 from string import ascii_letters, digits, punctuation
 from typing import NamedTuple
 
+from lengthgen.errors import UserError
 from lengthgen.tasks.base import Example, Task
 
+WHERE = "task.arguments.path"
 SIGNS = ascii_letters + digits + punctuation.replace("=", "")
 LINES = (re.compile(r"IN: *(\S.*?) *OUT: *(.+)"), re.compile(r"([^\t]+)\t([^\t]+)"))
 
@@ -23,6 +26,14 @@ class Pair(NamedTuple):
 
     asked: tuple[str, ...]
     done: tuple[str, ...]
+
+
+class File(NamedTuple):
+    """What a file of pairs says."""
+
+    by_length: Mapping[int, Sequence[Pair]]  # by the number of words of the answer
+    signs: Mapping[str, str]  # from a word to its character
+    sha256: str
 
 
 class Pairs(Task):
@@ -35,30 +46,38 @@ class Pairs(Task):
     unit = "words of the answer"
 
     def __init__(self, *, path: str) -> None:
-        file = Path(path).expanduser()
-        self.by_length, self.signs, self.sha256 = _read(file, _state(file))
-        self.words = {sign: word for word, sign in self.signs.items()}
-        self.alphabet = "".join(self.words) + "="
+        self.path = Path(path)
+
+    @property
+    def file(self) -> "File":
+        """What the file says, read when it is asked for: a trained model does without it."""
+        return _read(self.path, _state(self.path))
+
+    @property
+    def alphabet(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return "".join(self.file.signs.values()) + "="
 
     def example(self, length: int, random: Random) -> Example:
-        if length not in self.by_length:
+        by_length, signs, _ = self.file
+        if length not in by_length:
             raise ValueError(f"the file has no answer of {length} words")
-        pair = random.choice(self.by_length[length])
-        asked, done = ("".join(self.signs[word] for word in words) for words in pair)
+        pair = random.choice(by_length[length])
+        asked, done = ("".join(signs[word] for word in words) for words in pair)
         return Example(f"{asked}=", done)
 
     def source(self) -> str:
-        return self.sha256
+        return self.file.sha256
 
     def spelled(self, text: str) -> str:
-        return " ".join(self.words.get(character, character) for character in text)
+        words = {sign: word for word, sign in self.file.signs.items()}
+        return " ".join(words.get(character, character) for character in text)
 
     def abridged(self, text: str) -> str:
-        words = text.replace("=", " = ").split()
+        words, signs = text.replace("=", " = ").split(), self.file.signs
         for word in words:
-            if word not in self.signs and word != "=":
-                raise ValueError(f"no word {word!r}; there are {', '.join(self.signs)}")
-        return "".join(self.signs.get(word, word) for word in words)
+            if word not in signs and word != "=":
+                raise ValueError(f"no word {word!r}; there are {', '.join(signs)}")
+        return "".join(signs.get(word, word) for word in words)
 
 
 def _state(path: Path) -> tuple[int, int] | None:
@@ -67,29 +86,33 @@ def _state(path: Path) -> tuple[int, int] | None:
 
 
 @cache
-def _read(
-    path: Path, state: tuple[int, int] | None
-) -> tuple[dict[int, list[Pair]], dict[str, str], str]:
-    """Returns the pairs by length, the character of every word, and the hash of the file."""
+def _read(path: Path, state: tuple[int, int] | None) -> File:
+    """Reads a file. Raises UserError for one that cannot be used, with the line."""
     text = _text(path)
     by_length: dict[int, list[Pair]] = {}
     words: set[str] = set()
+    answers: dict[tuple[str, ...], tuple[str, ...]] = {}
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line:
             continue
         match = next(filter(None, (one.fullmatch(line) for one in LINES)), None)
         if match is None:
-            raise ValueError(
-                f"path={path}, line {number}: neither IN: words OUT: words nor two texts with a "
-                "tab between"
+            raise UserError(
+                f"{WHERE}={path}, line {number}: neither IN: words OUT: words nor two texts with a "
+                "tab between; mend or drop it"
             )
         asked, done = (tuple(part.split()) for part in match.groups())
+        if answers.setdefault(asked, done) != done:
+            raise UserError(
+                f"{WHERE}={path}, line {number}: {' '.join(asked)} has another answer in a line "
+                "above; drop one"
+            )
         by_length.setdefault(len(done), []).append(Pair(asked, done))
         words.update(asked, done)
     for word in sorted(words):
         if "=" in word:
-            raise ValueError(f"path={path}: {word}: = ends a prompt here; write another word")
-    return by_length, _signs(words, path), hashlib.sha256(text.encode()).hexdigest()
+            raise UserError(f"{WHERE}={path}: {word}: = ends a prompt here; write another word")
+    return File(by_length, _signs(words, path), hashlib.sha256(text.encode()).hexdigest())
 
 
 def _text(path: Path) -> str:
@@ -101,8 +124,8 @@ def _text(path: Path) -> str:
         why = str(error.strerror)
     except UnicodeDecodeError:
         why = "this is no UTF-8 text"
-    raise ValueError(
-        f"path={path}: cannot read it ({why}); give a file of lines such as "
+    raise UserError(
+        f"{WHERE}={path}: cannot read it ({why}); give a file of lines such as "
         "IN: jump twice OUT: I_JUMP I_JUMP, for SCAN its tasks.txt"
     )
 
@@ -110,8 +133,8 @@ def _text(path: Path) -> str:
 def _signs(words: set[str], path: Path) -> dict[str, str]:
     """Returns a character for every word: one of its last part's own if one is free, or any."""
     if len(words) > len(SIGNS):
-        raise ValueError(
-            f"path={path}: {len(words)} different words, and there are {len(SIGNS)} characters "
+        raise UserError(
+            f"{WHERE}={path}: {len(words)} different words, and there are {len(SIGNS)} characters "
             "to stand for them"
         )
     found: dict[str, str] = {}

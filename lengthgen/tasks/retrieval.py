@@ -83,6 +83,7 @@ class FlipFlop(Task):
     unit = "instructions before the last"
     alphabet = "wir01"
     chance = 1 / 2
+    ends = "r"
 
     def __init__(self, *, ignored: float) -> None:
         if not 0 <= ignored <= 1:
