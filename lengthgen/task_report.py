@@ -2,6 +2,7 @@
 to perplexity.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from lengthgen.errors import UserError
 from lengthgen.figures import style
 from lengthgen.figures.accuracy import accuracy
 from lengthgen.figures.layout import laid_out
-from lengthgen.figures.relation import Dot, relation
+from lengthgen.figures.relation import Dot, relation, spearman
 from lengthgen.findings import Finding
 from lengthgen.intervals import Estimate
 from lengthgen.protocols import ANSWERS
@@ -25,6 +26,7 @@ from lengthgen.wording import short, subject
 
 MOST_COLUMNS = 12  # lengths in a table; of more,
 LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
+LEAST_ORDERED = 3  # schemes whose order is compared with a published one
 LEAST_CHANCE = 0.05  # below that it is not shown
 BOUND = "Upper bound: the task tells the scheme which characters belong together"
 
@@ -272,10 +274,37 @@ def _by_length(name: str, report: TaskReport) -> Table:
                 else []
             ),
             *(f"A dash: {reason}." for reason in reasons),
+            *_order(name, found),
             *_shared_lengths(found),
             *([f"{BOUND}."] if any(one.series.bound for one in found) else []),
         ],
     )
+
+
+def _order(name: str, found: Sequence[Accuracy]) -> list[str]:
+    """Returns how far the schemes' order agrees with those published, over the same lengths."""
+    L = found[0].series.train_length
+    ours = {one.series.label: one for one in found}  # a plain scheme's label is its name
+    by_source: dict[tuple[str, int], dict[str, TaskAnchor]] = {}
+    for anchor in published.accuracies():
+        if anchor.task == name and anchor.train_length == L and anchor.scheme in ours:
+            by_source.setdefault((anchor.citation, anchor.test_length), {})[anchor.scheme] = anchor
+    said: list[str] = []
+    for (citation, longest), anchors in by_source.items():
+        means: dict[str, float] = {}
+        for scheme in anchors:
+            there = [e.value for n, e in ours[scheme].exact.items() if L < n <= longest]
+            if there:
+                means[scheme] = sum(there) / len(there)
+        if len(means) < LEAST_ORDERED:
+            continue
+        rho = spearman(list(means.values()), [anchors[one].accuracy for one in means])
+        if math.isfinite(rho):
+            said.append(
+                f"The order of {', '.join(means)} over {L + 1} to {longest} agrees with "
+                f"{citation} by a rank correlation of {rho:.2f} (1: the same, -1: reversed)."
+            )
+    return said
 
 
 def _shared_lengths(found: Sequence[Accuracy]) -> list[str]:

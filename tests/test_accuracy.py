@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from eval_rows import row
 
-from lengthgen import statistics
+from lengthgen import published, statistics, task_report
 from lengthgen.accuracy import Accuracy, accuracies, mean_ranks, wilson
 from lengthgen.errors import UserError
 from lengthgen.figures.relation import spearman
@@ -118,6 +118,34 @@ def test_the_half_length_is_the_last_before_less_than_half_of_the_answers_are_ri
         for length, share in shares.items()
     ]
     assert only(*rows).half_length == text
+
+
+@pytest.mark.parametrize(("backwards", "rho"), [(False, "1.00"), (True, "-1.00")])
+def test_the_order_of_schemes_is_compared_with_the_published_one_over_its_lengths(
+    backwards: bool, rho: str
+) -> None:
+    known = {
+        a.scheme: a.accuracy
+        for a in published.accuracies()
+        if a.task == "copy_repeat" and a.scheme in ("nope", "t5", "alibi")
+    }
+    best_first = sorted(known, key=lambda scheme: known[scheme], reverse=not backwards)
+    rows: list[dict[str, object]] = []
+    for i, scheme in enumerate(best_first):
+        for length, n_right in ((10, i), (30, 3 - i), (60, i)):  # 60 is beyond the published ones
+            wrong = [None if k < n_right else 0 for k in range(4)]
+            one = answered(*wrong, length=length, scheme=scheme)
+            rows.append({**one, "train_length": 20, "corpus": "copy_repeat"})
+    spec = {"name": "copy_repeat", "kind": "copy_repeat", "arguments": {}}
+    configs: dict[str, dict[str, object]] = {
+        str(one["run"]): {"corpus": {"task": spec}, "scheme": {"name": one["scheme"], "parts": {}}}
+        for one in rows
+    }
+    report = task_report.gather(rows, configs, remarks=lambda points, kept, labels: [])
+    (table,) = task_report.contents(report)
+    (said,) = (note for note in table.notes if "rank correlation" in note)
+    assert "over 21 to 40 agrees with Kazemnejad et al. 2023" in said
+    assert f"of {rho} (" in said
 
 
 def skipped(length: int, scheme: str) -> dict[str, object]:
