@@ -13,6 +13,6 @@ all=(seed=1,2 "runtime.root=$root" runtime.wandb=off runtime.threads=1)
 # Past its table it goes on with the last row that was trained; as it is it has no value there.
 .venv/bin/lengthgen sweep task=$tasks scheme=learned_absolute \
   scheme.parts.learned_absolute.beyond=clamp "${all[@]}" "$@"
-.venv/bin/lengthgen sweep scheme=nope,rope,alibi,kerple,t5 train.length=128 train.tokens=1000000 \
-  eval.lengths=[128,256,512,1024,2048] eval.endpoints=8 "${all[@]}" "$@"
+.venv/bin/lengthgen sweep scheme=nope,rope,alibi,kerple,t5 train.length=256 train.tokens=1000000 \
+  eval.lengths=[256,512,1024,2048,4096] eval.endpoints=8 "${all[@]}" "$@"
 .venv/bin/lengthgen report "runtime.root=$root" --out report/tasks

@@ -13,6 +13,7 @@ LENGTH = 48  # 3 T: past the trained length for every scheme
 # Parameters a scheme adds at d_model 32, 2 layers, 4 heads, T = 16, if any. A new scheme that has
 # parameters adds its line.
 PARAMETERS = {
+    "abacus": 1024 * 32,
     "alibi_learned": 4,
     "bam": 2 * 4,
     "cable": 2 * 4 * (32 + 1),
@@ -23,6 +24,7 @@ PARAMETERS = {
     "fox": 2 * 4 * (32 + 1),
     "kerple": 2 * 4,
     "kerple_power": 2 * 4,
+    "position_coupling": (4 * 16 + 1) * 32,
     "shaw": 2 * 2 * 21 * 8,
     "t5": 4 * 32,
     "transformer_xl": 2 * 4 * 8 + 2 * 32 * 32,

@@ -340,7 +340,7 @@ def test_variants_merge_in_order_drop_parts_and_change_arguments() -> None:
             r"window sets window, which stands in some layers of scheme rnope_swa only",
         ),
         (["+scheme.parts.ropee={}"], r"scheme\.parts\.ropee: no such part; did you mean rope\?"),
-        (["+scheme.parts.qqqq={}"], r"no such part; known: alibi, .*, sinusoidal"),
+        (["+scheme.parts.qqqq={}"], r"no such part; known: abacus, .*, sinusoidal"),
         (["scheme.layers=[[rop]]"], r"scheme\.layers: rop is not a part .* did you mean rope\?"),
         (["scheme.layers=[]"], r"scheme\.layers: an empty list"),
         (["plugins=[1]"], r"plugins\.0: 1 "),
