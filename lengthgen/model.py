@@ -102,7 +102,6 @@ class Transformer(nn.Module):
         super().__init__()
         self.shape = config.shape
         self.checkpointing = config.runtime.activation_checkpointing
-        self.places = places_of(config.corpus)
         self.embedding = nn.Embedding(vocab_size, config.model.d_model)
         self.scheme = build(
             config.scheme.parts,
@@ -110,6 +109,7 @@ class Transformer(nn.Module):
             shape=self.shape,
             plugins=config.plugins,
         )
+        self.places = places_of(config.corpus) if self.scheme.reads_places else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.model.n_layers))
         self.norm = nn.LayerNorm(config.model.d_model, bias=False)
 
@@ -176,7 +176,7 @@ class Transformer(nn.Module):
         """Returns the inputs of the first block, [B, T, D], and the context of the call."""
         x_BTD = self.embedding(tokens_BT)
         told = None
-        if self.scheme.reads_places:
+        if self.places is not None:
             told = _told(self.places, tokens_BT)  # pyright: ignore[reportCallIssue]
         c = Ctx.of_call(
             self.shape,
@@ -236,10 +236,8 @@ class Transformer(nn.Module):
 
 
 @torch.compiler.disable  # it would be compiled anew for every text
-def _told(places: PlacesOf | None, tokens_BT: Tensor) -> Tensor | None:
-    """Returns the place of each token, [B, T] int64, None where the corpus has none."""
-    if places is None:
-        return None
+def _told(places: PlacesOf, tokens_BT: Tensor) -> Tensor:
+    """Returns the place of each token, [B, T] int64."""
     return torch.tensor([places(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
 
 

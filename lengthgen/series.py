@@ -104,18 +104,14 @@ def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) ->
     firsts = [members[0] for members in groups.values()]
     names = _plain_names([facts[first] for first in firsts])
     named: dict[Curve, str] = {}
+    told = {name for name, part in schemes.registry().items() if part.reads_places}
     for name, first, members in zip(names, firsts, groups.values(), strict=True):
         twins = [identity[f] for f, n in zip(firsts, names, strict=True) if n == name]
         label = name if len(twins) == 1 else f"{name} ({_difference(first, identity, twins)})"
-        label += UPPER_BOUND if _reads_places(configs[first[0]]) else ""
+        parts: Mapping[str, Any] = configs[first[0]].get("scheme", {}).get("parts") or {}
+        label += UPPER_BOUND * (not told.isdisjoint(parts))
         named |= dict.fromkeys(members, label)
     return named
-
-
-def _reads_places(config: Mapping[str, Any]) -> bool:
-    """True if a task tells the run's scheme which characters belong together."""
-    known, parts = schemes.registry(), config.get("scheme", {}).get("parts") or {}
-    return any(name in known and known[name].reads_places for name in parts)
 
 
 def _plain_names(points: Sequence[Point]) -> list[str]:
