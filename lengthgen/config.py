@@ -91,6 +91,11 @@ class StdlibCorpus(CorpusBase):
     source: Literal["stdlib"]
 
 
+class PythonCorpus(CorpusBase):
+    source: Literal["python"]
+    tokenizer_every: Positive  # a bpe is trained on one in so many training documents
+
+
 class FilesCorpus(CorpusBase):
     source: Literal["files"]
     path: str | list[str]
@@ -147,7 +152,7 @@ class TaskCorpus(CorpusBase):
 
 
 Corpus = Annotated[
-    StdlibCorpus | FilesCorpus | HubCorpus | SyntheticCorpus | TaskCorpus,
+    StdlibCorpus | PythonCorpus | FilesCorpus | HubCorpus | SyntheticCorpus | TaskCorpus,
     Field(discriminator="source"),
 ]
 
