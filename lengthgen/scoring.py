@@ -18,6 +18,7 @@ from lengthgen.protocols import Alteration, Span, shared
 from lengthgen.ranks import Ranks
 
 BATCH_TOKENS = 8192  # of one forward pass; fixed, so that sums do not depend on the world size
+MIN_LAST = 2  # states of a window; SDPA sums one query's keys in an order that depends on threads
 Nats = NDArray[np.float64]
 Scored = NDArray[np.float64]  # nats of each token; with `predict`, [n, 2]: and the likeliest token
 
@@ -59,7 +60,7 @@ def passes(model: Transformer, wanted: Sequence[Span], needed: Collection[Span])
     n_last: dict[Span, int] = {}
     for span, host in host_of.items():
         back = host.end - span.end + span.scored
-        n_last[host] = max(n_last.get(host, 0), back)
+        n_last[host] = max(n_last.get(host, 0), back, min(MIN_LAST, host.length))
     hosts = sorted(n_last, key=lambda host: (-host.length, -n_last[host], host))
     used = {host_of[span] for span in needed}
     found: list[Pass] = []

@@ -178,7 +178,7 @@ def test_a_large_batch_is_the_small_batches_in_a_row() -> None:
 
 
 def drawn(corpus: TokenizedCorpus, **changed: int) -> list[Endpoint]:
-    asked = {"reach": 64, "count": 10, "per_document": 4, "targets": 8, "seed": 0, **changed}
+    asked = {"reach": 64, "count": 10, "per_document": 4, "apart": 8, "seed": 0, **changed}
     return endpoints(corpus, **asked)
 
 
