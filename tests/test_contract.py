@@ -38,7 +38,7 @@ PARAMETERS = {
     "fox": 2 * 4 * (32 + 1),
     "kerple": 2 * 4,
     "kerple_power": 2 * 4,
-    "position_coupling": (4 * 16 + 1) * 32,
+    "position_coupling": (72 + 1) * 32,
     "shaw": 2 * 2 * 21 * 8,
     "t5": 4 * 32,
     "transformer_xl": 2 * 4 * 8 + 2 * 32 * 32,
