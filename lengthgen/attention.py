@@ -28,7 +28,7 @@ from lengthgen.kernels import (
     near_keys,
     reach,
 )
-from lengthgen.schemes import Ctx, Layer, logits, weighted
+from lengthgen.schemes import Ctx, Layer, logits, through_qk, weighted
 from lengthgen.schemes.relative import apart, spread
 
 TRAIN_BLOCK = 128  # queries; scores of a few sequences stay in the cache of one core
@@ -43,9 +43,7 @@ def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx)
     c = replace(c, acting=layer)
     on_cpu = q.device.type == "cpu"
     with torch.autocast(q.device.type, enabled=False):
-        for part in layer.qk:
-            q, k = part.qk(q, k, c)
-        q, k = q.to(v.dtype), k.to(v.dtype)
+        q, k = through_qk(layer.qk, q, k, c)
         if layer.explicit:
             return explicit(layer, q, k, v, c, block=EXPLICIT_BLOCK)
         whole = q.shape[2] == k.shape[2]

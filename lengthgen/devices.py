@@ -19,6 +19,11 @@ def device_of(runtime: Runtime, ranks: Ranks) -> torch.device:
     if kind == "auto":
         has_mps = torch.backends.mps.is_available()
         kind = "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "runtime.device=cuda: there is no GPU in this machine; give train=default for "
+            "train=gpu, or add runtime.device=cpu, which may take days"
+        )
     if kind == "cuda" and ranks.local_rank >= torch.cuda.device_count():
         raise UserError(
             f"runtime.device=cuda: process {ranks.local_rank} of this machine has no GPU "
@@ -36,9 +41,20 @@ def prepare(runtime: Runtime, device: torch.device) -> None:
         torch.set_float32_matmul_precision("highest")  # an fp32 evaluation is fp32
         return
     local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    torch.set_num_threads(runtime.threads or max(1, (cores or 1) // local_processes))
+    torch.set_num_threads(runtime.threads or default_threads(local_processes))
     keep_freed_memory()
+
+
+def default_threads(local_processes: int) -> int:
+    """Returns OMP_NUM_THREADS of the environment, else the share of the cores of one process.
+
+    1 does not count for several processes: torchrun sets it where it is not set.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # the others are of inner loops
+    if asked.isdecimal() and int(asked) > (local_processes > 1):
+        return int(asked)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // local_processes)
 
 
 def remark(precision: str, device: torch.device, *, multiplies_bf16: bool) -> str | None:

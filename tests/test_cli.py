@@ -12,9 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from shell import Ran, Shell
+from small import small_config
 
-from lengthgen import cli
+from lengthgen import cli, devices
 
 HEAVY = {"torch", "numpy", "hydra", "omegaconf", "wandb", "datasets", "matplotlib", "rich"}
 
@@ -281,6 +283,52 @@ def test_threads_are_kept_from_spinning_unless_the_user_decides(
     monkeypatch.delenv("OMP_WAIT_POLICY")
     shell.run("--help")
     assert os.environ.pop("GOMP_SPINCOUNT") == "1000"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("words", [[], ["--gpus", "2"]])
+def test_the_budget_for_gpus_is_refused_in_one_line_without_one(
+    shell: Shell, words: list[str]
+) -> None:
+    ran = shell.run("train", "train=gpu", "model=medium", *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: runtime.device=cuda: there is no GPU in this machine; give ")
+    assert ran.err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("set_to", "words", "processes", "threads"),
+    [
+        ("3", [], 1, 3),
+        ("1", [], 1, 1),
+        ("3,2", [], 1, 3),
+        ("3", ["runtime.threads=2"], 1, 2),
+        ("3", [], 2, 3),
+        ("1", [], 2, 4),  # torchrun's
+        ("", [], 2, 4),
+        ("many", [], 1, 8),
+        (None, [], 1, 8),
+    ],
+)
+def test_threads_are_those_of_the_configuration_then_of_the_environment_then_the_cores(
+    set_to: str | None,
+    words: list[str],
+    processes: int,
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if set_to is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", set_to)
+    before = torch.get_num_threads()
+    try:
+        devices.prepare(small_config(*words).runtime, torch.device("cpu"))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_pipe_gets_tab_separated_names_and_descriptions(shell: Shell) -> None:

@@ -2,10 +2,24 @@
 
 import pytest
 import torch
-from small import close, context, every_scheme, hidden, rotated, small_model, some_qkv, some_tokens
+from small import (
+    close,
+    context,
+    every_scheme,
+    hidden,
+    rotated,
+    small_config,
+    small_model,
+    some_qkv,
+    some_tokens,
+)
 
 from lengthgen.attention import attend, blocked, distance_table, explicit, sdpa_by_blocks
-from lengthgen.model import Transformer, initialise
+from lengthgen.compose import choices
+from lengthgen.decoding import read
+from lengthgen.errors import UserError
+from lengthgen.model import Transformer, initialise, with_parts
+from lengthgen.schemes import registry
 
 EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())
 LENGTH = 48  # 3 T: past the trained length for every scheme
@@ -24,7 +38,7 @@ PARAMETERS = {
     "fox": 2 * 4 * (32 + 1),
     "kerple": 2 * 4,
     "kerple_power": 2 * 4,
-    "position_coupling": (4 * 16 + 1) * 32,
+    "position_coupling": (72 + 1) * 32,
     "shaw": 2 * 2 * 21 * 8,
     "t5": 4 * 32,
     "transformer_xl": 2 * 4 * 8 + 2 * 32 * 32,
@@ -212,6 +226,42 @@ def test_bf16_biases_and_rotations_at_16k_are_fp32_ones_rounded(
         ):
             # bf16 keeps 8 bits; angles at 16k are off by 16384 * 2^-24 < 1e-3.
             torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=2e-2)
+
+
+@pytest.mark.parametrize("name", choices("scheme", config_dir=None))
+def test_bf16_takes_every_variant_that_a_scheme_takes_to_evaluate_decode_and_train(
+    name: str,
+) -> None:
+    config, model = small_config(f"scheme={name}"), small_model(name, dtype=torch.float32)
+    known, own = {**config.variants, **config.scheme.variants}, model.scheme
+    remaps = [v for v, parts in known.items() if any(registry()[part].remaps for part in parts)]
+    pairs = [f"{a}+{b}" for a in remaps for b in ("logn", "llama4_temperature", "temperature")]
+    tokens = some_tokens(length_for(model))
+    for variant in (None, *known, *pairs):
+        model.scheme = own
+        if variant is not None:
+            try:
+                model.scheme = with_parts(model, config, config.variant(variant))
+            except UserError:  # it is not for this scheme
+                continue
+        with torch.no_grad():
+            exact = hidden(model, tokens)
+        with torch.autocast("cpu", torch.bfloat16):
+            trained = hidden(model, tokens)
+            with torch.no_grad():
+                evaluated = hidden(model, tokens)
+        text = read(model, tokens[:, :-1], after=None, seed=0, precision="bf16")
+        text = read(model, tokens[:, -1:], after=text, seed=0, precision="bf16")
+        trained.float().sum().backward()
+        assert off(trained, exact) < 0.05, variant
+        assert off(evaluated, exact) < 0.05, variant
+        if name != "randomized_rope":  # decoding draws other positions
+            assert off(text.logits_BV, model.logits(exact[:, -1])) < 0.1, variant
+
+
+def off(got: torch.Tensor, want: torch.Tensor) -> float:
+    """Returns the mean error relative to the mean size."""
+    return float(((got.float() - want).abs().mean() / want.abs().mean()).detach())
 
 
 @EVERY

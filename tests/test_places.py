@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -13,7 +14,8 @@ from eval_rows import row
 from small import small_config, some_tokens
 from torch import Tensor
 
-from lengthgen import compose, task_report
+from lengthgen import compose, corpora, task_report
+from lengthgen.batches import training_windows
 from lengthgen.config import Config, TaskCorpus, from_words
 from lengthgen.decoding import continuation, open_trained, rereads
 from lengthgen.documents import examples
@@ -29,7 +31,7 @@ from lengthgen.schemes.position_coupling import PositionCoupling
 from lengthgen.series import UPPER_BOUND
 from lengthgen.tasks import END, Task
 from lengthgen.tokenizer import given_tokenizer, places_of
-from lengthgen.train import train
+from lengthgen.train import fresh_state, train, train_step
 from lengthgen.typeset import Table
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
@@ -224,7 +226,12 @@ EACH = pytest.mark.parametrize("make", MAKERS, ids=["abacus", "position_coupling
 
 
 def added(
-    part: Part, places_BT: Tensor | None, *, training: bool, seed: int | None = None
+    part: Part,
+    places_BT: Tensor | None,
+    *,
+    training: bool,
+    seed: int | None = None,
+    tokens: Tensor | None = None,
 ) -> Tensor:
     """Returns what the part adds to embeddings, [B, T, D]."""
     shape = PLACES.shape if places_BT is None else places_BT.shape
@@ -232,7 +239,7 @@ def added(
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     c = Ctx.of_call(
         SHAPE,
-        torch.zeros(shape, dtype=torch.int64),
+        torch.zeros(shape, dtype=torch.int64) if tokens is None else tokens,
         x,
         training=training,
         generator=generator,
@@ -264,7 +271,8 @@ def test_position_coupling_has_a_row_for_each_place_one_for_signs_and_row_0_befo
 ):
     part = PositionCoupling(SHAPE, rows=2.5)
     got = rows_of(part, added(part, PLACES, training=False))
-    assert got.tolist() == [[0, 3, 2, 1, 2, 1, 2, 3], [0, 2, 3, 4, 1, 1, 2, 1]]
+    # T / 2 rows on: 4
+    assert got.tolist() == [[0, 7, 6, 5, 6, 5, 6, 7], [0, 6, 7, 8, 5, 5, 6, 5]]
 
 
 @EACH
@@ -283,27 +291,111 @@ def test_without_a_channel_every_token_has_row_0(make: Callable[[], Part]) -> No
 
 
 @EACH
-def test_places_are_shifted_in_training_alone_all_by_one_number(make: Callable[[], Part]) -> None:
+def test_places_are_shifted_in_training_alone_all_of_an_example_by_one_number(
+    make: Callable[[], Part],
+) -> None:
     part = make()
     plain = rows_of(part, added(part, PLACES, training=False, seed=1))
     assert torch.equal(plain, rows_of(part, added(part, PLACES, training=False)))
-    shifts: set[int] = set()
-    for seed in range(200):
-        moved = rows_of(part, added(part, PLACES, training=True, seed=seed)) - plain
-        assert not moved[plain == 0].any()
-        (shift,) = set(moved[plain > 0].tolist())
-        shifts.add(shift)
-    # Each of 6 or 13 shifts is missed by 200 draws with a probability of 1e-7 at most.
-    assert shifts == set(range(6 if isinstance(part, Abacus) else 13))
+    first = plain - PLACES * (PLACES > 0)  # the row before that of place 1
+    shifts: list[set[int]] = [set(), set()]
+    for seed in range(400):
+        moved = rows_of(part, added(part, PLACES, training=True, seed=seed)) - plain + first
+        for one in (0, 1):
+            (shift,) = set(moved[one][plain[one] > 0].tolist())
+            shifts[one].add(shift)
+            assert not moved[one][plain[one] == 0].any()
+    # Each of 6 or 18 shifts is missed by 400 draws with a probability of 1e-10 at most.
+    if isinstance(part, Abacus):
+        assert shifts == [set(range(6))] * 2
+    else:  # row 20 is the last, and the places go to 2 and 3
+        assert shifts == [set(range(1, 19)), set(range(1, 18))]
 
 
 @EACH
 def test_a_shift_does_not_depend_on_how_a_batch_is_divided(make: Callable[[], Part]) -> None:
     part = make()
+    tokens = some_tokens(8)
     for seed in range(20):
-        whole = added(part, PLACES, training=True, seed=seed)
-        halves = [added(part, one[None], training=True, seed=seed) for one in PLACES]
+        whole = added(part, PLACES, training=True, seed=seed, tokens=tokens)
+        halves = [
+            added(part, PLACES[[i]], training=True, seed=seed, tokens=tokens[[i]]) for i in (0, 1)
+        ]
         assert torch.equal(torch.cat(halves), whole)
+
+
+def numbered(part: PositionCoupling) -> PositionCoupling:
+    """Returns the part with rows that are their own numbers."""
+    with torch.no_grad():
+        part.table.copy_(torch.arange(len(part.table))[:, None].expand_as(part.table))
+    return part
+
+
+def starts(tokens: Tensor, seed: int) -> Tensor:
+    """Returns the start of each example, of 1000 that there are."""
+    part = numbered(PositionCoupling(replace(SHAPE, train_length=10), rows=100))
+    places = torch.zeros_like(tokens)
+    return added(part, places, training=True, seed=seed, tokens=tokens)[:, 0, 0].long() - 1
+
+
+def test_examples_of_a_batch_begin_at_positions_drawn_evenly_and_apart() -> None:
+    n = 20_000
+    found = starts(some_tokens(10, batch=n), seed=0)
+    counts = torch.bincount(found, minlength=1000)
+    assert len(counts) == 1000
+    chi2 = float(((counts - n / 1000) ** 2 / (n / 1000)).sum())
+    assert abs(chi2 - 999) < 5 * (2 * 999) ** 0.5
+    # Examples that differ in one token only are unrelated, too: 4.5 sigma of 20,000 draws.
+    near = some_tokens(10, batch=1).repeat(2, 1)
+    near[1, 4] += 1
+    pairs = torch.stack([starts(near, seed) for seed in range(2000)]).double()
+    assert abs(float(torch.corrcoef(pairs.T)[0, 1])) < 4.5 / 2000**0.5
+
+
+def test_an_example_begins_elsewhere_when_it_comes_back() -> None:
+    tokens = some_tokens(10, batch=1).repeat(2, 1)
+    both = [starts(tokens, seed) for seed in range(50)]
+    assert all(torch.equal(one[0], one[1]) for one in both)  # the same in a batch
+    assert len({int(one[0]) for one in both}) > 40
+
+
+@pytest.mark.parametrize("task", ["addition_padded", "addition_reversed", "copy", "bitwise_or"])
+def test_position_coupling_is_tested_on_the_rows_that_training_visits_most(task: str) -> None:
+    config = composed(
+        *("scheme=position_coupling", f"task={task}", "task.examples=6000"),
+        *("task.examples_per_length=2", "model=tiny"),
+    )
+    assert isinstance(config.corpus, TaskCorpus)
+    corpus, places = config.corpus, places_of(config.corpus)
+    tokenizer, T = given_tokenizer(corpus), config.train.length
+    assert tokenizer is not None
+    assert places is not None
+    arguments = config.scheme.parts["position_coupling"]
+    part = numbered(PositionCoupling(replace(SHAPE, train_length=T), **arguments))
+    bos = tokenizer.get_vocab_size() - 1
+
+    def encoded(texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the tokens, padded as in training; their places; which are no padding."""
+        ids = [[bos, *tokenizer.encode(text).ids] for text in texts]
+        width = max(map(len, ids))
+        tokens = torch.tensor([one + [0] * (width - len(one)) for one in ids])
+        sizes = torch.tensor([len(one) for one in ids])
+        kept = torch.arange(width) < sizes[:, None]
+        return tokens, torch.tensor([places(one) for one in tokens.tolist()]), kept
+
+    both = examples.read(corpus)
+    tokens, told, kept = encoded([one.text for one in both.train])
+    visits = torch.zeros(len(part.table), dtype=torch.int64)
+    for step in range(1500):  # of batches of 32, as in training
+        rows = torch.arange(32 * step, 32 * (step + 1)) % len(tokens)
+        found = added(part, told[rows], training=True, seed=step, tokens=tokens[rows])[..., 0]
+        visits += torch.bincount(found.long()[kept[rows]], minlength=len(visits))
+    tokens, told, kept = encoded([one.text for one in both.validation])
+    read = added(part, told, training=False, tokens=tokens)[..., 0].long()[kept].unique()
+    read = read[read > 0]
+    assert len(read) > 30
+    assert visits[read].min() > 0.8 * visits[1:].max()
+    assert visits[1] < 0.5 * visits[1:].max()  # where the release's tests begin
 
 
 @EACH
@@ -329,7 +421,7 @@ def test_every_length_that_is_not_called_undefined_has_a_row_for_each_token(
     part = make()
     defined = [n for n in range(1, 100) if part.undefined_at(n) is None]
     assert defined == [*range(1, len(defined) + 1)]
-    assert len(defined) == (39 if isinstance(part, Abacus) else 20)  # rows - 1, 2.5 T
+    assert len(defined) == (39 if isinstance(part, Abacus) else 16)  # rows - 1, 2.5 T - T/2
     rows_of(part, added(part, torch.arange(-1, len(defined) - 1)[None], training=False))
     assert "rows" in (part.undefined_at(len(defined) + 1) or "")
 
@@ -409,7 +501,7 @@ RUNS = {
         *("eval.lengths=[1,2,4,6,8]", "train.length=10", "train.batch_tokens=640"),
     ],
     "position_coupling": [
-        *("scheme=position_coupling", "scheme.parts.position_coupling.rows=2.0"),
+        *("scheme=position_coupling", "scheme.parts.position_coupling.rows=2.5"),
         *("task=reverse", "task.arguments.alphabet=5", "task.length=4", "task.longest=8"),
         *("eval.lengths=[1,2,4,6,8]", "train.length=10", "train.batch_tokens=640"),
     ],
@@ -443,6 +535,23 @@ def test_decoding_with_kept_keys_writes_what_one_pass_over_the_right_answers_say
     assert len(rows) == 5
     assert n_right > 5  # so that the test can fail both ways
     assert n_wrong > 5
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_how_a_step_is_divided_changes_no_start(name: str, tmp_path: Path) -> None:
+    config = composed(*RUNS[name], *TINY, f"runtime.root={tmp_path}")
+    corpus = corpora.load(config.corpus, cache_dir=tmp_path, say=QUIET.say)
+    windows = training_windows(corpus, config.train.length)
+    losses: list[float] = []
+    for size in (64, 5, 1):
+        runtime = config.runtime.model_copy(update={"micro_batch": size})
+        how: dict[str, Any] = {"device": torch.device("cpu"), "ranks": ALONE}
+        state = fresh_state(config, vocab_size=corpus.vocab_size, device=how["device"])
+        how["forward"] = state.model
+        divided = config.model_copy(update={"runtime": runtime})
+        losses += [train_step(state, windows, divided, **how).nats for _ in range(2)]
+    assert losses[:2] == pytest.approx(losses[2:4], rel=1e-6)
+    assert losses[:2] == pytest.approx(losses[4:], rel=1e-6)
 
 
 @pytest.mark.parametrize("scheme", ["abacus", "position_coupling"])

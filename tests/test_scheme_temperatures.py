@@ -133,6 +133,28 @@ def test_a_temperature_and_a_remap_both_act() -> None:
     close(attend(both, q, k, v, c), attend(remap, q * factor, k, v, c), atol=1e-12)
 
 
+REMAPS = ["rerope", "selfextend", "dual_chunk", "streaming_llm", "lm_infinite", "leaky_rerope"]
+
+
+@pytest.mark.parametrize("remap", REMAPS)
+@pytest.mark.parametrize("scaled", ["logn", "llama4_temperature", "temperature", "ssmax"])
+def test_bf16_attention_under_a_remap_and_a_temperature_is_the_exact_one_rounded(
+    remap: str, scaled: str
+) -> None:
+    at = ("ssmax", remap) if scaled == "ssmax" else ("rope", f"{remap}+{scaled}")
+    low, high = (
+        attend(
+            small_model(*at, dtype=dtype).scheme.layers[0],
+            *(x.to(kept) for x in some_qkv(LENGTH, dtype=torch.bfloat16)),
+            context(small_model("nope"), LENGTH, dtype=kept),
+        )
+        for dtype, kept in ((torch.float32, torch.bfloat16), (torch.float64, torch.float64))
+    )
+    assert low.dtype == torch.bfloat16
+    # Logits up to about 40 (ssmax) have 8 bits: weights are off by a few per cent.
+    close(low.double(), high, atol=0.1)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

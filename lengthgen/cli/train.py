@@ -12,7 +12,7 @@ from lengthgen.cli.words import ConfigDir, Overrides, Plugin, positive
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
-    from lengthgen.config import Config
+    from lengthgen.config import Config, Runtime
 
 
 def train(
@@ -29,7 +29,7 @@ def train(
     built = config.from_words(overrides or [], config_dir=config_dir, plugins=plugin or [])
     if gpus is not None:
         n_gpus = positive(gpus, "--gpus", "a number of processes, like --gpus 2")
-        _check_gpus(n_gpus, device=built.runtime.device)
+        _check_gpus(n_gpus, built.runtime)
         _prepare(built)
         options = ["--config-dir", str(config_dir)] if config_dir else []
         for path in plugin or []:
@@ -45,12 +45,16 @@ def train(
         print(f"run: {run_dir}")
 
 
-def _check_gpus(gpus: int, *, device: str) -> None:
+def _check_gpus(gpus: int, runtime: "Runtime") -> None:
     import torch
+
+    from lengthgen import devices
+    from lengthgen.ranks import ALONE
 
     if "RANK" in os.environ:
         raise UserError("--gpus: torchrun has started this process already; drop --gpus")
-    there = torch.cuda.device_count()
+    devices.device_of(runtime, ALONE)  # refuses one that is not here
+    device, there = runtime.device, torch.cuda.device_count()
     if (device == "cuda" or (device == "auto" and there)) and gpus > there:
         raise UserError(
             f"--gpus: {gpus} asked, {there} in this machine; give --gpus {max(there, 1)}, "
@@ -74,10 +78,10 @@ def _prepare(built: "Config") -> None:
 
 def _torchrun(gpus: int, arguments: Sequence[str]) -> NoReturn:
     """Starts this program once per GPU, waits for all of them, and exits."""
-    from lengthgen import ranks
+    from lengthgen import devices, ranks
 
-    # torchrun would set it to 1 with a banner; training then sets its own number of threads.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // gpus)))
+    # torchrun would set it to 1 with a banner.
+    os.environ.setdefault("OMP_NUM_THREADS", str(devices.default_threads(gpus)))
     sys.stdout.flush()
     ended = ranks.launch(gpus, arguments)
     if ended.said is not None:

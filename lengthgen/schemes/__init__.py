@@ -22,6 +22,7 @@ from lengthgen.schemes.base import (
     Shape,
     logits,
     of_layer,
+    through_qk,
     weighted,
 )
 from lengthgen.schemes.fold import Scheme
@@ -39,6 +40,7 @@ __all__ = [
     "logits",
     "of_layer",
     "registry",
+    "through_qk",
     "weighted",
 ]
 

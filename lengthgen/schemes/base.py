@@ -3,6 +3,7 @@
 B batch, T tokens, D width, H heads, K head width, Q queries, S keys.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -138,9 +139,7 @@ class Ctx:
         after them, have left both as they were.
         """
         c = replace(self, q_pos=q_pos, k_pos=k_pos)
-        for part in self.acting.rotary:
-            q_BHQK, k_BHSK = part.qk(q_BHQK, k_BHSK, c)
-        return Rotated(q_BHQK, k_BHSK)
+        return through_qk(self.acting.rotary, q_BHQK, k_BHSK, c)
 
 
 class Rotated(NamedTuple):
@@ -293,6 +292,17 @@ class Layer(NamedTuple):
 
 
 NO_PARTS = Layer((), (), (), (), (), None, None, None, None, None, numbered=True, toeplitz=False)
+
+
+def through_qk(parts: Sequence[Part], q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    """Returns queries and keys after these parts' `qk`, in the dtype that they had before.
+
+    Factors in c.dtype promote what they multiply, often queries alone: both are rounded here, once.
+    """
+    dtype = q_BHQK.dtype
+    for part in parts:
+        q_BHQK, k_BHSK = part.qk(q_BHQK, k_BHSK, c)
+    return Rotated(q_BHQK.to(dtype), k_BHSK.to(dtype))
 
 
 def logits(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
