@@ -130,16 +130,17 @@ def endpoints(
     reach: int,
     count: int,
     per_document: int,
+    apart: int,
     targets: int,
     seed: int,
     seen: NDArray[np.bool_] | None,
 ) -> list[Endpoint]:
     """Draws where scored spans end: at least `reach` targets deep in a validation document.
 
-    Each document that is long enough gives at most `per_document` endpoints, at least `targets`
-    apart; documents are taken in a seeded order, one endpoint from each before a second from any.
-    No span holds a validation token that was `seen` in training, and a document of which more than
-    MOST_SEEN was gives none. Fewer than `count` if there are no more.
+    Each document that is long enough gives at most `per_document` endpoints, at least `apart`
+    targets apart; documents are taken in a seeded order, one endpoint from each before a second.
+    No span of `targets` holds a validation token that was `seen` in training, and a document of
+    which more than MOST_SEEN was gives none. Fewer than `count` if there are no more.
     """
     available_N = n_targets(corpus, corpus.validation)
     long = np.flatnonzero(available_N >= reach)
@@ -150,11 +151,11 @@ def endpoints(
         if not len(ends):
             continue
         room = len(ends) - 1
-        n = min(per_document, 1 + room // targets)
+        n = min(per_document, 1 + room // apart)
         random = np.random.Generator(np.random.Philox(key=[seed, document]))
-        free = np.sort(random.random(n)) * (room - (n - 1) * targets)
+        free = np.sort(random.random(n)) * (room - (n - 1) * apart)
         for j, gap in enumerate(np.floor(free).astype(int).tolist()):
-            rounds[j].append(Endpoint(document, int(ends[j * targets + gap])))
+            rounds[j].append(Endpoint(document, int(ends[j * apart + gap])))
     return [endpoint for one in rounds for endpoint in one][:count]
 
 

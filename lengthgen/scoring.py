@@ -18,6 +18,7 @@ from lengthgen.protocols import Alteration, Span, shared
 from lengthgen.ranks import Ranks
 
 BATCH_TOKENS = 8192  # of one forward pass; fixed, so that sums do not depend on the world size
+MIN_LAST = 2  # states of a window; SDPA sums one query's keys in an order that depends on threads
 Nats = NDArray[np.float64]
 Scored = NDArray[np.float64]  # nats of each token; with `predict`, [n, 2]: and the likeliest token
 
@@ -36,12 +37,16 @@ class Pass:
 
 @dataclass(frozen=True, kw_only=True)
 class Altered:
-    """What stands further than `keep` tokens before a window's end instead of its own text."""
+    """What replaces the tokens of a window further than T before each of its scored targets."""
 
     kind: Alteration
-    keep: int  # T
+    train_length: int  # T
     donors: Mapping[Span, Span]  # swap: the window of another document whose text is taken
     seed: int
+
+    def n_replaced(self, span: Span) -> int:
+        """Returns how many of the first tokens of a window are replaced: T + S stay."""
+        return max(0, span.length - self.train_length - span.scored)
 
 
 def passes(model: Transformer, wanted: Sequence[Span], needed: Collection[Span]) -> list[Pass]:
@@ -55,7 +60,7 @@ def passes(model: Transformer, wanted: Sequence[Span], needed: Collection[Span])
     n_last: dict[Span, int] = {}
     for span, host in host_of.items():
         back = host.end - span.end + span.scored
-        n_last[host] = max(n_last.get(host, 0), back)
+        n_last[host] = max(n_last.get(host, 0), back, min(MIN_LAST, host.length))
     hosts = sorted(n_last, key=lambda host: (-host.length, -n_last[host], host))
     used = {host_of[span] for span in needed}
     found: list[Pass] = []
@@ -181,9 +186,9 @@ def _window(span: Span, corpus: TokenizedCorpus) -> tuple[Ints, Ints]:
 
 
 def _with_other_text(inputs_T: Ints, span: Span, corpus: TokenizedCorpus, altered: Altered) -> Ints:
-    """Returns the inputs with other text wherever a window of `keep` tokens has none."""
+    """Returns the inputs with other text further than T before every scored target."""
     first = 0 if corpus.bos_id is None else 1
-    far = slice(first, first + span.length - altered.keep)
+    far = slice(first, first + altered.n_replaced(span))
     changed = inputs_T.copy()
     if altered.kind == "swap":
         changed[far] = _window(altered.donors[span], corpus)[0][far]

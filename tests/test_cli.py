@@ -347,7 +347,10 @@ def test_evaluation_of_a_path_works_from_anywhere(
         ("--protocols sliding", "eval.protocols: sliding needs its stride in tokens, such as"),
         ("--audit bf16", "--audit: 'bf16' is no precision to score in; give fp32 or fp64"),
         ("--variants yarm", "eval.variants: scheme rope has no variant 'yarm'; "),
-        ("eval.targets=64", "eval.lengths: 32 is shorter than the eval.targets=64 scored tokens"),
+        (
+            "--protocols last_k eval.targets=64",
+            "eval.lengths: 32 is shorter than the eval.targets=64 scored tokens",
+        ),
     ],
 )
 def test_what_a_run_cannot_be_evaluated_with_is_one_line(

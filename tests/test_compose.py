@@ -236,7 +236,7 @@ def test_an_axis_without_points_is_refused(override: str, said: str) -> None:
         ("experiment=al", [f"experiment=alibi_figure1{end}" for end in ("", "_1024", "_laptop")]),
         ("experiment.", []),
         ("train.le", ["train.length=", "train.length=512"]),
-        ("eval.lengths=", ["eval.lengths=[512,1024,2048,4096,8192,16384]"]),
+        ("eval.lengths=", ["eval.lengths=null"]),
         ("scheme.parts.rope.b", ["scheme.parts.rope.base=", "scheme.parts.rope.base=10000.0"]),
         ("corpus.pat", ["corpus.path="]),
         ("+scheme=al", ["+scheme=alibi", "+scheme=alibi_learned"]),

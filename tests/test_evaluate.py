@@ -1,5 +1,6 @@
 """Each protocol scores the tokens it says, the same ones at every length and world size."""
 
+import itertools
 import json
 import math
 import os
@@ -76,6 +77,10 @@ def scored(
 def scored_tokens(spans: Sequence[Span]) -> list[tuple[int, int]]:
     """Returns (document, number of the target) of everything the spans score."""
     return [(s.document, t) for s in spans for t in range(s.end - s.scored, s.end)]
+
+
+def plan_of(config: Config, cache: Path) -> Plan:
+    return plans.plan(config, corpora.load(config.corpus, cache_dir=cache, say=QUIET.say))
 
 
 def spans_of(protocol: str, length: int, planned: Plan) -> list[Span]:
@@ -426,10 +431,22 @@ def test_nonoverlap_refuses_a_length_at_which_it_would_score_other_tokens(
     plans.plan(small_config("eval.lengths=[16,24]"), corpus)
 
 
-def test_a_packed_corpus_has_all_its_endpoints_in_one_document(cache: Path) -> None:
-    config = small_config("corpus.packed=true", "eval.endpoints=20")
+def test_packed_text_has_a_row_for_each_endpoint_and_endpoints_whose_windows_are_apart(
+    tmp_path: Path, cache: Path
+) -> None:
+    config = small_config(
+        *("corpus.packed=true", "eval.endpoints=7", "eval.protocols=[tail,swap,nonoverlap]"),
+        *(f"runtime.root={tmp_path}", f"runtime.cache={cache}"),
+    )
     corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
-    assert len(plans.plan(config, corpus).endpoints) == 20
+    planned = plans.plan(config, corpus)
+    ends = sorted(end for _, end in planned.endpoints)
+    assert len(ends) == 7
+    assert min(b - a for a, b in itertools.pairwise([0, *ends])) >= planned.reach == 64
+    rows = rows_of(train(config, ranks=ALONE, show=QUIET))
+    for protocol in config.eval.protocols:
+        found = [row for row in rows if row["protocol"] == protocol and row["length"] == 64]
+        assert len({row["document"] for row in found}) == len(found) == found[0]["n_documents"] == 7
 
 
 def cells_of(run_dir: Path) -> list[tuple[str, str | None, int]]:
@@ -523,7 +540,7 @@ def test_protocols_share_forward_passes_and_the_headline_stands_alone(
     tokens.clear()
     everything = with_eval(config, protocols=["tail", *alone])
     evaluate.evaluate(everything, run_dir, ranks=ALONE, show=QUIET)
-    tail = 4 * (16 + 32 + 64)
+    tail = sum(s.length for n in LENGTHS for s in spans_of("tail", n, plan_of(config, cache)))
     assert 0 < sum(tokens) - tail < 0.8 * sum(alone.values())
     found = {(r["protocol"], r["length"], r["document"]): r["nats"] for r in rows_of(run_dir)}
     for row in separate:
