@@ -18,6 +18,7 @@ from lengthgen.protocols import Endpoint
 
 Ints = NDArray[np.int64]
 IGNORED = -100  # target of a position past the document's end
+MOST_SEEN = 0.5  # of a validation document's tokens, in runs that training has too
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -130,26 +131,64 @@ def endpoints(
     count: int,
     per_document: int,
     apart: int,
+    targets: int,
     seed: int,
+    seen: NDArray[np.bool_] | None,
 ) -> list[Endpoint]:
     """Draws where scored spans end: at least `reach` targets deep in a validation document.
 
     Each document that is long enough gives at most `per_document` endpoints, at least `apart`
     targets apart; documents are taken in a seeded order, one endpoint from each before a second.
-    Fewer than `count` if there are no more.
+    No span of `targets` holds a validation token that was `seen` in training, and a document of
+    which more than MOST_SEEN was gives none. Fewer than `count` if there are no more.
     """
     available_N = n_targets(corpus, corpus.validation)
     long = np.flatnonzero(available_N >= reach)
     order = long[np.argsort(_hash(np.uint64(seed), long))]
     rounds: list[list[Endpoint]] = [[] for _ in range(per_document)]
     for document in order.tolist():
-        room = int(available_N[document]) - reach
+        ends = _unseen_ends(corpus, document, reach=reach, targets=targets, seen=seen)
+        if not len(ends):
+            continue
+        room = len(ends) - 1
         n = min(per_document, 1 + room // apart)
         random = np.random.Generator(np.random.Philox(key=[seed, document]))
         free = np.sort(random.random(n)) * (room - (n - 1) * apart)
         for j, gap in enumerate(np.floor(free).astype(int).tolist()):
-            rounds[j].append(Endpoint(document, reach + j * apart + gap))
+            rounds[j].append(Endpoint(document, int(ends[j * apart + gap])))
     return [endpoint for one in rounds for endpoint in one][:count]
+
+
+def _unseen_ends(
+    corpus: TokenizedCorpus,
+    document: int,
+    *,
+    reach: int,
+    targets: int,
+    seen: NDArray[np.bool_] | None,
+) -> Ints:
+    """Returns where spans of `targets` may end in a document, ascending."""
+    begin, stop = corpus.validation.offsets[document : document + 2]
+    first = 0 if corpus.bos_id is not None else 1  # target t of a document is token t + first
+    ends = np.arange(reach, stop - begin - first + 1)
+    if seen is None:
+        return ends
+    here = seen[begin:stop]
+    if not corpus.packed and here.mean() > MOST_SEEN:
+        return ends[:0]
+    n_seen = np.concatenate([[0], np.cumsum(here)])
+    return ends[n_seen[ends + first] == n_seen[ends + first - targets]]
+
+
+def share_seen(
+    corpus: TokenizedCorpus, seen: NDArray[np.bool_], *, reach: int, targets: int
+) -> float:
+    """Returns the share of the tokens deep enough to be scored that were `seen` in training."""
+    offsets = corpus.validation.offsets
+    first = 0 if corpus.bos_id is not None else 1
+    long = np.flatnonzero(n_targets(corpus, corpus.validation) >= reach)
+    deep = [seen[offsets[i] + first + reach - targets : offsets[i + 1]] for i in long]
+    return float(np.concatenate(deep).mean())
 
 
 def manifest(corpus: TokenizedCorpus, *places: object) -> str:

@@ -93,7 +93,6 @@ class StdlibCorpus(CorpusBase):
 
 class PythonCorpus(CorpusBase):
     source: Literal["python"]
-    tokenizer_every: Positive  # a bpe is trained on one in so many training documents
 
 
 class FilesCorpus(CorpusBase):

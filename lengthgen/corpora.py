@@ -150,7 +150,7 @@ def _build(
     tokenizer = given
     if tokenizer is None:
         train = texts["train"]
-        every = corpus.tokenizer_every if isinstance(corpus, config.PythonCorpus) else 1
+        every = source.tokenizer_every
         n_read = sum(train.sizes[::every])
         say(f"training a BPE of {corpus.vocab_size} tokens on {n_read / 1e6:.1f} MB")
         words = (raw.decode() for raw in islice(train.read(), 0, None, every))

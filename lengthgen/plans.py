@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lengthgen import protocols, repeats
-from lengthgen.batches import endpoints, manifest, n_targets
+from lengthgen.batches import endpoints, manifest, n_targets, share_seen
 from lengthgen.config import Config
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
@@ -31,7 +31,7 @@ class Plan:
 
     corpus: TokenizedCorpus
     places: Places
-    dropped: int  # endpoints passed over, since the training split has their targets too
+    repeated: float  # share of tokens that could be scored, but stand in training too
 
     @property
     def reach(self) -> int:
@@ -67,29 +67,31 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
                 f"so that {name} would score other tokens at it than at other lengths; drop it, or "
                 "use eval.protocols=[tail] (lengthgen eval: --protocols tail)"
             )
+    seen = None
+    if wanted.deduplicate:
+        seen = repeats.in_training(corpus, cache_dir=config.runtime.cache_dir)
     drawn = endpoints(
         corpus,
         reach=reach,
-        count=4 * wanted.endpoints,  # some are passed over
-        per_document=4 * wanted.endpoints if corpus.packed else wanted.endpoints_per_document,
+        count=wanted.endpoints,
+        per_document=wanted.endpoints if corpus.packed else wanted.endpoints_per_document,
         apart=reach if corpus.packed else wanted.targets,
+        targets=wanted.targets,
         seed=wanted.seed,
+        seen=seen,
     )
-    clean = drawn
-    if wanted.deduplicate:
-        cache_dir = config.runtime.cache_dir
-        clean = repeats.unseen(corpus, drawn, targets=wanted.targets, cache_dir=cache_dir)
-    if not clean:
+    if not drawn:
         raise UserError(
-            f"corpus={corpus.name}: the training split has the targets of all {len(drawn)} "
-            f"endpoints too (runs of {repeats.GRAM} tokens); hold out other documents, or set "
-            "eval.deduplicate=false"
+            f"corpus={corpus.name}: the training split has tokens of every span of "
+            f"eval.targets={wanted.targets} too (runs of {repeats.run_length(corpus)} tokens); "
+            "hold out other documents, or set eval.deduplicate=false"
         )
-    kept = clean[: wanted.endpoints]
     blocks = min(wanted.blocks, _stream_targets(corpus) // reach)
-    found = places(config, endpoints=kept, reach=reach, blocks=blocks, packed=corpus.packed)
-    n_looked_at = len(drawn) if len(kept) < wanted.endpoints else drawn.index(kept[-1]) + 1
-    return Plan(corpus=corpus, places=found, dropped=n_looked_at - len(kept))
+    found = places(config, endpoints=drawn, reach=reach, blocks=blocks, packed=corpus.packed)
+    repeated = (
+        0.0 if seen is None else share_seen(corpus, seen, reach=reach, targets=wanted.targets)
+    )
+    return Plan(corpus=corpus, places=found, repeated=repeated)
 
 
 def places(
@@ -134,7 +136,7 @@ def _plan_of_task(config: Config, corpus: TokenizedCorpus) -> Plan:
             zip(split.examples, n_targets(corpus, split), strict=True)
         )
     ]
-    return Plan(corpus=corpus, places=places(config, answers=answers), dropped=0)
+    return Plan(corpus=corpus, places=places(config, answers=answers), repeated=0.0)
 
 
 def _stream_targets(corpus: TokenizedCorpus) -> int:
@@ -174,10 +176,11 @@ def remarks(config: Config, planned: Plan) -> list[str]:
         return said
     if planned.reach != config.eval.reach:
         said.append(_depth(config, planned))
-    if planned.dropped:
+    if planned.repeated:
         said.append(
-            f"{planned.dropped} endpoints passed over: the training split has runs of "
-            f"{repeats.GRAM} of their tokens"
+            f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs of "
+            f"{repeats.run_length(planned.corpus)} tokens that training has too; none is "
+            "a target of an endpoint"
         )
     if len(planned.endpoints) < config.eval.endpoints:
         said.append(

@@ -23,7 +23,12 @@ from typing import Any
 SCHEMES, SEEDS = "rope,alibi,nope,kerple", "1,2"
 SETTINGS = [
     *("train.tokens=120000", "train.checkpoint_every=5", "train.precision=fp32"),
-    *("corpus.tokenizer=bytes", "eval.lengths=[512,1024,2048]", "eval.endpoints=8"),
+    *(
+        "corpus=stdlib",
+        "corpus.tokenizer=bytes",
+        "eval.lengths=[512,1024,2048]",
+        "eval.endpoints=8",
+    ),
     *("eval.reach=2048", "runtime.wandb=off", "runtime.device=cpu", "runtime.log_every=2"),
 ]
 TIMING = {"train/tokens_per_s", "crc32"}  # what may differ between twins

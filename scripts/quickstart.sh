@@ -13,7 +13,7 @@ TEXT
 source scripts/install.sh
 
 began=$SECONDS
-swept=$(.venv/bin/lengthgen sweep scheme=rope,alibi runtime.wandb=off "$@")
+swept=$(.venv/bin/lengthgen sweep scheme=rope,alibi corpus=stdlib runtime.wandb=off "$@")
 mapfile -t runs < <(tail -n +2 <<<"$swept" | cut -f2)
 .venv/bin/lengthgen report "${runs[@]}" --out report
 echo "done in $((SECONDS - began)) s; open report/report.html" >&2

@@ -8,5 +8,5 @@ source scripts/install.sh
 
 root=runs/report
 .venv/bin/lengthgen sweep scheme=nope,rope,alibi,kerple,t5,fox seed=1,2 "runtime.root=$root" \
-  runtime.wandb=off 'eval.protocols=[tail,swap,per_position]' "$@"
+  corpus=stdlib runtime.wandb=off 'eval.protocols=[tail,swap,per_position]' "$@"
 .venv/bin/lengthgen report "runtime.root=$root" --out report/six

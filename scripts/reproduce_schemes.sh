@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
 root=runs/schemes
-.venv/bin/lengthgen sweep 'scheme=glob(*)' corpus.tokenizer=bytes train.tokens=1500000 \
+.venv/bin/lengthgen sweep 'scheme=glob(*)' corpus=stdlib corpus.tokenizer=bytes train.tokens=1500000 \
   'eval.lengths=[512,1024,4096,16384]' eval.endpoints=4 runtime.wandb=off "runtime.root=$root" "$@"
 
 variants=$(.venv/bin/lengthgen list variants | cut -f1 | paste -sd,)

@@ -15,6 +15,7 @@ from lengthgen.batches import (
     manifest,
     n_targets,
     permuted,
+    share_seen,
     train_batch,
     training_windows,
     window,
@@ -177,9 +178,11 @@ def test_a_large_batch_is_the_small_batches_in_a_row() -> None:
     assert (small == large).all()
 
 
-def drawn(corpus: TokenizedCorpus, **changed: int) -> list[Endpoint]:
-    asked = {"reach": 64, "count": 10, "per_document": 4, "apart": 8, "seed": 0, **changed}
-    return endpoints(corpus, **asked)
+def drawn(
+    corpus: TokenizedCorpus, *, seen: NDArray[np.bool_] | None = None, **changed: int
+) -> list[Endpoint]:
+    asked = {"reach": 64, "count": 10, "per_document": 4, "apart": 8, "targets": 8, "seed": 0}
+    return endpoints(corpus, **{**asked, **changed}, seen=seen)
 
 
 def test_endpoints_lie_deep_enough_and_apart_in_documents_that_are_long_enough() -> None:
@@ -222,6 +225,48 @@ def test_every_document_gives_one_endpoint_before_any_gives_two() -> None:
 def test_a_document_of_its_own_gives_the_same_endpoints_whoever_else_is_there() -> None:
     alone = set(drawn(corpus_of([500])))
     assert alone <= set(drawn(corpus_of([500, 700, 90]), count=100))
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_no_span_holds_a_token_that_training_has_seen(bos: bool) -> None:
+    corpus = corpus_of([80, 500, 500], bos=bos)
+    seen = np.zeros(1080, dtype=bool)
+    seen[[*range(80 + 100, 80 + 200), *range(580 + 60, 580 + 500, 12)]] = True
+    first = 0 if bos else 1
+    found = drawn(corpus, count=100, per_document=50, seen=seen)
+    for document, end in found:
+        stop = int(corpus.validation.offsets[document]) + end + first
+        assert not seen[stop - 8 : stop].any()
+    assert {e.document for e in found} == {0, 1, 2}
+
+
+def test_a_span_between_two_tokens_that_training_has_seen_is_found_if_it_is_clean() -> None:
+    seen = np.ones(500, dtype=bool)
+    seen[:260] = seen[300:308] = False
+    assert {e.end for e in drawn(corpus_of([500]), seen=seen, reach=270)} == {308}
+    seen[304] = True
+    assert drawn(corpus_of([500]), seen=seen, reach=270) == []
+
+
+def test_a_document_of_which_training_has_seen_more_than_half_gives_no_endpoint() -> None:
+    corpus = corpus_of([500, 500])
+    seen = np.zeros(1000, dtype=bool)
+    seen[:251] = True
+    assert {e.document for e in drawn(corpus, seen=seen)} == {1}
+    seen[0] = False
+    assert {e.document for e in drawn(corpus, seen=seen)} == {0, 1}
+
+
+def test_where_training_has_seen_nothing_endpoints_are_those_of_no_comparison() -> None:
+    corpus = corpus_of([500, 90, 700])
+    assert drawn(corpus, seen=np.zeros(1290, dtype=bool)) == drawn(corpus)
+
+
+def test_the_share_that_training_has_seen_is_of_the_tokens_deep_enough_to_be_scored() -> None:
+    corpus = corpus_of([63, 64, 100])
+    seen = np.zeros(227, dtype=bool)
+    seen[[*range(63), 63 + 55, 63 + 56, 127 + 56, 127 + 99]] = True  # 8 and 44 tokens count
+    assert share_seen(corpus, seen, reach=64, targets=8) == 3 / 52
 
 
 def test_without_bos_a_document_needs_one_token_more() -> None:

@@ -1,4 +1,4 @@
-"""What stands twice: runs of 50 tokens in both splits, and bigrams that copy far text."""
+"""What stands twice: runs of tokens in both splits, and bigrams that copy far text."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from lengthgen import repeats
 from lengthgen.corpora import Split, TokenizedCorpus
-from lengthgen.protocols import Endpoint
 
 RANDOM = np.random.default_rng(0)
 
@@ -30,7 +29,7 @@ def corpus_of(train: NDArray[np.integer], validation: NDArray[np.integer]) -> To
         vocab_size=1000,
         bos_id=999,
         packed=False,
-        token_bytes=np.ones(1000, dtype=np.int64),
+        token_bytes=np.full(1000, 4),
         fingerprint="0" * 64,
         tokenizer_path=Path("none"),
         meta={},
@@ -41,61 +40,83 @@ def text(n: int, vocab: int = 999) -> NDArray[np.integer]:
     return RANDOM.integers(vocab, size=n)
 
 
-def unseen(corpus: TokenizedCorpus, cache: Path, *ends: int, targets: int = 20) -> list[int]:
-    drawn = [Endpoint(0, end) for end in ends]
-    return [e.end for e in repeats.unseen(corpus, drawn, targets=targets, cache_dir=cache)]
+def in_training(corpus: TokenizedCorpus, cache: Path) -> list[int]:
+    """Returns the numbers of the validation tokens that lie in a run that training has too."""
+    return np.flatnonzero(repeats.in_training(corpus, cache_dir=cache)).tolist()
 
 
-@pytest.mark.parametrize("bos", [True, False])
 @pytest.mark.parametrize(
-    ("begin", "length", "kept"),
-    [
-        (300, 50, False),  # the run covers targets 300 ... 319
-        (251, 50, False),  # its last token is the first target
-        (319, 50, False),  # its first token is the last target
-        (250, 50, True),  # it ends just before them
-        (320, 50, True),  # it begins just after
-        (290, 49, True),  # one token too short
-        (0, 200, True),  # elsewhere
-    ],
+    ("begin", "length", "in_run"),
+    [(300, 20, True), (300, 33, True), (0, 20, True), (580, 20, True), (300, 19, False)],
 )
-def test_an_endpoint_is_dropped_if_a_run_of_50_covers_a_target(
-    begin: int, length: int, kept: bool, bos: bool, tmp_path: Path
+def test_a_run_of_20_tokens_that_training_has_is_found_and_none_that_is_shorter(
+    begin: int, length: int, in_run: bool, tmp_path: Path
 ) -> None:
     held_out = text(600)
     train = np.concatenate([text(700), held_out[begin : begin + length], text(700)])
-    corpus = corpus_of(train, held_out)
-    end = 320
-    if not bos:  # target t is token t + 1 then
-        corpus, end = replace(corpus, bos_id=None), 319
-    assert unseen(corpus, tmp_path, end) == ([end] if kept else [])
+    want = list(range(begin, begin + length)) if in_run else []
+    assert in_training(corpus_of(train, held_out), tmp_path) == want
 
 
-def test_a_run_may_lie_across_the_chunks_in_which_training_is_read(
+@pytest.mark.parametrize(("length", "in_run"), [(50, True), (49, False)])
+def test_a_run_of_bytes_has_50_of_them(length: int, in_run: bool, tmp_path: Path) -> None:
+    held_out = text(600)
+    train = np.concatenate([text(700), held_out[200 : 200 + length], text(700)])
+    corpus = replace(corpus_of(train, held_out), token_bytes=np.ones(1000, dtype=np.int64))
+    assert in_training(corpus, tmp_path) == (list(range(200, 200 + length)) if in_run else [])
+
+
+def test_a_run_across_two_validation_documents_is_none(tmp_path: Path) -> None:
+    held_out, train = text(600), text(700)
+    corpus = replace(
+        corpus_of(np.concatenate([train, held_out[290:310], held_out[400:420]]), held_out),
+        validation=split_of(held_out[:300], held_out[300:]),
+    )
+    assert in_training(corpus, tmp_path) == list(range(400, 420))
+
+
+def test_a_run_may_lie_across_the_chunks_in_which_tokens_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_out = text(600)
-    train = np.concatenate([text(75), held_out[300:350], text(500)])
-    monkeypatch.setattr(repeats, "CHUNK", 100)  # 25 of the run's tokens lie in the second chunk
-    assert unseen(corpus_of(train, held_out), tmp_path, 320, 200) == [200]
+    train = np.concatenate([text(90), held_out[290:310], text(500)])
+    monkeypatch.setattr(repeats, "CHUNK", 100)  # 10 tokens of the run lie in the second chunk
+    assert in_training(corpus_of(train, held_out), tmp_path) == list(range(290, 310))
+
+
+def test_a_split_that_is_shorter_than_a_run_stands_nowhere(tmp_path: Path) -> None:
+    assert in_training(corpus_of(text(10), text(600)), tmp_path) == []
+    assert in_training(corpus_of(text(600), text(10)), tmp_path / "other") == []
 
 
 def test_the_answer_is_kept_and_belongs_to_the_tokens(tmp_path: Path) -> None:
-    held_out = text(600)
-    corpus = corpus_of(np.concatenate([text(99), held_out]), held_out)
-    assert unseen(corpus, tmp_path, 320) == []
+    held_out = text(603)
+    corpus = corpus_of(np.concatenate([text(99), held_out[:300]]), held_out)
+    assert in_training(corpus, tmp_path) == list(range(300))
     clean = replace(corpus, train=split_of(text(900)))
-    assert unseen(clean, tmp_path, 320) == []  # by its fingerprint it is the same corpus
-    assert unseen(replace(clean, fingerprint="1" * 64), tmp_path, 320) == [320]
+    assert in_training(clean, tmp_path) == list(range(300))  # of one fingerprint: one corpus
+    assert in_training(replace(clean, fingerprint="1" * 64), tmp_path) == []
 
 
-def test_hashes_differ_where_runs_do() -> None:
+@pytest.mark.parametrize("damage", [b"", b"short", b"x" * 107])
+def test_an_answer_that_is_damaged_is_found_again(damage: bytes, tmp_path: Path) -> None:
+    held_out = text(600)
+    corpus = corpus_of(held_out, held_out)
+    assert len(in_training(corpus, tmp_path)) == 600
+    [kept] = tmp_path.iterdir()
+    assert len(kept.read_bytes()) == 107
+    kept.write_bytes(damage)
+    assert len(in_training(corpus, tmp_path)) == 600
+
+
+@pytest.mark.parametrize("n", [20, 50])
+def test_hashes_differ_where_runs_do(n: int) -> None:
     tokens = np.concatenate([np.zeros(120, dtype=int), text(5000, vocab=2), text(5000, vocab=3)])
-    hashes = repeats.gram_hashes(tokens)
-    runs = {tokens[i : i + 50].tobytes() for i in range(len(tokens) - 49)}
-    assert len(hashes) == len(tokens) - 49
+    hashes = repeats.gram_hashes(tokens, n)
+    runs = {tokens[i : i + n].tobytes() for i in range(len(tokens) - n + 1)}
+    assert len(hashes) == len(tokens) - n + 1
     assert len(set(hashes.tolist())) == len(runs)
-    assert len(set(hashes[:71].tolist())) == 1
+    assert len(set(hashes[: 121 - n].tolist())) == 1
 
 
 def plainly_far(tokens: list[int], end: int, *, targets: int, near: int, far: int) -> list[bool]:

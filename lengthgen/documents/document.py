@@ -20,11 +20,15 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
-    """Both splits, each to be read once and in order; n_bytes is their UTF-8 size, if known."""
+    """Both splits, each to be read once and in order; n_bytes is their UTF-8 size, if known.
+
+    A tokenizer is trained on one in `tokenizer_every` training documents.
+    """
 
     train: Iterator[Document]
     validation: Iterator[Document]
     n_bytes: int | None
+    tokenizer_every: int = 1
     about: dict[str, Any] = field(default_factory=dict[str, Any])  # enters meta.json
 
 
