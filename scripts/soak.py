@@ -79,6 +79,7 @@ class Study:
     """The folder of a study: its runs in runs/, its report in report/."""
 
     folder: Path
+    schemes: Sequence[str]
 
     @property
     def root(self) -> Path:
@@ -90,11 +91,14 @@ class Study:
 
     def commands(self) -> list[Command]:
         root = f"runtime.root={self.root}"
-        train = [["train", f"scheme={scheme}", *SETTINGS, *RUNTIME, root] for scheme in SCHEMES]
-        further = ["eval", *SCHEMES, root, *RUNTIME, "--lengths", "64,128,256,512,1024"]
+        train = [
+            ["train", f"scheme={scheme}", *SETTINGS, *RUNTIME, root] for scheme in self.schemes
+        ]
+        further = ["eval", *self.schemes, root, *RUNTIME, "--lengths", "64,128,256,512,1024"]
+        phases = (START, TRAIN, SAVE, EVALUATE)
         return [
-            Command(train[0], (CACHE, START, TRAIN, SAVE, EVALUATE)),
-            Command(train[1], (START, TRAIN, SAVE, EVALUATE)),
+            Command(train[0], (CACHE, *phases)),
+            *(Command(words, phases) for words in train[1:]),
             Command([*further, "--protocols", "tail,nonoverlap"], (START, EVALUATE)),
             Command(["report", root, "--out", str(self.report)], (START, DRAW, WRITE)),
         ]
@@ -228,7 +232,7 @@ def disturbed(study: Study, seconds: Sequence[float], n: int, draws: random.Rand
 def outcome(study: Study) -> dict[str, object]:
     """Returns all of a study that must not depend on what happened to it."""
     found: dict[str, object] = {}
-    for scheme in SCHEMES:
+    for scheme in study.schemes:
         run = study.run(scheme)
         last = sorted(run.glob("checkpoints/step-*"))[-1]
         weights = (last / "model.safetensors").read_bytes()
@@ -260,17 +264,17 @@ def compare(study: Study, twin: dict[str, object]) -> None:
         raise Failed("there is a traceback in the log")
 
 
-def soak(root: Path, *, kills: int, seed: int) -> Counter[str]:
+def soak(root: Path, *, kills: int, seed: int, schemes: Sequence[str]) -> Counter[str]:
     """Runs the twin and rounds of disturbed studies until there were so many kills."""
     draws = random.Random(seed)
-    twin = Study(folder=root / "twin")
+    twin = Study(folder=root / "twin", schemes=schemes)
     twin.folder.mkdir(parents=True)
     seconds = [finish(twin, command.words) for command in twin.commands()]
     print(f"twin: {sum(seconds):.0f} s undisturbed", flush=True)
     wanted, counts, n = outcome(twin), Counter[str](), 0
     while counts.total() < kills:
         n += 1
-        study = Study(folder=root / f"round-{n}")
+        study = Study(folder=root / f"round-{n}", schemes=schemes)
         study.folder.mkdir()
         began = time.monotonic()
         here = disturbed(study, seconds, min(IN_A_ROUND, kills - counts.total()), draws)
@@ -285,11 +289,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--schemes", nargs="+", default=SCHEMES)
     parser.add_argument("--root", type=Path, help="a folder to make; a temporary one by default")
     asked = parser.parse_args()
     root = asked.root or Path(tempfile.mkdtemp(prefix="soak-"))
     try:
-        counts = soak(root, kills=asked.kills, seed=asked.seed)
+        counts = soak(root, kills=asked.kills, seed=asked.seed, schemes=asked.schemes)
     except Failed as failed:
         print(f"FAIL: {failed}; all is in {root}")
         return 1

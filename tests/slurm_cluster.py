@@ -25,7 +25,7 @@ SBIN = "/usr/sbin"  # where the daemons are, and not every user's PATH
 def swept(root: Path, cache: Path, *overrides: str, plugins: Sequence[Path] = ()) -> list[Point]:
     """Returns points whose runs write no checkpoint before their last step, or a stop."""
     own = [f"train.tokens={STEPS * 128}", "train.checkpoint_every=1000", f"runtime.root={root}"]
-    words = [*SMALL, *own, f"runtime.cache={cache}", *overrides]
+    words = [*SMALL, *own, f"runtime.cache={cache}", "runtime.threads=null", *overrides]
     return points(words, config_dir=None, plugins=plugins)
 
 

@@ -37,6 +37,7 @@ SMALL = [
     "eval.reference_variants=[]",
     "runtime.wandb=off",
     "runtime.device=cpu",
+    "runtime.threads=1",  # as many as cores, in several tests at once, would wait for each other
     "runtime.log_every=1",
 ]
 VOCAB = 50

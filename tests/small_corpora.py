@@ -142,6 +142,6 @@ def load_elsewhere(
         preexec_fn=limit,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )

@@ -1,6 +1,7 @@
 """The audit scores the same targets again, and tells by how much they move."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,25 @@ ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
 
 
+def in_root(root: Path, cache: Path) -> Config:
+    return small_config(f"runtime.root={root}", f"runtime.cache={cache}", "eval.endpoints=6")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    return train(in_root(tmp_path_factory.mktemp("runs"), cache), ranks=ALONE, show=QUIET)
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> tuple[Config, Path]:
-    config = small_config(f"runtime.root={tmp_path}", "eval.endpoints=6")
-    return config, train(config, ranks=ALONE, show=QUIET)
+def run(trained: Path, tmp_path: Path, cache: Path) -> tuple[Config, Path]:
+    """A trained run of one's own to change."""
+    config = in_root(tmp_path, cache)
+    return config, shutil.copytree(trained, config.run_dir)
 
 
 def with_eval(config: Config, **changed: Any) -> Config:

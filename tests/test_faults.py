@@ -74,7 +74,16 @@ def test_a_study_that_is_killed_in_every_phase_ends_as_its_undisturbed_twin(
 ) -> None:
     """The short form of what scripts/soak.py does with a hundred kills."""
     script = REPOSITORY / "scripts" / "soak.py"
-    words = [sys.executable, script, "--kills", "6", "--root", tmp_path / "soak"]
+    words = [
+        sys.executable,
+        script,
+        "--kills",
+        "6",
+        "--schemes",
+        "rope",
+        "--root",
+        tmp_path / "soak",
+    ]
     ran = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "PASS: 6 kills" in ran.stdout

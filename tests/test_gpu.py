@@ -230,8 +230,9 @@ def test_with_activation_checkpointing_a_block_keeps_its_input_alone(cache: Path
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch.compile's own, which differ by version
 def test_bf16_compiled_checkpointed_and_accumulated_training_is_the_eager_one(
-    cache: Path, tmp_path: Path
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")  # -O0: most of the time is g++'s
     ways = {
         "eager": [],
         "fast": [

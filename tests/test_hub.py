@@ -104,7 +104,7 @@ def client(home: Path, asked: dict[str, dict[str, Any]], **environment: str) -> 
         cwd=Path(__file__).parent.parent,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -187,7 +187,7 @@ def pushed(root: Path, url: str, *words: str, key: str | None = KEY) -> list[str
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

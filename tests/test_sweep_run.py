@@ -28,7 +28,7 @@ from lengthgen.train import train
 pytestmark = pytest.mark.slow
 
 STEPS = 100
-WORDS = [*SMALL, "runtime.threads=1", f"train.tokens={STEPS * 128}", "train.checkpoint_every=50"]
+WORDS = [*SMALL, f"train.tokens={STEPS * 128}", "train.checkpoint_every=50"]
 COMMAND = [sys.executable, "-m", "lengthgen", "sweep"]
 # The engine alone: slots, then overrides. What the command does before it is tested elsewhere.
 ENGINE = """
@@ -152,7 +152,8 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
     folder = tmp_path_factory.mktemp("mixed")
     (folder / "faulty.py").write_text(PLUGIN)
     modes = "+scheme.parts.faulty.mode=good,diverges,raises"
-    words = ["scheme=nope", modes, *SMALL, "--plugin", "faulty.py", "--jobs", "2"]
+    words = ["scheme=nope", modes, *SMALL, "runtime.threads=null"]
+    words += ["--plugin", "faulty.py", "--jobs", "2"]
     first, wrote = sweep(folder, *words), pids(folder / "runs")
     before = files(folder / "runs")
     looked = sweep(folder, *words, "--status")

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ PATIENCE_SECONDS = 3.0
 
 # Each W&B test runs in a process of its own: wandb keeps global state and starts a service.
 TRACKED_RUN = """
-import base64, json, os, sys
+import base64, json, os, sys, time
 
 from test_tracking import configuration
 from lengthgen.tracking import CurvePoint, Results, Tracker
@@ -47,6 +46,7 @@ config = configuration(plan["runtime"])
 config.run_dir.mkdir(parents=True, exist_ok=True)
 hooks = sys.exit, sys.excepthook
 said = []
+began = time.monotonic()
 with Tracker(config, config.run_dir, say=said.append, patience_seconds=plan["patience"]) as tracker:
     for number, row in enumerate(plan["rows"]):
         if number == plan["service_dies_at"]:
@@ -58,6 +58,7 @@ with Tracker(config, config.run_dir, say=said.append, patience_seconds=plan["pat
         pictures={key: base64.b64decode(png) for key, png in plan["pictures"].items()},
     ))
 print(json.dumps({
+    "seconds": time.monotonic() - began,
     "said": said,
     "imported": "wandb" in sys.modules,
     "hooks_restored": hooks == (sys.exit, sys.excepthook),
@@ -125,7 +126,6 @@ def track(
         "service_dies_at": service_dies_at,
     }
     inherited = {name: value for name, value in os.environ.items() if "WANDB" not in name}
-    started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", TRACKED_RUN, json.dumps(plan)],
         env={
@@ -142,7 +142,7 @@ def track(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -150,7 +150,6 @@ def track(
     return Outcome(
         **json.loads(report),
         printed="\n".join(printed) + done.stderr,
-        seconds=time.monotonic() - started,
         run_dir=configuration(settings).run_dir,
     )
 
@@ -173,6 +172,7 @@ def only(backend: WandbBackend) -> StoredRun:
     return run
 
 
+@pytest.mark.slow
 def test_wandb_shows_the_curve_over_lengths_and_what_is_beside_it(tmp_path: Path) -> None:
     curve = [
         point(512, "ppl", "ppl_low", "ppl_high"),
@@ -192,6 +192,7 @@ def test_wandb_shows_the_curve_over_lengths_and_what_is_beside_it(tmp_path: Path
         assert run.summary.items() >= named.items()
 
 
+@pytest.mark.slow
 def test_wandb_shows_a_picture_once_until_it_changes(tmp_path: Path) -> None:
     with WandbBackend() as backend:
         for picture in (png("gain"), png("later gain")):
@@ -209,6 +210,7 @@ def test_wandb_shows_a_picture_once_until_it_changes(tmp_path: Path) -> None:
         assert run.files[run.summary[key]["path"]] == picture
 
 
+@pytest.mark.slow
 def test_a_run_opens_in_wandb_under_its_own_name_in_the_group_of_its_scheme(
     tmp_path: Path,
 ) -> None:
@@ -302,6 +304,7 @@ def test_rows_from_before_wandb_was_on_are_shown_too(tmp_path: Path) -> None:
     assert rows == train_rows(10, 20, 30)
 
 
+@pytest.mark.slow
 def test_without_a_key_the_run_is_kept_offline_and_one_line_says_so(tmp_path: Path) -> None:
     outcome = track(tmp_path, mode="auto", key=None, rows=train_rows(1))
 
@@ -314,6 +317,7 @@ def test_without_a_key_the_run_is_kept_offline_and_one_line_says_so(tmp_path: Pa
     assert not outcome.has_children
 
 
+@pytest.mark.slow
 def test_a_mode_that_the_environment_sets_is_honoured_by_auto(tmp_path: Path) -> None:
     outcome = track(tmp_path, mode="auto", environment={"WANDB_MODE": "offline"})
 
@@ -321,6 +325,7 @@ def test_a_mode_that_the_environment_sets_is_honoured_by_auto(tmp_path: Path) ->
     assert line.startswith("W&B: offline, to upload: wandb sync")
 
 
+@pytest.mark.slow
 def test_a_run_of_which_wandb_was_handed_everything_need_not_be_opened_again(
     tmp_path: Path,
 ) -> None:
@@ -350,6 +355,7 @@ def test_a_damaged_memory_of_what_was_sent_is_said_in_one_line(tmp_path: Path, d
     assert not is_shown(run, run.run_dir)
 
 
+@pytest.mark.slow
 def test_a_damaged_memory_of_what_was_sent_never_stops_the_training(tmp_path: Path) -> None:
     run_dir = track(tmp_path, mode="off", rows=train_rows(1)).run_dir
     (run_dir / "wandb.json").write_text("{")
@@ -360,6 +366,7 @@ def test_a_damaged_memory_of_what_was_sent_never_stops_the_training(tmp_path: Pa
     assert outcome.rows == train_rows(1, 2)
 
 
+@pytest.mark.slow
 def test_off_never_imports_wandb(tmp_path: Path) -> None:
     outcome = track(tmp_path, mode="off", rows=train_rows(1, 2), curve=[point(512)])
 
@@ -415,6 +422,7 @@ def test_a_backend_that_refuses_the_rows_of_an_open_run_stops_nothing(
     assert not outcome.has_children
 
 
+@pytest.mark.slow
 def test_a_wandb_service_that_dies_stops_nothing(tmp_path: Path) -> None:
     with WandbBackend() as backend:
         outcome = track(
