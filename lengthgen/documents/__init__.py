@@ -1,20 +1,58 @@
 """The documents of a corpus, read from the source that its configuration names."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lengthgen import config
 from lengthgen.documents import examples, files, hub, paths, stdlib, synthetic
-from lengthgen.documents.document import Document, Documents, Say
+from lengthgen.documents.document import Document, Documents, Say, name_hash
+from lengthgen.errors import UserError
 
 __all__ = ["Document", "Documents", "Say", "read", "source_key"]
+
+HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
 
 
 def read(corpus: config.Corpus, *, say: Say) -> Documents:
     """Opens the corpus; documents are read while the iterators are consumed.
 
-    Raises UserError, also from the iterators, with the key that is wrong.
+    With corpus.held_out=tuning both splits come from the training documents, and those of
+    validation are never read. Raises UserError, also from the iterators, with the key that is
+    wrong.
     """
+    found = _opened(corpus, say)
+    if corpus.held_out == "validation":
+        return found
+    again = _opened(corpus, lambda message: None)  # each iterator reads the source for itself
+    return Documents(
+        train=(one for one in found.train if not is_for_tuning(one.name)),
+        validation=_for_tuning(corpus, again.train),
+        n_bytes=found.n_bytes,
+    )
+
+
+def is_for_tuning(name: str) -> bool:
+    """True if a training document is held out by corpus.held_out=tuning."""
+    # Not the hash of the name alone: sources choose validation documents by it.
+    return name_hash(f"tuning {name}") % HELD_OUT == 0
+
+
+def _for_tuning(corpus: config.Corpus, train: Iterator[Document]) -> Iterator[Document]:
+    """Yields the training documents that are held out. Raises UserError if there are none."""
+    is_empty = True
+    for document in train:
+        if is_for_tuning(document.name):
+            is_empty = False
+            yield document
+    if is_empty:
+        raise UserError(
+            f"corpus.held_out=tuning: none of the training documents of {corpus.name} is held out, "
+            f"as 1 in {HELD_OUT} is by the hash of its name; give more documents"
+        )
+
+
+def _opened(corpus: config.Corpus, say: Say) -> Documents:
     match corpus:
         case config.StdlibCorpus():
             return stdlib.read(say=say)

@@ -6,9 +6,11 @@ from xml.etree.ElementTree import Element
 
 import yaml
 
+from lengthgen import rates, tables
 from lengthgen.intervals import LEVEL, RESAMPLES
 from lengthgen.page.contents import Contents
 from lengthgen.page.markup import Child, table, tag
+from lengthgen.page.tasks import exhibit
 from lengthgen.protocols import named
 from lengthgen.statistics import HEADLINE, Point
 from lengthgen.wording import headline, short
@@ -49,6 +51,7 @@ def method(contents: Contents) -> list[Element]:
         tag("h3", "Protocols"),
         tag("p", COLUMNS),
         _protocols(contents),
+        *_rates(contents),
     ]
     same = shared([contents.configs[run] for run in contents.runs if run in contents.configs])
     trained = {key: value for key, value in same.items() if key not in EVALUATION}
@@ -57,6 +60,13 @@ def method(contents: Contents) -> list[Element]:
         text = yaml.safe_dump(trained, sort_keys=False)
         found.append(tag("details", summary, tag("pre", text)))
     return found
+
+
+def _rates(contents: Contents) -> list[Element]:
+    """Returns the grids that learning rates were chosen from."""
+    configs = [contents.configs[run] for run in contents.runs if run in contents.configs]
+    grids = tables.rates(*rates.of_runs(configs))
+    return [] if grids is None else exhibit(grids)
 
 
 def _sentence(contents: Contents) -> str:
