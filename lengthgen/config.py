@@ -61,6 +61,7 @@ class Scheme(Section):
     name: Name
     parts: Parts
     layers: list[list[str]] | None = None
+    lr_ratio: Annotated[float, Field(gt=0)] = 1.0
     variants: Variants = Field(default={})
 
 
@@ -163,6 +164,7 @@ class Train(Section):
     tokens: Positive
     batch_tokens: Positive
     lr: Annotated[float, Field(gt=0)]
+    scheme_lr_ratio: Annotated[float, Field(gt=0)] | None = None
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)]
     warmup_fraction: Annotated[float, Field(ge=0, le=1)]
     schedule: Literal["cosine", "linear"]
@@ -244,11 +246,14 @@ class Config(Section):
 
         Evaluation and runtime do not enter, nor does what cannot change the weights
         (train.checkpoint_every, train.tuned, training-free variants). Plugins enter by their
-        content.
+        content. A scheme_lr_ratio of 1 is not told: runs older than this setting keep their names.
         """
         science = self.model_dump(mode="json", exclude={"runtime", "eval", "plugins", "variants"})
         del science["train"]["checkpoint_every"], science["scheme"]["variants"]
         science["train"].pop("tuned", None)
+        del science["train"]["scheme_lr_ratio"], science["scheme"]["lr_ratio"]
+        if self.scheme_lr_ratio != 1:
+            science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
         if self.plugins:
             science["plugins"] = [plugin.digest for plugin in self.plugins]
         digest = hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:8]
@@ -260,6 +265,12 @@ class Config(Section):
         """8 hexadecimal digits that name what is measured of the trained run."""
         asked = [self.eval.model_dump(mode="json"), self.variants, self.scheme.variants]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def scheme_lr_ratio(self) -> float:
+        """The learning rate of the scheme's parameters over that of the network."""
+        ratio = self.train.scheme_lr_ratio
+        return self.scheme.lr_ratio if ratio is None else ratio
 
     @property
     def run_dir(self) -> Path:
