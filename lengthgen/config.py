@@ -409,6 +409,10 @@ def _check(config: Config) -> None:
             f"train.batch_tokens={train.batch_tokens} is not a multiple of "
             f"train.length={train.length}; try train.batch_tokens={near}"
         )
+    if isinstance(config.corpus, TaskCorpus) and config.corpus.held_out == "tuning":
+        raise UserError(
+            f"task={config.corpus.name}: rates are tuned on text (corpus.held_out=tuning); drop it"
+        )
     for name in evaluation.protocols:
         _check_protocol(protocols.named(name), config)
     if isinstance(config.corpus, TaskCorpus):
@@ -446,11 +450,6 @@ def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
         raise UserError(
             "corpus: a task is read by characters, each example a document after <|bos|>; drop "
             "corpus.tokenizer, corpus.bos and corpus.packed"
-        )
-    if corpus.held_out == "tuning":
-        raise UserError(
-            "corpus.held_out=tuning: rates are tuned on text; drop it, or drop task=..., and give "
-            "the task train.lr or train.tuned"
         )
     spec = corpus.task
     corpus.rule()

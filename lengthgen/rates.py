@@ -20,7 +20,7 @@ Loss = Annotated[float, Field(ge=0)]
 class Trial(Section):
     """A point of a grid: its loss at T with each seed, in nats per token; null if it diverged.
 
-    A scheme_lr_ratio of null is the scheme's own.
+    A scheme without parameters has no scheme_lr_ratio.
     """
 
     lr: Rate
@@ -51,7 +51,7 @@ class Tuned(Section):
     def at_edge(self) -> dict[str, float]:
         """The chosen values that are the least or the greatest of the grid, by key."""
         found: dict[str, float] = {}
-        for key, few in (("lr", 0), ("scheme_lr_ratio", 1)):  # one ratio may be the scheme's own
+        for key, few in (("lr", 0), ("scheme_lr_ratio", 1)):  # one ratio is the scheme's default
             values = {getattr(trial, key) for trial in self.grid} - {None}
             chosen = getattr(self, key)
             if len(values) > few and chosen in (min(values), max(values)):

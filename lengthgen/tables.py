@@ -110,10 +110,12 @@ def rates(
     rows: list[list[Cell]] = []
     notes: dict[str, list[str]] = {}
     for name, one in tuned:
-        for ratio in dict.fromkeys(trial.scheme_lr_ratio for trial in one.grid):
+        ratios = dict.fromkeys(trial.scheme_lr_ratio for trial in one.grid)
+        for ratio in ratios:
             at = {trial.lr: trial for trial in one.grid if trial.scheme_lr_ratio == ratio}
             best = one.lr if ratio == one.scheme_lr_ratio else None
-            label = name if ratio is None else f"{name}, scheme_lr_ratio {ratio:g}"
+            plain = ratio is None or (ratio == 1 and len(ratios) == 1)
+            label = name if plain else f"{name}, scheme_lr_ratio {ratio:g}"
             rows.append([Cell(label), *(_trial(at.get(lr), best) for lr in lrs)])
         seeds = f"seed{'s' * (len(one.seeds) > 1)} {', '.join(map(str, one.seeds))}"
         about = (

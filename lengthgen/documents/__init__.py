@@ -7,7 +7,6 @@ from typing import Any
 from lengthgen import config
 from lengthgen.documents import examples, files, hub, paths, stdlib, synthetic
 from lengthgen.documents.document import Document, Documents, Say, name_hash
-from lengthgen.errors import UserError
 
 __all__ = ["Document", "Documents", "Say", "read", "source_key"]
 
@@ -26,30 +25,19 @@ def read(corpus: config.Corpus, *, say: Say) -> Documents:
         return found
     again = _opened(corpus, lambda message: None)  # each iterator reads the source for itself
     return Documents(
-        train=(one for one in found.train if not is_for_tuning(one.name)),
-        validation=_for_tuning(corpus, again.train),
+        train=_for_tuning(found.train, held_out=False),
+        validation=_for_tuning(again.train, held_out=True),
         n_bytes=found.n_bytes,
     )
 
 
-def is_for_tuning(name: str) -> bool:
-    """True if a training document is held out by corpus.held_out=tuning."""
-    # Not the hash of the name alone: sources choose validation documents by it.
-    return name_hash(f"tuning {name}") % HELD_OUT == 0
-
-
-def _for_tuning(corpus: config.Corpus, train: Iterator[Document]) -> Iterator[Document]:
-    """Yields the training documents that are held out. Raises UserError if there are none."""
-    is_empty = True
-    for document in train:
-        if is_for_tuning(document.name):
-            is_empty = False
+def _for_tuning(train: Iterator[Document], *, held_out: bool) -> Iterator[Document]:
+    """Yields the first training document and 1 in 20 of the others by hash, or all but those."""
+    for i, document in enumerate(train):
+        # Not the hash of the name alone: sources choose validation documents by it.
+        chosen = i == 0 or name_hash(f"tuning {document.name}") % HELD_OUT == 0
+        if chosen == held_out:
             yield document
-    if is_empty:
-        raise UserError(
-            f"corpus.held_out=tuning: none of the training documents of {corpus.name} is held out, "
-            f"as 1 in {HELD_OUT} is by the hash of its name; give more documents"
-        )
 
 
 def _opened(corpus: config.Corpus, say: Say) -> Documents:

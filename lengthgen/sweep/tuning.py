@@ -40,7 +40,7 @@ def points(
     for word in overrides:
         if word.partition("=")[0].lstrip("+") in (*FIXED, "train.tuned"):
             raise UserError(f"{word}: lengthgen tune sets this key itself; drop it")
-    root = str(out / "runs").replace("\\", "\\\\").replace("'", "\\'")
+    root = str(out / "runs").replace("'", "\\'")
     words = [f"runtime.root='{root}'", *USUAL, *overrides, *(f"{k}={v}" for k, v in FIXED.items())]
     found = sweeps.points(words, config_dir=config_dir, plugins=plugins)
     varied = found[0].varied
@@ -63,7 +63,7 @@ def _without_idle_ratios(found: Sequence[Point]) -> list[Point]:
 
 
 def _rates(point: Point) -> tuple[float, float | None]:
-    """Returns lr and scheme_lr_ratio; the latter is None too if the scheme has no parameters."""
+    """Returns lr and scheme_lr_ratio; the latter is None if the scheme has no parameters."""
     config = point.config
     scheme = schemes.build_meta(
         config.scheme.parts,
@@ -73,7 +73,7 @@ def _rates(point: Point) -> tuple[float, float | None]:
         where="scheme.parts",
     )
     learns = next(scheme.parameters(), None) is not None
-    return config.train.lr, config.train.scheme_lr_ratio if learns else None
+    return config.train.lr, config.scheme_lr_ratio if learns else None
 
 
 def _kept(out: Path, found: Sequence[Point]) -> dict[str, Tuned]:
