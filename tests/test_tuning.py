@@ -214,7 +214,11 @@ def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -
 
 def test_a_rate_that_diverged_with_one_seed_is_not_chosen(tmp_path: Path) -> None:
     found = grid(tmp_path, "scheme=rope", "train.lr=1e-3,2e-3", "seed=1,2")
-    known = {("rope", 1e-3, None, 1): 3.0, ("rope", 1e-3, None, 2): 3.0, ("rope", 2e-3, None, 1): 1}
+    known: Losses = {
+        ("rope", 1e-3, None, 1): 3.0,
+        ("rope", 1e-3, None, 2): 3.0,
+        ("rope", 2e-3, None, 1): 1,
+    }
     evaluated(found, known)
     tuning.write(found, tmp_path)
     assert rates.read(tmp_path / "tuned.yaml")["rope"].lr == 1e-3
@@ -235,7 +239,7 @@ def test_a_ratio_is_chosen_where_a_scheme_has_parameters_and_tried_nowhere_else(
     words = ["scheme=rope,t5", "train.lr=1e-3,2e-3,4e-3", "train.scheme_lr_ratio=1,4,16"]
     found = grid(tmp_path, *words)
     assert [point.config.scheme.name for point in found] == ["rope"] * 3 + ["t5"] * 9
-    losses = {("rope", lr, None, 1): 3 + lr for lr in (1e-3, 2e-3, 4e-3)} | {
+    losses: Losses = {("rope", lr, None, 1): 3 + lr for lr in (1e-3, 2e-3, 4e-3)} | {
         ("t5", lr, ratio, 1): 3 + abs(lr - 2e-3) + abs(ratio - 16) / 16
         for lr in (1e-3, 2e-3, 4e-3)
         for ratio in (1.0, 4.0, 16.0)
