@@ -129,13 +129,13 @@ def endpoints(
     reach: int,
     count: int,
     per_document: int,
-    targets: int,
+    apart: int,
     seed: int,
 ) -> list[Endpoint]:
     """Draws where scored spans end: at least `reach` targets deep in a validation document.
 
-    Each document that is long enough gives at most `per_document` endpoints, at least `targets`
-    apart; documents are taken in a seeded order, one endpoint from each before a second from any.
+    Each document that is long enough gives at most `per_document` endpoints, at least `apart`
+    targets apart; documents are taken in a seeded order, one endpoint from each before a second.
     Fewer than `count` if there are no more.
     """
     available_N = n_targets(corpus, corpus.validation)
@@ -144,11 +144,11 @@ def endpoints(
     rounds: list[list[Endpoint]] = [[] for _ in range(per_document)]
     for document in order.tolist():
         room = int(available_N[document]) - reach
-        n = min(per_document, 1 + room // targets)
+        n = min(per_document, 1 + room // apart)
         random = np.random.Generator(np.random.Philox(key=[seed, document]))
-        free = np.sort(random.random(n)) * (room - (n - 1) * targets)
+        free = np.sort(random.random(n)) * (room - (n - 1) * apart)
         for j, gap in enumerate(np.floor(free).astype(int).tolist()):
-            rounds[j].append(Endpoint(document, reach + j * targets + gap))
+            rounds[j].append(Endpoint(document, reach + j * apart + gap))
     return [endpoint for one in rounds for endpoint in one][:count]
 
 

@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +150,10 @@ def _build(
     tokenizer = given
     if tokenizer is None:
         train = texts["train"]
-        say(f"training a BPE of {corpus.vocab_size} tokens on {train.n_bytes / 1e6:.1f} MB")
-        words = (raw.decode() for raw in train.read())
+        every = corpus.tokenizer_every if isinstance(corpus, config.PythonCorpus) else 1
+        n_read = sum(train.sizes[::every])
+        say(f"training a BPE of {corpus.vocab_size} tokens on {n_read / 1e6:.1f} MB")
+        words = (raw.decode() for raw in islice(train.read(), 0, None, every))
         tokenizer = train_tokenizer(words, vocab_size=corpus.vocab_size)
     token_cache.write(folder / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
     progress = Progress(say, f"tokenising {corpus.name}", total_bytes=n_bytes)
@@ -165,6 +168,7 @@ def _build(
         "format": FORMAT,
         "python": platform.python_version(),
         "tokenizers": tokenizers.__version__,
+        **source.about,
         **splits,
     }
     token_cache.seal(folder, about)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,7 @@ from lengthgen.scoring import Altered
 from lengthgen.tracking import append_rows, read_rows, replace_file
 
 SECONDS_WORTH_SAYING = 10
+REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
 
 
 class Show(Protocol):
@@ -64,7 +66,12 @@ class Job:
     scheme: Scheme
     wanted: list[Span]
     needed: list[Span]
-    altered: Altered | None
+    altered: tuple[Altered, ...]  # replacements of far text, whose nats are averaged
+
+    @property
+    def n_passes(self) -> int:
+        """How often each window is scored."""
+        return max(1, len(self.altered))
 
 
 @status.stoppable()
@@ -179,7 +186,7 @@ def _rows(
             yield [records.skipped(cell, config, planned, reason)]
     jobs = _jobs(config, planned, schemes, todo)
     work = [(job, _passes(model, job)) for job in jobs]
-    total = sum(one.n_tokens for _, planned_passes in work for one in planned_passes)
+    total = sum(job.n_passes * one.n_tokens for job, passes in work for one in passes)
     if total:
         _say_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
         show.start(f"evaluate {config.scheme.name}", total)
@@ -188,18 +195,22 @@ def _rows(
         model.scheme = job.scheme
         names = dict.fromkeys(cell.protocol for cell in job.cells)
         at = job.cells[0].title if len(job.cells) == 1 else " ".join(names)
-        nats = scoring.score(
-            model,
-            job.wanted,
-            planned.corpus,
-            precision=config.eval.precision,
-            generator_seed=config.eval.seed,
-            ranks=ranks,
-            advance=lambda n, at=at: show.advance(n, at=at),
-            needed=job.needed,
-            altered=job.altered,
-            predict=protocols.named(job.cells[0].protocol).of_answers,
-        )
+        scored = [
+            scoring.score(
+                model,
+                job.wanted,
+                planned.corpus,
+                precision=config.eval.precision,
+                generator_seed=config.eval.seed,
+                ranks=ranks,
+                advance=lambda n, at=at: show.advance(n, at=at),
+                needed=job.needed,
+                altered=altered,
+                predict=protocols.named(job.cells[0].protocol).of_answers,
+            )
+            for altered in job.altered or (None,)
+        ]
+        nats = {span: np.mean([one[span] for one in scored], axis=0) for span in job.needed}
         assert log_frequency is not None
         rows = [records.measured(cell, config, planned, nats, log_frequency) for cell in job.cells]
         for cell, found in zip(job.cells, rows, strict=True):
@@ -231,9 +242,11 @@ def _schemes(
 
 def undefined(cell: Cell, schemes: Mapping[str | None, Scheme], planned: Plan) -> str | None:
     """Returns why a cell has no value, or None."""
-    altered = protocols.named(cell.protocol).altered
-    if altered == "swap" and len(planned.places.segments) < 2:
+    altered, places = protocols.named(cell.protocol).altered, planned.places
+    if altered == "swap" and len(places.segments) < 2:
         return "there is one document only, and none to swap text with"
+    if altered and cell.length <= (kept := places.train_length + places.targets):
+        return f"of windows of up to {kept} tokens, no token lies further than T from all targets"
     if not protocols.named(cell.protocol).of_answers:
         return schemes[cell.variant].undefined_at(cell.length)
     found = spans(cell, planned)
@@ -261,7 +274,7 @@ def _jobs(
             if asked:
                 wanted = [span for cell in together for span in scored[cell]]
                 needed = [span for cell in asked for span in scored[cell]]
-                replaced = altered(config, planned, asked[0].protocol, wanted)
+                replaced = replacements(config, planned, asked[0].protocol, wanted)
                 jobs.append(
                     Job(cells=asked, scheme=scheme, wanted=wanted, needed=needed, altered=replaced)
                 )
@@ -288,23 +301,34 @@ def _together(scored: Mapping[Cell, Sequence[Span]]) -> list[list[Cell]]:
     return [members for members, _ in groups]
 
 
-def altered(
+def replacements(
     config: Config, planned: Plan, protocol: str, wanted: Collection[Span]
-) -> Altered | None:
-    """Returns what a protocol puts in the place of far text.
+) -> tuple[Altered, ...]:
+    """Returns what a protocol puts in place of far text: REPLACEMENTS donors, or random orders.
 
-    A document gets that of the next one in the order of endpoints, the last one that of the first.
+    A document takes the text of the ones before it in the order of endpoints, the first ones that
+    of the last.
     """
-    kind = protocols.named(protocol).altered
+    kind, places = protocols.named(protocol).altered, planned.places
     if kind is None:
-        return None
-    segments = planned.places.segments
-    after = {one.document: segments[i - 1] for i, one in enumerate(segments)}
-    donors = {
-        span: span._replace(document=after[span.document].document, end=after[span.document].end)
-        for span in wanted
-    }
-    return Altered(kind=kind, keep=config.train.length, donors=donors, seed=config.eval.seed)
+        return ()
+    segments = places.segments
+    number = {places.cluster(one.document, one.end): i for i, one in enumerate(segments)}
+
+    def donor(span: Span, n: int) -> Span:
+        one = segments[(number[places.cluster(span.document, span.end)] - n) % len(segments)]
+        return span._replace(document=one.document, end=one.end)
+
+    n_replacements = min(REPLACEMENTS, len(segments) - 1) if kind == "swap" else REPLACEMENTS
+    return tuple(
+        Altered(
+            kind=kind,
+            train_length=places.train_length,
+            donors={span: donor(span, n) for span in wanted},
+            seed=config.eval.seed + n - 1,
+        )
+        for n in range(1, 1 + n_replacements)
+    )
 
 
 def _passes(model: Transformer, job: Job) -> list[scoring.Pass]:
@@ -324,7 +348,7 @@ def _say_estimate(
     """Says how long the evaluation will take, from two short calls under each scheme."""
     by_scheme: dict[Scheme, list[scoring.Pass]] = {}
     for job, planned_passes in work:
-        by_scheme.setdefault(job.scheme, []).extend(planned_passes)
+        by_scheme.setdefault(job.scheme, []).extend(job.n_passes * list(planned_passes))
     seconds = 0.0
     for scheme, planned_passes in by_scheme.items():
         if sum(one.n_tokens for one in planned_passes) > 4 * scoring.BATCH_TOKENS:

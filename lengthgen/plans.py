@@ -72,7 +72,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         reach=reach,
         count=4 * wanted.endpoints,  # some are passed over
         per_document=4 * wanted.endpoints if corpus.packed else wanted.endpoints_per_document,
-        targets=wanted.targets,
+        apart=reach if corpus.packed else wanted.targets,
         seed=wanted.seed,
     )
     clean = drawn
@@ -87,7 +87,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         )
     kept = clean[: wanted.endpoints]
     blocks = min(wanted.blocks, _stream_targets(corpus) // reach)
-    found = places(config, endpoints=kept, reach=reach, blocks=blocks)
+    found = places(config, endpoints=kept, reach=reach, blocks=blocks, packed=corpus.packed)
     n_looked_at = len(drawn) if len(kept) < wanted.endpoints else drawn.index(kept[-1]) + 1
     return Plan(corpus=corpus, places=found, dropped=n_looked_at - len(kept))
 
@@ -98,6 +98,7 @@ def places(
     endpoints: Sequence[Endpoint] = (),
     reach: int = 0,
     blocks: int = 0,
+    packed: bool = False,
     answers: Sequence[Answer] = (),
 ) -> Places:
     """Returns what there is to score, in the sizes that the configuration asks for."""
@@ -106,7 +107,9 @@ def places(
         endpoints=tuple(endpoints),
         reach=reach,
         blocks=blocks,
+        packed=packed,
         targets=wanted.targets,
+        train_length=config.train.length,
         sliding_documents=wanted.sliding_documents,
         exact_targets=wanted.exact_targets,
         longest=max(wanted.lengths),
@@ -148,8 +151,13 @@ def cells(config: Config) -> list[Cell]:
         protocol = protocols.named(name)
         beside = wanted.reference_variants if protocol.headline else []
         for variant in (None, *wanted.variants, *beside):
+            first = 0
+            if protocol.altered:
+                first = config.train.length + 1
+            elif variant in beside and variant not in wanted.variants:
+                first = config.train.length
             for length in lengths[:1] if protocol.by_position else lengths:
-                if protocol.altered is None or length > config.train.length:
+                if length >= first:
                     found[Cell(name, variant, length)] = None
     return list(found)
 
@@ -188,9 +196,18 @@ def remarks(config: Config, planned: Plan) -> list[str]:
 def _reach(config: Config, longest: int) -> int:
     """Returns how deep endpoints lie, in documents of at most `longest` tokens.
 
-    Only a length that is longer than _common_reach has endpoints of its own.
+    Only a length whose windows span more than _common_reach has endpoints of its own.
     """
-    return max(_common_reach(config, longest), *config.eval.lengths)
+    spanned = (_spanned(config, length) for length in config.eval.lengths)
+    return max(_common_reach(config, longest), *spanned)
+
+
+def _spanned(config: Config, length: int) -> int:
+    """Returns how many targets of a document the windows of a length span, over all protocols."""
+    wanted = config.eval
+    if not any(protocols.named(name).matched for name in wanted.protocols):
+        return length
+    return protocols.depth(length, targets=wanted.targets, train_length=config.train.length)
 
 
 def _common_reach(config: Config, longest: int) -> int:
@@ -225,7 +242,8 @@ def _doubled(length: int, limit: int) -> int:
 
 def _refuse_short_documents(config: Config, corpus: TokenizedCorpus, longest: int) -> None:
     """Raises UserError, naming all that must change, if no document holds a window of a length."""
-    asked, trained = max(config.eval.lengths), config.train.length
+    wanted, trained = config.eval, config.train.length
+    asked = max(_spanned(config, length) for length in wanted.lengths)
     in_training = int(corpus.train.lengths.max())
     if asked <= longest and trained <= in_training:
         return
@@ -235,9 +253,15 @@ def _refuse_short_documents(config: Config, corpus: TokenizedCorpus, longest: in
         trained = changes["train.length"] = _doubled(trained, in_training)
         if config.train.batch_tokens % trained:
             changes["train.batch_tokens"] = config.train.batch_tokens // trained * trained
-    lengths = [n for n in config.eval.lengths if n <= longest] or [_doubled(trained, longest)]
-    if "tail" in config.eval.protocols and min(lengths) < config.eval.targets:
-        changes["eval.targets"] = min(lengths)
+    lengths = [n for n in wanted.lengths if _spanned(config, n) <= longest]
+    targets = wanted.targets
+    if not lengths:
+        lengths = [_doubled(trained, longest)]
+        targets = min(targets, 1 + longest - lengths[0])
+    if any(protocols.named(name).one_window for name in wanted.protocols):
+        targets = min(targets, *lengths)
+    if targets < wanted.targets:
+        changes["eval.targets"] = targets
     written = ",".join(map(str, lengths))
     if asked > longest:
         changes["eval.lengths"] = f"[{written}]"
@@ -246,8 +270,9 @@ def _refuse_short_documents(config: Config, corpus: TokenizedCorpus, longest: in
         remedy += ", or train with corpus.packed=true"
     if asked > longest:
         raise UserError(
-            f"eval.lengths: no validation document of corpus {corpus.name} has {asked} tokens "
-            f"(the longest has {longest}); {remedy} (lengthgen eval: --lengths {written})"
+            f"eval.lengths: no validation document of corpus {corpus.name} has the {asked} tokens "
+            f"that the windows of {max(wanted.lengths)} span (the longest has {longest}); {remedy} "
+            f"(lengthgen eval: --lengths {written})"
         )
     raise UserError(
         f"train.length={config.train.length}: the longest training document of corpus "

@@ -56,18 +56,28 @@ class Places:
     reach: int  # targets before every endpoint, and in a block of the stream
     blocks: int  # of the stream
     targets: int  # K
+    train_length: int  # T, which decides how many targets of an endpoint share a window
     sliding_documents: int  # that sliding windows read: each costs reach / stride windows
     exact_targets: int  # of each endpoint that get a window of their own
     longest: int  # of the lengths asked
+    packed: bool = False  # the endpoints lie in one document, at least `reach` apart
     answers: tuple[Answer, ...] = ()  # of a task
 
     @property
     def segments(self) -> list[Endpoint]:
-        """One endpoint of each document, so that no token is scored twice."""
-        first: dict[int, Endpoint] = {}
+        """One endpoint of each cluster, so that no token is scored twice."""
+        first: dict[Endpoint | int, Endpoint] = {}
         for endpoint in self.endpoints:
-            first.setdefault(endpoint.document, endpoint)
+            first.setdefault(self.cluster(endpoint.document, endpoint.end), endpoint)
         return list(first.values())
+
+    def cluster(self, document: int, end: int) -> Endpoint | int:
+        """Returns what the targets before `end` vary with: their document, or, in packed text, the
+        endpoint whose `reach` targets hold them.
+        """
+        if not self.packed or document < 0:
+            return document
+        return min(one for one in self.endpoints if one.end >= end)
 
     @property
     def stream(self) -> list[Endpoint]:
@@ -86,12 +96,14 @@ class Protocol:
     mean: Literal["tokens", "windows"] = "tokens"  # what the loss is a mean over
     per_token: bool = False  # rows keep the nats of every target
     by_position: bool = False  # rows keep sums by position; the longest length alone is scored
-    altered: Alteration | None = None  # the text further than T back; lengths beyond T alone
-    headline: bool = False  # reference lines are drawn beside it
+    altered: Alteration | None = None  # the text beyond T of every target; lengths beyond T alone
+    headline: bool = False  # reference variants are evaluated too, from T on
     in_stream: bool = False
     reads: tuple[str, ...] = ()  # what of Places, besides the endpoints, decides what is scored
     divides: bool = False  # lengths must divide the reach, else other tokens would be scored
     scores_k: bool = False  # K targets, of eval.targets
+    matched: bool = False  # in blocks of S(C)
+    one_window: bool = False  # which holds all K targets: no length may be below K
     last: int | None = None  # the convention's own K
     of_answers: bool = False  # scores a task: rows say whether each answer is right
 
@@ -123,9 +135,31 @@ def manifest_parts(protocol: Protocol, places: Places) -> list[object]:
 # Spans of one length
 
 
-def _tail(length: int, places: Places, *, targets: int | None = None) -> Iterator[Span]:
+def block_size(length: int, *, targets: int, train_length: int) -> int:
+    """Returns S(C): how many of the K targets of an endpoint share a window of C tokens.
+
+    max(1, C // 64) up to T, min(K, C - T) beyond. A window of C targets has C inputs, so that each
+    scored target is predicted from at least C - S + 1 of them: 63/64 of C up to T, and never fewer
+    than T beyond it. With one window of K > 1 targets at T, the loss at T would be that of a model
+    with less than T tokens, and context beyond T would seem to help.
+    """
+    if length <= train_length:
+        return max(1, min(targets, length // 64))
+    return min(targets, length - train_length)
+
+
+def depth(length: int, *, targets: int, train_length: int) -> int:
+    """Returns how many targets of a document the windows of an endpoint span."""
+    return length + targets - block_size(length, targets=targets, train_length=train_length)
+
+
+def _tail(length: int, places: Places) -> Iterator[Span]:
+    K = places.targets
+    size = block_size(length, targets=K, train_length=places.train_length)
     for document, end in places.endpoints:
-        yield Span(document, end, length, places.targets if targets is None else targets)
+        for done in range(0, K, size):
+            scored = min(size, K - done)
+            yield Span(document, end - K + done + scored, length, scored)
 
 
 def _nonoverlap(length: int, places: Places, *, in_stream: bool = False) -> Iterator[Span]:
@@ -147,7 +181,7 @@ def _sliding(length: int, places: Places, *, stride: int) -> Iterator[Span]:
 
 def _last_k(length: int, places: Places) -> Iterator[Span]:
     for document, end in places.endpoints:
-        yield Span(document, end - places.reach + length, length, places.targets)
+        yield Span(document, end, length, places.targets)
 
 
 def _prefix(length: int, places: Places) -> Iterator[Span]:
@@ -156,7 +190,8 @@ def _prefix(length: int, places: Places) -> Iterator[Span]:
 
 
 def _whole(length: int, places: Places) -> Iterator[Span]:
-    return _tail(length, places, targets=length)
+    for document, end in places.endpoints:
+        yield Span(document, end, length, length)
 
 
 def _exact(length: int, places: Places) -> Iterator[Span]:
@@ -193,30 +228,33 @@ PROTOCOLS = {
     for protocol in (
         Protocol(
             name="tail",
-            says="matched tail: the same last K tokens before the same endpoints at every length",
+            says="matched tail: the same K targets at every length, from >= T tokens beyond T",
             source="the headline here",
             spans=_tail,
             headline=True,
             per_token=True,
             scores_k=True,
+            matched=True,
         ),
         Protocol(
             name="swap",
-            says="matched tail, text further than T back taken from another document",
+            says="matched tail, tokens beyond T of every target from another document, 3 times",
             source="far-context swap test",
             spans=_tail,
             per_token=True,
             altered="swap",
             scores_k=True,
+            matched=True,
         ),
         Protocol(
             name="shuffle",
-            says="matched tail, tokens further than T back in random order",
+            says="matched tail, tokens beyond T of every target in random order, 3 times",
             source="far-context swap test",
             spans=_tail,
             per_token=True,
             altered="shuffle",
             scores_k=True,
+            matched=True,
         ),
         Protocol(
             name="nonoverlap",
@@ -228,10 +266,11 @@ PROTOCOLS = {
         _sliding_by(256),
         Protocol(
             name="last_k",
-            says="last K tokens of windows from one start: other tokens at every length",
-            source="last-K convention inside documents",
+            says="the same K targets from one window: those of up to T see fewer than C tokens",
+            source="the usual last-K convention, on the endpoints of tail",
             spans=_last_k,
             scores_k=True,
+            one_window=True,
         ),
         Protocol(
             name="per_position",

@@ -18,7 +18,7 @@ from lengthgen.config import Config, TaskCorpus
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.plans import Cell, Plan, spans
-from lengthgen.protocols import Span
+from lengthgen.protocols import Endpoint, Span
 from lengthgen.scoring import Nats, Scored
 from lengthgen.statistics import FORMAT
 
@@ -32,21 +32,22 @@ def measured(
     nats: Mapping[Span, Scored],
     log_frequency: Nats,
 ) -> list[dict[str, Any]]:
-    """Returns the rows of a scored cell, one per document."""
+    """Returns the rows of a scored cell, one per document; of packed text, one per endpoint."""
     protocol, corpus = protocols.named(cell.protocol), planned.corpus
     if protocol.of_answers:
         return [_answered(cell, config, planned, nats)]
-    by_document: dict[int, list[Span]] = {}
+    clusters: dict[Endpoint | int, list[Span]] = {}
     for span in spans(cell, planned):
-        by_document.setdefault(span.document, []).append(span)
+        cluster = planned.places.cluster(span.document, span.end)
+        clusters.setdefault(cluster, []).append(span)
     rows: list[dict[str, Any]] = []
-    for document, scored in by_document.items():
+    for cluster, scored in clusters.items():
         tokens = np.concatenate([scoring.targets_of(span, corpus) for span in scored])
         per_token = np.concatenate([nats[span] for span in scored])
         row: dict[str, Any] = {
             **_said(cell, config, planned),
-            "n_documents": len(by_document),
-            "document": _document(document, corpus),
+            "n_documents": len(clusters),
+            "document": _name(cluster, corpus),
             "nats": math.fsum(per_token),
             "n_tokens": len(tokens),
             "n_bytes": int(corpus.token_bytes[tokens].sum()),
@@ -147,8 +148,10 @@ def _said(cell: Cell, config: Config, planned: Plan) -> dict[str, Any]:
     }
 
 
-def _document(document: int, corpus: TokenizedCorpus) -> str:
-    return corpus.validation.names[document] if document >= 0 else f"stream block {-document}"
+def _name(cluster: Endpoint | int, corpus: TokenizedCorpus) -> str:
+    if isinstance(cluster, Endpoint):
+        return f"{corpus.validation.names[cluster.document]}, to token {cluster.end}"
+    return corpus.validation.names[cluster] if cluster >= 0 else f"stream block {-cluster}"
 
 
 def unigram(corpus: TokenizedCorpus) -> Nats:

@@ -36,12 +36,16 @@ class Pass:
 
 @dataclass(frozen=True, kw_only=True)
 class Altered:
-    """What stands further than `keep` tokens before a window's end instead of its own text."""
+    """What replaces the tokens of a window further than T before each of its scored targets."""
 
     kind: Alteration
-    keep: int  # T
+    train_length: int  # T
     donors: Mapping[Span, Span]  # swap: the window of another document whose text is taken
     seed: int
+
+    def n_replaced(self, span: Span) -> int:
+        """Returns how many of the first tokens of a window are replaced: T + S stay."""
+        return max(0, span.length - self.train_length - span.scored)
 
 
 def passes(model: Transformer, wanted: Sequence[Span], needed: Collection[Span]) -> list[Pass]:
@@ -181,9 +185,9 @@ def _window(span: Span, corpus: TokenizedCorpus) -> tuple[Ints, Ints]:
 
 
 def _with_other_text(inputs_T: Ints, span: Span, corpus: TokenizedCorpus, altered: Altered) -> Ints:
-    """Returns the inputs with other text wherever a window of `keep` tokens has none."""
+    """Returns the inputs with other text further than T before every scored target."""
     first = 0 if corpus.bos_id is None else 1
-    far = slice(first, first + span.length - altered.keep)
+    far = slice(first, first + altered.n_replaced(span))
     changed = inputs_T.copy()
     if altered.kind == "swap":
         changed[far] = _window(altered.donors[span], corpus)[0][far]

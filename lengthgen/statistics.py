@@ -17,7 +17,7 @@ from lengthgen.protocols import named
 
 HEADLINE = "tail"  # the protocol that scores the same tokens at every length
 BY_POSITION = "per_position"  # the protocol that has a loss for each position
-FORMAT = 2  # of the rows; those of another one are not read
+FORMAT = 3  # of the rows; those of another one are not read
 
 Count = Annotated[int, Field(ge=0)]
 Nats = Annotated[float, Field(ge=0)]

@@ -3,6 +3,8 @@
 python scripts/bench_evaluation.py RUN_DIR [RUN_DIR ...] [--rounds N]
 
 tail s        the matched tail of all lengths of the run's configuration
+/ last_k      this over one window per endpoint at T and each length beyond: what a curve costs
+              that does not look below T, and whose targets at T see fewer than T tokens
 / forward     this over one forward pass of every window that gives its last state alone: the least
               that any evaluation of these windows costs
 apart/shared  nonoverlap in four documents, each length on its own, over lengths that share passes
@@ -34,8 +36,8 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
-    print("| run | tail s | / forward | shared s | apart/shared | max d |", flush=True)
-    print("|---|--:|--:|--:|--:|--:|", flush=True)
+    print("| run | tail s | / last_k | / forward | shared s | apart/shared | max d |", flush=True)
+    print("|---|--:|--:|--:|--:|--:|--:|", flush=True)
     for run_dir in asked.runs:
         print(measured(run_dir, rounds=asked.rounds), flush=True)
 
@@ -48,6 +50,8 @@ def measured(run_dir: Path, *, rounds: int) -> str:
     model = evaluate.trained_model(config, opened)
     planned, lengths = opened.planned, config.eval.lengths
     tail = [span for n in lengths for span in plans.spans(Cell("tail", None, n), planned)]
+    beyond = [n for n in lengths if n >= config.train.length]
+    single = [span for n in beyond for span in plans.spans(Cell("last_k", None, n), planned)]
     kept = {end.document for end in planned.places.segments[:DOCUMENTS]}
     each = [
         [s for s in plans.spans(Cell("nonoverlap", None, n), planned) if s.document in kept]
@@ -56,6 +60,7 @@ def measured(run_dir: Path, *, rounds: int) -> str:
     every = [span for spans in each for span in spans]
     ways: dict[str, Callable[[], object]] = {
         "tail": lambda: score(model, tail, planned),
+        "last_k": lambda: score(model, single, planned),
         "forward": lambda: bare(model, tail, planned),
         "shared": lambda: score(model, every, planned),
         "apart": lambda: [score(model, spans, planned) for spans in each],
@@ -72,12 +77,12 @@ def measured(run_dir: Path, *, rounds: int) -> str:
         for spans in each
         for span, nats in score(model, spans, planned).items()
     )
-    ratio, saved = (
+    control, ratio, saved = (
         median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
-        for slow, fast in (("tail", "forward"), ("apart", "shared"))
+        for slow, fast in (("tail", "last_k"), ("tail", "forward"), ("apart", "shared"))
     )
     return (
-        f"| {run_dir.name} | {median(seconds['tail']):.0f} | {ratio:.2f} "
+        f"| {run_dir.name} | {median(seconds['tail']):.0f} | {control:.2f} | {ratio:.2f} "
         f"| {median(seconds['shared']):.0f} | {saved:.2f} | {difference:.0e} |"
     )
 

@@ -12,15 +12,17 @@ import pytest
 import torch
 from small import small_config
 
-from lengthgen import checkpoints, corpora, evaluate, protocols, statistics
+from lengthgen import checkpoints, corpora, evaluate, plans, protocols, statistics
 from lengthgen.config import Config, from_plain, to_plain
 from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.model import Transformer, create
 from lengthgen.optim import adamw
+from lengthgen.plans import Cell
 from lengthgen.progress import Progress
 from lengthgen.protocols import OF_TEXT, Endpoint, Places, Span
 from lengthgen.ranks import Ranks
+from lengthgen.scoring import Altered
 from lengthgen.statistics import Point
 from lengthgen.train import train
 
@@ -116,8 +118,8 @@ SCORED = {
     ("sliding-8", 32): range(96),
     ("sliding-1", 16): range(96),
     ("sliding-256", 16): range(96),
-    ("last_k", 16): range(12, 16),
-    ("last_k", 32): range(28, 32),
+    ("last_k", 16): range(92, 96),
+    ("last_k", 32): range(92, 96),
     ("last_k", 96): range(92, 96),
     ("per_position", 96): range(96),
     ("alibi_nonoverlap", 16): range(96),
@@ -197,6 +199,21 @@ def test_text_within_t_is_never_altered(run: tuple[Config, Path]) -> None:
     assert lengths == {32, 96}
 
 
+def test_lengths_at_which_nothing_is_far_are_skipped_with_their_reason() -> None:
+    config = small_config("eval.lengths=[16,24,25,64]", "eval.protocols=[tail,swap]")
+    corpus = corpus_of(config)
+    planned = plans.plan(config, corpus)
+    model = create(config, vocab_size=corpus.vocab_size)
+    said = {
+        n: evaluate.undefined(Cell("swap", None, n), {None: model.scheme}, planned)
+        for n in (24, 25, 64)
+    }
+    assert said[24] is not None
+    assert said[24].startswith("of windows of up to 24 tokens, no token lies further than T")
+    assert said[25] is None
+    assert said[64] is None
+
+
 # Spans
 
 
@@ -206,6 +223,7 @@ def places_of(*, reach: int = 96, longest: int = 96, blocks: int = 2) -> Places:
         reach=reach,
         blocks=blocks,
         targets=4,
+        train_length=16,
         sliding_documents=2,
         exact_targets=3,
         longest=longest,
@@ -246,9 +264,85 @@ def test_a_stride_of_one_gives_every_later_token_its_exact_context(length: int) 
     assert all(sliding[s.document, s.end] == s for s in inside)
 
 
-def test_the_tail_is_the_last_k_of_windows_that_end_at_the_endpoint() -> None:
-    assert spans("tail", 96) == spans("last_k", 96)
-    assert spans("tail", 32) != spans("last_k", 32)
+# The matched tail
+
+SETTINGS = [
+    (T, K, length)
+    for T in (16, 100, 512, 1024)
+    for K in (1, 7, 32, 256)
+    for length in (T // 8, T // 2, T, T + 1, T + T // 4, T + K, 2 * T, 8 * T)
+]
+
+
+def tail_of(T: int, K: int, length: int) -> list[Span]:
+    deep = protocols.depth(length, targets=K, train_length=T)
+    places = replace(
+        places_of(reach=deep), targets=K, train_length=T, endpoints=(Endpoint(0, deep),)
+    )
+    return list(protocols.named("tail").spans(length, places))
+
+
+def contexts(found: Sequence[Span]) -> dict[int, int]:
+    """Returns how many inputs each scored target is predicted from."""
+    return {t: t + 1 - s.start for s in found for t in range(s.end - s.scored, s.end)}
+
+
+@pytest.mark.parametrize(("T", "K", "length"), SETTINGS)
+def test_the_tail_scores_k_targets_from_nearly_c_tokens_and_never_fewer_than_t_beyond_t(
+    T: int, K: int, length: int
+) -> None:
+    found = tail_of(T, K, length)
+    end = max(s.end for s in found)
+    assert [t for _, t in scored(found)] == list(range(end - K, end))
+    assert all(s.length == length and s.start >= 0 for s in found)
+    seen = contexts(found).values()
+    assert max(seen) <= length
+    assert min(seen) > (T if length > T else 63 / 64 * length)
+
+
+@pytest.mark.parametrize("b", [0.003, 0.04, 0.5])
+@pytest.mark.parametrize(("T", "K", "length"), SETTINGS)
+def test_a_model_that_reads_at_most_t_tokens_gains_nothing_beyond_t(
+    T: int, K: int, length: int, b: float
+) -> None:
+    def loss(length: int) -> float:
+        return -b * sum(math.log(min(n, T)) for n in contexts(tail_of(T, K, length)).values()) / K
+
+    if length > T:
+        assert abs(loss(T) - loss(length)) <= b / 100
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_model_that_reads_beyond_t_gains_or_loses_what_it_reads(sign: int) -> None:
+    T, b = 512, 0.04
+
+    def loss(length: int) -> float:
+        seen = contexts(tail_of(T, 256, length)).values()
+        return -sign * b * sum(math.log(min(n, 4 * T)) for n in seen) / 256
+
+    for times in (4, 8, 32):
+        gain = loss(T) - loss(times * T)
+        assert gain == pytest.approx(sign * b * math.log(4), rel=0.05)
+
+
+@pytest.mark.parametrize("length", [8, 32, 96])
+def test_the_tail_is_the_last_s_of_windows_that_end_with_their_block(length: int) -> None:
+    size = protocols.block_size(length, targets=4, train_length=16)
+    ends = (Endpoint(0, 96), Endpoint(0, 96 - size))[: 4 // size]
+    places = replace(places_of(), targets=size, endpoints=ends)
+    blocks = protocols.named("last_k").spans(length, places)
+    whole = replace(places_of(), endpoints=(Endpoint(0, 96),))
+    assert set(blocks) <= set(protocols.named("tail").spans(length, whole))
+
+
+@pytest.mark.parametrize(("T", "K", "length"), SETTINGS)
+def test_a_replacement_leaves_every_target_t_tokens_of_its_own(T: int, K: int, length: int) -> None:
+    for span in tail_of(T, K, length):
+        changed = Altered(kind="swap", train_length=T, donors={}, seed=0).n_replaced(span)
+        first_scored = span.length - span.scored
+        assert changed == 0 or first_scored - changed >= T
+        if length > T + K:
+            assert changed == length - T - K
 
 
 @pytest.mark.parametrize("name", [*OF_TEXT, "sliding-5"])
@@ -301,8 +395,3 @@ def test_the_longest_span_from_a_place_serves_those_that_begin_there() -> None:
 def test_unknown_protocols_are_refused_with_a_remedy(name: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         small_config(f"eval.protocols=[{name}]")
-
-
-def test_a_swap_refuses_more_targets_than_t() -> None:
-    with pytest.raises(UserError, match=r"eval\.targets=20: protocol swap .* set eval\.targets=16"):
-        small_config("eval.protocols=[swap]", "eval.targets=20", "eval.lengths=[32,64]")

@@ -143,9 +143,10 @@ def test_long_windows_come_first(corpus: TokenizedCorpus, planned: Plan) -> None
 # Far text
 
 
-def altered(kind: str, spans: list[Span], *, keep: int = 16) -> Altered:
+def altered(kind: str, spans: list[Span], *, T: int = 8) -> Altered:
     donors = {s: s._replace(document=1 - s.document) for s in spans}
-    return Altered(kind="swap" if kind == "swap" else "shuffle", keep=keep, donors=donors, seed=0)
+    named = "swap" if kind == "swap" else "shuffle"
+    return Altered(kind=named, train_length=T, donors=donors, seed=0)
 
 
 def heard(model: Transformer) -> list[np.ndarray]:
@@ -157,7 +158,7 @@ def heard(model: Transformer) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("bos", [True, False])
 @pytest.mark.parametrize("kind", ["swap", "shuffle"])
-def test_far_text_is_altered_and_the_last_t_tokens_are_not(
+def test_far_text_is_altered_and_t_tokens_before_each_target_are_not(
     kind: str, bos: bool, corpus: TokenizedCorpus
 ) -> None:
     corpus = corpus if bos else corpora_without_bos(corpus)
@@ -168,7 +169,7 @@ def test_far_text_is_altered_and_the_last_t_tokens_are_not(
     score(model, [span._replace(document=1)], corpus)
     plain, changed, other = (call[0] for call in calls)
     first = 1 if bos else 0
-    far = slice(first, first + 48)  # what a window of T tokens does not hold
+    far = slice(first, first + 48)  # T = 8 tokens before the first of 8 targets are kept
     assert (changed[:first] == plain[:first]).all()
     assert (changed[far.stop :] == plain[far.stop :]).all()
     assert (changed[far] != plain[far]).any()
@@ -192,20 +193,36 @@ def test_a_model_that_sees_t_tokens_does_not_notice_a_swap(corpus: TokenizedCorp
         plain = score(model, [span], corpus)[span]
         swapped = score(model, [span], corpus, altered=altered("swap", [span]))[span]
         assert (abs(plain - swapped).max() > 1e-6) == notices
-    swapped = score(blind, [span], corpus, altered=altered("swap", [span], keep=40))[span]
+    swapped = score(blind, [span], corpus, altered=altered("swap", [span], T=39))[span]
     np.testing.assert_allclose(swapped, score(blind, [span], corpus)[span], rtol=0, atol=1e-12)
 
 
-def test_documents_trade_text_in_a_ring(tmp_path: Path, corpus: TokenizedCorpus) -> None:
-    config = small_config("eval.endpoints=6", "eval.protocols=[swap]")
-    planned = plans.plan(config, corpus)
+def test_documents_take_text_of_three_others(tmp_path: Path) -> None:
+    config = small_config("eval.endpoints=9", "eval.protocols=[swap]", "corpus.documents=60")
+    planned = plans.plan(config, corpora.load(config.corpus, cache_dir=tmp_path, say=QUIET.say))
     spans = plans.spans(Cell("swap", None, 64), planned)
-    found = evaluate.altered(config, planned, "swap", spans)
-    assert found is not None
-    given = {span.document: donor.document for span, donor in found.donors.items()}
-    assert set(given.values()) == set(given)  # everyone gives and takes
-    assert all(a != b for a, b in given.items())
-    assert all(donor.length == 64 and donor.start >= 0 for donor in found.donors.values())
+    documents = {span.document for span in spans}
+    assert len(documents) > 3
+    found = evaluate.replacements(config, planned, "swap", spans)
+    assert len(found) == 3
+    for span in spans:
+        donors = [one.donors[span] for one in found]
+        assert len({donor.document for donor in donors} | {span.document}) == 4
+        assert all(donor.length == 64 and donor.start >= 0 for donor in donors)
+    for one in found:  # each donor gives as often as it takes
+        given = {span.document: donor.document for span, donor in one.donors.items()}
+        assert set(given.values()) == set(given)
+
+
+def test_shuffles_are_three_different_orders(corpus: TokenizedCorpus) -> None:
+    config = small_config("eval.protocols=[shuffle]")
+    planned = plans.plan(config, corpus)
+    [span, *_] = plans.spans(Cell("shuffle", None, 64), planned)
+    model = model_of(corpus)
+    calls = heard(model)
+    for one in evaluate.replacements(config, planned, "shuffle", [span]):
+        score(model, [span], corpus, altered=one)
+    assert len({call.tobytes() for call in calls}) == 3
 
 
 # Estimates

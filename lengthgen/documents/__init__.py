@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthgen import config
-from lengthgen.documents import examples, files, hub, paths, stdlib, synthetic
+from lengthgen.documents import examples, files, hub, installed, paths, stdlib, synthetic
 from lengthgen.documents.document import Document, Documents, Say, name_hash
 
 __all__ = ["Document", "Documents", "Say", "read", "source_key"]
@@ -44,6 +44,8 @@ def _opened(corpus: config.Corpus, say: Say) -> Documents:
     match corpus:
         case config.StdlibCorpus():
             return stdlib.read(say=say)
+        case config.PythonCorpus():
+            return installed.read(say=say)
         case config.FilesCorpus():
             return files.read(corpus, say=say)
         case config.HubCorpus():
@@ -57,8 +59,9 @@ def _opened(corpus: config.Corpus, say: Say) -> Documents:
 def source_key(corpus: config.Corpus) -> dict[str, Any]:
     """Returns what identifies the documents, as JSON: equal keys mean equal documents.
 
-    The standard library is identified by its text; files by path, size and time of change; the
-    Hub by its names (a revision of null means whatever was newest when it was first read).
+    The standard library is identified by its text; installed packages by their versions; files by
+    path, size and time of change; the Hub by its names (a revision of null means whatever was
+    newest when it was first read).
     """
     key = corpus.model_dump(
         mode="json", exclude={"name", "tokenizer", "vocab_size", "bos", "packed", "streaming"}
@@ -66,6 +69,8 @@ def source_key(corpus: config.Corpus) -> dict[str, Any]:
     match corpus:
         case config.StdlibCorpus():
             key["sha256"] = stdlib.sha256()
+        case config.PythonCorpus():
+            key["versions"] = installed.versions()
         case config.FilesCorpus():
             found = (path for split in files.split_paths(corpus) for path in split)
             key["files"] = [paths.state(path, "corpus.path") for path in found]

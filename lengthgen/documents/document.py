@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 Say = Callable[[str], None]
 
@@ -24,6 +25,7 @@ class Documents:
     train: Iterator[Document]
     validation: Iterator[Document]
     n_bytes: int | None
+    about: dict[str, Any] = field(default_factory=dict[str, Any])  # enters meta.json
 
 
 def name_hash(name: str) -> int:
