@@ -239,11 +239,11 @@ def test_a_ratio_is_chosen_where_a_scheme_has_parameters_and_tried_nowhere_else(
     words = ["scheme=rope,t5", "train.lr=1e-3,2e-3,4e-3", "train.scheme_lr_ratio=1,4,16"]
     found = grid(tmp_path, *words)
     assert [point.config.scheme.name for point in found] == ["rope"] * 3 + ["t5"] * 9
-    losses: Losses = {("rope", lr, None, 1): 3 + lr for lr in (1e-3, 2e-3, 4e-3)} | {
-        ("t5", lr, ratio, 1): 3 + abs(lr - 2e-3) + abs(ratio - 16) / 16
-        for lr in (1e-3, 2e-3, 4e-3)
-        for ratio in (1.0, 4.0, 16.0)
-    }
+    losses: dict[tuple[str, float, float | None, int], float] = {}
+    for lr in (1e-3, 2e-3, 4e-3):
+        losses["rope", lr, None, 1] = 3 + lr
+        for ratio in (1.0, 4.0, 16.0):
+            losses["t5", lr, ratio, 1] = 3 + abs(lr - 2e-3) + abs(ratio - 16) / 16
     evaluated(found, losses)
     tuning.write(found, tmp_path)
     chosen = rates.read(tmp_path / "tuned.yaml")

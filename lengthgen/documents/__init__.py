@@ -1,6 +1,7 @@
 """The documents of a corpus, read from the source that its configuration names."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ def read(corpus: config.Corpus, *, say: Say) -> Documents:
     if corpus.held_out == "validation":
         return found
     again = _opened(corpus, lambda message: None)  # each iterator reads the source for itself
-    return Documents(
+    return replace(
+        found,
         train=_for_tuning(found.train, held_out=False),
         validation=_for_tuning(again.train, held_out=True),
-        n_bytes=found.n_bytes,
     )
 
 
