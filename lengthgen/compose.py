@@ -42,7 +42,7 @@ def describe(group: str, choice: str, *, config_dir: Path | None) -> str:
 
 def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
     """Returns the values of one choice's YAML, not composed with anything."""
-    return _read(_files(group, config_dir)[choice])
+    return read(_files(group, config_dir)[choice])
 
 
 def variants(*, config_dir: Path | None) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def variants(*, config_dir: Path | None) -> dict[str, Any]:
 def defaults() -> dict[str, Any]:
     """Returns the values of conf/config.yaml itself, without those of the groups."""
     return {
-        key: value for key, value in _read(conf_dir() / "config.yaml").items() if key != "defaults"
+        key: value for key, value in read(conf_dir() / "config.yaml").items() if key != "defaults"
     }
 
 
@@ -218,7 +218,7 @@ def _directories(config_dir: Path | None) -> Iterator[Path]:
 
 def _groups(config_dir: Path | None) -> list[str]:
     """Returns the groups: those of the defaults list, whose folder may be empty, and the user's."""
-    listed = (entry for entry in _read(conf_dir() / "config.yaml")["defaults"])
+    listed = (entry for entry in read(conf_dir() / "config.yaml")["defaults"])
     named = {str(next(iter(entry))) for entry in listed if isinstance(entry, Mapping)}
     folders = {
         file.parent.name
@@ -245,7 +245,8 @@ def _files(group: str, config_dir: Path | None) -> dict[str, Path]:
     return found
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """Returns the values of a YAML file. Raises UserError if it holds no mapping."""
     import yaml
 
     # The C loader reads all of conf in 10 ms instead of 80: a Tab should feel immediate.
@@ -329,7 +330,7 @@ def _check(override: Override, config_dir: Path | None) -> None:
 
 def _nullable() -> set[str]:
     """Returns the groups that may be left out: null in the defaults list."""
-    entries: list[Any] = _read(conf_dir() / "config.yaml")["defaults"]
+    entries: list[Any] = read(conf_dir() / "config.yaml")["defaults"]
     pairs = [pair for entry in entries if isinstance(entry, Mapping) for pair in entry.items()]
     return {str(group) for group, choice in pairs if choice is None}
 

@@ -16,9 +16,10 @@ from pydantic import (
     ValidationError,
 )
 
-from lengthgen import compose, protocols, schemes, tasks
+from lengthgen import compose, protocols, rates, schemes, tasks
 from lengthgen.errors import UserError, suggestion
 from lengthgen.plugins import Plugin
+from lengthgen.rates import Tuned
 from lengthgen.schema import Section, one_line
 
 Positive = Annotated[int, Field(gt=0)]
@@ -28,6 +29,7 @@ NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"
 Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 PartArguments = dict[str, Any]
 Parts = dict[str, PartArguments]
+HeldOut = Literal["validation", "tuning"]
 Variants = dict[str, dict[str, PartArguments | None]]
 
 
@@ -59,6 +61,7 @@ class Scheme(Section):
     name: Name
     parts: Parts
     layers: list[list[str]] | None = None
+    lr_ratio: Annotated[float, Field(gt=0)] = 1.0
     variants: Variants = Field(default={})
 
 
@@ -85,6 +88,8 @@ class CorpusBase(Section):
     vocab_size: Annotated[int, Field(ge=257)]
     bos: bool
     packed: bool
+    # Left out at its default: so runs and token caches of before this key keep their names.
+    held_out: HeldOut = Field(default="validation", exclude_if=lambda split: split == "validation")
 
 
 class StdlibCorpus(CorpusBase):
@@ -163,6 +168,7 @@ class Train(Section):
     tokens: Positive
     batch_tokens: Positive
     lr: Annotated[float, Field(gt=0)]
+    scheme_lr_ratio: Annotated[float, Field(gt=0)] | None = None
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)]
     warmup_fraction: Annotated[float, Field(ge=0, le=1)]
     schedule: Literal["cosine", "linear"]
@@ -172,6 +178,8 @@ class Train(Section):
     clip: Annotated[float, Field(gt=0)]
     precision: Literal["bf16", "fp32"]
     checkpoint_every: Positive
+    # Where the rates come from.
+    tuned: Tuned | None = Field(default=None, exclude_if=lambda tuned: tuned is None)
 
     @property
     def batch(self) -> int:
@@ -241,10 +249,15 @@ class Config(Section):
         """The run's name: what was trained, as words and a hash; no clock in it.
 
         Evaluation and runtime do not enter, nor does what cannot change the weights
-        (train.checkpoint_every, training-free variants). Plugins enter by their content.
+        (train.checkpoint_every, train.tuned, training-free variants). Plugins enter by their
+        content. A scheme_lr_ratio of 1 is not told: runs older than this setting keep their names.
         """
         science = self.model_dump(mode="json", exclude={"runtime", "eval", "plugins", "variants"})
         del science["train"]["checkpoint_every"], science["scheme"]["variants"]
+        science["train"].pop("tuned", None)
+        del science["train"]["scheme_lr_ratio"], science["scheme"]["lr_ratio"]
+        if self.scheme_lr_ratio != 1:
+            science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
         if self.plugins:
             science["plugins"] = [plugin.digest for plugin in self.plugins]
         digest = hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:8]
@@ -256,6 +269,12 @@ class Config(Section):
         """8 hexadecimal digits that name what is measured of the trained run."""
         asked = [self.eval.model_dump(mode="json"), self.variants, self.scheme.variants]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def scheme_lr_ratio(self) -> float:
+        """The learning rate of the scheme's parameters over that of the network."""
+        ratio = self.train.scheme_lr_ratio
+        return self.scheme.lr_ratio if ratio is None else ratio
 
     @property
     def run_dir(self) -> Path:
@@ -318,6 +337,7 @@ def from_words(
     for path in (*plugins, *_typed(overrides)):
         Plugin.read(path).allow()
     _whole_paths(plain)
+    _take_tuned(plain, overrides)
     config = from_plain(plain)
     if isinstance(config.corpus, TaskCorpus):
         _check_examples(config.corpus)
@@ -331,6 +351,27 @@ def _whole_paths(plain: Mapping[str, Any]) -> None:
     arguments: Any = ((plain.get("corpus") or {}).get("task") or {}).get("arguments") or {}
     if isinstance(arguments.get("path"), str):
         arguments["path"] = str(Path(arguments["path"]).expanduser().absolute())
+
+
+def _take_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Puts what train.tuned=FILE holds for the scheme in place of the path, and sets its rates."""
+    train, name = plain.get("train"), (plain.get("scheme") or {}).get("name")
+    path = train.get("tuned") if isinstance(train, dict) else None
+    if not isinstance(train, dict) or not isinstance(path, str):
+        return
+    known = rates.read(Path(path))
+    if name not in known:
+        raise UserError(
+            f"train.tuned: {path} has no rate for scheme {name}, only for {', '.join(known)}; "
+            "run lengthgen tune for it too, or give train.lr instead of train.tuned"
+        )
+    for word in overrides:
+        if word.partition("=")[0].lstrip("+") in rates.KEYS:
+            raise UserError(f"{word}: train.tuned={path} sets it for each scheme; drop one of them")
+    chosen = known[name]
+    train |= {"tuned": chosen.model_dump(mode="json"), "lr": chosen.lr}
+    if chosen.scheme_lr_ratio is not None:
+        train["scheme_lr_ratio"] = chosen.scheme_lr_ratio
 
 
 def _typed(overrides: Sequence[str]) -> list[Path]:
@@ -391,6 +432,10 @@ def _check(config: Config) -> None:
         raise UserError(
             f"train.batch_tokens={train.batch_tokens} is not a multiple of "
             f"train.length={train.length}; try train.batch_tokens={near}"
+        )
+    if isinstance(config.corpus, TaskCorpus) and config.corpus.held_out == "tuning":
+        raise UserError(
+            f"task={config.corpus.name}: rates are tuned on text (corpus.held_out=tuning); drop it"
         )
     for name in evaluation.protocols:
         _check_protocol(protocols.named(name), config)

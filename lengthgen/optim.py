@@ -1,25 +1,41 @@
 """AdamW with its parameter groups, and the learning rate of a step."""
 
 import math
+from collections.abc import Set
+from typing import Any
 
 import torch
 
-from lengthgen.config import Train
+from lengthgen.config import Config, Train
 from lengthgen.model import Transformer
 
 
 def adamw(model: Transformer, train: Train) -> torch.optim.AdamW:
-    """Returns AdamW: matrices of the network decay; norms and scheme parameters do not."""
+    """Returns AdamW in three groups: matrices of the network, which decay, scheme, and the rest.
+
+    Their learning rates are those of set_rates.
+    """
     named = dict(model.named_parameters())
-    decaying = {n for n, p in named.items() if p.dim() >= 2 and not n.startswith("scheme.")}
+    of_scheme = {n for n in named if n.startswith("scheme.")}
+    decaying = {n for n, p in named.items() if p.dim() >= 2} - of_scheme
+    rest = named.keys() - of_scheme - decaying
+
+    def group(names: Set[str], **settings: float | bool) -> dict[str, Any]:
+        return {"params": [p for n, p in named.items() if n in names], **settings}
+
     groups = [
-        {
-            "params": [p for n, p in named.items() if n in decaying],
-            "weight_decay": train.weight_decay,
-        },
-        {"params": [p for n, p in named.items() if n not in decaying], "weight_decay": 0.0},
+        group(decaying, weight_decay=train.weight_decay, of_scheme=False),
+        group(of_scheme, weight_decay=0.0, of_scheme=True),
+        group(rest, weight_decay=0.0, of_scheme=False),
     ]
     return torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
+
+
+def set_rates(optimizer: torch.optim.AdamW, step: int, config: Config) -> None:
+    """Gives each group its learning rate of an optimizer step; the scheme has one of its own."""
+    for group in optimizer.param_groups:
+        ratio = config.scheme_lr_ratio if group["of_scheme"] else 1.0
+        group["lr"] = lr_at(step, config.train) * ratio
 
 
 def lr_at(step: int, train: Train) -> float:

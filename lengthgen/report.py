@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from lengthgen import (
     page,
     published,
+    rates,
     runs,
     series,
     statistics,
@@ -386,6 +387,7 @@ def contents(report: Report) -> list[Table]:
         tables.key_numbers(report.findings),
         tables.against_best(report.by_protocol.get(HEADLINE, [])),
         *(_perplexities(report, name) for name in report.unaltered[1:]),
+        tables.rates(*rates.of_runs(report.configs.values())),
     ]
     return [table for table in found if table is not None]
 

@@ -157,7 +157,14 @@ def _short(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def scheme_lr_ratio(config: Mapping[str, Any]) -> float:
+    """Returns Config.scheme_lr_ratio of a plain configuration: 1 if it is older than the keys."""
+    flat = _flat(config, "")
+    return next((flat[key] for key in _LR_RATIOS if flat.get(key) is not None), 1.0)
+
+
 _VARIANTS = ("scheme.variants", "variants")
+_LR_RATIOS = ("train.scheme_lr_ratio", "scheme.lr_ratio")
 
 
 def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
@@ -166,8 +173,13 @@ def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
     A run's plugins are files named by their content.
     """
     flat = _flat(config, "")
-    aside = ("seed", "runtime.", "eval.", "train.checkpoint_every", *_VARIANTS)
+    aside = (
+        *("seed", "runtime.", "eval.", "train.checkpoint_every", "train.tuned"),
+        *_LR_RATIOS,
+        *_VARIANTS,
+    )
     kept = {key: value for key, value in flat.items() if not key.startswith(aside)}
+    kept["train.scheme_lr_ratio"] = scheme_lr_ratio(config)
     names = variant.split("+") if variant else []
     used = tuple(f"{home}.{name}." for home in _VARIANTS for name in names)
     return kept | {key: value for key, value in flat.items() if key.startswith(used)}

@@ -8,6 +8,7 @@ from itertools import combinations
 from lengthgen.findings import Difference, Finding, difference, ties
 from lengthgen.intervals import Estimate
 from lengthgen.protocols import named
+from lengthgen.rates import Trial, Tuned
 from lengthgen.series import Series
 from lengthgen.statistics import Curve, Point, context_gain, perplexity
 from lengthgen.typeset import TIE, Cell, Table, csv_text
@@ -17,6 +18,7 @@ MARKED = (
     f"Bold: the least at its length. Behind a value, {TIE}: not called different from the least "
     "(the 95% interval of the paired difference holds 0, or the seeds disagree)."
 )
+EDGE = "The best rate is at the edge of the grid, so extend it:"
 NOT_EVALUATED = "A dash: not evaluated."
 GAINS = (2, 4, 16)  # multiples of T
 SWAPPED = 4
@@ -93,6 +95,58 @@ def _ratio(line: Series, longest: int) -> str:
     if last is None or at_T is None or math.isinf(at_T):
         return "n/a"
     return number(perplexity(last - at_T))
+
+
+def rates(
+    tuned: Sequence[tuple[str, Tuned]], untuned: Mapping[str, Sequence[float]]
+) -> Table | None:
+    """Returns the grids of learning rates that schemes were tuned on, the chosen ones marked.
+
+    `untuned` holds the rates of schemes that have no grid. None if no scheme has one.
+    """
+    if not tuned:
+        return None
+    lrs = sorted({trial.lr for _, one in tuned for trial in one.grid})
+    rows: list[list[Cell]] = []
+    notes: dict[str, list[str]] = {}
+    for name, one in tuned:
+        ratios = dict.fromkeys(trial.scheme_lr_ratio for trial in one.grid)
+        for ratio in ratios:
+            at = {trial.lr: trial for trial in one.grid if trial.scheme_lr_ratio == ratio}
+            best = one.lr if ratio == one.scheme_lr_ratio else None
+            plain = ratio is None or (ratio == 1 and len(ratios) == 1)
+            label = name if plain else f"{name}, scheme_lr_ratio {ratio:g}"
+            rows.append([Cell(label), *(_trial(at.get(lr), best) for lr in lrs)])
+        seeds = f"seed{'s' * (len(one.seeds) > 1)} {', '.join(map(str, one.seeds))}"
+        about = (
+            f"corpus {one.corpus} ({one.fingerprint}), model {one.model}, T = {one.length:,}, "
+            f"{one.tokens:,} tokens in batches of {one.batch_tokens:,}, {seeds}"
+        )
+        notes.setdefault(about, []).append(name)
+    edges = [f"{name} ({key}={at:g})" for name, one in tuned for key, at in one.at_edge.items()]
+    said = [f"{', '.join(of)}: {about}." for about, of in notes.items()]
+    if untuned:
+        of = (f"{name} ({', '.join(f'{lr:g}' for lr in lrs)})" for name, lrs in untuned.items())
+        said.append(f"Not tuned: {', '.join(of)}.")
+    return Table(
+        key="rates",
+        title="Loss at T on the tuning split, in nats per token, by train.lr",
+        head=["scheme", *(f"{lr:g}" for lr in lrs)],
+        rows=rows,
+        notes=[
+            "Bold: the rate that was chosen, by the least mean over seeds. The tuning split holds "
+            "1 in 20 training documents; no result is measured on it.",
+            *said,
+            *([f"{EDGE} {', '.join(edges)}."] if edges else []),
+        ],
+    )
+
+
+def _trial(trial: Trial | None, best: float | None) -> Cell:
+    if trial is None:
+        return Cell("-")
+    text = "diverged" if math.isinf(trial.loss) else f"{trial.loss:.4f}"
+    return Cell(text, "best" if trial.lr == best else "")
 
 
 def _dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:

@@ -31,7 +31,7 @@ from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import Diverged, Stopped, UserError
 from lengthgen.evaluate import Show, evaluate
 from lengthgen.model import Memory, Transformer, create, seed_of
-from lengthgen.optim import adamw, lr_at
+from lengthgen.optim import adamw, lr_at, set_rates
 from lengthgen.plans import plan
 from lengthgen.ranks import Ranks
 from lengthgen.rehearsal import rehearse
@@ -201,8 +201,7 @@ def train_step(
             f"the gradient's norm is {grad_norm} in step {state.step + 1}; no update was made; "
             "lower train.lr or use train.precision=fp32"
         )
-    for group in optimizer.param_groups:
-        group["lr"] = lr_at(state.step, train)
+    set_rates(optimizer, state.step, config)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     model.scheme.project()
@@ -299,6 +298,7 @@ def _train(
                     "train/tokens": state.step * train.batch_tokens,
                     "train/loss": state.nats / state.n_targets,
                     "train/lr": lr_at(state.step - 1, train),
+                    "train/scheme_lr_ratio": config.scheme_lr_ratio,
                     "train/grad_norm": result.grad_norm,
                     "train/tokens_per_s": tokens_per_s,
                 }
@@ -339,13 +339,19 @@ def _state(
     found = checkpoints.newest(run_dir, say=show.say)
     if found is not None:
         state.model.load_state_dict(found.weights)
-        state.optimizer.load_state_dict(found.optimizer)
+        # The groups' settings follow from the configuration; older versions had two groups.
+        moments = {**state.optimizer.state_dict(), "state": found.optimizer["state"]}
+        state.optimizer.load_state_dict(moments)
         state.step, (state.nats, state.n_targets) = found.step, found.unlogged
         if found.memory is not None:
             state.memory = Memory(*(tensor.to(device) for tensor in found.memory))
         show.say(f"resuming after step {found.step} of {config.train.steps}")
     parameters = sum(p.numel() for p in state.model.parameters())
     logging.getLogger(__name__).info("%s: %d parameters on %s", run_dir.name, parameters, device)
+    of_scheme = sum(p.numel() for p in state.model.scheme.parameters())
+    if of_scheme and config.scheme_lr_ratio != 1:
+        ratio = f"{config.scheme_lr_ratio:.15g}"
+        show.say(f"{of_scheme:,} parameters of the scheme at {ratio} times train.lr")
     return state
 
 

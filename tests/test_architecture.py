@@ -34,7 +34,18 @@ ORDER = [
     *("records", "scoring", "plans", "repeats", "statistics", "runs", "checkpoints", "status"),
     *("optim", "rehearsal", "model", "batches", "corpora", "token_cache", "tokenizer"),
     *("documents", "tracking", "devices", "attention", "kernels", "config", "protocols"),
-    *("schemes", "tasks", "schema", "plugins", "trust", "compose", "ranks", "errors", "__init__"),
+    *(
+        "schemes",
+        "tasks",
+        "rates",
+        "schema",
+        "plugins",
+        "trust",
+        "compose",
+        "ranks",
+        "errors",
+        "__init__",
+    ),
 ]
 
 HOMES = {

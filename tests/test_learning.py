@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lengthgen.compose import choices
 from lengthgen.model import create
-from lengthgen.optim import adamw, lr_at
+from lengthgen.optim import adamw, set_rates
 
 SYMBOLS, IN_USE, LENGTH, BATCH, STEPS = 16, 3, 16, 32, 200
 
@@ -43,9 +43,7 @@ def test_a_few_hundred_steps_bring_the_loss_below_that_of_a_bigram_model(scheme:
         return model.nats(x_BTD, targets).mean()
 
     for step in range(STEPS):
-        optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = lr_at(
-            step, config.train
-        )
+        set_rates(optimizer, step, config)
         nats(texts(BATCH, seed=step)).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -1,10 +1,13 @@
 """Parameter groups and the schedule."""
 
 import pytest
-from small import VOCAB, small_config
+import torch
+from small import VOCAB, small_config, some_tokens
+from torch import Tensor
 
+from lengthgen.compose import choices
 from lengthgen.model import create
-from lengthgen.optim import adamw, lr_at
+from lengthgen.optim import adamw, lr_at, set_rates
 
 
 @pytest.mark.parametrize("scheme", ["rope", "learned_absolute"])
@@ -23,6 +26,40 @@ def test_only_matrices_of_the_network_decay_and_no_parameter_is_left_out(
     for name, parameter in model.named_parameters():
         decays = parameter.dim() == 2 and not name.startswith("scheme.")
         assert decay_of[id(parameter)] == (config.train.weight_decay if decays else 0.0), name
+
+
+@pytest.mark.parametrize("scheme", choices("scheme", config_dir=None))
+def test_every_parameter_is_in_one_group_and_the_schemes_are_in_their_own(scheme: str) -> None:
+    config = small_config(f"scheme={scheme}")
+    model = create(config, vocab_size=VOCAB)
+    groups = adamw(model, config.train).param_groups
+    grouped = [id(p) for group in groups for p in group["params"]]
+    assert sorted(grouped) == sorted(id(p) for p in model.parameters())
+    own = {id(p) for group in groups if group["of_scheme"] for p in group["params"]}
+    assert own == {id(p) for p in model.scheme.parameters()}
+
+
+@pytest.mark.parametrize("scheme", ["t5", "kerple", "fire"])
+def test_adams_first_step_moves_a_schemes_parameters_by_the_rate_times_the_ratio(
+    scheme: str,
+) -> None:
+    moved: dict[float, dict[str, Tensor]] = {}
+    for ratio in (1.0, 16.0):
+        config = small_config(f"scheme={scheme}", f"train.scheme_lr_ratio={ratio}")
+        model = create(config, vocab_size=VOCAB)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        optimizer = adamw(model, config.train)
+        tokens = some_tokens(16)
+        model.nats(model(tokens), tokens).sum().backward()
+        set_rates(optimizer, 0, config)
+        optimizer.step()
+        moved[ratio] = {name: p.detach() - before[name] for name, p in model.named_parameters()}
+    of_scheme = [name for name in moved[1.0] if name.startswith("scheme.")]
+    assert of_scheme
+    for name, once in moved[1.0].items():
+        times = 16 if name in of_scheme else 1
+        torch.testing.assert_close(moved[16.0][name], times * once, rtol=1e-3, atol=1e-5)
+        assert once.abs().max() > 0
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])

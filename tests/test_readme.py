@@ -70,7 +70,7 @@ def made_small(line: str) -> list[str]:
     for said, smaller in SMALLER.items():
         line = line.replace(said, smaller)
     words = shlex.split(line)
-    if not {"train", "bench", "sweep"} & set(words):
+    if not {"train", "bench", "sweep", "tune"} & set(words):
         return words
     asked = {word.split("=")[0] for word in words}
     small = [one for one in SMALL if one.split("=")[0] not in asked]
@@ -78,6 +78,9 @@ def made_small(line: str) -> list[str]:
         of_text = ("corpus", "eval", "train.length", "train.batch_tokens")
         small = [one for one in small if not one.startswith(of_text)]
         small += ["task.examples=300", "task.examples_per_length=5"]
+    if "tune" in words:  # it sets them itself
+        set_by_tune = ("eval.lengths", "eval.reach", "eval.reference_variants")
+        small = [one for one in small if not one.startswith(set_by_tune)]
     if "corpus" in asked:
         small = [one for one in small if not one.startswith("corpus")]
     return [*words, *small]

@@ -1,5 +1,6 @@
 """The run directory survives what happens to it."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -236,3 +237,34 @@ def test_a_run_of_before_a_setting_of_evaluation_existed_has_its_default(tmp_pat
     path.write_text(yaml.safe_dump(plain))
     with pytest.raises(UserError, match=r"train\.lr"):
         runs.load_config(config.run_dir)
+
+
+@pytest.mark.parametrize("scheme", ["t5", "rope"])
+def test_a_run_of_before_schemes_had_a_rate_keeps_its_name_and_a_ratio_of_1(
+    tmp_path: Path, scheme: str
+) -> None:
+    words = [f"scheme={scheme}", f"runtime.root={tmp_path}"]
+    config = small_config(*words, "train.scheme_lr_ratio=1")
+    config.run_dir.mkdir()
+    runs.write_config(config, config.run_dir)
+    path = config.run_dir / "config.yaml"
+    plain = yaml.safe_load(path.read_text())
+    del plain["train"]["scheme_lr_ratio"], plain["scheme"]["lr_ratio"]
+    path.write_text(yaml.safe_dump(plain))
+    found = runs.load_config(config.run_dir)
+    assert found.scheme_lr_ratio == 1
+    assert found.run_id == config.run_id == config.run_dir.name
+    science = {key: plain[key] for key in ("seed", "scheme", "model", "corpus", "train")}
+    del science["train"]["checkpoint_every"], science["scheme"]["variants"]
+    digest = hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:8]
+    assert found.run_id.endswith(digest)  # as the name was made before
+
+
+def test_a_run_is_named_by_the_ratio_in_force_however_it_was_given() -> None:
+    own = small_config("scheme=t5")
+    assert own.scheme_lr_ratio == own.scheme.lr_ratio == 16
+    said = small_config("scheme=t5", "train.scheme_lr_ratio=16")
+    other = small_config("scheme=t5", "train.scheme_lr_ratio=2")
+    assert said.run_id == own.run_id
+    assert len({own.run_id, other.run_id, small_config("scheme=kerple").run_id}) == 3
+    assert small_config("scheme=rope").scheme_lr_ratio == 1

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from lengthgen import corpora
 from lengthgen.batches import train_batch, training_windows
 from lengthgen.config import Config
 from lengthgen.errors import UserError
-from lengthgen.optim import lr_at
+from lengthgen.optim import set_rates
 from lengthgen.progress import Progress
 from lengthgen.ranks import Ranks
 from lengthgen.tracking import read_rows
@@ -353,6 +355,58 @@ def test_every_micro_batch_of_a_step_has_one_draw_and_every_step_another(
     assert forward.draws[0] != forward.draws[-1]
 
 
+def test_the_schemes_rate_survives_a_restart_bit_for_bit_even_from_two_groups(
+    tmp_path: Path, cache: Path
+) -> None:
+    words = ["scheme=learned_absolute", "train.scheme_lr_ratio=16", "train.tokens=1280"]
+    whole = in_process(tmp_path / "whole", cache, *words)
+    run_dir = in_process(tmp_path / "cut", cache, *words)
+    shutil.rmtree(run_dir / "checkpoints" / "step-00000010")
+    (run_dir / "DONE").unlink()
+    [at_7] = run_dir.glob("checkpoints/*")
+    trainer = torch.load(at_7 / "trainer.pt", weights_only=True)
+    decaying, own, rest = trainer["optimizer"]["param_groups"]  # older versions had two groups
+    rest["params"] = own["params"] + rest["params"]
+    trainer["optimizer"]["param_groups"] = [decaying, rest]
+    torch.save(trainer, at_7 / "trainer.pt")
+    sums = json.loads((at_7 / "sha256.json").read_text())
+    sums["trainer.pt"] = sha256((at_7 / "trainer.pt").read_bytes()).hexdigest()
+    (at_7 / "sha256.json").write_text(json.dumps(sums))
+    in_process(tmp_path / "cut", cache, *words)
+    assert rows_of(tmp_path / "cut") == rows_of(tmp_path / "whole")
+    last = "checkpoints/step-00000010/model.safetensors"
+    got = load_file(run_dir / last)
+    for name, weight in load_file(whole / last).items():
+        assert torch.equal(got[name], weight), name
+
+
+def test_a_ratio_of_1_trains_as_adamw_in_two_groups_bit_for_bit(
+    stepping: tuple[Config, Any],
+) -> None:
+    config, windows = small_config("scheme=kerple"), stepping[1]
+    state, by_hand = state_of(config), state_of(config)
+    named = dict(by_hand.model.named_parameters())
+    decaying = [n for n, p in named.items() if p.dim() >= 2 and not n.startswith("scheme.")]
+    decay, betas = config.train.weight_decay, (config.train.beta1, config.train.beta2)
+    by_hand.optimizer = torch.optim.AdamW(
+        [
+            {"params": [named[n] for n in decaying], "weight_decay": decay, "of_scheme": False},
+            {
+                "params": [p for n, p in named.items() if n not in decaying],
+                **{"weight_decay": 0.0, "of_scheme": False},
+            },
+        ],
+        betas=betas,
+        fused=True,
+    )
+    assert config.scheme_lr_ratio == 1
+    for one in (state, by_hand):
+        for _ in range(3):
+            train_step(one, windows, config, device=CPU, ranks=ALONE, forward=one.model)
+    for name, weight in by_hand.model.state_dict().items():
+        assert torch.equal(state.model.state_dict()[name], weight), name
+
+
 def test_a_step_is_one_clipped_update_of_adamw_at_the_steps_rate(
     stepping: tuple[Config, Any],
 ) -> None:
@@ -369,7 +423,7 @@ def test_a_step_is_one_clipped_update_of_adamw_at_the_steps_rate(
     norm = torch.stack([grad.norm() for grad in grads]).norm()
     for grad in grads:
         grad *= 1e-3 / norm
-    optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = lr_at(0, config.train)
+    set_rates(optimizer, 0, config)
     optimizer.step()
     assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
     assert result.nats == pytest.approx(float(nats.detach()), rel=1e-6)

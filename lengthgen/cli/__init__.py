@@ -18,6 +18,7 @@ from lengthgen.cli import (
     sweep,
     track,
     train,
+    tune,
 )
 from lengthgen.cli.printing import say, say_once
 from lengthgen.errors import Stopped, UserError
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
+app.command("tune")(tune.tune)
 app.command("eval")(evaluate.evaluate_runs)
 app.command("probe")(probe.probe_runs)
 app.command("generate")(generate.generate_text)

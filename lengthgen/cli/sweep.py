@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -13,35 +14,51 @@ from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
     from lengthgen.sweep.points import Point
+    from lengthgen.sweep.slurm_options import Options
     from lengthgen.sweep.states import PointState
+
+Jobs = Annotated[
+    str | None,
+    typer.Option("--jobs", metavar="N", help="Runs at a time; default: the GPUs or the cores."),
+]
+Gpus = Annotated[
+    str | None, typer.Option("--gpus", metavar="N", help="Processes of one run, by torchrun.")
+]
+PerGpu = Annotated[str, typer.Option("--per-gpu", metavar="N", help="Small runs that share a GPU.")]
+Slurm = Annotated[
+    str | None,
+    typer.Option(
+        "--slurm",
+        metavar="KEY=VALUE,...",
+        help="Submit a job array: partition=..., gpus=..., nodes=..., time=..., parallel=...",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check every point, say what would be done, stop.")
+]
+ShowStatus = Annotated[bool, typer.Option("--status", help="Show how each point stands, and stop.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How the points of a grid are run: the options of the command, checked."""
+
+    jobs: int | None
+    gpus: int | None
+    per_gpu: int
+    slurm: "Options | None"
+    dry_run: bool
+    status: bool
 
 
 def sweep(
     overrides: Overrides = None,
-    jobs: Annotated[
-        str | None,
-        typer.Option("--jobs", metavar="N", help="Runs at a time; default: the GPUs or the cores."),
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option("--gpus", metavar="N", help="Processes of one run, by torchrun.")
-    ] = None,
-    per_gpu: Annotated[
-        str, typer.Option("--per-gpu", metavar="N", help="Small runs that share a GPU.")
-    ] = "1",
-    slurm: Annotated[
-        str | None,
-        typer.Option(
-            "--slurm",
-            metavar="KEY=VALUE,...",
-            help="Submit a job array: partition=..., gpus=..., nodes=..., time=..., parallel=...",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check every point, say what would be done, stop.")
-    ] = False,
-    status: Annotated[
-        bool, typer.Option("--status", help="Show how each point stands, and stop.")
-    ] = False,
+    jobs: Jobs = None,
+    gpus: Gpus = None,
+    per_gpu: PerGpu = "1",
+    slurm: Slurm = None,
+    dry_run: DryRun = False,
+    status: ShowStatus = False,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
@@ -50,6 +67,25 @@ def sweep(
     All points are checked before the first starts. A point that fails stops no other; the exit
     code is 1 then.
     """
+    engine = engine_of(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
+    from lengthgen.sweep.points import points as points_of
+
+    points = points_of(overrides or [], config_dir=config_dir, plugins=plugin or [])
+    states = run(points, engine, name="sweep")
+    if states is not None:
+        finish(points, states, gpus=engine.gpus)
+
+
+def engine_of(
+    jobs: str | None,
+    gpus: str | None,
+    per_gpu: str,
+    slurm: str | None,
+    *,
+    dry_run: bool,
+    status: bool,
+) -> Engine:
+    """Checks the options of a command that runs a grid."""
     n_jobs = None if jobs is None else positive(jobs, "--jobs", "a number of runs, like --jobs 2")
     n_gpus = None if gpus is None else positive(gpus, "--gpus", "a number of processes")
     n_per_gpu = positive(per_gpu, "--per-gpu", "a number of runs, like --per-gpu 2")
@@ -57,43 +93,52 @@ def sweep(
         raise UserError("--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N,parallel=N")
     if "RANK" in os.environ:
         raise UserError("sweep: it starts torchrun itself; drop torchrun and give --gpus N")
-    from lengthgen.sweep import slurm as clusters
-    from lengthgen.sweep import slurm_jobs, slurm_options
-    from lengthgen.sweep.points import points as points_of
+    from lengthgen.sweep import slurm_options
+
+    return Engine(
+        jobs=n_jobs,
+        gpus=n_gpus,
+        per_gpu=n_per_gpu,
+        slurm=None if slurm is None else slurm_options.options(slurm),
+        dry_run=dry_run,
+        status=status,
+    )
+
+
+def run(
+    points: Sequence["Point"], engine: Engine, *, name: str
+) -> Mapping[str, "PointState"] | None:
+    """Runs what is left of the points, and returns how all of them stand then.
+
+    None if nothing was run here: in a dry run, or once jobs are submitted.
+    """
+    from lengthgen.sweep import slurm, slurm_jobs
     from lengthgen.sweep.states import BUSY, counted, left
 
-    options = None if slurm is None else slurm_options.options(slurm)
-    points = points_of(overrides or [], config_dir=config_dir, plugins=plugin or [])
     states = slurm_jobs.states(points)
-    if status:
-        _finish(points, states, gpus=n_gpus)
+    if engine.status:
+        finish(points, states, gpus=engine.gpus)
     todo = left(points, states)
-    say_once(f"sweep: {len(points)} point{'s' * (len(points) > 1)}: {counted(states)}")
+    say_once(f"{name}: {len(points)} point{'s' * (len(points) > 1)}: {counted(states)}")
     busy = any(one.state in BUSY for one in states.values())
-    if not todo and (not busy or options is not None):
-        _finish(points, states, gpus=n_gpus)
-    if busy and options is None:
+    if not todo and (not busy or engine.slurm is not None):
+        return states
+    if busy and engine.slurm is None:
         say_once("points that others work on are waited for, and taken over if they fail there")
-    if dry_run:
+    if engine.dry_run:
         for point in todo:
             print(point.command)
-    if options is not None:
-        if not dry_run:
-            _prepare(todo)
-            clusters.submit(todo, options, root=points[0].config.runtime.root, say=say_once)
-        return
-    _run_here(points, todo, jobs=n_jobs, gpus=n_gpus, per_gpu=n_per_gpu, dry_run=dry_run)
+    if engine.slurm is None:
+        return _run_here(points, todo, engine)
+    if not engine.dry_run:
+        _prepare(todo)
+        slurm.submit(todo, engine.slurm, root=points[0].config.runtime.root, say=say_once)
+    return None
 
 
 def _run_here(
-    points: Sequence["Point"],
-    todo: Sequence["Point"],
-    *,
-    jobs: int | None,
-    gpus: int | None,
-    per_gpu: int,
-    dry_run: bool,
-) -> None:
+    points: Sequence["Point"], todo: Sequence["Point"], engine: Engine
+) -> Mapping[str, "PointState"] | None:
     """Runs what is left on this machine, after saying how long it will take."""
     from lengthgen import devices
     from lengthgen.ranks import Ranks
@@ -107,8 +152,9 @@ def _run_here(
     machine = Machine.this()
     if all(point.config.runtime.device == "cpu" for point in points):
         machine = machine._replace(gpus=())
-    places = slots(machine, jobs=jobs, gpus=gpus, per_gpu=per_gpu, n_points=len(todo))
-    if not dry_run:
+    gpus = engine.gpus
+    places = slots(machine, jobs=engine.jobs, gpus=gpus, per_gpu=engine.per_gpu, n_points=len(todo))
+    if not engine.dry_run:
         _prepare(todo)
     if todo:
         say_once("measuring a step of each kind of point ...")
@@ -118,11 +164,10 @@ def _run_here(
             total = makespan([seconds[point.run_id] for point in todo], len(places))
             takes = f"about {_duration(total)}"
         say_once(f"{len(todo)} to do, {len(places)} at a time: {takes}")
-    if dry_run:
-        return
+    if engine.dry_run:
+        return None
     with Board(points) as board:
-        states = local.run(points, places, gpus=gpus, board=board)
-    _finish(points, states, gpus=gpus)
+        return local.run(points, places, gpus=gpus, board=board)
 
 
 def _prepare(points: Sequence["Point"]) -> None:
@@ -146,7 +191,7 @@ def _prepare(points: Sequence["Point"]) -> None:
                 raise UserError(f"{where}{error}") from None
 
 
-def _finish(
+def finish(
     points: Sequence["Point"], states: Mapping[str, "PointState"], *, gpus: int | None
 ) -> NoReturn:
     """Prints how every point stands and how to repeat what went wrong; exits with 1 if any did."""

@@ -1,20 +1,47 @@
 """The documents of a corpus, read from the source that its configuration names."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lengthgen import config
 from lengthgen.documents import examples, files, hub, installed, paths, stdlib, synthetic
-from lengthgen.documents.document import Document, Documents, Say
+from lengthgen.documents.document import Document, Documents, Say, name_hash
 
 __all__ = ["Document", "Documents", "Say", "read", "source_key"]
+
+HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
 
 
 def read(corpus: config.Corpus, *, say: Say) -> Documents:
     """Opens the corpus; documents are read while the iterators are consumed.
 
-    Raises UserError, also from the iterators, with the key that is wrong.
+    With corpus.held_out=tuning both splits come from the training documents, and those of
+    validation are never read. Raises UserError, also from the iterators, with the key that is
+    wrong.
     """
+    found = _opened(corpus, say)
+    if corpus.held_out == "validation":
+        return found
+    again = _opened(corpus, lambda message: None)  # each iterator reads the source for itself
+    return replace(
+        found,
+        train=_for_tuning(found.train, held_out=False),
+        validation=_for_tuning(again.train, held_out=True),
+    )
+
+
+def _for_tuning(train: Iterator[Document], *, held_out: bool) -> Iterator[Document]:
+    """Yields the first training document and 1 in 20 of the others by hash, or all but those."""
+    for i, document in enumerate(train):
+        # Not the hash of the name alone: sources choose validation documents by it.
+        chosen = i == 0 or name_hash(f"tuning {document.name}") % HELD_OUT == 0
+        if chosen == held_out:
+            yield document
+
+
+def _opened(corpus: config.Corpus, say: Say) -> Documents:
     match corpus:
         case config.StdlibCorpus():
             return stdlib.read(say=say)

@@ -6,10 +6,13 @@ from xml.etree.ElementTree import Element
 
 import yaml
 
+from lengthgen import rates, tables
 from lengthgen.intervals import LEVEL, RESAMPLES
 from lengthgen.page.contents import Contents
 from lengthgen.page.markup import Child, table, tag
+from lengthgen.page.tasks import exhibit
 from lengthgen.protocols import named
+from lengthgen.series import scheme_lr_ratio
 from lengthgen.statistics import HEADLINE, Point
 from lengthgen.wording import headline, short
 
@@ -32,6 +35,8 @@ def method(contents: Contents) -> list[Element]:
         "trained at T": _said(f"{p.train_length:,} tokens" for p in points),
         "tokens seen": _said(f"{p.tokens_seen:,}" for p in points),
         "seeds": _said(str(p.seed) for p in points),
+        "learning rate": _said(_values(contents.configs, "train", "lr")),
+        "rate of the schemes' own parameters": _said(_own_rates(contents.configs)),
         "training precision": _said(_values(contents.configs, "train", "precision")),
         "interval": (
             f"{LEVEL:.0%}, percentiles of a two-level bootstrap: B = {RESAMPLES:,} resamples of "
@@ -49,6 +54,7 @@ def method(contents: Contents) -> list[Element]:
         tag("h3", "Protocols"),
         tag("p", COLUMNS),
         _protocols(contents),
+        *_rates(contents),
     ]
     same = shared([contents.configs[run] for run in contents.runs if run in contents.configs])
     trained = {key: value for key, value in same.items() if key not in EVALUATION}
@@ -57,6 +63,13 @@ def method(contents: Contents) -> list[Element]:
         text = yaml.safe_dump(trained, sort_keys=False)
         found.append(tag("details", summary, tag("pre", text)))
     return found
+
+
+def _rates(contents: Contents) -> list[Element]:
+    """Returns the grids that learning rates were chosen from."""
+    configs = [contents.configs[run] for run in contents.runs if run in contents.configs]
+    grids = tables.rates(*rates.of_runs(configs))
+    return [] if grids is None else exhibit(grids)
 
 
 def _sentence(contents: Contents) -> str:
@@ -94,6 +107,15 @@ def _values(plain: Mapping[str, Mapping[str, Any]], *path: str) -> list[str]:
         if value is not None:
             found.append(str(value))
     return found
+
+
+def _own_rates(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Returns the rates of schemes' own parameters that differ from the network's."""
+    ratios = {
+        (str(config.get("scheme", {}).get("name")), scheme_lr_ratio(config))
+        for config in configs.values()
+    }
+    return [f"{name}: {ratio:.15g} times" for name, ratio in sorted(ratios) if ratio != 1]
 
 
 def _libraries(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -22,13 +22,14 @@ def exhibited(tasks: Tasks | None) -> list[Element]:
     if tasks is None:
         return []
     pictures = [image(picture) for picture in tasks.pictures]
-    shown = [element for one in tasks.tables for element in _table(one)]
+    shown = [element for one in tasks.tables for element in exhibit(one)]
     heading, drawn = tag("h2", "Tasks"), tag("div", *pictures, class_="pictures")
     remarks = [tag("ul", *(tag("li", one) for one in tasks.remarks))] if tasks.remarks else []
     return [tag("section", heading, *remarks, drawn, *shown, id="tasks")]
 
 
-def _table(one: Table) -> list[Element]:
+def exhibit(one: Table) -> list[Element]:
+    """Returns a table of the report with its title and notes."""
     rows: list[list[Child]] = [[row[0].text, *map(_cell, row[1:])] for row in one.rows]
     notes = [tag("p", note, class_="note") for note in one.notes]
     return [tag("h3", f"{one.title}."), table(list(one.head), rows), *notes]

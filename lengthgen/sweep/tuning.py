@@ -1,0 +1,188 @@
+"""One learning rate for each scheme: a grid of them, and the one of least loss at T."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from lengthgen import rates, schemes, statistics, tables, typeset
+from lengthgen.config import Config
+from lengthgen.errors import UserError
+from lengthgen.rates import Trial, Tuned
+from lengthgen.statistics import HEADLINE
+from lengthgen.sweep import points as sweeps
+from lengthgen.sweep.points import Point
+from lengthgen.tracking import read_rows, replace_file
+
+AXES = ("scheme", *rates.KEYS, "seed")
+USUAL = ["eval.endpoints=128"]
+# Documents need T tokens, and nothing but the loss at T is measured.
+FIXED = {
+    "corpus.held_out": "tuning",
+    "eval.protocols": f"[{HEADLINE}]",
+    "eval.lengths": "[${train.length}]",
+    "eval.reach": "${train.length}",
+    "eval.variants": "[]",
+    "eval.reference_variants": "[]",
+}
+FILE = "tuned.yaml"
+HEADING = "# The rates that lengthgen tune chose; train.tuned=FILE gives each scheme its own.\n"
+
+
+def points(
+    overrides: Sequence[str], *, out: Path, config_dir: Path | None, plugins: Sequence[Path]
+) -> list[Point]:
+    """Returns the points of the grid, on the tuning split; runs lie in OUT/runs unless told.
+
+    Raises UserError as sweep.points.points does, and for a grid that is not one of rates alone.
+    """
+    for word in overrides:
+        if word.partition("=")[0].lstrip("+") in (*FIXED, "train.tuned"):
+            raise UserError(f"{word}: lengthgen tune sets this key itself; drop it")
+    root = str(out / "runs").replace("'", "\\'")
+    words = [f"runtime.root='{root}'", *USUAL, *overrides, *(f"{k}={v}" for k, v in FIXED.items())]
+    found = sweeps.points(words, config_dir=config_dir, plugins=plugins)
+    varied = found[0].varied
+    for key in varied:
+        if key not in AXES:
+            raise UserError(f"{key}: rates are chosen for one value of it; give each its own --out")
+    if not set(rates.KEYS) & set(varied):
+        raise UserError("train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3")
+    kept = _without_idle_ratios(found)
+    _refuse_mixing(_kept(out, kept), kept[0].config, out)
+    return kept
+
+
+def _without_idle_ratios(found: Sequence[Point]) -> list[Point]:
+    """Returns the points but for those whose ratio is the rate of no parameters at all."""
+    kept: dict[object, Point] = {}
+    for point in found:
+        kept.setdefault((point.config.scheme.name, *_rates(point), point.config.seed), point)
+    return list(kept.values())
+
+
+def _rates(point: Point) -> tuple[float, float | None]:
+    """Returns lr and scheme_lr_ratio; the latter is None if the scheme has no parameters."""
+    config = point.config
+    scheme = schemes.build_meta(
+        config.scheme.parts,
+        layers=config.scheme.layers,
+        shape=config.shape,
+        plugins=config.plugins,
+        where="scheme.parts",
+    )
+    learns = next(scheme.parameters(), None) is not None
+    return config.train.lr, config.scheme_lr_ratio if learns else None
+
+
+def _kept(out: Path, found: Sequence[Point]) -> dict[str, Tuned]:
+    """Returns what OUT/tuned.yaml holds of other schemes than those of the points."""
+    known = rates.read(out / FILE) if (out / FILE).exists() else {}
+    names = {point.config.scheme.name for point in found}
+    return {name: tuned for name, tuned in known.items() if name not in names}
+
+
+def _refuse_mixing(others: Mapping[str, Tuned], config: Config, out: Path) -> None:
+    """Raises UserError if rates of another training would stand beside those to be chosen."""
+    train = config.train
+    ours = (config.model.name, config.corpus.name, train.length, train.tokens, train.batch_tokens)
+    for name, one in others.items():
+        theirs = (one.model, one.corpus, one.length, one.tokens, one.batch_tokens)
+        if theirs != ours:
+            raise UserError(
+                f"--out: {out / FILE} holds the rate of {name} for another model, corpus, length "
+                "or budget; give another --out, or tune its schemes again too"
+            )
+
+
+def write(found: Sequence[Point], out: Path) -> list[Path]:
+    """Chooses the rates of points that are done or diverged; writes them into OUT.
+
+    Rates of other schemes in tuned.yaml stay. Raises UserError for a scheme all of whose points
+    diverged.
+    """
+    tuned = _kept(out, found) | choose(found, _losses(found))
+    table = tables.rates(list(tuned.items()), untuned={})
+    assert table is not None
+    plain = {name: one.model_dump(mode="json") for name, one in tuned.items()}
+    files = {
+        "table.md": typeset.markdown(table),
+        "grid.csv": _csv(tuned),
+        FILE: HEADING + yaml.safe_dump(plain, sort_keys=False, default_flow_style=None),
+    }
+    for name, content in files.items():
+        replace_file(out / name, content.encode())
+    return [out / name for name in files]
+
+
+def _losses(found: Sequence[Point]) -> dict[str, statistics.Point]:
+    """Returns the evaluation at T by run id, of the runs that have one; all on the same tokens."""
+    rows = [
+        {**row, "run": point.run_id}
+        for point in found
+        for row in read_rows(point.run_dir / "eval.jsonl")
+    ]
+    return {
+        p.run: p
+        for p in statistics.comparable(statistics.curve(rows))
+        if (p.protocol, p.variant, p.length) == (HEADLINE, None, p.train_length)
+    }
+
+
+def choose(found: Sequence[Point], measured: Mapping[str, statistics.Point]) -> dict[str, Tuned]:
+    """Returns the rates of least mean loss over seeds, by scheme; of equal ones the first.
+
+    `measured` is by run id; a point that is not in it diverged.
+    """
+    grids: dict[str, dict[tuple[float, float | None], list[Point]]] = {}
+    for point in found:
+        grid = grids.setdefault(point.config.scheme.name, {})
+        grid.setdefault(_rates(point), []).append(point)
+    fingerprint = next((p.fingerprint[:12] for p in measured.values()), "")
+    chosen: dict[str, Tuned] = {}
+    for name, grid in grids.items():
+        trials = [
+            Trial(
+                lr=lr, scheme_lr_ratio=ratio, losses=[_finite(measured.get(p.run_id)) for p in of]
+            )
+            for (lr, ratio), of in grid.items()
+        ]
+        best = min(trials, key=lambda trial: trial.loss)
+        if math.isinf(best.loss):
+            raise UserError(f"scheme={name}: every rate of the grid diverged; give lower ones")
+        of_best = grid[best.lr, best.scheme_lr_ratio]
+        config = of_best[0].config
+        chosen[name] = Tuned(
+            lr=best.lr,
+            scheme_lr_ratio=best.scheme_lr_ratio,
+            model=config.model.name,
+            corpus=config.corpus.name,
+            fingerprint=fingerprint,
+            length=config.train.length,
+            tokens=config.train.tokens,
+            batch_tokens=config.train.batch_tokens,
+            seeds=[point.config.seed for point in of_best],
+            grid=trials,
+        )
+    return chosen
+
+
+def _finite(point: statistics.Point | None) -> float | None:
+    loss = None if point is None else point.loss
+    return loss if loss is not None and math.isfinite(loss) else None
+
+
+def _csv(tuned: Mapping[str, Tuned]) -> str:
+    """Returns a line for each scheme, point of its grid and seed; of a loss that diverged, none."""
+    head = ["scheme", *rates.KEYS, "seed", "loss", "chosen"]
+    rows = [
+        [
+            *(name, trial.lr, trial.scheme_lr_ratio, seed, loss),
+            (trial.lr, trial.scheme_lr_ratio) == (one.lr, one.scheme_lr_ratio),
+        ]
+        for name, one in tuned.items()
+        for trial in one.grid
+        for seed, loss in zip(one.seeds, trial.losses, strict=True)
+    ]
+    return typeset.csv_text(head, rows)
