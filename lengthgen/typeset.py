@@ -10,10 +10,13 @@ TIE = "="  # behind a value that is not told apart from the best one
 
 
 class Cell(NamedTuple):
-    """What stands in a cell, and whether it is the best of its column or ties with that."""
+    """What stands in a cell, and whether it is the best of its column, ties with that, or is out.
+
+    Grey is shown where a format has it; the text or a note says the same.
+    """
 
     text: str
-    mark: Literal["", "best", "tie"] = ""
+    mark: Literal["", "best", "tie", "grey"] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def latex(table: Table) -> str:
-    """Returns the table as a LaTeX float for the package booktabs."""
+    """Returns the table as a LaTeX float for the packages booktabs and xcolor."""
     columns = "l" + "r" * (len(table.head) - 1)
     caption = " ".join([f"{table.title}.", *table.notes])
     head = " & ".join(escaped(text) for text in table.head)
@@ -81,6 +84,8 @@ def _latex_cell(cell: Cell) -> str:
     text = escaped(cell.text)
     if cell.mark == "best":
         return rf"\textbf{{{text}}}"
+    if cell.mark == "grey":
+        return rf"\textcolor{{gray}}{{{text}}}"
     return f"{text}$^{{{TIE}}}$" if cell.mark == "tie" else text
 
 

@@ -35,4 +35,4 @@ def _table(one: Table) -> list[Element]:
 
 
 def _cell(cell: Cell) -> Child:
-    return tag("td", cell.text, class_="best") if cell.mark == "best" else cell.text
+    return tag("td", cell.text, class_=cell.mark) if cell.mark in ("best", "grey") else cell.text
