@@ -143,7 +143,7 @@ def agreement(one: Sequence[float], other: Sequence[float]) -> str:
     if found is not None:
         return f"Spearman's rho {found.rho:+.2f} (n = {found.n}, permutation P = {found.p:.2g})"
     if len(one) < LEAST_CORRELATED:
-        few = f"below {LEAST_CORRELATED} schemes only a perfect order has P < 5%"
+        few = f"below {LEAST_CORRELATED} schemes only a perfect order can have P < 5%"
         return f"no rank correlation (n = {len(one)}: {few})"
     return "no rank correlation (all values of a side are equal)"
 

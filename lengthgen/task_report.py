@@ -36,6 +36,7 @@ MOST_COLUMNS = 12  # lengths in a table; of more,
 LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
 LEAST_CHANCE = 0.05  # below that it is not shown
 BOUND = "Upper bound: the task tells the scheme which characters belong together"
+FAINT = "grey or in parentheses"
 UNSOLVED = f"no scheme that learned it exceeds chance by {100 * BEYOND_CHANCE:g} points beyond L"
 
 
@@ -236,8 +237,8 @@ def _matrix(report: TaskReport) -> Table:
             "interval over seeds and examples."
             if ranks
             else unranked,
-            *([f"Grey, not learned: {UNCOUNTED}."] if excluded else []),
-            *([f"Grey, in no rank: {', '.join(unsolved)}; {UNSOLVED}."] if unsolved else []),
+            *([f"Not learned, {FAINT}: {UNCOUNTED}."] if excluded else []),
+            *([f"In no rank, {FAINT}: {', '.join(unsolved)}; {UNSOLVED}."] if unsolved else []),
             *([f"{BOUND}; neither compared nor ranked."] if bounds else []),
             *(
                 ["Published: of other models and formats, and over lengths to 2L only."]
@@ -270,8 +271,8 @@ def _by_length(name: str, report: TaskReport) -> Table:
     ]
     for one, row in zip(found, rows, strict=True):
         if one.excluded is not None:
+            row[1:] = [Cell(cell.text, "faint") for cell in row[1:]]
             row[0] = Cell(f"{one.series.label} ({one.excluded})")
-            row[:] = [Cell(cell.text, "grey") for cell in row]
     points = [p for one in found for p in one.series.points]
     reasons = sorted({p.skipped for p in points if p.skipped is not None})
     return Table(
@@ -299,7 +300,11 @@ def _by_length(name: str, report: TaskReport) -> Table:
                 if about.shown_chance
                 else []
             ),
-            *([f"Grey, not learned: {UNCOUNTED}."] if any(one.excluded for one in found) else []),
+            *(
+                [f"Not learned, {FAINT}: {UNCOUNTED}."]
+                if any(one.excluded for one in found)
+                else []
+            ),
             *([f"In no rank: {UNSOLVED}."] if name in report.unsolved else []),
             *(f"A dash: {reason}." for reason in reasons),
             *_order(name, report.counted.get(name, [])),
@@ -345,9 +350,9 @@ def _shared_lengths(found: Sequence[Accuracy]) -> list[str]:
 def _standing(one: Accuracy, found: Sequence[Accuracy] | None) -> Cell:
     """Returns a cell of the matrix; `found`: the series that count in its task, if any does."""
     if one.excluded is not None:
-        return Cell(one.excluded, "grey")
+        return Cell(one.excluded, "faint")
     if found is None:
-        return Cell(_share(one.unseen, None).text, "grey")
+        return Cell(_share(one.unseen, None).text, "faint")
     best = max(other.unseen.value for other in found if other.unseen is not None)
     return _share(one.unseen, None if one.series.bound else best)
 

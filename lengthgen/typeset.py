@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 TIE = "="  # behind a value that is not told apart from the best one
+UNKNOWN = "?"  # behind a value that cannot be compared with it
 
 
 class Cell(NamedTuple):
-    """What stands in a cell, and whether it is the best of its column, ties with that, or is out.
-
-    Grey is shown where a format has it; the text or a note says the same.
-    """
+    """What stands in a cell, what it is to the best of its column, and whether it counts little."""
 
     text: str
-    mark: Literal["", "best", "tie", "grey"] = ""
+    mark: Literal["", "best", "tie", "unknown", "faint"] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +38,8 @@ def markdown(table: Table) -> str:
 
 def _cell(cell: Cell) -> str:
     text = _bars(cell.text)
-    return f"**{text}**" if cell.mark == "best" else text + TIE if cell.mark == "tie" else text
+    marked = {"best": f"**{text}**", "tie": text + TIE, "unknown": text + UNKNOWN}
+    return (marked | {"faint": f"({text})"}).get(cell.mark, text)
 
 
 def _bars(text: str) -> str:
@@ -82,11 +81,13 @@ def latex(table: Table) -> str:
 
 def _latex_cell(cell: Cell) -> str:
     text = escaped(cell.text)
-    if cell.mark == "best":
-        return rf"\textbf{{{text}}}"
-    if cell.mark == "grey":
-        return rf"\textcolor{{gray}}{{{text}}}"
-    return f"{text}$^{{{TIE}}}$" if cell.mark == "tie" else text
+    marked = {
+        "best": rf"\textbf{{{text}}}",
+        "tie": f"{text}$^{{{TIE}}}$",
+        "unknown": f"{text}$^{{{UNKNOWN}}}$",
+        "faint": rf"\textcolor{{gray}}{{{text}}}",
+    }
+    return marked.get(cell.mark, text)
 
 
 SPECIAL = {

@@ -545,5 +545,5 @@ def test_the_others_are_marked_and_ranked_as_without_bounds() -> None:
 def test_bounds_alone_have_no_best_and_no_ranks() -> None:
     matrix, *_ = task_report.contents(reported(BOUNDS))
     assert len(matrix.rows) == 2
-    assert {cell.mark for line in matrix.rows for cell in line[1:-1]} == {"grey"}
+    assert {cell.mark for line in matrix.rows for cell in line[1:-1]} == {"faint"}
     assert [line[-1].text for line in matrix.rows] == ["-", "-"]

@@ -25,8 +25,10 @@ def relation(dots: Sequence[Dot], *, tasks: Sequence[str], left_out: str) -> Fig
     """Draws accuracy over the perplexity ratio, and says the correlation of their ranks."""
     by_name = looks(dot.label for dot in dots)
     with style():
-        drawn = Figure(figsize=(7.4, 4.4), dpi=200)
-        axes = drawn.add_axes((0.12, 0.14, 0.6, 0.74))
+        title = _title(dots, tasks, left_out)
+        height = 4.0 + 0.18 * len(title)
+        drawn = Figure(figsize=(7.4, height), dpi=200)
+        axes = drawn.add_axes((0.12, 0.6 / height, 0.6, 3.25 / height))
         for dot in dots:
             look = by_name[dot.label]
             place = ([dot.ratio], [dot.accuracy])
@@ -49,12 +51,16 @@ def relation(dots: Sequence[Dot], *, tasks: Sequence[str], left_out: str) -> Fig
         axes.grid(visible=True, color="0.9", linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-        found = agreement([-dot.ratio for dot in dots], [dot.accuracy for dot in dots])
-        said = [
-            f"accuracy: mean over {', '.join(tasks)}",
-            f"less rise of perplexity, more accuracy: {found}",
-            *([f"left out: {left_out}"] if left_out else []),
-        ]
-        title = "\n".join(line for one in said for line in textwrap.wrap(one, 80))
-        axes.set_title(title, loc="left", fontsize=FONT_SIZE - 1)
+        axes.set_title("\n".join(title), loc="left", fontsize=FONT_SIZE - 1)
     return drawn
+
+
+def _title(dots: Sequence[Dot], tasks: Sequence[str], left_out: str) -> list[str]:
+    """Returns the lines of the title."""
+    found = agreement([-dot.ratio for dot in dots], [dot.accuracy for dot in dots])
+    said = [
+        f"accuracy: mean over {', '.join(tasks)}",
+        f"less rise of perplexity, more accuracy: {found}",
+        *([f"left out: {left_out}"] if left_out else []),
+    ]
+    return [line for one in said for line in textwrap.wrap(one, 80)]

@@ -35,4 +35,6 @@ def _table(one: Table) -> list[Element]:
 
 
 def _cell(cell: Cell) -> Child:
-    return tag("td", cell.text, class_=cell.mark) if cell.mark in ("best", "grey") else cell.text
+    if cell.mark == "best":
+        return tag("td", tag("b", cell.text), class_="best")
+    return tag("td", cell.text, class_="faint") if cell.mark == "faint" else cell.text
