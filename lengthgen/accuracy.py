@@ -1,6 +1,7 @@
 """Accuracy of a task: the share of right answers by length, and what it comes to.
 
-Examples are the unit, the same ones for all schemes and seeds. R seeds, D examples, N draws.
+Examples are the unit, the same ones for all schemes and seeds. R seeds, D examples, N draws, S
+series.
 """
 
 import math
@@ -8,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scipy import stats
 
 from lengthgen.intervals import Estimate, Floats, draws, of_draws
 from lengthgen.series import Series
@@ -15,6 +17,14 @@ from lengthgen.statistics import Point
 
 HALF = 0.5  # L50: the longest length with at least this share of right answers
 Z = 1.959964  # of a 95% interval
+
+# What counts in ranks, means over tasks and correlations. No paper sets these; the reasons are:
+LEARNED = 0.95  # least accuracy up to L: below it, errors beyond L may be those made within it
+BEYOND_CHANCE = 0.05  # of the best beyond L: 200 wrong answers still allow 0.019 (Wilson)
+LEAST_CORRELATED = 6  # schemes: of 5, a perfect order has P = 2/120, the next one 10/120
+EXACT = 8  # schemes of which every permutation is counted: 8! = 40,320; of more,
+PERMUTATIONS = 9999  # are drawn
+ROUNDING = 1e-9  # of means of shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +43,13 @@ class Accuracy:
     seen: Estimate | None  # up to L
     unseen: Estimate | None  # beyond
     unseen_N: Floats | None = field(repr=False)  # the latter in each draw
+
+    @property
+    def excluded(self) -> str | None:
+        """Why the series counts in no rank, mean or correlation; None if it does."""
+        if self.seen is None:
+            return "no accuracy up to L"
+        return None if self.seen.value >= LEARNED - ROUNDING else "not learned"
 
     @property
     def half_length(self) -> str:
@@ -64,12 +81,79 @@ def wilson(right: int, n: int) -> tuple[float, float]:
     return (centre - spread) / (n + Z**2), (centre + spread) / (n + Z**2)
 
 
+def counted(
+    by_task: Mapping[str, Sequence[Accuracy]], chance: Mapping[str, float]
+) -> dict[str, list[Accuracy]]:
+    """Returns the series that learned each task, of the tasks that one of them solves beyond L.
+
+    Solved: BEYOND_CHANCE above the task's `chance`. Upper bounds are left out.
+    """
+    learned = {
+        task: [one for one in found if one.excluded is None and not one.series.bound]
+        for task, found in by_task.items()
+    }
+    return {
+        task: found
+        for task, found in learned.items()
+        if any(
+            one.unseen is not None and one.unseen.value >= chance[task] + BEYOND_CHANCE - ROUNDING
+            for one in found
+        )
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correlation:
+    """Spearman's rho of n pairs, and the share of permutations with one as far from 0."""
+
+    rho: float
+    p: float
+    n: int
+
+
+def correlation(one: Sequence[float], other: Sequence[float]) -> Correlation | None:
+    """Returns the correlation of ranks, ties sharing the mean of theirs.
+
+    None for less than LEAST_CORRELATED pairs, or if all values of a side are equal. P is exact for
+    up to EXACT pairs.
+    """
+    n = len(one)
+    ranks_S, others_S = (stats.rankdata(values) - (n + 1) / 2 for values in (one, other))
+    spread = math.sqrt(float(ranks_S @ ranks_S) * float(others_S @ others_S))
+    if n < LEAST_CORRELATED or not spread:
+        return None
+
+    def strength(drawn: Floats, axis: int) -> Floats:
+        return np.abs(drawn @ others_S)
+
+    test = stats.permutation_test(
+        (ranks_S,),
+        strength,
+        permutation_type="pairings",
+        alternative="greater",
+        n_resamples=math.factorial(n) if n <= EXACT else PERMUTATIONS,
+        rng=np.random.default_rng(0),
+    )
+    return Correlation(rho=float(ranks_S @ others_S) / spread, p=float(test.pvalue), n=n)
+
+
+def agreement(one: Sequence[float], other: Sequence[float]) -> str:
+    """Returns the rank correlation with n and P as text, or why there is none."""
+    found = correlation(one, other)
+    if found is not None:
+        return f"Spearman's rho {found.rho:+.2f} (n = {found.n}, permutation P = {found.p:.2g})"
+    if len(one) < LEAST_CORRELATED:
+        few = f"below {LEAST_CORRELATED} schemes only a perfect order can have P < 5%"
+        return f"no rank correlation (n = {len(one)}: {few})"
+    return "no rank correlation (all values of a side are equal)"
+
+
 def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, Estimate]:
     """Returns the mean over tasks of each label's rank by accuracy on unseen lengths; 1 is best.
 
-    Ties share the mean of their ranks. Of the labels that have a value in every task. The interval
-    is of the same resamples of seeds and examples as that of accuracy; which tasks there are is
-    given.
+    Ties share the mean of their ranks. Of the labels that have a value in every task, if there are
+    two of them. The interval is of the same resamples of seeds and examples as that of accuracy;
+    which tasks there are is given.
     """
     values = {
         task: {one.series.label: one.unseen_N for one in found if one.unseen_N is not None}
@@ -79,7 +163,7 @@ def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, Estimate]
         return {}
     labels = sorted(set[str].intersection(*(set(found) for found in values.values())))
     n = min((len(of) for found in values.values() for of in found.values()), default=0)
-    if not labels or len({len(of) for f in values.values() for of in f.values()}) > 1:
+    if len(labels) < 2 or len({len(of) for f in values.values() for of in f.values()}) > 1:
         return {}
     total_NS = np.zeros((n, len(labels)))
     for found in values.values():

@@ -225,7 +225,8 @@ def write_report(run_dirs: Sequence[Path], out: Path) -> list[Path]:
     """Writes the figures, tables, CSV files and report.html into `out` and returns their paths.
 
     The headline protocol's figure is curve.png and curve.svg, another's curve-PROTOCOL.*, a task's
-    accuracy-TASK.*. Runs of several tasks stand side by side, beside runs of one text.
+    accuracy-TASK.*; ratios-PROTOCOL.* stands beside it where a curve of that protocol is published.
+    Runs of several tasks stand side by side, beside runs of one text.
     """
     of_text, of_tasks = _apart(run_dirs)
     report = gather(of_text) if of_text or not of_tasks else None
@@ -282,10 +283,13 @@ def pictures(report: Report) -> dict[str, bytes]:
     """
     by_position = report.by_protocol.get(BY_POSITION, [])
     charts = {
-        **{_stem(name): _curve(report, name) for name in report.unaltered},
+        **{_stem("curve", name): _curve(report, name) for name in report.unaltered},
         "gain": curve.gains(report.findings),
         "positions": positions(by_position),
-        "ratios": ratios(report.findings, report.anchors),
+        **{
+            _stem("ratios", name): ratios(report.by_protocol[name], report.anchors)
+            for name in report.unaltered
+        },
     }
     there = {name: chart for name, chart in charts.items() if chart is not None}
     drawn = {name: laid_out(chart) for name, chart in there.items()}
@@ -295,8 +299,8 @@ def pictures(report: Report) -> dict[str, bytes]:
     return style.files(drawn)
 
 
-def _stem(protocol: str) -> str:
-    return "curve" if protocol == HEADLINE else f"curve-{protocol}"
+def _stem(name: str, protocol: str) -> str:
+    return name if protocol == HEADLINE else f"{name}-{protocol}"
 
 
 def _curve(report: Report, protocol: str) -> Chart | None:

@@ -2,20 +2,28 @@
 to perplexity.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from lengthgen import published, series, statistics, tasks
-from lengthgen.accuracy import HALF, Accuracy, accuracies, mean_ranks
+from lengthgen.accuracy import (
+    BEYOND_CHANCE,
+    HALF,
+    Accuracy,
+    accuracies,
+    agreement,
+    counted,
+    mean_ranks,
+)
 from lengthgen.config import NAME
 from lengthgen.errors import UserError
 from lengthgen.figures import style
-from lengthgen.figures.accuracy import accuracy
+from lengthgen.figures.accuracy import UNCOUNTED, accuracy
 from lengthgen.figures.layout import laid_out
-from lengthgen.figures.relation import Dot, relation, spearman
+from lengthgen.figures.relation import Dot, relation
 from lengthgen.findings import Finding
 from lengthgen.intervals import Estimate
 from lengthgen.protocols import ANSWERS
@@ -26,9 +34,10 @@ from lengthgen.wording import short, subject
 
 MOST_COLUMNS = 12  # lengths in a table; of more,
 LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
-LEAST_ORDERED = 3  # schemes whose order is compared with a published one
 LEAST_CHANCE = 0.05  # below that it is not shown
 BOUND = "Upper bound: the task tells the scheme which characters belong together"
+FAINT = "grey or in parentheses"
+UNSOLVED = f"no scheme that learned it exceeds chance by {100 * BEYOND_CHANCE:g} points beyond L"
 
 
 # From all points, those kept, and the labels of these.
@@ -41,6 +50,10 @@ class About(NamedTuple):
     unit: str
     chance: float
 
+    @property
+    def shown_chance(self) -> float:
+        return self.chance if self.chance >= LEAST_CHANCE else 0.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReport:
@@ -49,6 +62,16 @@ class TaskReport:
     by_task: Mapping[str, Sequence[Accuracy]]
     about: Mapping[str, About]
     remarks: Sequence[str]
+
+    @cached_property
+    def counted(self) -> dict[str, list[Accuracy]]:
+        """What ranks, means over tasks and correlations are of."""
+        return counted(self.by_task, {name: about.chance for name, about in self.about.items()})
+
+    @property
+    def unsolved(self) -> list[str]:
+        """The tasks that are not among these."""
+        return [name for name in self.by_task if name not in self.counted]
 
 
 def task_of(config: Mapping[str, Any]) -> str | None:
@@ -112,21 +135,25 @@ def _about(config: Mapping[str, Any]) -> About:
         chance = rule.chance or tasks.blind(rule, lengths)
     except (UserError, KeyError, TypeError, ValueError):  # a file that is gone, say
         chance = rule.chance
-    return About(unit=rule.unit, chance=chance if chance >= LEAST_CHANCE else 0.0)
+    return About(unit=rule.unit, chance=chance)
 
 
 def pictures(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes]:
     """Returns the figures by file name: one per task, and how they relate to perplexities."""
     drawn = {
         f"accuracy-{name}": accuracy(
-            found, **report.about[name]._asdict(), published=_published(name, found)
+            found,
+            unit=report.about[name].unit,
+            chance=report.about[name].shown_chance,
+            published=_published(name, found),
         )
         for name, found in report.by_task.items()
     }
     figures = {name: laid_out(chart) for name, chart in drawn.items() if chart is not None}
-    dots = _dots(report, findings)
-    if len(dots) > 1:
-        figures["relation"] = relation(dots, tasks=list(report.by_task))
+    there = dots(report, findings)
+    if len(there) > 1:
+        out = left_out(report, findings, [dot.label for dot in there])
+        figures["relation"] = relation(there, tasks=list(report.counted), left_out=out)
     return style.files(figures)
 
 
@@ -154,12 +181,14 @@ def accuracy_csv(report: TaskReport) -> str:
 def tasks_csv(report: TaskReport) -> str:
     """Returns the means over lengths seen and unseen with their intervals, and every seed's."""
     head = ["task", "series", "lengths", "accuracy", "low", "high", "each_seed", "half_length"]
+    head.append("left_out")
     rows = [
         [
             *(name, one.series.label, lengths),
             *(f"{x:.6g}" for x in (mean.value, mean.low, mean.high)),
             " ".join(f"{x:.6g}" for x in mean.seeds),
             one.half_length,
+            one.excluded or (UNSOLVED if name in report.unsolved else ""),
         ]
         for name, found in report.by_task.items()
         for one in found
@@ -172,50 +201,44 @@ def tasks_csv(report: TaskReport) -> str:
 def _matrix(report: TaskReport) -> Table:
     """Returns mean accuracy on unseen lengths of each series in each task, and the mean ranks."""
     labels = sorted({one.series.label for found in report.by_task.values() for one in found})
-    values = {
-        (one.series.label, name): one.unseen
+    cells = {
+        (one.series.label, name): _standing(one, report.counted.get(name))
         for name, found in report.by_task.items()
         for one in found
     }
-    rivals = {
-        name: [one for one in found if not one.series.bound]
-        for name, found in report.by_task.items()
-    }
-    best = {
-        (one.series.label, name): max(n.unseen.value for n in found if n.unseen is not None)
-        for name, found in rivals.items()
-        for one in found
-        if one.unseen is not None
-    }
-    ranks = mean_ranks(rivals)
+    excluded = any(one.excluded for found in report.by_task.values() for one in found)
+    ranks = mean_ranks(report.counted)
     bounds = any(one.series.bound for found in report.by_task.values() for one in found)
     rows = [
         [
             Cell(label),
-            *(
-                _share(values.get((label, name)), best.get((label, name)))
-                for name in report.by_task
-            ),
+            *(cells.get((label, name), Cell("-")) for name in report.by_task),
             _with_bounds(ranks.get(label), scale=1, digits=2),
         ]
         for label in labels
     ]
-    beside = _published_rows(report)
+    beside, unsolved = _published_rows(report), report.unsolved
     for source, of in beside.items():
         rows.append([Cell(source), *(Cell(of.get(n, "-")) for n in report.by_task), Cell("-")])
-    unranked = "Mean rank: none, since not all have a value in every task, or as many seeds."
+    unranked = (
+        "Mean rank: none, since fewer than two schemes learned, and have a value in, each task "
+        "that counts, or seeds are not as many."
+    )
     return Table(
         key="tasks",
         title="Accuracy on unseen lengths (mean over the lengths asked beyond L), in percent",
         head=["scheme", *report.by_task, "mean rank"],
         rows=rows,
         notes=[
-            "Bold: the highest. Means are over the lengths that all were asked; a dash: no value "
-            "at one of them.",
-            "Mean rank: over the tasks, ties sharing the mean of theirs; 1 is best; with the 95% "
+            "Bold: the highest of those that count. Means are over the lengths that all were "
+            "asked; a dash: no value at one of them.",
+            f"Mean rank: over {', '.join(report.counted)}, of the schemes that count in each; ties "
+            "sharing the mean of theirs; 1 is best; with the 95% "
             "interval over seeds and examples."
             if ranks
             else unranked,
+            *([f"Not learned, {FAINT}: {UNCOUNTED}."] if excluded else []),
+            *([f"In no rank, {FAINT}: {', '.join(unsolved)}; {UNSOLVED}."] if unsolved else []),
             *([f"{BOUND}; neither compared nor ranked."] if bounds else []),
             *(
                 ["Published: of other models and formats, and over lengths to 2L only."]
@@ -246,6 +269,10 @@ def _by_length(name: str, report: TaskReport) -> Table:
         ]
         for one in found
     ]
+    for one, row in zip(found, rows, strict=True):
+        if one.excluded is not None:
+            row[1:] = [Cell(cell.text, "faint") for cell in row[1:]]
+            row[0] = Cell(f"{one.series.label} ({one.excluded})")
     points = [p for one in found for p in one.series.points]
     reasons = sorted({p.skipped for p in points if p.skipped is not None})
     return Table(
@@ -270,11 +297,17 @@ def _by_length(name: str, report: TaskReport) -> Table:
             f"Tests of a length: {min(tests, default=0)} to {max(tests, default=0)}.",
             *(
                 [f"A model that ignores the prompt can be right in {about.chance:.0%} up to L."]
-                if about.chance
+                if about.shown_chance
                 else []
             ),
+            *(
+                [f"Not learned, {FAINT}: {UNCOUNTED}."]
+                if any(one.excluded for one in found)
+                else []
+            ),
+            *([f"In no rank: {UNSOLVED}."] if name in report.unsolved else []),
             *(f"A dash: {reason}." for reason in reasons),
-            *_order(name, found),
+            *_order(name, report.counted.get(name, [])),
             *_shared_lengths(found),
             *([f"{BOUND}."] if any(one.series.bound for one in found) else []),
         ],
@@ -283,6 +316,8 @@ def _by_length(name: str, report: TaskReport) -> Table:
 
 def _order(name: str, found: Sequence[Accuracy]) -> list[str]:
     """Returns how far the schemes' order agrees with those published, over the same lengths."""
+    if not found:
+        return []
     L = found[0].series.train_length
     ours = {one.series.label: one for one in found}  # a plain scheme's label is its name
     by_source: dict[tuple[str, int], dict[str, TaskAnchor]] = {}
@@ -296,14 +331,10 @@ def _order(name: str, found: Sequence[Accuracy]) -> list[str]:
             there = [e.value for n, e in ours[scheme].exact.items() if L < n <= longest]
             if there:
                 means[scheme] = sum(there) / len(there)
-        if len(means) < LEAST_ORDERED:
-            continue
-        rho = spearman(list(means.values()), [anchors[one].accuracy for one in means])
-        if math.isfinite(rho):
-            said.append(
-                f"The order of {', '.join(means)} over {L + 1} to {longest} agrees with "
-                f"{citation} by a rank correlation of {rho:.2f} (1: the same, -1: reversed)."
-            )
+        if len(means) > 1:
+            agreed = agreement(list(means.values()), [anchors[one].accuracy for one in means])
+            compared = f"The order of {', '.join(means)} over {L + 1} to {longest}"
+            said.append(f"{compared} beside that of {citation}: {agreed}.")
     return said
 
 
@@ -314,6 +345,16 @@ def _shared_lengths(found: Sequence[Accuracy]) -> list[str]:
     if not shared or all(one == shared for one in asked):
         return []
     return [f"Lengths that all were asked: {', '.join(map(str, sorted(shared)))}."]
+
+
+def _standing(one: Accuracy, found: Sequence[Accuracy] | None) -> Cell:
+    """Returns a cell of the matrix; `found`: the series that count in its task, if any does."""
+    if one.excluded is not None:
+        return Cell(one.excluded, "faint")
+    if found is None:
+        return Cell(_share(one.unseen, None).text, "faint")
+    best = max(other.unseen.value for other in found if other.unseen is not None)
+    return _share(one.unseen, None if one.series.bound else best)
 
 
 def _share(estimate: Estimate | None, best: float | None) -> Cell:
@@ -366,11 +407,11 @@ def _anchor(anchor: TaskAnchor) -> str:
     return f"{anchor.scheme}{note}, {anchor.citation}"
 
 
-def _dots(report: TaskReport, findings: Sequence[Finding]) -> list[Dot]:
+def dots(report: TaskReport, findings: Sequence[Finding]) -> list[Dot]:
     """Returns, per scheme with both, the perplexity at the longest length over that at T, and the
-    mean accuracy on unseen lengths over the tasks.
+    mean accuracy on unseen lengths over the tasks that count, if it counts in each.
     """
-    dots: list[Dot] = []
+    found: list[Dot] = []
     there = [one for one in findings if not one.series.reference and one.series.variant is None]
     longest = max((length for one in there for length in one.gain), default=0)
     for finding in there:
@@ -379,11 +420,22 @@ def _dots(report: TaskReport, findings: Sequence[Finding]) -> list[Dot]:
             continue  # another length would be another question
         of = [
             one.unseen.value
-            for found in report.by_task.values()
-            for one in found
+            for ranked in report.counted.values()
+            for one in ranked
             if one.series.label == line.label and one.unseen is not None
         ]
-        if len(of) == len(report.by_task):
+        if of and len(of) == len(report.counted):
             ratio = perplexity(-finding.gain[longest].value)
-            dots.append(Dot(line.label, ratio, sum(of) / len(of), longest / line.train_length))
-    return dots
+            found.append(Dot(line.label, ratio, sum(of) / len(of), longest / line.train_length))
+    return found
+
+
+def left_out(report: TaskReport, findings: Sequence[Finding], shown: Sequence[str]) -> str:
+    """Returns the schemes and tasks that the relation is not of, and why, as text."""
+    labels = {one.series.label for found in report.by_task.values() for one in found}
+    schemes = sorted(labels & {one.series.label for one in findings} - {*shown})
+    names = (
+        (", ".join(schemes), "not learned in, or without a value for, all of these"),
+        (", ".join(report.unsolved), UNSOLVED),
+    )
+    return "; ".join(f"{name} ({why})" for name, why in names if name)

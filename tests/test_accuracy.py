@@ -1,20 +1,35 @@
 """Accuracy of tasks: shares of right answers, their intervals, ranks over tasks."""
 
 import math
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import permutations, product
 
 import numpy as np
 import pytest
-from eval_rows import row
+from eval_rows import cell, row
+from scipy import stats
 
 from lengthgen import published, statistics, task_report
-from lengthgen.accuracy import Accuracy, accuracies, mean_ranks, wilson
+from lengthgen.accuracy import (
+    Accuracy,
+    accuracies,
+    agreement,
+    correlation,
+    counted,
+    mean_ranks,
+    wilson,
+)
 from lengthgen.errors import UserError
-from lengthgen.figures.relation import spearman
+from lengthgen.figures.accuracy import PALE, accuracy
+from lengthgen.figures.relation import Dot, relation
+from lengthgen.findings import Finding, findings
 from lengthgen.series import Series, series
+from lengthgen.typeset import Cell
 
 L = 4
+SCHEMES = ("alibi", "rope", "t5")
+TWO = ("copy", "reverse")
 
 
 def answered(
@@ -120,32 +135,27 @@ def test_the_half_length_is_the_last_before_less_than_half_of_the_answers_are_ri
     assert only(*rows).half_length == text
 
 
-@pytest.mark.parametrize(("backwards", "rho"), [(False, "1.00"), (True, "-1.00")])
-def test_the_order_of_schemes_is_compared_with_the_published_one_over_its_lengths(
-    backwards: bool, rho: str
-) -> None:
-    known = {
-        a.scheme: a.accuracy
-        for a in published.accuracies()
-        if a.task == "copy_repeat" and a.scheme in ("nope", "t5", "alibi")
-    }
-    best_first = sorted(known, key=lambda scheme: known[scheme], reverse=not backwards)
+def test_the_order_of_five_schemes_is_said_to_be_too_short_for_a_correlation() -> None:
+    known = [a for a in published.accuracies() if a.task == "copy_repeat"]
     rows: list[dict[str, object]] = []
-    for i, scheme in enumerate(best_first):
-        for length, n_right in ((10, i), (30, 3 - i), (60, i)):  # 60 is beyond the published ones
+    for i, anchor in enumerate(known):
+        for length, n_right in ((10, 4), (30, 4 - i), (60, i)):  # 60 is beyond the published ones
             wrong = [None if k < n_right else 0 for k in range(4)]
-            one = answered(*wrong, length=length, scheme=scheme)
+            one = answered(*wrong, length=length, scheme=anchor.scheme)
             rows.append({**one, "train_length": 20, "corpus": "copy_repeat"})
-    spec = {"name": "copy_repeat", "kind": "copy_repeat", "arguments": {}}
-    configs: dict[str, dict[str, object]] = {
-        str(one["run"]): {"corpus": {"task": spec}, "scheme": {"name": one["scheme"], "parts": {}}}
-        for one in rows
-    }
-    report = task_report.gather(rows, configs, remarks=lambda points, kept, labels: [])
-    (table,) = task_report.contents(report)
-    (said,) = (note for note in table.notes if "rank correlation" in note)
-    assert "over 21 to 40 agrees with Kazemnejad et al. 2023" in said
-    assert f"of {rho} (" in said
+    (table,) = task_report.contents(reported(rows))
+    (said,) = (note for note in table.notes if "The order of" in note)
+    assert "over 21 to 40 beside that of Kazemnejad et al. 2023: no rank correlation (n = 5" in said
+
+
+def reported(rows: Sequence[dict[str, object]]) -> task_report.TaskReport:
+    """The report of the tasks that rows name as their corpus."""
+    configs: dict[str, dict[str, object]] = {}
+    for one in rows:
+        spec = {"name": one["corpus"], "kind": one["corpus"], "arguments": {}}
+        parts = {"name": one["scheme"], "parts": {one["scheme"]: {}}}
+        configs[str(one["run"])] = {"corpus": {"task": spec}, "scheme": parts}
+    return task_report.gather(rows, configs, remarks=lambda points, kept, labels: [])
 
 
 def skipped(length: int, scheme: str) -> dict[str, object]:
@@ -280,8 +290,12 @@ def test_a_rank_that_examples_decide_has_an_interval_and_one_that_is_clear_has_n
 
 
 def test_a_scheme_without_a_value_in_a_task_has_no_rank() -> None:
-    ranks = mean_ranks({"one": task(a=[9], b=[5]), "other": task(a=[1])})
-    assert set(ranks) == {"a"}
+    ranks = mean_ranks({"one": task(a=[9], b=[5], c=[3]), "other": task(a=[1], c=[2])})
+    assert set(ranks) == {"a", "c"}
+
+
+def test_a_scheme_alone_has_no_rank() -> None:
+    assert mean_ranks({"one": task(a=[9], b=[5]), "other": task(a=[1])}) == {}
 
 
 def test_ranks_have_the_seeds_of_those_that_are_ranked() -> None:
@@ -300,20 +314,260 @@ def test_no_task_has_no_ranks() -> None:
     assert mean_ranks({}) == {}
 
 
-# Spearman's correlation
+# Gates
 
 
-def test_spearman_is_one_for_any_increasing_relation_and_minus_one_for_a_decreasing_one() -> None:
-    x = [0.1, 2.0, 3.0, 50.0]
-    assert spearman(x, [math.log(one) for one in x]) == pytest.approx(1.0)
-    assert spearman(x, [-one for one in x]) == pytest.approx(-1.0)
+def shares(
+    scheme: str, *, seen: float, unseen: float, task: str = "copy", seed: int = 1
+) -> list[dict[str, object]]:
+    """The rows of a scheme that answers such shares of 100 at two lengths seen and one unseen."""
+    found: list[dict[str, object]] = []
+    for length, share in ((2, seen), (L, seen), (8, unseen)):
+        right = round(100 * share)
+        one = answered(
+            *[None] * right, *[0] * (100 - right), length=length, scheme=scheme, seed=seed
+        )
+        found.append({**one, "corpus": task, "run": f"{scheme}-tiny-{task}-s{seed}-0a0a0a0a"})
+    return found
 
 
-def test_spearman_of_ties_is_pearson_of_mean_ranks() -> None:
-    ranks = ([1.0, 2.5, 2.5, 4.0], [2.0, 1.0, 3.0, 4.0])
-    want = float(np.corrcoef(*ranks)[0, 1])
-    assert spearman([1.0, 5.0, 5.0, 9.0], [20.0, 10.0, 30.0, 40.0]) == pytest.approx(want)
+def counting(
+    *rows: list[dict[str, object]], chance: float = 0.0
+) -> tuple[set[str], dict[str, Accuracy]]:
+    """The schemes that count in the only task (none if the task does not), and all of them."""
+    found = {one.series.label: one for one in accuracies(of(*(row for of in rows for row in of)))}
+    by_task = counted({"copy": list(found.values())}, {"copy": chance})
+    return {one.series.label for ones in by_task.values() for one in ones}, found
+
+
+@pytest.mark.parametrize(("seen", "said"), [(0.94, "not learned"), (0.95, None), (1.0, None)])
+def test_a_scheme_counts_where_it_is_right_in_95_percent_up_to_L(
+    seen: float, said: str | None
+) -> None:
+    labels, found = counting(
+        shares("alibi", seen=1.0, unseen=0.5), shares("rope", seen=seen, unseen=0.9)
+    )
+    assert found["rope"].excluded == said
+    assert labels == {"alibi"} | ({"rope"} if said is None else set())
+
+
+def test_it_is_the_mean_over_lengths_and_seeds_that_decides() -> None:
+    labels, _ = counting(
+        *(shares("nope", seen=seen, unseen=0.5, seed=seed) for seed, seen in ((1, 0.9), (2, 1.0)))
+    )
+    assert labels == {"nope"}
+
+
+def test_a_mean_of_95_percent_counts_however_it_is_rounded() -> None:
+    right = {2: 86, 3: 100, L: 99, 5: 100}  # as floats, the mean of the first three is below 0.95
+    rows = [answered(*[None] * n, *[0] * (100 - n), length=at) for at, n in right.items()]
+    labels, _ = counting(rows)
+    assert labels == {"rope"}
+
+
+def test_a_scheme_whose_accuracy_up_to_L_is_unknown_does_not_count() -> None:
+    labels, found = counting([answered(None, length=5)])
+    assert found["rope"].excluded == "no accuracy up to L"
+    assert labels == set()
+
+
+@pytest.mark.parametrize(
+    ("unseen", "chance", "counts"),
+    [(0.05, 0.0, True), (0.04, 0.0, False), (0.54, 0.5, False), (0.55, 0.5, True)],
+)
+def test_a_task_counts_if_a_scheme_exceeds_chance_by_five_points_beyond_L(
+    unseen: float, chance: float, counts: bool
+) -> None:
+    labels, _ = counting(
+        shares("alibi", seen=1.0, unseen=unseen), shares("rope", seen=1.0, unseen=0), chance=chance
+    )
+    assert labels == ({"alibi", "rope"} if counts else set())
+
+
+def test_neither_a_scheme_that_did_not_learn_a_task_nor_an_upper_bound_makes_it_count() -> None:
+    labels, found = counting(
+        shares("alibi", seen=1.0, unseen=0.0), shares("rope", seen=0.9, unseen=1.0)
+    )
+    assert labels == set()
+    bound = found["rope"].series
+    solved = accuracies([replace(bound, points=bound.points, bound=True)])
+    learned = [replace(one, seen=found["alibi"].seen) for one in solved]
+    assert counted({"copy": [found["alibi"], *learned]}, {"copy": 0.0}) == {}
+
+
+def matrix(*rows: list[dict[str, object]]) -> tuple[dict[str, list[Cell]], str]:
+    """The cells of the table of tasks by scheme, and its notes."""
+    table, *_ = task_report.contents(reported([row for of in rows for row in of]))
+    return {line[0].text: list(line[1:]) for line in table.rows}, " ".join(table.notes)
+
+
+def test_a_task_that_nobody_learned_has_no_ranks_and_no_best() -> None:
+    rows, notes = matrix(
+        *(shares(one, seen=0.5, unseen=0.4, task=task) for one in ("alibi", "rope") for task in TWO)
+    )
+    grey = Cell("not learned", "faint")
+    assert rows == {"alibi": [grey, grey, Cell("-")], "rope": [grey, grey, Cell("-")]}
+    assert "Mean rank: none" in notes
+    assert "In no rank, grey or in parentheses: copy, reverse; no scheme that learned it" in notes
+
+
+def test_ranks_are_over_the_tasks_and_schemes_that_count() -> None:
+    rows, notes = matrix(
+        *(shares(one, seen=1.0, unseen=n / 10, task="copy") for n, one in enumerate(SCHEMES)),
+        *(shares(one, seen=1.0, unseen=0.01, task="reverse") for one in SCHEMES[:2]),
+        shares("t5", seen=0.94, unseen=0.9, task="reverse"),
+    )
+    assert rows["rope"] == [Cell("10.0"), Cell("1.0", "faint"), Cell("2.00 [2.00, 2.00]")]
+    assert rows["t5"][:2] == [Cell("20.0", "best"), Cell("not learned", "faint")]
+    assert "Mean rank: over copy, of the schemes that count in each" in notes
+    assert "Not learned, grey or in parentheses: less than 95% right up to L" in notes
+
+
+def test_the_table_of_a_task_greys_a_scheme_that_did_not_learn_it() -> None:
+    rows = [*shares("alibi", seen=1.0, unseen=0.5), *shares("rope", seen=0.94, unseen=0.9)]
+    (table,) = task_report.contents(reported(rows))
+    by_name = {line[0].text: line for line in table.rows}
+    assert set(by_name) == {"alibi", "rope (not learned)"}
+    assert {cell.mark for cell in by_name["rope (not learned)"][1:]} == {"faint"}
+    assert {cell.mark for cell in by_name["alibi"]} == {""}
+    assert by_name["rope (not learned)"][3].text == "94.0"
+
+
+def test_the_figure_of_a_task_pales_a_scheme_that_did_not_learn_it() -> None:
+    rows = [*shares("alibi", seen=1.0, unseen=0.5), *shares("rope", seen=0.94, unseen=0.9)]
+    chart = accuracy(accuracies(of(*rows)), unit="characters", chance=0.0, published={})
+    assert chart is not None
+    ends = {line.end: line.look["color"] for line in chart.lines}
+    assert set(ends) == {"alibi", "rope (not learned)"}
+    assert ends["rope (not learned)"] == PALE["color"] != ends["alibi"]
+    assert any(said.startswith("pale: less than 95%") for said in chart.says)
+
+
+# Rank correlations
+
+
+def test_rho_is_one_for_any_increasing_relation_and_minus_one_for_a_decreasing_one() -> None:
+    x = [0.1, 2.0, 3.0, 50.0, 51.0, 60.0]
+    up, down = (correlation(x, [sign * math.log(one) for one in x]) for sign in (1, -1))
+    assert up is not None
+    assert down is not None
+    assert (up.rho, down.rho) == pytest.approx((1.0, -1.0))
+    assert up.p == down.p == pytest.approx(2 / 720)
+
+
+def test_rho_of_ties_is_pearson_of_mean_ranks() -> None:
+    ranks = ([1.0, 2.5, 2.5, 4.0, 5.0, 6.0], [2.0, 1.0, 3.0, 4.0, 6.0, 5.0])
+    found = correlation([1.0, 5.0, 5.0, 9.0, 10.0, 11.0], [20.0, 10.0, 30.0, 40.0, 60.0, 50.0])
+    assert found is not None
+    assert found.rho == pytest.approx(float(np.corrcoef(*ranks)[0, 1]))
+
+
+@pytest.mark.parametrize(
+    "other", [[2, 1, 3, 4, 6, 5], [1, 1, 2, 2, 3, 0], [3, 1, 2, 6, 4, 5, 7], [0, 0, 0, 1, 1, 2, 1]]
+)
+def test_p_is_the_share_of_all_permutations_with_a_rho_as_far_from_0(other: list[float]) -> None:
+    one = [float(x // 2) for x in range(len(other))]  # with ties, ranks 1.5, 1.5, 3.5 ...
+    ranks = [[sum(b < a for b in of) + of.count(a) / 2 for a in of] for of in (one, other)]
+
+    def rho(order: Sequence[float]) -> float:
+        return float(np.corrcoef(ranks[0], order)[0, 1])
+
+    least = abs(rho(ranks[1])) - 1e-9
+    as_far = [abs(rho(order)) >= least for order in permutations(ranks[1])]
+    found = correlation(one, other)
+    assert found is not None
+    assert (found.n, found.rho) == (len(other), pytest.approx(rho(ranks[1])))
+    assert found.p == pytest.approx(sum(as_far) / len(as_far))
+
+
+def test_p_of_many_schemes_is_about_that_of_a_t_test_and_the_same_every_time() -> None:
+    x, y = np.random.default_rng(3).normal(size=(2, 20)).tolist()
+    first, again = correlation(x, y), correlation(x, y)
+    assert first is not None
+    assert first == again
+    t = first.rho * math.sqrt(18 / (1 - first.rho**2))
+    assert first.p == pytest.approx(2 * float(stats.t.sf(abs(t), 18)), abs=0.02)
+
+
+def test_chance_finds_p_below_5_percent_in_no_more_than_5_percent() -> None:
+    generator, below, n_trials = np.random.default_rng(1), 0, 300
+    for _ in range(n_trials):
+        found = correlation(*generator.normal(size=(2, 6)).tolist())
+        below += found is not None and found.p < 0.05
+    assert below / n_trials <= 0.05
+
+
+def test_five_schemes_have_no_correlation_since_only_a_perfect_order_would_tell() -> None:
+    x, y = [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 2.0, 3.0, 5.0, 4.0]
+    assert correlation(x, x) is None
+    assert agreement(x, x).startswith("no rank correlation (n = 5: below 6 schemes only a perfect")
+    rhos = [abs(float(np.corrcoef(x, order)[0, 1])) for order in permutations(x)]
+    next_best = abs(float(np.corrcoef(x, y)[0, 1])) - 1e-9
+    assert sum(rho >= next_best for rho in rhos) / len(rhos) > 0.05
+
+
+def test_a_correlation_is_written_with_n_and_p() -> None:
+    x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert agreement(x, x) == "Spearman's rho +1.00 (n = 6, permutation P = 0.0028)"
 
 
 def test_equal_values_have_no_correlation() -> None:
-    assert math.isnan(spearman([1.0, 1.0], [1.0, 2.0]))
+    assert correlation([1.0] * 6, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) is None
+    assert "all values of a side are equal" in agreement([1.0] * 6, [1.0] * 6)
+
+
+# The relation to perplexity
+
+
+def text_of(schemes: Mapping[str, float]) -> list[Finding]:
+    """Findings of text under some schemes that lose so many nats at 4 T."""
+    rows: list[dict[str, object]] = [
+        {**one, "run": f"{scheme}-tiny-toy-s1-0a0a0a0a", "scheme": scheme}
+        for scheme, lost in schemes.items()
+        for length, loss in ((512, 3.0), (2048, 3.0 + lost))
+        for one in cell(8 * loss, 8 * loss, length=length)
+    ]
+    return findings({"tail": of(*rows)})
+
+
+def test_the_relation_is_of_the_tasks_that_count_and_the_schemes_that_learned_them() -> None:
+    rows = [
+        *(
+            one
+            for n, scheme in enumerate(SCHEMES)
+            for one in shares(scheme, seen=1.0, unseen=n / 4)
+        ),
+        *(one for scheme in SCHEMES for one in shares(scheme, seen=0.5, unseen=1, task="reverse")),
+        *shares("kerple", seen=0.94, unseen=1.0),
+        *(one for s in SCHEMES[:2] for one in shares(s, seen=1.0, unseen=0.5, task="sort")),
+        *shares("t5", seen=0.94, unseen=1.0, task="sort"),
+    ]
+    report = reported(rows)
+    text = text_of({"alibi": 0.0, "rope": 1.0, "t5": 0.5, "kerple": 0.1})
+    found = {dot.label: dot for dot in task_report.dots(report, text)}
+    assert {label: dot.accuracy for label, dot in found.items()} == pytest.approx(
+        {"alibi": (0 + 0.5) / 2, "rope": (0.25 + 0.5) / 2}
+    )
+    assert found["rope"].ratio == pytest.approx(math.e)
+    out = task_report.left_out(report, text, [*found])
+    assert out.startswith("kerple, t5 (not learned in")
+    assert "reverse (no scheme that learned it" in out
+
+
+@pytest.mark.parametrize(
+    ("n", "said"),
+    [
+        (5, "no rank correlation (n = 5"),
+        (6, "Spearman's rho +1.00 (n = 6, permutation P = 0.0028)"),
+    ],
+)
+def test_the_relation_says_its_correlation_of_six_schemes_and_more(n: int, said: str) -> None:
+    dots = [Dot(f"s{i}", 2.0 - i / 10, i / 10, 4.0) for i in range(n)]
+    figure = relation(dots, tasks=["copy"], left_out="a reason of many lines " * 20 + "(why)")
+    (axes,) = figure.axes
+    title = " ".join(axes.get_title(loc="left").split())
+    figure.draw_without_rendering()
+    assert figure.bbox.y1 >= max(one.get_window_extent().y1 for one in axes.get_children())
+    assert said in title
+    assert "left out: a reason" in title
+    assert title.endswith("(why)")

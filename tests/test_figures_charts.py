@@ -3,7 +3,7 @@
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -198,55 +198,83 @@ def test_rows_without_positions_make_no_chart() -> None:
 # Ratios beside published ones
 
 
-def anchor(scheme: str) -> Anchor:
-    return next(a for a in published.anchors() if a.scheme == scheme)
+AS_PRESS = "alibi_nonoverlap"  # the protocol of Press et al.'s Table 2
+
+
+def anchor(scheme: str, protocol: str = AS_PRESS) -> Anchor:
+    return next(a for a in published.anchors() if (a.scheme, a.protocol) == (scheme, protocol))
+
+
+def ratio_chart(paths: Sequence[Path], anchors: Sequence[Anchor]) -> Chart | None:
+    return ratios(report.gather(paths).by_protocol[AS_PRESS], anchors)
+
+
+def as_press(runs: Runs, scheme: str, *losses: float, **changes: Any) -> Path:
+    return runs.write(scheme, losses or LOSSES, protocol=AS_PRESS, targets=None, **changes)
 
 
 def test_ratios_are_over_the_perplexity_at_T_by_multiples_of_T(runs: Runs) -> None:
-    chart = there(ratios(report.gather([runs.write("rope")]).findings, [anchor("rope")]))
+    chart = there(ratio_chart([as_press(runs, "rope")], [anchor("rope")]))
     want = {n / 512: math.exp(x - LOSSES[0]) for n, x in zip(LENGTHS, LOSSES, strict=True)}
     assert chart.lines[0].values == pytest.approx(want)
 
 
-def test_a_ratio_lies_within_its_band(runs: Runs) -> None:
-    paths = [runs.write("rope"), runs.write("rope", (3.0, 2.0, 2.0, 2.0), seed=2)]
-    chart = there(ratios(report.gather(paths).findings, [anchor("rope")]))
-    (line,) = chart.lines
-    assert all(line.low[x] <= line.values[x] <= line.high[x] for x in line.values)
-    assert line.low[2.0] < line.high[2.0]
+def test_a_ratio_is_of_the_mean_loss_and_each_seeds_is_drawn(runs: Runs) -> None:
+    paths = [as_press(runs, "rope"), as_press(runs, "rope", 3.0, 2.0, 2.0, 2.0, seed=2)]
+    (line,) = there(ratio_chart(paths, [anchor("rope")])).lines
+    assert line.values[2.0] == pytest.approx(math.exp((2.5 + 2.0) / 2 - 3.0))
+    assert [seed[2.0] for seed in line.seeds] == pytest.approx([math.exp(-0.5), math.exp(-1.0)])
+
+
+def test_a_published_curve_of_another_protocol_is_in_no_figure(runs: Runs, tmp_path: Path) -> None:
+    anchors = [anchor("alibi", "nope_f"), anchor("alibi", "alibi_sliding1")]
+    assert ratio_chart([as_press(runs, "alibi")], anchors) is None
+    chart = there(ratio_chart([as_press(runs, "alibi")], [*anchors, anchor("alibi")]))
+    assert [name.split("; ")[1] for name in chart.behind] == ["alibi_nonoverlap, T=512"]
+    tail = report.gather([runs.write("rope")])
+    assert not [name for name in report.pictures(tail) if "ratios" in name]  # none is of tail
+    both = report.gather([as_press(runs, "rope"), runs.write("rope")])
+    drawn = [name for name in report.pictures(both) if "ratios" in name]
+    assert drawn == ["ratios-alibi_nonoverlap.png", "ratios-alibi_nonoverlap.svg"]
+
+
+def test_without_a_loss_at_T_a_series_has_no_ratio(runs: Runs) -> None:
+    paths = [as_press(runs, "rope", lengths=(1024, 2048)), as_press(runs, "alibi")]
+    (line,) = there(ratio_chart(paths, [anchor("rope"), anchor("alibi")])).lines
+    assert line.name == "alibi"
 
 
 def test_published_curves_of_schemes_that_are_shown_are_grey_with_a_letter(runs: Runs) -> None:
     anchors = [anchor("rope"), anchor("alibi"), anchor("t5")]
-    paths = [runs.write("rope"), runs.write("alibi"), runs.write("bam")]
-    chart = there(ratios(report.gather(paths).findings, anchors))
+    paths = [as_press(runs, name) for name in ("rope", "alibi", "bam")]
+    chart = there(ratio_chart(paths, anchors))
     assert {line.name for line in chart.lines} == {"alibi", "rope", "bam"}
     figure = laid_out(chart)
     axes = figure.axes[0]
     grey = [np.asarray(one.get_ydata()).tolist() for one in axes.lines if one.get_color() == "0.72"]
     assert grey == [[*a.ratios().values()] for a in anchors[:2]]
     assert {" a", " b"} <= {text.get_text() for text in axes.texts}
-    assert "b alibi; nonoverlap, T=512; 247M on wikitext-103" in texts(figure)
+    assert "b alibi; alibi_nonoverlap, T=512; 247M on wikitext-103" in texts(figure)
 
 
 def test_without_published_curves_of_its_schemes_there_is_no_chart(runs: Runs) -> None:
-    assert ratios(report.gather([runs.write("bam")]).findings, [anchor("rope")]) is None
+    assert ratio_chart([as_press(runs, "bam")], [anchor("rope")]) is None
 
 
 def test_variants_have_a_ratio_and_references_have_none(runs: Runs) -> None:
-    path = runs.write("rope")
+    path = as_press(runs, "rope")
     for variant in ("window", "yarn"):
-        runs.write("rope", variant=variant)
+        as_press(runs, "rope", variant=variant)
     config = path / "config.yaml"
     config.write_text(config.read_text() + "eval: {reference_variants: [window]}\n")
-    chart = there(ratios(report.gather([path]).findings, [anchor("rope")]))
+    chart = there(ratio_chart([path], [anchor("rope")]))
     assert {line.name for line in chart.lines} == {"rope", "rope + yarn"}
 
 
 def test_published_curves_are_named_behind_small_axes_as_well(runs: Runs) -> None:
-    paths = [runs.write(name) for name in ("rope", *map("scheme{}".format, range(MOST_NAMED)))]
-    figure = laid_out(there(ratios(report.gather(paths).findings, [anchor("rope")])))
-    assert "a rope; nonoverlap" in texts(figure)
+    names = ("rope", *map("scheme{}".format, range(MOST_NAMED)))
+    figure = laid_out(there(ratio_chart([as_press(runs, one) for one in names], [anchor("rope")])))
+    assert "a rope; alibi_nonoverlap" in texts(figure)
     for axes in (axes for axes in figure.axes if axes.axison):
         assert " a" in {text.get_text() for text in axes.texts}
 

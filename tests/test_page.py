@@ -25,8 +25,10 @@ from lengthgen.page.markup import document, tag
 from lengthgen.page.method import duration, method, shared, warnings
 from lengthgen.page.scales import Kind, scale
 from lengthgen.page.tables import tables
+from lengthgen.page.tasks import Tasks, exhibited
 from lengthgen.page.verdicts import verdicts
 from lengthgen.statistics import perplexity
+from lengthgen.typeset import Cell, Table
 from lengthgen.wording import number, short
 
 FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
@@ -183,8 +185,9 @@ def test_the_legend_holds_the_value_of_each_line_at_each_length(contents: Conten
 def test_lines_of_one_label_share_a_key_in_all_charts(contents: Contents) -> None:
     for drawn in charts(contents):
         for li in drawn.iter("li"):
-            key = contents.keys.get(said(li[0]), "published")
-            assert li[0].get("data-series") == key
+            key = li[0].get("data-series", "")
+            assert key == contents.keys.get(said(li[0]), key)
+            assert (said(li[0]) not in contents.keys) == key.startswith("published-")
     assert set(groups(chart(contents, "positions"))) < set(contents.keys.values())
 
 
@@ -197,8 +200,46 @@ def test_published_curves_of_the_same_schemes_stand_behind(contents: Contents) -
         label = group.get("aria-label", "")
         assert all(part in label for part in (anchor.citation, anchor.scheme, anchor.corpus))
         assert len(places(group, "curve")) == len(anchor.ppl)
+        assert f"arXiv {anchor.arxiv}" in label
     order = [g.get("class") for g in drawn.iter("g") if g.get("class") in ("behind", "line")]
     assert order == sorted(order, key=lambda name: name != "behind")
+
+
+def test_published_curves_of_another_protocol_are_dashed_and_hidden_behind_their_button(
+    contents: Contents,
+) -> None:
+    drawn = chart(contents, "ratios")
+    hidden = [g for g in drawn.iter("g") if g.get("class") == "behind"]
+    assert {g.get("hidden") for g in hidden} == {""}
+    assert all(dashes(g) for g in hidden)
+    buttons = {b.get("data-series"): b for b in drawn.iter("button")}
+    of_unlike = {said(buttons[g.get("data-series")]) for g in hidden}
+    assert {"Press et al. 2022, alibi_nonoverlap", "Press et al. 2022, alibi_sliding1"} < of_unlike
+    assert {buttons[g.get("data-series")].get("aria-pressed") for g in hidden} == {"false"}
+
+
+def test_published_curves_of_the_same_protocol_are_solid_and_shown(contents: Contents) -> None:
+    lines = contents.series["nonoverlap"]
+    alike = replace(contents, series={**contents.series, "alibi_nonoverlap": lines})
+    drawn = chart(alike, "ratios-alibi-nonoverlap")
+    behind = [g for g in drawn.iter("g") if g.get("class") == "behind"]
+    wanted = [a for a in contents.anchors if a.protocol == "alibi_nonoverlap"]
+    assert len(behind) == sum(anchor.scheme in SCHEMES for anchor in wanted) > 2
+    assert {g.get("hidden") for g in behind} == {None}
+    assert not any(dashes(g) for g in behind)
+    buttons = [b for b in drawn.iter("button") if said(b).startswith("Press et al. 2022")]
+    assert [b.get("aria-pressed") for b in buttons] == ["true"]
+    key = alike.keys["rope"]
+    losses = next(line for line in lines if line.label == "rope").losses()
+    [entry] = [li for li in drawn.iter("li") if li[0].get("data-series") == key]
+    ratio = perplexity(losses[LENGTHS[-1]] - losses[T])
+    assert json.loads(entry[1].get("data-values", ""))[-1] == number(ratio)
+
+
+def dashes(group: Element) -> bool:
+    """Whether the visible path of a published curve is dashed."""
+    [path] = [one for one in group.iter("path") if one.get("class") == "curve"]
+    return path.get("stroke-dasharray") is not None
 
 
 def test_the_best_at_a_length_is_bold_and_what_ties_with_it_is_marked(contents: Contents) -> None:
@@ -215,6 +256,14 @@ def test_the_best_at_a_length_is_bold_and_what_ties_with_it_is_marked(contents: 
         assert not any("\u2248" in said(cell) for cell in table[label])
     assert "\u2248" in said(table["kerple"][1])  # 0.02 nats from alibi's, and seeds disagree
     assert "\u2248" not in said(table["rope"][len(LENGTHS)])
+
+
+def test_in_a_table_of_tasks_the_best_is_bold_and_what_does_not_count_is_grey() -> None:
+    cells = [Cell("rope"), Cell("9.1", "best"), Cell("not learned", "faint"), Cell("2.0")]
+    one = Table(key="tasks", title="Tasks", head=["scheme", *"abc"], rows=[cells], notes=[])
+    [section] = exhibited(Tasks(pictures=[], tables=[one], remarks=[]))
+    found = {said(td): (td.get("class"), [child.tag for child in td]) for td in section.iter("td")}
+    assert found == {"9.1": ("best", ["b"]), "not learned": ("faint", []), "2.0": (None, [])}
 
 
 def test_every_protocol_has_a_table_that_says_what_is_scored(contents: Contents) -> None:
@@ -550,11 +599,17 @@ def test_the_keyboard_hides_and_shows_a_line(shown: Opened, contents: Contents, 
 
 
 @needs_browser
-def test_the_published_curves_can_be_hidden(shown: Opened) -> None:
-    behind = shown.page.locator("g.behind")
-    assert all(one.is_visible() for one in behind.all())
-    shown.button("ratios", "published").click()
+def test_published_curves_of_a_protocol_can_be_shown_and_hidden(shown: Opened) -> None:
+    behind = shown.page.locator("#ratios g.behind")
     assert not any(one.is_visible() for one in behind.all())
+    button = shown.page.locator("#ratios button", has_text="alibi_sliding1")
+    button.click()
+    seen = [one for one in behind.all() if one.is_visible()]
+    assert 0 < len(seen) < behind.count()
+    assert all("alibi_sliding1" in (one.get_attribute("aria-label") or "") for one in seen)
+    button.click()
+    assert not any(one.is_visible() for one in behind.all())
+    assert shown.troubles == []
 
 
 @needs_browser
@@ -613,6 +668,7 @@ def test_a_verdict_and_a_published_curve_are_explained_on_hover_and_focus(
     assert why.inner_text() == f"{sentences[3]}."
     cells.nth(7).focus()
     assert why.inner_text() == f"{sentences[7]}."
+    shown.page.locator("#ratios button", has_text="alibi_nonoverlap").click()
     behind, line = shown.page.locator(".behind").nth(2), shown.page.locator("#ratios .said")
     behind.focus()
     assert line.inner_text() == behind.get_attribute("aria-label")

@@ -2,11 +2,12 @@
 
 import csv
 import math
+import re
 
 import pytest
 
-from lengthgen import compose
-from lengthgen.published import FOLDER, Anchor, anchors
+from lengthgen import compose, protocols
+from lengthgen.published import FOLDER, Anchor, TaskAnchor, accuracies, anchors
 
 ANCHORS = anchors()
 
@@ -20,8 +21,8 @@ def only(table: str, protocol: str, scheme: str) -> Anchor:
     return found
 
 
-def file_rows() -> list[dict[str, str]]:
-    with (FOLDER / "perplexity.csv").open(newline="") as file:
+def file_rows(name: str = "perplexity.csv") -> list[dict[str, str]]:
+    with (FOLDER / name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -38,12 +39,10 @@ def test_perplexities_are_finite_above_one_and_sorted_by_length(anchor: Anchor) 
 
 
 def test_ratios_are_those_of_the_papers() -> None:
-    alibi = only("alibi-table2", "nonoverlap", "alibi").ratios()
+    alibi = only("alibi-table2", "alibi_nonoverlap", "alibi").ratios()
     assert alibi[15512 / 512] == pytest.approx(18.31 / 19.73)
-    rope = only("hyspe-rope", "tail-512", "rope").ratios()
-    assert rope == pytest.approx(
-        {1: 1, 2: 97.68 / 28.1, 4: 247.33 / 28.1, 8: 361.59 / 28.1, 16: 502.51 / 28.1}
-    )
+    nope = only("nope-appendix-f", "nope_f", "nope").ratios()
+    assert (nope[0.5], nope[2.5]) == pytest.approx((2.783 / 2.555, 521.8 / 2.555))
 
 
 def test_every_scheme_is_one_of_ours() -> None:
@@ -72,8 +71,8 @@ def test_every_other_value_of_a_curve_stands_in_its_anchor() -> None:
 
 
 def test_what_differs_from_the_scheme_of_that_name_is_told() -> None:
-    assert "25% partial" in only("nope-appendix-f", "tail-200", "rope").note
-    assert only("nope-appendix-f", "tail-200", "alibi").note == ""
+    assert "25% partial" in only("nope-appendix-f", "nope_f", "rope").note
+    assert only("nope-appendix-f", "nope_f", "alibi").note == ""
 
 
 def test_the_readme_names_every_source_and_its_arxiv_id() -> None:
@@ -81,4 +80,20 @@ def test_the_readme_names_every_source_and_its_arxiv_id() -> None:
     assert {row["source"] for row in file_rows()} == {
         line.split("`")[1] for line in readme.splitlines() if line.startswith("| `")
     }
-    assert all(anchor.arxiv in readme for anchor in ANCHORS if anchor.arxiv)
+    assert all(anchor.arxiv in readme for anchor in ANCHORS)
+
+
+@pytest.mark.parametrize("one", [*ANCHORS, *accuracies()], ids=lambda one: one.citation)
+def test_every_published_series_has_an_arxiv_id(one: Anchor | TaskAnchor) -> None:
+    assert re.fullmatch(r"\d{4}\.\d{5}", one.arxiv)
+
+
+def test_every_file_names_sources_that_are_listed() -> None:
+    listed = {row["source"] for row in file_rows("sources.csv")}
+    for name in ("perplexity.csv", "speed.csv", "task_accuracy.csv"):
+        assert {row["source"].split()[0] for row in file_rows(name)} <= listed
+
+
+def test_every_perplexity_has_a_protocol_that_can_be_evaluated_here() -> None:
+    for row in file_rows():
+        assert protocols.named(row["protocol"]).name == row["protocol"]

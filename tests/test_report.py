@@ -163,7 +163,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_row(runs: Runs) -> None:
 def test_a_report_is_figures_tables_numbers_and_a_page(runs: Runs, tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
     written = report.write_report([runs.write("rope")], out)
-    drawn = ["curve", "gain", "ratios", "headline"]
+    drawn = ["curve", "gain", "headline"]
     assert [path.name for path in written] == [
         *(f"{name}.{kind}" for name in drawn for kind in ("png", "svg")),
         *("table.md", "table.tex", "curve.csv", "findings.csv", "differences.csv", "report.html"),

@@ -1,12 +1,16 @@
 """The chart of a task: accuracy over the length of its examples, the trained range shaded."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from lengthgen.accuracy import Accuracy
+from lengthgen.accuracy import LEARNED, Accuracy
 from lengthgen.figures.chart import Chart
 from lengthgen.figures.curve import line_of, rank, said
 from lengthgen.figures.looks import line_looks
 from lengthgen.wording import subject
+
+UNCOUNTED = f"less than {LEARNED:.0%} right up to L, or unknown there; neither compared nor ranked"
+PALE = {"color": "0.6", "markerfacecolor": "0.6"}
 
 
 def accuracy(
@@ -41,6 +45,12 @@ def accuracy(
         )
         for one in there
     ]
+    drawn = [
+        line
+        if one.excluded is None
+        else replace(line, end=f"{line.end} ({one.excluded})", look={**line.look, **PALE})
+        for one, line in zip(there, drawn, strict=True)
+    ]
     drawn.sort(key=lambda line: rank(line.values.get(longest), line.name))
     points = [p for line in lines for p in line.points]
     return Chart(
@@ -49,6 +59,7 @@ def accuracy(
         title=f"right answers, {subject(points)}",
         says=[
             "shaded: lengths in training",
+            *([f"pale: {UNCOUNTED}"] if any(one.excluded for one in there) else []),
             *(["grey: published, of other models and formats"] if published else []),
             *(phrase.replace("documents", "examples") for phrase in said(drawn, lines, level="")),
         ],

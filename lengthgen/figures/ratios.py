@@ -1,44 +1,43 @@
-"""The chart of perplexity over that at T, before published curves of schemes shown, in grey."""
+"""The chart of perplexity over that at T, before published curves of the same protocol, in grey."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lengthgen.figures.chart import Chart, Line
+from lengthgen.figures.chart import Chart, Line, Values
 from lengthgen.figures.curve import rank, said
 from lengthgen.figures.looks import line_looks
-from lengthgen.findings import Finding
 from lengthgen.published import Anchor
+from lengthgen.series import Series
 from lengthgen.statistics import perplexity
 from lengthgen.wording import headline, subject
 
 
-def ratios(findings: Sequence[Finding], anchors: Sequence[Anchor]) -> Chart | None:
-    """Returns ppl(C) / ppl(T) over C / T of all but references, and anchors of these schemes.
+def ratios(lines: Sequence[Series], anchors: Sequence[Anchor]) -> Chart | None:
+    """Returns ppl(C) / ppl(T) over C / T of the series of one protocol, but references.
 
-    None if there are no such anchors.
+    Behind them stand the anchors of these schemes under the same protocol; None if there are none.
     """
-    there = [finding for finding in findings if finding.gain and not finding.series.reference]
-    lines = [finding.series for finding in there]
-    points = [p for line in lines for p in line.points]
-    shown = {line.scheme for line in lines}
-    behind = {_named(a): a.ratios() for a in anchors if a.scheme in shown}
+    there = [line for line in lines if not line.reference and _multiples(line.losses(), line)]
+    points = [p for line in there for p in line.points]
+    of = {(line.scheme, points[0].protocol) for line in there}
+    behind = {_named(a): a.ratios() for a in anchors if (a.scheme, a.protocol) in of}
     if not behind:
         return None
-    looks = line_looks(lines)
-    longest = max(n / f.series.train_length for f in there for n in f.gain)
-    drawn = [_line(finding, looks[finding.series.label]) for finding in there]
+    looks = line_looks(there)
+    drawn = [_line(line, looks[line.label]) for line in there]
+    longest = max(x for line in drawn for x in line.values)
     drawn.sort(key=lambda line: rank(line.values.get(longest), line.name))
-    ticks = {x for line in drawn for x in line.values}
     return Chart(
         lines=drawn,
         behind=behind,
         title=f"perplexity over that at T, {headline(points)}; {subject(points)}",
-        says=[*said(drawn, lines, level=""), "grey: published, as named below"],
+        says=[*said(drawn, there, level=""), "grey: published, same protocol, as named below"],
         quantity="ppl(C) / ppl(T)",
         scale="log",
         zone=None,
         floor=None,
-        ticks=sorted(ticks),
+        ticks=sorted({x for line in drawn for x in line.values}),
         named="{:g}T".format,
         axis="window C in units of T",
         trained=[],
@@ -46,18 +45,25 @@ def ratios(findings: Sequence[Finding], anchors: Sequence[Anchor]) -> Chart | No
     )
 
 
-def _line(finding: Finding, look: Mapping[str, Any]) -> Line:
-    T, label = finding.series.train_length, finding.series.label
-    values = {n / T: perplexity(-gain.value) for n, gain in finding.gain.items()}
+def _multiples(losses: Mapping[int, float], line: Series) -> dict[float, float]:
+    """Returns ppl(C) / ppl(T) by C / T; nothing without a finite loss at T."""
+    T = line.train_length
+    if not math.isfinite(losses.get(T, math.inf)):
+        return {}
+    return {n / T: perplexity(loss - losses[T]) for n, loss in losses.items()}
+
+
+def _line(line: Series, look: Mapping[str, Any]) -> Line:
+    seeds: list[Values] = [_multiples(line.curve(run), line) for run in line.runs]
     return Line(
-        name=label,
-        scheme=finding.series.scheme,
-        end=label,
+        name=line.label,
+        scheme=line.scheme,
+        end=line.label,
         look=look,
-        values={**values, 1.0: 1.0},
-        low={**{n / T: perplexity(-gain.high) for n, gain in finding.gain.items()}, 1.0: 1.0},
-        high={**{n / T: perplexity(-gain.low) for n, gain in finding.gain.items()}, 1.0: 1.0},
-        seeds=(),
+        values=_multiples(line.losses(), line),
+        low={},
+        high={},
+        seeds=seeds if len(seeds) > 1 else (),
         level=None,
         leaves_at=None,
         reference=False,
@@ -69,6 +75,6 @@ def _named(anchor: Anchor) -> str:
         anchor.scheme + (f" ({anchor.note})" if anchor.note else ""),
         f"{anchor.protocol}, T={anchor.train_length}",
         f"{anchor.params} on {anchor.corpus}",
-        anchor.citation + (f", arXiv {anchor.arxiv}" if anchor.arxiv else ""),
+        f"{anchor.citation}, arXiv {anchor.arxiv}",
     ]
     return "; ".join(told)

@@ -1,12 +1,12 @@
 """The figure of perplexity at long lengths beside accuracy at unseen ones, a dot per scheme."""
 
-import math
 import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from lengthgen.accuracy import agreement
 from lengthgen.figures.looks import looks
 from lengthgen.figures.scales import plain, plain_ticks
 from lengthgen.figures.style import FONT_SIZE, GREY, style
@@ -21,12 +21,14 @@ class Dot(NamedTuple):
     multiple: float
 
 
-def relation(dots: Sequence[Dot], *, tasks: Sequence[str]) -> Figure:
-    """Draws accuracy over the perplexity ratio, and says Spearman's correlation of their ranks."""
+def relation(dots: Sequence[Dot], *, tasks: Sequence[str], left_out: str) -> Figure:
+    """Draws accuracy over the perplexity ratio, and says the correlation of their ranks."""
     by_name = looks(dot.label for dot in dots)
     with style():
-        drawn = Figure(figsize=(7.4, 4.4), dpi=200)
-        axes = drawn.add_axes((0.12, 0.14, 0.6, 0.74))
+        title = _title(dots, tasks, left_out)
+        height = 4.0 + 0.18 * len(title)
+        drawn = Figure(figsize=(7.4, height), dpi=200)
+        axes = drawn.add_axes((0.12, 0.6 / height, 0.6, 3.25 / height))
         for dot in dots:
             look = by_name[dot.label]
             place = ([dot.ratio], [dot.accuracy])
@@ -49,26 +51,16 @@ def relation(dots: Sequence[Dot], *, tasks: Sequence[str]) -> Figure:
         axes.grid(visible=True, color="0.9", linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-        rho = spearman([-dot.ratio for dot in dots], [dot.accuracy for dot in dots])
-        said = [f"accuracy: mean over {', '.join(tasks)}"]
-        if math.isfinite(rho):
-            said.append(f"less rise of perplexity, more accuracy: Spearman's rho {rho:+.2f}")
-        title = "\n".join(line for one in said for line in textwrap.wrap(one, 80))
-        axes.set_title(title, loc="left", fontsize=FONT_SIZE - 1)
+        axes.set_title("\n".join(title), loc="left", fontsize=FONT_SIZE - 1)
     return drawn
 
 
-def spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """Returns the correlation of ranks, ties sharing the mean of theirs; nan if all are equal."""
-    a, b = (_ranks(values) for values in (one, other))
-    mean = (len(a) + 1) / 2
-    across = sum((x - mean) * (y - mean) for x, y in zip(a, b, strict=True))
-    spread = sum((x - mean) ** 2 for x in a) * sum((y - mean) ** 2 for y in b)
-    return across / spread**0.5 if spread else float("nan")
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    return [
-        1 + sum(other < value for other in values) + (values.count(value) - 1) / 2
-        for value in values
+def _title(dots: Sequence[Dot], tasks: Sequence[str], left_out: str) -> list[str]:
+    """Returns the lines of the title."""
+    found = agreement([-dot.ratio for dot in dots], [dot.accuracy for dot in dots])
+    said = [
+        f"accuracy: mean over {', '.join(tasks)}",
+        f"less rise of perplexity, more accuracy: {found}",
+        *([f"left out: {left_out}"] if left_out else []),
     ]
+    return [line for one in said for line in textwrap.wrap(one, 80)]

@@ -19,6 +19,7 @@ WIDTH, HEIGHT = 720.0, 440.0  # units of the drawing; about a pixel on a large s
 LEFT, RIGHT, TOP, BOTTOM = 78.0, 22.0, 44.0, 66.0  # wide enough for a phone's larger letters
 INSET, HEADROOM = 14.0, 40.0  # between the outermost values and the edges; at the top
 X_GAP, Y_GAP = 58.0, 36.0  # between labels
+UNLIKE = "5 4"  # dashes of a published line of another protocol
 
 
 class Value(NamedTuple):
@@ -44,9 +45,11 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Behind:
-    """A grey line behind the others, and what it is."""
+    """A grey line behind the others, and what it is; those of one group share a button."""
 
     label: str
+    group: str
+    alike: bool  # measured as the others are; else dashed, and hidden until its button is pressed
     values: Mapping[float, float]
 
 
@@ -54,7 +57,7 @@ class Behind:
 class Chart:
     """What a chart shows."""
 
-    name: str  # of letters alone
+    name: str  # of letters and hyphens
     title: str
     caption: Sequence[Child]
     x_title: str
@@ -77,13 +80,15 @@ def drawn(chart: Chart) -> Element:
     clip = f"clip-{chart.name}"
     inner = tag("rect", x=LEFT, y=TOP, width=WIDTH - LEFT - RIGHT, height=HEIGHT - TOP - BOTTOM)
     lines = sorted(chart.lines, key=lambda line: (line.stroke.thin, -_last(line)))
+    groups = {one.group: one for one in chart.behind}
+    keys = {group: f"published-{chart.name}-{i}" for i, group in enumerate(groups)}
     picture = tag(
         "svg",
         tag("defs", tag("clipPath", inner, id=clip)),
         *_axes(chart, across, up),
         tag(
             "g",
-            *(_behind(one, across, up) for one in chart.behind),
+            *(_behind(one, keys[one.group], across, up) for one in chart.behind),
             *_levels(chart, up),
             *(_line(line, across, up) for line in reversed(lines)),
             clip_path=f"url(#{clip})",
@@ -101,7 +106,7 @@ def drawn(chart: Chart) -> Element:
         tag(
             "div",
             tag("div", picture, _slider(len(xs)), class_="plot"),
-            _legend(lines, xs, chart.stops[xs[-1]], published=bool(chart.behind)),
+            _legend(lines, xs, chart.stops[xs[-1]], published={keys[g]: groups[g] for g in keys}),
             class_="beside",
         ),
         class_="chart",
@@ -203,15 +208,20 @@ def _line(line: Line, across: Scale, up: Scale) -> Element:
     return group
 
 
-def _behind(one: Behind, across: Scale, up: Scale) -> Element:
+def _behind(one: Behind, key: str, across: Scale, up: Scale) -> Element:
     places = [(across(x), up(y)) for x, y in sorted(one.values.items())]
-    lines = [tag("path", d=path(places), class_=name) for name in ("reach", "curve")]
+    dashes = None if one.alike else UNLIKE
+    lines = [
+        tag("path", d=path(places), class_="reach"),
+        tag("path", d=path(places), class_="curve", stroke_dasharray=dashes),
+    ]
     return tag(
         "g",
         tag("title", one.label),
         *lines,
         class_="behind",
-        data_series="published",
+        data_series=key,
+        hidden=None if one.alike else "",
         tabindex="0",
         aria_label=one.label,
     )
@@ -222,14 +232,20 @@ def path(points: Iterable[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
-def _legend(lines: Sequence[Line], xs: Sequence[float], at: str, *, published: bool) -> Element:
-    """Returns a button per line with its value at the longest length, where reading begins."""
+def _legend(
+    lines: Sequence[Line], xs: Sequence[float], at: str, *, published: Mapping[str, Behind]
+) -> Element:
+    """Returns a button per line with its value at the longest length, where reading begins.
+
+    `published`: one line of each group behind, by its key; a button per group.
+    """
     entries = [
         _entry(line.key, line.label, line.stroke, [_text(line, x) for x in xs]) for line in lines
     ]
-    if published:
-        grey = Stroke(colour="#8a8f98", marker="", dashes=(), thin=True)
-        entries.append(_entry("published", "published", grey, [""] * len(xs)))
+    for key, one in published.items():
+        dashes = () if one.alike else tuple(float(n) for n in UNLIKE.split())
+        grey = Stroke(colour="#8a8f98", marker="", dashes=dashes, thin=True)
+        entries.append(_entry(key, one.group, grey, [""] * len(xs), shown=one.alike))
     return tag(
         "div",
         tag("p", "values at ", tag("output", at), class_="at"),
@@ -239,10 +255,13 @@ def _legend(lines: Sequence[Line], xs: Sequence[float], at: str, *, published: b
     )
 
 
-def _entry(key: str, label: str, stroke: Stroke, texts: Sequence[str]) -> Element:
+def _entry(
+    key: str, label: str, stroke: Stroke, texts: Sequence[str], *, shown: bool = True
+) -> Element:
     name = tag("span", label, class_="label")
+    pressed = "true" if shown else "false"
     button = tag(
-        "button", swatch(stroke), name, type="button", aria_pressed="true", data_series=key
+        "button", swatch(stroke), name, type="button", aria_pressed=pressed, data_series=key
     )
     value = tag("span", texts[-1], class_="value", data_values=json.dumps(texts))
     return tag("li", button, value)

@@ -1,7 +1,7 @@
 """The charts of the page, from findings and series."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from xml.etree.ElementTree import Element
 
@@ -13,18 +13,23 @@ from lengthgen.page.contents import Contents
 from lengthgen.page.numbers import ppl, ratio, signed
 from lengthgen.published import Anchor
 from lengthgen.series import Series
-from lengthgen.statistics import BY_POSITION, perplexity
+from lengthgen.statistics import BY_POSITION, HEADLINE, perplexity
 from lengthgen.wording import number, short
 
 BAND = "The band is the 95% interval over seeds and documents. "
 UNIGRAM = "Unigram floor: each token predicted by its frequency in training."
 SHARED = "Lines share their documents, so bands that overlap are no tie; see the tables. "
+GREY = "Grey: published curves of the same schemes, of other models; point at one to see which."
+UNLIKE = (
+    "Dashed: measured under another protocol, so not comparable in height; hidden until the button "
+    "with the protocol's name is pressed."
+)
 AWAY = "Grey lines that rise beyond twice our highest value leave the axis above."
 
 
 def charts(contents: Contents) -> list[Element]:
     """Returns the charts that there are numbers for, the headline first."""
-    found = [_perplexity(contents), _gain(contents), _positions(contents), _ratios(contents)]
+    found = [_perplexity(contents), _gain(contents), _positions(contents), *_ratios(contents)]
     return [drawn(chart) for chart in found if any(line.values for line in chart.lines)]
 
 
@@ -121,17 +126,32 @@ def _plain(losses: Mapping[float, float]) -> dict[float, Value]:
     return {i: Value(loss, math.nan, math.nan, f"{loss:.3f}") for i, loss in losses.items()}
 
 
-def _ratios(contents: Contents) -> Chart:
-    lines = [_ratio_line(contents, f) for f in contents.findings if not f.series.reference]
+def _ratios(contents: Contents) -> list[Chart]:
+    """Returns the ratios under the headline, and under each protocol of a published curve."""
+    anchors = [anchor for anchor in contents.anchors if anchor.scheme in contents.schemes]
+    measured = [_ratio_line(contents, f) for f in contents.findings if not f.series.reference]
+    found = [_ratio_chart("ratios", f", {HEADLINE}", BAND, measured, _behind(anchors, HEADLINE))]
+    for protocol in sorted({a.protocol for a in anchors} & {*contents.series} - {HEADLINE}):
+        lines = [_mean_ratio(contents, s) for s in contents.series[protocol] if not s.reference]
+        alike = [anchor for anchor in anchors if anchor.protocol == protocol]
+        name = f"ratios-{protocol}".replace("_", "-")
+        behind = _behind(alike, protocol)
+        found.append(_ratio_chart(name, f", {protocol}", "Means over seeds. ", lines, behind))
+    return found
+
+
+def _ratio_chart(
+    name: str, protocol: str, band: str, lines: Sequence[Line], behind: Sequence[Behind]
+) -> Chart:
     multiples = sorted({x for line in lines for x in line.values})
-    behind = [_published(a) for a in contents.anchors if a.scheme in contents.schemes]
-    grey = "Grey: published curves of the same schemes, of other models, texts and protocols; "
+    unlike = any(not one.alike for one in behind)
     return Chart(
-        name="ratios",
-        title="Perplexity relative to that at T",
+        name=name,
+        title=f"Perplexity relative to that at T{protocol}",
         caption=[
-            f"ppl(C) / ppl(T) over C / T. {BAND}",
-            f"{grey}point at one to see which. {AWAY}" if behind else "",
+            f"ppl(C) / ppl(T) over C / T. {band}",
+            f"{GREY} {AWAY} " if behind else "",
+            UNLIKE if unlike else "",
         ],
         x_title="C / T",
         y_title="ppl(C) / ppl(T)",
@@ -143,6 +163,19 @@ def _ratios(contents: Contents) -> Chart:
         level=1.0,
         behind=behind,
     )
+
+
+def _behind(anchors: Sequence[Anchor], protocol: str) -> list[Behind]:
+    return [_published(anchor, alike=anchor.protocol == protocol) for anchor in anchors]
+
+
+def _mean_ratio(contents: Contents, series: Series) -> Line:
+    losses, T = series.losses(), series.train_length
+    if not math.isfinite(losses.get(T, math.inf)):
+        return _line(contents, series, {})
+    found = {n / T: perplexity(loss - losses[T]) for n, loss in losses.items()}
+    values = {x: Value(y, math.nan, math.nan, number(y)) for x, y in found.items()}
+    return _line(contents, series, values)
 
 
 def _ratio_line(contents: Contents, finding: Finding) -> Line:
@@ -158,11 +191,13 @@ def _as_ratio(gain: Estimate) -> Value:
     return Value(value, low, high, ratio(gain))
 
 
-def _published(anchor: Anchor) -> Behind:
-    about = f"{anchor.citation}, {anchor.table}: {anchor.scheme}, {anchor.params} parameters, "
+def _published(anchor: Anchor, *, alike: bool) -> Behind:
+    source = f"{anchor.citation}, arXiv {anchor.arxiv}, {anchor.table}"
+    about = f"{source}: {anchor.scheme}, {anchor.params} parameters, "
     how = f"{anchor.corpus}, T = {anchor.train_length}, {anchor.protocol}"
     note = f" ({anchor.note})" if anchor.note else ""
-    return Behind(label=about + how + note, values=anchor.ratios())
+    group = f"{anchor.citation}, {anchor.protocol}"
+    return Behind(label=about + how + note, group=group, alike=alike, values=anchor.ratios())
 
 
 def _line(contents: Contents, series: Series, values: Mapping[float, Value]) -> Line:

@@ -1,6 +1,6 @@
 "use strict";
 
-// Without this script everything is shown. It reads off values, shows and hides lines, and writes
+// Without this script everything is shown but published curves of other protocols. It reads off values, shows and hides lines, and writes
 // out what a verdict or a grey line stands for.
 document.documentElement.classList.add("js");
 

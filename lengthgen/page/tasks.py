@@ -36,4 +36,6 @@ def exhibit(one: Table) -> list[Element]:
 
 
 def _cell(cell: Cell) -> Child:
-    return tag("td", cell.text, class_="best") if cell.mark == "best" else cell.text
+    if cell.mark == "best":
+        return tag("td", tag("b", cell.text), class_="best")
+    return tag("td", cell.text, class_="faint") if cell.mark == "faint" else cell.text

@@ -17,11 +17,11 @@ class Anchor:
 
     source: str
     citation: str  # authors and year
-    arxiv: str | None
+    arxiv: str
     table: str
     corpus: str
     params: str
-    protocol: str
+    protocol: str  # as it is called here: the one that scores the same tokens
     scheme: str  # as it is called here
     train_length: int
     note: str  # what differs from the scheme of that name, or is uncertain; may be empty
@@ -38,7 +38,7 @@ class TaskAnchor:
     """A published accuracy: the mean over unseen lengths, train_length + 1 to test_length."""
 
     citation: str
-    arxiv: str | None
+    arxiv: str
     task: str  # as it is called here; some have no counterpart
     scheme: str  # as it is called here
     note: str  # what differs from the scheme of that name; may be empty
@@ -54,7 +54,7 @@ def accuracies() -> list[TaskAnchor]:
     return [
         TaskAnchor(
             citation=sources[row["source"]]["citation"],
-            arxiv=sources[row["source"]]["arxiv"] or None,
+            arxiv=sources[row["source"]]["arxiv"],
             task=row["name"],
             scheme=re.sub(r"_partial\d+$", "", column),
             note=re.sub(r"^.*_partial(\d+)$|^.*$", lambda m: _partial(m[1]), column),
@@ -88,7 +88,7 @@ def _anchor(rows: list[dict[str, str]], source: dict[str, str]) -> Anchor:
     return Anchor(
         source=first["source"],
         citation=source["citation"],
-        arxiv=source["arxiv"] or None,
+        arxiv=source["arxiv"],
         table=first["table"],
         corpus=first["corpus"],
         params=first["params"],
