@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 TIE = "="  # behind a value that is not told apart from the best one
+UNKNOWN = "?"  # behind a value that cannot be compared with it
 
 
 class Cell(NamedTuple):
-    """What stands in a cell, and whether it is the best of its column or ties with that."""
+    """What stands in a cell, what it is to the best of its column, and whether it counts little."""
 
     text: str
-    mark: Literal["", "best", "tie"] = ""
+    mark: Literal["", "best", "tie", "unknown", "faint"] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ def markdown(table: Table) -> str:
 
 def _cell(cell: Cell) -> str:
     text = _bars(cell.text)
-    return f"**{text}**" if cell.mark == "best" else text + TIE if cell.mark == "tie" else text
+    marked = {"best": f"**{text}**", "tie": text + TIE, "unknown": text + UNKNOWN}
+    return (marked | {"faint": f"({text})"}).get(cell.mark, text)
 
 
 def _bars(text: str) -> str:
@@ -56,7 +58,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def latex(table: Table) -> str:
-    """Returns the table as a LaTeX float for the package booktabs."""
+    """Returns the table as a LaTeX float for the packages booktabs and xcolor."""
     columns = "l" + "r" * (len(table.head) - 1)
     caption = " ".join([f"{table.title}.", *table.notes])
     head = " & ".join(escaped(text) for text in table.head)
@@ -79,9 +81,13 @@ def latex(table: Table) -> str:
 
 def _latex_cell(cell: Cell) -> str:
     text = escaped(cell.text)
-    if cell.mark == "best":
-        return rf"\textbf{{{text}}}"
-    return f"{text}$^{{{TIE}}}$" if cell.mark == "tie" else text
+    marked = {
+        "best": rf"\textbf{{{text}}}",
+        "tie": f"{text}$^{{{TIE}}}$",
+        "unknown": f"{text}$^{{{UNKNOWN}}}$",
+        "faint": rf"\textcolor{{gray}}{{{text}}}",
+    }
+    return marked.get(cell.mark, text)
 
 
 SPECIAL = {
