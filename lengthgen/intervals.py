@@ -43,9 +43,22 @@ class Spread:
 
     seeds: float  # v_s; 0 with one seed, of which it is unknown
     documents: float  # v_d - v_e, not below 0
+    residual: float  # v_e
     n_seeds: int
     n_documents: int
     freedom: float  # degrees of freedom of the documents: fewer than D - 1 if counts differ
+
+    def of_documents(self, n_documents: int) -> "Spread":
+        """Returns what is to be expected of so many documents and the same seeds."""
+        share, noise = self.n_documents / n_documents, min(self.seeds, self.residual)
+        return replace(
+            self,
+            seeds=self.seeds - noise + noise * share,
+            documents=self.documents * share,
+            residual=self.residual * share,
+            n_documents=n_documents,
+            freedom=max(1.0, (self.freedom + 1) / share - 1),
+        )
 
     def half_width(self, quantile: float) -> float:
         """Returns how far a quantile of the mean lies from its centre."""
@@ -151,6 +164,7 @@ def _spread(value: float, seeds_R: Floats, sums_RD: Floats, counts_D: Floats) ->
     return Spread(
         seeds=v_seeds,
         documents=max(0.0, v_documents - v_residual),
+        residual=v_residual,
         n_seeds=R,
         n_documents=D,
         freedom=max(1.0, float((share_D**2).sum() ** 2 / (share_D**4).sum()) - 1),

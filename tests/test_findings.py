@@ -296,7 +296,7 @@ def estimate(
 ) -> Estimate:
     """An estimate of eight documents that would show so much."""
     middle = (low + high) / 2
-    unit = Spread(seeds=0.0, documents=1.0, n_seeds=2, n_documents=8, freedom=7.0)
+    unit = Spread(seeds=0.0, documents=1.0, residual=0.0, n_seeds=2, n_documents=8, freedom=7.0)
     found = Estimate(value=middle, low=low, high=high, seeds=seeds or (middle, middle), spread=unit)
     scale = (detectable / found.detectable) ** 2
     return replace(found, spread=replace(unit, documents=scale))
@@ -398,7 +398,7 @@ def test_of_one_seed_a_verdict_speaks_of_the_checkpoint() -> None:
             estimate(-0.2, 0.3, detectable=0.02),
             WHOLE,
             "holds 0 and more than it; the least |G| that these data show is 0.020: "
-            "evaluate about 32 documents for 0.01",
+            "evaluate about 26 documents for 0.01",
         ),
     ],
 )
@@ -411,7 +411,7 @@ def test_an_unclear_verdict_says_why_and_what_would_decide_it(
 
 
 def test_seeds_that_differ_too_much_ask_for_more_seeds() -> None:
-    spread = Spread(seeds=1.0, documents=0.0, n_seeds=2, n_documents=8, freedom=7.0)
+    spread = Spread(seeds=1.0, documents=0.0, residual=0.0, n_seeds=2, n_documents=8, freedom=7.0)
     gain = replace(estimate(-0.2, 0.3), spread=spread)
     assert "evaluate more seeds" in judged(gain)[1]
 

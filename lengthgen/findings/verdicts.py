@@ -111,11 +111,9 @@ def power(gain: Estimate) -> str:
         return shown
 
     def is_enough(n_documents: int) -> bool:
-        share = spread.n_documents / n_documents
-        fewer = replace(spread, documents=spread.documents * share)
-        return replace(gain, spread=fewer).detectable <= EPS
+        return replace(gain, spread=spread.of_documents(n_documents)).detectable <= EPS
 
-    n = bisect_left(range(MOST_DOCUMENTS), True, lo=1, key=is_enough)
+    n = bisect_left(range(MOST_DOCUMENTS), True, lo=2, key=is_enough)
     if n == MOST_DOCUMENTS:
         return f"{shown}: evaluate more seeds, which differ too much for {EPS}"
     return f"{shown}: evaluate about {n:,} documents for {EPS}"
