@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import permutations, takewhile
 
 from lengthgen.findings.samples import Sample
 from lengthgen.intervals import Estimate
@@ -16,8 +16,10 @@ EPS = 0.01  # nats per token
 class UsedContext:
     """The least evaluated length up to T whose loss is within 0.01 nats of the least one up to T.
 
-    The bounds hold jointly at 95%: `low` is the least length that may be within 0.01 of all others,
-    `high` the least that is so for certain. The shortest length bounds nothing from below.
+    The bounds hold jointly at 95%: `low` is the least length that may be within 0.01 of all others
+    (of which each may show that it is not, so their intervals are widened); `high` is the end of
+    the lengths from T downwards that are so for certain (a fixed sequence, which needs no
+    widening). The shortest length bounds nothing from below.
     """
 
     value: int
@@ -53,18 +55,17 @@ def used_context(
     lengths = sorted(n for n in loss if n <= train_length)
     if len(lengths) < 2 or lengths[-1] != train_length:
         return None
-    n_pairs = len(lengths) - 1  # a length is held against each of the others
-    above = {
-        (n, m): sample.gap(cells[n], cells[m]).widened(n_pairs) for n, m in permutations(lengths, 2)
-    }
+    above = {(n, m): sample.gap(cells[n], cells[m]) for n, m in permutations(lengths, 2)}
     if any(math.isnan(gap.low) for gap in above.values()):
         return None
     least = min(loss[n].value for n in lengths)
-    rejected = {n for (n, _), gap in above.items() if gap.low > EPS}
+    others = len(lengths) - 1
+    rejected = {n for (n, _), gap in above.items() if gap.widened(others).low > EPS}
     uncertain = {n for (n, _), gap in above.items() if gap.high > EPS}
+    certain = takewhile(lambda n: n not in uncertain, reversed(lengths))
     return UsedContext(
         value=next(n for n in lengths if loss[n].value <= least + EPS),
         low=next(n for n in lengths if n not in rejected),
-        high=next((n for n in lengths if n not in uncertain), train_length),
+        high=min(certain, default=train_length),
         shortest=lengths[0],
     )
