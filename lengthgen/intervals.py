@@ -119,17 +119,22 @@ def student(quantile: float, freedom: float) -> float:
 
 def ratio(sums_RD: Floats, counts_D: Floats) -> Estimate:
     """Returns the mean over seeds and documents, sums over counts; infinite where a sum is."""
-    seeds = tuple(_sum(of_seed) / math.fsum(counts_D) for of_seed in sums_RD)
-    value = _sum(sums_RD.ravel()) / (len(seeds) * math.fsum(counts_D))
-    return _estimate(value, seeds, sums_RD, counts_D)
+    return _estimate(*_means(sums_RD, counts_D), sums_RD, counts_D)
 
 
 def gap(a_RD: Floats, b_RD: Floats, counts_D: Floats) -> Estimate:
     """Returns the mean of a less that of b, paired by seed and document; nan if both diverged."""
-    a, b = ratio(a_RD, counts_D), ratio(b_RD, counts_D)
-    seeds = tuple(x - y for x, y in zip(a.seeds, b.seeds, strict=True))
+    (a, of_a), (b, of_b) = _means(a_RD, counts_D), _means(b_RD, counts_D)
+    seeds = tuple(x - y for x, y in zip(of_a, of_b, strict=True))
     with np.errstate(invalid="ignore"):
-        return _estimate(a.value - b.value, seeds, a_RD - b_RD, counts_D)
+        return _estimate(a - b, seeds, a_RD - b_RD, counts_D)
+
+
+def _means(sums_RD: Floats, counts_D: Floats) -> tuple[float, tuple[float, ...]]:
+    """Returns the mean of all seeds and of each alone."""
+    count = math.fsum(counts_D)
+    value = _sum(sums_RD.ravel()) / (len(sums_RD) * count)
+    return value, tuple(_sum(sums_D) / count for sums_D in sums_RD)
 
 
 def _sum(values: Floats) -> float:
