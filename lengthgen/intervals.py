@@ -1,10 +1,22 @@
-"""Intervals by the two-level bootstrap: what other seeds and other documents would have shown.
+"""Intervals from variance components: what other seeds and other documents would have shown.
 
-The design is crossed: each of R seeds scores each of D documents. A resample draws R seeds and,
+The design is crossed: each of R seeds scores each of D documents (clusters), of which document d
+holds w_d targets, the same ones for all seeds. A mean is a ratio of sums, so its variance is that
+of its influence values z_rd = D (S_rd - L w_d) / W (S_rd a sum of nats, L the mean, W the sum of
+w_d), each scaled by its leverage: 1 / sqrt((1 - w_d / W) D / (D - 1)), which is 1 for equal counts.
+
+    seeds      v_s = variance of the means of single seeds, over R
+    documents  v_d = variance of z over documents (its mean over seeds), over D
+    residual   v_e = variance of what neither explains, over R D; v_s and v_d both hold it
+
+The interval is the mean +- sqrt(t(R-1)^2 v_s + t(D-1)^2 max(v_d - v_e, 0)). Each component keeps
+its own t (Banerjee 1960, Sankhya 22), so it covers at least 95% whichever of them is the larger.
+One t with Satterthwaite's degrees of freedom covers 88% with two seeds and 92% with three
+(results/statistics). One seed: v_s is unknown, and the interval speaks of other documents only.
+
+Shares of right answers keep the two-level bootstrap, below. A resample draws R seeds and,
 independently, D documents, both with replacement, and takes the token-weighted mean of what they
-meet in (Owen, The pigeonhole bootstrap, 2007, arXiv:0712.1111). The interval runs from the 2.5th to
-the 97.5th percentile of 2000 resamples. Seeds and documents of the same numbers are resampled alike
-every time, so that a difference of two numbers is one of the same resamples.
+meet in (Owen, The pigeonhole bootstrap, 2007, arXiv:0712.1111).
 
 Shape suffixes: R seeds, D documents, N = 1 + R + 2000 draws (all data, each seed alone, resamples).
 """
@@ -12,14 +24,46 @@ Shape suffixes: R seeds, D documents, N = 1 + R + 2000 draws (all data, each see
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 RESAMPLES = 2000
 LEVEL = 0.95
+POWER = 0.8  # with which a detectable value is found
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """The variance components of a mean."""
+
+    seeds: float  # v_s; 0 with one seed, of which it is unknown
+    documents: float  # v_d - v_e, not below 0
+    residual: float  # v_e
+    n_seeds: int
+    n_documents: int
+    freedom: float  # degrees of freedom of the documents: fewer than D - 1 if counts differ
+
+    def of_documents(self, n_documents: int) -> "Spread":
+        """Returns what is to be expected of so many documents and the same seeds."""
+        share, noise = self.n_documents / n_documents, min(self.seeds, self.residual)
+        return replace(
+            self,
+            seeds=self.seeds - noise + noise * share,
+            documents=self.documents * share,
+            residual=self.residual * share,
+            n_documents=n_documents,
+            freedom=max(1.0, (self.freedom + 1) / share - 1),
+        )
+
+    def half_width(self, quantile: float) -> float:
+        """Returns how far a quantile of the mean lies from its centre."""
+        seeds = student(quantile, self.n_seeds - 1) ** 2 * self.seeds if self.n_seeds > 1 else 0.0
+        return math.sqrt(seeds + student(quantile, self.freedom) ** 2 * self.documents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,22 +71,109 @@ class Estimate:
     """A number with its 95% interval.
 
     Both bounds are nan where there is no interval: with one document, which says nothing of others,
-    and where the number is undefined (a difference of two infinite losses). With one seed the
-    interval covers documents only; with less than five it is too narrow where seeds differ more
-    than documents do: with three it spans their values, and holds the truth 3 times out of 4.
-    A diverged seed counts as infinite: the value is infinite then,
-    and a bound is finite if more than 2.5% of the resamples beyond it are.
+    where some seeds diverged, and where the number is undefined (a difference of two infinite
+    losses). Where all seeds are infinite, so are the bounds.
     """
 
     value: float  # from all data: sums over seeds and documents, divided once
     low: float
     high: float
     seeds: tuple[float, ...]  # of each seed alone, in the order of seed numbers
+    spread: Spread | None = None  # of the interval, where it comes from variance components
 
     @property
     def has_sign(self) -> bool:
         """Whether the interval lies on one side of 0, and every seed on that side too."""
         return (self.low > 0 and min(self.seeds) > 0) or (self.high < 0 and max(self.seeds) < 0)
+
+    @property
+    def of_scheme(self) -> bool:
+        """Whether the interval speaks of other seeds: one checkpoint speaks for itself alone."""
+        return len(self.seeds) > 1
+
+    @property
+    def detectable(self) -> float:
+        """The least absolute value that such data show at 95% with a power of 80%; else nan."""
+        if self.spread is None:
+            return math.nan
+        return self.spread.half_width(upper(1)) + self.spread.half_width(POWER)
+
+    def widened(self, n_statements: int) -> "Estimate":
+        """Returns the estimate with the interval that holds in so many statements at once."""
+        if self.spread is None:
+            return self
+        half = self.spread.half_width(upper(n_statements))
+        return replace(self, low=self.value - half, high=self.value + half)
+
+
+def upper(n_statements: int) -> float:
+    """Returns the upper quantile of so many two-sided intervals that hold at once (Bonferroni)."""
+    return 1 - (1 - LEVEL) / (2 * n_statements)
+
+
+@lru_cache(maxsize=4096)
+def student(quantile: float, freedom: float) -> float:
+    """Returns a quantile of Student's t."""
+    return float(stats.t.ppf(quantile, freedom))
+
+
+def ratio(sums_RD: Floats, counts_D: Floats) -> Estimate:
+    """Returns the mean over seeds and documents, sums over counts; infinite where a sum is."""
+    return _estimate(*_means(sums_RD, counts_D), sums_RD, counts_D)
+
+
+def gap(a_RD: Floats, b_RD: Floats, counts_D: Floats) -> Estimate:
+    """Returns the mean of a less that of b, paired by seed and document; nan if both diverged."""
+    (a, of_a), (b, of_b) = _means(a_RD, counts_D), _means(b_RD, counts_D)
+    seeds = tuple(x - y for x, y in zip(of_a, of_b, strict=True))
+    with np.errstate(invalid="ignore"):
+        return _estimate(a - b, seeds, a_RD - b_RD, counts_D)
+
+
+def _means(sums_RD: Floats, counts_D: Floats) -> tuple[float, tuple[float, ...]]:
+    """Returns the mean of all seeds and of each alone."""
+    count = math.fsum(counts_D)
+    value = _sum(sums_RD.ravel()) / (len(sums_RD) * count)
+    return value, tuple(_sum(sums_D) / count for sums_D in sums_RD)
+
+
+def _sum(values: Floats) -> float:
+    return math.inf if np.isinf(values).any() else math.fsum(values)
+
+
+def _estimate(
+    value: float, seeds: tuple[float, ...], sums_RD: Floats, counts_D: Floats
+) -> Estimate:
+    if not np.isfinite(sums_RD).all():
+        bound = value if all(one == value for one in seeds) else math.nan
+        return Estimate(value=value, low=bound, high=bound, seeds=seeds)
+    if len(counts_D) == 1:
+        return Estimate(value=value, low=math.nan, high=math.nan, seeds=seeds)
+    spread = _spread(value, np.array(seeds), sums_RD, counts_D)
+    half = spread.half_width(upper(1))
+    return Estimate(value=value, low=value - half, high=value + half, seeds=seeds, spread=spread)
+
+
+def _spread(value: float, seeds_R: Floats, sums_RD: Floats, counts_D: Floats) -> Spread:
+    R, D = sums_RD.shape
+    share_D = counts_D / counts_D.sum()
+    scale_D = 1 / np.sqrt(1 - share_D)
+    documents_D = (sums_RD.mean(0) / counts_D.sum() - value * share_D) * scale_D
+    v_documents = float((documents_D**2).sum())
+    v_seeds = v_residual = 0.0
+    if R > 1:
+        v_seeds = float(seeds_R.var(ddof=1)) / R
+        residual_RD = (sums_RD / counts_D.sum() - seeds_R[:, None] * share_D) * scale_D
+        residual_RD -= documents_D
+        v_residual = float((residual_RD**2).sum()) / (R * (R - 1))
+    return Spread(
+        seeds=v_seeds,
+        documents=max(0.0, v_documents - v_residual),
+        residual=v_residual,
+        n_seeds=R,
+        n_documents=D,
+        freedom=max(1.0, float((share_D**2).sum() ** 2 / (share_D**4).sum()) - 1),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

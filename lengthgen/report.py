@@ -389,7 +389,7 @@ def contents(report: Report) -> list[Table]:
     found = [
         *_summary(report),
         tables.key_numbers(report.findings),
-        tables.against_best(report.by_protocol.get(HEADLINE, [])),
+        tables.against_least(report.by_protocol.get(HEADLINE, [])),
         *(_perplexities(report, name) for name in report.unaltered[1:]),
         tables.rates(*rates.of_runs(report.configs.values())),
     ]

@@ -71,6 +71,21 @@ def series(
     ]
 
 
+def ordered(lines: Iterable[Series]) -> list[Series]:
+    """Returns competing series and behind them references, by the loss at the longest length.
+
+    Series without a loss there stand behind those that have one, by that at the next length.
+    """
+    lines = list(lines)
+    losses = {line.label: line.losses() for line in lines}
+    lengths = sorted({n for of in losses.values() for n in of}, reverse=True)
+
+    def place(line: Series) -> tuple[bool, list[float], str]:
+        return line.reference, [losses[line.label].get(n, math.inf) for n in lengths], line.label
+
+    return sorted(lines, key=place)
+
+
 def references(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) -> set[Curve]:
     """Returns the curves of the variants that their run lists as eval.reference_variants."""
     return {

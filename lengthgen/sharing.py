@@ -122,15 +122,17 @@ def _curve_point(p: Point, finding: Finding | None) -> CurvePoint:
 
 
 def _summary(finding: Finding) -> dict[str, float | str]:
-    """Returns the verdicts, the peak and the extrapolation factors of a headline curve.
+    """Returns the verdicts, used context, peak and extrapolation factors of a headline curve.
 
-    The factors are those of 0.01 and (loose) 0.05 nats; the text of one says whether it is
+    The words are of this checkpoint: one run says nothing of other seeds. The factors are those of 0.01 and (loose) 0.05 nats; the text of one says whether it is
     censored, as ">= 32".
     """
     prefix = _prefix(HEADLINE, finding.series.variant)
     said: dict[str, float | str] = {
         f"{prefix}/verdict@{length}": verdict.word for length, verdict in finding.verdicts.items()
     }
+    if finding.used is not None:
+        said[f"{prefix}/used_context"] = finding.used.value
     if finding.peak is not None:
         said[f"{prefix}/peak_length"] = finding.peak
     for name, factor in zip(("", "_loose"), finding.factors, strict=False):

@@ -1,25 +1,41 @@
 """The tables of a report: perplexity, verdicts, key numbers, differences, protocols."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import combinations
+from typing import Literal
 
-from lengthgen.findings import Difference, Finding, difference, ties
+from lengthgen.findings import EPS, Comparison, Finding, compare, difference
 from lengthgen.intervals import Estimate
 from lengthgen.protocols import named
 from lengthgen.rates import Trial, Tuned
-from lengthgen.series import Series
+from lengthgen.series import Series, ordered
 from lengthgen.statistics import Curve, Point, context_gain, perplexity
-from lengthgen.typeset import TIE, Cell, Table, csv_text
+from lengthgen.typeset import TIE, UNKNOWN, Cell, Table, csv_text
 from lengthgen.wording import headline, number, short, subject
 
 MARKED = (
-    f"Bold: the least at its length. Behind a value, {TIE}: not called different from the least "
-    "(the 95% interval of the paired difference holds 0, or the seeds disagree)."
+    f"Bold: the least at its length; {TIE}: may be as good, all series of a length taken together "
+    "at 95% (multiple comparisons with the best)."
 )
 EDGE = "The best rate is at the edge of the grid, so extend it:"
+NOT_COMPARED = (
+    f"{UNKNOWN}: not compared with the least: fewer than two seeds or documents in common, or a "
+    "diverged seed."
+)
+NOT_MARKED = "No value is marked as the best: that takes two seeds and two documents in common."
+FAINT = "In parentheses: the loss at T is over 0.05 nats above the least, so little was learnt."
+BEHIND = 0.05  # nats of loss at T above the least, from which on ratios to T say little
 NOT_EVALUATED = "A dash: not evaluated."
+Marks = dict[tuple[str, int], Literal["best", "tie", "unknown"]]  # by label and length
+VERDICTS = (
+    f"Each verdict by itself at 95%. uses: G above 0. ignores: G within {EPS} of 0, c* at least "
+    "T/2. short-sighted: G within that, c* below T/2. no gain: the same, though other text there "
+    "would raise the loss. harmed: G below 0. unclear: the data do not decide. c*: the least "
+    f"length up to T whose loss is within {EPS} nats of the least one. Least |G| shown: what the "
+    "data would show at the longest length in 80 of 100 cases."
+)
 GAINS = (2, 4, 16)  # multiples of T
 SWAPPED = 4
 
@@ -29,29 +45,45 @@ def competitors(lines: Sequence[Series]) -> list[Series]:
     return [line for line in lines if not line.reference]
 
 
-def _judged(findings: Sequence[Finding]) -> list[Finding]:
-    return [finding for finding in findings if not finding.series.reference]
+def judged(findings: Sequence[Finding]) -> list[Finding]:
+    """Returns the findings of the competitors, by the loss at the longest length."""
+    by_label = {finding.series.label: finding for finding in findings}
+    return [by_label[line.label] for line in ordered(competitors([f.series for f in findings]))]
+
+
+def poor(lines: Sequence[Series]) -> set[str]:
+    """Returns the labels of series whose loss at T is far above the least of the same T."""
+    at_T = {line.label: line.losses().get(line.train_length, math.inf) for line in lines}
+    least = {
+        T: min(at_T[line.label] for line in competitors(lines) if line.train_length == T)
+        for T in {line.train_length for line in competitors(lines)}
+    }
+    return {
+        line.label
+        for line in lines
+        if at_T[line.label] > least.get(line.train_length, math.inf) + BEHIND
+    }
 
 
 def perplexities(lines: Sequence[Series], everyone: Sequence[str]) -> Table:
     """Returns perplexity by length under one protocol; series of `everyone` without it are listed.
 
-    References stand last, without being compared.
+    The least loss at the longest length stands first; references last, without being compared.
     """
-    lines = [*competitors(lines), *(line for line in lines if line.reference)]
+    lines, faint = ordered(lines), poor(lines)
     points = [p for line in lines for p in line.points]
     lengths = sorted({p.length for p in points})
     trained = {p.train_length for p in points}
     base = short(min(trained)) if len(trained) == 1 else "T"
     reasons = list(dict.fromkeys(p.skipped for p in points if p.skipped is not None))
-    marks = _marks(competitors(lines), lengths)
+    marks = marks_of(competitors(lines), lengths)
     head = ["scheme", "seeds", *map(short, lengths), f"{short(lengths[-1])}/{base}"]
     rows = [
         [
             Cell(line.label),
             Cell(str(len(line.runs))),
             *(_perplexity(line, n, reasons, marks) for n in lengths),
-            Cell(_ratio(line, lengths[-1])),
+            Cell(_ratio(line, lengths[-1]), "faint" if line.label in faint else ""),
         ]
         for line in lines
     ]
@@ -63,28 +95,34 @@ def perplexities(lines: Sequence[Series], everyone: Sequence[str]) -> Table:
         title=f"Perplexity, {headline(points)}; {subject(points)}",
         head=head,
         rows=rows,
-        notes=[*notes, *([MARKED] if marks else []), *_dashes(rows)],
+        notes=[*notes, *marked(rows, competitors(lines)), *_dashes(rows)],
     )
 
 
-def _marks(lines: Sequence[Series], lengths: Sequence[int]) -> dict[tuple[str, int], str]:
-    """Returns which series is best at a length, and which are not called different from it."""
-    found: dict[tuple[str, int], str] = {}
+def marked(rows: Sequence[Sequence[Cell]], lines: Sequence[Series]) -> list[str]:
+    """Returns what the marks in a table mean, or why there are none."""
+    marks = {cell.mark for row in rows for cell in row}
+    known = {"best": MARKED, "unknown": NOT_COMPARED, "faint": FAINT}
+    said = [text for mark, text in known.items() if mark in marks]
+    return said if "best" in marks or len(lines) < 2 else [NOT_MARKED, *said]
+
+
+def marks_of(lines: Sequence[Series], lengths: Sequence[int]) -> Marks:
+    """Returns which series is best at a length, and which are not told apart from it."""
+    found: Marks = {}
     for n in lengths:
-        at_n = ties([line for line in lines if n in line.losses()], n)
-        if at_n is not None and sum(n in line.losses() for line in lines) > 1:
-            best, tied = at_n
-            found |= {(line.label, n): "tie" for line in tied} | {(best.label, n): "best"}
+        at_n = compare(lines, n)
+        if at_n is not None:
+            found |= {(label, n): "tie" for label in at_n.ties}
+            found |= {(label, n): "unknown" for label in at_n.unknown}
+            found[at_n.best, n] = "best"
     return found
 
 
-def _perplexity(
-    line: Series, length: int, reasons: Sequence[str], marks: Mapping[tuple[str, int], str]
-) -> Cell:
+def _perplexity(line: Series, length: int, reasons: Sequence[str], marks: Marks) -> Cell:
     losses, skipped = line.losses(), line.skipped
     if length in losses:
-        text, mark = number(perplexity(losses[length])), marks.get((line.label, length))
-        return Cell(text, "best" if mark == "best" else "tie" if mark == "tie" else "")
+        return Cell(number(perplexity(losses[length])), marks.get((line.label, length), ""))
     return Cell(f"n/a ({reasons.index(skipped[length]) + 1})" if length in skipped else "-")
 
 
@@ -155,46 +193,85 @@ def _dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
 
 def verdicts(findings: Sequence[Finding]) -> Table | None:
     """Returns what the text beyond T is to each series at each length, with the interval of G."""
-    lengths = sorted({n for finding in _judged(findings) for n in finding.verdicts})
+    lengths = sorted({n for finding in judged(findings) for n in finding.verdicts})
     if not lengths:
         return None
     rows: list[list[Cell]] = []
-    for finding in _judged(findings):
-        row = [Cell(finding.series.label)]
+    for finding in judged(findings):
+        row = [Cell(finding.series.label), Cell(speaks_of(finding)), Cell(used(finding))]
         for n in lengths:
             found = finding.verdicts.get(n)
             row.append(Cell(f"{found.word} {bounds(found.gain)}".rstrip() if found else "-"))
-        rows.append(row)
+        rows.append([*row, Cell(detectable(finding))])
     return Table(
         key="verdicts",
         title="Verdicts on the text beyond T, with the 95% interval of the context gain G in nats",
-        head=["scheme", *map(short, lengths)],
+        head=["scheme", "seeds", "c*", *map(short, lengths), "least |G| shown"],
         rows=rows,
-        notes=[
-            "uses: G above 0. ignores: G within 0.01 of 0. no gain: the same, though other text "
-            "there would raise the loss. harmed: G below 0. unclear: the interval decides nothing, "
-            "or the seeds disagree.",
-            *_dashes(rows),
-        ],
+        notes=[VERDICTS, *remedies(judged(findings)), *_dashes(rows)],
     )
+
+
+def speaks_of(finding: Finding) -> str:
+    """Returns the number of seeds; of one it is said that it is no statement on the scheme."""
+    n = len(finding.series.runs)
+    return "1 (this checkpoint)" if n == 1 else str(n)
+
+
+def used(finding: Finding) -> str:
+    """Returns the used context c* with its bounds where they differ, "n/a" if it is unknown."""
+    found = finding.used
+    if found is None:
+        return "n/a"
+    return found.text if found.low == found.high else f"{found.text} {found.interval}"
+
+
+def detectable(finding: Finding) -> str:
+    """Returns the least |G| at the longest length that the data show at 95% with power 80%."""
+    longest = max(finding.verdicts, default=None)
+    value = math.nan if longest is None else finding.gain[longest].detectable
+    return "n/a" if math.isnan(value) else f"{value:.3f}"
+
+
+def remedies(findings: Sequence[Finding]) -> list[str]:
+    """Returns what would decide the verdicts that are unclear, at the longest such length."""
+    said: list[str] = []
+    for finding in findings:
+        unclear = [n for n, found in finding.verdicts.items() if found.word == "unclear"]
+        if unclear:
+            said.append(f"{finding.series.label}: {finding.verdicts[max(unclear)].why}.")
+    return said
 
 
 def key_numbers(findings: Sequence[Finding]) -> Table | None:
     """Returns the few numbers that a paper needs of each series."""
-    if not _judged(findings):
+    if not judged(findings):
         return None
     gains = [f"G({k}T)" for k in GAINS]
-    head = ["scheme", "NLL(T)", *gains, "XF .01", "XF .05", f"U({SWAPPED}T)"]
-    rows = [[Cell(f.series.label), *map(Cell, _key_numbers(f))] for f in _judged(findings)]
+    head = ["scheme", "NLL(T)", "NLL(longest)", "c*", *gains, "least |G| shown", f"U({SWAPPED}T)"]
+    faint = poor([finding.series for finding in findings])
+    rows = [
+        [
+            Cell(f.series.label),
+            *map(Cell, _key_numbers(f)),
+            *(
+                Cell(_factor(f, eps), "faint" if f.series.label in faint else "")
+                for eps in (0.01, 0.05)
+            ),
+        ]
+        for f in judged(findings)
+    ]
     return Table(
         key="key-numbers",
         title="Key numbers, in nats per token with 95% intervals",
-        head=[*head, "far-copy gain", "bits/byte at T"],
+        head=[*head, "far-copy gain", "bits/byte at T", "XF .01", "XF .05"],
         rows=rows,
         notes=[
-            "NLL(T): loss with T tokens. G(C) = NLL(T) - NLL(C). XF: how many T are reached "
-            "without losing more than .01 or .05 nats. U: what other text beyond T costs. "
-            "Far-copy gain: G at the longest length on targets whose bigram stands beyond T only.",
+            "NLL: loss, with T tokens and at the longest length. G(C) = NLL(T) - NLL(C). XF: how "
+            "many T are reached without losing more than .01 or .05 nats. U: what other text "
+            "beyond T costs. Far-copy gain: G at the longest length on targets whose bigram stands "
+            "beyond T only.",
+            *([FAINT] if any(cell.mark == "faint" for row in rows for cell in row) else []),
             *_dashes(rows),
         ],
     )
@@ -208,15 +285,20 @@ def _key_numbers(finding: Finding) -> list[str]:
         far_gain = _change(finding.far[T].value - finding.far[longest].value)
     per_byte = finding.bits_per_byte.get(T)
     return [
-        f"{finding.loss[T].value:.3f} {bounds(finding.loss[T], '.3f')}".rstrip()
-        if T in finding.loss
-        else "-",
+        *(_loss(finding.loss.get(n)) for n in (T, max(finding.loss, default=T))),
+        used(finding),
         *(_with_bounds(finding.gain.get(k * T)) for k in GAINS),
-        *(_factor(finding, eps) for eps in (0.01, 0.05)),
+        detectable(finding),
         _with_bounds(finding.swap.get(SWAPPED * T)),
         far_gain,
         "-" if per_byte is None else f"{per_byte:.3f}",
     ]
+
+
+def _loss(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "-"
+    return f"{estimate.value:.3f} {bounds(estimate, '.3f')}".rstrip()
 
 
 def _factor(finding: Finding, eps: float) -> str:
@@ -243,47 +325,73 @@ def bounds(estimate: Estimate, how: str = "+.3f") -> str:
     return f"[{low}, {high}]"
 
 
-def pairs(lines: Sequence[Series]) -> Iterator[tuple[Series, Series, Difference]]:
-    """Yields the paired differences of competing series, at T and at the longest length."""
-    for a, b in combinations(competitors(lines), 2):
-        shared = a.losses().keys() & b.losses().keys()
-        if a.train_length == b.train_length and shared:
-            for length in sorted({a.train_length, max(shared)} & shared):
-                found = difference(a, b, length)
-                if found is not None:
-                    yield a, b, found
+def against_least(lines: Sequence[Series]) -> Table | None:
+    """Returns by how much each series is worse than the least, at T and at the longest length.
 
-
-def against_best(lines: Sequence[Series]) -> Table | None:
-    """Returns by how much each series is worse than the best, at T and at the longest length."""
-    compared = competitors(lines)
+    Beside it stand the ranks that it may have.
+    """
+    compared = ordered(competitors(lines))
     lengths = sorted(
         {line.train_length for line in compared} | {max((0, *line.losses())) for line in compared}
     )
-    best = {n: found[0] for n in lengths if (found := ties(compared, n)) is not None}
-    if len(compared) < 2 or not best:
+    columns = {n: found for n in lengths if (found := _column(compared, n)) is not None}
+    if len(compared) < 2 or not columns:
         return None
-    rows = [[Cell(line.label), *(_behind(line, best[n], n) for n in best)] for line in compared]
+    head = [
+        name
+        for n, (least, _) in columns.items()
+        for name in (f"at {short(n)} (least: {least.label})", f"rank at {short(n)}")
+    ]
+    rows = [
+        [
+            Cell(line.label),
+            *(
+                cell
+                for n, (least, found) in columns.items()
+                for cell in (_behind(line, least, n, found), Cell(_rank(line, found)))
+            ),
+        ]
+        for line in compared
+    ]
     return Table(
         key="differences",
-        title="Loss minus that of the best series, nats per token, paired by document and seed",
-        head=["scheme", *(f"at {short(n)} (best: {best[n].label})" for n in best)],
+        title="Loss minus the least, nats per token, paired by document and seed",
+        head=["scheme", *head],
         rows=rows,
         notes=[
-            f"Behind an interval, {TIE}: not called different from the best (it holds 0, or the "
-            "seeds disagree).",
+            "Each interval by itself at 95%; marks and ranks of a column hold jointly at 95%.",
+            *marked(rows, compared),
             *_dashes(rows),
         ],
     )
 
 
-def _behind(line: Series, best: Series, length: int) -> Cell:
-    if line is best:
-        return Cell("0", "best")
-    found = difference(line, best, length)
-    if found is None:
+def _column(lines: Sequence[Series], length: int) -> tuple[Series, Comparison | None] | None:
+    """Returns the series of least loss at a length, and what may be said of its being the best."""
+    found = compare(lines, length)
+    losses = {line.label: line.losses().get(length, math.inf) for line in lines}
+    label = found.best if found is not None else min(losses, key=lambda label: losses[label])
+    if math.isinf(losses[label]):
+        return None
+    return next(line for line in lines if line.label == label), found
+
+
+def _behind(line: Series, least: Series, length: int, found: Comparison | None) -> Cell:
+    if line is least:
+        return Cell("0", "best" if found is not None else "")
+    estimate = difference(line, least, length)
+    if estimate is None:
         return Cell("-")
-    return Cell(_with_bounds(found.estimate), "" if found.called else "tie")
+    if found is None or line.label in found.unknown:
+        return Cell(_with_bounds(estimate), "" if found is None else "unknown")
+    return Cell(_with_bounds(estimate), "tie" if line.label in found.ties else "")
+
+
+def _rank(line: Series, found: Comparison | None) -> str:
+    if found is None or line.label not in found.ranks:
+        return "n/a"
+    low, high = found.ranks[line.label]
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def protocols(series: Mapping[str, Sequence[Series]]) -> Table | None:
@@ -334,12 +442,29 @@ def points_csv(points: Sequence[Point], labels: Mapping[Curve, str]) -> str:
 
 
 def differences_csv(lines: Sequence[Series]) -> str:
-    """Returns a line per pair of competing series and length."""
-    rows = [
-        [a.label, b.label, d.length, *_numbers(d.estimate), d.called, len(d.estimate.seeds)]
-        for a, b, d in pairs(lines)
-    ]
-    return csv_text(["a", "b", "length", "a_minus_b", "low", "high", "called", "n_seeds"], rows)
+    """Returns a line per pair of competing series, at T and at the longest length that they share.
+
+    Low and high are of the pair by itself; apart says whether the two are told apart, all pairs of
+    the length taken together at 95%.
+    """
+    rows: list[list[object]] = []
+    compared, found = competitors(lines), dict[int, Comparison | None]()
+    for a, b in combinations(compared, 2):
+        shared = a.losses().keys() & b.losses().keys()
+        if a.train_length != b.train_length or not shared:
+            continue
+        for n in sorted({a.train_length, max(shared)} & shared):
+            estimate = difference(a, b, n)
+            if n not in found:
+                found[n] = compare(compared, n)
+            at_n = found[n]
+            if estimate is not None:
+                names, pairs = (a.label, b.label), at_n.apart if at_n is not None else set()
+                is_apart = names in pairs or names[::-1] in pairs
+                known = at_n is not None and {*names} <= at_n.ranks.keys()
+                said = is_apart if known else ""
+                rows.append([*names, n, *_numbers(estimate), said, len(estimate.seeds)])
+    return csv_text(["a", "b", "length", "a_minus_b", "low", "high", "apart", "n_seeds"], rows)
 
 
 def findings_csv(findings: Sequence[Finding]) -> str:
@@ -352,6 +477,12 @@ def findings_csv(findings: Sequence[Finding]) -> str:
             for length, estimate in estimates.items():
                 word = finding.verdicts[length].word if _has_word(finding, quantity, length) else ""
                 rows.append([*series, quantity, length, *_numbers(estimate), word])
+        for n, gain in finding.gain.items():
+            shown = _written(gain.detectable, math.nan, math.nan)
+            rows.append([*series, "least_gain_shown", n, *shown, ""])
+        if finding.used is not None:
+            c = finding.used
+            rows.append([*series, "used_context", "", c.value, c.low, c.high, c.text])
         for n, bits in finding.bits_per_byte.items():
             rows.append([*series, "bits_per_byte", n, *_written(bits, math.nan, math.nan), ""])
         for factor in finding.factors:

@@ -1,4 +1,4 @@
-"""intervals: what the two-level bootstrap covers, against plain loops and known truth."""
+"""intervals: variance components and the two-level bootstrap, against plain loops and truth."""
 
 import math
 import random
@@ -6,8 +6,17 @@ import random
 import numpy as np
 import pytest
 
-from lengthgen.findings.cautions import FEW_SEEDS
-from lengthgen.intervals import RESAMPLES, Draws, Estimate, Floats, central, draws
+from lengthgen.intervals import (
+    RESAMPLES,
+    Draws,
+    Estimate,
+    Floats,
+    central,
+    draws,
+    gap,
+    ratio,
+    student,
+)
 
 Rng = np.random.Generator
 
@@ -73,13 +82,156 @@ def test_with_three_seeds_that_alone_differ_the_interval_spans_them() -> None:
     assert (found.low, found.high) == pytest.approx((0.1, 0.7))
 
 
-def test_the_interval_narrows_with_the_root_of_the_documents(rng: Rng) -> None:
-    def width(D: int) -> float:
-        found = estimate(draws(2, D), np.tile(rng.normal(size=D), (2, 1)))
-        return found.high - found.low
+# Variance components
 
-    for D in (50, 200, 800):
-        assert width(D) == pytest.approx(2 * 1.96 / math.sqrt(D), rel=0.25)
+
+def effects(rng: Rng, R: int, D: int, *, heavy: bool, **sd: float) -> Floats:
+    """Sums of one target a document: an effect of each seed, each document and each cell.
+
+    Standard deviations are 0 unless given; heavy documents have Student's t with 3 degrees.
+    """
+    document_D = rng.standard_t(3, D) / math.sqrt(3) if heavy else rng.normal(size=D)
+    seed_R, both_RD = rng.normal(size=(R, 1)), rng.normal(size=(R, D))
+    parts = {"seed": seed_R, "document": document_D[None], "both": both_RD}
+    return sum((sd[name] * parts[name] for name in sd), np.zeros((R, D)))
+
+
+@pytest.mark.parametrize(("R", "D"), [(2, 5), (3, 4), (5, 9)])
+def test_the_interval_is_that_of_an_analysis_of_variance_written_out(
+    rng: Rng, R: int, D: int
+) -> None:
+    x = effects(rng, R, D, heavy=False, seed=0.3, document=1.0, both=0.5).tolist()
+    mean = sum(map(sum, x)) / (R * D)
+    of_seed = [sum(row) / D for row in x]
+    of_document = [sum(row[d] for row in x) / R for d in range(D)]
+    rest = [x[r][d] - of_seed[r] - of_document[d] + mean for r in range(R) for d in range(D)]
+    v_s = sum((m - mean) ** 2 for m in of_seed) / (R - 1) / R
+    v_d = sum((m - mean) ** 2 for m in of_document) / (D - 1) / D
+    v_e = sum(e**2 for e in rest) / ((R - 1) * (D - 1)) / (R * D)
+    half = math.sqrt(
+        student(0.975, R - 1) ** 2 * v_s + student(0.975, D - 1) ** 2 * max(0.0, v_d - v_e)
+    )
+    found = ratio(np.array(x), np.ones(D))
+    assert (found.value, *found.seeds) == pytest.approx((mean, *of_seed), rel=1e-13)
+    assert (found.low, found.high) == pytest.approx((mean - half, mean + half), rel=1e-12)
+
+
+def test_with_one_seed_the_variance_is_that_of_the_ratio_of_sums(rng: Rng) -> None:
+    """Of the influence of each document on the ratio, with the correction for its leverage."""
+    counts, x = rng.integers(1, 9, 12).astype(float), rng.normal(size=12)
+    total = counts.sum()
+    mean = (x * counts).sum() / total
+    variance = sum(
+        (c * (y - mean) / total) ** 2 / (1 - c / total) for c, y in zip(counts, x, strict=True)
+    )
+    found = ratio((x * counts)[None], counts)
+    assert found.spread is not None
+    assert found.spread.documents == pytest.approx(variance, rel=1e-12)
+    assert (found.spread.seeds, found.of_scheme) == (0.0, False)
+    assert found.spread.freedom < 11
+
+
+def coverage(
+    rng: Rng, R: int, D: int, *, heavy: bool, uneven: bool, n: int = 800, **sd: float
+) -> float:
+    hits = 0
+    for _ in range(n):
+        counts_D = rng.integers(1, 5, D).astype(float) if uneven else np.ones(D)
+        found = ratio(effects(rng, R, D, heavy=heavy, **sd) * counts_D, counts_D)
+        hits += found.low <= 0 <= found.high
+    return hits / n
+
+
+@pytest.mark.parametrize(
+    ("R", "seed", "heavy", "uneven"),
+    [
+        (1, 0.0, True, False),
+        (2, 1.0, False, False),
+        (2, 0.2, True, True),
+        (3, 0.5, False, False),
+        (5, 0.2, True, False),
+    ],
+)
+def test_an_interval_covers_the_truth_in_95_percent_or_a_little_more(
+    rng: Rng, R: int, seed: float, heavy: bool, uneven: bool
+) -> None:
+    """800 trials: a standard error of 0.8%. Documents 1, so a seed of 0.2 weighs as much."""
+    sd = {"seed": seed, "document": 1.0, "both": 0.5}
+    covered = coverage(rng, R, 32, heavy=heavy, uneven=uneven, **sd)
+    assert 0.93 < covered < 0.995
+
+
+def test_an_effect_of_the_detectable_size_is_found_in_about_80_percent(rng: Rng) -> None:
+    shown = trials = 0
+    for _ in range(600):
+        noise = effects(rng, 3, 32, heavy=False, document=1.0)
+        detectable = ratio(noise, np.ones(32)).detectable
+        trials += 1
+        shown += ratio(noise + detectable, np.ones(32)).low > 0
+    assert 0.74 < shown / trials < 0.86
+
+
+def test_statements_that_are_widened_hold_together(rng: Rng) -> None:
+    def all_hold(m: int, widened_for: int) -> bool:
+        found = [
+            ratio(effects(rng, 3, 20, heavy=False, seed=0.2, document=1.0), np.ones(20))
+            for _ in range(m)
+        ]
+        return all(e.low <= 0 <= e.high for e in (one.widened(widened_for) for one in found))
+
+    assert sum(all_hold(6, 6) for _ in range(300)) / 300 > 0.93
+    assert sum(all_hold(6, 1) for _ in range(300)) / 300 < 0.93
+
+
+def test_a_gap_is_paired_by_seed_and_document(rng: Rng) -> None:
+    shared = effects(rng, 3, 20, heavy=False, seed=1.0, document=1.0)
+    found = gap(shared + 0.5, shared, np.ones(20))
+    assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5))
+    assert found.seeds == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_a_gap_is_the_negative_of_its_reverse(rng: Rng) -> None:
+    a, b, counts = rng.normal(size=(3, 6)), rng.normal(size=(3, 6)), np.arange(1.0, 7.0)
+    found, reverse = gap(a, b, counts), gap(b, a, counts)
+    assert (reverse.low, reverse.high) == (-found.high, -found.low)
+    assert reverse.seeds == tuple(-seed for seed in found.seeds)
+
+
+def test_values_are_exact_sums() -> None:
+    sums_RD = np.array([[1e16, 1.0, -1e16, 1.0]])
+    assert ratio(sums_RD, np.ones(4)).value == 0.5
+
+
+def test_one_document_has_no_interval_and_detects_nothing(rng: Rng) -> None:
+    found = ratio(rng.normal(size=(3, 1)), np.ones(1))
+    assert math.isfinite(found.value)
+    assert all(map(math.isnan, (found.low, found.high, found.detectable)))
+
+
+def test_a_diverged_seed_leaves_no_interval(rng: Rng) -> None:
+    sums_RD = rng.normal(size=(3, 8))
+    sums_RD[0, 5] = math.inf
+    found = ratio(sums_RD, np.ones(8))
+    assert (found.value, found.seeds[0]) == (math.inf, math.inf)
+    assert all(map(math.isfinite, found.seeds[1:]))
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    assert not found.has_sign
+
+
+def test_where_all_seeds_diverged_the_bounds_are_infinite_and_have_a_sign(rng: Rng) -> None:
+    diverged = np.full((3, 8), math.inf)
+    found = gap(rng.normal(size=(3, 8)), diverged, np.ones(8))
+    assert (found.value, found.low, found.high) == (-math.inf,) * 3
+    assert found.has_sign
+
+
+def test_the_gap_of_two_diverged_losses_is_undefined(rng: Rng) -> None:
+    found = gap(np.full((2, 4), math.inf), np.full((2, 4), math.inf), np.ones(4))
+    assert all(map(math.isnan, (found.value, found.low, found.high)))
+
+
+# The two-level bootstrap
 
 
 def test_the_interval_of_the_negative_is_the_negative_interval(rng: Rng) -> None:
@@ -88,51 +240,14 @@ def test_the_interval_of_the_negative_is_the_negative_interval(rng: Rng) -> None
     assert (negative.low, negative.high) == (-found.high, -found.low)
 
 
-def coverage(
-    rng: Rng, R: int, D: int, *, seed: float, document: float, both: float, trials: int
-) -> dict[str, float]:
-    """How often intervals cover the true mean 0: of two levels, of documents or of seeds alone.
-
-    Standard deviations: of a seed, of a document, and of each score beside them.
-    """
-    two, documents, seeds = draws(R, D), draws(1, D), draws(R, 2)
-    hits: dict[str, int] = dict.fromkeys(("two levels", "documents", "seeds"), 0)
-    for _ in range(trials):
-        shared = rng.normal(0, seed, (R, 1)) + rng.normal(0, document, (1, D))
-        scores = shared + rng.normal(0, both, (R, D))
-        for name, found in {
-            "two levels": estimate(two, scores),
-            "documents": estimate(documents, scores.mean(0, keepdims=True)),
-            "seeds": estimate(seeds, np.repeat(scores.mean(1, keepdims=True), 2, 1)),
-        }.items():
-            hits[name] += found.low <= 0 <= found.high
-    return {name: n / trials for name, n in hits.items()}
-
-
-def test_two_levels_cover_the_truth_in_95_percent_and_one_level_in_less(rng: Rng) -> None:
+def test_many_seeds_and_documents_are_covered_in_95_percent(rng: Rng) -> None:
     """600 trials: a standard error of 0.9%."""
-    covered = coverage(rng, 12, 40, seed=0.06, document=0.14, both=0.2, trials=600)
-    assert 0.93 < covered["two levels"] < 0.97
-    assert covered["documents"] < 0.90
-    assert covered["seeds"] < 0.85
-
-
-@pytest.mark.parametrize("n_seeds", FEW_SEEDS)
-def test_few_seeds_that_alone_differ_cover_what_the_warning_says(rng: Rng, n_seeds: int) -> None:
-    covered = coverage(rng, n_seeds, 2, seed=1.0, document=0.0, both=0.0, trials=500)
-    assert covered["two levels"] == pytest.approx(FEW_SEEDS[n_seeds] / 100, abs=0.05)
-
-
-def test_one_document_has_no_interval(rng: Rng) -> None:
-    found = estimate(draws(3, 1), rng.normal(size=(3, 1)))
-    assert math.isnan(found.low)
-    assert math.isnan(found.high)
-    assert math.isfinite(found.value)
-
-
-def test_one_seed_has_the_interval_of_its_documents(rng: Rng) -> None:
-    found = estimate(draws(1, 100), rng.normal(size=(1, 100)))
-    assert found.high - found.low == pytest.approx(2 * 1.96 / 10, rel=0.25)
+    drawn, hits = draws(12, 40), 0
+    for _ in range(600):
+        scores = effects(rng, 12, 40, heavy=False, seed=0.06, document=0.14, both=0.2)
+        found = estimate(drawn, scores)
+        hits += found.low <= 0 <= found.high
+    assert 0.93 < hits / 600 < 0.97
 
 
 def test_an_infinite_sum_counts_only_in_the_draws_that_meet_it(rng: Rng) -> None:
@@ -144,14 +259,6 @@ def test_an_infinite_sum_counts_only_in_the_draws_that_meet_it(rng: Rng) -> None
     assert np.array_equal(np.isinf(means), met)
     sums_RD[1, 2] = 1.0
     assert np.allclose(means[~met], drawn.means(sums_RD, np.ones(4))[~met])
-
-
-def test_a_diverged_seed_makes_value_and_upper_bound_infinite(rng: Rng) -> None:
-    sums_RD = rng.normal(size=(3, 8))
-    sums_RD[0] = math.inf
-    found = estimate(draws(3, 8), sums_RD)
-    assert (found.value, found.seeds[0], found.high) == (math.inf, math.inf, math.inf)
-    assert math.isfinite(found.low)  # 8 of 27 resamples lack the seed
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.95])

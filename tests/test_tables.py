@@ -10,7 +10,7 @@ import pytest
 from eval_rows import Runs, row
 
 from lengthgen import report, tables
-from lengthgen.findings import difference
+from lengthgen.findings import compare, difference
 from lengthgen.protocols import named
 from lengthgen.report import Report
 from lengthgen.series import Series
@@ -24,12 +24,19 @@ def runs(tmp_path: Path) -> Runs:
 
 
 def line(
-    label: str, *losses: float, noise: float = 0.0, reference: bool = False, **changes: Any
+    label: str,
+    *losses: float,
+    noise: float = 0.0,
+    reference: bool = False,
+    seeds: tuple[int, ...] = (1, 2, 3),
+    documents: str = "abcdefgh",
+    **changes: Any,
 ) -> Series:
     """A series of three seeds and eight documents: T = 512, then doublings; losses plus noise."""
     chance = random.Random(label)
     shared = random.Random(0)  # what makes documents and seeds differ in all series alike
     hard = {(s, d): shared.gauss(0, 0.3) for s in (1, 2, 3) for d in "abcdefgh"}
+    hard = {(s, d): one for (s, d), one in hard.items() if s in seeds and d in documents}
     return Series(
         label=label,
         reference=reference,
@@ -37,7 +44,7 @@ def line(
             curve(
                 row(
                     **{"run": f"{label}-{s}", "scheme": label, "seed": s, "document": d},
-                    **{"length": 512 * 2**i, "n_documents": 8},
+                    **{"length": 512 * 2**i, "n_documents": len(documents)},
                     **{"nats": 8 * (loss + hard[s, d] + chance.gauss(0, noise)), **changes},
                 )
                 for i, loss in enumerate(losses)
@@ -71,8 +78,50 @@ def test_the_least_perplexity_of_a_length_is_best() -> None:
     assert cells(found, "b")["512"].mark == "best"
 
 
+def test_one_seed_marks_nothing_and_says_why() -> None:
+    lines = [line("a", 3.0, seeds=(1,)), line("b", 5.0, seeds=(1,))]
+    found = tables.perplexities(lines, [])
+    assert {cell.mark for row in found.rows for cell in row} <= {"", "faint"}
+    assert tables.NOT_MARKED in found.notes
+    behind = there(tables.against_least(lines))
+    assert cells(behind, "b")["rank at 512"].text == "n/a"
+    assert {cell.mark for row in behind.rows for cell in row} == {""}
+
+
+def test_one_document_of_several_seeds_is_neither_best_nor_a_tie() -> None:
+    lines = [line("a", 3.0, documents="a"), line("b", 5.0, documents="a")]
+    found = tables.perplexities(lines, [])
+    assert [cells(found, name)["512"].mark for name in "ab"] == ["", ""]
+    assert tables.NOT_MARKED in found.notes
+
+
+def test_blocks_of_a_packed_stream_are_compared_like_documents() -> None:
+    lines = [line(name, loss, noise=0.01, packed=True) for name, loss in (("a", 3.0), ("b", 5.0))]
+    found = tables.perplexities(lines, [])
+    assert [cells(found, name)["512"].mark for name in "ab"] == ["best", ""]
+
+
+def test_what_cannot_be_compared_with_the_best_has_a_question_mark() -> None:
+    lines = [line("a", 3.0), line("b", 3.5), line("c", 3.2, seeds=(1,))]
+    found = tables.perplexities(lines, [])
+    assert cells(found, "c")["512"].mark == "unknown"
+    assert tables.NOT_COMPARED in found.notes
+
+
+def test_the_least_loss_at_the_longest_length_stands_first() -> None:
+    lines = [line("a", 1.0, 4.0), line("b", 2.0, 3.0), line("c", 3.0, 2.0), line("d", 1.0)]
+    assert [r[0].text for r in tables.perplexities(lines, []).rows] == ["c", "b", "a", "d"]
+
+
+def test_the_ratio_of_a_series_that_learnt_little_is_faint() -> None:
+    lines = [line("a", 3.0, 4.0), line("b", 3.049, 4.0), line("c", 3.051, 3.1)]
+    found = tables.perplexities(lines, [])
+    assert [cells(found, name)["1k/512"].mark for name in "abc"] == ["", "", "faint"]
+    assert tables.FAINT in found.notes
+
+
 def test_a_value_that_noise_may_have_made_worse_is_a_tie() -> None:
-    lines = [line("a", 3.0, noise=0.5), line("b", 3.02, noise=0.5), line("c", 6.0, noise=0.5)]
+    lines = [line("a", 3.0, noise=0.1), line("b", 3.02, noise=0.1), line("c", 6.0, noise=0.1)]
     found = tables.perplexities(lines, [])
     marks = {name: cells(found, name)["512"].mark for name in "abc"}
     assert sorted(marks.values()) == ["", "best", "tie"]
@@ -106,9 +155,27 @@ def test_a_verdict_stands_with_the_interval_of_its_gain(runs: Runs) -> None:
     found = gathered(runs.write("rope", (3.0, 2.5, 3.0, 5.0)))
     row = cells(there(tables.verdicts(found.findings)), "rope")
     assert row["1k"].text == "uses [+0.500, +0.500]"
-    assert row["2k"].text == "ignores [+0.000, +0.000]"
+    assert row["2k"].text == "unclear [+0.000, +0.000]"
     assert row["16k"].text == "harmed [-2.000, -2.000]"
     assert "512" not in row
+    assert (row["c*"].text, row["seeds"].text) == ("n/a", "1 (this checkpoint)")
+
+
+def test_the_used_context_and_what_the_data_could_show_stand_beside_the_verdicts(
+    runs: Runs,
+) -> None:
+    lengths = (64, 256, 512, 1024)
+    found = gathered(
+        *(runs.write("rope", (3.5, 3.1, 3.0, 3.0), lengths=lengths, seed=s) for s in (1, 2))
+    )
+    row = cells(there(tables.verdicts(found.findings)), "rope")
+    assert row["1k"].text == "ignores [+0.000, +0.000]"
+    assert (row["c*"].text, row["seeds"].text, row["least |G| shown"].text) == ("512", "2", "0.000")
+
+
+def test_an_unclear_verdict_is_followed_by_what_would_decide_it(runs: Runs) -> None:
+    notes = there(tables.verdicts(gathered(runs.write("rope", (3.0, 3.0))).findings)).notes
+    assert any(said.startswith("rope: ") and "add 64, 128, 256" in said for said in notes)
 
 
 def test_references_are_not_judged(runs: Runs) -> None:
@@ -134,9 +201,10 @@ def test_key_numbers_are_those_of_the_definitions(runs: Runs) -> None:
     row = cells(there(tables.key_numbers(gathered(path).findings)), "rope")
     value = {name: cell.text.split(" [")[0] for name, cell in row.items()}
     assert value == {
-        **{"scheme": "rope", "NLL(T)": "3.000"},
+        **{"scheme": "rope", "NLL(T)": "3.000", "NLL(longest)": "3.040", "c*": "n/a"},
         **{"G(2T)": "+0.100", "G(4T)": "-0.005", "G(16T)": "-0.040"},
         **{"XF .01": "4", "XF .05": ">= 16", "U(4T)": "+0.250"},
+        "least |G| shown": "0.000",
         "far-copy gain": "+3.000",
         "bits/byte at T": f"{1 / math.log(2):.3f}",
     }
@@ -153,30 +221,35 @@ def test_key_numbers_that_were_not_evaluated_are_dashes(runs: Runs) -> None:
 # Differences
 
 
-def test_each_series_is_set_against_the_best_at_T_and_at_the_longest_length() -> None:
+def test_each_series_is_set_against_the_least_at_T_and_at_the_longest_length() -> None:
     lines = [line("a", 3.0, 2.5, 4.0), line("b", 3.5, 9.0, 3.0)]
-    table = there(tables.against_best(lines))
-    assert list(table.head) == ["scheme", "at 512 (best: a)", "at 2k (best: b)"]
-    assert cells(table, "b")["at 512 (best: a)"].text == "+0.500 [+0.500, +0.500]"
-    assert cells(table, "a")["at 2k (best: b)"].text == "+1.000 [+1.000, +1.000]"
-    assert cells(table, "a")["at 512 (best: a)"] == Cell("0", "best")
+    table = there(tables.against_least(lines))
+    at_T, at_2k = "at 512 (least: a)", "at 2k (least: b)"
+    assert list(table.head) == ["scheme", at_T, "rank at 512", at_2k, "rank at 2k"]
+    assert [r[0].text for r in table.rows] == ["b", "a"]
+    assert cells(table, "b")[at_T].text == "+0.500 [+0.500, +0.500]"
+    assert cells(table, "a")[at_2k].text == "+1.000 [+1.000, +1.000]"
+    assert cells(table, "a")[at_T] == Cell("0", "best")
+    assert [cells(table, name)["rank at 512"].text for name in "ab"] == ["1", "2"]
 
 
-def test_a_difference_that_is_not_called_is_marked() -> None:
+def test_a_difference_that_is_not_told_apart_is_marked_and_shares_its_ranks() -> None:
     lines = [line("a", 3.0, noise=0.5), line("b", 3.02, noise=0.5)]
-    (row,) = [r for r in there(tables.against_best(lines)).rows if r[1].text != "0"]
+    table = there(tables.against_least(lines))
+    (row,) = [r for r in table.rows if r[1].text != "0"]
     assert row[1].mark == "tie"
+    assert {r[2].text for r in table.rows} == {"1 to 2"}
 
 
 def test_one_series_has_no_differences() -> None:
     lines = [line("a", 3.0), line("b", 3.0, reference=True)]
-    assert tables.against_best(lines) is None
-    assert not list(tables.pairs(lines))
+    assert tables.against_least(lines) is None
+    assert parsed(tables.differences_csv(lines)) == []
 
 
 def test_series_of_different_T_are_no_pairs() -> None:
     lines = [line("a", 3.0, 3.0), line("b", 3.0, 3.0, train_length=1024)]
-    assert not list(tables.pairs(lines))
+    assert parsed(tables.differences_csv(lines)) == []
 
 
 # Protocols
@@ -239,6 +312,8 @@ def test_the_csv_of_findings_parses_back_to_the_same_numbers(runs: Runs) -> None
             numbers = [float(got[key]) for key in ("value", "low", "high")]
             assert numbers == [estimate.value, estimate.low, estimate.high]
     assert rows["gain", "1024"]["said"] == found[0].verdicts[1024].word
+    least = rows["least_gain_shown", "1024"]["value"]
+    assert float(least) == found[0].gain[1024].detectable
     assert rows["factor_0.01", ""]["said"] == found[0].factors[0].text
     assert {got["n_seeds"] for got in rows.values()} == {"2"}
 
@@ -260,5 +335,14 @@ def test_the_csv_of_differences_parses_back_to_the_same_numbers() -> None:
         want = difference(by_name[got["a"]], by_name[got["b"]], int(got["length"]))
         assert want is not None
         numbers = [float(got[key]) for key in ("a_minus_b", "low", "high")]
-        assert numbers == [want.estimate.value, want.estimate.low, want.estimate.high]
-        assert got["called"] == str(want.called)
+        assert numbers == [want.value, want.low, want.high]
+        together = compare(lines, int(got["length"]))
+        assert together is not None
+        pair = (got["a"], got["b"])
+        assert got["apart"] == str(bool({pair, pair[::-1]} & together.apart))
+    assert {got["apart"] for got in rows} == {"True", "False"}
+
+
+def test_of_one_seed_no_pair_is_said_to_be_apart() -> None:
+    (row,) = parsed(tables.differences_csv([line(name, 3.0, seeds=(1,)) for name in "ab"]))
+    assert row["apart"] == ""

@@ -22,6 +22,12 @@ def test_markdown_marks_the_best_bold_and_a_tie_with_its_sign() -> None:
     assert "| 3.0 |" in text
 
 
+def test_what_counts_little_is_grey_or_in_parentheses_and_the_unknown_has_its_sign() -> None:
+    marked = table(Cell("1.0", "faint"), Cell("2.0", "unknown"))
+    assert "| (1.0) | 2.0? |" in markdown(marked)
+    assert r"\textcolor{gray}{1.0} & 2.0$^{?}$" in latex(marked)
+
+
 def test_markdown_columns_are_in_line() -> None:
     lines = [line for line in markdown(table(Cell("1.0", "best"))).splitlines() if "|" in line]
     assert len({len(line) for line in lines}) == 1

@@ -1,7 +1,7 @@
 """Findings: what the rows of a series show, with intervals.
 
-Every number is a mean over seeds and documents of sums of nats, divided once; G, U, XF and
-differences are computed in each resample from that resample's own losses.
+Every number is a mean over seeds and documents of sums of nats, divided once; G, U and differences
+are paired by seed and document.
 """
 
 import math
@@ -9,19 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lengthgen.findings.cautions import cautions, exchange_cautions, left_out, unigram_loss
-from lengthgen.findings.differences import Difference, difference, ties
+from lengthgen.findings.differences import Comparison, compare, difference
 from lengthgen.findings.effective_context import recl
 from lengthgen.findings.samples import (
     Cell,
     Part,
     cells,
     far,
-    gap,
     in_bytes,
     near,
     sample,
     whole,
 )
+from lengthgen.findings.used_context import UsedContext, used_context
 from lengthgen.findings.verdicts import EPS, Factor, Verdict, Word, factor, verdict
 from lengthgen.intervals import Estimate
 from lengthgen.series import Series
@@ -29,15 +29,16 @@ from lengthgen.statistics import HEADLINE
 
 __all__ = [
     "EPS",
-    "Difference",
+    "Comparison",
     "Factor",
     "Finding",
+    "UsedContext",
     "Verdict",
     "Word",
+    "compare",
     "difference",
     "findings",
     "recl",
-    "ties",
 ]
 
 FACTOR_EPS = (0.01, 0.05)  # nats per token
@@ -57,6 +58,7 @@ class Finding:
     shuffle: dict[int, Estimate]  # the same with the own tokens beyond T in random order
     far: dict[int, Estimate]  # loss on far-copy targets
     near: dict[int, Estimate]  # loss on all others
+    used: UsedContext | None  # c*, if lengths below T were evaluated
     factors: tuple[Factor, ...]  # of 0.01 and 0.05 nats, if there are lengths beyond T
     peak: int | None  # the length of least loss, the shortest of several
     bits_per_byte: dict[int, float]
@@ -83,11 +85,12 @@ def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> F
     found = sample([*scored.values()], whole)
     if found is None:
         return _nothing(line, scored)
-    means = dict(zip(scored, found.means, strict=True))
-    loss = {n: found.estimate(mean_N) for n, mean_N in means.items()}
-    gain = {n: found.estimate(gap(means[T], means[n])) for n in means if n != T and T in means}
+    at = {n: i for i, n in enumerate(scored)}
+    loss = {n: found.mean(i) for n, i in at.items()}
+    gain = {n: found.gap(at[T], i) for n, i in at.items() if n != T and T in at}
     beyond = [n for n in gain if n > T]
-    absent = {p.length for p in line.points} - set(means)
+    absent = {p.length for p in line.points} - set(at)
+    used = used_context(found, at, loss, train_length=T)
     swap, shuffle = _exchanged(scored, swapped), _exchanged(scored, shuffled)
     distant = {n: members for n, members in scored.items() if _has_far(members)}
     finite = {n: estimate.value for n, estimate in loss.items() if estimate.value < math.inf}
@@ -100,15 +103,16 @@ def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> F
         shuffle=shuffle,
         far=_estimates(distant, far),
         near=_estimates(distant, near),
+        used=used,
         factors=tuple(
-            factor(found, means, train_length=T, eps=eps, without=absent)
+            factor(loss[T].value, gain, train_length=T, eps=eps, without=absent)
             for eps in FACTOR_EPS
             if beyond
         ),
         peak=min(finite, key=lambda n: finite[n], default=None),
         bits_per_byte={n: nats.value / math.log(2) for n, nats in nats_per_byte.items()},
         unigram=unigram_loss(found, scored),
-        verdicts={n: verdict(n, gain[n], swap.get(n)) for n in beyond},
+        verdicts={n: verdict(n, gain[n], swap.get(n), train_length=T, used=used) for n in beyond},
         warnings=(
             *cautions(line, scored, found, loss),
             *exchange_cautions(found, ((swapped, swap), (shuffled, shuffle))),
@@ -122,6 +126,7 @@ def _nothing(line: Series, scored: Mapping[int, Cell]) -> Finding:
     return Finding(
         series=line,
         **dict.fromkeys(("loss", "gain", "swap", "shuffle", "far", "near"), empty),
+        used=None,
         factors=(),
         peak=None,
         bits_per_byte={},
@@ -135,7 +140,7 @@ def _estimates(members: Mapping[int, Cell], part: Part) -> dict[int, Estimate]:
     found = sample([*members.values()], part)
     if found is None:
         return {}
-    return {n: found.estimate(mean_N) for n, mean_N in zip(members, found.means, strict=True)}
+    return {n: found.mean(i) for i, n in enumerate(members)}
 
 
 def _exchanged(scored: Mapping[int, Cell], other: Series | None) -> dict[int, Estimate]:
@@ -148,8 +153,7 @@ def _exchanged(scored: Mapping[int, Cell], other: Series | None) -> dict[int, Es
     found = sample(members, whole)
     if found is None:
         return {}
-    pairs = zip(found.means[: len(lengths)], found.means[len(lengths) :], strict=True)
-    return {n: found.estimate(gap(*pair)) for n, pair in zip(lengths, pairs, strict=True)}
+    return {n: found.gap(i, len(lengths) + i) for i, n in enumerate(lengths)}
 
 
 def _has_far(members: Cell) -> bool:

@@ -1,4 +1,4 @@
-"""Points as numbers over draws: of the seeds and documents that some cells share."""
+"""Points as tables of sums: of the seeds and documents that some cells share."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lengthgen import intervals
 from lengthgen.errors import UserError
-from lengthgen.intervals import Draws, Estimate, Floats, draws
+from lengthgen.intervals import Estimate, Floats
 from lengthgen.series import Series
 from lengthgen.statistics import Point, Row
 
@@ -66,20 +67,24 @@ def cells(line: Series) -> dict[int, dict[int, Point]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The mean of each cell in each draw of the seeds and documents that all of them share."""
+    """The sums of each cell over the seeds and documents that all of them share."""
 
     seeds: tuple[int, ...]
     documents: tuple[str, ...]
-    draws: Draws
-    means: tuple[Floats, ...]  # [N] of each cell, in their order
+    sums: tuple[Floats, ...]  # [R, D] of each cell, in their order; infinite if diverged
+    counts_D: Floats
 
-    def estimate(self, values_N: Floats) -> Estimate:
-        """Returns the estimate of a number that was computed in each draw."""
-        return self.draws.estimate(values_N)
+    def mean(self, i: int) -> Estimate:
+        """Returns the mean of cell i."""
+        return intervals.ratio(self.sums[i], self.counts_D)
+
+    def gap(self, i: int, j: int) -> Estimate:
+        """Returns the mean of cell i less that of cell j, paired; nan if both are infinite."""
+        return intervals.gap(self.sums[i], self.sums[j], self.counts_D)
 
 
 def sample(members: Sequence[Cell], part: Part) -> Sample | None:
-    """Returns the means of cells that score the same targets; None if they share nothing.
+    """Returns the sums of cells that score the same targets; None if they share nothing.
 
     Documents without such targets are no part of it. Raises UserError, naming run and document, if
     the counts of a document differ: other targets were scored.
@@ -100,15 +105,14 @@ def sample(members: Sequence[Cell], part: Part) -> Sample | None:
     scored = counts_PD[0] > 0
     if not scored.any():
         return None
-    drawn = draws(len(seeds), int(scored.sum()))
     return Sample(
         seeds=tuple(seeds),
         documents=tuple(name for name, has in zip(documents, scored, strict=True) if has),
-        draws=drawn,
-        means=tuple(
-            drawn.means(sums_PD[first : first + len(seeds), scored], counts_PD[0, scored])
+        sums=tuple(
+            sums_PD[first : first + len(seeds), scored]
             for first in range(0, len(points), len(seeds))
         ),
+        counts_D=counts_PD[0, scored],
     )
 
 
@@ -126,9 +130,3 @@ def _refuse_other_targets(
         f"length {one.length} ({one.protocol}); delete such rows and run lengthgen eval "
         f"{other.run}, or report other runs"
     )
-
-
-def gap(a_N: Floats, b_N: Floats) -> Floats:
-    """Returns a - b in each draw; nan where both are infinite."""
-    with np.errstate(invalid="ignore"):
-        return a_N - b_N

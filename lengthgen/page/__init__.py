@@ -28,7 +28,7 @@ __all__ = ["Contents", "Cost", "Picture", "Tasks", "cost", "html", "parameters"]
 def html(contents: Contents | None, tasks: Tasks | None = None) -> str:
     """Returns the page of runs of text, of tasks, or of both; in ASCII.
 
-    Raises UserError as findings.ties does.
+    Raises UserError as findings.compare does.
     """
     parts = _parts(contents) if contents is not None else []
     parts[2:2] = exhibited(tasks)  # behind verdicts and curves

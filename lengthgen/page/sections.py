@@ -57,6 +57,9 @@ def _numbers(finding: Finding) -> list[Element]:
     ]
     found = [tag("h4", "Numbers"), table(["length", *known], rows)]
     said = [verdict.why for _, verdict in sorted(finding.verdicts.items())]
+    if finding.used is not None:
+        of = f"{finding.used.text}, interval {finding.used.interval}"
+        said.append(f"c*, the least length up to T that loses no more than 0.01 nats: {of}")
     said += [f"XF({f.eps:g} nats): {_reached(f)}" for f in finding.factors]
     if finding.peak is not None:
         said.append(f"Peak, the length of least loss: {short(finding.peak)}")

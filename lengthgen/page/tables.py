@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
-from lengthgen.findings import recl, ties
+from lengthgen.findings import recl
 from lengthgen.page.contents import Contents
 from lengthgen.page.markup import Child, table, tag
 from lengthgen.protocols import named
-from lengthgen.series import Series
+from lengthgen.series import Series, ordered
 from lengthgen.statistics import HEADLINE, perplexity
+from lengthgen.tables import NOT_MARKED, Marks, competitors, marks_of
 from lengthgen.wording import headline, number, short, subject
 
+SIGNS = {"tie": "\u2248 ", "unknown": "? "}  # before a value
 SHARES = (0.1, 0.5, 1.0)  # of the targets that count in RECL
 
 
@@ -20,35 +22,26 @@ def tables(contents: Contents) -> list[Element]:
     for protocol, lines in contents.series.items():
         points = [p for line in lines for p in line.points]
         is_headline, about = protocol == HEADLINE, named(protocol)
-        marks = _marks(contents, lines) if is_headline else {}
+        compared = competitors(lines)
+        marks = marks_of(compared, _lengths(lines)) if is_headline else {}
         found += [
             tag("h3", "Matched tail" if is_headline else protocol),
             tag("p", f"Perplexity, {about.says} ({about.source})."),
             tag("p", f"{headline(points)}; {subject(points)}.", class_="note"),
-            _table(lines, marks),
-            *_notes(lines, marked=bool(marks)),
+            _table(ordered(lines), marks),
+            *_notes(lines, compared if is_headline else [], marks),
         ]
         if is_headline:
-            found += _recl([line for line in lines if line.label not in contents.references])
+            found += _recl(compared)
     return found
 
 
-def _marks(contents: Contents, lines: Sequence[Series]) -> dict[tuple[str, int], str]:
-    """Returns which values are the best at their length, and which are not called worse."""
-    compared = [line for line in lines if line.label not in contents.references]
-    marks: dict[tuple[str, int], str] = {}
-    if len(compared) > 1:
-        for n in sorted({p.length for line in compared for p in line.points}):
-            found = ties(compared, n)
-            if found is not None:
-                best, others = found
-                marks[best.label, n] = "best"
-                marks |= {(line.label, n): "tie" for line in others}
-    return marks
+def _lengths(lines: Sequence[Series]) -> list[int]:
+    return sorted({p.length for line in lines for p in line.points})
 
 
-def _table(lines: Sequence[Series], marks: dict[tuple[str, int], str]) -> Element:
-    lengths = sorted({p.length for line in lines for p in line.points})
+def _table(lines: Sequence[Series], marks: Marks) -> Element:
+    lengths = _lengths(lines)
     reasons = _reasons(lines)
     rows: list[list[Child]] = []
     for line in lines:
@@ -66,20 +59,22 @@ def _table(lines: Sequence[Series], marks: dict[tuple[str, int], str]) -> Elemen
 def _value(value: float, mark: str | None) -> Child:
     if mark == "best":
         return tag("td", tag("b", number(value)), class_="best")
-    return tag("td", "\u2248 " if mark == "tie" else "", number(value))
+    return tag("td", SIGNS.get(mark or "", ""), number(value))
 
 
 def _reasons(lines: Sequence[Series]) -> list[str]:
     return list(dict.fromkeys(reason for line in lines for reason in line.skipped.values()))
 
 
-def _notes(lines: Sequence[Series], *, marked: bool) -> list[Element]:
+def _notes(lines: Sequence[Series], compared: Sequence[Series], marks: Marks) -> list[Element]:
     said = [f"n/a ({i}): {reason}." for i, reason in enumerate(_reasons(lines), start=1)]
-    if marked:
+    if marks:
         said.append(
-            "Bold: the least at its length. \u2248: not called different from it, because the "
-            "interval of the paired difference holds 0 or the seeds disagree."
+            "Bold: the least at its length. \u2248: may be as good, all schemes of a length taken "
+            "together at 95% (multiple comparisons with the best). ?: not compared with it."
         )
+    elif len(compared) > 1:
+        said.append(NOT_MARKED)
     return [tag("p", text, class_="note") for text in said]
 
 
