@@ -323,7 +323,10 @@ def test_threads_are_those_of_the_configuration_then_of_the_environment_then_the
     threads: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    def eight_cores(_: int) -> set[int]:
+        return set(range(8))
+
+    monkeypatch.setattr(os, "sched_getaffinity", eight_cores, raising=False)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if set_to is not None:

@@ -142,14 +142,12 @@ def test_bf16_attention_under_a_remap_and_a_temperature_is_the_exact_one_rounded
     remap: str, scaled: str
 ) -> None:
     at = ("ssmax", remap) if scaled == "ssmax" else ("rope", f"{remap}+{scaled}")
-    low, high = (
-        attend(
-            small_model(*at, dtype=dtype).scheme.layers[0],
-            *(x.to(kept) for x in some_qkv(LENGTH, dtype=torch.bfloat16)),
-            context(small_model("nope"), LENGTH, dtype=kept),
-        )
-        for dtype, kept in ((torch.float32, torch.bfloat16), (torch.float64, torch.float64))
-    )
+    found: list[Tensor] = []
+    for model_dtype, dtype in ((torch.float32, torch.bfloat16), (torch.float64, torch.float64)):
+        layer = small_model(*at, dtype=model_dtype).scheme.layers[0]
+        q, k, v = (x.to(dtype) for x in some_qkv(LENGTH, dtype=torch.bfloat16))
+        found.append(attend(layer, q, k, v, context(small_model("nope"), LENGTH, dtype=dtype)))
+    low, high = found
     assert low.dtype == torch.bfloat16
     # Logits up to about 40 (ssmax) have 8 bits: weights are off by a few per cent.
     close(low.double(), high, atol=0.1)
