@@ -25,10 +25,8 @@ from lengthgen.page.markup import document, tag
 from lengthgen.page.method import duration, method, shared, warnings
 from lengthgen.page.scales import Kind, scale
 from lengthgen.page.tables import tables
-from lengthgen.page.tasks import Tasks, exhibited
 from lengthgen.page.verdicts import verdicts
 from lengthgen.statistics import perplexity
-from lengthgen.typeset import Cell, Table
 from lengthgen.wording import number, short
 
 FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
@@ -256,14 +254,6 @@ def test_the_best_at_a_length_is_bold_and_what_ties_with_it_is_marked(contents: 
         assert not any("\u2248" in said(cell) for cell in table[label])
     assert "\u2248" in said(table["kerple"][1])  # 0.02 nats from alibi's, and seeds disagree
     assert "\u2248" not in said(table["rope"][len(LENGTHS)])
-
-
-def test_in_a_table_of_tasks_the_best_is_bold_and_what_does_not_count_is_grey() -> None:
-    cells = [Cell("rope"), Cell("9.1", "best"), Cell("not learned", "faint"), Cell("2.0")]
-    one = Table(key="tasks", title="Tasks", head=["scheme", *"abc"], rows=[cells], notes=[])
-    [section] = exhibited(Tasks(pictures=[], tables=[one], remarks=[]))
-    found = {said(td): (td.get("class"), [child.tag for child in td]) for td in section.iter("td")}
-    assert found == {"9.1": ("best", ["b"]), "not learned": ("faint", []), "2.0": (None, [])}
 
 
 def test_every_protocol_has_a_table_that_says_what_is_scored(contents: Contents) -> None:
