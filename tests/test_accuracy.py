@@ -24,8 +24,9 @@ from lengthgen.errors import UserError
 from lengthgen.figures.accuracy import PALE, accuracy
 from lengthgen.figures.relation import Dot, relation
 from lengthgen.findings import Finding, findings
+from lengthgen.page.tasks import Tasks, exhibited
 from lengthgen.series import Series, series
-from lengthgen.typeset import Cell
+from lengthgen.typeset import Cell, Table
 
 L = 4
 SCHEMES = ("alibi", "rope", "t5")
@@ -441,6 +442,17 @@ def test_the_figure_of_a_task_pales_a_scheme_that_did_not_learn_it() -> None:
     assert set(ends) == {"alibi", "rope (not learned)"}
     assert ends["rope (not learned)"] == PALE["color"] != ends["alibi"]
     assert any(said.startswith("pale: less than 95%") for said in chart.says)
+
+
+def test_on_the_page_the_best_is_bold_and_what_does_not_count_is_grey() -> None:
+    cells = [Cell("rope"), Cell("9.1", "best"), Cell("not learned", "faint"), Cell("2.0")]
+    one = Table(key="tasks", title="Tasks", head=["scheme", *"abc"], rows=[cells], notes=[])
+    [section] = exhibited(Tasks(pictures=[], tables=[one], remarks=[]))
+    found = {
+        "".join(td.itertext()): (td.get("class"), [child.tag for child in td])
+        for td in section.iter("td")
+    }
+    assert found == {"9.1": ("best", ["b"]), "not learned": ("faint", []), "2.0": (None, [])}
 
 
 # Rank correlations
