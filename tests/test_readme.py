@@ -60,6 +60,7 @@ SMALLER = {  # than the README says: two processes, a run or two of a sweep, sho
     "rope,alibi,kerple": "rope,alibi",
     "task=copy,sort scheme=nope,rope": "task=copy,sort scheme=nope",
     "books/*.parquet, ": "",  # which are the reader's own
+    "bench rope alibi cope": "bench cope --rounds 1 --lengths 16,64",  # a process each
     "512,2048,16000": "16,48",
     "512,2048": "16,32",
 }

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from faults import here
 from safetensors.torch import load_file
 from small import SMALL, small_config
 from torch import Tensor
@@ -44,13 +45,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def overrides(root: Path, cache: Path, *more: str) -> list[str]:
-    return [*SMALL, *LONG, f"runtime.root={root}", f"runtime.cache={cache}", *more]
+def words(root: Path, cache: Path, *more: str) -> list[str]:
+    return ["train", *SMALL, *LONG, f"runtime.root={root}", f"runtime.cache={cache}", *more]
 
 
 def begin(root: Path, cache: Path, *more: str, processes: int = 1) -> subprocess.Popen[str]:
     """Starts `lengthgen train` as a user would, one thread per process."""
-    command = [sys.executable, "-m", "lengthgen", "train", *overrides(root, cache, *more)]
+    command = [sys.executable, "-m", "lengthgen", *words(root, cache, *more)]
     if processes > 1:
         torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         command = [sys.executable, "-m", *torchrun, "-m", *command[2:]]
@@ -114,7 +115,8 @@ def scheme(request: pytest.FixtureRequest) -> str:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path, scheme: str) -> Path:
     """The root of a run that nothing interrupted."""
     root = tmp_path_factory.mktemp("undisturbed")
-    finish(begin(root, cache, scheme))
+    ran = here(*words(root, cache, scheme))
+    assert ran.code == 0, ran.err
     return root
 
 
@@ -134,6 +136,7 @@ def test_a_run_killed_twice_ends_with_the_bits_of_an_undisturbed_one(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["transformer_xl_recurrent"], indirect=True)
 def test_two_processes_agree_with_one_and_with_themselves_after_a_kill(
     tmp_path: Path, cache: Path, undisturbed: Path, scheme: str
 ) -> None:
