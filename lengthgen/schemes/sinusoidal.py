@@ -5,11 +5,11 @@ Two other layouts are in use and are other functions: `concat` = [sin | cos] wit
 frequencies (Transformer-XL), `concat_t2t` = [sin | cos] with w_m = base^(-m/(D/2-1))
 (tensor2tensor, fairseq).
 
-Amplitude. PE has a root mean square of 0.707. The paper multiplies embeddings of standard
-deviation D^-1/2 by sqrt(D) first, so that the two are alike; in a model initialised as GPT-2, with
-0.02 and no multiplier, PE would drown the tokens 35-fold. `scale: match` multiplies PE by
-init_std * sqrt(2), so that both have the same size at initialisation, as in the paper; a number
-multiplies the bare formula.
+Size. PE has a root mean square of 0.707. The paper adds it to embeddings times sqrt(D), which it
+draws with a standard deviation of D^-1/2, so that the two are alike; so do tensor2tensor and
+fairseq. `scale: published` is that sum, sqrt(D) x + PE: embeddings that grow in training keep the
+size that they have beside PE in the paper. `scale: match` is x + init_std sqrt(2) PE, alike at
+initialisation only; a number is the factor of PE, beside x as it is.
 
 B batch, T tokens, D width.
 """
@@ -26,7 +26,7 @@ from lengthgen.schemes.base import Ctx, Part, Shape
 class Sinusoidal(Part):
     """Adds sines and cosines of the position to the token embeddings.
 
-    base: 10000 in the paper. scale: factor of PE, or "match".
+    base: 10000 in the paper. scale: "published", "match", or the factor of PE.
     """
 
     shift_invariant = False
@@ -37,7 +37,7 @@ class Sinusoidal(Part):
         *,
         base: float,
         layout: Literal["interleaved", "concat", "concat_t2t"],
-        scale: Literal["match"] | float,
+        scale: Literal["published", "match"] | float,
     ) -> None:
         super().__init__(shape)
         if base <= 1:
@@ -50,7 +50,9 @@ class Sinusoidal(Part):
         if layout == "concat_t2t" and shape.d_model < 4:
             raise ValueError("layout=concat_t2t needs a model.d_model of at least 4")
         self.base, self.layout = base, layout
-        self.scale = shape.init_std * math.sqrt(2) if scale == "match" else scale
+        self.gain = math.sqrt(shape.d_model) if scale == "published" else 1.0  # of the tokens
+        factors = {"published": 1.0, "match": shape.init_std * math.sqrt(2)}
+        self.scale = factors[scale] if isinstance(scale, str) else scale
 
     def table(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
         """Returns PE at the given positions without its factor: [..., D]."""
@@ -63,4 +65,4 @@ class Sinusoidal(Part):
         return torch.cat([theta.sin(), theta.cos()], dim=-1)
 
     def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
-        return x_BTD + self.scale * self.table(c.pos, c.dtype).to(x_BTD.dtype)
+        return self.gain * x_BTD + self.scale * self.table(c.pos, c.dtype).to(x_BTD.dtype)
