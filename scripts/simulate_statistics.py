@@ -59,7 +59,7 @@ def coverage(rng: Rng, n: int) -> Table:
     return Table(
         key="coverage",
         title=f"Coverage of 95% intervals, percent of {n:,} draws each",
-        head=["documents", "R", "D", *(f"seeds {share}" for share in weights)],
+        head=["documents", "seeds", "D", *(f"share {share}" for share in weights)],
         rows=rows,
         notes=["Columns: the share of the seeds in the variance of the mean."],
     )
@@ -89,7 +89,7 @@ def verdicts(rng: Rng, n: int) -> Table:
     return Table(
         key="words",
         title=f"Verdicts at 2T, percent of {n:,} models each",
-        head=["documents", "R", "D", "truth", *words],
+        head=["documents", "seeds", "D", "truth", *words],
         rows=rows,
         notes=[
             "Paired differences of two lengths vary by 0.03 nats over documents and by 0.001 over "
@@ -178,7 +178,7 @@ def ranks(rng: Rng, n: int) -> Table:
     return Table(
         key="ranks",
         title=f"Ranks of six series, equal steps apart, {n:,} tables each",
-        head=["documents", "R", "step in nats", "all ranks hold (%)", "mean width"],
+        head=["documents", "seeds", "step in nats", "all ranks hold (%)", "mean width"],
         rows=rows,
         notes=["Seeds vary by 0.01 nats, documents by 0.1; 64 documents. Width 5: nothing known."],
     )

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -67,9 +68,10 @@ def test_the_curve_carries_bounds_and_context_gain_under_the_headline_alone(tmp_
         assert values["ppl"] == pytest.approx(math.exp(at))
         assert values["bits_per_byte"] == pytest.approx(at / 2 / math.log(2))  # bytes of a token
         if prefix == "eval":
-            # Three documents: a resample of one of them alone is the most extreme one.
-            assert values["ppl_low"] == pytest.approx(math.exp(at - 2 / 8))
-            assert values["ppl_high"] == pytest.approx(math.exp(at + 2 / 8))
+            # Three documents: Student's t with two degrees of freedom.
+            half = 4.302653 * stdev(nats / 8 for nats in AT_T) / math.sqrt(3)
+            assert values["ppl_low"] == pytest.approx(math.exp(at - half))
+            assert values["ppl_high"] == pytest.approx(math.exp(at + half))
             assert values.get("context_gain") == (gain and pytest.approx(gain))
         else:
             assert set(values) == {"loss", "ppl", "bits_per_byte"}
