@@ -124,8 +124,8 @@ def _curve_point(p: Point, finding: Finding | None) -> CurvePoint:
 def _summary(finding: Finding) -> dict[str, float | str]:
     """Returns the verdicts, used context, peak and extrapolation factors of a headline curve.
 
-    The words are of this checkpoint: one run says nothing of other seeds. The factors are those of 0.01 and (loose) 0.05 nats; the text of one says whether it is
-    censored, as ">= 32".
+    The words are of this checkpoint: one run says nothing of other seeds. The factors are those of
+    0.01 and (loose) 0.05 nats; the text of one says whether it is censored, as ">= 32".
     """
     prefix = _prefix(HEADLINE, finding.series.variant)
     said: dict[str, float | str] = {

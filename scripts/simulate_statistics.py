@@ -9,6 +9,7 @@ degrees of freedom. The functions are those of the report.
 
 import argparse
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from lengthgen.findings.differences import compared
 from lengthgen.findings.samples import Sample
 from lengthgen.findings.used_context import used_context
-from lengthgen.findings.verdicts import verdict
+from lengthgen.findings.verdicts import Word, verdict
 from lengthgen.intervals import Estimate, Floats, gap, ratio
 from lengthgen.typeset import Cell, Table, csv_text, markdown
 
@@ -76,12 +77,12 @@ def verdicts(rng: Rng, n: int) -> Table:
         "G = +0.03": (0.03, T),
         "G = -0.03": (-0.03, T),
     }
-    words = ("uses", "ignores", "short-sighted", "harmed", "unclear")
+    words: tuple[Word, ...] = ("uses", "ignores", "short-sighted", "harmed", "unclear")
     rows: list[list[Cell]] = []
     for shape in SHAPES:
         for R, D in ((1, 64), (2, 64), (3, 16), (3, 64), (3, 128)):
             for name, (gain, c) in models.items():
-                said = dict.fromkeys(words, 0)
+                said = Counter[Word]()
                 for _ in range(n):
                     said[_word(rng, shape, R, D, gain=gain, used=c)] += 1
                 rates = [_percent(said[word], n) for word in words]
@@ -100,7 +101,7 @@ def verdicts(rng: Rng, n: int) -> Table:
     )
 
 
-def _word(rng: Rng, shape: str, R: int, D: int, *, gain: float, used: int) -> str:
+def _word(rng: Rng, shape: str, R: int, D: int, *, gain: float, used: int) -> Word:
     def loss(n: int) -> Floats:
         noise = effects(rng, shape, R, D, seed=0.001, document=0.03) / math.sqrt(2)
         return 3 + noise - 0.05 * math.log2(min(n, used)) - gain * (n > T)

@@ -131,15 +131,13 @@ def test_with_one_seed_the_variance_is_that_of_the_ratio_of_sums(rng: Rng) -> No
     assert found.spread.freedom < 11
 
 
-def coverage(
-    rng: Rng, R: int, D: int, *, heavy: bool, uneven: bool, n: int = 800, **sd: float
-) -> float:
+def coverage(rng: Rng, R: int, D: int, *, heavy: bool, uneven: bool, **sd: float) -> float:
     hits = 0
-    for _ in range(n):
+    for _ in range(800):
         counts_D = rng.integers(1, 5, D).astype(float) if uneven else np.ones(D)
         found = ratio(effects(rng, R, D, heavy=heavy, **sd) * counts_D, counts_D)
         hits += found.low <= 0 <= found.high
-    return hits / n
+    return hits / 800
 
 
 @pytest.mark.parametrize(
