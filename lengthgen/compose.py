@@ -45,6 +45,13 @@ def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
     return read(_files(group, config_dir)[choice])
 
 
+def _placed(group: str, choice: str, config_dir: Path | None) -> dict[str, Any]:
+    """Returns the values of one choice's YAML where they stand in the whole configuration."""
+    first_line = _files(group, config_dir)[choice].read_text(encoding="utf-8").partition("\n")[0]
+    plain = load(group, choice, config_dir=config_dir)
+    return plain if first_line == "# @package _global_" else {group: plain}
+
+
 def variants(*, config_dir: Path | None) -> dict[str, Any]:
     """Returns the training-free variants that any scheme may take, by name: conf/variant/*.yaml."""
     return {
@@ -161,7 +168,8 @@ def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
     flat = _flat(defaults())
     for group in set(groups) - _nullable():  # an experiment's keys are those of other groups
         for name in choices(group, config_dir=config_dir):
-            flat |= _flat({group: load(group, name, config_dir=config_dir)})
+            placed = _placed(group, name, config_dir)
+            flat |= _flat({group: placed.get(group, {})})  # a task sets keys of other groups, too
     for key, value in flat.items():
         known.setdefault(key, [] if value == "???" else [_written(value)])
 
@@ -381,7 +389,7 @@ def _unknown(error: Exception, overrides: Sequence[Override], config_dir: Path |
     groups = _groups(config_dir)
     group = key.partition(".")[0]
     for name in choices(group, config_dir=config_dir):
-        if key in _flat({group: load(group, name, config_dir=config_dir)}):
+        if key in _flat(_placed(group, name, config_dir)):
             return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")
     chosen = [override for override in overrides if override.key_or_group in groups]
     known = OmegaConf.to_container(_hydra(chosen, config_dir), resolve=False)

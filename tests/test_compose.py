@@ -242,6 +242,7 @@ def test_an_axis_without_points_is_refused(override: str, said: str) -> None:
         ("+scheme=al", ["+scheme=alibi", "+scheme=alibi_learned"]),
         ("nothing", []),
         ("nothing=", []),
+        ("task.se", ["task.seed=", "task.seed=0"]),
     ],
 )
 def test_completion_offers_groups_choices_keys_and_defaults(
