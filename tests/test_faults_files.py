@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 STEPS = 8
 FILES = [
-    ".cache/.overlap-*.json",
+    ".cache/.overlap-*.bin",
     *(
         f".cache/synthetic-*/{name}"
         for name in (
