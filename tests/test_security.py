@@ -433,7 +433,7 @@ def test_a_token_cache_is_read_as_data_alone(plain: Path, account: Account, tmp_
     payload = pickle.dumps(Payload(tmp_path / "mark"), protocol=0)
     for name in ("train.bin", "train.offsets.bin", "train.names.json", "tokenizer.json"):
         (cache / name).write_bytes(payload)
-    for left in plain.parent.glob(".cache/.overlap-*.json"):
+    for left in plain.parent.glob(".cache/.overlap-*.bin"):
         left.unlink()
     account.run("eval", plain.name, "--lengths", "32")
     assert marks(tmp_path) == []
