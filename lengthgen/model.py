@@ -186,11 +186,22 @@ class Transformer(nn.Module):
             generator=generator,
             remembered=remembered,
             places_BT=told,
+            embedding_VD=self.embedding.weight,
         )
         with torch.autocast(tokens_BT.device.type, enabled=False):
             pos = self.scheme.positions(tokens_BT, c)
             c = replace(c, pos=pos, q_pos=pos, k_pos=pos, absent_B=absent_B)
             return self.scheme.embed(x_BTD, c), c
+
+    @torch.no_grad()
+    def positions_to_tokens(self, tokens_BT: Tensor, *, generator: torch.Generator) -> float:
+        """Returns the RMS of the positions in the first block's inputs over that of the tokens.
+
+        The positions are what the scheme makes of embeddings of 0.
+        """
+        x_BTD, c = self.embedded(tokens_BT, generator=generator, remembered=0)
+        positions_BTD = self.scheme.embed(torch.zeros_like(x_BTD), c)
+        return float(positions_BTD.norm() / (x_BTD - positions_BTD).norm())
 
     def empty_memory(self, batch: int, *, size: int) -> Memory:
         """Returns a memory of `size` tokens that hold nothing."""

@@ -303,6 +303,7 @@ def _train(
                     "train/tokens_per_s": tokens_per_s,
                 }
                 if tracker is not None:
+                    row |= _embedding_row(state, windows, config, device=device, ranks=ranks)
                     tracker.train(row)
                 state.nats, state.n_targets, began, began_at = 0.0, 0, now, state.step
                 show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
@@ -329,6 +330,18 @@ def _train(
             f"{train.steps}, with a checkpoint; the same command continues",
             exit_code=128 + stopping,
         )
+
+
+def _embedding_row(
+    state: State, windows: TrainingWindows, config: Config, *, device: torch.device, ranks: Ranks
+) -> dict[str, float]:
+    """Returns how large embedded positions are beside tokens, in windows of the next step."""
+    if not state.model.scheme.embeds:
+        return {}
+    micro = next(_micro_batches(state, windows, config, device=device, ranks=ranks))
+    generator = torch.Generator().manual_seed(seed_of("step", config.seed, state.step))
+    ratio = state.model.positions_to_tokens(micro.inputs_BT, generator=generator)
+    return {"train/positions_to_tokens": ratio}
 
 
 def _state(

@@ -68,6 +68,11 @@ class Scheme(nn.Module):
         return any(part.reads_places for part in self.all)
 
     @property
+    def embeds(self) -> bool:
+        """True if positions are mixed into the token embeddings."""
+        return any(part.overrides("embed") for part in self.all)
+
+    @property
     def memory(self) -> int:
         """Tokens of the previous segments that stay visible as keys; 0: no segments."""
         return max((part.memory for part in self.all), default=0)
