@@ -186,6 +186,7 @@ class Transformer(nn.Module):
             generator=generator,
             remembered=remembered,
             places_BT=told,
+            embedding_VD=self.embedding.weight,
         )
         with torch.autocast(tokens_BT.device.type, enabled=False):
             pos = self.scheme.positions(tokens_BT, c)

@@ -96,7 +96,10 @@ def context(model: Transformer, length: int, *, dtype: torch.dtype, shift: int =
     x = torch.randn(2, length, model.shape.d_model, generator=generator)
     x = x.bfloat16().to(dtype)  # the same numbers in every precision
     draws = torch.Generator().manual_seed(0)
-    c = Ctx.of_call(model.shape, some_tokens(length), x, training=False, generator=draws)
+    table = model.embedding.weight
+    c = Ctx.of_call(
+        model.shape, some_tokens(length), x, training=False, generator=draws, embedding_VD=table
+    )
     pos = c.pos + shift
     c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
     moved = model.scheme.positions(c.tokens_BT, c)

@@ -49,12 +49,12 @@ def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() 
     assert plain["train"] == compose.load("train", "default", config_dir=None) | {"lr": 1e-4}
     rope = compose.load("scheme", "rope", config_dir=None)["parts"]["rope"]
     parts = {"rope": rope | {"base": 500000}}
-    assert plain["scheme"] == {"name": "rope", "parts": parts, "layers": None}
+    assert plain["scheme"] == {"name": "rope", "parts": parts, "layers": None, "lr_ratio": 1.0}
 
 
 def test_a_part_is_added_with_a_plus() -> None:
     scheme = composed("scheme=nope", "+scheme.parts.alibi={}")["scheme"]
-    assert scheme == {"name": "nope", "parts": {"alibi": {}}, "layers": None}
+    assert scheme == {"name": "nope", "parts": {"alibi": {}}, "layers": None, "lr_ratio": 1.0}
 
 
 def test_layers_are_set_without_a_plus_and_a_schemes_own_are_kept(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_misspelt_key_is_named_before_the_value_that_is_missing_for_it() -> No
 def test_a_folder_of_the_users_own_adds_choices(tmp_path: Path) -> None:
     folder = tmp_path / "it's, mine"
     write(folder / "scheme/mine.yaml", "# Mine.\nname: mine\nparts: {}\n")
-    mine = {"name": "mine", "parts": {}, "layers": None}
+    mine = {"name": "mine", "parts": {}, "layers": None, "lr_ratio": 1.0}
     assert composed("scheme=mine", config_dir=folder)["scheme"] == mine
     assert "mine" in compose.choices("scheme", config_dir=folder)
     assert compose.describe("scheme", "mine", config_dir=folder) == "Mine."
@@ -149,7 +149,7 @@ def test_an_experiment_of_the_users_own_overlays_groups_and_values(tmp_path: Pat
     write(tmp_path / "experiment/paper.yaml", text)
     plain = composed("experiment=paper", config_dir=tmp_path)
     alibi = compose.load("scheme", "alibi", config_dir=None)
-    assert plain["scheme"] == {"layers": None} | alibi
+    assert plain["scheme"] == {"layers": None, "lr_ratio": 1.0} | alibi
     assert plain["seed"] == 5
     assert compose.describe("experiment", "paper", config_dir=tmp_path) == "Why."
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import close, context, small_config, small_model
+from small import close, context, small_config, small_model, some_tokens
 from torch import Tensor
 
 from lengthgen import schemes
 from lengthgen.attention import attend
 from lengthgen.config import Config
 from lengthgen.errors import UserError
+from lengthgen.model import Transformer, create
 from lengthgen.schemes import Ctx, Part, Scheme, Shape
 from lengthgen.schemes.alibi import Alibi, slopes
 from lengthgen.schemes.learned_absolute import LearnedAbsolute
@@ -162,8 +163,58 @@ def test_sinusoids_are_those_of_each_layout(layout: str) -> None:
         close(got, torch.tensor(want, dtype=torch.float64), atol=atol)
 
 
+def sinusoidal_model(scale: str) -> Transformer:
+    config = small_config("scheme=sinusoidal", f"scheme.parts.sinusoidal.scale={scale}")
+    return create(config, vocab_size=50).double()
+
+
+def test_published_sinusoids_are_added_to_embeddings_of_size_1_up_to_a_common_factor() -> None:
+    model = sinusoidal_model("published")
+    (part,) = model.scheme.all
+    assert isinstance(part, Sinusoidal)
+    c = context(model, 9, dtype=torch.float64)
+    for factor in (1.0, 6.0):  # the embeddings grow
+        with torch.no_grad():
+            model.embedding.weight *= factor
+        size = model.embedding.weight.detach().square().mean().sqrt()
+        want = c.x_BTD / size + part.table(torch.arange(9), torch.float64)
+        close(part.embed(c.x_BTD, c) / size, want, atol=1e-12)
+
+
+def test_the_loss_has_no_gradient_by_the_size_of_published_sinusoids() -> None:
+    model = sinusoidal_model("published")
+    x_BTD, _ = model.embedded(some_tokens(16), generator=None, remembered=0)
+    x_BTD.sum().backward()
+    gradient = model.embedding.weight.grad
+    assert gradient is not None
+    read = torch.bincount(some_tokens(16).flatten(), minlength=50)[:, None].expand(50, 32)
+    close(gradient, read.double(), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        (["scheme=sinusoidal", "scheme.parts.sinusoidal.scale=published"], 0.25 * 0.5**0.5),
+        (["scheme=sinusoidal", "scheme.parts.sinusoidal.scale=match"], 0.2),
+        (["scheme=learned_absolute"], 3.0),
+    ],
+)
+def test_positions_to_tokens_is_the_ratio_of_their_root_mean_squares(
+    words: list[str], want: float
+) -> None:
+    model = create(small_config(*words), vocab_size=50).double()
+    signs = torch.rand(50, 32).round() * 2 - 1
+    with torch.no_grad():
+        model.embedding.weight.copy_(0.25 * signs)
+        for table in model.scheme.parameters():
+            table.copy_(3 * signs[:16])
+    tokens, generator = some_tokens(16), torch.Generator()
+    got = model.positions_to_tokens(tokens, generator=generator)
+    assert got == pytest.approx(want / 0.25, rel=1e-6)
+
+
 def test_matched_sinusoids_are_as_large_as_the_token_embeddings() -> None:
-    model = small_model("sinusoidal")
+    model = sinusoidal_model("match")
     c = context(model, 400, dtype=torch.float64)
     added = model.scheme.embed(torch.zeros(1, 400, 32, dtype=torch.float64), c)
     tokens = model.embedding.weight.detach()
@@ -346,7 +397,8 @@ def test_variants_merge_in_order_drop_parts_and_change_arguments() -> None:
         (["plugins=[1]"], r"plugins\.0: 1 "),
         (
             ["scheme=sinusoidal", "scheme.parts.sinusoidal.scale=foo"],
-            r"^scheme\.parts\.sinusoidal\.scale: 'foo' is not 'match' and is not a number$",
+            r"^scheme\.parts\.sinusoidal\.scale: 'foo' is not one of 'published' or 'match' and is "
+            r"not a number$",
         ),
         (
             ["model.d_model=36", "model.n_heads=4"],

@@ -358,6 +358,24 @@ def test_every_micro_batch_of_a_step_has_one_draw_and_every_step_another(
     assert forward.draws[0] != forward.draws[-1]
 
 
+@pytest.mark.parametrize(("scheme", "least"), [("sinusoidal", 0.6), ("learned_absolute", 0.3)])
+def test_positions_stay_about_as_large_as_the_tokens_that_grow_beside_them(
+    tmp_path: Path, cache: Path, scheme: str, least: float
+) -> None:
+    words = [f"scheme={scheme}", "model.init_std=0.02", "train.lr=4e-3", "train.tokens=12800"]
+    in_process(tmp_path, cache, *words)
+    ratios = [row["train/positions_to_tokens"] for row in rows_of(tmp_path)]
+    assert len(ratios) == 100
+    assert least < min(ratios) <= max(ratios) < 1.2
+
+
+def test_a_scheme_that_embeds_no_positions_has_no_ratio_to_tokens(
+    tmp_path: Path, cache: Path
+) -> None:
+    in_process(tmp_path, cache, "train.tokens=128", "eval.lengths=[16]")
+    assert all("train/positions_to_tokens" not in row for row in rows_of(tmp_path))
+
+
 def test_the_schemes_rate_survives_a_restart_bit_for_bit_even_from_two_groups(
     tmp_path: Path, cache: Path
 ) -> None:

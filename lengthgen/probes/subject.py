@@ -84,6 +84,7 @@ class Subject:
             x_BTD,
             training=False,
             generator=self.draws("evaluation"),
+            embedding_VD=self.model.embedding.weight,
         )
         pos = self.model.scheme.positions(tokens_BT, c)
         return replace(c, pos=pos, q_pos=pos, k_pos=pos)

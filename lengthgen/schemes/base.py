@@ -51,6 +51,7 @@ class Ctx:
     dtype: torch.dtype  # of angles, distances and biases: float32, or float64 if the model is
     tokens_BT: Tensor
     places_BT: Tensor | None  # of a task's characters, -1 before the text; None without a task
+    embedding_VD: Tensor | None  # the model's table of token embeddings; None without a model
     x_BTD: Tensor  # the layer's normalised input; in positions and embed, the token embeddings
     pos: Tensor  # [T] or [B, T], coordinates of all tokens, remembered ones included
     q_pos: Tensor  # [Q] or [B, Q]
@@ -73,6 +74,7 @@ class Ctx:
         generator: torch.Generator | None,
         remembered: int = 0,
         places_BT: Tensor | None = None,
+        embedding_VD: Tensor | None = None,
     ) -> "Ctx":
         """Returns the context of a call before any hook has run: layer 0, positions 0 ... L-1.
 
@@ -89,6 +91,7 @@ class Ctx:
             dtype=torch.promote_types(torch.float32, x_BTD.dtype),
             tokens_BT=tokens_BT,
             places_BT=places_BT,
+            embedding_VD=embedding_VD,
             x_BTD=x_BTD,
             pos=pos,
             q_pos=pos,

@@ -5,11 +5,14 @@ Two other layouts are in use and are other functions: `concat` = [sin | cos] wit
 frequencies (Transformer-XL), `concat_t2t` = [sin | cos] with w_m = base^(-m/(D/2-1))
 (tensor2tensor, fairseq).
 
-Size. PE has a root mean square of 0.707. The paper adds it to embeddings times sqrt(D), which it
-draws with a standard deviation of D^-1/2, so that the two are alike; so do tensor2tensor and
-fairseq. `scale: published` is that sum, sqrt(D) x + PE: embeddings that grow in training keep the
-size that they have beside PE in the paper. `scale: match` is x + init_std sqrt(2) PE, alike at
-initialisation only; a number is the factor of PE, beside x as it is.
+Size. PE has a root mean square (RMS) of 0.707. The paper adds it to embeddings of RMS 1: drawn with
+a standard deviation of D^-1/2 and multiplied by sqrt(D), as in tensor2tensor and fairseq. In a
+model initialised as GPT-2, with 0.02 and no multiplier, PE would drown the tokens 35-fold at
+first, and any fixed factor is soon wrong: Adam moves every number by about the rate in a step, so
+that small embeddings grow several-fold. `scale: published` is the paper's sum at all times, up to
+the common factor: x + RMS(E) PE, E the table of token embeddings as it is at present, no gradient
+through its RMS. `scale: match` multiplies PE by init_std * sqrt(2), which is RMS(E) PE sqrt(2) at
+initialisation only; a number multiplies the bare formula.
 
 B batch, T tokens, D width.
 """
@@ -26,7 +29,8 @@ from lengthgen.schemes.base import Ctx, Part, Shape
 class Sinusoidal(Part):
     """Adds sines and cosines of the position to the token embeddings.
 
-    base: 10000 in the paper. scale: "published", "match", or the factor of PE.
+    base: 10000 in the paper. scale: "published", the RMS of the tokens' table; "match", that at
+    initialisation times sqrt(2); or a number: the factor of PE.
     """
 
     shift_invariant = False
@@ -50,9 +54,7 @@ class Sinusoidal(Part):
         if layout == "concat_t2t" and shape.d_model < 4:
             raise ValueError("layout=concat_t2t needs a model.d_model of at least 4")
         self.base, self.layout = base, layout
-        self.gain = math.sqrt(shape.d_model) if scale == "published" else 1.0  # of the tokens
-        factors = {"published": 1.0, "match": shape.init_std * math.sqrt(2)}
-        self.scale = factors[scale] if isinstance(scale, str) else scale
+        self.scale = shape.init_std * math.sqrt(2) if scale == "match" else scale
 
     def table(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
         """Returns PE at the given positions without its factor: [..., D]."""
@@ -65,4 +67,11 @@ class Sinusoidal(Part):
         return torch.cat([theta.sin(), theta.cos()], dim=-1)
 
     def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
-        return self.gain * x_BTD + self.scale * self.table(c.pos, c.dtype).to(x_BTD.dtype)
+        scale = rms(c.embedding_VD) if self.scale == "published" else self.scale
+        return x_BTD + scale * self.table(c.pos, c.dtype).to(x_BTD.dtype)
+
+
+def rms(table_VD: Tensor | None) -> Tensor:
+    """Returns the root mean square of a table's numbers, without a gradient."""
+    assert table_VD is not None, "scale=published needs the model's embeddings"
+    return torch.linalg.vector_norm(table_VD.detach()) / math.sqrt(table_VD.numel())
