@@ -67,7 +67,7 @@ class Sinusoidal(Part):
         return torch.cat([theta.sin(), theta.cos()], dim=-1)
 
     def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
-        scale = rms(c.embedding_VD) if self.scale == "published" else self.scale
+        scale = rms(c.embedding_VD) if isinstance(self.scale, str) else self.scale
         return x_BTD + scale * self.table(c.pos, c.dtype).to(x_BTD.dtype)
 
 
