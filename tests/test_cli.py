@@ -333,7 +333,8 @@ def test_threads_are_those_of_the_configuration_then_of_the_environment_then_the
         monkeypatch.setenv("OMP_NUM_THREADS", set_to)
     before = torch.get_num_threads()
     try:
-        devices.prepare(small_config(*words).runtime, torch.device("cpu"))
+        config = small_config("runtime.threads=null", *words)
+        devices.prepare(config.runtime, torch.device("cpu"))
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
