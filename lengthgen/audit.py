@@ -14,12 +14,13 @@ from lengthgen.evaluate import Show, evaluate, open_run, trained_model
 from lengthgen.plans import Cell, Plan, spans
 from lengthgen.protocols import Span
 from lengthgen.ranks import Ranks
+from lengthgen.records import cluster_name
 from lengthgen.scoring import Nats
 from lengthgen.statistics import HEADLINE, Point, curve
 from lengthgen.tracking import append_rows
 
 Precision = Literal["fp32", "fp64"]
-DOCUMENTS = 4  # of which one window per length is scored again
+DOCUMENTS = 4  # of which the targets of one endpoint are scored again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +92,19 @@ def audit(
 
 
 def _sample(point: Point, planned: Plan) -> Iterator[tuple[Span, Nats]]:
-    """Yields the first window of a few documents with the nats of its targets, as rows hold them.
+    """Yields the windows of the first endpoint of a few documents, with the nats that rows hold.
 
     A document's row holds the targets of its windows one after another.
     """
-    scored = spans(Cell(HEADLINE, None, point.length), planned) if point.rows else []
+    places, corpus = planned.places, planned.corpus
     nats = {row.document: row.token_nats for row in point.rows}
-    firsts: dict[int, Span] = {}
-    for span in scored:
-        firsts.setdefault(span.document, span)
-    for span in list(firsts.values())[:DOCUMENTS]:
-        before = nats[planned.corpus.validation.names[span.document]]
+    done: dict[str, int] = {}
+    for span in spans(Cell(HEADLINE, None, point.length), planned) if point.rows else []:
+        name = cluster_name(places.cluster(span.document, span.end), corpus)
+        first = done.get(name, 0)
+        if first == places.targets or (name not in done and len(done) == DOCUMENTS):
+            continue
+        done[name] = first + span.scored
+        before = nats[name]
         if before is not None:  # the model diverged here
-            yield span, np.array(before[: span.scored])
+            yield span, np.array(before[first : done[name]])

@@ -47,7 +47,7 @@ def measured(
         row: dict[str, Any] = {
             **_said(cell, config, planned),
             "n_documents": len(clusters),
-            "document": _name(cluster, corpus),
+            "document": cluster_name(cluster, corpus),
             "nats": math.fsum(per_token),
             "n_tokens": len(tokens),
             "n_bytes": int(corpus.token_bytes[tokens].sum()),
@@ -148,7 +148,8 @@ def _said(cell: Cell, config: Config, planned: Plan) -> dict[str, Any]:
     }
 
 
-def _name(cluster: Endpoint | int, corpus: TokenizedCorpus) -> str:
+def cluster_name(cluster: Endpoint | int, corpus: TokenizedCorpus) -> str:
+    """Returns the document of the row that holds a cluster of targets."""
     if isinstance(cluster, Endpoint):
         return f"{corpus.validation.names[cluster.document]}, to token {cluster.end}"
     return corpus.validation.names[cluster] if cluster >= 0 else f"stream block {-cluster}"

@@ -55,7 +55,18 @@ def test_the_same_precision_moves_nothing_but_the_digits_kept(run: tuple[Config,
     config, run_dir = run
     found = audit(config, run_dir, precision="fp32", ranks=ALONE, show=QUIET)
     assert [one.length for one in found] == [16, 32, 64]
-    assert all(one.n_tokens == 8 * one.n_windows > 8 for one in found)
+    assert {one.n_tokens for one in found} == {2 * 8}  # K targets of each document
+    assert [one.n_windows for one in found] == [2 * 8, 2, 2]  # S(T) is 1 for so short a T
+    assert all(one.max_absolute <= 2e-6 for one in found)
+
+
+def test_the_rows_of_packed_text_are_scored_again(tmp_path: Path, cache: Path) -> None:
+    packed = ["corpus.packed=true", "eval.endpoints=3"]
+    config = small_config(*packed, f"runtime.root={tmp_path}", f"runtime.cache={cache}")
+    found = audit(
+        config, train(config, ranks=ALONE, show=QUIET), precision="fp32", ranks=ALONE, show=QUIET
+    )
+    assert {one.n_tokens for one in found} == {3 * 8}
     assert all(one.max_absolute <= 2e-6 for one in found)
 
 

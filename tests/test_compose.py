@@ -46,7 +46,8 @@ def test_the_result_is_plain_and_holds_no_trace_of_hydra() -> None:
 def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() -> None:
     plain = composed("model=small", "train.lr=1e-4", "scheme.parts.rope.base=500000")
     assert plain["model"] == compose.load("model", "small", config_dir=None)
-    assert plain["train"] == compose.load("train", "default", config_dir=None) | {"lr": 1e-4}
+    train = compose.load("train", "default", config_dir=None)
+    assert plain["train"] == train | {"lr": 1e-4, "tuned": None}
     rope = compose.load("scheme", "rope", config_dir=None)["parts"]["rope"]
     parts = {"rope": rope | {"base": 500000}}
     assert plain["scheme"] == {"name": "rope", "parts": parts, "layers": None, "lr_ratio": 1.0}
@@ -77,6 +78,7 @@ def test_interpolations_are_resolved() -> None:
     assert composed("seed=7", "train.tokens=${seed}")["train"] == {
         **compose.load("train", "default", config_dir=None),
         "tokens": 7,
+        "tuned": None,
     }
 
 
