@@ -226,7 +226,8 @@ def test_the_card_says_what_was_trained_and_measured(run: Config, tmp_path: Path
     assert "unfinished" not in card
     training = card.partition("## Training")[2].partition("## Perplexity")[0]
     settings = yaml.safe_load(textwrap.dedent(training.partition(".\n\n")[2]))
-    assert settings["scheme"] == {"name": "rope", "parts": run.scheme.parts, "layers": None}
+    want = {"name": "rope", "parts": run.scheme.parts, "layers": None, "lr_ratio": 1.0}
+    assert settings["scheme"] == want
     assert settings["train"] == run.train.model_dump()
 
 

@@ -26,7 +26,7 @@ from lengthgen.findings.differences import compared
 from lengthgen.findings.verdicts import verdict
 from lengthgen.intervals import Estimate, Floats, Spread, gap, ratio
 from lengthgen.series import Series
-from lengthgen.statistics import curve
+from lengthgen.statistics import FORMAT, curve
 
 T = 512
 LENGTHS = (256, 512, 1024, 2048)
@@ -950,7 +950,7 @@ def test_recl_of_a_diverged_model_ends_where_it_diverges() -> None:
     for r in rows:
         if r["length"] == 2048:
             r |= {"nats": None, "window_nats": None, "token_nats": None}
-    diverged = line([{**r, "format": 2} for r in rows], "a")
+    diverged = line([{**r, "format": FORMAT} for r in rows], "a")
     assert recl([diverged, *lines[1:]], top=1.0) == {"a": 1024, "b": 2048, "c": 2048}
 
 
