@@ -83,9 +83,20 @@ def until(is_so: Callable[[], object]) -> None:
 
 
 def finished(cluster: Cluster, *submitted: Point) -> None:
-    """Waits until Slurm has nothing to do for the points."""
-    arrays = {job_of(point).partition("_")[0] for point in submitted}
-    until(lambda: not cluster.ask("squeue", "--noheader", "--jobs", f"1,{','.join(arrays)}"))
+    """Waits until Slurm has nothing to do for the points.
+
+    A job that is put back is missing in squeue for a moment, though it is not at its end.
+    """
+    jobs = [job_of(point) for point in submitted]
+    arrays = {job.partition("_")[0] for job in jobs}
+    waiting = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED", "SUSPENDED"}
+
+    def is_over() -> bool:
+        if cluster.ask("squeue", "--noheader", "--jobs", f"1,{','.join(arrays)}"):
+            return False
+        return waiting.isdisjoint(cluster.of_job(job, "JobState") for job in jobs)
+
+    until(is_over)
 
 
 def job_of(point: Point) -> str:
