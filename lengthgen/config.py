@@ -16,7 +16,7 @@ from pydantic import (
     ValidationError,
 )
 
-from lengthgen import compose, protocols, rates, schemes, tasks
+from lengthgen import compose, precision, protocols, rates, schemes, tasks
 from lengthgen.errors import UserError, suggestion
 from lengthgen.plugins import Plugin
 from lengthgen.rates import Tuned
@@ -176,7 +176,7 @@ class Train(Section):
     beta1: Annotated[float, Field(ge=0, lt=1)]
     beta2: Annotated[float, Field(ge=0, lt=1)]
     clip: Annotated[float, Field(gt=0)]
-    precision: Literal["bf16", "fp32"]
+    precision: Literal["auto", "bf16", "fp32"]  # `from_plain` puts one of the others for auto
     checkpoint_every: Positive
     # Where the rates come from.
     tuned: Tuned | None = Field(default=None, exclude_if=lambda tuned: tuned is None)
@@ -390,7 +390,7 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
     contradict each other.
     """
     try:
-        config = Config.model_validate(_with_lengths(plain))
+        config = Config.model_validate(_with_precision(_with_lengths(plain)))
     except ValidationError as error:
         said = one_line(error, plain, known=known_keys())
         raise UserError(said.replace("corpus.task.", "task.")) from None  # as it is typed
@@ -416,6 +416,18 @@ def _with_lengths(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     lengths = {max(1, T // 8), max(1, T // 4), max(1, T // 2), *(T << n for n in range(6))}
     kept = sorted(n for n in lengths if 0 < n <= max(T, reach))
     return {**plain, "eval": {**wanted, "lengths": kept}}
+
+
+def _with_precision(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the plain configuration with bf16 or fp32 for train.precision=auto, by the device.
+
+    The run's name follows from it: two precisions are two runs.
+    """
+    train, runtime = plain.get("train"), plain.get("runtime")
+    if not isinstance(train, Mapping) or train.get("precision") != "auto":
+        return plain
+    device = runtime.get("device") if isinstance(runtime, Mapping) else None
+    return {**plain, "train": {**train, "precision": precision.native(str(device))}}
 
 
 def _check(config: Config) -> None:

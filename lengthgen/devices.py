@@ -57,21 +57,15 @@ def default_threads(local_processes: int) -> int:
     return max(1, (cores or 1) // local_processes)
 
 
-def remark(precision: str, device: torch.device, *, multiplies_bf16: bool) -> str | None:
-    """Returns what a user may want to know of the precision on this device, or None."""
-    if precision != "bf16" or device.type != "cpu" or multiplies_bf16:
-        return None
-    return (
-        "train.precision=bf16: this processor has no bf16 products; train.precision=fp32 (another "
-        "run) may be many times faster"
-    )
-
-
-def cpu_multiplies_bf16() -> bool:
-    """False if PyTorch has no kernel for bf16 products on this CPU but a plain loop."""
-    if not torch.backends.mkldnn.is_available():
-        return True  # not known
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+def summary(precision: str, device: torch.device, *, multiplies_bf16: bool) -> str:
+    """Returns the precision and device of a training, with a remedy where they do not fit."""
+    said = f"training in {precision} on {device}"
+    if precision == "bf16" and device.type == "cpu" and not multiplies_bf16:
+        said += (
+            "; this processor has no bf16 products: train.precision=fp32 (another run) may be many "
+            "times faster"
+        )
+    return said
 
 
 def keep_freed_memory() -> None:

@@ -174,6 +174,7 @@ def about(config: Config, run_dir: Path, planned: Plan, *, tokens_seen: int) -> 
         "packed": planned.corpus.packed,
         "train_length": trained_length(config),
         "tokens_seen": tokens_seen,
+        "trained_in": config.train.precision,
         "precision": config.eval.precision,
         "reach": planned.reach,
     }
@@ -195,8 +196,8 @@ def is_current(row: Mapping[str, Any], config: Config) -> bool:
 
 def is_of(row: Mapping[str, Any], shared: Mapping[str, Any], planned: Plan) -> bool:
     """True if a row belongs to this evaluation: one checkpoint, one set of scored tokens."""
-    if any(row.get(key) != shared[key] for key in shared):
-        return False
+    if any(row.get(key) != shared[key] for key in shared if key != "trained_in"):
+        return False  # rows older than that key say it by their run
     return row.get("endpoints") == planned.manifest(row["protocol"])
 
 

@@ -47,6 +47,7 @@ class Row(BaseModel):
     variant: str | None
     parts: str  # hash of what the scheme computes
     length: Count
+    trained_in: str | None = None  # precision; None: the row is older than this field
     precision: str
     endpoints: str
     reach: Count
@@ -90,6 +91,7 @@ class Point:
     variant: str | None
     parts: str
     length: int
+    trained_in: str | None
     precision: str
     endpoints: str
     reach: int
@@ -208,7 +210,7 @@ def _measured(rows: Sequence[Row]) -> Point:
     facts = _facts(rows[0])
     for row in rows:
         for name, value in _facts(row).items():
-            if value != facts[name]:
+            if value != facts[name] and name != "trained_in":
                 raise _damaged(
                     row.run, f"field {name} is {facts[name]!r} and {value!r} in one cell"
                 )

@@ -33,6 +33,7 @@ from lengthgen.evaluate import Show, evaluate
 from lengthgen.model import Memory, Transformer, create, seed_of
 from lengthgen.optim import adamw, lr_at, set_rates
 from lengthgen.plans import plan
+from lengthgen.precision import cpu_multiplies_bf16
 from lengthgen.ranks import Ranks
 from lengthgen.rehearsal import rehearse
 from lengthgen.tracking import Results, Tracker, is_shown, keep_rows
@@ -274,10 +275,7 @@ def _train(
     state = _state(config, run_dir, corpus, device, show=show)
     if ranks.is_main:
         keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
-    known = devices.cpu_multiplies_bf16()
-    remark = devices.remark(train.precision, device, multiplies_bf16=known)
-    if remark is not None:
-        show.say(remark)
+    show.say(devices.summary(train.precision, device, multiplies_bf16=cpu_multiplies_bf16()))
     forward = forward_of(state, compiled=runtime.compile)
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)

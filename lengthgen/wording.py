@@ -21,13 +21,12 @@ def short(length: int) -> str:
 def headline(points: Sequence[Point]) -> str:
     """Says what was scored: protocol, targets, endpoints, documents."""
     protocol, K = named(points[0].protocol), points[0].targets
-    n_documents = max(p.n_documents for p in points)
+    documents = _count(max(p.n_documents for p in points), "documents")
     n_tokens = max(p.n_tokens for p in points)
     if protocol.name == HEADLINE and K is not None:
-        windows = f"last K={K} tokens of {_count(n_tokens // K, 'windows')}"
-        return f"matched tail: {windows} in {_count(n_documents, 'documents')}"
-    scored = f"up to {n_tokens:,} tokens of {_count(n_documents, 'documents')}"
-    return f"{protocol.name}: {protocol.says}; {scored}"
+        endpoints = _count(n_tokens // K, "endpoints")
+        return f"matched tail: K={K} targets before each of {endpoints} in {documents}"
+    return f"{protocol.name}: {protocol.says}; up to {n_tokens:,} tokens of {documents}"
 
 
 def _count(n: int, plural: str) -> str:
@@ -35,11 +34,13 @@ def _count(n: int, plural: str) -> str:
 
 
 def subject(points: Sequence[Point]) -> str:
-    """Says on which corpus, with which model and in which precision."""
+    """Says on which corpus, with which model, and in which precisions it was trained and scored."""
     packed = " (packed)" if points[0].packed else ""
     models = ", ".join(sorted({p.model for p in points}))
     corpora = ", ".join(sorted({p.corpus for p in points}))
-    return f"corpus {corpora}{packed}, model {models}, {points[0].precision}"
+    trained = " and ".join(sorted({p.trained_in for p in points if p.trained_in is not None}))
+    trained = f"trained in {trained}, scored in " if trained else ""
+    return f"corpus {corpora}{packed}, model {models}, {trained}{points[0].precision}"
 
 
 def apart(points: Sequence[Point], beside: Sequence[Point]) -> str:

@@ -42,6 +42,7 @@ ORDER = [
         "plugins",
         "trust",
         "compose",
+        "precision",
         "ranks",
         "errors",
         "__init__",

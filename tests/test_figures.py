@@ -232,7 +232,8 @@ def caption(figure: Figure) -> str:
 
 def test_the_title_says_what_was_scored_and_where(runs: Runs) -> None:
     assert caption(drawn(runs.write("rope"))) == (
-        "matched tail: last K=64 tokens of 3 windows in 2 documents; corpus toy, model tiny, fp32 "
+        "matched tail: K=64 targets before each of 3 endpoints in 2 documents; corpus toy, model "
+        "tiny, fp32 "
         "band: 95% over documents; dotted: from the last T tokens alone"
     )
 

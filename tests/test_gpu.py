@@ -23,6 +23,7 @@ from lengthgen.compose import choices
 from lengthgen.config import Config
 from lengthgen.kernels import flex_takes
 from lengthgen.model import Transformer, create, with_parts
+from lengthgen.precision import native
 from lengthgen.progress import Progress
 from lengthgen.ranks import Ranks
 from lengthgen.schemes import Ctx, Part, Scheme, Shape
@@ -260,6 +261,28 @@ def test_bf16_compiled_checkpointed_and_accumulated_training_is_the_eager_one(
 
 
 @pytest.mark.parametrize(
+    ("device", "expected"), [("cuda", "bf16"), ("mps", "fp32"), ("cpu", native("cpu"))]
+)
+def test_auto_is_a_run_of_the_precision_that_the_device_multiplies(
+    device: str, expected: str
+) -> None:
+    where = f"runtime.device={device}"
+    auto, same, other = (
+        small_config(f"train.precision={precision}", where)
+        for precision in ("auto", expected, {"bf16": "fp32", "fp32": "bf16"}[expected])
+    )
+    assert (auto.train.precision, auto.run_id) == (expected, same.run_id)
+    assert other.run_id != auto.run_id
+
+
+def test_a_processor_with_bf16_products_is_told_from_one_without() -> None:
+    flags = Path("/proc/cpuinfo")
+    if not flags.exists():
+        pytest.skip("no /proc/cpuinfo")
+    assert (native("cpu") == "bf16") == ("avx512_bf16" in flags.read_text().split())
+
+
+@pytest.mark.parametrize(
     ("precision", "device", "multiplies_bf16", "remarked"),
     [
         ("bf16", "cpu", False, True),
@@ -271,9 +294,9 @@ def test_bf16_compiled_checkpointed_and_accumulated_training_is_the_eager_one(
 def test_bf16_is_remarked_on_a_cpu_that_has_no_products_of_it(
     precision: str, device: str, multiplies_bf16: bool, remarked: bool
 ) -> None:
-    said = devices.remark(precision, torch.device(device), multiplies_bf16=multiplies_bf16)
-    assert (said is not None) == remarked
-    assert said is None or "train.precision=fp32 (another run)" in said
+    said = devices.summary(precision, torch.device(device), multiplies_bf16=multiplies_bf16)
+    assert said.startswith(f"training in {precision} on {device}")
+    assert ("train.precision=fp32 (another run)" in said) == remarked
 
 
 class Heard(Progress):
@@ -287,10 +310,9 @@ class Heard(Progress):
         self.lines.append(message)
 
 
-def test_training_says_the_remark_on_this_machine_once(cache: Path, tmp_path: Path) -> None:
+def test_training_says_its_precision_and_device_once(cache: Path, tmp_path: Path) -> None:
     heard = Heard()
-    asked = ["train.precision=bf16", "train.tokens=256", f"runtime.root={tmp_path}"]
+    asked = ["train.precision=auto", "train.tokens=256", f"runtime.root={tmp_path}"]
     train(small_config(*asked, f"runtime.cache={cache}"), ranks=ALONE, show=heard)
-    expected = devices.remark("bf16", CPU, multiplies_bf16=devices.cpu_multiplies_bf16())
-    remarks = [line for line in heard.lines if line.startswith("train.precision")]
-    assert remarks == ([] if expected is None else [expected])
+    [said] = [line for line in heard.lines if line.startswith("training in ")]
+    assert said == f"training in {native('cpu')} on cpu"

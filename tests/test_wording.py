@@ -38,12 +38,12 @@ def test_what_keeps_points_apart_is_named(changes: dict[str, object], said: str)
 
 def test_a_headline_names_targets_windows_and_documents() -> None:
     said = wording.headline(curve(cell(8.0, 8.0)))
-    assert said == "matched tail: last K=4 tokens of 4 windows in 2 documents"
+    assert said == "matched tail: K=4 targets before each of 4 endpoints in 2 documents"
 
 
 @pytest.mark.parametrize(
     ("protocol", "targets", "said"),
-    [("tail", 4, "of 2 windows in 1 document"), ("nonoverlap", None, "8 tokens of 1 document")],
+    [("tail", 4, "of 2 endpoints in 1 document"), ("nonoverlap", None, "8 tokens of 1 document")],
 )
 def test_one_document_is_not_plural(protocol: str, targets: int | None, said: str) -> None:
     found = wording.headline(curve(cell(8.0, protocol=protocol, targets=targets)))

@@ -50,6 +50,11 @@ class Engine:
     dry_run: bool
     status: bool
 
+    @property
+    def overrides(self) -> list[str]:
+        """What points are given before the user's words: the GPUs are those of Slurm's nodes."""
+        return ["runtime.device=cuda"] if self.slurm is not None and self.slurm.gpus else []
+
 
 def sweep(
     overrides: Overrides = None,
@@ -70,7 +75,8 @@ def sweep(
     engine = engine_of(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
     from lengthgen.sweep.points import points as points_of
 
-    points = points_of(overrides or [], config_dir=config_dir, plugins=plugin or [])
+    words = [*engine.overrides, *(overrides or [])]
+    points = points_of(words, config_dir=config_dir, plugins=plugin or [])
     states = run(points, engine, name="sweep")
     if states is not None:
         finish(points, states, gpus=engine.gpus)

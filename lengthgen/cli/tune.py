@@ -42,7 +42,8 @@ def tune(
     engine = engine_of(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
     from lengthgen.sweep import tuning
 
-    points = tuning.points(overrides or [], out=out, config_dir=config_dir, plugins=plugin or [])
+    words = [*engine.overrides, *(overrides or [])]
+    points = tuning.points(words, out=out, config_dir=config_dir, plugins=plugin or [])
     states = run(points, engine, name="tune")
     if states is None:
         return

@@ -108,10 +108,12 @@ class Task:
 
     @staticmethod
     def of(point: "Point") -> "Task":
+        # A node's processor may not be that of this machine, which decided about `auto`.
+        precision = f"train.precision={point.config.train.precision}"
         return Task(
-            words=tuple(point.words),
+            words=(*point.words, precision),
             run_id=point.run_id,
-            overrides=point.overrides,
+            overrides=(*point.overrides, precision),
             config_dir=point.config_dir,
             plugins=point.plugins,
         )
