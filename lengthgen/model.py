@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lengthgen.attention import attend
 from lengthgen.config import Config, Parts
+from lengthgen.cross_entropy import sum_cross_entropy
 from lengthgen.schemes import Ctx, Layer, Scheme, build
 from lengthgen.tokenizer import PlacesOf, places_of
 
@@ -233,6 +234,10 @@ class Transformer(nn.Module):
             for x, targets in zip(x_ND.split(n), targets_N.split(n), strict=True)
         ]
         return torch.cat(nats).view_as(targets_BT)
+
+    def sum_nats(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        """Returns the sum of `nats`, for training: its gradient takes no memory of size [T, V]."""
+        return sum_cross_entropy(x_BTD.flatten(0, 1), self.embedding.weight, targets_BT.flatten())
 
     def likeliest(self, x_BTD: Tensor) -> Tensor:
         """Returns the token with the largest logit at every position, [B, T] int64."""

@@ -190,7 +190,7 @@ def train_step(
                 x_BTD = forward(micro.inputs_BT, generator=generator)
             else:
                 x_BTD = _go_on(state.memory, micro, forward, generator)
-            sum_nats = model.nats(x_BTD, micro.targets_BT).sum()
+            sum_nats = model.sum_nats(x_BTD, micro.targets_BT)
         (sum_nats / n_targets).backward()
         nats += sum_nats.detach()
     _refuse_non_finite(nats, state.step, ranks)

@@ -33,7 +33,16 @@ ORDER = [
     *("audit", "train", "evaluate"),
     *("records", "scoring", "plans", "repeats", "statistics", "runs", "checkpoints", "status"),
     *("optim", "rehearsal", "model", "batches", "corpora", "token_cache", "tokenizer"),
-    *("documents", "tracking", "devices", "attention", "kernels", "config", "protocols"),
+    *(
+        "documents",
+        "tracking",
+        "devices",
+        "cross_entropy",
+        "attention",
+        "kernels",
+        "config",
+        "protocols",
+    ),
     *(
         "schemes",
         "tasks",
