@@ -183,10 +183,10 @@ def _evaluation(plain: dict[str, Any], length: int, rounds: int, vocab_size: int
         return score
 
     scoring(model, tokens[:, : -(-config.train.length // 8)])()  # allocators and thread pools
-    before = _memory(device)
+    before = peak_memory(device)
     score = scoring(model, tokens)
     score()
-    added = max(0, _memory(device) - before) / MIB
+    added = max(0, peak_memory(device) - before) / MIB
     bare = create(_without_parts(config), vocab_size=vocab_size).to(device).eval()
     few = max(1, rounds * config.train.length // length)  # long windows drown the noise themselves
     seconds, plain_seconds = _in_turn([score, scoring(bare, tokens)], few, device)
@@ -221,7 +221,7 @@ def _without_parts(config: Config) -> Config:
     return config.model_copy(update={"scheme": scheme})
 
 
-def _memory(device: torch.device) -> int:
+def peak_memory(device: torch.device) -> int:
     """Returns the most bytes held so far: of the GPU, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

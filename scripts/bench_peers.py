@@ -1,0 +1,446 @@
+"""Times lengthgen and other implementations of the same Transformer, side by side in one process.
+
+    python scripts/bench_peers.py                                # tiny, T = 512, about 20 minutes
+    python scripts/bench_peers.py --schemes rope --lengths 512 --rounds 3
+    python scripts/bench_peers.py --device cuda --model small --csv results/cost/peers_cuda.csv
+
+Peers, all of lengthgen's width, depth, heads and vocabulary, with tied embeddings and no dropout:
+
+x-transformers   Decoder with flash attention: rope, alibi, t5
+HF NeoX, Llama   transformers, SDPA: rope (Llama's gated network has 2/3 of the width)
+HF BLOOM         transformers: alibi
+HF GPT-2         transformers, SDPA: learned_absolute
+plain            fused qkv, SDPA, learned positions or none: learned_absolute, nope
+plain + mask     the same with its bias as an additive mask of SDPA, formed once per length (alibi)
+                 or in every layer's call from its parameters (kerple, t5)
+
+train     one step: forward, mean cross entropy, backward, clipping, fused AdamW; random tokens
+eval L    nats of the last 256 tokens of one window of L in fp32; peers form these logits alone, too
+
+Every model takes a turn in each round, and the ratio is the median over rounds of the peer's
+seconds over lengthgen's: above 1 lengthgen is faster. MFU is of lengthgen: (6 N + 6 L D T) flop a
+token (causal attention) over the rate of a product of two matrices of 2048 in the same precision,
+measured in the same rounds. MiB is the peak of a process of its own that does this alone, less that
+of one that has only built the model.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lengthgen import devices
+from lengthgen.bench import peak_memory
+from lengthgen.config import Config, from_words
+from lengthgen.model import Transformer, create
+from lengthgen.optim import adamw
+from lengthgen.ranks import ALONE
+
+V, SCORED = 4096, 256
+COLUMNS = ["scheme", "what", "precision", "peer", "ratio", "tokens_per_s", "mfu", "mib", "peer_mib"]
+
+
+class Peer(nn.Module):
+    """Another implementation: hidden states of a window, and logits of some of them."""
+
+    def hidden(self, tokens_BT: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def logits(self, x_BTD: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class HuggingFace(Peer):
+    """A causal LM of transformers."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def hidden(self, tokens_BT: Tensor) -> Tensor:
+        return self.model.base_model(tokens_BT, use_cache=False).last_hidden_state
+
+    def logits(self, x_BTD: Tensor) -> Tensor:
+        return self.model.get_output_embeddings()(x_BTD)
+
+
+class XTransformers(Peer):
+    """A decoder of x-transformers."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def hidden(self, tokens_BT: Tensor) -> Tensor:
+        return self.model(tokens_BT, return_embeddings=True)
+
+    def logits(self, x_BTD: Tensor) -> Tensor:
+        return self.model.to_logits(x_BTD)
+
+
+class Plain(Peer):
+    """A GPT in 30 lines: what one writes without a library."""
+
+    def __init__(self, config: Config, *, positions: int, bias: nn.Module | None) -> None:
+        super().__init__()
+        D, self.heads = config.model.d_model, config.model.n_heads
+        self.embedding = nn.Embedding(V, D)
+        self.positions = nn.Embedding(positions, D) if positions else None
+        self.bias = bias
+        linear = partial(nn.Linear, bias=False)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "norm": nn.LayerNorm(D, bias=False),
+                    "qkv": linear(D, 3 * D),
+                    "out": linear(D, D),
+                    "mlp_norm": nn.LayerNorm(D, bias=False),
+                    "mlp_in": linear(D, config.model.d_ff),
+                    "mlp_out": linear(config.model.d_ff, D),
+                }
+            )
+            for _ in range(config.model.n_layers)
+        )
+        self.norm = nn.LayerNorm(D, bias=False)
+
+    def hidden(self, tokens_BT: Tensor) -> Tensor:
+        x, T = self.embedding(tokens_BT), tokens_BT.shape[1]
+        if self.positions is not None:
+            x = x + self.positions.weight[:T]
+        for block in self.blocks:
+            assert isinstance(block, nn.ModuleDict)
+            qkv = block["qkv"](block["norm"](x)).unflatten(-1, (3, self.heads, -1))
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)
+            if self.bias is None:
+                out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            else:
+                mask = self.bias(T).to(q.dtype)
+                out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            x = x + block["out"](out.transpose(1, 2).flatten(2))
+            x = x + block["mlp_out"](F.gelu(block["mlp_in"](block["mlp_norm"](x))))
+        return self.norm(x)
+
+    def logits(self, x_BTD: Tensor) -> Tensor:
+        return F.linear(x_BTD, self.embedding.weight)
+
+
+class Mask(nn.Module):
+    """An additive causal mask [H, T, T] from a bias over (head, distance)."""
+
+    def __init__(self, heads: int, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        shape = (32, heads) if kind == "t5" else (heads, 2)
+        trained = torch.zeros(shape) if kind == "t5" else torch.ones(shape)
+        self.weight = nn.Parameter(trained, requires_grad=kind != "alibi")
+        self.slopes = nn.Buffer(2.0 ** (-8 * torch.arange(1, heads + 1) / heads))
+        self.kept: Tensor | None = None
+
+    def forward(self, T: int) -> Tensor:
+        if self.kept is not None and self.kept.shape[-1] == T:
+            return self.kept
+        i = torch.arange(T, device=self.slopes.device)
+        distance = (i[:, None] - i).clamp(min=0)
+        if self.kind == "alibi":
+            bias = -self.slopes[:, None, None] * distance
+        elif self.kind == "kerple":
+            p, a = self.weight.clamp(min=1e-2).T[..., None, None]
+            bias = -p * torch.log1p(a * distance)
+        else:
+            log = 16 + (distance.clamp(min=1) / 16).log() / torch.log(torch.tensor(8.0)) * 16
+            bucket = torch.where(distance < 16, distance, log.long().clamp(max=31))
+            bias = self.weight[bucket].permute(2, 0, 1)
+        bias = bias.masked_fill(i[:, None] < i, -torch.inf)
+        self.kept = bias if self.kind == "alibi" else None
+        return bias
+
+
+def x_transformers(config: Config, longest: int, **positions: bool) -> Peer:
+    from x_transformers import Decoder, TransformerWrapper
+
+    size = config.model
+    layers = Decoder(
+        dim=size.d_model,
+        depth=size.n_layers,
+        heads=size.n_heads,
+        attn_dim_head=size.d_head,
+        ff_mult=size.d_ff // size.d_model,
+        ff_no_bias=True,
+        attn_flash=not positions.get("rel_pos_bias", False),  # it takes one or the other
+        **positions,
+    )
+    made = TransformerWrapper(
+        num_tokens=V,
+        max_seq_len=longest,
+        attn_layers=layers,
+        tie_embedding=True,
+        use_abs_pos_emb=not positions,
+    )
+    return XTransformers(made)
+
+
+def hugging_face(config: Config, longest: int, name: str) -> Peer:
+    import transformers
+
+    size = config.model
+    common: dict[str, Any] = {"vocab_size": V, "tie_word_embeddings": True}
+    named: dict[str, Any] = {
+        "hidden_size": size.d_model,
+        "num_hidden_layers": size.n_layers,
+        "num_attention_heads": size.n_heads,
+        "max_position_embeddings": longest,
+    }
+    if name == "HF GPT-2":
+        made = transformers.GPT2Config(
+            **common,
+            n_embd=size.d_model,
+            n_layer=size.n_layers,
+            n_head=size.n_heads,
+            n_inner=size.d_ff,
+            n_positions=longest,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+    elif name == "HF BLOOM":
+        made = transformers.BloomConfig(
+            **common, hidden_size=size.d_model, n_layer=size.n_layers, n_head=size.n_heads
+        )
+    elif name == "HF NeoX":
+        made = transformers.GPTNeoXConfig(**common, **named, intermediate_size=size.d_ff)
+    else:
+        made = transformers.LlamaConfig(**common, **named, intermediate_size=size.d_ff * 2 // 3)
+    return HuggingFace(transformers.AutoModelForCausalLM.from_config(made))
+
+
+def peers_of(scheme: str, config: Config, longest: int) -> dict[str, Callable[[], Peer]]:
+    """Returns what builds each peer of a scheme."""
+    x = partial(x_transformers, config, longest)
+    hf = partial(hugging_face, config, longest)
+    masked = {
+        "plain + mask": lambda: Plain(config, positions=0, bias=Mask(config.model.n_heads, scheme))
+    }
+    return {
+        "rope": {
+            "x-transformers": partial(x, rotary_pos_emb=True),
+            "HF NeoX": partial(hf, "HF NeoX"),
+            "HF Llama": partial(hf, "HF Llama"),
+        },
+        "alibi": {
+            "x-transformers": partial(x, alibi_pos_bias=True),
+            "HF BLOOM": partial(hf, "HF BLOOM"),
+            **masked,
+        },
+        "kerple": masked,
+        "t5": {"x-transformers": partial(x, rel_pos_bias=True), **masked},
+        "nope": {"plain": lambda: Plain(config, positions=0, bias=None)},
+        "learned_absolute": {
+            "x-transformers": x,
+            "HF GPT-2": partial(hf, "HF GPT-2"),
+            "plain": lambda: Plain(config, positions=longest, bias=None),
+        },
+    }[scheme]
+
+
+class Work(NamedTuple):
+    """What is timed: a training step (length is None) or one window in evaluation."""
+
+    length: int | None
+    precision: str
+
+    @property
+    def title(self) -> str:
+        return "train" if self.length is None else f"eval {self.length:,}"
+
+
+def caller(model: Transformer | Peer, work: Work, config: Config) -> Callable[[], object]:
+    """Returns what does the work once."""
+    device = next(model.parameters()).device
+    draws = torch.Generator().manual_seed(0)
+    shape = (config.train.batch, config.train.length) if work.length is None else (1, work.length)
+    tokens = torch.randint(V, shape, generator=draws).to(device)
+    bf16 = work.precision == "bf16"
+    context = torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
+    if work.length is None:
+        return _trainer(model.train(), tokens, context, config, device)
+    scored = min(SCORED, work.length)
+
+    @torch.inference_mode()
+    def score() -> float:
+        targets = tokens[:, -scored:]
+        with context:
+            if isinstance(model, Transformer):
+                return float(model.nats(model(tokens, n_last=scored), targets).sum())
+            logits = model.logits(model.hidden(tokens)[:, -scored:]).float()
+            return float(F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
+
+    model.eval()
+    return score
+
+
+def _trainer(
+    model: Transformer | Peer, tokens: Tensor, context: Any, config: Config, device: torch.device
+) -> Callable[[], object]:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if isinstance(model, Transformer):
+        optimizer = adamw(model, config.train)
+    else:
+        optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+    size = devices.micro_batch(config.runtime, device, config.train.length)
+
+    def step() -> float:
+        for part in tokens.split(size):
+            with context:
+                if isinstance(model, Transformer):
+                    nats = model.sum_nats(model(part), part) / tokens.numel()
+                else:
+                    logits = model.logits(model.hidden(part)).float().flatten(0, 1)
+                    share = len(part) / len(tokens)
+                    nats = F.cross_entropy(logits, part.flatten()) * share
+            nats.backward()
+        norm = nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return float(norm)
+
+    return step
+
+
+def in_turn(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Returns the seconds of each call in each round, after one that does not count."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for round_ in range(rounds + 1):
+        for name, call in calls.items():
+            began = perf_counter()
+            call()  # ends with a number on the host, so that a GPU has finished
+            if round_:
+                taken[name].append(perf_counter() - began)
+    return taken
+
+
+def product(precision: str, device: torch.device) -> Callable[[], object]:
+    n = 2048
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    return lambda: float((a @ b)[0, 0])
+
+
+def memory(scheme: str, peer: str | None, work: Work, words: list[str], longest: int) -> float:
+    """Returns the MiB that the work takes beyond the built model, in this process."""
+    config, device = prepared(scheme, words)
+    model = build(scheme, peer, config, longest, device)
+    call = caller(model, work, config)
+    before = peak_memory(device)
+    call()
+    return max(0, peak_memory(device) - before) / 2**20
+
+
+def alone(*arguments: Any) -> float:
+    """Returns `memory` of a process of its own; nan if it does not fit."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(memory, *arguments).result()
+        except (BrokenProcessPool, RuntimeError):
+            return float("nan")
+
+
+def prepared(scheme: str, words: list[str]) -> tuple[Config, torch.device]:
+    config = from_words([f"scheme={scheme}", *words], config_dir=None, plugins=[])
+    device = devices.device_of(config.runtime, ALONE)
+    devices.prepare(config.runtime, device)
+    return config, device
+
+
+def build(
+    scheme: str, peer: str | None, config: Config, longest: int, device: torch.device
+) -> Transformer | Peer:
+    if peer is None:
+        return create(config, vocab_size=V).to(device)
+    return peers_of(scheme, config, longest)[peer]().to(device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--schemes", default="rope,alibi,kerple,t5,nope,learned_absolute")
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", default="1")
+    parser.add_argument("--lengths", default="512,2048,4096,16384")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--csv", type=Path)
+    asked = parser.parse_args()
+    words = [f"model={asked.model}", f"runtime.device={asked.device}"]
+    words += [f"runtime.threads={asked.threads}"]
+    lengths = [int(n) for n in asked.lengths.split(",")]
+    works = [Work(None, "bf16"), Work(None, "fp32"), *(Work(n, "fp32") for n in lengths)]
+    rows: list[dict[str, str]] = []
+    print("".join(f"{name:>17}" for name in COLUMNS))
+    for scheme in asked.schemes.split(","):
+        for row in rows_of(scheme, works, words, max(lengths), asked.rounds):
+            print("".join(f"{row[name]:>17}" for name in COLUMNS), flush=True)
+            rows.append(row)
+    if asked.csv:
+        asked.csv.parent.mkdir(parents=True, exist_ok=True)
+        with asked.csv.open("w", newline="", encoding="utf-8") as out:
+            writer = csv.DictWriter(out, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def rows_of(
+    scheme: str, works: list[Work], words: list[str], longest: int, rounds: int
+) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    config, device = prepared(scheme, words)
+    names = list(peers_of(scheme, config, longest))
+    for work in works:
+        if scheme == "learned_absolute" and (work.length or 0) > config.train.length:
+            continue  # no value there
+        models: dict[str, Transformer | Peer] = {
+            name or "lengthgen": build(scheme, name, config, longest, device)
+            for name in (None, *names)
+        }
+        calls = {name: caller(model, work, config) for name, model in models.items()}
+        few = rounds if work.length is None else max(1, rounds * 2048 // max(2048, work.length))
+        taken = in_turn({**calls, "product": product(work.precision, device)}, few)
+        ours = taken["lengthgen"]
+        n = config.train.batch_tokens if work.length is None else work.length
+        size, seconds = config.model, median(ours)
+        parameters = sum(p.numel() for p in models["lengthgen"].parameters())
+        T = work.length or config.train.length
+        flop = n * (6 * parameters + 6 * size.n_layers * size.d_model * T)
+        rate = 2 * 2048**3 / median(taken["product"])
+        mib = alone(scheme, None, work, words, longest)
+        for name in names:
+            ratio = median(p / o for p, o in zip(taken[name], ours, strict=True))
+            found.append(
+                {
+                    "scheme": scheme,
+                    "what": work.title,
+                    "precision": work.precision,
+                    "peer": name,
+                    "ratio": f"{ratio:.2f}",
+                    "tokens_per_s": f"{n / seconds:.0f}",
+                    "mfu": f"{flop / seconds / rate:.2f}" if work.length is None else "",
+                    "mib": f"{mib:.0f}",
+                    "peer_mib": f"{alone(scheme, name, work, words, longest):.0f}",
+                }
+            )
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
