@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthgen.corpora import Split, TokenizedCorpus
-from lengthgen.cross_entropy import IGNORED
 from lengthgen.protocols import Endpoint
 
 Ints = NDArray[np.int64]
+IGNORED = -100  # target of a position past the document's end
 MOST_SEEN = 0.5  # of a validation document's tokens, in runs that training has too
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-IGNORED = -100  # target of a position that is not scored
+from lengthgen.batches import IGNORED
+
 CPU_BLOCK_BYTES = 8 * 2**20  # fp32 logits of a block: they stay in the caches
 GPU_BLOCK_BYTES = 256 * 2**20
 

@@ -27,7 +27,7 @@ of one that has only built the model.
 import argparse
 import csv
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
@@ -226,7 +226,7 @@ def hugging_face(config: Config, longest: int, name: str) -> Peer:
     return HuggingFace(transformers.AutoModelForCausalLM.from_config(made))
 
 
-def peers_of(scheme: str, config: Config, longest: int) -> dict[str, Callable[[], Peer]]:
+def peers_of(scheme: str, config: Config, longest: int) -> Mapping[str, Callable[[], Peer]]:
     """Returns what builds each peer of a scheme."""
     x = partial(x_transformers, config, longest)
     hf = partial(hugging_face, config, longest)

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lengthgen import cross_entropy
-from lengthgen.cross_entropy import IGNORED, sum_cross_entropy
+from lengthgen.batches import IGNORED
+from lengthgen.cross_entropy import sum_cross_entropy
 
 N, D, V = 70, 16, 50
 
