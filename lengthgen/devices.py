@@ -4,6 +4,7 @@ import ctypes
 import os
 
 import torch
+from torch import Tensor
 
 from lengthgen.config import Runtime
 from lengthgen.errors import UserError
@@ -95,3 +96,10 @@ def micro_batch(runtime: Runtime, device: torch.device, length: int) -> int:
     """Returns the number of windows in one forward pass."""
     tokens = GPU_MICRO_BATCH_TOKENS if device.type == "cuda" else CPU_MICRO_BATCH_TOKENS
     return runtime.micro_batch or max(1, tokens // length)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor of the CPU on the device; a GPU copies it when it comes to it."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

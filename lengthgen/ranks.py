@@ -144,7 +144,10 @@ class Ranks:
 
     @contextmanager
     def connected(self, device_type: str) -> Generator[None]:
-        """Joins the processes of the run while the block lasts: NCCL on CUDA, gloo elsewhere."""
+        """Joins the processes of the run while the block lasts: gloo, and NCCL for CUDA tensors.
+
+        What is on the CPU goes by gloo on CUDA too: a signal, a value that is gathered, a barrier.
+        """
         if self.world_size == 1:
             yield
             return
@@ -153,7 +156,7 @@ class Ranks:
         # with it threads of gloo, one of which may still hold a tensor when Python ends. Freeing it
         # then ends the process: "terminate called without an active exception".
         import_module("torch.distributed.nn")
-        backend = "nccl" if device_type == "cuda" else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
         with _together():
             dist.init_process_group(
                 backend, rank=self.rank, world_size=self.world_size, timeout=TIMEOUT
@@ -168,7 +171,9 @@ class Ranks:
             finally:
                 error = sys.exception()
                 _forget(error)
-                if error is None or backend != "nccl":  # NCCL would wait for those that are gone
+                if (
+                    error is None or device_type != "cuda"
+                ):  # NCCL would wait for those that are gone
                     dist.destroy_process_group()
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -206,11 +211,11 @@ class Ranks:
         """Returns rank 0's value to all processes, which may have seen other files."""
         return self.gather(value)[0]
 
-    def max(self, value: int, device: torch.device) -> int:
-        """Returns the greatest value of any process."""
+    def max(self, value: int) -> int:
+        """Returns the greatest value of any process; no GPU is waited for."""
         if self.world_size == 1:
             return value
-        tensor = torch.tensor(value, device=device)
+        tensor = torch.tensor(value)
         with _together():
             dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor)
