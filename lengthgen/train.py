@@ -324,7 +324,11 @@ def _train(
     remark = devices.remark(train.precision, device, multiplies_bf16=known)
     if remark is not None:
         show.say(remark)
-    forward = forward_of(state, compiled=runtime.compile)
+    compiled = devices.compiles(runtime, device)
+    if compiled:
+        show.say("compiling: the first steps take a minute; runtime.compile=false does without")
+    logging.getLogger(__name__).info("compiled: %s", compiled)
+    forward = forward_of(state, compiled=compiled)
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
     stop, stopping, began, began_at = StopRequest(), 0, time.perf_counter(), state.step

@@ -155,7 +155,7 @@ def stepped(
     corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
     windows = training_windows(corpus, config.train.length)
     state = fresh_state(config, vocab_size=corpus.vocab_size, device=CPU)
-    forward = forward_of(state, compiled=config.runtime.compile)
+    forward = forward_of(state, compiled=devices.compiles(config.runtime, CPU))
     nats = [
         train_step(state, windows, config, device=CPU, ranks=ALONE, forward=forward).nats
         for _ in range(steps)
