@@ -37,6 +37,8 @@ from lengthgen.ranks import Ranks
 from lengthgen.rehearsal import rehearse
 from lengthgen.tracking import Results, Tracker, is_shown, keep_rows
 
+BUCKET_BYTES = 16 * 2**20  # of gradients that a GPU sends while it computes others
+
 
 class StepResult(NamedTuple):
     """What one optimizer step saw, over all processes."""
@@ -212,7 +214,8 @@ def launch_step(
     """
     model, optimizer, train = state.model, state.optimizer, config.train
     nats = torch.zeros((), dtype=_wide(device), device=device)
-    for micro in batch.micro_batches:
+
+    def accumulate(micro: MicroBatch) -> None:
         generator = torch.Generator().manual_seed(seed_of("step", config.seed, state.step))
         with torch.autocast(device.type, torch.bfloat16, enabled=train.precision == "bf16"):
             if state.memory is None:
@@ -221,9 +224,15 @@ def launch_step(
                 x_BTD = _go_on(state.memory, micro, forward, generator)
             sum_nats = model.nats(x_BTD, micro.targets_BT).sum()
         (sum_nats / batch.n_targets).backward()
-        nats += sum_nats.detach()
+        nats.add_(sum_nats.detach())
+
+    for micro in batch.micro_batches[:-1]:
+        accumulate(micro)
+    bucket_bytes = BUCKET_BYTES if device.type == "cuda" else None
+    with ranks.summing_gradients(model.parameters(), bucket_bytes=bucket_bytes):
+        for micro in batch.micro_batches[-1:]:
+            accumulate(micro)
     total = ranks.sum(nats.clone())
-    ranks.sum_gradients(model.parameters())
     grad_norm = nn.utils.clip_grad_norm_(model.parameters(), train.clip)
     seen = torch.stack([torch.full_like(nats, state.step + 1), nats, grad_norm.to(nats.dtype)])
     state.last = torch.where(state.failed.bool(), state.last, seen)
