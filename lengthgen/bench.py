@@ -116,7 +116,7 @@ def _training(plain: dict[str, Any], rounds: int, vocab_size: int) -> tuple[int,
 
     def stepper(config: Config) -> tuple[State, Callable[[], object]]:
         state = fresh_state(config, vocab_size=vocab_size, device=device)
-        forward = forward_of(state, compiled=config.runtime.compile)
+        forward = forward_of(state, compiled=devices.compiles(config.runtime, device))
 
         def step() -> None:
             train_step(state, windows, config, device=device, ranks=ALONE, forward=forward)

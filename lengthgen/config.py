@@ -219,7 +219,7 @@ class Runtime(Section):
     device: Literal["auto", "cpu", "cuda", "mps"]
     threads: Positive | None
     micro_batch: Positive | None
-    compile: bool
+    compile: bool | None
     activation_checkpointing: bool
     log_every: Positive
     wandb: Annotated[Literal["auto", "online", "offline", "off"], BeforeValidator(_off_is_a_word)]

@@ -2,8 +2,11 @@
 
 import ctypes
 import os
+import shutil
 
 import torch
+from torch import Tensor
+from torch.utils._triton import has_triton  # not public; as PyTorch itself asks
 
 from lengthgen.config import Runtime
 from lengthgen.errors import UserError
@@ -35,10 +38,13 @@ def device_of(runtime: Runtime, ranks: Ranks) -> torch.device:
 
 
 def prepare(runtime: Runtime, device: torch.device) -> None:
-    """Sets the process up for the device: threads and allocator on a CPU, precision on CUDA."""
+    """Sets the process up for the device: threads and allocator on a CPU, precision on CUDA.
+
+    TF32 is never used: training and evaluation in fp32 are in fp32, FlexAttention's too.
+    """
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        torch.set_float32_matmul_precision("highest")  # an fp32 evaluation is fp32
+        torch.set_float32_matmul_precision("highest")
         return
     local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     torch.set_num_threads(runtime.threads or default_threads(local_processes))
@@ -68,6 +74,14 @@ def summary(precision: str, device: torch.device, *, multiplies_bf16: bool) -> s
     return said
 
 
+def compiles(runtime: Runtime, device: torch.device) -> bool:
+    """True if training is compiled: as runtime.compile says, or where Triton makes fast kernels."""
+    if runtime.compile is not None:
+        return runtime.compile
+    has_cc = any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))  # Triton's own
+    return device.type == "cuda" and has_triton() and has_cc
+
+
 def keep_freed_memory() -> None:
     """Tells glibc to keep freed blocks instead of returning them to the kernel.
 
@@ -89,3 +103,10 @@ def micro_batch(runtime: Runtime, device: torch.device, length: int) -> int:
     """Returns the number of windows in one forward pass."""
     tokens = GPU_MICRO_BATCH_TOKENS if device.type == "cuda" else CPU_MICRO_BATCH_TOKENS
     return runtime.micro_batch or max(1, tokens // length)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor of the CPU on the device; a GPU copies it when it comes to it."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

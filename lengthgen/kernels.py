@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import (
+    BlockMask,
     create_block_mask,  # pyright: ignore[reportUnknownVariableType]
     flex_attention,
 )
@@ -97,16 +98,27 @@ def flex(
     attention: Callable[..., Any],
 ) -> Tensor:
     """FlexAttention with a bias table over (head, distance); the table's gradient is exact."""
-    length = q_BHQK.shape[2]
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return score + table_HS[h, (i - j).clamp(min=0)]
 
+    mask = causal_blocks(q_BHQK.shape[2], q_BHQK.device)
+    return attention(q_BHQK, k_BHSK, v_BHSK, score_mod=score_mod, block_mask=mask, scale=scale)
+
+
+@torch.compiler.assume_constant_result  # torch.compile would trace what is cached, in every layer
+def causal_blocks(length: int, device: torch.device) -> BlockMask:
+    """Returns which blocks of the causal matrix FlexAttention computes; made once per length."""
+    return _causal_blocks(length, device)
+
+
+@cache
+def _causal_blocks(length: int, device: torch.device) -> BlockMask:
     def causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return i >= j
 
-    mask = create_block_mask(causal, None, None, length, length, device=q_BHQK.device)
-    return attention(q_BHQK, k_BHSK, v_BHSK, score_mod=score_mod, block_mask=mask, scale=scale)
+    with torch.inference_mode(False):  # else none could be kept for a backward pass
+        return create_block_mask(causal, None, None, length, length, device=device)
 
 
 def flex_takes(q_BHQK: Tensor, v_BHSK: Tensor) -> bool:

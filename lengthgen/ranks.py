@@ -144,7 +144,10 @@ class Ranks:
 
     @contextmanager
     def connected(self, device_type: str) -> Generator[None]:
-        """Joins the processes of the run while the block lasts: NCCL on CUDA, gloo elsewhere."""
+        """Joins the processes of the run while the block lasts: gloo, and NCCL for CUDA tensors.
+
+        What is on the CPU goes by gloo on CUDA too: a signal, a value that is gathered, a barrier.
+        """
         if self.world_size == 1:
             yield
             return
@@ -153,7 +156,7 @@ class Ranks:
         # with it threads of gloo, one of which may still hold a tensor when Python ends. Freeing it
         # then ends the process: "terminate called without an active exception".
         import_module("torch.distributed.nn")
-        backend = "nccl" if device_type == "cuda" else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
         with _together():
             dist.init_process_group(
                 backend, rank=self.rank, world_size=self.world_size, timeout=TIMEOUT
@@ -168,7 +171,9 @@ class Ranks:
             finally:
                 error = sys.exception()
                 _forget(error)
-                if error is None or backend != "nccl":  # NCCL would wait for those that are gone
+                if (
+                    error is None or device_type != "cuda"
+                ):  # NCCL would wait for those that are gone
                     dist.destroy_process_group()
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -178,20 +183,53 @@ class Ranks:
                 dist.all_reduce(tensor)
         return tensor
 
-    def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Sums gradients over all processes in one message; a missing one counts as zero.
+    @contextmanager
+    def summing_gradients(
+        self, parameters: Iterable[Tensor], *, bucket_bytes: int | None
+    ) -> Generator[None]:
+        """Sums gradients over all processes by the end of the block; a missing one counts as zero.
 
-        One flat all-reduce after the last micro-batch instead of DistributedDataParallel: there is
-        nothing to say about unused parameters, accumulation or compilation, and at the sizes
-        this project trains the message is a small share of a step.
+        With None they go in one message at its end, in the order of the parameters. Else in buckets
+        from the last parameter on, each as soon as the block's backward pass has filled it and
+        those before it, so that all processes send the same. Of 3 processes or more the two ways
+        differ by rounding: a sum's order depends on its place in a message. Not
+        DistributedDataParallel: it wraps a forward pass, and here that is the model, its segments
+        or what is compiled, while the loss reads the embedding outside.
         """
         if self.world_size == 1:
+            yield
             return
         owned = [p for p in parameters if p.requires_grad]
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in owned]
-        flat = self.sum(torch.cat([grad.flatten() for grad in grads]))
-        for p, summed in zip(owned, flat.split([p.numel() for p in owned]), strict=True):
-            p.grad = summed.view_as(p)
+        buckets = [owned] if bucket_bytes is None else _buckets(owned[::-1], bucket_bytes)
+        bucket_of = {p: i for i, bucket in enumerate(buckets) for p in bucket}
+        missing = [len(bucket) for bucket in buckets]
+        sent: list[tuple[Tensor, Any]] = []
+
+        def send() -> None:
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in buckets[len(sent)]]
+            flat = torch.cat([grad.flatten() for grad in grads])
+            with _together():
+                sent.append((flat, dist.all_reduce(flat, async_op=True)))
+
+        def filled(p: Tensor) -> None:
+            missing[bucket_of[p]] -= 1
+            while len(sent) < len(buckets) and not missing[len(sent)]:
+                send()
+
+        kept = [] if bucket_bytes is None else owned
+        hooks = [p.register_post_accumulate_grad_hook(filled) for p in kept]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        while len(sent) < len(buckets):
+            send()
+        for bucket, (flat, work) in zip(buckets, sent, strict=True):
+            with _together():
+                work.wait()
+            for p, summed in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                p.grad = summed.view_as(p)
 
     def gather(self, value: T) -> list[T]:
         """Returns every process's value, in rank order, to all of them."""
@@ -206,11 +244,11 @@ class Ranks:
         """Returns rank 0's value to all processes, which may have seen other files."""
         return self.gather(value)[0]
 
-    def max(self, value: int, device: torch.device) -> int:
-        """Returns the greatest value of any process."""
+    def max(self, value: int) -> int:
+        """Returns the greatest value of any process; no GPU is waited for."""
         if self.world_size == 1:
             return value
-        tensor = torch.tensor(value, device=device)
+        tensor = torch.tensor(value)
         with _together():
             dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor)
@@ -220,6 +258,19 @@ class Ranks:
         if self.world_size > 1:
             with _together():
                 dist.barrier()
+
+
+def _buckets(parameters: Sequence[Tensor], bucket_bytes: int) -> list[list[Tensor]]:
+    """Returns the parameters in consecutive lists of that size, or just above."""
+    buckets: list[list[Tensor]] = []
+    room = 0
+    for p in parameters:
+        if room <= 0:
+            buckets.append([])
+            room = bucket_bytes
+        buckets[-1].append(p)
+        room -= p.nbytes
+    return buckets
 
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)  # of work that is never divided

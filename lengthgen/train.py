@@ -7,7 +7,7 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +31,14 @@ from lengthgen.corpora import TokenizedCorpus
 from lengthgen.errors import Diverged, Stopped, UserError
 from lengthgen.evaluate import Show, evaluate
 from lengthgen.model import Memory, Transformer, create, seed_of
-from lengthgen.optim import adamw, lr_at, set_rates
+from lengthgen.optim import adamw, lr_at, set_rates, update
 from lengthgen.plans import plan
 from lengthgen.precision import cpu_multiplies_bf16
 from lengthgen.ranks import Ranks
 from lengthgen.rehearsal import rehearse
 from lengthgen.tracking import Results, Tracker, is_shown, keep_rows
+
+BUCKET_BYTES = 16 * 2**20  # of gradients that a GPU sends while it computes others
 
 
 class StepResult(NamedTuple):
@@ -52,24 +54,36 @@ class MicroBatch(NamedTuple):
 
     inputs_BT: Tensor
     targets_BT: Tensor
-    rows: list[int]
+    rows_B: Tensor
     anew_B: Tensor  # bool: the row does not go on where it stopped in the step before
+
+
+class Batch(NamedTuple):
+    """This process's share of a step's global batch, on the device; n_targets is of all of it."""
+
+    micro_batches: list[MicroBatch]
+    n_targets: int
 
 
 @dataclass
 class State:
-    """Everything that changes while training: `step` optimizer steps are done.
+    """Everything that changes while training: `step` optimizer steps are done or launched.
 
     nats and n_targets are sums since the last row of train.jsonl. memory is that of all rows of the
-    global batch, of which a process keeps its own up to date; None if the scheme has none.
+    global batch, of which a process keeps its own up to date; None if the scheme has none. failed
+    is 1 from the first step on whose loss or gradient is not finite: no update is made any more.
+    last is of that step, or else of the last one: its number, the nats of this process's share and
+    the gradient's norm.
     """
 
     step: int
-    nats: float
+    nats: Tensor
     n_targets: int
     model: Transformer
     optimizer: torch.optim.AdamW
     memory: Memory | None
+    failed: Tensor
+    last: Tensor
 
 
 class StopRequest:
@@ -148,11 +162,13 @@ def fresh_state(config: Config, *, vocab_size: int, device: torch.device) -> Sta
     remembered = model.scheme.memory
     return State(
         step=0,
-        nats=0.0,
+        nats=torch.zeros((), dtype=_wide(device), device=device),
         n_targets=0,
         model=model,
         optimizer=adamw(model, config.train),
         memory=model.empty_memory(config.train.batch, size=remembered) if remembered else None,
+        failed=torch.zeros((), device=device),
+        last=torch.zeros(3, dtype=_wide(device), device=device),
     )
 
 
@@ -171,19 +187,36 @@ def train_step(
     ranks: Ranks,
     forward: Callable[..., Any],
 ) -> StepResult:
-    """Takes one optimizer step on the step's global batch.
+    """Takes one optimizer step on the step's global batch, and waits for it.
+
+    Raises Diverged if loss or gradient is not finite, naming step and rank; no update was made.
+    """
+    batch = batch_of(state, windows, config, device=device, ranks=ranks)
+    nats = launch_step(state, batch, config, device=device, ranks=ranks, forward=forward)
+    look(state, ranks)
+    return StepResult(float(nats), batch.n_targets, float(state.last[2]))
+
+
+def launch_step(
+    state: State,
+    batch: Batch,
+    config: Config,
+    *,
+    device: torch.device,
+    ranks: Ranks,
+    forward: Callable[..., Any],
+) -> Tensor:
+    """Launches one optimizer step, and returns the nats of its global batch.
 
     The loss is the sum of nats over all processes divided once by their number of targets, so that
-    any split of the batch over processes and micro-batches gives the same gradient.
-    Raises Diverged before the update if loss or gradient is not finite, naming step and rank.
+    any split of the batch over processes and micro-batches gives the same gradient. Nothing here
+    waits for a GPU: it is the device itself that makes no update after a loss or gradient that is
+    not finite, and look() that tells.
     """
     model, optimizer, train = state.model, state.optimizer, config.train
-    micro_batches = list(_micro_batches(state, windows, config, device=device, ranks=ranks))
-    counted = sum(int((micro.targets_BT != IGNORED).sum()) for micro in micro_batches)
-    n_targets = int(ranks.sum(torch.tensor(counted, device=device)))
-    wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
-    nats = torch.zeros((), dtype=wide, device=device)
-    for micro in micro_batches:
+    nats = torch.zeros((), dtype=_wide(device), device=device)
+
+    def accumulate(micro: MicroBatch) -> None:
         generator = torch.Generator().manual_seed(seed_of("step", config.seed, state.step))
         with torch.autocast(device.type, torch.bfloat16, enabled=train.precision == "bf16"):
             if state.memory is None:
@@ -191,23 +224,45 @@ def train_step(
             else:
                 x_BTD = _go_on(state.memory, micro, forward, generator)
             sum_nats = model.sum_nats(x_BTD, micro.targets_BT)
-        (sum_nats / n_targets).backward()
-        nats += sum_nats.detach()
-    _refuse_non_finite(nats, state.step, ranks)
-    ranks.sum_gradients(model.parameters())
-    grad_norm = float(nn.utils.clip_grad_norm_(model.parameters(), train.clip))
-    if not math.isfinite(grad_norm):  # the same number on all ranks
-        optimizer.zero_grad(set_to_none=True)
-        raise Diverged(
-            f"the gradient's norm is {grad_norm} in step {state.step + 1}; no update was made; "
-            "lower train.lr or use train.precision=fp32"
-        )
+        (sum_nats / batch.n_targets).backward()
+        nats.add_(sum_nats.detach())
+
+    for micro in batch.micro_batches[:-1]:
+        accumulate(micro)
+    bucket_bytes = BUCKET_BYTES if device.type == "cuda" else None
+    with ranks.summing_gradients(model.parameters(), bucket_bytes=bucket_bytes):
+        for micro in batch.micro_batches[-1:]:
+            accumulate(micro)
+    total = ranks.sum(nats.clone())
+    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), train.clip)
+    seen = torch.stack([torch.full_like(nats, state.step + 1), nats, grad_norm.to(nats.dtype)])
+    state.last = torch.where(state.failed.bool(), state.last, seen)
+    state.failed = torch.where(total.isfinite() & grad_norm.isfinite(), state.failed, 1.0)
     set_rates(optimizer, state.step, config)
-    optimizer.step()
+    update(optimizer, unless=state.failed)
     optimizer.zero_grad(set_to_none=True)
     model.scheme.project()
     state.step += 1
-    return StepResult(float(ranks.sum(nats)), n_targets, grad_norm)
+    state.nats = state.nats + total
+    state.n_targets += batch.n_targets
+    return total
+
+
+def look(state: State, ranks: Ranks) -> None:
+    """Waits for the steps that were launched.
+
+    Raises Diverged in every process if the loss or gradient of one was not finite, naming the first
+    such step and rank; the state is that of the step before.
+    """
+    if not state.failed:
+        return
+    step, nats, grad_norm = state.last.tolist()
+    state.step = int(step) - 1
+    remedy = "no update was made; lower train.lr or use train.precision=fp32"
+    for rank, loss in enumerate(ranks.gather(nats)):
+        if not math.isfinite(loss):
+            raise Diverged(f"the loss is {loss} in step {int(step)} on rank {rank}; {remedy}")
+    raise Diverged(f"the gradient's norm is {grad_norm} in step {int(step)}; {remedy}")
 
 
 def _go_on(
@@ -215,13 +270,13 @@ def _go_on(
 ) -> Tensor:
     """Returns the hidden states of a micro-batch after its rows' memory, and updates that."""
     x_NBMD, absent_B = memory
-    size, rows = x_NBMD.shape[2], micro.rows
-    known_B = absent_B[rows].masked_fill(micro.anew_B, size)
-    before = Memory(x_NBMD[:, rows], known_B)
+    size, rows_B = x_NBMD.shape[2], micro.rows_B
+    known_B = absent_B[rows_B].masked_fill(micro.anew_B, size)
+    before = Memory(x_NBMD[:, rows_B], known_B)
     x_BTD, after = forward(
         micro.inputs_BT, before, n_last=micro.inputs_BT.shape[1], generator=generator
     )
-    x_NBMD[:, rows], absent_B[rows] = after.x_NBMD.to(x_NBMD.dtype), after.absent_B
+    x_NBMD[:, rows_B], absent_B[rows_B] = after.x_NBMD.to(x_NBMD.dtype), after.absent_B
     return x_BTD
 
 
@@ -276,44 +331,52 @@ def _train(
     if ranks.is_main:
         keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
     show.say(devices.summary(train.precision, device, multiplies_bf16=cpu_multiplies_bf16()))
-    forward = forward_of(state, compiled=runtime.compile)
+    compiled = devices.compiles(runtime, device)
+    if compiled:
+        show.say("compiling: the first steps take a minute; runtime.compile=false does without")
+    logging.getLogger(__name__).info("compiled: %s", compiled)
+    forward = forward_of(state, compiled=compiled)
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
     stop, stopping, began, began_at = StopRequest(), 0, time.perf_counter(), state.step
+    how: dict[str, Any] = {"device": device, "ranks": ranks}
+    batch = batch_of(state, windows, config, **how)
     with stop.listening():
         while state.step < train.steps and not stopping:
-            result = train_step(state, windows, config, device=device, ranks=ranks, forward=forward)
-            state.nats, state.n_targets = (
-                state.nats + result.nats,
-                state.n_targets + result.n_targets,
-            )
+            launch_step(state, batch, config, **how, forward=forward)
+            batch = batch_of(state, windows, config, **how)  # the next one, while a GPU works
+            stopping = ranks.max(stop.received)
             last = state.step == train.steps
-            if state.step % runtime.log_every == 0 or last:
+            logs = state.step % runtime.log_every == 0 or last
+            saves = last or stopping or state.step % train.checkpoint_every == 0
+            if logs or saves or device.type != "cuda":
+                look(state, ranks)
+            if logs:
                 now = time.perf_counter()
                 tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
                 row = {
                     "train/step": state.step,
                     "train/tokens": state.step * train.batch_tokens,
-                    "train/loss": state.nats / state.n_targets,
+                    "train/loss": float(state.nats) / state.n_targets,
                     "train/lr": lr_at(state.step - 1, train),
                     "train/scheme_lr_ratio": config.scheme_lr_ratio,
-                    "train/grad_norm": result.grad_norm,
+                    "train/grad_norm": float(state.last[2]),
                     "train/tokens_per_s": tokens_per_s,
                 }
                 if tracker is not None:
-                    row |= _embedding_row(state, windows, config, device=device, ranks=ranks)
+                    row |= _embedding_row(state, batch, config)
                     tracker.train(row)
-                state.nats, state.n_targets, began, began_at = 0.0, 0, now, state.step
+                state.nats, state.n_targets = torch.zeros_like(state.nats), 0
+                began, began_at = now, state.step
                 show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
             show.advance(train.batch_tokens)
-            stopping = ranks.max(stop.received, device)
-            if last or stopping or state.step % train.checkpoint_every == 0:
+            if saves:
                 memory = _whole(state.memory, ranks)
                 if ranks.is_main:
                     checkpoints.save(
                         run_dir,
                         step=state.step,
-                        unlogged=(state.nats, state.n_targets),
+                        unlogged=(float(state.nats), state.n_targets),
                         memory=memory,
                         model=state.model,
                         optimizer=state.optimizer,
@@ -330,13 +393,11 @@ def _train(
         )
 
 
-def _embedding_row(
-    state: State, windows: TrainingWindows, config: Config, *, device: torch.device, ranks: Ranks
-) -> dict[str, float]:
+def _embedding_row(state: State, batch: Batch, config: Config) -> dict[str, float]:
     """Returns how large embedded positions are beside tokens, in windows of the next step."""
     if not state.model.scheme.embeds:
         return {}
-    micro = next(_micro_batches(state, windows, config, device=device, ranks=ranks))
+    micro = batch.micro_batches[0]
     generator = torch.Generator().manual_seed(seed_of("step", config.seed, state.step))
     ratio = state.model.positions_to_tokens(micro.inputs_BT, generator=generator)
     return {"train/positions_to_tokens": ratio}
@@ -353,7 +414,8 @@ def _state(
         # The groups' settings follow from the configuration; older versions had two groups.
         moments = {**state.optimizer.state_dict(), "state": found.optimizer["state"]}
         state.optimizer.load_state_dict(moments)
-        state.step, (state.nats, state.n_targets) = found.step, found.unlogged
+        state.step, (nats, state.n_targets) = found.step, found.unlogged
+        state.nats = torch.full_like(state.nats, nats)
         if found.memory is not None:
             state.memory = Memory(*(tensor.to(device) for tensor in found.memory))
         show.say(f"resuming after step {found.step} of {config.train.steps}")
@@ -380,40 +442,32 @@ def _whole(memory: Memory | None, ranks: Ranks) -> Memory | None:
     return whole
 
 
-def _micro_batches(
+def batch_of(
     state: State,
     windows: TrainingWindows,
     config: Config,
     *,
     device: torch.device,
     ranks: Ranks,
-) -> Iterator[MicroBatch]:
-    """Yields this process's share of the step's windows."""
+) -> Batch:
+    """Returns this process's share of the windows of the state's next step."""
     asked: dict[str, int] = {"seed": config.seed, "step": state.step, "batch": config.train.batch}
     if state.memory is None:
         batch, anew = train_batch(windows, **asked), np.ones(config.train.batch, dtype=bool)
     else:
         batch, anew = consecutive_batch(windows, **asked)
-    mine = range(ranks.rank, config.train.batch, ranks.world_size)
+    mine = np.arange(ranks.rank, config.train.batch, ranks.world_size)
     size = devices.micro_batch(config.runtime, device, config.train.length)
-    for first in range(0, len(mine), size):
-        rows = list(mine[first : first + size])
-        yield MicroBatch(
-            torch.from_numpy(batch.inputs_BT[rows]).to(device),
-            torch.from_numpy(batch.targets_BT[rows]).to(device),
-            rows,
-            torch.from_numpy(anew[rows]).to(device),
-        )
+    share = [
+        devices.sent(torch.from_numpy(one), device)
+        for one in (batch.inputs_BT[mine], batch.targets_BT[mine], mine, anew[mine])
+    ]
+    micro_batches = [
+        MicroBatch(*(one[first : first + size] for one in share))
+        for first in range(0, len(mine), size)
+    ]
+    return Batch(micro_batches, int((batch.targets_BT != IGNORED).sum()))
 
 
-def _refuse_non_finite(nats: Tensor, step: int, ranks: Ranks) -> None:
-    """Raises Diverged in every process if the loss of any is not finite."""
-    total = ranks.sum(nats.clone())
-    if torch.isfinite(total):
-        return
-    losses = ranks.gather(float(nats))
-    bad = [rank for rank, loss in enumerate(losses) if loss - loss != 0]
-    raise Diverged(
-        f"the loss is {losses[bad[0]]} in step {step + 1} on rank {bad[0]}; no update was made; "
-        "lower train.lr or use train.precision=fp32"
-    )
+def _wide(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64

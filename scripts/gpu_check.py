@@ -3,21 +3,29 @@
     python scripts/gpu_check.py --out gpu.csv
     python scripts/gpu_check.py --device cpu --quick --schemes rope,kerple    # the script itself
 
-Numbers are compared with the same weights in fp64 on the CPU:
+In the order of what is learned for a second of it; each row appears, and is written to --out, as
+it is measured, and what stands there is not measured again. Ends with a table.
 
-forward    final hidden states, fp32, at T and 4 T: largest difference, at most FORWARD
+no wait    training steps between two looks, under CUDA's own check: number of waits, at most 0
+backend    kernels that SDPA (plain schemes) and FlexAttention (tables) ran in a step
+forward    final hidden states, fp32, at T and 4 T: largest difference to the same weights in fp64
+           on the CPU, at most FORWARD
 gradient   of every parameter, trained biases included, at T: norm of the difference over the norm
-           of the gradient (or a thousandth of the largest one), at most GRADIENT; plain, with
-           activation checkpointing, and without variants under torch.compile
+           of the gradient (or a thousandth of the largest one), at most GRADIENT; plain and with
+           activation checkpointing, and under torch.compile for the schemes COMPILED
 bf16       loss of a training step: relative difference, at most BF16, and finite gradients
 kernel     FlexAttention and SDPA under a trained table of distances: output and gradients, the same
            norms and limits
+tokens/s   of whole optimizer steps on random tokens, with and without torch.compile. MFU is that
+           times (6 N + 12 L D T) over the dense bf16 rate of the GPU's data sheet: N parameters
+           (the embedding once, as the head), L layers, D width, T tokens
+table ms   forward and backward of one layer's attention under a table: FlexAttention and SDPA
+evaluation seconds and memory of one window of 16k and of 32k tokens, per scheme
+group      gradients summed bucket by bucket in a group of one process (NCCL): largest difference
 processes  the loss after some steps of 2 processes (NCCL) and of 1: relative, at most PROCESSES
 
-Speed is of whole optimizer steps on random tokens, in tokens per second. MFU is tokens/s times
-(6 N + 12 L D T) over the dense bf16 rate of the GPU's data sheet: N parameters (the embedding once,
-as the head), L layers, D width, T tokens. Rows appear as they are measured; what stands in --out
-is not measured again. Exit code 1 if a number is out of bounds.
+What takes the time is compilation, at most half a minute each: 4 of gradients, 2 of kernels for
+each of 3 shapes, one for each of 9 speeds. Exit code 1 if a number is out of bounds.
 """
 
 import argparse
@@ -27,12 +35,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +53,8 @@ from lengthgen.bench import ALONE, random_corpus
 from lengthgen.config import Config, from_words
 from lengthgen.kernels import flex
 from lengthgen.model import Transformer, create, with_parts
-from lengthgen.train import forward_of, fresh_state, train_step
+from lengthgen.ranks import Ranks
+from lengthgen.train import batch_of, forward_of, fresh_state, launch_step, look
 
 # fp32 on a CPU stays below 1.2e-4 and 3e-5 under every scheme. TF32 and bf16 do not.
 FORWARD, GRADIENT, BF16, PROCESSES = 5e-4, 5e-4, 2e-2, 1e-4
@@ -62,16 +71,15 @@ SMALL = [
     *("model.init_std=0.2", "train.precision=fp32", "eval.lengths=[1024]"),
     *("eval.reference_variants=[]", "runtime.wandb=off"),
 ]
-SETTINGS = {
-    "": [],
-    "activation checkpointing": ["runtime.activation_checkpointing=true"],
-    "4 micro-batches": ["runtime.micro_batch={quarter}"],
-    "compiled": ["runtime.compile=true"],
-    "compiled, activation checkpointing": [
-        "runtime.compile=true",
-        "runtime.activation_checkpointing=true",
-    ],
+CHECKPOINTED = "runtime.activation_checkpointing=true"
+COMPILED = ("rope", "t5", "kerple", "fox")  # one of each way through attention
+SPEEDS = {  # of a model: the schemes, by whether they are compiled
+    "tiny": {False: ("rope", "kerple"), True: ("rope", "kerple")},
+    "small": {False: ("rope", "kerple"), True: ("rope", "alibi", "t5", "kerple")},
+    "medium": {False: ("rope",), True: ("rope", "kerple")},
 }
+EVALUATED = (16384, 32768)
+SHOWN = ("no wait", "backend", "tokens/s", "table ms")  # in the table at the end
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v and the table
 
 
@@ -191,6 +199,12 @@ def gradients(
     }
 
 
+@cache
+def wanted(scheme: tuple[str, str | None], T: int) -> tuple[float, dict[str, Tensor]]:
+    """Returns loss and gradients in fp64 on the CPU."""
+    return gradients(scheme, T, torch.device("cpu"), double=True)
+
+
 def gradient_error(
     scheme: tuple[str, str | None],
     T: int,
@@ -198,7 +212,7 @@ def gradient_error(
     *more: str,
     compiled: bool = False,
 ) -> Found:
-    _, want = gradients(scheme, T, torch.device("cpu"), double=True)
+    _, want = wanted(scheme, T)
     _, got = gradients(scheme, T, device, *more, compiled=compiled)
     return worst(got, want)
 
@@ -215,7 +229,7 @@ def worst(got: dict[str, Tensor], want: dict[str, Tensor]) -> Found:
 
 
 def bf16_error(scheme: tuple[str, str | None], T: int, device: torch.device) -> Found:
-    want, _ = gradients(scheme, T, torch.device("cpu"), double=True)
+    want, _ = wanted(scheme, T)
     got, found = gradients(scheme, T, device, bf16=True)
     if not all(bool(g.isfinite().all()) for g in found.values()):
         return Found(float("inf"), "a gradient is not finite")
@@ -229,13 +243,12 @@ def of_schemes(asked: argparse.Namespace, device: torch.device, T: int) -> Itera
             for L in (T, 4 * T)
         ]
         gradient = partial(gradient_error, scheme, T, device)
-        checkpointed = SETTINGS["activation checkpointing"]
         ways += [
             ("gradient", GRADIENT, gradient),
-            ("gradient, checkpointed", GRADIENT, partial(gradient, *checkpointed)),
+            ("gradient, checkpointed", GRADIENT, partial(gradient, CHECKPOINTED)),
             ("bf16", BF16, partial(bf16_error, scheme, T, device)),
         ]
-        if asked.compile and scheme[1] is None:
+        if asked.compile and scheme[1] is None and scheme[0] in COMPILED:
             ways.append(("gradient, compiled", GRADIENT, partial(gradient, compiled=True)))
         case = " + ".join(filter(None, scheme))
         for name, limit, measure in ways:
@@ -290,7 +303,6 @@ def kernel_error(
 def of_kernels(device: torch.device, T: int) -> Iterator[Check]:
     ways: dict[str, Callable[[], Attention]] = {"SDPA with a mask": lambda: sdpa}
     if device.type == "cuda":  # on a CPU it has no backward pass
-        ways["FlexAttention"] = lambda: flexed(flex_attention)
         ways["FlexAttention, compiled"] = lambda: flexed(torch.compile(flex_attention))
     for name, way in ways.items():
         for dtype, limit in ((torch.float32, GRADIENT), (torch.bfloat16, BF16)):
@@ -318,49 +330,211 @@ def processes_error() -> Found:
     return Found(abs(losses[1] / losses[0] - 1))
 
 
-def tokens_per_s(config: Config, vocab_size: int, steps: int, device: torch.device) -> Found:
-    """Returns the speed of a whole step; MFU and the most memory that was held in the note."""
-    on_cuda = device.type == "cuda"
-    torch.compiler.reset()
-    torch.cuda.empty_cache()
-    if on_cuda:
-        torch.cuda.reset_peak_memory_stats(device)
-    windows = training_windows(random_corpus(config, vocab_size), config.train.length)
-    state = fresh_state(config, vocab_size=vocab_size, device=device)
-    forward = forward_of(state, compiled=config.runtime.compile)
-    seconds: list[float] = []
-    for _ in range(3 + steps):  # the first ones compile and allocate
+class Steps:
+    """Training steps on random tokens, on the device."""
+
+    def __init__(self, config: Config, vocab_size: int, device: torch.device) -> None:
+        torch.compiler.reset()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+        corpus = random_corpus(config, vocab_size)
+        self.windows = training_windows(corpus, config.train.length)
+        self.state = fresh_state(config, vocab_size=vocab_size, device=device)
+        self.forward = forward_of(self.state, compiled=bool(config.runtime.compile))
+        self.config, self.device = config, device
+
+    def run(self, n: int) -> float:
+        """Launches n steps, waits for them, and returns the seconds."""
         began = time.perf_counter()
-        train_step(state, windows, config, device=device, ranks=ALONE, forward=forward)
-        if on_cuda:
-            torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - began)
-    speed = config.train.batch_tokens / median(seconds[3:])
-    N = sum(p.numel() for p in state.model.parameters())
+        self.launch(n)
+        look(self.state, ALONE)
+        waited_for(self.device)
+        return time.perf_counter() - began
+
+    def launch(self, n: int) -> None:
+        how: dict[str, Any] = {"device": self.device, "ranks": ALONE}
+        for _ in range(n):
+            batch = batch_of(self.state, self.windows, self.config, **how)
+            launch_step(self.state, batch, self.config, **how, forward=self.forward)
+
+
+def waited_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def no_wait(config: Config, device: torch.device) -> Found:
+    steps = Steps(config, VOCAB, device)
+    steps.run(2)
+    if device.type != "cuda":
+        return Found(None, "CUDA alone can tell")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        steps.launch(2)
+    except RuntimeError as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if "/torch/" not in frame.filename][-1]
+        return Found(1, f"{Path(own.filename).name}:{own.lineno}: {own.line}")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return Found(0)
+
+
+def backend(config: Config, device: torch.device) -> Found:
+    steps = Steps(config, VOCAB, device)
+    steps.run(1)
+    if device.type != "cuda":
+        return Found(None, "of CUDA's kernels")
+    with torch.profiler.profile() as profile:
+        steps.run(1)
+    names = {event.key for event in profile.key_averages()}
+    known = ("flash", "flex", "tem_fused", "cudnn", "efficient", "fmha", "softmax")
+    found = sorted({word for word in known for name in names if word in name.lower()})
+    return Found(None, ", ".join(found) or "none of the known kernels")
+
+
+def of_steps(asked: argparse.Namespace, device: torch.device, T: int) -> Iterator[Check]:
+    wanted = ("rope", "sinusoidal", "t5", "alibi", "nope", "kerple")
+    schemes = wanted if asked.schemes is None else asked.schemes.split(",")
+    precision = "bf16" if device.type == "cuda" else "fp32"
+    for name, measure, limit in (("no wait", no_wait, 0.0), ("backend", backend, None)):
+        for scheme in schemes:
+            config = configuration(
+                *(f"scheme={scheme}", *SMALL, f"train.precision={precision}"),
+                *(f"train.length={T}", f"train.batch_tokens={4 * T}"),
+            )
+            yield Check(
+                check=name,
+                case=f"{scheme}, step",
+                limit=limit,
+                measure=partial(measure, config, device),
+            )
+
+
+def tokens_per_s(config: Config, vocab_size: int, steps: int, device: torch.device) -> Found:
+    """Returns the speed of whole steps; MFU and the most memory that was held in the note."""
+    running = Steps(config, vocab_size, device)
+    first = running.run(1)  # compiles and allocates
+    running.run(2)
+    speed = steps * config.train.batch_tokens / min(running.run(steps) for _ in range(3))
+    N = sum(p.numel() for p in running.state.model.parameters())
     L, D, T = config.model.n_layers, config.model.d_model, config.train.length
-    gpu = torch.cuda.get_device_name(device) if on_cuda else ""
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     peak = next((peak for name, peak in PEAK.items() if name in gpu), None)
     mfu = "n/a" if peak is None else f"{speed * (6 * N + 12 * L * D * T) / peak:.3f}"
-    held = f"{torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB" if on_cuda else "n/a"
-    return Found(speed, f"{N / 1e6:.0f}M parameters, MFU {mfu}, memory {held}")
+    return Found(
+        speed, f"{N / 1e6:.0f}M parameters, MFU {mfu}, {held(device)}, first step {first:.0f} s"
+    )
+
+
+def held(device: torch.device) -> str:
+    if device.type != "cuda":
+        return "memory n/a"
+    return f"{torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB"
 
 
 def of_speed(asked: argparse.Namespace, device: torch.device) -> Iterator[Check]:
-    length, batch, vocab_size, steps = (64, 8, 512, 1) if asked.quick else (1024, 32, 50304, 10)
+    length, batch, vocab_size, steps = (64, 8, 512, 1) if asked.quick else (512, 128, 8192, 10)
     precision = "bf16" if device.type == "cuda" else "fp32"
     for model in asked.models.split(","):
-        for scheme in ("kerple",) if asked.quick else ("rope", "alibi", "kerple"):
-            for name, more in SETTINGS.items():
-                if "compiled" in name and not asked.compile:
-                    continue
+        ways = SPEEDS[model] if not asked.quick else {False: ("kerple",)}
+        for compiled, schemes in ways.items():
+            for scheme in schemes:
                 config = configuration(
                     *(f"scheme={scheme}", f"model={model}", f"train.precision={precision}"),
                     *(f"train.length={length}", f"train.batch_tokens={length * batch}"),
-                    *(one.format(quarter=batch // 4) for one in more),
+                    f"runtime.compile={str(compiled).lower()}",
                 )
                 measure = partial(tokens_per_s, config, vocab_size, steps, device)
-                case = ", ".join(filter(None, (model, scheme, precision, name)))
+                how = ["compiled"] if compiled else []
+                case = ", ".join([model, scheme, precision, *how])
                 yield Check(check="tokens/s", case=case, limit=None, measure=measure)
+
+
+def table_ms(way: Callable[[], Attention], T: int, device: torch.device) -> Found:
+    torch.compiler.reset()
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    shape = (16, 8, T, 64)
+    q, k, v = (torch.randn(shape, device=device, dtype=dtype).requires_grad_() for _ in range(3))
+    table, attention = torch.randn(8, T, device=device, requires_grad=True), way()
+
+    def once() -> None:
+        attention(q, k, v, table).sum().backward()
+
+    for _ in range(2):
+        once()
+    waited_for(device)
+    began = time.perf_counter()
+    for _ in range(5):
+        once()
+    waited_for(device)
+    return Found(1e3 * (time.perf_counter() - began) / 5)
+
+
+@torch.inference_mode()
+def evaluation(scheme: str, length: int, device: torch.device) -> Found:
+    """Returns the seconds of a window whose last 256 tokens are scored, in fp32."""
+    config = configuration(f"scheme={scheme}", "model=small")
+    model = create(config, vocab_size=8192).to(device).eval()
+    reason = model.scheme.undefined_at(length)
+    if reason is not None:
+        return Found(None, reason)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    tokens = torch.randint(8192, (1, length), device=device)
+
+    def once() -> float:
+        began = time.perf_counter()
+        generator = torch.Generator().manual_seed(0)
+        x_BTD = model(tokens, n_last=min(256, length), generator=generator)
+        float(model.nats(x_BTD, tokens[:, -256:]).sum())
+        return time.perf_counter() - began
+
+    first = once()
+    return Found(once() if first < 5 else first, held(device))
+
+
+def group_error(device: torch.device) -> Found:
+    """Returns the difference that a group of one process makes; sums are then what goes in."""
+    config = configuration("scheme=kerple", *SMALL, "train.length=128")
+    model, tokens = create(config, vocab_size=VOCAB).to(device), some_tokens(128).to(device)
+    store = torch.distributed.HashStore()
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+    try:
+        found: list[list[Tensor]] = []
+        for n in (1, 2):  # with 2 gradients are sent; the group itself knows of one process
+            model.zero_grad(set_to_none=True)
+            ranks = Ranks(rank=0, world_size=n, local_rank=0)
+            with ranks.summing_gradients(model.parameters(), bucket_bytes=4096):
+                model.nats(hidden(model, tokens), tokens).sum().backward()
+            found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        return Found(max(float((a - b).abs().max()) for a, b in zip(*found, strict=True)))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def of_evaluation(asked: argparse.Namespace, device: torch.device) -> Iterator[Check]:
+    for scheme in dict.fromkeys(name for name, _ in every_scheme(asked.schemes)):
+        for length in (256, 512) if asked.quick else EVALUATED:
+            measure = partial(evaluation, scheme, length, device)
+            yield Check(
+                check=f"evaluation {length}, s",
+                case=f"{scheme}, small",
+                limit=None,
+                measure=measure,
+            )
+
+
+def of_tables(asked: argparse.Namespace, device: torch.device) -> Iterator[Check]:
+    ways: dict[str, Callable[[], Attention]] = {"SDPA with a mask": lambda: sdpa}
+    if device.type == "cuda":
+        ways["FlexAttention"] = lambda: flexed(torch.compile(flex_attention))
+    for name, way in ways.items():
+        for T in (64,) if asked.quick else (512, 2048):
+            measure = partial(table_ms, way, T, device)
+            yield Check(check="table ms", case=f"{name}, T={T}", limit=None, measure=measure)
 
 
 def main() -> None:
@@ -369,10 +543,12 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--schemes", metavar="S,...", help="all if left out")
-    parser.add_argument("--models", metavar="M,...", default="base,alibi", help="for the speed")
+    parser.add_argument("--models", metavar="M,...", default=",".join(SPEEDS), help="for the speed")
     parser.add_argument("--quick", action="store_true", help="short texts, nothing compiled")
     parser.add_argument("--out", type=Path, metavar="FILE.csv")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="begin no check after these")
     asked = parser.parse_args()
+    began = time.monotonic()
     asked.compile = not asked.quick
     if asked.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: there is no GPU in this machine; --device cpu checks the script itself")
@@ -381,25 +557,47 @@ def main() -> None:
     T = 32 if asked.quick else 128
     done = list(csv.DictReader(asked.out.open())) if asked.out and asked.out.exists() else []
     known = {(row["check"], row["case"]) for row in done if row["verdict"] != "FAIL"}
+    rows = [row for row in done if row["verdict"] != "FAIL"]
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     print(f"{gpu}, PyTorch {torch.__version__}", flush=True)
-    n_failed = 0
+    group = Check(check="group", case="1 process", limit=0.0, measure=partial(group_error, device))
     processes = Check(check="processes", case="2 and 1", limit=PROCESSES, measure=processes_error)
-    checks = [*of_schemes(asked, device, T), *of_kernels(device, T), processes]
-    for check in [*checks, *of_speed(asked, device)]:
+    checks = [
+        *of_steps(asked, device, T),
+        *of_speed(asked, device),
+        *of_tables(asked, device),
+        *(group, processes),
+        *of_kernels(device, T),
+        *of_schemes(asked, device, T),
+        *of_evaluation(asked, device),
+    ]
+    n_left = 0
+    for check in checks:
         if (check.check, check.case) in known:
             continue
+        if asked.limit is not None and time.monotonic() - began > asked.limit:
+            n_left += 1
+            continue
         row = check.row()
-        n_failed += row["verdict"] == "FAIL"
-        print(
-            f"{row['check']:32} {row['case']:44} {row['value']:>10} {row['limit']:>7} "
-            f"{row['verdict']:5} {row['note']}",
-            flush=True,
-        )
+        rows.append(row)
+        print(line(row), flush=True)
         if asked.out:
             write(asked.out, row)
-    print(f"{n_failed} out of bounds")
-    sys.exit(1 if n_failed else 0)
+    failed = [row for row in rows if row["verdict"] == "FAIL"]
+    print(f"\n{gpu}: {len(rows)} checks in {time.monotonic() - began:.0f} s")
+    for row in (*(row for row in rows if row["check"] in SHOWN), *failed):
+        print(line(row))
+    if n_left:
+        print(f"{n_left} checks are left; the same command continues")
+    print(f"{len(failed)} out of bounds")
+    sys.exit(1 if failed else 0)
+
+
+def line(row: dict[str, str]) -> str:
+    return (
+        f"{row['check']:32} {row['case']:44} {row['value']:>10} {row['limit']:>7} "
+        f"{row['verdict']:5} {row['note']}"
+    )
 
 
 def write(path: Path, row: dict[str, str]) -> None:

@@ -21,7 +21,7 @@ from lengthgen.attention import attend, explicit
 from lengthgen.batches import training_windows
 from lengthgen.compose import choices
 from lengthgen.config import Config
-from lengthgen.kernels import flex_takes
+from lengthgen.kernels import causal_blocks, flex_takes
 from lengthgen.model import Transformer, create, with_parts
 from lengthgen.precision import native
 from lengthgen.progress import Progress
@@ -141,6 +141,45 @@ def test_flex_attention_takes_training_on_cuda_alone(call: Taken, taken: bool) -
         assert flex_takes(q, q) == taken
 
 
+def test_the_blocks_of_flex_attention_are_made_once_per_length_compiled_or_not() -> None:
+    def made(length: int) -> list[Any]:
+        return [causal_blocks(length, CPU) for _ in range(2)]
+
+    one, other = made(200)
+    assert one is other
+    assert made(300)[0] is not one
+    compiled = torch.compile(
+        lambda x: x * causal_blocks(200, CPU).kv_num_blocks.sum(), fullgraph=True, backend="eager"
+    )
+    x = torch.ones(2)
+    assert torch.equal(compiled(x), x * one.kv_num_blocks.sum())
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.compile's own, which differ by version
+@pytest.mark.parametrize("scheme", ["rope", "alibi", "kerple"])
+def test_a_step_is_compiled_as_one_graph(scheme: str) -> None:
+    torch.compiler.reset()
+    model = create(small_config(f"scheme={scheme}"), vocab_size=VOCAB)
+    graphs = 0
+
+    def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    forward = torch.compile(model, backend=count)
+    out = forward(torch.zeros(2, 16, dtype=torch.long), generator=torch.Generator())
+    assert torch.equal(out, model(torch.zeros(2, 16, dtype=torch.long)))
+    assert graphs == 1
+
+
+@pytest.mark.parametrize(("asked", "compiled"), [("null", False), ("true", True), ("false", False)])
+def test_training_on_a_cpu_is_compiled_on_request_alone(asked: str, compiled: bool) -> None:
+    config = small_config(f"runtime.compile={asked}")
+    assert devices.compiles(config.runtime, CPU) == compiled
+    assert config.run_id == small_config().run_id
+
+
 # Activation checkpointing, compilation, accumulation
 
 
@@ -156,7 +195,7 @@ def stepped(
     corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
     windows = training_windows(corpus, config.train.length)
     state = fresh_state(config, vocab_size=corpus.vocab_size, device=CPU)
-    forward = forward_of(state, compiled=config.runtime.compile)
+    forward = forward_of(state, compiled=devices.compiles(config.runtime, CPU))
     nats = [
         train_step(state, windows, config, device=CPU, ranks=ALONE, forward=forward).nats
         for _ in range(steps)

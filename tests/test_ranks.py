@@ -235,6 +235,38 @@ def test_no_thread_outlives_the_group_to_meet_the_end_of_python(
     assert [name for name in threads if "gloo" in name] == []
 
 
+SUMS = """
+import sys, torch
+from lengthgen.ranks import Ranks
+
+ranks = Ranks.from_env()
+w = [torch.nn.Parameter(torch.ones(n)) for n in (3, 5, 4)]  # the last has no gradient
+with ranks.connected("cpu"):
+    for bucket_bytes in (None, 1, 24):
+        for p in w:
+            p.grad = None
+        (sum(w[0]) * sum(w[1])).backward()  # a micro-batch before
+        with ranks.summing_gradients(w, bucket_bytes=bucket_bytes):
+            if ranks.rank:  # rank 0 has no windows left
+                (sum(w[0]) * 7).backward()
+        if ranks.is_main:
+            print([p.grad.tolist() for p in w])
+"""
+
+
+@pytest.mark.slow
+def test_gradients_sent_in_buckets_during_the_backward_pass_are_those_sent_after_it() -> None:
+    ran = subprocess.run(
+        [sys.executable, *TORCHRUN, "--no-python", sys.executable, "-c", SUMS],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    want = str([[17.0] * 3, [6.0] * 5, [0.0] * 4])
+    assert ran.stdout.splitlines() == [want] * 3
+
+
 # The end
 
 FAULTY = '''

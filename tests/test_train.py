@@ -17,16 +17,26 @@ from faults import here
 from safetensors.torch import load_file
 from small import SMALL, small_config
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lengthgen import corpora
 from lengthgen.batches import train_batch, training_windows
 from lengthgen.config import Config
-from lengthgen.errors import UserError
+from lengthgen.errors import Diverged, UserError
 from lengthgen.optim import set_rates
 from lengthgen.progress import Progress
 from lengthgen.ranks import Ranks
 from lengthgen.tracking import read_rows
-from lengthgen.train import State, StopRequest, fresh_state, train, train_step
+from lengthgen.train import (
+    State,
+    StopRequest,
+    batch_of,
+    fresh_state,
+    launch_step,
+    look,
+    train,
+    train_step,
+)
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 CPU = torch.device("cpu")
@@ -304,6 +314,90 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(
         train_step(state, windows, config, device=CPU, ranks=ALONE, forward=state.model)
     for name, weight in state.model.state_dict().items():
         assert torch.equal(weight, before[name])
+
+
+class Poisoned(torch.nn.Module):
+    """Passes calls on to a model; what it returns in one of them is not finite."""
+
+    def __init__(self, model: torch.nn.Module, call: int) -> None:
+        super().__init__()
+        self.model, self.left = model, call
+
+    def forward(self, tokens_BT: Tensor, *, generator: torch.Generator) -> Tensor:
+        self.left -= 1
+        x_BTD = self.model(tokens_BT, generator=generator)
+        return x_BTD * torch.nan if self.left == 0 else x_BTD
+
+
+def kept(state: State) -> list[Tensor]:
+    """Returns copies of weights, moments and numbers of steps."""
+    moments = [x for one in state.optimizer.state.values() for x in one.values()]
+    return [x.detach().clone() for x in (*state.model.state_dict().values(), *moments)]
+
+
+def launch(state: State, stepping: tuple[Config, Any], forward: torch.nn.Module) -> Tensor:
+    config, windows = stepping
+    batch = batch_of(state, windows, config, device=CPU, ranks=ALONE)
+    return launch_step(state, batch, config, device=CPU, ranks=ALONE, forward=forward)
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_steps_launched_after_one_that_is_not_finite_change_nothing(
+    stepping: tuple[Config, Any], what: str
+) -> None:
+    state, good = state_of(stepping[0]), state_of(stepping[0])
+    for _ in range(2):
+        launch(good, stepping, good.model)
+    forward = Poisoned(state.model, call=3 if what == "loss" else 0)
+    for step in range(5):
+        spoils = what == "gradient" and step == 2
+        of_gradient = torch.Tensor.log if spoils else torch.Tensor.clone
+        hook = state.model.embedding.weight.register_hook(of_gradient)
+        launch(state, stepping, forward)
+        hook.remove()
+    for one, other in zip(kept(state), kept(good), strict=True):
+        assert torch.equal(one, other)
+    said = {"loss": r"the loss is nan in step 3 on rank 0", "gradient": r"norm is nan in step 3"}
+    with pytest.raises(Diverged, match=said[what]):
+        look(state, ALONE)
+    assert state.step == 2
+
+
+def test_steps_that_are_looked_at_later_are_those_looked_at_one_by_one(
+    stepping: tuple[Config, Any],
+) -> None:
+    config, windows = stepping
+    launched, looked_at = state_of(config), state_of(config)
+    nats = 0.0
+    for _ in range(3):
+        launch(launched, stepping, launched.model)
+        how: dict[str, Any] = {"device": CPU, "ranks": ALONE, "forward": looked_at.model}
+        nats += train_step(looked_at, windows, config, **how).nats
+    look(launched, ALONE)
+    assert float(launched.nats) == nats
+    for one, other in zip(kept(launched), kept(looked_at), strict=True):
+        assert torch.equal(one, other)
+
+
+class Unread(TorchDispatchMode):
+    """Refuses what reads a tensor's numbers on the host, and so would wait for a GPU."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aten = torch.ops.aten
+        assert func not in (aten._local_scalar_dense.default, aten.nonzero.default), func
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("scheme", ["sinusoidal", "rope", "t5", "alibi", "nope", "kerple"])
+def test_launching_a_step_reads_no_tensor(stepping: tuple[Config, Any], scheme: str) -> None:
+    config = small_config(f"scheme={scheme}")
+    state = state_of(config)
+    batch = batch_of(state, stepping[1], config, device=CPU, ranks=ALONE)
+    with Unread():
+        launch_step(state, batch, config, device=CPU, ranks=ALONE, forward=state.model)
+        launch_step(state, batch, config, device=CPU, ranks=ALONE, forward=state.model)
+    with pytest.raises(AssertionError, match="_local_scalar_dense"), Unread():
+        look(state, ALONE)
 
 
 def test_a_signal_may_come_twice_but_a_second_interrupt_kills() -> None:

@@ -15,10 +15,9 @@ H heads, Q queries, S keys.
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import Ctx, Part, Shape, constant
 
 
 class Alibi(Part):
@@ -36,7 +35,7 @@ class Alibi(Part):
         self.depends_on_length = beyond == "interpolate"
 
     def bias(self, c: Ctx) -> Tensor:
-        m_H = torch.tensor(slopes(c.shape.n_heads), device=c.q_pos.device, dtype=c.dtype)
+        m_H = constant(tuple(slopes(c.shape.n_heads)), c.q_pos.device, c.dtype)
         if self.beyond == "interpolate":
             m_H = m_H * min(1, c.shape.train_length / c.length)
         return -m_H[:, None, None] * c.distance()

@@ -5,6 +5,7 @@ B batch, T tokens, D width, H heads, K head width, Q queries, S keys.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, reduce
 from typing import NamedTuple
 
 import torch
@@ -127,7 +128,7 @@ class Ctx:
         biases = [
             bias for bias in (part.bias(self) for part in self.acting.bias) if bias is not None
         ]
-        return sum(biases[1:], start=biases[0]) if biases else None
+        return reduce(torch.add, biases) if biases else None
 
     def frequencies(self, omega_R: Tensor) -> Tensor:
         """Returns a rotary part's angles per position as the layer's other parts change them."""
@@ -143,6 +144,18 @@ class Ctx:
         """
         c = replace(self, q_pos=q_pos, k_pos=k_pos)
         return through_qk(self.acting.rotary, q_BHQK, k_BHSK, c)
+
+
+@torch.compiler.assume_constant_result  # torch.compile would make it anew in every call
+def constant(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Returns the numbers on the device, sent there once; not to be changed in place."""
+    return _constant(numbers, device, dtype)
+
+
+@cache
+def _constant(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):  # else none could be kept for a backward pass
+        return torch.tensor(numbers, device=device, dtype=dtype)
 
 
 class Rotated(NamedTuple):
@@ -281,7 +294,7 @@ class Layer(NamedTuple):
     @property
     def plain(self) -> bool:
         """True if attention is softmax(q.k/sqrt(d)) under the causal mask alone."""
-        return not (self.bias or self.visible or self.relative or self.explicit)
+        return not (bool(self.bias) or bool(self.visible) or self.relative or self.explicit)
 
     @property
     def relative(self) -> bool:

@@ -20,7 +20,10 @@ def over_distances(table: Callable[[Tensor], Tensor], c: Ctx) -> Tensor:
     """
     d = c.steps()
     wide = torch.float32 if d.device.type == "mps" else torch.float64  # MPS has no float64
-    table_HN = table(torch.arange(int(d.max()) + 1, device=d.device, dtype=wide)).to(c.dtype)
+    # To ask the tensor would wait for a GPU, and cut what is compiled in two.
+    numbered = bool(c.acting.bias) and c.acting.numbered
+    farthest = c.rows.stop - 1 - c.cols.start if numbered else int(d.max())
+    table_HN = table(torch.arange(farthest + 1, device=d.device, dtype=wide)).to(c.dtype)
     return at_distances(table_HN, c)
 
 

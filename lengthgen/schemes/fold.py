@@ -75,7 +75,7 @@ class Scheme(nn.Module):
     @property
     def memory(self) -> int:
         """Tokens of the previous segments that stay visible as keys; 0: no segments."""
-        return max((part.memory for part in self.all), default=0)
+        return max([0, *(part.memory for part in self.all)])
 
     def undefined_at(self, length: int) -> str | None:
         """Returns the first part's reason for having no value at this length, or None."""

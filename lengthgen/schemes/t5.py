@@ -15,7 +15,7 @@ H heads, N distances, Q queries, S keys.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Shape, of_layer
+from lengthgen.schemes.base import Ctx, Part, Shape, constant, of_layer
 from lengthgen.schemes.distances import over_distances
 
 
@@ -50,7 +50,7 @@ class T5(Part):
 
     def buckets(self, d_N: Tensor) -> Tensor:
         """Returns the bucket of each distance: the last that begins at or before it."""
-        starts = torch.tensor(self.starts[1:], device=d_N.device)
+        starts = constant(tuple(self.starts[1:]), d_N.device, torch.int64)
         return torch.bucketize(d_N.long(), starts, right=True)
 
 

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Six schemes, three seeds, 60 million tokens at model=small on a GPU, measured at 64 to 16,384 tokens:
+# results/gpu. Killed, or stopped by --limit, it continues:
+#     bash scripts/gpu_results.sh --limit 510                   # again and again, until it says done
+#     CORPUS=wikitext103 bash scripts/gpu_results.sh train.tokens=120000000
+# KEY=VALUE arguments and options of lengthgen sweep follow. PER_GPU: runs that share a GPU; OUT: where
+# the report goes. Without .venv, a PYTHON that has the dependencies will do, and no network.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+limit=
+if [ "${1-}" = --limit ]; then
+  limit=${2:?--limit needs a number of seconds}
+  shift 2
+fi
+
+python=${PYTHON:-python3}
+if [ -x .venv/bin/python ]; then
+  python=$PWD/.venv/bin/python
+elif PYTHONPATH=$PWD "$python" -c 'import lengthgen.cli, lengthgen.train, lengthgen.report' 2>/dev/null; then
+  # Not installed: what is asked of a package, its version, is written beside the code's own name.
+  about=$PWD/runs/.about
+  "$python" - "$about" <<'PY'
+import sys, tomllib
+from pathlib import Path
+
+project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+folder = Path(sys.argv[1], f"lengthgen-{project['version']}.dist-info")
+folder.mkdir(parents=True, exist_ok=True)
+lines = ["Metadata-Version: 2.1", "Name: lengthgen", f"Version: {project['version']}"]
+lines += [f"Requires-Dist: {one}" for one in project["dependencies"]]
+(folder / "METADATA").write_text("\n".join(lines) + "\n")
+PY
+  export PYTHONPATH=$PWD:$about${PYTHONPATH:+:$PYTHONPATH}
+else
+  source scripts/install.sh
+  python=$PWD/.venv/bin/python
+fi
+
+# Batch and rate are between those of train=default and train=gpu; neither is tuned for a scheme.
+words=()
+device=cuda
+root=runs/gpu
+for word in scheme=sinusoidal,rope,t5,alibi,nope,kerple seed=1,2,3 model=small train.length=512 \
+  "corpus=${CORPUS:-python}" train.tokens=60000000 train.batch_tokens=32768 train.lr=2e-3 \
+  train.precision=bf16 runtime.wandb=off "runtime.root=$root" "runtime.device=$device"; do
+  case " $*" in *" ${word%%=*}="*) ;; *) words+=("$word") ;; esac # what is given takes its place
+done
+for word in "$@"; do
+  case $word in
+    runtime.root=*) root=${word#*=} ;;
+    runtime.device=*) device=${word#*=} ;;
+  esac
+done
+[ "$device" != cuda ] || words+=(--per-gpu "${PER_GPU:-3}")
+stopping=()
+[ -z "$limit" ] || stopping=(timeout --foreground --signal=TERM "$((limit > SECONDS ? limit - SECONDS : 1))")
+
+code=0
+"${stopping[@]}" "$python" -m lengthgen sweep "${words[@]}" "$@" || code=$?
+if [ "$code" -eq 124 ] || [ "$code" -eq 143 ]; then
+  echo "stopped after $SECONDS s; the same command continues" >&2
+  exit 0
+fi
+[ "$code" -eq 0 ] || exit "$code"
+"$python" -m lengthgen report "runtime.root=$root" --out "${OUT:-results/gpu}"
+echo "done: ${OUT:-results/gpu}" >&2
