@@ -125,7 +125,7 @@ def sdpa_by_blocks(
     by_distance = layer.numbered and all(part.distance_only for part in layer.bias)
     table = distance_table(layer, c) if layer.bias and by_distance else None
     out: list[Tensor] = []
-    for lo, hi, at in _blocks(c, q_BHQK, k_BHSK, block):
+    for lo, hi, at in reversed(list(_blocks(c, q_BHQK, k_BHSK, block))):  # as in explicit()
         k_blk, v_blk = k_BHSK[:, :, at.cols], v_BHSK[:, :, at.cols]
         if layer.visible:
             seen = _seen(layer, at)
@@ -140,7 +140,7 @@ def sdpa_by_blocks(
         mask = _as_mask(added, q_BHQK)
         q_blk = q_BHQK[:, :, lo:hi]
         out.append(fused(q_blk, k_blk, v_blk, attn_mask=mask, scale=c.shape.d_head**-0.5))
-    return torch.cat(out, dim=2)
+    return torch.cat(out[::-1], dim=2)
 
 
 def _of_kept(c: Ctx, table_HS: Tensor | None, kept: Tensor) -> Tensor | None:
