@@ -25,6 +25,7 @@ from lengthgen.kernels import (
     flex_kernel,
     flex_takes,
     fused,
+    hide_later_,
     near_keys,
     reach,
 )
@@ -32,6 +33,7 @@ from lengthgen.schemes import Ctx, Layer, logits, through_qk, weighted
 from lengthgen.schemes.relative import apart, spread
 
 TRAIN_BLOCK = 128  # queries; scores of a few sequences stay in the cache of one core
+BIAS_BLOCK = 128  # queries; their biases stay in the caches between the passes over them
 EVAL_BLOCK = 1024  # queries; SDPA forms blocks of its own inside
 NEAR_BLOCK = 512
 EXPLICIT_BLOCK = 128
@@ -60,7 +62,10 @@ def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx)
                 return near_keys(table, q, k, v, reach_H=reach_H, scale=scale, block=NEAR_BLOCK)
             if whole and flex_takes(q, v):
                 return flex(table, q, k, v, scale=scale, attention=flex_kernel())
-        return sdpa_by_blocks(layer, q, k, v, c, block=NEAR_BLOCK if layer.visible else EVAL_BLOCK)
+        block = NEAR_BLOCK if layer.visible else EVAL_BLOCK
+        if on_cpu and layer.bias and not layer.visible:
+            block = BIAS_BLOCK
+        return sdpa_by_blocks(layer, q, k, v, c, block=block)
 
 
 def explicit(
@@ -71,7 +76,7 @@ def explicit(
     q and k have been through `qk`. Products are in their dtype, logits and softmax in c.dtype.
     Memory O(block * S).
     """
-    q, k, v = q_BHQK, k_BHSK, v_BHSK
+    q, k, v = q_BHQK, k_BHSK.contiguous(), v_BHSK.contiguous()  # each block reads them
     c = _with_tables(layer, c, v.dtype)
     out: list[Tensor] = []
     # The last block, which has the most keys, comes first: what it frees has room for the others.
@@ -80,9 +85,11 @@ def explicit(
         s = layer.scores.scores(q_blk, k_blk, at) if layer.scores else logits(q_blk, k_blk, at)
         if layer.visible or layer.weights or c.absent_B is not None:
             s = s.masked_fill(~_seen(layer, at), -math.inf)
-        else:
+        elif torch.is_grad_enabled():
             s = Causal.apply(s)
             assert isinstance(s, Tensor)
+        else:
+            hide_later_(s)
         w = layer.weights.weights(s, at) if layer.weights else s.softmax(-1)
         out.append(layer.values.values(w, v_blk, at) if layer.values else weighted(w, v_blk, at))
     return torch.cat(out[::-1], dim=2).to(v.dtype)
@@ -118,34 +125,31 @@ def sdpa_by_blocks(
     by_distance = layer.numbered and all(part.distance_only for part in layer.bias)
     table = distance_table(layer, c) if layer.bias and by_distance else None
     out: list[Tensor] = []
-    for lo, hi, at in _blocks(c, q_BHQK, k_BHSK, block):
-        seen = _seen(layer, at)
+    for lo, hi, at in reversed(list(_blocks(c, q_BHQK, k_BHSK, block))):  # as in explicit()
         k_blk, v_blk = k_BHSK[:, :, at.cols], v_BHSK[:, :, at.cols]
-        kept = seen.flatten(0, -2).any(0).nonzero().squeeze(-1) if layer.visible else None
-        if kept is not None and 2 * len(kept) < seen.shape[-1]:
-            seen = seen[..., kept]
-            k_blk, v_blk = k_blk[:, :, kept], v_blk[:, :, kept]
+        if layer.visible:
+            seen = _seen(layer, at)
+            kept = seen.flatten(0, -2).any(0).nonzero().squeeze(-1)
+            if 2 * len(kept) < seen.shape[-1]:
+                k_blk, v_blk = k_blk[:, :, kept], v_blk[:, :, kept]
+                added = _masked(_of_kept(at, table, kept), seen[..., kept], at)
+            else:
+                added = _masked(at.folded(), seen, at)
         else:
-            kept = None
-        mask = _as_mask(_added(layer, at, seen, table, kept), q_BHQK)
+            added = _additive(layer, at)
+        mask = _as_mask(added, q_BHQK)
         q_blk = q_BHQK[:, :, lo:hi]
         out.append(fused(q_blk, k_blk, v_blk, attn_mask=mask, scale=c.shape.d_head**-0.5))
-    return torch.cat(out, dim=2)
+    return torch.cat(out[::-1], dim=2)
 
 
-def _added(
-    layer: Layer, c: Ctx, seen: Tensor, table_HS: Tensor | None, kept: Tensor | None
-) -> Tensor:
-    """Returns what is added to the logits of the kept keys (all if None): -inf where not seen."""
-    if kept is None:
-        return _masked(c.folded(), seen, c)
+def _of_kept(c: Ctx, table_HS: Tensor | None, kept: Tensor) -> Tensor | None:
+    """Returns the bias of the kept keys, from the table over distances if there is one."""
     if table_HS is None:
         bias = c.folded()
-        return _masked(
-            None if bias is None else bias.expand(*bias.shape[:-1], c.cols.stop)[..., kept], seen, c
-        )
+        return None if bias is None else bias.expand(*bias.shape[:-1], c.cols.stop)[..., kept]
     i = torch.arange(c.rows.start, c.rows.stop, device=kept.device)
-    return _masked(table_HS[:, (i[:, None] - kept).clamp(min=0)], seen, c)
+    return table_HS[:, (i[:, None] - kept).clamp(min=0)]
 
 
 def _masked(bias: Tensor | None, seen: Tensor, c: Ctx) -> Tensor:
@@ -227,7 +231,13 @@ def _seen(layer: Layer, c: Ctx) -> Tensor:
 
 def _additive(layer: Layer, c: Ctx) -> Tensor:
     """Returns everything that is added to the logits of the block, in c.dtype."""
-    return _masked(c.folded(), _seen(layer, c), c)
+    if layer.visible or c.absent_B is not None:
+        return _masked(c.folded(), _seen(layer, c), c)
+    bias = c.folded()
+    if bias is None:
+        bias = torch.zeros((), device=c.q_pos.device, dtype=c.dtype)
+    size = c.rows.stop - c.rows.start, c.cols.stop - c.cols.start
+    return Causal.apply(bias.expand(*bias.shape[:-2], *size))  # pyright: ignore[reportReturnType]
 
 
 def _as_mask(bias: Tensor, q_BHQK: Tensor) -> Tensor:

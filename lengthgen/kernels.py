@@ -145,19 +145,27 @@ def _compiled_flex() -> Callable[..., Any]:
     return torch.compile(flex_attention)
 
 
-class Causal(torch.autograd.Function):
-    """Hides the keys behind each query, the last of which is the last key; before a softmax.
+def hide_later_(s_BHQS: Tensor) -> None:
+    """Writes -inf to the keys behind each query, the last of which is the last key.
 
     masked_fill with a mask that broadcasts is slow on a CPU, forward and backward; this touches the
-    diagonal square alone. The gradient passes unchanged: a softmax has 0 where its weight is 0.
+    diagonal square alone.
+    """
+    n, S = s_BHQS.shape[-2:]
+    later = torch.ones(n, n - 1, dtype=torch.bool, device=s_BHQS.device).triu()
+    s_BHQS[..., S - n + 1 :].masked_fill_(later, -math.inf)
+
+
+class Causal(torch.autograd.Function):
+    """A copy with later keys hidden, for what goes through a softmax or into its logits.
+
+    The gradient passes unchanged: a softmax has 0 where its weight is 0.
     """
 
     @staticmethod
     def forward(ctx: Any, s_BHQS: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        n, S = s_BHQS.shape[-2:]
-        later = torch.ones(n, n - 1, dtype=torch.bool, device=s_BHQS.device).triu()
         out = s_BHQS.clone()
-        out[..., S - n + 1 :].masked_fill_(later, -math.inf)
+        hide_later_(out)
         return out
 
     @staticmethod

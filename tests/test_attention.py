@@ -140,6 +140,19 @@ def test_biases_of_several_parts_are_added_and_masks_are_combined() -> None:
             torch.testing.assert_close(got, dense(q, k, v, added))
 
 
+@pytest.mark.parametrize("others", [(), (Doubled(SHAPE),), (Window(6),)])
+def test_attention_without_a_gradient_leaves_a_bias_that_a_part_holds_as_it_was(
+    others: tuple[Part, ...],
+) -> None:
+    bias = LearnedBias(20)
+    before = bias.table.detach().clone()
+    q, k, v = some_qkv(20, dtype=torch.float64)
+    c = context(small_model("nope"), 20, dtype=torch.float64)
+    with torch.no_grad():
+        attend(layer_of(bias, *others), q, k, v, c)
+    assert torch.equal(bias.table, before)
+
+
 @pytest.mark.parametrize("length", [20, EXPLICIT_BLOCK + 20])
 def test_owners_of_scores_weights_and_values_replace_them_and_see_the_folded_bias(
     length: int,

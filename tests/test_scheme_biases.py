@@ -20,7 +20,7 @@ from lengthgen.schemes.alibi_learned import AlibiLearned
 from lengthgen.schemes.bam import Bam
 from lengthgen.schemes.distances import over_distances
 from lengthgen.schemes.dynamic_bias import DynamicBias
-from lengthgen.schemes.fire import Fire
+from lengthgen.schemes.fire import ROWS, Fire
 from lengthgen.schemes.initial import as_linear
 from lengthgen.schemes.kerple import Kerple
 from lengthgen.schemes.kerple_power import KerplePower
@@ -384,6 +384,42 @@ def test_fire_by_pieces_is_the_network_in_value_and_gradient(
         ]
         for one, other in zip(*gradients, strict=True):
             close(one, other, atol=1e-10)
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+@pytest.mark.parametrize("first", [0, 100, 500, 3000])
+@pytest.mark.parametrize("bends", ["as drawn", "all within", "all at one ratio"])
+def test_fire_without_a_gradient_is_the_network(
+    bends: str, first: int, dtype: torch.dtype, atol: float
+) -> None:
+    n_queries, part = ROWS + 40, fire(4, train_length=128).to(dtype)
+    with torch.no_grad():
+        if bends == "all within":
+            part.bias_in.copy_(-part.weight_in * torch.rand(32))
+        if bends == "all at one ratio":
+            part.bias_in.copy_(-part.weight_in / 3)
+    last = first + n_queries - 1
+    c = call(part, last, dtype=dtype)
+    c = replace(c, q_pos=c.pos[first:], rows=slice(first, last + 1))
+    shifted = replace(c, q_pos=c.q_pos + 1000, k_pos=c.k_pos + 1000)
+    seen = torch.ones(n_queries, last + 1, dtype=torch.bool).tril(first)
+    for at in (c, shifted):
+        exact = replace(at, dtype=torch.float64)
+        with torch.no_grad():
+            got, want = part.bias(at), network(part.double(), exact)
+        part.to(dtype)
+        assert got.dtype == dtype
+        close((got * seen).double(), want * seen, atol=atol)
+
+
+def test_fire_without_a_gradient_is_the_network_at_positions_that_are_not_in_sequence() -> None:
+    part = fire(4, train_length=32).double()
+    c = call(part, 199)
+    for pos in (3 * c.pos, c.pos.flip(0) + 300, torch.stack([c.pos, 2 * c.pos])):
+        at = replace(c, pos=pos, q_pos=pos, k_pos=pos, rows=slice(0, 200))
+        with torch.no_grad():
+            got = part.bias(at)
+        close(got, part.bias(at).detach(), atol=1e-14)
 
 
 def test_fire_by_pieces_is_the_network_where_a_hidden_unit_does_not_look_at_its_input() -> None:

@@ -20,7 +20,7 @@ from lengthgen.attention import attend, explicit
 from lengthgen.errors import UserError
 from lengthgen.model import create
 from lengthgen.schemes import Ctx, Part, Scheme, Shape, logits
-from lengthgen.schemes.cope import Cope, at_counted_positions
+from lengthgen.schemes.cope import Cope, add_counted_, at_counted_positions
 from lengthgen.schemes.dape import Dape
 from lengthgen.schemes.fox import Fox
 from lengthgen.schemes.shaw import Shaw
@@ -257,6 +257,21 @@ def test_cope_has_the_gradient_of_its_formula(n_queries: int, n_positions: int) 
         return at_counted_positions(s, z, own=6 - n_queries)
 
     assert gradcheck(counted, (s.requires_grad_(), z.requires_grad_()))
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 2e-6), (torch.float64, 1e-14)])
+@pytest.mark.parametrize("lower", [0.0, 3.0, 12.0])  # gates of a half; of 0.05: more keys; of 0
+def test_cope_counts_no_farther_than_the_last_position(
+    lower: float, dtype: torch.dtype, atol: float
+) -> None:
+    generator = torch.Generator().manual_seed(2)
+    s = torch.randn(2, 2, 9, 900, generator=generator, dtype=dtype) - lower
+    s[1, 0, 4] -= 3  # one query that needs more keys than the others
+    z = torch.randn(2, 2, 9, 8, generator=generator, dtype=dtype)
+    want = s + at_counted_positions(s, z, own=891)
+    with torch.no_grad():
+        add_counted_(s, z, own=891)
+    close(s, want, atol=atol)
 
 
 def stick_weights(q: Tensor, k: Tensor) -> Tensor:

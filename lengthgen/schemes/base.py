@@ -251,6 +251,7 @@ class Part(nn.Module):
         """Returns the logits of the block; only for those that are not q.k/sqrt(d) + bias.
 
         The keys are all those up to the block's last query; c.folded() is the bias of all parts.
+        The logits are a new tensor: the engine may write to it.
         """
         return logits(q_BHQK, k_BHSK, c)
 
@@ -324,7 +325,7 @@ def through_qk(parts: Sequence[Part], q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) ->
 def logits(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
     """Returns the block's products and all biases, [B, H, Q, S] in c.dtype."""
     s_BHQS, bias = products(q_BHQK, k_BHSK, c), c.folded()
-    return s_BHQS if bias is None else s_BHQS + bias
+    return s_BHQS if bias is None else s_BHQS.add_(bias)
 
 
 def products(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
@@ -345,8 +346,7 @@ def products(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
             rows_HWK, n_near = laid_out(near_HNK, queries=Q, keys=S)
             added = by_key((other_BHQK @ rows_HWK.transpose(-1, -2)).contiguous(), n_near)
         s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2)
-        far_BHQ, near_BHQM = s_BHQS[..., : S - n_near], s_BHQS[..., S - n_near :] + added
-        s_BHQS = torch.cat([far_BHQ, near_BHQM], dim=-1) if n_near < S else near_BHQM
+        s_BHQS[..., S - n_near :] += added
     return s_BHQS.to(c.dtype)
 
 

@@ -11,10 +11,14 @@ of linear layers. L is given in multiples of T here. DAPE's port of FIRE halves 
 
 f is evaluated as what it is, piecewise linear in one variable, with a kink where a hidden unit
 turns on or off. That is exact, gradients included, and needs neither the time nor the memory of
-width numbers per query and key.
+width numbers per query and key. Consecutive queries have most distances on one and the same piece;
+where no gradient is needed, the biases of these are one product and one sum.
 
-H heads, N pieces of f, R hidden units, B batch, Q queries, S keys.
+H heads, N pieces of f, R hidden units, B batch, Q queries, S keys, W = Q + S - 1 places (see
+relative.py).
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +26,22 @@ from torch import Tensor, nn
 from lengthgen.schemes.base import Ctx, Part, Shape, of_layer
 from lengthgen.schemes.distances import over_distances
 from lengthgen.schemes.initial import as_linear
+from lengthgen.schemes.relative import by_key
 
 EPSILON = 1e-6
 ROWS = 128  # queries at a time; bounds what is held beside the bias itself
+
+
+class Pieces(NamedTuple):
+    """f on [0, 1]: piece n lies between kinks n - 1 and n."""
+
+    kinks_R: Tensor
+    slope_HN: Tensor
+    offset_HN: Tensor
+
+    def at(self, x: Tensor) -> Tensor:
+        """Returns the piece of every entry of x."""
+        return torch.bucketize(x, self.kinks_R, right=True)
 
 
 class Fire(Part):
@@ -60,35 +77,63 @@ class Fire(Part):
         threshold = (of_layer(self.w, c).to(c.dtype) * self.initial_threshold).abs()
         if c.q_pos.max() < threshold:  # a function of the distance; so it is for most of training
             return over_distances(lambda d_N: self.f(self.ratio(d_N, threshold, c), c), c)
-        rows: list[Tensor] = []
-        for q_pos in c.q_pos.split(ROWS, dim=-1):
-            i, j = q_pos[..., :, None], c.k_pos[..., None, :]
-            d = (i - j).clamp(min=0).to(c.dtype)
-            x = self.ratio(d, torch.maximum(i.to(c.dtype), threshold), c)
-            rows.append(self.f(x, c).movedim(0, -3))
-        return torch.cat(rows, dim=-2)
+        in_order = c.q_pos.dim() == c.k_pos.dim() == 1 and all(
+            bool((pos.diff() == 1).all()) for pos in (c.q_pos, c.k_pos)
+        )
+        of_rows = self.by_place if in_order and not torch.is_grad_enabled() else self.by_entry
+        rows = [of_rows(q_pos, threshold, c) for q_pos in c.q_pos.split(ROWS, dim=-1)]
+        return torch.cat(rows, dim=-2) if len(rows) > 1 else rows[0]
+
+    def by_entry(self, q_pos: Tensor, threshold: Tensor, c: Ctx) -> Tensor:
+        """Returns the bias of these queries, f of a number per query and key."""
+        i, j = q_pos[..., :, None], c.k_pos[..., None, :]
+        d = (i - j).clamp(min=0).to(c.dtype)
+        x = self.ratio(d, torch.maximum(i.to(c.dtype), threshold), c)
+        return self.f(x, c).movedim(0, -3)
+
+    def by_place(self, i_Q: Tensor, threshold: Tensor, c: Ctx) -> Tensor:
+        """Returns the bias of these consecutive queries, [H, Q, S]: a view of rows by place.
+
+        A distance that is on one piece for the first and the last query is on it for all: the
+        ratio falls from query to query. The others are left to f.
+        """
+        n_places = len(i_Q) + len(c.k_pos) - 1
+        place_W = torch.arange(n_places, device=i_Q.device)
+        d_W = (i_Q[-1] - c.k_pos[0] - place_W).clamp(min=0).to(c.dtype)
+        largest_Q = torch.maximum(i_Q.to(c.dtype), threshold)
+        pieces = self.pieces(c, c.dtype)
+        at_W, at_last_W = (pieces.at(self.ratio(d_W, largest_Q[n], c)) for n in (0, -1))
+        slope_H1W = (pieces.slope_HN[:, at_W] * self.psi(d_W, c))[:, None]
+        per_psi_Q1 = 1 / (self.psi(largest_Q, c) + EPSILON)[:, None]
+        bias_HQW = torch.addcmul(pieces.offset_HN[:, None, at_W], slope_H1W, per_psi_Q1)
+        several = (at_W != at_last_W).nonzero().squeeze(-1)
+        exact = self.f(self.ratio(d_W[several], largest_Q[:, None], c), c)
+        return by_key(bias_HQW.scatter_(-1, several.expand_as(exact), exact), len(c.k_pos))
+
+    def psi(self, x: Tensor, c: Ctx) -> Tensor:
+        """Returns log(|c| x + 1) in x's dtype."""
+        return torch.log1p(of_layer(self.c, c).to(x.dtype).abs() * x)
 
     def ratio(self, d: Tensor, largest: Tensor, c: Ctx) -> Tensor:
         """Returns psi(d) / (psi(largest) + 1e-6) in d's dtype."""
-        factor = of_layer(self.c, c).to(d.dtype).abs()
-        return torch.log1p(factor * d) / (torch.log1p(factor * largest) + EPSILON)
+        return self.psi(d, c) / (self.psi(largest, c) + EPSILON)
 
     def f(self, x: Tensor, c: Ctx) -> Tensor:
-        """Returns the network's outputs for every entry of x, which lies in [0, 1]: [H, *x.shape].
+        """Returns the network at every entry of x, which lies in [0, 1]: [H, *x.shape]."""
+        pieces = self.pieces(c, x.dtype)
+        at = pieces.at(x).flatten().expand(len(pieces.slope_HN), -1)
+        slope, offset = pieces.slope_HN.gather(1, at), pieces.offset_HN.gather(1, at)
+        return torch.addcmul(offset, slope, x.flatten()).unflatten(1, x.shape)
 
-        Piece n lies between kinks n - 1 and n; kinks outside [0, 1] are moved to its ends.
-        """
+    def pieces(self, c: Ctx, dtype: torch.dtype) -> Pieces:
+        """Returns the network by its pieces; kinks outside [0, 1] are moved to its ends."""
         w_R, b_R, w_HR, b_H = (
-            of_layer(p, c).to(x.dtype)
+            of_layer(p, c).to(dtype)
             for p in (self.weight_in, self.bias_in, self.weight_out, self.bias_out)
         )
         with torch.no_grad():
             kinks_R = torch.where(w_R == 0, 0, -b_R / w_R).clamp(0, 1).sort().values
             ends = torch.cat([kinks_R.new_zeros(1), kinks_R, kinks_R.new_ones(1)])
             middle_N = (ends[1:] + ends[:-1]) / 2
-            on_RN = (torch.outer(w_R, middle_N) + b_R[:, None] > 0).to(x.dtype)
-            at = torch.bucketize(x, kinks_R, right=True).flatten().expand(len(b_H), -1)
-        slope_HN = (w_HR * w_R) @ on_RN
-        offset_HN = (w_HR * b_R) @ on_RN + b_H[:, None]
-        f = torch.addcmul(offset_HN.gather(1, at), slope_HN.gather(1, at), x.flatten())
-        return f.unflatten(1, x.shape)
+            on_RN = (torch.outer(w_R, middle_N) + b_R[:, None] > 0).to(dtype)
+        return Pieces(kinks_R, (w_HR * w_R) @ on_RN, (w_HR * b_R) @ on_RN + b_H[:, None])
