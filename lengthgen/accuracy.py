@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy import stats
 
 from lengthgen.intervals import Estimate, Floats, draws, of_draws
 from lengthgen.series import Series
@@ -117,6 +116,8 @@ def correlation(one: Sequence[float], other: Sequence[float]) -> Correlation | N
     None for less than LEAST_CORRELATED pairs, or if all values of a side are equal. P is exact for
     up to EXACT pairs.
     """
+    from scipy import stats  # half a second, and few reports come here
+
     n = len(one)
     ranks_S, others_S = (stats.rankdata(values) - (n + 1) / 2 for values in (one, other))
     spread = math.sqrt(float(ranks_S @ ranks_S) * float(others_S @ others_S))

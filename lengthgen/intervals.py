@@ -28,7 +28,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -114,7 +114,7 @@ def upper(n_statements: int) -> float:
 @lru_cache(maxsize=4096)
 def student(quantile: float, freedom: float) -> float:
     """Returns a quantile of Student's t."""
-    return float(stats.t.ppf(quantile, freedom))
+    return float(special.stdtrit(freedom, quantile))  # stats.t.ppf, which takes 0.5 s to import
 
 
 def ratio(sums_RD: Floats, counts_D: Floats) -> Estimate:

@@ -53,8 +53,8 @@ def _build_if_needed(folder: Path, build: Callable[[Path], None], say: Say) -> N
         shutil.rmtree(folder)
     building = folder.with_name(f".{folder.name}.building")
     shutil.rmtree(building, ignore_errors=True)
-    building.mkdir()
     try:
+        building.mkdir()
         build(building)
         os.rename(building, folder)
         _sync(folder.parent)

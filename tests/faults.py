@@ -12,6 +12,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import pytest
+from forks import Forked
 from small import SMALL
 
 from lengthgen import cli
@@ -68,23 +69,16 @@ def eval_words(root: Path, *more: str) -> list[str]:
     return ["eval", f"runtime.root={root}", *RUNTIME, *more]
 
 
-def begin(*words: str, environment: Mapping[str, str] = {}) -> subprocess.Popen[str]:
-    """Starts a command as a user would, in a process group of its own."""
+def begin(*words: str, environment: Mapping[str, str] = {}) -> Forked:
+    """Starts a command as a user would, in a session of its own."""
     inherited = {name: value for name, value in os.environ.items() if "WANDB" not in name}
-    return subprocess.Popen(
-        [sys.executable, "-m", "lengthgen", *words],
-        cwd=REPOSITORY,
-        env={**inherited, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    env = {**inherited, "OMP_NUM_THREADS": "1", **environment}
+    return Forked("-m", "lengthgen", *words, cwd=REPOSITORY, env=env)
 
 
-def ended(process: subprocess.Popen[str]) -> Ran:
+def ended(process: Forked) -> Ran:
     out, err = process.communicate(timeout=300)
-    return Ran(process.returncode, out, err)
+    return Ran(process.wait(), out, err)
 
 
 # Disks

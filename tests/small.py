@@ -3,6 +3,7 @@
 import importlib
 import warnings
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -45,6 +46,12 @@ VOCAB = 50
 
 def small_config(*overrides: str) -> Config:
     """Returns a configuration of a model that trains in a second."""
+    of_files = any(word.startswith(("plugins=", "train.tuned=")) for word in overrides)
+    return (_built.__wrapped__ if of_files else _built)(*overrides)
+
+
+@lru_cache(maxsize=1024)
+def _built(*overrides: str) -> Config:
     return from_words([*SMALL, *overrides], config_dir=None, plugins=[])
 
 

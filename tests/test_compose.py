@@ -53,6 +53,25 @@ def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() 
     assert plain["scheme"] == {"name": "rope", "parts": parts, "layers": None, "lr_ratio": 1.0}
 
 
+def test_no_composition_changes_those_after_it() -> None:
+    words = ("scheme=t5", "task=copy", "seed=7", "train.tokens=${seed}")
+    before, of_groups = composed(*words), composed(*words[:2])
+    composed(*words[:2], "seed=9", "scheme.parts.t5.num_buckets=8", "eval.lengths=[8,16]")
+    assert composed(*words) == before
+    assert composed(*words[:2]) == of_groups
+
+
+@pytest.mark.parametrize("experiment", ["null", *compose.choices("experiment", config_dir=None)])
+def test_values_on_what_was_kept_of_the_groups_are_those_that_hydra_sets(
+    experiment: str, tmp_path: Path
+) -> None:
+    words = [f"experiment={experiment}", "scheme=p_rope", "seed=7", "train.tokens=${seed}"]
+    words += ["eval.lengths=[4,2048]", "scheme.layers=[[rope],[]]", "runtime.root='a b, c'"]
+    afresh = composed(*words, config_dir=tmp_path)  # a user's folder may change: nothing is kept
+    assert composed(*words) == afresh
+    assert composed(*words) == afresh
+
+
 def test_a_part_is_added_with_a_plus() -> None:
     scheme = composed("scheme=nope", "+scheme.parts.alibi={}")["scheme"]
     assert scheme == {"name": "nope", "parts": {"alibi": {}}, "layers": None, "lr_ratio": 1.0}

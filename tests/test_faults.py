@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from faults import REPOSITORY, Ran, begin, ended, eval_words, here, train_words
+from forks import Forked
 from safetensors.torch import load_file
 from small import SMALL
 from wandb_backend import KEY, WandbBackend
@@ -92,7 +93,7 @@ def test_a_study_that_is_killed_in_every_phase_ends_as_its_undisturbed_twin(
 # Signals
 
 
-def after(sign: Callable[[], bool], process: subprocess.Popen[str], kind: signal.Signals) -> Ran:
+def after(sign: Callable[[], bool], process: Forked, kind: signal.Signals) -> Ran:
     """Sends a signal once there is a sign, and returns how the process ended."""
     while not sign():
         assert process.poll() is None, ended(process)

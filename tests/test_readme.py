@@ -57,8 +57,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SMALLER = {  # than the README says: two processes, a run or two of a sweep, short texts
     "--gpus 8": "--gpus 2",
     "--nproc-per-node 8": "--nproc-per-node 2",
-    "rope,alibi,kerple": "rope,alibi",
-    "task=copy,sort scheme=nope,rope": "task=copy,sort scheme=nope",
+    "rope,alibi,kerple seed": "rope seed",
+    "rope,alibi train.lr=2e-3,4e-3,8e-3": "rope train.lr=2e-3,4e-3",
+    "rope,alibi seed=1,2 train.tuned": "rope seed=1,2 train.tuned",
+    "task=copy,sort scheme=nope,rope": "task=copy scheme=nope,rope",
     "books/*.parquet, ": "",  # which are the reader's own
     "bench rope alibi cope": "bench cope --rounds 1 --lengths 16,64",  # a process each
     "512,2048,16000": "16,48",

@@ -2,12 +2,11 @@
 
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from statistics import stdev
 from typing import Any
 
+import forks
 import pytest
 from eval_rows import Row, cell, row
 from filelock import FileLock
@@ -176,22 +175,16 @@ def test_what_cannot_be_pushed_is_refused_before_wandb_is_asked(tmp_path: Path) 
 def pushed(root: Path, url: str, *words: str, key: str | None = KEY) -> list[str]:
     """Runs `lengthgen track push` as a user would; returns the lines it says."""
     inherited = {name: value for name, value in os.environ.items() if "WANDB" not in name}
-    done = subprocess.run(
-        [sys.executable, "-m", "lengthgen", "track", "push", *words, f"runtime.root={root}"],
-        env={
-            **inherited,
-            "HOME": str(root),
-            "NETRC": str(root / "netrc"),
-            "WANDB_BASE_URL": url,
-            "WANDB_ERROR_REPORTING": "false",
-            **({} if key is None else {"WANDB_API_KEY": key}),
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    env = {
+        **inherited,
+        "HOME": str(root),
+        "NETRC": str(root / "netrc"),
+        "WANDB_BASE_URL": url,
+        "WANDB_ERROR_REPORTING": "false",
+        **({} if key is None else {"WANDB_API_KEY": key}),
+    }
+    command = ["-m", "lengthgen", "track", "push", *words, f"runtime.root={root}"]
+    done = forks.run(*command, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -215,6 +208,7 @@ def without_pictures(run: StoredRun) -> list[dict[str, Any]]:
     return [row for row in run.rows if not any(key.startswith("figures/") for key in row)]
 
 
+@pytest.mark.slow
 def test_a_push_sends_the_record_once_and_later_ones_what_is_new(tmp_path: Path) -> None:
     config = made(tmp_path, curve()[:6])
     run_id, run_dir = config.run_id, config.run_dir
@@ -251,6 +245,7 @@ def test_a_push_sends_the_record_once_and_later_ones_what_is_new(tmp_path: Path)
         assert first.summary["eval/extrapolation_factor_text"] == "2"
 
 
+@pytest.mark.slow
 def test_again_sends_everything_to_a_fresh_wandb_run_that_later_rows_go_to(
     tmp_path: Path,
 ) -> None:

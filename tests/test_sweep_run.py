@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import yaml
+from forks import Forked
 from safetensors.torch import load_file
 from small import SMALL, small_config
 from torch import Tensor
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 STEPS = 100
 WORDS = [*SMALL, f"train.tokens={STEPS * 128}", "train.checkpoint_every=50"]
-COMMAND = [sys.executable, "-m", "lengthgen", "sweep"]
+COMMAND = ["-m", "lengthgen", "sweep"]
 # The engine alone: slots, then overrides. What the command does before it is tested elsewhere.
 ENGINE = """
 import sys
@@ -82,15 +82,8 @@ class Running:
         self.folder = folder
         self.said = folder / "stderr.txt"
         with self.said.open("w") as err:
-            self.process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=err,
-                text=True,
-                start_new_session=True,
-            )
+            env = {**os.environ, "OMP_NUM_THREADS": "1"}
+            self.process = Forked(*command, cwd=folder, env=env, stderr=err)
 
     def until(self, is_so: Callable[[], bool]) -> None:
         """Waits until something is so while the command works."""
@@ -107,7 +100,7 @@ class Running:
             self.process.send_signal(kind)
         out, _ = self.process.communicate(timeout=240)
         alive = [pid for pid in started if is_alive(pid)]
-        return Ran(self.process.returncode, out, self.said.read_text(), alive)
+        return Ran(self.process.wait(), out, self.said.read_text(), alive)
 
 
 def descendants(pid: int) -> list[int]:
@@ -276,7 +269,7 @@ def test_a_reason_is_that_of_the_last_start(tmp_path: Path) -> None:
     run_dir.mkdir(parents=True)
     (run_dir / "console.txt").write_text("error: another one\n")
     status.write(run_dir, status.Status("failed", reason="another one"))
-    Running([sys.executable, "-c", ENGINE, "1", *words], tmp_path).ended()
+    Running(["-c", ENGINE, "1", *words], tmp_path).ended()
     assert status.of(run_dir).state == "failed"
     assert str(status.of(run_dir).reason).startswith("corpus.path: gone.txt does not exist")
 
@@ -302,7 +295,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
 
     def engine(slots: int) -> Running:
         words = [str(slots), "scheme=rope", "seed=1,2,3", *WORDS]
-        return Running([sys.executable, "-c", ENGINE, *words], folder)
+        return Running(["-c", ENGINE, *words], folder)
 
     def command(seeds: str, jobs: int) -> Running:
         words = ["scheme=rope", f"seed={seeds}", *WORDS, "--jobs", str(jobs)]

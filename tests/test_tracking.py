@@ -4,12 +4,11 @@ import base64
 import io
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import forks
 import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -126,25 +125,17 @@ def track(
         "service_dies_at": service_dies_at,
     }
     inherited = {name: value for name, value in os.environ.items() if "WANDB" not in name}
-    done = subprocess.run(
-        [sys.executable, "-c", TRACKED_RUN, json.dumps(plan)],
-        env={
-            **inherited,
-            "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}",
-            "HOME": str(root),
-            "NETRC": str(root / "netrc"),
-            "WANDB_BASE_URL": url,
-            "WANDB_ERROR_REPORTING": "false",
-            **({} if key is None else {"WANDB_API_KEY": key}),
-            **environment,
-        },
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    env = {
+        **inherited,
+        "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}",
+        "HOME": str(root),
+        "NETRC": str(root / "netrc"),
+        "WANDB_BASE_URL": url,
+        "WANDB_ERROR_REPORTING": "false",
+        **({} if key is None else {"WANDB_API_KEY": key}),
+        **environment,
+    }
+    done = forks.run("-c", TRACKED_RUN, json.dumps(plan), env=env, cwd=root)
     assert done.returncode == 0, done.stderr
     *printed, report = done.stdout.splitlines()
     return Outcome(

@@ -11,9 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import torch
 from faults import here
+from forks import Forked
 from safetensors.torch import load_file
 from small import SMALL, small_config
 from torch import Tensor
@@ -47,6 +49,7 @@ LONG = [
     "runtime.log_every=4",
 ]
 QUIET = Progress(is_main=False)
+Process = Forked | subprocess.Popen[str]
 
 
 @pytest.fixture(scope="session")
@@ -59,16 +62,16 @@ def words(root: Path, cache: Path, *more: str) -> list[str]:
     return ["train", *SMALL, *LONG, f"runtime.root={root}", f"runtime.cache={cache}", *more]
 
 
-def begin(root: Path, cache: Path, *more: str, processes: int = 1) -> subprocess.Popen[str]:
+def begin(root: Path, cache: Path, *more: str, processes: int = 1) -> Process:
     """Starts `lengthgen train` as a user would, one thread per process."""
-    command = [sys.executable, "-m", "lengthgen", *words(root, cache, *more)]
-    if processes > 1:
-        torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        command = [sys.executable, "-m", *torchrun, "-m", *command[2:]]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = ["-m", "lengthgen", *words(root, cache, *more)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if processes == 1:
+        return Forked(*command, env=env, stderr=subprocess.STDOUT)
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return subprocess.Popen(
-        command,
-        env=environment,
+        [sys.executable, "-m", *torchrun, *command],
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -76,7 +79,7 @@ def begin(root: Path, cache: Path, *more: str, processes: int = 1) -> subprocess
     )
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def finish(process: Process) -> str:
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     return said
@@ -104,7 +107,7 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in asked.stdout.split()]
 
 
-def kill_after(step: int, process: subprocess.Popen[str], root: Path, *, ranks: bool) -> None:
+def kill_after(step: int, process: Process, root: Path, *, ranks: bool) -> None:
     """Kills with -9 once the log has reached a step: the process, or one of torchrun's ranks."""
     while step_reached(root) < step:
         assert process.poll() is None, process.communicate()[0]
@@ -210,15 +213,9 @@ def test_a_finished_run_is_not_opened_in_wandb_again(tmp_path: Path, cache: Path
     # In processes of their own: wandb keeps global state and starts a service.
     offline = [one for one in SMALL if one != "runtime.wandb=off"]
     asked = [*offline, "runtime.wandb=offline", f"runtime.root={tmp_path}"]
-    said = [
-        subprocess.run(
-            [sys.executable, "-m", "lengthgen", "train", *asked, f"runtime.cache={cache}"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stderr
-        for _ in range(2)
-    ]
+    ran = [forks.run("-m", "lengthgen", "train", *asked, f"runtime.cache={cache}") for _ in "12"]
+    assert [one.returncode for one in ran] == [0, 0]
+    said = [one.stderr for one in ran]
     assert [one.count("W&B: offline") for one in said] == [1, 0]
     assert len(list(tmp_path.glob("*/wandb/offline-run-*"))) == 1
 

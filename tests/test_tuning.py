@@ -4,12 +4,12 @@ import csv
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import forks
 import pytest
 import yaml
 from eval_rows import row
@@ -381,14 +381,8 @@ class Tuning(NamedTuple):
 
 
 def lengthgen(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lengthgen", *words],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return forks.run("-m", "lengthgen", *words, cwd=folder, env=env)
 
 
 def written(folder: Path) -> dict[str, int]:
