@@ -53,7 +53,7 @@ class _SumCrossEntropy(torch.autograd.Function):
             below_n1 = logits_nV.amax(-1, keepdim=True).to(wide) - logits_nV.gather(-1, index_n1)
             nats_n1 = below_n1 - p_nV.amax(-1, keepdim=True).log()
             total += nats_n1.masked_fill(~scored_n1, 0).sum()
-            p_nV.scatter_add_(-1, index_n1, p_nV.new_tensor(-1.0).expand_as(index_n1))
+            p_nV.scatter_add_(-1, index_n1, -torch.ones_like(index_n1, dtype=wide))
             d_nV = p_nV.to(dtype)
             dx_ND[lo : lo + block] = (d_nV @ weight).mul_(scored_n1)
             dweight_VD += d_nV.T @ (x_nD * scored_n1)
