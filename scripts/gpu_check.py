@@ -499,7 +499,7 @@ def group_error(device: torch.device) -> Found:
     """Returns the difference that a group of one process makes; sums are then what goes in."""
     config = configuration("scheme=kerple", *SMALL, "train.length=128")
     model, tokens = create(config, vocab_size=VOCAB).to(device), some_tokens(128).to(device)
-    store = torch.distributed.HashStore()
+    store = torch.distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
     try:

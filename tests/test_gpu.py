@@ -148,9 +148,11 @@ def test_the_blocks_of_flex_attention_are_made_once_per_length_compiled_or_not()
     one, other = made(200)
     assert one is other
     assert made(300)[0] is not one
-    compiled = torch.compile(
-        lambda x: x * causal_blocks(200, CPU).kv_num_blocks.sum(), fullgraph=True, backend="eager"
-    )
+
+    def scaled(x: Tensor) -> Tensor:
+        return x * causal_blocks(200, CPU).kv_num_blocks.sum()
+
+    compiled = torch.compile(scaled, fullgraph=True, backend="eager")
     x = torch.ones(2)
     assert torch.equal(compiled(x), x * one.kv_num_blocks.sum())
 
