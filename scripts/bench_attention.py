@@ -124,7 +124,7 @@ def bound(length: int, *, products: int) -> Callable[[], Tensor]:
             hi = min(lo + EXPLICIT_BLOCK, length)
             q_blk, k_blk = q[:, lo:hi], k[:, :hi].transpose(1, 2)
             for _ in range(products - 2):
-                q_blk @ k_blk
+                torch.matmul(q_blk, k_blk)
             out.append((q_blk @ k_blk).softmax(-1) @ v[:, :hi])
         return torch.cat(out, dim=1)
 
