@@ -29,10 +29,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lengthgen.attention import EXPLICIT_BLOCK, TRAIN_BLOCK, attend, blocked
-from lengthgen.compose import compose
-from lengthgen.config import Config, from_plain
-from lengthgen.devices import prepare
+from lengthgen.config.compose import compose
+from lengthgen.config.schema import Config, from_plain
+from lengthgen.model.attention import EXPLICIT_BLOCK, TRAIN_BLOCK, attend, blocked
+from lengthgen.runs.devices import prepare
 from lengthgen.schemes import Ctx, Scheme, build
 from lengthgen.schemes.kerple import Kerple
 

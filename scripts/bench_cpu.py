@@ -28,11 +28,11 @@ def steps() -> None:
     """Prints the median seconds of a training step of tiny with ALiBi: the body of a process."""
     import torch
 
-    from lengthgen.compose import compose
-    from lengthgen.config import from_plain
-    from lengthgen.devices import keep_freed_memory, micro_batch
-    from lengthgen.model import create
-    from lengthgen.optim import adamw
+    from lengthgen.config.compose import compose
+    from lengthgen.config.schema import from_plain
+    from lengthgen.model.transformer import create
+    from lengthgen.runs.devices import keep_freed_memory, micro_batch
+    from lengthgen.training.optim import adamw
 
     if os.environ.get("KEEP"):
         keep_freed_memory()

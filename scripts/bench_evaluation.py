@@ -20,13 +20,14 @@ from statistics import median
 
 import torch
 
-from lengthgen import evaluate, plans, runs, scoring
-from lengthgen.config import from_plain, to_plain
-from lengthgen.model import Transformer
-from lengthgen.plans import Cell, Plan
-from lengthgen.progress import Progress
-from lengthgen.protocols import Span
-from lengthgen.ranks import ALONE
+from lengthgen.config.schema import from_plain, to_plain
+from lengthgen.evaluation import evaluator, plan, scoring
+from lengthgen.evaluation.plan import Cell, Plan
+from lengthgen.evaluation.protocols import Span
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs import directory
+from lengthgen.runs.distributed import ALONE
+from lengthgen.terminal import Progress
 
 DOCUMENTS = 4  # of nonoverlap
 
@@ -43,18 +44,18 @@ def main() -> None:
 
 
 def measured(run_dir: Path, *, rounds: int) -> str:
-    plain = to_plain(runs.load_config(run_dir))
+    plain = to_plain(directory.load_config(run_dir))
     plain["runtime"] |= {"root": str(run_dir.parent), "device": "cpu"}
     config = from_plain(plain)
-    opened = evaluate.open_run(config, run_dir, ranks=ALONE, show=Progress(is_main=False))
-    model = evaluate.trained_model(config, opened)
+    opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=Progress(is_main=False))
+    model = evaluator.trained_model(config, opened)
     planned, lengths = opened.planned, config.eval.lengths
-    tail = [span for n in lengths for span in plans.spans(Cell("tail", None, n), planned)]
+    tail = [span for n in lengths for span in plan.spans(Cell("tail", None, n), planned)]
     beyond = [n for n in lengths if n >= config.train.length]
-    single = [span for n in beyond for span in plans.spans(Cell("last_k", None, n), planned)]
+    single = [span for n in beyond for span in plan.spans(Cell("last_k", None, n), planned)]
     kept = {end.document for end in planned.places.segments[:DOCUMENTS]}
     each = [
-        [s for s in plans.spans(Cell("nonoverlap", None, n), planned) if s.document in kept]
+        [s for s in plan.spans(Cell("nonoverlap", None, n), planned) if s.document in kept]
         for n in lengths
     ]
     every = [span for spans in each for span in spans]

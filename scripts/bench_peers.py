@@ -42,12 +42,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthgen import devices
-from lengthgen.bench import peak_memory
-from lengthgen.config import Config, from_words
-from lengthgen.model import Transformer, create
-from lengthgen.optim import adamw
-from lengthgen.ranks import ALONE
+from lengthgen.benchmark import peak_memory
+from lengthgen.config.schema import Config, from_words
+from lengthgen.model.transformer import Transformer, create
+from lengthgen.runs import devices
+from lengthgen.runs.distributed import ALONE
+from lengthgen.training.optim import adamw
 
 V, SCORED = 4096, 256
 COLUMNS = ["scheme", "what", "precision", "peer", "ratio", "tokens_per_s", "mfu", "mib", "peer_mib"]

@@ -47,14 +47,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from lengthgen import compose, devices
-from lengthgen.batches import training_windows
-from lengthgen.bench import ALONE, random_corpus
-from lengthgen.config import Config, from_words
-from lengthgen.kernels import flex
-from lengthgen.model import Transformer, create, with_parts
-from lengthgen.ranks import Ranks
-from lengthgen.train import batch_of, forward_of, fresh_state, launch_step, look
+from lengthgen.benchmark import ALONE, random_corpus
+from lengthgen.config import compose
+from lengthgen.config.schema import Config, from_words
+from lengthgen.data.windows import training_windows
+from lengthgen.model.kernels import flex
+from lengthgen.model.transformer import Transformer, create, with_parts
+from lengthgen.runs import devices
+from lengthgen.runs.distributed import Ranks
+from lengthgen.training.trainer import batch_of, forward_of, fresh_state, launch_step, look
 
 # fp32 on a CPU stays below 1.2e-4 and 3e-5 under every scheme. TF32 and bf16 do not.
 FORWARD, GRADIENT, BF16, PROCESSES = 5e-4, 5e-4, 2e-2, 1e-4

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lengthgen.findings.differences import compared
-from lengthgen.findings.samples import Sample
-from lengthgen.findings.used_context import used_context
-from lengthgen.findings.verdicts import Word, verdict
-from lengthgen.intervals import Estimate, Floats, gap, ratio
-from lengthgen.typeset import Cell, Table, csv_text, markdown
+from lengthgen.analysis.findings.differences import compared
+from lengthgen.analysis.findings.samples import Sample
+from lengthgen.analysis.findings.used_context import used_context
+from lengthgen.analysis.findings.verdicts import Word, verdict
+from lengthgen.analysis.intervals import Estimate, Floats, gap, ratio
+from lengthgen.report.typeset import Cell, Table, csv_text, markdown
 
 Rng = np.random.Generator
 SHAPES = ("normal", "heavy")

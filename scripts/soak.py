@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from lengthgen import status
-from lengthgen.tracking import read_rows
+from lengthgen.runs import status
+from lengthgen.storage import read_rows
 
 CACHE, START, TRAIN, SAVE, EVALUATE, DRAW, WRITE = (
     "building the token cache",

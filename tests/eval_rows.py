@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from lengthgen.statistics import FORMAT
+from lengthgen.analysis.curves import FORMAT
 
 Row = dict[str, Any]
 

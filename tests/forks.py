@@ -28,7 +28,7 @@ from typing import IO, Any
 # torch.optim needs torch._dynamo. No wandb, datasets or pyarrow, which start threads.
 IMPORTED = (
     *("torch", "torch._dynamo", "hydra"),
-    *("lengthgen.cli", "lengthgen.process", "lengthgen.report", "lengthgen.sweep.local"),
+    *("lengthgen.cli", "lengthgen.pipeline", "lengthgen.report.collect", "lengthgen.sweep.local"),
 )
 NUMBER = 12  # bytes of a number between processes
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from eval_rows import row
 
-from lengthgen import findings, series, statistics
-from lengthgen.batches import position_bins
-from lengthgen.page import Contents, Cost, Picture
-from lengthgen.published import anchors
+from lengthgen.analysis import curves, findings, seed_groups
+from lengthgen.analysis.reference_results import anchors
+from lengthgen.data.windows import position_bins
+from lengthgen.report.page import Contents, Cost, Picture
 
 T = 512
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -53,12 +53,14 @@ def example(
                     lost = {"nats": None} if (scheme, one["length"]) == diverged else {}
                     n_documents = min(one["n_documents"], len(documents))
                     rows.append({**one, **about, **lost, "n_documents": n_documents, **changes})
-    points = statistics.curve(rows)
+    points = curves.curve(rows)
     configs = {run: _config(run, points) for run in sorted({p.run for p in points})}
-    references = series.references(points, configs)
-    labels = series.labels(points, configs)
+    references = seed_groups.references(points, configs)
+    labels = seed_groups.labels(points, configs)
     by_protocol = {
-        protocol: series.series([p for p in points if p.protocol == protocol], labels, references)
+        protocol: seed_groups.series(
+            [p for p in points if p.protocol == protocol], labels, references
+        )
         for protocol in ("tail", "nonoverlap", "per_position", "swap")
     }
     return Contents(
@@ -79,7 +81,7 @@ ENVIRONMENT = {
 }
 
 
-def _config(run: str, points: Sequence[statistics.Point]) -> dict[str, Any]:
+def _config(run: str, points: Sequence[curves.Point]) -> dict[str, Any]:
     p = next(p for p in points if p.run == run)
     return {
         "seed": p.seed,

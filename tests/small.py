@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lengthgen.compose import choices
-from lengthgen.config import Config, from_words
-from lengthgen.model import Transformer, create, with_parts
+from lengthgen.config.compose import choices
+from lengthgen.config.schema import Config, from_words
+from lengthgen.model.transformer import Transformer, create, with_parts
 from lengthgen.schemes import Ctx, Layer
 
 SMALL = [

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lengthgen import config, corpora, documents
-from lengthgen.corpora import TokenizedCorpus
-from lengthgen.documents import Document
+from lengthgen.config import schema
+from lengthgen.data import corpora, sources
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.sources import Document
 from lengthgen.errors import UserError
 
 TEXTS = {
@@ -57,12 +58,12 @@ def plain_files(path: Path | str | Sequence[Path], **changes: object) -> dict[st
     return plain | changes
 
 
-def files(path: Path | str | Sequence[Path], **changes: object) -> config.FilesCorpus:
-    return config.FilesCorpus.model_validate(plain_files(path, **changes))
+def files(path: Path | str | Sequence[Path], **changes: object) -> schema.FilesCorpus:
+    return schema.FilesCorpus.model_validate(plain_files(path, **changes))
 
 
-def stdlib(*, vocab_size: int) -> config.StdlibCorpus:
-    return config.StdlibCorpus(
+def stdlib(*, vocab_size: int) -> schema.StdlibCorpus:
+    return schema.StdlibCorpus(
         name="stdlib",
         source="stdlib",
         tokenizer="bpe",
@@ -72,9 +73,9 @@ def stdlib(*, vocab_size: int) -> config.StdlibCorpus:
     )
 
 
-def synthetic(**changes: int) -> config.SyntheticCorpus:
+def synthetic(**changes: int) -> schema.SyntheticCorpus:
     """Returns 20 documents of 400 words, each with four copies of 16 words."""
-    corpus = config.SyntheticCorpus(
+    corpus = schema.SyntheticCorpus(
         name="synthetic",
         source="synthetic",
         documents=20,
@@ -91,9 +92,9 @@ def synthetic(**changes: int) -> config.SyntheticCorpus:
     return corpus.model_copy(update=changes)
 
 
-def read_all(corpus: config.Corpus) -> tuple[list[Document], list[Document]]:
+def read_all(corpus: schema.Corpus) -> tuple[list[Document], list[Document]]:
     said: list[str] = []
-    found = documents.read(corpus, say=said.append)
+    found = sources.read(corpus, say=said.append)
     return list(found.train), list(found.validation)
 
 
@@ -101,7 +102,7 @@ def names(found: list[Document]) -> list[str]:
     return [document.name for document in found]
 
 
-def error_of(corpus: config.Corpus) -> str:
+def error_of(corpus: schema.Corpus) -> str:
     with pytest.raises(UserError) as caught:
         read_all(corpus)
     assert "\n" not in str(caught.value)
@@ -120,7 +121,7 @@ class Loaded(NamedTuple):
     said: list[str]
 
 
-def load(corpus: config.Corpus, cache_dir: Path) -> Loaded:
+def load(corpus: schema.Corpus, cache_dir: Path) -> Loaded:
     said: list[str] = []
     return Loaded(corpora.load(corpus, cache_dir=cache_dir, say=said.append), said)
 

@@ -10,8 +10,8 @@ import pytest
 from eval_rows import cell, row
 from scipy import stats
 
-from lengthgen import published, statistics, task_report
-from lengthgen.accuracy import (
+from lengthgen.analysis import curves, reference_results
+from lengthgen.analysis.accuracy import (
     Accuracy,
     accuracies,
     agreement,
@@ -20,13 +20,14 @@ from lengthgen.accuracy import (
     mean_ranks,
     wilson,
 )
+from lengthgen.analysis.findings import Finding, findings
+from lengthgen.analysis.seed_groups import Series, series
 from lengthgen.errors import UserError
-from lengthgen.figures.accuracy import PALE, accuracy
-from lengthgen.figures.relation import Dot, relation
-from lengthgen.findings import Finding, findings
-from lengthgen.page.tasks import Tasks, exhibited
-from lengthgen.series import Series, series
-from lengthgen.typeset import Cell, Table
+from lengthgen.report import tasks
+from lengthgen.report.figures.accuracy import PALE, accuracy
+from lengthgen.report.figures.relation import Dot, relation
+from lengthgen.report.page.tasks import Tasks, exhibited
+from lengthgen.report.typeset import Cell, Table
 
 L = 4
 SCHEMES = ("alibi", "rope", "t5")
@@ -60,7 +61,7 @@ def answered(
 
 
 def of(*rows: dict[str, object]) -> list[Series]:
-    points = statistics.curve(rows)
+    points = curves.curve(rows)
     return series(points, {(p.run, p.variant): p.scheme for p in points})
 
 
@@ -137,26 +138,26 @@ def test_the_half_length_is_the_last_before_less_than_half_of_the_answers_are_ri
 
 
 def test_the_order_of_five_schemes_is_said_to_be_too_short_for_a_correlation() -> None:
-    known = [a for a in published.accuracies() if a.task == "copy_repeat"]
+    known = [a for a in reference_results.accuracies() if a.task == "copy_repeat"]
     rows: list[dict[str, object]] = []
     for i, anchor in enumerate(known):
         for length, n_right in ((10, 4), (30, 4 - i), (60, i)):  # 60 is beyond the published ones
             wrong = [None if k < n_right else 0 for k in range(4)]
             one = answered(*wrong, length=length, scheme=anchor.scheme)
             rows.append({**one, "train_length": 20, "corpus": "copy_repeat"})
-    (table,) = task_report.contents(reported(rows))
+    (table,) = tasks.contents(reported(rows))
     (said,) = (note for note in table.notes if "The order of" in note)
     assert "over 21 to 40 beside that of Kazemnejad et al. 2023: no rank correlation (n = 5" in said
 
 
-def reported(rows: Sequence[dict[str, object]]) -> task_report.TaskReport:
+def reported(rows: Sequence[dict[str, object]]) -> tasks.TaskReport:
     """The report of the tasks that rows name as their corpus."""
     configs: dict[str, dict[str, object]] = {}
     for one in rows:
         spec = {"name": one["corpus"], "kind": one["corpus"], "arguments": {}}
         parts = {"name": one["scheme"], "parts": {one["scheme"]: {}}}
         configs[str(one["run"])] = {"corpus": {"task": spec}, "scheme": parts}
-    return task_report.gather(rows, configs, remarks=lambda points, kept, labels: [])
+    return tasks.gather(rows, configs, remarks=lambda points, kept, labels: [])
 
 
 def skipped(length: int, scheme: str) -> dict[str, object]:
@@ -398,7 +399,7 @@ def test_neither_a_scheme_that_did_not_learn_a_task_nor_an_upper_bound_makes_it_
 
 def matrix(*rows: list[dict[str, object]]) -> tuple[dict[str, list[Cell]], str]:
     """The cells of the table of tasks by scheme, and its notes."""
-    table, *_ = task_report.contents(reported([row for of in rows for row in of]))
+    table, *_ = tasks.contents(reported([row for of in rows for row in of]))
     return {line[0].text: list(line[1:]) for line in table.rows}, " ".join(table.notes)
 
 
@@ -426,7 +427,7 @@ def test_ranks_are_over_the_tasks_and_schemes_that_count() -> None:
 
 def test_the_table_of_a_task_greys_a_scheme_that_did_not_learn_it() -> None:
     rows = [*shares("alibi", seen=1.0, unseen=0.5), *shares("rope", seen=0.94, unseen=0.9)]
-    (table,) = task_report.contents(reported(rows))
+    (table,) = tasks.contents(reported(rows))
     by_name = {line[0].text: line for line in table.rows}
     assert set(by_name) == {"alibi", "rope (not learned)"}
     assert {cell.mark for cell in by_name["rope (not learned)"][1:]} == {"faint"}
@@ -556,12 +557,12 @@ def test_the_relation_is_of_the_tasks_that_count_and_the_schemes_that_learned_th
     ]
     report = reported(rows)
     text = text_of({"alibi": 0.0, "rope": 1.0, "t5": 0.5, "kerple": 0.1})
-    found = {dot.label: dot for dot in task_report.dots(report, text)}
+    found = {dot.label: dot for dot in tasks.dots(report, text)}
     assert {label: dot.accuracy for label, dot in found.items()} == pytest.approx(
         {"alibi": (0 + 0.5) / 2, "rope": (0.25 + 0.5) / 2}
     )
     assert found["rope"].ratio == pytest.approx(math.e)
-    out = task_report.left_out(report, text, [*found])
+    out = tasks.left_out(report, text, [*found])
     assert out.startswith("kerple, t5 (not learned in")
     assert "reverse (no scheme that learned it" in out
 

@@ -13,19 +13,23 @@ import torch
 import yaml
 from small import SMALL
 
-from lengthgen import audit, corpora, documents, evaluate, plans, probes, report, statistics
-from lengthgen.batches import IGNORED, train_batch, training_windows
-from lengthgen.config import Config, from_words
-from lengthgen.corpora import TokenizedCorpus
+from lengthgen import probes
+from lengthgen.analysis import curves
+from lengthgen.config.schema import Config, from_words
+from lengthgen.data import corpora, sources
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.windows import IGNORED, train_batch, training_windows
 from lengthgen.errors import UserError
+from lengthgen.evaluation import evaluator, plan, precision
+from lengthgen.evaluation.records import measured
 from lengthgen.export import load
 from lengthgen.export.folder import export
-from lengthgen.model import with_parts
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
-from lengthgen.records import measured
-from lengthgen.tracking import read_rows
-from lengthgen.train import train
+from lengthgen.model.transformer import with_parts
+from lengthgen.report import collect
+from lengthgen.runs.distributed import Ranks
+from lengthgen.storage import read_rows
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import train
 
 QUIET = Progress(is_main=False)
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
@@ -112,14 +116,14 @@ def test_other_examples_are_another_corpus(cache: Path, corpus: TokenizedCorpus)
 
 def rows_by_hand(config: Config, corpus: TokenizedCorpus, said: Any) -> dict[int, dict[str, Any]]:
     """The rows of all lengths if the model says what `said` gives for (document, target)."""
-    planned = plans.plan(config, corpus)
+    planned = plan.plan(config, corpus)
     found: dict[int, dict[str, Any]] = {}
-    for cell in plans.cells(config):
+    for cell in plan.cells(config):
         scored = {
             span: np.array(
                 [[0.5, said(span.document, n)] for n in range(span.end - span.scored, span.end)]
             )
-            for span in plans.spans(cell, planned)
+            for span in plan.spans(cell, planned)
         }
         (found[cell.length],) = measured(cell, config, planned, scored, np.zeros(0))
     return found
@@ -167,9 +171,9 @@ def test_stopping_early_and_not_stopping_are_stop_errors(corpus: TokenizedCorpus
 
 def test_a_diverged_model_answers_nothing(corpus: TokenizedCorpus) -> None:
     config = configured()
-    planned = plans.plan(config, corpus)
-    for cell in plans.cells(config):
-        spans = plans.spans(cell, planned)
+    planned = plan.plan(config, corpus)
+    for cell in plan.cells(config):
+        spans = plan.spans(cell, planned)
         right = {
             span: corpus.validation.document(span.document)[-span.scored :].astype(float)
             for span in spans
@@ -193,8 +197,8 @@ def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
         *(f"runtime.root={tmp_path}", f"runtime.cache={cache}"),
     )
     run_dir = train(config, ranks=ALONE, show=QUIET)
-    opened = evaluate.open_run(config, run_dir, ranks=ALONE, show=QUIET)
-    model, corpus = evaluate.trained_model(config, opened), opened.planned.corpus
+    opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=QUIET)
+    model, corpus = evaluator.trained_model(config, opened), opened.planned.corpus
     if variant is not None:
         model.scheme = with_parts(model, config, config.variant(variant))
     assert model.scheme.depends_on_length == (variant is not None)
@@ -227,7 +231,7 @@ def test_accuracy_of_a_run_does_not_depend_on_what_else_is_asked(
     config, run_dir = run[0], Path(shutil.copytree(run[1], tmp_path / run[1].name))
     before = {row["length"]: row for row in read_rows(run_dir / "eval.jsonl")}
     asked = config.eval.model_copy(update={"lengths": [5, 6]})
-    rows = evaluate.evaluate(
+    rows = evaluator.evaluate(
         config.model_copy(update={"eval": asked}), run_dir, ranks=ALONE, show=QUIET
     )
     assert {row["length"] for row in rows} == {1, 2, 3, 4, 5, 6}
@@ -235,7 +239,7 @@ def test_accuracy_of_a_run_does_not_depend_on_what_else_is_asked(
 
 
 def test_the_trained_length_of_rows_is_that_of_the_task(run: tuple[Config, Path]) -> None:
-    points = statistics.curve(read_rows(run[1] / "eval.jsonl"))
+    points = curves.curve(read_rows(run[1] / "eval.jsonl"))
     assert {(p.train_length, p.protocol) for p in points} == {(3, "answers")}
     assert all(p.loss is not None and math.isfinite(p.loss) for p in points)
 
@@ -265,7 +269,7 @@ def test_a_strangers_task_names_no_file(
     (copied / "config.yaml").write_text(yaml.safe_dump(plain))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="is no name of a task; drop this run"):
-        report.write_report([copied], tmp_path / "out" / "report")
+        collect.write_report([copied], tmp_path / "out" / "report")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -275,12 +279,12 @@ def test_a_corpus_that_is_no_mapping_is_no_traceback(
     copied = Path(shutil.copytree(run[1], tmp_path / run[1].name))
     plain: Any = yaml.safe_load((copied / "config.yaml").read_text())
     (copied / "config.yaml").write_text(yaml.safe_dump({**plain, "corpus": [1]}))
-    assert "Perplexity, answers" in report.table([copied])
+    assert "Perplexity, answers" in collect.table([copied])
 
 
 def test_what_makes_the_examples_is_in_the_name_of_their_cache(cache: Path) -> None:
     keys = [
-        documents.source_key(configured(*words).corpus)["sha256"]
+        sources.source_key(configured(*words).corpus)["sha256"]
         for words in ([], ["task.seed=1"], ["task=reverse"], ["task=parity"])
     ]
     assert keys[0] == keys[1] == keys[2]  # copy and reverse share a file
@@ -328,11 +332,11 @@ def test_a_window_too_short_for_an_example_is_refused_with_a_remedy_that_works(
 ) -> None:
     config = configured("train.length=6", "train.batch_tokens=48")
     with pytest.raises(UserError) as caught:
-        plans.plan(config, loaded(config, cache))
+        plan.plan(config, loaded(config, cache))
     said = str(caught.value)
     assert "the longest training example of copy has 8 tokens; set train.length=8" in said
     remedied = configured(*said.partition("; set ")[2].split())
-    assert plans.plan(remedied, loaded(remedied, cache)).places.answers
+    assert plan.plan(remedied, loaded(remedied, cache)).places.answers
 
 
 def test_a_task_all_of_whose_prompts_are_held_out_says_so(tmp_path: Path) -> None:
@@ -346,7 +350,7 @@ def test_what_reads_text_refuses_a_run_of_a_task(run: tuple[Config, Path]) -> No
     with pytest.raises(UserError, match=r"^probe: .* is of a task, and probes read text"):
         probes.probe(config, run_dir, list(probes.PROBES), show=QUIET)
     with pytest.raises(UserError, match=r"^--audit: scores text again, and .* is of a task"):
-        audit.audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
+        precision.audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
 
 
 def test_a_run_of_a_task_is_exported_and_answers_as_itself(
@@ -379,7 +383,7 @@ def test_tasks_and_text_are_one_report(
         runs.append(train(reverse, ranks=ALONE, show=QUIET))
     alibi = configured("scheme=alibi", *words)
     runs.append(train(alibi, ranks=ALONE, show=QUIET))
-    written = {path.name: path for path in report.write_report(runs, tmp_path / "report")}
+    written = {path.name: path for path in collect.write_report(runs, tmp_path / "report")}
     for name in ("accuracy-copy", "accuracy-reverse", "curve"):
         assert written[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
     assert "relation.png" not in written  # of tasks that no scheme has learned
@@ -403,11 +407,11 @@ def test_tasks_and_text_are_one_report(
 def test_a_report_of_tasks_alone_has_no_curve_of_perplexity(
     run: tuple[Config, Path], tmp_path: Path
 ) -> None:
-    names = {path.name for path in report.write_report([run[1]], tmp_path)}
+    names = {path.name for path in collect.write_report([run[1]], tmp_path)}
     assert names == {
         *("accuracy-copy.png", "accuracy-copy.svg", "accuracy.csv", "tasks.csv"),
         *("table.md", "table.tex", "report.html"),
     }
-    assert "Right answers in percent, by length in characters, trained to L=3" in report.table(
+    assert "Right answers in percent, by length in characters, trained to L=3" in collect.table(
         [run[1]]
     )

@@ -9,8 +9,8 @@ from small import close, context, small_model, some_qkv
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from lengthgen.attention import EXPLICIT_BLOCK, attend, blocked, distance_table, explicit
-from lengthgen.kernels import flex, near_keys, reach
+from lengthgen.model.attention import EXPLICIT_BLOCK, attend, blocked, distance_table, explicit
+from lengthgen.model.kernels import flex, near_keys, reach
 from lengthgen.schemes import Ctx, Layer, Part, Scheme, Shape
 from lengthgen.schemes.alibi import Alibi
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 from small import small_config
 
-from lengthgen.audit import audit
-from lengthgen.checkpoints import save
-from lengthgen.config import Config, from_plain, to_plain
-from lengthgen.corpora import load
+from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.data.corpora import load
 from lengthgen.errors import UserError
-from lengthgen.model import create
-from lengthgen.optim import adamw
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
-from lengthgen.train import train
+from lengthgen.evaluation.precision import audit
+from lengthgen.model.transformer import create
+from lengthgen.runs.checkpoints import save
+from lengthgen.runs.distributed import Ranks
+from lengthgen.terminal import Progress
+from lengthgen.training.optim import adamw
+from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)

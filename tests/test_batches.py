@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lengthgen.batches import (
+from lengthgen.data.corpora import Split, TokenizedCorpus
+from lengthgen.data.windows import (
     IGNORED,
     Endpoint,
     consecutive_batch,
@@ -20,7 +21,6 @@ from lengthgen.batches import (
     training_windows,
     window,
 )
-from lengthgen.corpora import Split, TokenizedCorpus
 
 BOS = 9_999
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from small import SMALL, small_config
 
-from lengthgen import bench
-from lengthgen.bench import Cost, Evaluated, Speed
-from lengthgen.progress import Progress
+from lengthgen import benchmark
+from lengthgen.benchmark import Cost, Evaluated, Speed
+from lengthgen.terminal import Progress
 
 
 def test_calls_take_turns_and_the_first_round_does_not_count() -> None:
@@ -20,7 +20,7 @@ def test_calls_take_turns_and_the_first_round_does_not_count() -> None:
     def call(name: str) -> Callable[[], object]:
         return lambda: order.append(name)
 
-    seconds = bench._in_turn([call("a"), call("b")], 2, torch.device("cpu"))  # pyright: ignore[reportPrivateUsage]
+    seconds = benchmark._in_turn([call("a"), call("b")], 2, torch.device("cpu"))  # pyright: ignore[reportPrivateUsage]
     assert order == ["a", "b"] * 3
     assert len(seconds) == 2
 
@@ -28,7 +28,7 @@ def test_calls_take_turns_and_the_first_round_does_not_count() -> None:
 def test_a_cost_counts_the_schemes_own_parameters_and_says_where_it_has_no_value() -> None:
     configs = [small_config(f"scheme={name}") for name in ("learned_absolute", "nope")]
     show = Progress(is_main=False)
-    learned, plain = bench.costs(configs, [16, 64], rounds=1, vocab_size=300, show=show)
+    learned, plain = benchmark.costs(configs, [16, 64], rounds=1, vocab_size=300, show=show)
     assert (learned.scheme, learned.parameters) == ("learned_absolute", 16 * 32)
     assert (plain.scheme, plain.parameters) == ("nope", 0)
     at_16, at_64 = learned.evaluated
@@ -46,7 +46,9 @@ def test_a_cost_counts_the_schemes_own_parameters_and_says_where_it_has_no_value
 def test_the_peak_of_memory_is_that_of_the_window(tmp_path: Path) -> None:
     # 16,384 states of width 32 in fp32 are 2 MiB, and a window holds several such tensors.
     config = small_config("scheme=nope")
-    [cost] = bench.costs([config], [16_384], rounds=1, vocab_size=300, show=Progress(is_main=False))
+    [cost] = benchmark.costs(
+        [config], [16_384], rounds=1, vocab_size=300, show=Progress(is_main=False)
+    )
     [evaluated] = cost.evaluated
     assert evaluated.mib is not None
     assert 4 < evaluated.mib < 200
@@ -63,7 +65,7 @@ def test_the_table_has_a_column_for_every_number() -> None:
             Evaluated(16_384, None, None, "has no value"),
         ],
     )
-    head, row = bench.table([cost], [512, 16_384], train_length=512)
+    head, row = benchmark.table([cost], [512, 16_384], train_length=512)
     assert len(head) == len(row)
     assert dict(zip(head[:3], row[:3], strict=True)) == {
         "scheme": "some",

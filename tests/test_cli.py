@@ -16,7 +16,8 @@ import torch
 from shell import Ran, Shell
 from small import small_config
 
-from lengthgen import cli, devices
+from lengthgen import cli
+from lengthgen.runs import devices
 
 HEAVY = {"torch", "numpy", "hydra", "omegaconf", "wandb", "datasets", "matplotlib", "rich"}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lengthgen import compose
+from lengthgen.config import compose
 from lengthgen.errors import UserError
 
 

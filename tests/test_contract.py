@@ -14,11 +14,11 @@ from small import (
     some_tokens,
 )
 
-from lengthgen.attention import attend, blocked, distance_table, explicit, sdpa_by_blocks
-from lengthgen.compose import choices
-from lengthgen.decoding import read
+from lengthgen.config.compose import choices
 from lengthgen.errors import UserError
-from lengthgen.model import Transformer, initialise, with_parts
+from lengthgen.generation import read
+from lengthgen.model.attention import attend, blocked, distance_table, explicit, sdpa_by_blocks
+from lengthgen.model.transformer import Transformer, initialise, with_parts
 from lengthgen.schemes import registry
 
 EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 from small_corpora import TEXTS, files, load, load_elsewhere, plain_files, stdlib, synthetic
 
-from lengthgen import corpora
+from lengthgen.data import corpora
 
 # Tokens
 

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lengthgen import cross_entropy
-from lengthgen.batches import IGNORED
-from lengthgen.cross_entropy import sum_cross_entropy
+from lengthgen.data.windows import IGNORED
+from lengthgen.model import cross_entropy
+from lengthgen.model.cross_entropy import sum_cross_entropy
 
 N, D, V = 70, 16, 50
 

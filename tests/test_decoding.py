@@ -10,17 +10,17 @@ from shell import Ran, Shell
 from small import close, every_scheme, small_config, small_model, some_tokens
 from torch import Tensor, nn
 
-from lengthgen import decoding
-from lengthgen.config import Config, from_words
-from lengthgen.decoding import Failure, Read, Trained, continuation, open_trained, read, rereads
+from lengthgen import generation
+from lengthgen.config.schema import Config, from_words
 from lengthgen.errors import UserError
-from lengthgen.evaluate import evaluate
-from lengthgen.model import Block, Transformer, seed_of
-from lengthgen.plans import Cell, spans
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
+from lengthgen.evaluation.evaluator import evaluate
+from lengthgen.evaluation.plan import Cell, spans
+from lengthgen.generation import Failure, Read, Trained, continuation, open_trained, read, rereads
+from lengthgen.model.transformer import Block, Transformer, seed_of
+from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks import END
-from lengthgen.train import train
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import train
 
 pytestmark = pytest.mark.xdist_group("decoding")
 EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())
@@ -264,19 +264,19 @@ def test_failures_are_what_decoding_gets_wrong_one_of_each_length_before_a_secon
 ) -> None:
     config = trained.copying
     copying = open_trained(config, config.run_dir, variant=variant, show=QUIET)
-    everything = decoding.failures(copying, 1000, show=QUIET)
+    everything = generation.failures(copying, 1000, show=QUIET)
     wrong = {n: sum(a != b for a, b in answers(copying, n)) for n in asked}
     assert Counter(one.length for one in everything) == Counter(wrong)
     assert [one.length for one in everything] == sorted(one.length for one in everything)
     lengths = [n for n in wrong if wrong[n]]
-    few = decoding.failures(copying, len(lengths), show=QUIET)
+    few = generation.failures(copying, len(lengths), show=QUIET)
     assert [one.length for one in few] == lengths
     assert set(few) < set(everything)
     for length, prompt, expected, got in everything:
         assert prompt == f"{expected}="
         assert len(expected) == length
         limit = length + 1
-        said = decoding.generate(copying, prompt, limit=limit, temperature=0, show=QUIET)
+        said = generation.generate(copying, prompt, limit=limit, temperature=0, show=QUIET)
         assert said == prompt + got
         assert got != expected
         assert END not in got
@@ -315,7 +315,7 @@ def test_an_answer_is_printed_behind_its_prompt_and_ends_where_the_model_ends_it
 def test_failures_are_tab_separated_in_a_pipe(shell: Generating, copying: Trained) -> None:
     ran = shell.run("alibi", "--failures", "3")
     found = [line.split("\t") for line in ran.out.splitlines()]
-    want = decoding.failures(copying, 3, show=QUIET)
+    want = generation.failures(copying, 3, show=QUIET)
     assert [Failure(int(length), *texts) for length, *texts in found] == want
     assert "of 40 tests are answered wrongly" in ran.err
 
@@ -373,11 +373,11 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], said: str, shell: Generat
 
 
 def test_an_empty_prompt_needs_a_token_that_begins_texts(trained: Runs, copying: Trained) -> None:
-    assert decoding.prompt_tokens(copying, "") == [copying.corpus.bos_id]
+    assert generation.prompt_tokens(copying, "") == [copying.corpus.bos_id]
     config = small_config("scheme=nope", "corpus.bos=false", f"runtime.root={trained.root}/bare")
     config = config.model_copy(update={"train": config.train.model_copy(update={"tokens": 128})})
     train(config, ranks=ALONE, show=QUIET)
     one = open_trained(config, config.run_dir, variant=None, show=QUIET)
-    assert decoding.prompt_tokens(one, "ab") == [*b"ab"]
+    assert generation.prompt_tokens(one, "ab") == [*b"ab"]
     with pytest.raises(UserError, match=r"--prompt: give a character at least; .*bos=false"):
-        decoding.prompt_tokens(one, "")
+        generation.prompt_tokens(one, "")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from small_corpora import files, write
 
-from lengthgen import documents
+from lengthgen.data import sources
 
 
 def test_a_change_of_a_file_changes_the_source_key(tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": "A", "b.txt": "B"})
-    before = documents.source_key(files(tmp_path))
+    before = sources.source_key(files(tmp_path))
     write(tmp_path, {"b.txt": "BB"})
-    assert documents.source_key(files(tmp_path)) != before
+    assert sources.source_key(files(tmp_path)) != before

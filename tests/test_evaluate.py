@@ -20,19 +20,24 @@ from faults import here
 from small import small_config
 from torch import Tensor
 
-from lengthgen import checkpoints, corpora, evaluate, plans, report, scoring, statistics, status
-from lengthgen.batches import n_targets
-from lengthgen.config import Config, from_plain, to_plain
-from lengthgen.corpora import TokenizedCorpus
+from lengthgen.analysis import curves
+from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.data import corpora
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.windows import n_targets
 from lengthgen.errors import UserError
-from lengthgen.model import Transformer, create
-from lengthgen.optim import adamw
-from lengthgen.plans import Cell, Plan
-from lengthgen.progress import Progress
-from lengthgen.protocols import Span
-from lengthgen.ranks import Ranks
-from lengthgen.tracking import read_rows
-from lengthgen.train import train
+from lengthgen.evaluation import evaluator, scoring
+from lengthgen.evaluation import plan as plans
+from lengthgen.evaluation.plan import Cell, Plan
+from lengthgen.evaluation.protocols import Span
+from lengthgen.model.transformer import Transformer, create
+from lengthgen.report import collect
+from lengthgen.runs import checkpoints, status
+from lengthgen.runs.distributed import Ranks
+from lengthgen.storage import read_rows
+from lengthgen.terminal import Progress
+from lengthgen.training.optim import adamw
+from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -190,7 +195,7 @@ def test_endpoints_elsewhere_than_at_eval_reach_are_said_in_one_line(
     config, run_dir = run
     (run_dir / "eval.jsonl").unlink()
     show = Said(is_main=False)
-    evaluate.evaluate(with_eval(config, **changed), run_dir, ranks=ALONE, show=show)
+    evaluator.evaluate(with_eval(config, **changed), run_dir, ranks=ALONE, show=show)
     lines = [line for line in show.lines if "deep" in line]
     assert len(lines) == (0 if said is None else 1)
     assert said is None or lines[0].startswith(said)
@@ -271,9 +276,9 @@ def with_eval(config: Config, **changed: Any) -> Config:
 def test_only_missing_cells_are_computed(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     before = rows_of(run_dir)
-    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert rows_of(run_dir) == before
-    evaluate.evaluate(with_eval(config, lengths=[8, 16]), run_dir, ranks=ALONE, show=QUIET)
+    evaluator.evaluate(with_eval(config, lengths=[8, 16]), run_dir, ranks=ALONE, show=QUIET)
     added = rows_of(run_dir)[len(before) :]
     assert {row["length"] for row in added} == {8}
     assert {row["endpoints"] for row in rows_of(run_dir)} == {before[0]["endpoints"]}
@@ -287,7 +292,7 @@ def test_a_cell_with_a_missing_or_torn_row_is_computed_again(run: tuple[Config, 
     lines = text.splitlines(keepends=True)
     log.write_text("".join(lines[: len(whole) - 1]) + lines[len(whole) - 1][:40])
     config = with_eval(config, lengths=[16])
-    rows = evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     last = {row["document"]: row for row in rows if row["length"] == 16}
     assert last == {row["document"]: row for row in whole}
 
@@ -307,7 +312,7 @@ def test_variants_score_the_same_weights_and_agree_where_they_do_not_differ(
 ) -> None:
     config, run_dir = run
     config = with_eval(config, variants=["clamp", "interpolate"])
-    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     nats = {
         (row["variant"], row["length"], row["document"]): row["nats"] for row in rows_of(run_dir)
     }
@@ -320,7 +325,7 @@ def test_variants_score_the_same_weights_and_agree_where_they_do_not_differ(
 def test_a_run_without_a_checkpoint_says_so(run: tuple[Config, Path], tmp_path: Path) -> None:
     config, _ = run
     with pytest.raises(UserError, match="has no checkpoint yet"):
-        evaluate.evaluate(config, tmp_path / "empty", ranks=ALONE, show=QUIET)
+        evaluator.evaluate(config, tmp_path / "empty", ranks=ALONE, show=QUIET)
 
 
 @pytest.mark.slow
@@ -356,7 +361,7 @@ def test_the_precision_asked_is_the_one_used_and_written(
 ) -> None:
     config, run_dir = run
     config = with_eval(config, precision=precision, lengths=[16])
-    rows = evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert {row["precision"] for row in rows} == {precision}
     plain = {row["document"]: row["nats"] for row in rows_of(run_dir) if row["length"] == 16}
     for row in rows:
@@ -388,7 +393,7 @@ def test_a_variant_that_was_redefined_is_computed_again(tmp_path: Path, cache: P
             "eval.variants=[slow]",
         )
         run_dir = train(config, ranks=ALONE, show=QUIET)
-        points = statistics.curve(rows_of(run_dir))
+        points = curves.curve(rows_of(run_dir))
         found += [p.loss for p in points if p.variant and p.length == 64 and p.loss]
     assert len(list(tmp_path.glob("rope-*"))) == 1
     assert len(found) == 2
@@ -399,11 +404,11 @@ def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path
     config, run_dir = run
     whole = (run_dir / "eval.jsonl").read_bytes()
     with status.claimed(run_dir, "eval"):
-        evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)  # which has nothing to write
+        evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)  # which has nothing to write
         (run_dir / "eval.jsonl").unlink()
         with pytest.raises(UserError, match=r"another process is at work on this run \(eval\)"):
-            evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+            evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert (run_dir / "eval.jsonl").read_bytes() == whole
 
 
@@ -422,11 +427,11 @@ def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
         model=model,
         optimizer=adamw(model, config.train),
     )
-    rows = evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert {row["nats"] for row in rows if row["length"] == 16} == {None}
-    [point] = [p for p in statistics.curve(rows) if p.length == 16]
+    [point] = [p for p in curves.curve(rows) if p.length == 16]
     assert point.ppl == math.inf
-    assert "inf" in report.table([run_dir])
+    assert "inf" in collect.table([run_dir])
 
 
 def test_nonoverlap_refuses_a_length_at_which_it_would_score_other_tokens(
@@ -467,7 +472,7 @@ def test_a_reference_variant_is_scored_beside_the_headline_alone(
     config, run_dir = run
     protocols = ["tail", "nonoverlap"]
     config = with_eval(config, reference_variants=["window"], lengths=[16], protocols=protocols)
-    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     added = [cell for cell in cells_of(run_dir) if cell[1] or cell[0] == "nonoverlap"]
     assert sorted(added, key=str) == [("nonoverlap", None, 16), ("tail", "window", 16)]
 
@@ -477,11 +482,11 @@ def test_a_scheme_that_cannot_take_a_reference_variant_says_why(
 ) -> None:
     config, run_dir = run
     config = with_eval(config, reference_variants=["ntk"], lengths=[16])  # nothing rotates here
-    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     [row] = [row for row in rows_of(run_dir) if row["variant"] == "ntk"]
     assert "ntk acts on rotated queries and keys" in row["skipped"]
     before = rows_of(run_dir)
-    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert rows_of(run_dir) == before
 
 
@@ -499,7 +504,7 @@ def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Pat
     whole = set(lines)
     for kept in range(0, len(lines), 7):
         log.write_text("".join(lines[:kept]) + lines[kept][:30])
-        evaluate.evaluate(config, log.parent, ranks=ALONE, show=QUIET)
+        evaluator.evaluate(config, log.parent, ranks=ALONE, show=QUIET)
         assert set(log.read_text().splitlines(keepends=True)) == whole
 
 
@@ -519,7 +524,7 @@ def test_what_a_pass_holds_does_not_depend_on_what_is_missing(
     log = train(config, ranks=ALONE, show=QUIET) / "eval.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line for line in lines if json.loads(line)["length"] == 64))
-    evaluate.evaluate(config, log.parent, ranks=ALONE, show=QUIET)
+    evaluator.evaluate(config, log.parent, ranks=ALONE, show=QUIET)
     [(whole, all_of_it), (again, rest)] = asked
     assert again == whole == all_of_it
     assert {span.length for span in rest} == {16, 32}
@@ -540,13 +545,13 @@ def test_protocols_share_forward_passes_and_the_headline_stands_alone(
     alone: dict[str, int] = {}
     for name in ("sliding-8", "yarn", "nonoverlap", "fox"):
         tokens.clear()
-        evaluate.evaluate(with_eval(config, protocols=[name]), run_dir, ranks=ALONE, show=QUIET)
+        evaluator.evaluate(with_eval(config, protocols=[name]), run_dir, ranks=ALONE, show=QUIET)
         alone[name] = sum(tokens)
     separate = rows_of(run_dir)
     (run_dir / "eval.jsonl").unlink()
     tokens.clear()
     everything = with_eval(config, protocols=["tail", *alone])
-    evaluate.evaluate(everything, run_dir, ranks=ALONE, show=QUIET)
+    evaluator.evaluate(everything, run_dir, ranks=ALONE, show=QUIET)
     tail = sum(s.length for n in LENGTHS for s in spans_of("tail", n, plan_of(config, cache)))
     assert 0 < sum(tokens) - tail < 0.8 * sum(alone.values())
     found = {(r["protocol"], r["length"], r["document"]): r["nats"] for r in rows_of(run_dir)}

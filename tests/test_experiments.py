@@ -11,16 +11,18 @@ from typing import NamedTuple
 import pytest
 from small import small_config
 
-from lengthgen import compose, plans, protocols, published
-from lengthgen.config import Config, from_plain
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
-from lengthgen.statistics import HEADLINE
-from lengthgen.tracking import read_rows
-from lengthgen.train import train
+from lengthgen.analysis import reference_results
+from lengthgen.analysis.curves import HEADLINE
+from lengthgen.config import compose
+from lengthgen.config.schema import Config, from_plain
+from lengthgen.evaluation import plan, protocols
+from lengthgen.runs.distributed import Ranks
+from lengthgen.storage import read_rows
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import train
 
 ROOT = Path(__file__).parent.parent
-PUBLISHED = published.FOLDER / "perplexity.csv"
+PUBLISHED = reference_results.FOLDER / "perplexity.csv"
 NAMES = compose.choices("experiment", config_dir=None)
 LAPTOP = "alibi_figure1_laptop"
 LABELS = ["Claim", "Command", "Cost", "Expected", "Differs"]
@@ -197,7 +199,9 @@ def there(source: str) -> dict[tuple[str, int], str]:
     if " in " in source:
         table, file, protocol = re.split(r" in |, ", source)
         said = {"table": table, "protocol": protocol}
-    path = PUBLISHED if file == "lengthgen/published" else ROOT / file / "curve.csv"
+    path = (
+        PUBLISHED if file == "lengthgen/analysis/reference_results" else ROOT / file / "curve.csv"
+    )
     with path.open(newline="", encoding="utf-8") as opened:
         rows = [row for row in csv.DictReader(opened) if said.items() <= row.items()]
     return {(row.get("series", row["scheme"]), int(row["length"])): row["ppl"] for row in rows}
@@ -216,7 +220,7 @@ def test_perplexities_quoted_from_a_file_are_those_it_holds(name: str, table: Ta
 def test_a_table_names_the_file_or_the_papers_table_that_it_is_from(
     name: str, table: Table
 ) -> None:
-    file = r"\S+ in lengthgen/published, \S+|results/\w+"
+    file = r"\S+ in lengthgen/analysis/reference_results, \S+|results/\w+"
     assert re.fullmatch(rf"{file}|Table \d+, \w+", table.source)
 
 
@@ -246,7 +250,7 @@ def in_miniature(words: list[str], root: Path) -> dict[tuple[str, str | None, in
     rows = read_rows(run_dir / "eval.jsonl")
     assert [row["skipped"] for row in rows if "skipped" in row] == []
     scored = {(row["protocol"], row["variant"], row["length"]) for row in rows}
-    assert scored == {(cell.protocol, cell.variant, cell.length) for cell in plans.cells(config)}
+    assert scored == {(cell.protocol, cell.variant, cell.length) for cell in plan.cells(config)}
     return {
         (row["protocol"], row["variant"], row["length"]): row["nats"] / row["n_tokens"]
         for row in rows

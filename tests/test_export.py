@@ -19,17 +19,21 @@ from safetensors.torch import load_file, save_file
 from small import small_config
 from torch import Tensor
 
-from lengthgen import checkpoints, cli, corpora, evaluate, report, runs
+from lengthgen import cli
 from lengthgen.cli.words import read_configs
-from lengthgen.config import Config
+from lengthgen.config.schema import Config
+from lengthgen.data import corpora
+from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
+from lengthgen.evaluation import evaluator
 from lengthgen.export import load
 from lengthgen.export.folder import export
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
-from lengthgen.tokenizer import read_tokenizer
-from lengthgen.tracking import read_rows, unsealed
-from lengthgen.train import train
+from lengthgen.report import collect
+from lengthgen.runs import checkpoints, directory
+from lengthgen.runs.distributed import Ranks
+from lengthgen.storage import read_rows, unsealed
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -104,9 +108,9 @@ def snippet_of(folder: Path) -> str:
 
 def own_logits(config: Config) -> Tensor:
     """The logits of the run's own checkpoint, for the text of the card's lines, on one thread."""
-    opened = evaluate.open_run(config, config.run_dir, ranks=ALONE, show=QUIET)
+    opened = evaluator.open_run(config, config.run_dir, ranks=ALONE, show=QUIET)
     torch.set_num_threads(1)  # as in the other process: how sums are divided rounds them
-    model = evaluate.trained_model(config, opened).requires_grad_(False)
+    model = evaluator.trained_model(config, opened).requires_grad_(False)
     corpus = opened.planned.corpus
     ids = read_tokenizer(corpus.tokenizer_path).encode(TEXT, add_special_tokens=False).ids
     front = [] if corpus.bos_id is None else [corpus.bos_id]
@@ -214,7 +218,7 @@ def test_the_card_says_what_was_trained_and_measured(run: Config, tmp_path: Path
     folder = exported(run, tmp_path / "model")
     card = card_of(folder)
     corpus = corpora.load(run.corpus, cache_dir=run.runtime.cache_dir, say=QUIET.say)
-    assert report.table([run.run_dir]) in card
+    assert collect.table([run.run_dir]) in card
     assert f"# {run.run_id}\n" in card
     assert "trained at length T = 16 with the positional scheme `rope`" in card
     assert f"corpus `synthetic` (fingerprint `{corpus.fingerprint[:12]}`)" in card
@@ -548,4 +552,4 @@ def test_a_run_that_was_moved_is_found_by_its_path(
     (read,) = read_configs([run.run_dir], {})
     assert read.runtime.root == run.runtime.root
     assert command(monkeypatch, str(run.run_dir), str(tmp_path / "model")) == 0
-    assert runs.find(str(run.run_dir), Path("runs")) == run.run_dir
+    assert directory.find(str(run.run_dir), Path("runs")) == run.run_dir

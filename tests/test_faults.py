@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from small import SMALL
 from wandb_backend import KEY, WandbBackend
 
-from lengthgen import status
-from lengthgen.tracking import read_rows
+from lengthgen.runs import status
+from lengthgen.storage import read_rows
 
 STEPS = 8
 PROTOCOLS = "tail,nonoverlap,per_position,sliding-32"

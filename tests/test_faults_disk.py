@@ -15,13 +15,13 @@ from small import VOCAB, small_config, some_tokens
 from small_corpora import files, load
 from torch import Tensor
 
-from lengthgen import checkpoints, runs, status
-from lengthgen.config import Config
-from lengthgen.corpora import TokenizedCorpus
+from lengthgen.config.schema import Config
+from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
-from lengthgen.model import Transformer, create
-from lengthgen.optim import adamw
-from lengthgen.tracking import append_rows, read_rows, replace_file
+from lengthgen.model.transformer import Transformer, create
+from lengthgen.runs import checkpoints, directory, status
+from lengthgen.storage import append_rows, read_rows, replace_file
+from lengthgen.training.optim import adamw
 
 MEGABYTE = 1 << 20
 
@@ -158,8 +158,8 @@ def a_corpus(folder: Path) -> TokenizedCorpus:
 WRITES: dict[str, Callable[[Path, Config, TokenizedCorpus], None]] = {
     "train.jsonl": lambda run, config, corpus: append_rows(run / "train.jsonl", [{"a": 1}]),
     "curve.csv": lambda run, config, corpus: replace_file(run / "curve.csv", b"1"),
-    "config.yaml": lambda run, config, corpus: runs.write_config(config, run),
-    "env.json": lambda run, config, corpus: runs.write_provenance(run, corpus),
+    "config.yaml": lambda run, config, corpus: directory.write_config(config, run),
+    "env.json": lambda run, config, corpus: directory.write_provenance(run, corpus),
     "DONE": lambda run, config, corpus: status.mark_trained(run, step=8),
 }
 
@@ -182,7 +182,7 @@ def test_lines_that_the_log_has_no_room_for_are_lost_without_a_word(
     disk: Disk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = logging.getLogger("lengthgen.test")
-    with runs.logged(disk.folder):
+    with directory.logged(disk.folder):
         log.info("the first line")
         disk.fill()
         for _ in range(200):
@@ -199,7 +199,7 @@ def test_a_log_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "log.txt").mkdir()
     with (
         pytest.raises(UserError, match=r"log\.txt: cannot be written \(Is a directory\); free"),
-        runs.logged(tmp_path),
+        directory.logged(tmp_path),
     ):
         pass
 

@@ -14,13 +14,13 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
-from lengthgen import report
-from lengthgen.figures.curve import perplexities
-from lengthgen.figures.layout import laid_out
-from lengthgen.figures.looks import line_looks, looks
-from lengthgen.figures.scales import plain, plain_ticks, signed, signed_ticks, spread
-from lengthgen.figures.style import rendered
-from lengthgen.wording import number
+from lengthgen.analysis.formatting import number
+from lengthgen.report import collect
+from lengthgen.report.figures.curve import perplexities
+from lengthgen.report.figures.layout import laid_out
+from lengthgen.report.figures.looks import line_looks, looks
+from lengthgen.report.figures.scales import plain, plain_ticks, signed, signed_ticks, spread
+from lengthgen.report.figures.style import rendered
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def runs(tmp_path: Path) -> Runs:
 
 
 def drawn(*run_dirs: Path, protocol: str = "tail") -> Figure:
-    found = report.gather(run_dirs)
+    found = collect.gather(run_dirs)
     return laid_out(perplexities(found.by_protocol[protocol], found.findings))
 
 
@@ -126,7 +126,7 @@ def spread_runs(runs: Runs, scheme: str, **changes: Any) -> list[Path]:
 def test_the_band_is_the_interval_of_the_finding(runs: Runs) -> None:
     paths = spread_runs(runs, "rope")
     low, high = band(drawn(*paths), looks(["rope"])["rope"].colour)
-    (finding,) = report.gather(paths).findings
+    (finding,) = collect.gather(paths).findings
     assert low == pytest.approx({n: math.exp(e.low) for n, e in finding.loss.items()})
     assert high == pytest.approx({n: math.exp(e.high) for n, e in finding.loss.items()})
     assert all(high[n] > low[n] * 1.1 for n in LENGTHS)
@@ -353,7 +353,7 @@ def test_a_displaced_scheme_takes_no_slot_that_another_one_wants() -> None:
 def test_variants_share_the_colour_of_their_scheme_in_another_line_style(runs: Runs) -> None:
     path = runs.write("rope")
     runs.write("rope", variant="yarn")
-    found = line_looks(report.gather([path]).by_protocol["tail"])
+    found = line_looks(collect.gather([path]).by_protocol["tail"])
     base, variant = found["rope"], found["rope + yarn"]
     assert (base["color"], base["marker"]) == (variant["color"], variant["marker"])
     assert base["linestyle"] == "-" != variant["linestyle"]
@@ -361,7 +361,7 @@ def test_variants_share_the_colour_of_their_scheme_in_another_line_style(runs: R
 
 def test_eight_series_of_one_scheme_are_drawn_in_eight_ways(runs: Runs) -> None:
     paths = [runs.write("rope", parts={"rope": {"base": 10.0**i}}, suffix=str(i)) for i in range(8)]
-    found = line_looks(report.gather(paths).by_protocol["tail"])
+    found = line_looks(collect.gather(paths).by_protocol["tail"])
     assert len({str(look) for look in found.values()}) == 8
 
 

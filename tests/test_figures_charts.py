@@ -13,18 +13,19 @@ from eval_rows import LENGTHS, LOSSES, Row, Runs, row
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lengthgen import published, report
-from lengthgen.batches import position_bins
+from lengthgen.analysis import reference_results
+from lengthgen.analysis.curves import curve
+from lengthgen.analysis.reference_results import Anchor
+from lengthgen.analysis.seed_groups import Series
+from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
-from lengthgen.figures.chart import Chart
-from lengthgen.figures.curve import gains, perplexities
-from lengthgen.figures.layout import MOST_NAMED, laid_out, panels
-from lengthgen.figures.positions import position_losses, positions
-from lengthgen.figures.ratios import ratios
-from lengthgen.figures.style import rendered
-from lengthgen.published import Anchor
-from lengthgen.series import Series
-from lengthgen.statistics import curve
+from lengthgen.report import collect
+from lengthgen.report.figures.chart import Chart
+from lengthgen.report.figures.curve import gains, perplexities
+from lengthgen.report.figures.layout import MOST_NAMED, laid_out, panels
+from lengthgen.report.figures.positions import position_losses, positions
+from lengthgen.report.figures.ratios import ratios
+from lengthgen.report.figures.style import rendered
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def data(axes: Axes, label: str) -> dict[float, float]:
 
 
 def gain_chart(*paths: Path) -> Chart:
-    return there(gains(report.gather(paths).findings))
+    return there(gains(collect.gather(paths).findings))
 
 
 def test_the_gain_is_the_loss_at_T_minus_that_at_each_length(runs: Runs) -> None:
@@ -86,7 +87,7 @@ def test_the_axis_of_gains_is_linear_in_the_zone_and_logarithmic_beyond(runs: Ru
 
 def test_without_a_loss_at_T_there_is_no_chart_of_gains(runs: Runs) -> None:
     path = runs.write("rope", (3.0, 3.0), lengths=(1024, 2048))
-    assert gains(report.gather([path]).findings) is None
+    assert gains(collect.gather([path]).findings) is None
 
 
 # Positions
@@ -202,11 +203,13 @@ AS_PRESS = "alibi_nonoverlap"  # the protocol of Press et al.'s Table 2
 
 
 def anchor(scheme: str, protocol: str = AS_PRESS) -> Anchor:
-    return next(a for a in published.anchors() if (a.scheme, a.protocol) == (scheme, protocol))
+    return next(
+        a for a in reference_results.anchors() if (a.scheme, a.protocol) == (scheme, protocol)
+    )
 
 
 def ratio_chart(paths: Sequence[Path], anchors: Sequence[Anchor]) -> Chart | None:
-    return ratios(report.gather(paths).by_protocol[AS_PRESS], anchors)
+    return ratios(collect.gather(paths).by_protocol[AS_PRESS], anchors)
 
 
 def as_press(runs: Runs, scheme: str, *losses: float, **changes: Any) -> Path:
@@ -231,10 +234,10 @@ def test_a_published_curve_of_another_protocol_is_in_no_figure(runs: Runs, tmp_p
     assert ratio_chart([as_press(runs, "alibi")], anchors) is None
     chart = there(ratio_chart([as_press(runs, "alibi")], [*anchors, anchor("alibi")]))
     assert [name.split("; ")[1] for name in chart.behind] == ["alibi_nonoverlap, T=512"]
-    tail = report.gather([runs.write("rope")])
-    assert not [name for name in report.pictures(tail) if "ratios" in name]  # none is of tail
-    both = report.gather([as_press(runs, "rope"), runs.write("rope")])
-    drawn = [name for name in report.pictures(both) if "ratios" in name]
+    tail = collect.gather([runs.write("rope")])
+    assert not [name for name in collect.pictures(tail) if "ratios" in name]  # none is of tail
+    both = collect.gather([as_press(runs, "rope"), runs.write("rope")])
+    drawn = [name for name in collect.pictures(both) if "ratios" in name]
     assert drawn == ["ratios-alibi_nonoverlap.png", "ratios-alibi_nonoverlap.svg"]
 
 
@@ -283,7 +286,7 @@ def test_published_curves_are_named_behind_small_axes_as_well(runs: Runs) -> Non
 
 
 def curves(*paths: Path) -> Chart:
-    found = report.gather(paths)
+    found = collect.gather(paths)
     return perplexities(found.by_protocol["tail"], found.findings)
 
 
@@ -358,7 +361,7 @@ def test_names_of_twelve_lines_do_not_overlap_and_lie_within_the_figure(runs: Ru
 
 
 def test_panels_show_each_chart_and_one_legend(runs: Runs) -> None:
-    found = report.gather([runs.write("rope"), runs.write("alibi")])
+    found = collect.gather([runs.write("rope"), runs.write("alibi")])
     charts = [curves(*runs.root.iterdir()), there(gains(found.findings))]
     figure = panels(charts)
     assert [axes.get_ylabel() for axes in figure.axes] == ["perplexity", "G(C), nats per token"]

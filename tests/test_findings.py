@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from eval_rows import NOTHING, Row, row
 
-from lengthgen.errors import UserError
-from lengthgen.findings import (
+from lengthgen.analysis.curves import FORMAT, curve
+from lengthgen.analysis.findings import (
     EPS,
     Comparison,
     Finding,
@@ -22,11 +22,11 @@ from lengthgen.findings import (
     findings,
     recl,
 )
-from lengthgen.findings.differences import compared
-from lengthgen.findings.verdicts import verdict
-from lengthgen.intervals import Estimate, Floats, Spread, gap, ratio
-from lengthgen.series import Series
-from lengthgen.statistics import FORMAT, curve
+from lengthgen.analysis.findings.differences import compared
+from lengthgen.analysis.findings.verdicts import verdict
+from lengthgen.analysis.intervals import Estimate, Floats, Spread, gap, ratio
+from lengthgen.analysis.seed_groups import Series
+from lengthgen.errors import UserError
 
 T = 512
 LENGTHS = (256, 512, 1024, 2048)

@@ -16,18 +16,19 @@ from small import VOCAB, close, context, every_scheme, rotated, small_config, so
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lengthgen import corpora, devices
-from lengthgen.attention import attend, explicit
-from lengthgen.batches import training_windows
-from lengthgen.compose import choices
-from lengthgen.config import Config
-from lengthgen.kernels import causal_blocks, flex_takes
-from lengthgen.model import Transformer, create, with_parts
-from lengthgen.precision import native
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
+from lengthgen.config.compose import choices
+from lengthgen.config.precision import native
+from lengthgen.config.schema import Config
+from lengthgen.data import corpora
+from lengthgen.data.windows import training_windows
+from lengthgen.model.attention import attend, explicit
+from lengthgen.model.kernels import causal_blocks, flex_takes
+from lengthgen.model.transformer import Transformer, create, with_parts
+from lengthgen.runs import devices
+from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Ctx, Part, Scheme, Shape
-from lengthgen.train import forward_of, fresh_state, train, train_step
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import forward_of, fresh_state, train, train_step
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ import torch
 from small import close, context, rotated, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor
 
-from lengthgen.attention import EXPLICIT_BLOCK, attend, blocked, explicit, sdpa_by_blocks
-from lengthgen.model import Block, Transformer
+from lengthgen.model.attention import EXPLICIT_BLOCK, attend, blocked, explicit, sdpa_by_blocks
+from lengthgen.model.transformer import Block, Transformer
 from lengthgen.schemes import Ctx, Layer, Part, Rotated, Scheme, Shape
 from lengthgen.schemes.rope import Rope
 

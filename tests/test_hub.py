@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hub_server import hub
 
-from lengthgen.documents.hub import articles
+from lengthgen.data.sources.hub import articles
 
 ROWS = [
     "",

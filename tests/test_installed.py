@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from small_corpora import load, names, read_all, write
 
-from lengthgen import config
-from lengthgen.documents import installed, source_key
-from lengthgen.documents.stdlib import LONG_BYTES
-from lengthgen.tokenizer import read_tokenizer, train_tokenizer
+from lengthgen.config import schema
+from lengthgen.data.sources import installed, source_key
+from lengthgen.data.sources.stdlib import LONG_BYTES
+from lengthgen.data.tokenizer import read_tokenizer, train_tokenizer
 
 CODE = "def add(a, b):\n    return a + b\n"
 
@@ -113,8 +113,8 @@ def test_half_of_the_long_sources_and_few_of_the_others_are_held_out() -> None:
     assert share(LONG_BYTES - 1) == pytest.approx(1 / 40, abs=0.01)
 
 
-def python() -> config.PythonCorpus:
-    return config.PythonCorpus(
+def python() -> schema.PythonCorpus:
+    return schema.PythonCorpus(
         name="python", source="python", tokenizer="bpe", vocab_size=300, bos=True, packed=False
     )
 

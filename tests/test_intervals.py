@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from lengthgen.intervals import (
+from lengthgen.analysis.intervals import (
     RESAMPLES,
     Draws,
     Estimate,

@@ -5,9 +5,9 @@ import torch
 from small import small_config
 from torch import Tensor
 
-from lengthgen.compose import choices
-from lengthgen.model import create
-from lengthgen.optim import adamw, set_rates
+from lengthgen.config.compose import choices
+from lengthgen.model.transformer import create
+from lengthgen.training.optim import adamw, set_rates
 
 SYMBOLS, IN_USE, LENGTH, BATCH, STEPS = 16, 3, 16, 32, 200
 

@@ -7,10 +7,10 @@ import torch
 from small import VOCAB, close, context, small_config, small_model, some_tokens
 from torch import Tensor
 
-from lengthgen import model as model_module
-from lengthgen.compose import load
-from lengthgen.config import Config, Model
-from lengthgen.model import Transformer, create
+from lengthgen.config.compose import load
+from lengthgen.config.schema import Config, Model
+from lengthgen.model import transformer as model_module
+from lengthgen.model.transformer import Transformer, create
 
 
 def network_parameters(config: Config, vocab_size: int) -> int:

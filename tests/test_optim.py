@@ -5,9 +5,9 @@ import torch
 from small import VOCAB, small_config, some_tokens
 from torch import Tensor
 
-from lengthgen.compose import choices
-from lengthgen.model import create
-from lengthgen.optim import adamw, lr_at, set_rates
+from lengthgen.config.compose import choices
+from lengthgen.model.transformer import create
+from lengthgen.training.optim import adamw, lr_at, set_rates
 
 
 @pytest.mark.parametrize("scheme", ["rope", "learned_absolute"])

@@ -18,19 +18,19 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_pla
 from safetensors.torch import save_model
 from torch import nn
 
-from lengthgen.page import Contents, Picture, cost, html, parameters
-from lengthgen.page.chart import WIDTH
-from lengthgen.page.charts import charts
-from lengthgen.page.markup import document, tag
-from lengthgen.page.method import duration, method, shared, warnings
-from lengthgen.page.scales import Kind, scale
-from lengthgen.page.tables import tables
-from lengthgen.page.tasks import Tasks, exhibited
-from lengthgen.page.verdicts import verdicts
-from lengthgen.statistics import perplexity
-from lengthgen.tables import NOT_MARKED, judged
-from lengthgen.typeset import Cell, Table
-from lengthgen.wording import number, short
+from lengthgen.analysis.curves import perplexity
+from lengthgen.analysis.formatting import number, short
+from lengthgen.report.page import Contents, Picture, cost, html, parameters
+from lengthgen.report.page.chart import WIDTH
+from lengthgen.report.page.charts import charts
+from lengthgen.report.page.markup import document, tag
+from lengthgen.report.page.method import duration, method, shared, warnings
+from lengthgen.report.page.scales import Kind, scale
+from lengthgen.report.page.tables import tables
+from lengthgen.report.page.tasks import Tasks, exhibited
+from lengthgen.report.page.verdicts import verdicts
+from lengthgen.report.tables import NOT_MARKED, judged
+from lengthgen.report.typeset import Cell, Table
 
 FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
 needs_browser = pytest.mark.skipif(not FOUND, reason="no chromium; apt-get install chromium")

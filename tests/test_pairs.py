@@ -11,18 +11,18 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from lengthgen import decoding
-from lengthgen.config import Config, TaskCorpus, from_plain, from_words, to_plain
-from lengthgen.decoding import Trained, open_trained
-from lengthgen.documents import Document, examples
+from lengthgen import generation
+from lengthgen.config.schema import Config, TaskCorpus, from_plain, from_words, to_plain
+from lengthgen.data.sources import Document, examples
 from lengthgen.errors import UserError
 from lengthgen.export import load
 from lengthgen.export.folder import export as write_export
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
+from lengthgen.generation import Trained, open_trained
+from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks import END, Task
 from lengthgen.tasks.pairs import SIGNS
-from lengthgen.train import train
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -370,7 +370,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def generated(trained: Trained, prompt: str) -> str:
-    return decoding.generate(trained, prompt, limit=None, temperature=0, show=QUIET)
+    return generation.generate(trained, prompt, limit=None, temperature=0, show=QUIET)
 
 
 def test_a_prompt_is_given_in_words_and_answered_in_words(trained: Trained) -> None:
@@ -386,7 +386,7 @@ def test_a_prompt_is_given_in_words_and_answered_in_words(trained: Trained) -> N
 
 def test_failures_are_spelled(trained: Trained) -> None:
     known = phrases(VERBS)
-    found = decoding.failures(trained, 1000, show=QUIET)
+    found = generation.failures(trained, 1000, show=QUIET)
     assert len(found) > 5
     for length, prompt, expected, got in found:
         assert known[prompt.removesuffix(" =")] == expected

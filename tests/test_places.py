@@ -14,25 +14,27 @@ from eval_rows import row
 from small import small_config, some_tokens
 from torch import Tensor
 
-from lengthgen import compose, corpora, task_report
-from lengthgen.batches import training_windows
-from lengthgen.config import Config, TaskCorpus, from_words
-from lengthgen.decoding import continuation, open_trained, rereads
-from lengthgen.documents import examples
+from lengthgen.analysis.seed_groups import UPPER_BOUND
+from lengthgen.config import compose
+from lengthgen.config.schema import Config, TaskCorpus, from_words
+from lengthgen.data import corpora
+from lengthgen.data.sources import examples
+from lengthgen.data.tokenizer import given_tokenizer, places_of
+from lengthgen.data.windows import training_windows
 from lengthgen.errors import UserError
-from lengthgen.evaluate import evaluate
-from lengthgen.model import create
-from lengthgen.plans import Cell, spans
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
+from lengthgen.evaluation.evaluator import evaluate
+from lengthgen.evaluation.plan import Cell, spans
+from lengthgen.generation import continuation, open_trained, rereads
+from lengthgen.model.transformer import create
+from lengthgen.report import tasks
+from lengthgen.report.typeset import Table
+from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Ctx, Part, Shape
 from lengthgen.schemes.abacus import Abacus
 from lengthgen.schemes.position_coupling import PositionCoupling
-from lengthgen.series import UPPER_BOUND
 from lengthgen.tasks import END, Task
-from lengthgen.tokenizer import given_tokenizer, places_of
-from lengthgen.train import fresh_state, train, train_step
-from lengthgen.typeset import Table
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import fresh_state, train, train_step
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -598,7 +600,7 @@ def answered(task: str, scheme: str, *, right: int, length: int) -> dict[str, An
     return row(train_length=L, length=length, **names, **sizes, **found, **told)
 
 
-def reported(right: Mapping[str, Sequence[int]]) -> task_report.TaskReport:
+def reported(right: Mapping[str, Sequence[int]]) -> tasks.TaskReport:
     """The report of copy and reverse: of each scheme, the answers that are right in both."""
     rows: list[dict[str, Any]] = []
     configs: dict[str, dict[str, Any]] = {}
@@ -611,7 +613,7 @@ def reported(right: Mapping[str, Sequence[int]]) -> task_report.TaskReport:
             spec = {"name": task, "kind": task, "arguments": arguments}
             parts = {"name": scheme, "parts": {scheme: {}}}
             configs[rows[-1]["run"]] = {"seed": 1, "corpus": {"task": spec}, "scheme": parts}
-    return task_report.gather(rows, configs, remarks=lambda points, kept, labels: [])
+    return tasks.gather(rows, configs, remarks=lambda points, kept, labels: [])
 
 
 PLAIN = {"alibi": (5, 6), "rope": (7, 2)}
@@ -632,27 +634,27 @@ def test_series_that_are_told_places_are_named_upper_bounds() -> None:
 
 
 def test_a_bound_is_shown_but_neither_bold_nor_ranked_and_a_note_says_so() -> None:
-    matrix, *tables = task_report.contents(reported(PLAIN | BOUNDS))
+    matrix, *tables = tasks.contents(reported(PLAIN | BOUNDS))
     rows = {line[0].text: line[1:] for line in matrix.rows}
     assert [cell.text for cell in rows["abacus (upper bound)"]] == ["100.0", "90.0", "-"]
     assert [cell.text for cell in rows["position_coupling (upper bound)"]] == ["10.0", "100.0", "-"]
     assert {name for name, line in rows.items() for cell in line if cell.mark} == set(PLAIN)
     assert (rows["rope"][0].mark, rows["alibi"][1].mark) == ("best", "best")
-    assert f"{task_report.BOUND}; neither compared nor ranked." in matrix.notes
-    assert all(task_report.BOUND in notes(table) for table in tables)
+    assert f"{tasks.BOUND}; neither compared nor ranked." in matrix.notes
+    assert all(tasks.BOUND in notes(table) for table in tables)
     assert len(tables) == 2
 
 
 def test_the_others_are_marked_and_ranked_as_without_bounds() -> None:
-    matrix, *_ = task_report.contents(reported(PLAIN | BOUNDS))
-    alone, *tables = task_report.contents(reported(PLAIN))
+    matrix, *_ = tasks.contents(reported(PLAIN | BOUNDS))
+    alone, *tables = tasks.contents(reported(PLAIN))
     assert [line for line in matrix.rows if line[0].text in PLAIN] == list(alone.rows)
     assert alone.rows[0][-1].text != "-"
-    assert all(task_report.BOUND not in notes(table) for table in (alone, *tables))
+    assert all(tasks.BOUND not in notes(table) for table in (alone, *tables))
 
 
 def test_bounds_alone_have_no_best_and_no_ranks() -> None:
-    matrix, *_ = task_report.contents(reported(BOUNDS))
+    matrix, *_ = tasks.contents(reported(BOUNDS))
     assert len(matrix.rows) == 2
     assert {cell.mark for line in matrix.rows for cell in line[1:-1]} == {"faint"}
     assert [line[-1].text for line in matrix.rows] == ["-", "-"]

@@ -9,12 +9,15 @@ import pytest
 import yaml
 from small import small_config
 
-from lengthgen import evaluate, listing, report, runs
-from lengthgen.config import Config
+from lengthgen.cli import listing
+from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
-from lengthgen.train import train
+from lengthgen.evaluation import evaluator
+from lengthgen.report import collect
+from lengthgen.runs import directory
+from lengthgen.runs.distributed import Ranks
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -93,7 +96,7 @@ def test_a_run_keeps_its_plugin_wherever_it_goes(tmp_path: Path, cache: Path) ->
     assert not Path(kept).is_absolute()
     assert (moved / kept).read_text() == TEXT.format(slope=0.5)
     before = rows_of(moved)
-    evaluate.evaluate(runs.load_config(moved), moved, ranks=ALONE, show=QUIET)
+    evaluator.evaluate(directory.load_config(moved), moved, ranks=ALONE, show=QUIET)
     assert rows_of(moved) == before
 
 
@@ -107,9 +110,9 @@ def test_runs_whose_plugins_differ_under_one_name_stand_side_by_side(
     for run_dir in (one, two):
         before = rows_of(run_dir)
         (run_dir / "eval.jsonl").unlink()
-        evaluate.evaluate(runs.load_config(run_dir), run_dir, ranks=ALONE, show=QUIET)
+        evaluator.evaluate(directory.load_config(run_dir), run_dir, ranks=ALONE, show=QUIET)
         assert rows_of(run_dir) == before
-    labels = set(report.gather([one, two]).labels.values())
+    labels = set(collect.gather([one, two]).labels.values())
     assert len(labels) == 2
     assert all(label.startswith("nope (plugins=") for label in labels)
 
@@ -117,15 +120,15 @@ def test_runs_whose_plugins_differ_under_one_name_stand_side_by_side(
 def test_seeds_of_one_plugin_are_one_series(tmp_path: Path, cache: Path) -> None:
     path = plugin(tmp_path / "mine.py", 0.5)
     copy = plugin(tmp_path / "copy.py", 0.5)
-    points = report.gather([trained(path, cache), trained(copy, cache, "seed=2")])
+    points = collect.gather([trained(path, cache), trained(copy, cache, "seed=2")])
     assert set(points.labels.values()) == {"nope"}
 
 
 def test_a_plugin_that_was_edited_within_its_run_is_refused(tmp_path: Path, cache: Path) -> None:
     config = configuration(plugin(tmp_path / "mine.py", 0.5), cache)
     config.run_dir.mkdir(parents=True)
-    runs.write_config(config, config.run_dir)
+    directory.write_config(config, config.run_dir)
     (kept,) = (config.run_dir / "plugins").iterdir()
     plugin(kept, 4.0)
     with pytest.raises(UserError, match=rf"{kept} was changed since this run began; restore it"):
-        runs.load_config(config.run_dir)
+        directory.load_config(config.run_dir)

@@ -10,7 +10,7 @@ import torch
 from small import close, imported, some_qkv
 from torch import Tensor
 
-from lengthgen.attention import explicit
+from lengthgen.model.attention import explicit
 from lengthgen.schemes import Ctx, Part, Scheme, Shape
 from lengthgen.schemes.cope import Cope
 from lengthgen.schemes.fox import Fox

@@ -11,9 +11,9 @@ import torch
 from small import VOCAB, every_scheme, hidden, small_config, small_model, some_tokens
 from torch import Tensor
 
-from lengthgen.batches import Endpoint
-from lengthgen.corpora import Split, TokenizedCorpus
-from lengthgen.model import Block, Transformer, create
+from lengthgen.data.corpora import Split, TokenizedCorpus
+from lengthgen.data.windows import Endpoint
+from lengthgen.model.transformer import Block, Transformer, create
 from lengthgen.probes import (
     attention,
     bias,
@@ -24,8 +24,8 @@ from lengthgen.probes import (
 )
 from lengthgen.probes.beside import beside
 from lengthgen.probes.subject import Row, Subject
-from lengthgen.progress import Progress
 from lengthgen.schemes import Ctx, Part
+from lengthgen.terminal import Progress
 
 T = 16
 EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())

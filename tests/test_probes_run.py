@@ -17,15 +17,15 @@ from matplotlib.text import Text
 from small import SMALL, small_config
 
 from lengthgen import cli, probes
-from lengthgen.compose import compose
-from lengthgen.config import Config, from_plain
+from lengthgen.config.compose import compose
+from lengthgen.config.schema import Config, from_plain
 from lengthgen.errors import UserError
-from lengthgen.figures import probes as pictures
-from lengthgen.figures.style import rendered
 from lengthgen.probes import position
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
-from lengthgen.train import train
+from lengthgen.report.figures import probes as pictures
+from lengthgen.report.figures.style import rendered
+from lengthgen.runs.distributed import Ranks
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import train
 
 QUIET = Progress(is_main=False)
 WORDS = ["scheme=sinusoidal", "train.tokens=256", "runtime.threads=1"]

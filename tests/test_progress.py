@@ -10,7 +10,7 @@ from typing import TextIO
 
 import pytest
 
-from lengthgen.progress import Progress
+from lengthgen.terminal import Progress
 
 
 class Terminal(io.StringIO):

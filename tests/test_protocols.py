@@ -12,19 +12,22 @@ import pytest
 import torch
 from small import small_config
 
-from lengthgen import checkpoints, corpora, evaluate, plans, protocols, statistics
-from lengthgen.config import Config, from_plain, to_plain
-from lengthgen.corpora import TokenizedCorpus
+from lengthgen.analysis import curves
+from lengthgen.analysis.curves import Point
+from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.data import corpora
+from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
-from lengthgen.model import Transformer, create
-from lengthgen.optim import adamw
-from lengthgen.plans import Cell
-from lengthgen.progress import Progress
-from lengthgen.protocols import OF_TEXT, Endpoint, Places, Span
-from lengthgen.ranks import Ranks
-from lengthgen.scoring import Altered
-from lengthgen.statistics import Point
-from lengthgen.train import train
+from lengthgen.evaluation import evaluator, plan, protocols
+from lengthgen.evaluation.plan import Cell
+from lengthgen.evaluation.protocols import OF_TEXT, Endpoint, Places, Span
+from lengthgen.evaluation.scoring import Altered
+from lengthgen.model.transformer import Transformer, create
+from lengthgen.runs import checkpoints
+from lengthgen.runs.distributed import Ranks
+from lengthgen.terminal import Progress
+from lengthgen.training.optim import adamw
+from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -85,7 +88,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
         optimizer=adamw(model, config.train),
     )
     (run_dir / "eval.jsonl").unlink()
-    evaluate.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     return config, run_dir
 
 
@@ -98,7 +101,7 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def point(run_dir: Path, protocol: str, length: int) -> Point:
-    found = statistics.curve(rows_of(run_dir))
+    found = curves.curve(rows_of(run_dir))
     [one] = [p for p in found if (p.protocol, p.length) == (protocol, length)]
     return one
 
@@ -166,7 +169,7 @@ def test_a_mean_over_windows_weighs_short_windows_like_long_ones(tmp_path: Path)
 def test_a_loss_by_windows_is_their_mean(run: tuple[Config, Path]) -> None:
     rows = [row for row in rows_of(run[1]) if row["protocol"] == "yarn" and row["length"] == 32]
     rows[0] |= {"n_windows": 2, "window_nats": 3.0}
-    [found] = statistics.curve(rows)
+    [found] = curves.curve(rows)
     assert found.loss == 1.5
 
 
@@ -202,10 +205,10 @@ def test_text_within_t_is_never_altered(run: tuple[Config, Path]) -> None:
 def test_lengths_at_which_nothing_is_far_are_skipped_with_their_reason() -> None:
     config = small_config("eval.lengths=[16,24,25,64]", "eval.protocols=[tail,swap]")
     corpus = corpus_of(config)
-    planned = plans.plan(config, corpus)
+    planned = plan.plan(config, corpus)
     model = create(config, vocab_size=corpus.vocab_size)
     said = {
-        n: evaluate.undefined(Cell("swap", None, n), {None: model.scheme}, planned)
+        n: evaluator.undefined(Cell("swap", None, n), {None: model.scheme}, planned)
         for n in (24, 25, 64)
     }
     assert said[24] is not None

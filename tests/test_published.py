@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from lengthgen import compose, protocols
-from lengthgen.published import FOLDER, Anchor, TaskAnchor, accuracies, anchors
+from lengthgen.analysis.reference_results import FOLDER, Anchor, TaskAnchor, accuracies, anchors
+from lengthgen.config import compose
+from lengthgen.evaluation import protocols
 
 ANCHORS = anchors()
 

@@ -23,14 +23,14 @@ from small import small_config
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from lengthgen import corpora
-from lengthgen.batches import train_batch, training_windows
-from lengthgen.config import Config
-from lengthgen.evaluate import evaluate
-from lengthgen.model import Transformer
-from lengthgen.progress import Progress
-from lengthgen.ranks import SECONDS_TO_END, Ranks
-from lengthgen.train import train
+from lengthgen.config.schema import Config
+from lengthgen.data import corpora
+from lengthgen.data.windows import train_batch, training_windows
+from lengthgen.evaluation.evaluator import evaluate
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs.distributed import SECONDS_TO_END, Ranks
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)

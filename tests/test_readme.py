@@ -120,8 +120,8 @@ def test_the_readmes_commands_run_one_after_another(
 
 
 def test_commands_that_need_the_network_compose(folder: Path) -> None:
-    from lengthgen.compose import compose
-    from lengthgen.config import from_plain
+    from lengthgen.config.compose import compose
+    from lengthgen.config.schema import from_plain
 
     lines = [line for line in lengthgen_commands() if needs_the_network(line)]
     assert lines
@@ -144,7 +144,7 @@ def test_the_mistake_that_the_readme_shows_is_answered_as_it_says(folder: Path) 
 
 
 def test_every_scheme_and_every_variant_has_a_row_in_its_table() -> None:
-    from lengthgen.compose import choices
+    from lengthgen.config.compose import choices
 
     section = README.partition("## Schemes")[2].partition("## How it is measured")[0]
     schemes, variants = (

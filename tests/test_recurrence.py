@@ -8,7 +8,7 @@ from small import VOCAB, close, context, small_config, small_model, some_qkv, so
 from torch import Tensor
 
 from lengthgen.errors import UserError
-from lengthgen.model import Memory, Transformer, create
+from lengthgen.model.transformer import Memory, Transformer, create
 from lengthgen.schemes import Ctx, Scheme, Shape, logits
 from lengthgen.schemes.sinusoidal import Sinusoidal
 from lengthgen.schemes.transformer_xl import TransformerXl

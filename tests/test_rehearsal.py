@@ -6,10 +6,10 @@ import pytest
 from small import small_config
 
 from lengthgen.errors import UserError
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
-from lengthgen.rehearsal import rehearse
-from lengthgen.train import train
+from lengthgen.model.plugin_check import rehearse
+from lengthgen.runs.distributed import Ranks
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import train
 
 HEAD = """
 import torch

@@ -7,7 +7,7 @@ import torch
 from small import close, context, small_model, some_qkv
 from torch import Tensor, nn
 
-from lengthgen.attention import attend, blocked, explicit
+from lengthgen.model.attention import attend, blocked, explicit
 from lengthgen.schemes import Ctx, Part, Scheme, Shape
 from lengthgen.schemes.relative import by_key, by_place, laid_out, parted
 

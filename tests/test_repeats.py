@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lengthgen import repeats
-from lengthgen.corpora import Split, TokenizedCorpus
+from lengthgen.data import overlap
+from lengthgen.data.corpora import Split, TokenizedCorpus
 
 RANDOM = np.random.default_rng(0)
 
@@ -42,7 +42,7 @@ def text(n: int, vocab: int = 999) -> NDArray[np.integer]:
 
 def in_training(corpus: TokenizedCorpus, cache: Path) -> list[int]:
     """Returns the numbers of the validation tokens that lie in a run that training has too."""
-    return np.flatnonzero(repeats.in_training(corpus, cache_dir=cache)).tolist()
+    return np.flatnonzero(overlap.in_training(corpus, cache_dir=cache)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_run_may_lie_across_the_chunks_in_which_tokens_are_read(
 ) -> None:
     held_out = text(600)
     train = np.concatenate([text(90), held_out[290:310], text(500)])
-    monkeypatch.setattr(repeats, "CHUNK", 100)  # 10 tokens of the run lie in the second chunk
+    monkeypatch.setattr(overlap, "CHUNK", 100)  # 10 tokens of the run lie in the second chunk
     assert in_training(corpus_of(train, held_out), tmp_path) == list(range(290, 310))
 
 
@@ -112,7 +112,7 @@ def test_an_answer_that_is_damaged_is_found_again(damage: bytes, tmp_path: Path)
 @pytest.mark.parametrize("n", [20, 50])
 def test_hashes_differ_where_runs_do(n: int) -> None:
     tokens = np.concatenate([np.zeros(120, dtype=int), text(5000, vocab=2), text(5000, vocab=3)])
-    hashes = repeats.gram_hashes(tokens, n)
+    hashes = overlap.gram_hashes(tokens, n)
     runs = {tokens[i : i + n].tobytes() for i in range(len(tokens) - n + 1)}
     assert len(hashes) == len(tokens) - n + 1
     assert len(set(hashes.tolist())) == len(runs)
@@ -143,7 +143,7 @@ def test_far_copies_are_those_that_a_search_finds(end: int, far: int, bos: bool)
     last = end
     if not bos:
         corpus, last = replace(corpus, bos_id=None), end - 1
-    found = repeats.far_copies(corpus, 0, last, targets=40, near=50, far=far)
+    found = overlap.far_copies(corpus, 0, last, targets=40, near=50, far=far)
     want = plainly_far(tokens.tolist(), end, targets=40, near=50, far=far)
     assert found.tolist() == want
     assert 0 < sum(want) < 40

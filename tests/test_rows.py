@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lengthgen.errors import UserError
-from lengthgen.tracking import append_rows, keep_rows, read_rows
+from lengthgen.storage import append_rows, keep_rows, read_rows
 
 
 def train_rows(*steps: int) -> list[dict[str, Any]]:

@@ -13,11 +13,12 @@ import torch
 import yaml
 from small import VOCAB, small_config, some_tokens
 
-from lengthgen import checkpoints, corpora, runs, status
-from lengthgen.config import Config
+from lengthgen.config.schema import Config
+from lengthgen.data import corpora
 from lengthgen.errors import UserError
-from lengthgen.model import Transformer, create
-from lengthgen.optim import adamw
+from lengthgen.model.transformer import Transformer, create
+from lengthgen.runs import checkpoints, directory, status
+from lengthgen.training.optim import adamw
 
 
 class Trained(NamedTuple):
@@ -164,30 +165,30 @@ def test_a_run_is_found_by_its_id_its_beginning_and_its_path(tmp_path: Path) -> 
     for scheme in ("rope", "alibi"):
         config = small_config(f"scheme={scheme}", f"runtime.root={tmp_path}")
         config.run_dir.mkdir()
-        runs.write_config(config, config.run_dir)
-        assert runs.load_config(config.run_dir) == config
-        assert runs.find(config.run_id, tmp_path) == config.run_dir
-        assert runs.find(scheme, tmp_path) == config.run_dir
-        assert runs.find(str(config.run_dir), Path("elsewhere")) == config.run_dir
-    assert {run.state for run in runs.list_runs(tmp_path)} == {"stopped"}
+        directory.write_config(config, config.run_dir)
+        assert directory.load_config(config.run_dir) == config
+        assert directory.find(config.run_id, tmp_path) == config.run_dir
+        assert directory.find(scheme, tmp_path) == config.run_dir
+        assert directory.find(str(config.run_dir), Path("elsewhere")) == config.run_dir
+    assert {run.state for run in directory.list_runs(tmp_path)} == {"stopped"}
     with pytest.raises(UserError, match="begins several runs"):
-        runs.find("", tmp_path)
+        directory.find("", tmp_path)
     with pytest.raises(UserError, match=r"no such run in .* did you mean rope-"):
-        runs.find("ropetiny-synthetic-s1", tmp_path)
+        directory.find("ropetiny-synthetic-s1", tmp_path)
 
 
 def test_an_empty_root_says_how_to_make_a_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="lengthgen train"):
-        runs.newest(tmp_path)
+        directory.newest(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["a: [", "- 1", "seed: x"])
 def test_a_damaged_configuration_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.yaml").write_text(content)
     with pytest.raises(UserError):
-        runs.load_config(tmp_path)
+        directory.load_config(tmp_path)
     with pytest.raises(UserError, match=r"no config\.yaml"):
-        runs.load_config(tmp_path / "none")
+        directory.load_config(tmp_path / "none")
 
 
 def test_damaged_later_checkpoints_give_way_to_a_fresh_one(
@@ -202,9 +203,9 @@ def test_one_unreadable_run_does_not_hide_the_others(tmp_path: Path) -> None:
     config = small_config(f"runtime.root={tmp_path}")
     for name in (config.run_id, "broken"):
         (tmp_path / name).mkdir()
-    runs.write_config(config, config.run_dir)
+    directory.write_config(config, config.run_dir)
     (tmp_path / "broken" / "config.yaml").write_text("a: [")
-    states = {run.run_id: run.state for run in runs.list_runs(tmp_path)}
+    states = {run.run_id: run.state for run in directory.list_runs(tmp_path)}
     assert states == {config.run_id: "stopped", "broken": "unreadable"}
 
 
@@ -212,31 +213,31 @@ def test_provenance_does_not_need_git(tmp_path: Path, monkeypatch: pytest.Monkey
     config = small_config(f"runtime.cache={tmp_path}")
     corpus = corpora.load(config.corpus, cache_dir=tmp_path, say=print)
     monkeypatch.setenv("PATH", "")
-    runs.write_provenance(tmp_path, corpus)
+    directory.write_provenance(tmp_path, corpus)
     written = json.loads((tmp_path / "env.json").read_text())
     assert written["commit"] is None
     assert written["fingerprint"] == corpus.fingerprint
     (tmp_path / "env.json").write_text("[]")
     with pytest.raises(UserError, match=r"env\.json is damaged"):
-        runs.check_corpus(tmp_path, corpus)
+        directory.check_corpus(tmp_path, corpus)
 
 
 def test_a_run_of_before_a_setting_of_evaluation_existed_has_its_default(tmp_path: Path) -> None:
     config = small_config(f"runtime.root={tmp_path}")
     config.run_dir.mkdir()
-    runs.write_config(config, config.run_dir)
+    directory.write_config(config, config.run_dir)
     path = config.run_dir / "config.yaml"
     plain = yaml.safe_load(path.read_text())
     del plain["eval"]["blocks"], plain["runtime"]["log_every"]
     path.write_text(yaml.safe_dump(plain))
-    found = runs.load_config(config.run_dir)
+    found = directory.load_config(config.run_dir)
     assert (found.eval.blocks, found.runtime.log_every) == (16, 10)
     assert found.eval.lengths == config.eval.lengths
     assert found.run_id == config.run_id
     del plain["train"]["lr"]
     path.write_text(yaml.safe_dump(plain))
     with pytest.raises(UserError, match=r"train\.lr"):
-        runs.load_config(config.run_dir)
+        directory.load_config(config.run_dir)
 
 
 @pytest.mark.parametrize("scheme", ["t5", "rope"])
@@ -246,12 +247,12 @@ def test_a_run_of_before_schemes_had_a_rate_keeps_its_name_and_a_ratio_of_1(
     words = [f"scheme={scheme}", f"runtime.root={tmp_path}"]
     config = small_config(*words, "train.scheme_lr_ratio=1")
     config.run_dir.mkdir()
-    runs.write_config(config, config.run_dir)
+    directory.write_config(config, config.run_dir)
     path = config.run_dir / "config.yaml"
     plain = yaml.safe_load(path.read_text())
     del plain["train"]["scheme_lr_ratio"], plain["scheme"]["lr_ratio"]
     path.write_text(yaml.safe_dump(plain))
-    found = runs.load_config(config.run_dir)
+    found = directory.load_config(config.run_dir)
     assert found.scheme_lr_ratio == 1
     assert found.run_id == config.run_id == config.run_dir.name
     science = {key: plain[key] for key in ("seed", "scheme", "model", "corpus", "train")}

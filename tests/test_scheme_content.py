@@ -16,9 +16,9 @@ from small import close, hidden, small_config, small_model, some_qkv, some_token
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from lengthgen.attention import attend, explicit
 from lengthgen.errors import UserError
-from lengthgen.model import create
+from lengthgen.model.attention import attend, explicit
+from lengthgen.model.transformer import create
 from lengthgen.schemes import Ctx, Part, Scheme, Shape, logits
 from lengthgen.schemes.cope import Cope, add_counted_, at_counted_positions
 from lengthgen.schemes.dape import Dape

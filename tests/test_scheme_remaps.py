@@ -15,8 +15,8 @@ from small import close, context, hidden, small_config, small_model, some_qkv, s
 from torch import Tensor
 
 from lengthgen import schemes
-from lengthgen.attention import attend
 from lengthgen.errors import UserError
+from lengthgen.model.attention import attend
 from lengthgen.schemes import Ctx, Layer, Part, Scheme, Shape
 from lengthgen.schemes.branches import Branch
 from lengthgen.schemes.dual_chunk import DualChunk

@@ -13,9 +13,9 @@ from small import close, context, hidden, rotated, small_config, small_model, so
 from torch import Tensor
 
 from lengthgen import schemes
-from lengthgen.attention import attend
 from lengthgen.errors import UserError
-from lengthgen.model import create, with_parts
+from lengthgen.model.attention import attend
+from lengthgen.model.transformer import create, with_parts
 from lengthgen.schemes import Ctx, Part, Rotated, Scheme, Shape
 from lengthgen.schemes.base import NO_PARTS
 from lengthgen.schemes.bca import Bca

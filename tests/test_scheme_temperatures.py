@@ -12,8 +12,8 @@ import torch
 from small import close, context, small_config, small_model, some_qkv
 from torch import Tensor
 
-from lengthgen.attention import attend
 from lengthgen.errors import UserError
+from lengthgen.model.attention import attend
 from lengthgen.schemes import Ctx, Part, Scheme, Shape
 from lengthgen.schemes.llama4_temperature import Llama4Temperature
 from lengthgen.schemes.logn import Logn

@@ -15,8 +15,8 @@ from small import (
 from torch import Tensor
 
 from lengthgen import schemes
-from lengthgen.attention import attend, explicit
 from lengthgen.errors import UserError
+from lengthgen.model.attention import attend, explicit
 from lengthgen.schemes import Ctx, Part, Scheme
 from lengthgen.schemes.logn import Logn
 from lengthgen.schemes.rope import Rope

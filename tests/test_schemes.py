@@ -13,10 +13,10 @@ from small import close, context, small_config, small_model, some_tokens
 from torch import Tensor
 
 from lengthgen import schemes
-from lengthgen.attention import attend
-from lengthgen.config import Config
+from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.model import Transformer, create
+from lengthgen.model.attention import attend
+from lengthgen.model.transformer import Transformer, create
 from lengthgen.schemes import Ctx, Part, Scheme, Shape
 from lengthgen.schemes.alibi import Alibi, slopes
 from lengthgen.schemes.learned_absolute import LearnedAbsolute

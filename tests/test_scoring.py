@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from small import every_scheme, small_config, small_model
 
-from lengthgen import corpora, evaluate, plans, scoring
-from lengthgen.corpora import TokenizedCorpus
-from lengthgen.model import Transformer
-from lengthgen.plans import Cell, Plan
-from lengthgen.progress import Progress
-from lengthgen.protocols import Span, shared
-from lengthgen.ranks import Ranks
-from lengthgen.scoring import Altered, Nats
+from lengthgen.data import corpora
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.evaluation import evaluator, plan, scoring
+from lengthgen.evaluation.plan import Cell, Plan
+from lengthgen.evaluation.protocols import Span, shared
+from lengthgen.evaluation.scoring import Altered, Nats
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs.distributed import Ranks
+from lengthgen.terminal import Progress
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -31,7 +32,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> TokenizedCorpus:
 
 @pytest.fixture(scope="module")
 def planned(corpus: TokenizedCorpus) -> Plan:
-    return plans.plan(small_config("eval.endpoints=6"), corpus)
+    return plan.plan(small_config("eval.endpoints=6"), corpus)
 
 
 def model_of(
@@ -68,9 +69,7 @@ def score(
 
 
 def all_spans(protocol: str, planned: Plan) -> list[Span]:
-    return [
-        s for length in (16, 32, 64) for s in plans.spans(Cell(protocol, None, length), planned)
-    ]
+    return [s for length in (16, 32, 64) for s in plan.spans(Cell(protocol, None, length), planned)]
 
 
 # Prefixes
@@ -199,11 +198,11 @@ def test_a_model_that_sees_t_tokens_does_not_notice_a_swap(corpus: TokenizedCorp
 
 def test_documents_take_text_of_three_others(tmp_path: Path) -> None:
     config = small_config("eval.endpoints=9", "eval.protocols=[swap]", "corpus.documents=60")
-    planned = plans.plan(config, corpora.load(config.corpus, cache_dir=tmp_path, say=QUIET.say))
-    spans = plans.spans(Cell("swap", None, 64), planned)
+    planned = plan.plan(config, corpora.load(config.corpus, cache_dir=tmp_path, say=QUIET.say))
+    spans = plan.spans(Cell("swap", None, 64), planned)
     documents = {span.document for span in spans}
     assert len(documents) > 3
-    found = evaluate.replacements(config, planned, "swap", spans)
+    found = evaluator.replacements(config, planned, "swap", spans)
     assert len(found) == 3
     for span in spans:
         donors = [one.donors[span] for one in found]
@@ -216,11 +215,11 @@ def test_documents_take_text_of_three_others(tmp_path: Path) -> None:
 
 def test_shuffles_are_three_different_orders(corpus: TokenizedCorpus) -> None:
     config = small_config("eval.protocols=[shuffle]")
-    planned = plans.plan(config, corpus)
-    [span, *_] = plans.spans(Cell("shuffle", None, 64), planned)
+    planned = plan.plan(config, corpus)
+    [span, *_] = plan.spans(Cell("shuffle", None, 64), planned)
     model = model_of(corpus)
     calls = heard(model)
-    for one in evaluate.replacements(config, planned, "shuffle", [span]):
+    for one in evaluator.replacements(config, planned, "shuffle", [span]):
         score(model, [span], corpus, altered=one)
     assert len({call.tobytes() for call in calls}) == 3
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lengthgen.errors import UserError
-from lengthgen.tracking import append_rows, read_rows, sealed, unsealed
+from lengthgen.storage import append_rows, read_rows, sealed, unsealed
 
 ROWS: list[dict[str, Any]] = [
     {"train/step": 10, "train/loss": 6.25, "document": "a \u00e9\n"},

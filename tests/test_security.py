@@ -22,14 +22,16 @@ from eval_rows import Runs
 from shell import Shell
 from small import SMALL, small_config
 
-from lengthgen import checkpoints, report, runs, trust
-from lengthgen.config import from_words
+from lengthgen.config import trust
+from lengthgen.config.schema import from_words
 from lengthgen.errors import UserError
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
+from lengthgen.report import collect
+from lengthgen.runs import checkpoints, directory
+from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import registry
-from lengthgen.tracking import read_rows
-from lengthgen.train import train
+from lengthgen.storage import read_rows
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -288,7 +290,7 @@ def test_a_plugin_that_is_no_file_is_not_waited_for(plain: Path, account: Accoun
 
 
 def test_a_model_that_is_asked_of_a_configuration_with_code_is_refused(code: Path) -> None:
-    config = runs.load_config(code)
+    config = directory.load_config(code)
     with pytest.raises(UserError, match="is code that was not given on the command line"):
         registry(config.plugins)
     assert marks(code) == []
@@ -371,7 +373,7 @@ def test_a_strangers_configuration_reads_nothing_of_the_environment(
 ) -> None:
     monkeypatch.setenv("SECRET", "of mine")
     changed(plain, runtime={"wandb_project": "${oc.env:SECRET}"})
-    assert runs.load_config(plain).runtime.wandb_project == "${oc.env:SECRET}"
+    assert directory.load_config(plain).runtime.wandb_project == "${oc.env:SECRET}"
 
 
 # Data
@@ -547,7 +549,7 @@ def test_a_protocol_of_a_row_names_no_file_elsewhere(
     rows.write("rope", losses, lengths=(512, 1024), protocol=protocol)
     before = snapshot(tmp_path)
     with pytest.raises(UserError, match="no protocol"):
-        report.write_report([run_dir], tmp_path / "deep" / "in" / "out")
+        collect.write_report([run_dir], tmp_path / "deep" / "in" / "out")
     assert snapshot(tmp_path) == before
 
 
@@ -597,7 +599,7 @@ def page_of(root: Path, text: str) -> str:
         (path / "env.json").write_text(json.dumps({**env, "lengthgen": text, "devices": [text]}))
         (path / "probes").mkdir()
         (path / "probes" / f"{folder}.svg").write_text(SVG.format(text))
-    report.write_report(paths, root / "out")
+    collect.write_report(paths, root / "out")
     return (root / "out" / "report.html").read_text()
 
 

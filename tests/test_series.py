@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from eval_rows import cell
 
-from lengthgen.series import labels, references, series
-from lengthgen.statistics import curve
+from lengthgen.analysis.curves import curve
+from lengthgen.analysis.seed_groups import labels, references, series
 
 
 def config(**changes: Any) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from filelock import FileLock
 from small import small_config
 from wandb_backend import KEY, StoredRun, WandbBackend
 
-from lengthgen import runs
-from lengthgen.batches import position_bins
-from lengthgen.config import Config
+from lengthgen.config.schema import Config
+from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
-from lengthgen.sharing import push, results
-from lengthgen.tracking import append_rows
+from lengthgen.runs import directory
+from lengthgen.storage import append_rows
+from lengthgen.tracking.results import push, results
 
 AT_T = (20.0, 22.0, 24.0)  # nats of three documents of 8 targets
 ALIKE: Row = {"length": 512, "train_length": 512}
@@ -28,7 +28,7 @@ def made(root: Path, rows: list[Row], *overrides: str, train_steps: int = 3) -> 
     """Returns the configuration of a run that holds these rows of its evaluation."""
     config = small_config("runtime.wandb=online", f"runtime.root={root}", *overrides)
     config.run_dir.mkdir(parents=True)
-    runs.write_config(config, config.run_dir)
+    directory.write_config(config, config.run_dir)
     append_rows(config.run_dir / "train.jsonl", train_rows(*range(1, train_steps + 1)))
     if rows:
         append_rows(config.run_dir / "eval.jsonl", rows)

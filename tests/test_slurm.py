@@ -20,12 +20,13 @@ from slurm_cluster import STEPS, Cluster, program, read, swept
 from small import SMALL
 from torch import Tensor
 
-from lengthgen import process, runs
+from lengthgen import pipeline
 from lengthgen.errors import UserError
+from lengthgen.runs import directory
+from lengthgen.storage import read_rows
 from lengthgen.sweep import slurm, slurm_jobs, slurm_options
 from lengthgen.sweep.points import Point, points
 from lengthgen.sweep.states import left
-from lengthgen.tracking import read_rows
 
 SLOW_EVALUATION = [
     "train.tokens=1280",
@@ -72,7 +73,7 @@ def submitted(
 def locally(root: Path, cache: Path, *overrides: str, plugins: Sequence[Path] = ()) -> Path:
     """Returns the directory of a run that nothing interrupted, in this process."""
     [point] = swept(root, cache, "runtime.threads=1", *overrides, plugins=plugins)
-    return process.train(point.config)
+    return pipeline.train(point.config)
 
 
 def until(is_so: Callable[[], object]) -> None:
@@ -193,7 +194,7 @@ def test_a_point_on_slurm_ends_with_the_bits_of_a_local_run_warned_or_not(
 def test_a_run_on_slurm_is_listed_with_the_command_that_continues_it(
     array: dict[str, Point], name: str
 ) -> None:
-    found = {one.run_id: one.command for one in runs.list_runs(array[name].run_dir.parent)}
+    found = {one.run_id: one.command for one in directory.list_runs(array[name].run_dir.parent)}
     assert found[array[name].run_id] == array[name].command
 
 
@@ -249,7 +250,7 @@ def test_a_sweep_is_one_job_array(array: dict[str, Point]) -> None:
 @pytest.mark.slow
 def test_a_process_takes_as_many_threads_as_it_was_given_cpus(array: dict[str, Point]) -> None:
     assert array["good"].config.runtime.threads is None
-    assert runs.load_config(array["good"].run_dir).runtime.threads == 1
+    assert directory.load_config(array["good"].run_dir).runtime.threads == 1
 
 
 # Two nodes

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from slurm_cluster import program, swept
 
-from lengthgen import status
 from lengthgen.errors import UserError
+from lengthgen.runs import status
 from lengthgen.sweep import slurm, slurm_jobs, slurm_options
 from lengthgen.sweep.points import Point
 from lengthgen.sweep.states import left

@@ -6,8 +6,8 @@ import random
 import pytest
 from eval_rows import NOTHING, Row, cell, row
 
+from lengthgen.analysis.curves import Point, comparable, context_gain, curve
 from lengthgen.errors import UserError
-from lengthgen.statistics import Point, comparable, context_gain, curve
 
 
 def only(rows: list[Row]) -> Point:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from faults import REPOSITORY, Disk, small_disk
 
-from lengthgen import status
 from lengthgen.errors import Diverged, Stopped, UserError
-from lengthgen.status import Status
+from lengthgen.runs import status
+from lengthgen.runs.status import Status
 
 ENDS = [
     (Stopped("stopped by SIGTERM", exit_code=143), "stopped", "stopped by SIGTERM"),

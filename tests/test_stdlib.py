@@ -6,7 +6,7 @@ import pytest
 from small_corpora import names, read_all, write
 from small_corpora import stdlib as stdlib_corpus
 
-from lengthgen.documents import Document, stdlib
+from lengthgen.data.sources import Document, stdlib
 from lengthgen.errors import UserError
 
 

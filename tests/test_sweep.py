@@ -17,10 +17,13 @@ import pytest
 import torch
 from small import SMALL
 
-from lengthgen import compose, config, corpora, plans, protocols, status
 from lengthgen.cli.sweep import sweep
+from lengthgen.config import compose, schema
+from lengthgen.data import corpora
 from lengthgen.errors import UserError
-from lengthgen.status import Status
+from lengthgen.evaluation import plan, protocols
+from lengthgen.runs import status
+from lengthgen.runs.status import Status
 from lengthgen.sweep import board, estimate, local, states
 from lengthgen.sweep.board import Board
 from lengthgen.sweep.points import Point, points
@@ -154,7 +157,7 @@ def test_the_command_of_a_point_makes_the_same_run_from_any_folder(
         assert (program, command) == ("lengthgen", "train")
         assert rest[-4::2] == ["--config-dir", "--plugin"]
         config_dir, plugin = map(Path, rest[-3::2])
-        again = config.from_words(rest[:-4], config_dir=config_dir, plugins=[plugin])
+        again = schema.from_words(rest[:-4], config_dir=config_dir, plugins=[plugin])
         assert again.run_id == point.run_id
 
 
@@ -403,11 +406,11 @@ def test_an_estimate_counts_the_windows_that_an_evaluation_of_long_documents_sco
     corpus = corpora.load(
         wanted.corpus, cache_dir=wanted.runtime.cache_dir, say=lambda message: None
     )
-    planned = plans.plan(wanted, corpus)
+    planned = plan.plan(wanted, corpus)
     assert (len(planned.places.segments), planned.reach) == (2, 64)
     seconds = [
-        sum(span.length * (3.0 + 2.0 * span.length) for span in plans.spans(cell, planned))
-        for cell in plans.cells(wanted)
+        sum(span.length * (3.0 + 2.0 * span.length) for span in plan.spans(cell, planned))
+        for cell in plan.cells(wanted)
     ]
     pace = estimate.Pace(train=0.0, first=3.0, rest=2.0)
     assert estimate.work(point, pace) == pytest.approx(sum(seconds))
@@ -420,8 +423,8 @@ def test_an_estimate_counts_the_tests_of_a_task(tmp_path: Path) -> None:
     corpus = corpora.load(
         wanted.corpus, cache_dir=wanted.runtime.cache_dir, say=lambda message: None
     )
-    planned = plans.plan(wanted, corpus)
-    tokens = sum(s.length for cell in plans.cells(wanted) for s in plans.spans(cell, planned))
+    planned = plan.plan(wanted, corpus)
+    tokens = sum(s.length for cell in plan.cells(wanted) for s in plan.spans(cell, planned))
     # Texts of n characters have 2 n + 2 tokens, and are taken for as long as their share of T.
     pace = estimate.Pace(train=0.0, first=1.0, rest=0.0)
     assert estimate.work(point, pace) == pytest.approx(tokens, rel=0.1)

@@ -19,11 +19,12 @@ from safetensors.torch import load_file
 from small import SMALL, small_config
 from torch import Tensor
 
-from lengthgen import config, status
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
-from lengthgen.tracking import read_rows
-from lengthgen.train import train
+from lengthgen.config import schema
+from lengthgen.runs import status
+from lengthgen.runs.distributed import Ranks
+from lengthgen.storage import read_rows
+from lengthgen.terminal import Progress
+from lengthgen.training.trainer import train
 
 pytestmark = pytest.mark.slow
 
@@ -187,7 +188,7 @@ def test_every_bad_end_is_said_as_it_comes_and_with_the_command_that_repeats_it(
         assert words[:2] == ["lengthgen", "train"]
         overrides = words[2 : words.index("--plugin")]
         plugin = Path(words[words.index("--plugin") + 1])
-        assert config.from_words(overrides, config_dir=None, plugins=[plugin]).run_dir == Path(
+        assert schema.from_words(overrides, config_dir=None, plugins=[plugin]).run_dir == Path(
             row[1]
         )
 
@@ -264,7 +265,7 @@ def test_a_plugin_that_cannot_work_is_named_with_its_point_before_anything_start
 def test_a_reason_is_that_of_the_last_start(tmp_path: Path) -> None:
     words = [*SMALL, "corpus=files", "corpus.path=gone.txt"]
     words = [word for word in words if not re.match(r"corpus\.(?!path)|corpus=syn", word)]
-    built = config.from_words(words, config_dir=None, plugins=[])
+    built = schema.from_words(words, config_dir=None, plugins=[])
     run_dir = tmp_path / built.run_dir
     run_dir.mkdir(parents=True)
     (run_dir / "console.txt").write_text("error: another one\n")

@@ -3,7 +3,7 @@
 from small_corpora import error_of, read_all
 from small_corpora import synthetic as synthetic_corpus
 
-from lengthgen.documents import synthetic
+from lengthgen.data.sources import synthetic
 
 
 def test_a_planted_copy_repeats_its_source() -> None:

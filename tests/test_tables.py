@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from eval_rows import Runs, row
 
-from lengthgen import report, tables
-from lengthgen.findings import compare, difference
-from lengthgen.protocols import named
-from lengthgen.report import Report
-from lengthgen.series import Series
-from lengthgen.statistics import curve
-from lengthgen.typeset import Cell, Table
+from lengthgen.analysis.curves import curve
+from lengthgen.analysis.findings import compare, difference
+from lengthgen.analysis.seed_groups import Series
+from lengthgen.evaluation.protocols import named
+from lengthgen.report import collect, tables
+from lengthgen.report.collect import Report
+from lengthgen.report.typeset import Cell, Table
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def cells(table: Table, name: str) -> dict[str, Cell]:
 
 
 def gathered(*paths: Path) -> Report:
-    return report.gather(paths)
+    return collect.gather(paths)
 
 
 # Perplexity

@@ -14,9 +14,9 @@ from random import Random
 import pytest
 import yaml
 
-from lengthgen import compose
-from lengthgen.config import Config, TaskCorpus, from_words
-from lengthgen.documents import Document, examples
+from lengthgen.config import compose
+from lengthgen.config.schema import Config, TaskCorpus, from_words
+from lengthgen.data.sources import Document, examples
 from lengthgen.errors import UserError
 from lengthgen.tasks import END, Example, Task, blind, build, registry
 from lengthgen.tasks.scratchpad import PARTS

@@ -7,8 +7,8 @@ import pytest
 import tokenizers
 from small_corpora import TEXTS, files, load
 
+from lengthgen.data.tokenizer import byte_tokenizer, read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.tokenizer import byte_tokenizer, read_tokenizer
 
 
 def test_the_saved_byte_tokenizer_encodes_as_the_cache_does(folder: Path, cache_dir: Path) -> None:

@@ -14,10 +14,11 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
 
-from lengthgen.compose import compose
-from lengthgen.config import Config, from_plain
+from lengthgen.config.compose import compose
+from lengthgen.config.schema import Config, from_plain
 from lengthgen.errors import UserError
-from lengthgen.tracking import append_rows, is_shown, keep_rows, load_sent, read_rows
+from lengthgen.storage import append_rows, keep_rows, read_rows
+from lengthgen.tracking import is_shown, load_sent
 
 REPOSITORY = Path(__file__).parents[1]
 PATIENCE_SECONDS = 3.0

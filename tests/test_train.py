@@ -21,15 +21,15 @@ from small import SMALL, small_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lengthgen import corpora
-from lengthgen.batches import train_batch, training_windows
-from lengthgen.config import Config
+from lengthgen.config.schema import Config
+from lengthgen.data import corpora
+from lengthgen.data.windows import train_batch, training_windows
 from lengthgen.errors import Diverged, UserError
-from lengthgen.optim import set_rates
-from lengthgen.progress import Progress
-from lengthgen.ranks import Ranks
-from lengthgen.tracking import read_rows
-from lengthgen.train import (
+from lengthgen.runs.distributed import Ranks
+from lengthgen.storage import read_rows
+from lengthgen.terminal import Progress
+from lengthgen.training.optim import set_rates
+from lengthgen.training.trainer import (
     State,
     StopRequest,
     batch_of,
@@ -227,8 +227,8 @@ def test_a_corpus_that_changed_since_the_run_began_is_refused(tmp_path: Path, ca
         (text / f"{i}.txt").write_text(f"{i} some words " * 60)
     asked = ["corpus=files", f"corpus.path={text}", "corpus.tokenizer=bytes"]
     arguments = [one for one in SMALL if not one.startswith("corpus")]
-    from lengthgen.compose import compose
-    from lengthgen.config import from_plain
+    from lengthgen.config.compose import compose
+    from lengthgen.config.schema import from_plain
 
     def run() -> Path:
         plain = compose([*arguments, *asked, f"runtime.root={tmp_path}/runs"], config_dir=None)

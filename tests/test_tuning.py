@@ -17,10 +17,14 @@ from shell import Shell
 from small import SMALL, small_config
 from small_corpora import files, load, names, read_all, stdlib, write
 
-from lengthgen import documents, rates, report, runs, series, statistics, status
-from lengthgen.config import Corpus, from_plain, to_plain
+from lengthgen.analysis import curves, seed_groups
+from lengthgen.config import rates
+from lengthgen.config.schema import Corpus, from_plain, to_plain
+from lengthgen.data import sources
 from lengthgen.errors import UserError
-from lengthgen.status import Status
+from lengthgen.report import collect
+from lengthgen.runs import directory, status
+from lengthgen.runs.status import Status
 from lengthgen.sweep import tuning
 from lengthgen.sweep.points import Point
 
@@ -130,10 +134,10 @@ def test_at_its_default_the_key_changes_no_name_and_older_runs_load() -> None:
     assert "held_out" not in plain["corpus"]
     assert "tuned" not in plain["train"]
     assert from_plain(plain) == built
-    assert "held_out" not in documents.source_key(built.corpus)
+    assert "held_out" not in sources.source_key(built.corpus)
     other = small_config("corpus.held_out=tuning")
     assert other.run_id != built.run_id
-    assert documents.source_key(other.corpus) != documents.source_key(built.corpus)
+    assert sources.source_key(other.corpus) != sources.source_key(built.corpus)
     assert from_plain(to_plain(other)) == other
 
 
@@ -356,12 +360,12 @@ def test_a_tuned_run_is_of_one_series_with_one_whose_rate_was_typed(tmp_path: Pa
     typed = to_plain(small_config("seed=1", "train.lr=2e-3"))
     taken = to_plain(small_config("seed=2", tuned_yaml(tmp_path)))
     points = report_points("a", "b")
-    found = series.labels(points, {"a": typed, "b": taken})
+    found = seed_groups.labels(points, {"a": typed, "b": taken})
     assert set(found.values()) == {"rope"}
 
 
 def report_points(*names: str) -> list[Any]:
-    return statistics.curve(
+    return curves.curve(
         [row(run=name, document=one, seed=i) for i, name in enumerate(names) for one in "ab"]
     )
 
@@ -431,10 +435,10 @@ def test_a_run_with_tuned_rates_records_the_grid_and_its_report_shows_it(done: T
     assert done.taken.returncode == 0, done.taken.stderr
     (run_dir,) = (done.folder / "runs").glob("alibi-*")
     chosen = rates.read(done.folder / "tune/tuned.yaml")["alibi"]
-    kept = runs.load_config(run_dir)
+    kept = directory.load_config(run_dir)
     assert kept.train.tuned == chosen
     assert kept.train.lr == chosen.lr
-    report.write_report([run_dir], done.folder / "report")
+    collect.write_report([run_dir], done.folder / "report")
     for name in ("table.md", "report.html"):
         text = (done.folder / "report" / name).read_text()
         assert "Loss at T on the tuning split" in text
@@ -442,4 +446,4 @@ def test_a_run_with_tuned_rates_records_the_grid_and_its_report_shows_it(done: T
             assert f"{trial.loss:.4f}" in text
     tuning_run = next((done.folder / "tune/runs").glob("alibi-*"))
     with pytest.raises(UserError, match="were measured on different tokens"):
-        report.gather([run_dir, tuning_run])
+        collect.gather([run_dir, tuning_run])

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from lengthgen.typeset import Cell, Table, escaped, latex, markdown
+from lengthgen.report.typeset import Cell, Table, escaped, latex, markdown
 
 NASTY = r"a_b & 50% $x^2$ #1 {q} ~ \cmd | <b> [c]"
 

@@ -3,16 +3,16 @@
 import pytest
 from eval_rows import cell
 
-from lengthgen import wording
-from lengthgen.protocols import named
-from lengthgen.statistics import curve
+from lengthgen.analysis import formatting
+from lengthgen.analysis.curves import curve
+from lengthgen.evaluation.protocols import named
 
 
 @pytest.mark.parametrize(
     ("length", "name"), [(512, "512"), (640, "640"), (1536, "1.5k"), (2048, "2k"), (16000, "16000")]
 )
 def test_a_length_is_shortened_only_where_that_is_exact(length: int, name: str) -> None:
-    assert wording.short(length) == name
+    assert formatting.short(length) == name
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_a_length_is_shortened_only_where_that_is_exact(length: int, name: str) 
     [(1.054, "1.05"), (20.0, "20.00"), (173.04, "173.0"), (16024.2, "16,024"), (3e9, "3.0e+09")],
 )
 def test_a_number_is_as_long_as_its_reader_needs(value: float, text: str) -> None:
-    assert wording.number(value) == text
+    assert formatting.number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -33,11 +33,11 @@ def test_a_number_is_as_long_as_its_reader_needs(value: float, text: str) -> Non
     ],
 )
 def test_what_keeps_points_apart_is_named(changes: dict[str, object], said: str) -> None:
-    assert wording.apart(curve(cell(8.0, **changes)), curve(cell(8.0))) == said
+    assert formatting.apart(curve(cell(8.0, **changes)), curve(cell(8.0))) == said
 
 
 def test_a_headline_names_targets_windows_and_documents() -> None:
-    said = wording.headline(curve(cell(8.0, 8.0)))
+    said = formatting.headline(curve(cell(8.0, 8.0)))
     assert said == "matched tail: K=4 targets before each of 4 endpoints in 2 documents"
 
 
@@ -46,10 +46,10 @@ def test_a_headline_names_targets_windows_and_documents() -> None:
     [("tail", 4, "of 2 endpoints in 1 document"), ("nonoverlap", None, "8 tokens of 1 document")],
 )
 def test_one_document_is_not_plural(protocol: str, targets: int | None, said: str) -> None:
-    found = wording.headline(curve(cell(8.0, protocol=protocol, targets=targets)))
+    found = formatting.headline(curve(cell(8.0, protocol=protocol, targets=targets)))
     assert found.endswith(said)
 
 
 def test_another_protocol_says_what_it_scores() -> None:
-    said = wording.headline(curve(cell(8.0, 8.0, protocol="nonoverlap", targets=None)))
+    said = formatting.headline(curve(cell(8.0, 8.0, protocol="nonoverlap", targets=None)))
     assert said == f"nonoverlap: {named('nonoverlap').says}; up to 16 tokens of 2 documents"

@@ -68,9 +68,9 @@ def _end(error: Exception, said: str, exit_code: int) -> NoReturn:
     """Says what an error is and exits; of several processes, one says it for all."""
     to_say: str | None = said
     if "RANK" in os.environ:
-        from lengthgen import ranks
+        from lengthgen.runs import distributed
 
-        to_say, exit_code = ranks.end(error, said, exit_code)
+        to_say, exit_code = distributed.end(error, said, exit_code)
     if to_say is not None:
         say(to_say)
     sys.exit(exit_code)

@@ -30,18 +30,18 @@ def bench(
 
     Decoding is of 64 tokens behind T, one by one.
     """
-    from lengthgen import bench as benching
-    from lengthgen import compose, config
-    from lengthgen.listing import Listing
-    from lengthgen.progress import Progress
+    from lengthgen import benchmark as benching
+    from lengthgen.cli.listing import Listing
+    from lengthgen.config import compose, schema
+    from lengthgen.terminal import Progress
 
     overrides = [word for word in words or [] if "=" in word]
     schemes = [word for word in words or [] if "=" not in word]
-    built: list[config.Config] = []
+    built: list[schema.Config] = []
     for scheme in schemes or compose.choices("scheme", config_dir=config_dir):
         plain = compose.compose([*overrides, f"scheme={scheme}"], config_dir=config_dir)
         plain["plugins"] += [str(path.absolute()) for path in plugin or []]
-        built.append(config.from_plain(plain))
+        built.append(schema.from_plain(plain))
     T = built[0].train.length
     asked = [T, 4 * T, 32 * T] if lengths is None else lengths_of(lengths)
     n_rounds = positive(rounds, "--rounds", "a number of measurements, like --rounds 5")

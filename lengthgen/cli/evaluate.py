@@ -9,7 +9,7 @@ from lengthgen.cli.words import ConfigDir, Plugin, Words, configs_of, lengths_of
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
-    from lengthgen.listing import Listing
+    from lengthgen.cli.listing import Listing
 
 
 def evaluate_runs(
@@ -43,10 +43,13 @@ def evaluate_runs(
 
     Takes eval.* and runtime.* overrides; everything else is fixed by the run.
     """
-    from lengthgen import audit as auditing
-    from lengthgen import devices, evaluate, listing, report, runs
-    from lengthgen.progress import Progress
-    from lengthgen.ranks import Ranks
+    from lengthgen.cli import listing
+    from lengthgen.evaluation import evaluator
+    from lengthgen.evaluation import precision as auditing
+    from lengthgen.report import collect
+    from lengthgen.runs import devices, directory
+    from lengthgen.runs.distributed import Ranks
+    from lengthgen.terminal import Progress
 
     if audit not in (None, "fp32", "fp64"):
         raise UserError(f"--audit: {audit!r} is no precision to score in; give fp32 or fp64")
@@ -58,7 +61,7 @@ def evaluate_runs(
     if variants is not None:
         changes["eval.variants"] = [name.strip() for name in variants.split(",")]
     root = root_of(changes)
-    run_dirs = [runs.find(name, root) for name in names] or [runs.newest(root)]
+    run_dirs = [directory.find(name, root) for name in names] or [directory.newest(root)]
 
     configs = configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
     audits: list[Listing] = []
@@ -67,18 +70,18 @@ def evaluate_runs(
     device = devices.device_of(configs[0].runtime, ranks)
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
         for built, run_dir in zip(configs, run_dirs, strict=True):
-            rows += evaluate.evaluate(built, run_dir, ranks=ranks, show=show)
+            rows += evaluator.evaluate(built, run_dir, ranks=ranks, show=show)
             if audit is not None:
                 scored = auditing.audit(built, run_dir, precision=audit, ranks=ranks, show=show)
                 audits.append(listing.audit(scored, run_dir.name))
     if ranks.is_main:
-        print(report.table(run_dirs, rows))
+        print(collect.table(run_dirs, rows))
         for audited in audits:
             print_rows(audited, head_in_pipes=True)
 
 
 def _protocols(text: str) -> list[str]:
-    from lengthgen.protocols import OF_TEXT
+    from lengthgen.evaluation.protocols import OF_TEXT
 
     names = [name.strip() for name in text.split(",")]
     return list(OF_TEXT) if "all" in names else names

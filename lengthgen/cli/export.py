@@ -36,11 +36,11 @@ def export_run(
         )
     if license is not None and not re.fullmatch(r"[A-Za-z0-9.+-]+", license):
         raise UserError(f"--license: {license!r} is no license id; give one like apache-2.0")
-    from lengthgen import runs
     from lengthgen.export.folder import export, refuse_occupied
-    from lengthgen.progress import Progress
+    from lengthgen.runs import directory
+    from lengthgen.terminal import Progress
 
-    run_dir, folder = runs.find(names[0], root_of(changes)), Path(names[1])
+    run_dir, folder = directory.find(names[0], root_of(changes)), Path(names[1])
     refuse_occupied(folder)
     (config,) = read_configs([run_dir], changes)
     with Progress(is_main=True) as show:

@@ -69,24 +69,25 @@ def generate_text(
     if failures is not None:
         count = positive(failures, "--failures", "a number, like --failures 10")
     heat = _temperature(temperature)
-    from lengthgen import decoding, runs
-    from lengthgen.listing import Listing
-    from lengthgen.progress import Progress
+    from lengthgen import generation
+    from lengthgen.cli.listing import Listing
+    from lengthgen.runs import directory
+    from lengthgen.terminal import Progress
 
     root = root_of(changes)
-    run_dir = runs.find(names[0], root) if names else runs.newest(root)
+    run_dir = directory.find(names[0], root) if names else directory.newest(root)
     (config,) = configs_of([run_dir], changes, config_dir=config_dir, plugins=plugin or [])
     with Progress(is_main=True) as show:
-        trained = decoding.open_trained(config, run_dir, variant=variant, show=show)
+        trained = generation.open_trained(config, run_dir, variant=variant, show=show)
         if prompt is None:
-            found = decoding.failures(trained, count, show=show)
+            found = generation.failures(trained, count, show=show)
             rows = [[str(one.length), *one[1:]] for one in found]
             print_rows(Listing(["length", "prompt", "expected", "got"], rows))
         else:
-            reason = decoding.rereads(trained.model.scheme)
+            reason = generation.rereads(trained.model.scheme)
             if reason is not None:
                 show.say(f"{config.scheme.name}: {reason}")
-            print(decoding.generate(trained, prompt, limit=limit, temperature=heat, show=show))
+            print(generation.generate(trained, prompt, limit=limit, temperature=heat, show=show))
 
 
 def _temperature(word: str) -> float:

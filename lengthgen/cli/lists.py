@@ -43,7 +43,7 @@ def list_kind(
         raise UserError(f"{names[0]}: not readable as an override; give runtime.root=DIR")
     if kind not in _KINDS:
         raise UserError(f"list: no such kind {kind!r}; {suggestion(kind, _KINDS)}")
-    from lengthgen import listing
+    from lengthgen.cli import listing
 
     group = _KINDS[kind]
     if kind == "protocols":

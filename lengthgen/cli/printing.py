@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lengthgen.listing import Listing
+    from lengthgen.cli.listing import Listing
 
 
 def say_once(line: str) -> None:

@@ -26,14 +26,14 @@ def probe_runs(
     probes are computed.
     """
     from lengthgen import probes as probing
-    from lengthgen import runs
-    from lengthgen.listing import Listing
-    from lengthgen.progress import Progress
+    from lengthgen.cli.listing import Listing
+    from lengthgen.runs import directory
+    from lengthgen.terminal import Progress
 
     names, changes = split(words, sections=("eval", "runtime"))
     asked = probing.named(probes.split(",") if probes is not None else None)
     root = root_of(changes)
-    run_dirs = [runs.find(name, root) for name in names] or [runs.newest(root)]
+    run_dirs = [directory.find(name, root) for name in names] or [directory.newest(root)]
     configs = configs_of(run_dirs, changes, plugins=plugin or [])
     for built, run_dir in zip(configs, run_dirs, strict=True):
         with Progress(is_main=True) as show:

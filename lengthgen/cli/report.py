@@ -20,21 +20,23 @@ def write_report(
     ),
 ) -> None:
     """Write figures, tables, CSV and a page of runs, of all if none is named."""
-    from lengthgen import listing, report, runs
+    from lengthgen.cli import listing
+    from lengthgen.report import collect
+    from lengthgen.runs import directory
 
     names, changes = split(words, sections=("runtime",))
     root = root_of(changes)
     evaluated = [path for path in listing.run_dirs(root) if (path / "eval.jsonl").is_file()]
-    named = [runs.find(name, root) for name in names]
+    named = [directory.find(name, root) for name in names]
     if group is not None:
-        named += report.of_groups(evaluated, [name.strip() for name in group.split(",")])
+        named += collect.of_groups(evaluated, [name.strip() for name in group.split(",")])
     run_dirs = named or evaluated
     if not run_dirs:
         raise UserError(
             f"{root}: no evaluated runs; lengthgen train scheme=rope makes one, "
             "runtime.root=DIR looks elsewhere"
         )
-    written = report.write_report(run_dirs, out)
-    print(report.table(run_dirs))
+    written = collect.write_report(run_dirs, out)
+    print(collect.table(run_dirs))
     for path in written:
         print(path)

@@ -146,8 +146,8 @@ def _run_here(
     points: Sequence["Point"], todo: Sequence["Point"], engine: Engine
 ) -> Mapping[str, "PointState"] | None:
     """Runs what is left on this machine, after saying how long it will take."""
-    from lengthgen import devices
-    from lengthgen.ranks import Ranks
+    from lengthgen.runs import devices
+    from lengthgen.runs.distributed import Ranks
     from lengthgen.sweep import local
     from lengthgen.sweep.board import Board
     from lengthgen.sweep.estimate import estimate, makespan
@@ -178,9 +178,10 @@ def _run_here(
 
 def _prepare(points: Sequence["Point"]) -> None:
     """Builds every corpus once, and checks what needs its tokens or plugins, before any run."""
-    from lengthgen import corpora, plans
-    from lengthgen.progress import Progress
-    from lengthgen.rehearsal import rehearse
+    from lengthgen.data import corpora
+    from lengthgen.evaluation import plan
+    from lengthgen.model.plugin_check import rehearse
+    from lengthgen.terminal import Progress
 
     with Progress(is_main=True) as show:
         loaded: dict[str, corpora.TokenizedCorpus] = {}
@@ -190,7 +191,7 @@ def _prepare(points: Sequence["Point"]) -> None:
                 if key not in loaded:
                     cache_dir = config.runtime.cache_dir
                     loaded[key] = corpora.load(config.corpus, cache_dir=cache_dir, say=show.say)
-                plans.plan(config, loaded[key])
+                plan.plan(config, loaded[key])
                 rehearse(config)
             except UserError as error:
                 where = f"{point.title}: " if point.varied else ""
@@ -201,7 +202,7 @@ def finish(
     points: Sequence["Point"], states: Mapping[str, "PointState"], *, gpus: int | None
 ) -> NoReturn:
     """Prints how every point stands and how to repeat what went wrong; exits with 1 if any did."""
-    from lengthgen.listing import Listing
+    from lengthgen.cli.listing import Listing
     from lengthgen.sweep.states import matrix, unsuccessful
 
     print_rows(Listing(*matrix(points, states)), head_in_pipes=True)

@@ -20,16 +20,18 @@ def push(
 
     Takes runtime.* overrides, such as runtime.wandb_project=NAME.
     """
-    from lengthgen import config, runs, sharing
+    from lengthgen.config import schema
+    from lengthgen.runs import directory
+    from lengthgen.tracking import results
 
     names, changes = split(words, sections=("runtime",))
     root = root_of(changes)
-    run_dirs = [runs.find(name, root) for name in names] or [runs.newest(root)]
-    configs: list[config.Config] = []  # all of them are checked before the first is sent
+    run_dirs = [directory.find(name, root) for name in names] or [directory.newest(root)]
+    configs: list[schema.Config] = []  # all of them are checked before the first is sent
     for run_dir in run_dirs:
-        plain = config.to_plain(runs.load_config(run_dir))
+        plain = schema.to_plain(directory.load_config(run_dir))
         asked = {"runtime.wandb": "auto", **changes, "runtime.root": str(run_dir.parent)}
         plain["runtime"] |= {key.removeprefix("runtime."): asked[key] for key in asked}
-        configs.append(config.from_plain(plain))
+        configs.append(schema.from_plain(plain))
     for built, run_dir in zip(configs, run_dirs, strict=True):
-        sharing.push(built, run_dir, again=again, say=print)
+        results.push(built, run_dir, again=again, say=print)

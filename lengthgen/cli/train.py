@@ -12,7 +12,7 @@ from lengthgen.cli.words import ConfigDir, Overrides, Plugin, positive
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
-    from lengthgen.config import Config, Runtime
+    from lengthgen.config.schema import Config, Runtime
 
 
 def train(
@@ -24,9 +24,9 @@ def train(
     plugin: Plugin = None,
 ) -> None:
     """Train a scheme, then evaluate its curve. Run again: it resumes, or is done at once."""
-    from lengthgen import config
+    from lengthgen.config import schema
 
-    built = config.from_words(overrides or [], config_dir=config_dir, plugins=plugin or [])
+    built = schema.from_words(overrides or [], config_dir=config_dir, plugins=plugin or [])
     if gpus is not None:
         n_gpus = positive(gpus, "--gpus", "a number of processes, like --gpus 2")
         _check_gpus(n_gpus, built.runtime)
@@ -36,20 +36,21 @@ def train(
             options += ["--plugin", str(path)]
         _torchrun(n_gpus, ["train", *(overrides or []), *options])
 
-    from lengthgen import process, report
-    from lengthgen.ranks import Ranks
+    from lengthgen import pipeline
+    from lengthgen.report import collect
+    from lengthgen.runs.distributed import Ranks
 
-    run_dir = process.train(built)
+    run_dir = pipeline.train(built)
     if Ranks.from_env().is_main:
-        print(report.table([run_dir]))
+        print(collect.table([run_dir]))
         print(f"run: {run_dir}")
 
 
 def _check_gpus(gpus: int, runtime: "Runtime") -> None:
     import torch
 
-    from lengthgen import devices
-    from lengthgen.ranks import ALONE
+    from lengthgen.runs import devices
+    from lengthgen.runs.distributed import ALONE
 
     if "RANK" in os.environ:
         raise UserError("--gpus: torchrun has started this process already; drop --gpus")
@@ -66,24 +67,25 @@ def _check_gpus(gpus: int, runtime: "Runtime") -> None:
 
 def _prepare(built: "Config") -> None:
     """Builds the token cache, and checks lengths and plugins, before there are N processes."""
-    from lengthgen import corpora, plans
-    from lengthgen.progress import Progress
-    from lengthgen.rehearsal import rehearse
+    from lengthgen.data import corpora
+    from lengthgen.evaluation import plan
+    from lengthgen.model.plugin_check import rehearse
+    from lengthgen.terminal import Progress
 
     with Progress(is_main=True) as show:
         corpus = corpora.load(built.corpus, cache_dir=built.runtime.cache_dir, say=show.say)
-    plans.plan(built, corpus)
+    plan.plan(built, corpus)
     rehearse(built)
 
 
 def _torchrun(gpus: int, arguments: Sequence[str]) -> NoReturn:
     """Starts this program once per GPU, waits for all of them, and exits."""
-    from lengthgen import devices, ranks
+    from lengthgen.runs import devices, distributed
 
     # torchrun would set it to 1 with a banner.
     os.environ.setdefault("OMP_NUM_THREADS", str(devices.default_threads(gpus)))
     sys.stdout.flush()
-    ended = ranks.launch(gpus, arguments)
+    ended = distributed.launch(gpus, arguments)
     if ended.said is not None:
         say_once(ended.said)
     sys.exit(ended.exit_code)

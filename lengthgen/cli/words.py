@@ -11,24 +11,24 @@ from lengthgen.cli.printing import say_once
 from lengthgen.errors import UserError, suggestion
 
 if TYPE_CHECKING:
-    from lengthgen.config import Config
+    from lengthgen.config.schema import Config
 
 
 def complete_overrides(ctx: typer.Context, incomplete: str) -> list[str]:
-    from lengthgen import completion
+    from lengthgen.cli import completion
 
     before = ctx.params.get("overrides") or []
     return completion.overrides(before, incomplete, config_dir=ctx.params.get("config_dir"))
 
 
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    from lengthgen import completion
+    from lengthgen.cli import completion
 
     return completion.runs(ctx.params.get("words") or [], incomplete)
 
 
 def complete_schemes(ctx: typer.Context, incomplete: str) -> list[str]:
-    from lengthgen import completion
+    from lengthgen.cli import completion
 
     return completion.schemes(ctx.params.get("words") or [], incomplete)
 
@@ -36,8 +36,8 @@ def complete_schemes(ctx: typer.Context, incomplete: str) -> list[str]:
 def _allow(ctx: typer.Context, files: list[Path] | None) -> list[Path] | None:
     """Takes --plugin FILE as the user's word that this content may run, now and later."""
     if not ctx.resilient_parsing:  # a Tab runs nothing
-        from lengthgen import trust
-        from lengthgen.plugins import Plugin
+        from lengthgen.config import trust
+        from lengthgen.config.plugins import Plugin
 
         for file in files or []:
             given = Plugin.read(file)
@@ -84,7 +84,7 @@ def split(
 
     Raises UserError for a key outside the sections, or unknown within them.
     """
-    from lengthgen import compose
+    from lengthgen.config import compose
 
     overrides = [word for word in words or [] if "=" in word and not Path(word).exists()]
     names = [word for word in words or [] if word not in overrides]
@@ -93,7 +93,7 @@ def split(
         if key.partition(".")[0] not in sections or "." not in key:
             taken = " and ".join(f"{section}.*" for section in sections)
             raise UserError(f"{key}: only {taken} can be given here; the run fixes the rest")
-        from lengthgen import config
+        from lengthgen.config import schema as config
 
         known = [one for one in config.known_keys() if one.partition(".")[0] in sections]
         if key not in known:
@@ -117,7 +117,7 @@ def configs_of(
     for config in found:
         for plugin in config.plugins:
             plugin.refuse_unless_allowed()
-    from lengthgen.plugins import Plugin
+    from lengthgen.config.plugins import Plugin
 
     for path in plugins:
         if Plugin.read(path).sha256 not in brought:
@@ -130,12 +130,14 @@ def read_configs(
     run_dirs: Sequence[Path], changes: Mapping[str, Any], *, config_dir: Path | None = None
 ) -> "list[Config]":
     """Returns the configurations of runs with the changes; no code of a run needs to be allowed."""
-    from lengthgen import compose, config, runs, trust
+    from lengthgen.config import compose, trust
+    from lengthgen.config import schema as config
+    from lengthgen.runs import directory
 
     found: list[config.Config] = []
     for run_dir in run_dirs:
         trust.refuse_links(run_dir)
-        plain = config.to_plain(runs.load_config(run_dir))
+        plain = config.to_plain(directory.load_config(run_dir))
         plain["variants"] |= compose.variants(config_dir=config_dir)
         plain["runtime"]["cache"] = _cache_of(plain["runtime"]["cache"], run_dir, changes)
         for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
@@ -172,7 +174,7 @@ def positive(word: str, option: str, example: str) -> int:
 
 
 def root_of(changes: Mapping[str, Any]) -> Path:
-    from lengthgen import listing
+    from lengthgen.cli import listing
 
     given = "runtime.root" in changes
     return Path(changes["runtime.root"]) if given else listing.default_root()

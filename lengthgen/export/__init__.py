@@ -11,14 +11,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from lengthgen import compose
-from lengthgen.config import Config, from_plain
+from lengthgen.config import compose
+from lengthgen.config.plugins import Plugin
+from lengthgen.config.schema import Config, from_plain
+from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import ANSWERS
 from lengthgen.export.about import CARD, CONFIG, TOKENIZER, WEIGHTS, About
-from lengthgen.model import Transformer
-from lengthgen.plugins import Plugin
-from lengthgen.protocols import ANSWERS
-from lengthgen.tokenizer import read_tokenizer
+from lengthgen.model.transformer import Transformer
 
 
 class Exported(NamedTuple):

@@ -9,10 +9,11 @@ from typing import Any
 
 import yaml
 
-from lengthgen import report, statistics
-from lengthgen.config import Config, TaskCorpus, to_plain
-from lengthgen.corpora import TokenizedCorpus
+from lengthgen.analysis import curves
+from lengthgen.config.schema import Config, TaskCorpus, to_plain
+from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.export.about import About
+from lengthgen.report import collect
 
 Row = Mapping[str, Any]
 
@@ -160,7 +161,7 @@ def _settings(config: Config) -> str:
 
 def _measured(run_dir: Path, rows: Sequence[Row], config: Config) -> str:
     """Returns the report's tables of this checkpoint; no text of a row becomes markup."""
-    if not statistics.curve(rows):
+    if not curves.curve(rows):
         return "Not measured.\n"
     about = (
         "The same tokens are scored at every length, only the text before them changes: a rising "
@@ -168,5 +169,5 @@ def _measured(run_dir: Path, rows: Sequence[Row], config: Config) -> str:
     )
     if isinstance(config.corpus, TaskCorpus):
         about = "Every length has tests of its own, none of which asks what training did."
-    tables = report.table([run_dir], rows).replace("<", "&lt;")
+    tables = collect.table([run_dir], rows).replace("<", "&lt;")
     return f"{about}\n\n{tables}"

@@ -10,18 +10,20 @@ from typing import Any, NamedTuple
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
-from lengthgen import __version__, checkpoints, corpora, runs
-from lengthgen.checkpoints import Checkpoint
-from lengthgen.config import Config, to_plain
-from lengthgen.corpora import TokenizedCorpus
-from lengthgen.documents import Say
+from lengthgen import __version__
+from lengthgen.config.plugins import Plugin
+from lengthgen.config.schema import Config, to_plain
+from lengthgen.data import corpora
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.sources import Say
+from lengthgen.data.tokenizer import find_bos, read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.export import read
 from lengthgen.export.about import CARD, CONFIG, PLUGINS, TOKENIZER, WEIGHTS, About
 from lengthgen.export.card import card
-from lengthgen.plugins import Plugin
-from lengthgen.tokenizer import find_bos, read_tokenizer
-from lengthgen.tracking import read_rows
+from lengthgen.runs import checkpoints, directory
+from lengthgen.runs.checkpoints import Checkpoint
+from lengthgen.storage import read_rows
 
 LEFT_OUT = ("plugins", "eval", "runtime")  # sections of a configuration that weights do not need
 
@@ -45,7 +47,7 @@ def export(
     folder = folder.resolve()
     refuse_occupied(folder)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
-    runs.check_corpus(run_dir, corpus)
+    directory.check_corpus(run_dir, corpus)
     checkpoint = checkpoints.newest(run_dir, say=say)
     if checkpoint is None:
         raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")

@@ -4,12 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lengthgen import status
-from lengthgen.config import Config, TaskCorpus
+from lengthgen.analysis.curves import HEADLINE
+from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluate import Show, open_run, trained_model
-from lengthgen.figures import probes as pictures
-from lengthgen.figures.style import rendered
+from lengthgen.evaluation.evaluator import Show, open_run, trained_model
 from lengthgen.probes import (
     attention,
     bias,
@@ -19,9 +17,11 @@ from lengthgen.probes import (
     word_position,
 )
 from lengthgen.probes.subject import Row, Subject
-from lengthgen.ranks import ALONE
-from lengthgen.statistics import HEADLINE
-from lengthgen.tracking import append_rows, read_rows, replace_file
+from lengthgen.report.figures import probes as pictures
+from lengthgen.report.figures.style import rendered
+from lengthgen.runs import status
+from lengthgen.runs.distributed import ALONE
+from lengthgen.storage import append_rows, read_rows, replace_file
 
 FORMAT = 1  # of a row of probes.jsonl; a change of what its numbers mean raises it
 

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from lengthgen.model import Transformer
+from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import Layer, Part
 
 

@@ -10,10 +10,10 @@ B windows, T tokens, D width, V vocabulary.
 import torch
 from torch import Tensor
 
-from lengthgen.figures.probes import ROUNDING
-from lengthgen.model import Transformer
+from lengthgen.model.transformer import Transformer
 from lengthgen.probes.beside import beside
 from lengthgen.probes.subject import Row, Subject
+from lengthgen.report.figures.probes import ROUNDING
 from lengthgen.schemes import Ctx, Part, Scheme, Shape
 
 NAME = "shift_invariance"

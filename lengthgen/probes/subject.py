@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lengthgen.batches import Endpoint, window
-from lengthgen.corpora import TokenizedCorpus
-from lengthgen.evaluate import Show
-from lengthgen.model import Transformer, seed_of
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.windows import Endpoint, window
+from lengthgen.evaluation.evaluator import Show
+from lengthgen.model.transformer import Transformer, seed_of
 from lengthgen.schemes import Ctx
 
 Row = dict[str, Any]  # of numbers, lists of numbers, and `skipped`: why there are none

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lengthgen.model import Block, Transformer
+from lengthgen.model.transformer import Block, Transformer
 from lengthgen.probes.subject import Row, Subject, numbers
 from lengthgen.schemes import Scheme
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from lengthgen import schema
+from lengthgen.config import sections
+from lengthgen.config.plugins import Plugin
 from lengthgen.errors import UserError, suggestion
-from lengthgen.plugins import Plugin
 from lengthgen.schemes.base import (
     Ctx,
     Layer,
@@ -113,7 +113,9 @@ def build(
             every = f"known: {', '.join(sorted(known))}"
             raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}")
         try:
-            built[name] = known[name](shape, **schema.arguments(known[name], arguments, where=key))
+            built[name] = known[name](
+                shape, **sections.arguments(known[name], arguments, where=key)
+            )
         except ValueError as error:
             raise UserError(f"{key}: {error}") from error
         if not _acts(built[name]):

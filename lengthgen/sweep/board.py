@@ -10,9 +10,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lengthgen.progress import Screen
 from lengthgen.sweep.points import Point
 from lengthgen.sweep.states import PointState, counted
+from lengthgen.terminal import Screen
 
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BETWEEN_TABLES = 0.5

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lengthgen import checkpoints, devices, plans, protocols
-from lengthgen.batches import training_windows
-from lengthgen.bench import random_corpus
-from lengthgen.config import Config, TaskCorpus, from_plain, to_plain
-from lengthgen.model import Transformer, create
-from lengthgen.protocols import Answer, Endpoint
-from lengthgen.ranks import ALONE
+from lengthgen.benchmark import random_corpus
+from lengthgen.config.schema import Config, TaskCorpus, from_plain, to_plain
+from lengthgen.data.windows import training_windows
+from lengthgen.evaluation import plan, protocols
+from lengthgen.evaluation.protocols import Answer, Endpoint
+from lengthgen.model.transformer import Transformer, create
+from lengthgen.runs import checkpoints, devices
+from lengthgen.runs.distributed import ALONE
 from lengthgen.sweep.points import Point
-from lengthgen.train import forward_of, fresh_state, train_step
+from lengthgen.training.trainer import forward_of, fresh_state, train_step
 
 
 class Pace(NamedTuple):
@@ -67,13 +68,13 @@ def work(point: Point, pace: Pace) -> float:
     tokens = max(0, config.train.steps - done) * config.train.batch_tokens
     scored = sum(
         length * (pace.first + pace.rest * length)
-        for cell in plans.cells(config)
+        for cell in plan.cells(config)
         for length in _windows(cell, config)
     )
     return tokens * pace.train + scored
 
 
-def _windows(cell: plans.Cell, config: Config) -> list[int]:
+def _windows(cell: plan.Cell, config: Config) -> list[int]:
     """Returns the lengths of the windows of a cell, in as many long documents as endpoints.
 
     Tests of a task are as much longer than T as their length is than L.
@@ -87,7 +88,7 @@ def _windows(cell: plans.Cell, config: Config) -> list[int]:
         task, T = config.corpus.task, config.train.length
         n_tokens = -(-T * cell.length // task.length)
         tests = [Answer(cell.length, i, n_tokens, 1) for i in range(task.examples_per_length)]
-    places = plans.places(config, endpoints=ends, reach=reach, blocks=wanted.blocks, answers=tests)
+    places = plan.places(config, endpoints=ends, reach=reach, blocks=wanted.blocks, answers=tests)
     return [span.length for span in protocols.named(cell.protocol).spans(cell.length, places)]
 
 

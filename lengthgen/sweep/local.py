@@ -13,9 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, Protocol
 
-from lengthgen import status
 from lengthgen.errors import Stopped, UserError
-from lengthgen.status import Status
+from lengthgen.runs import status
+from lengthgen.runs.status import Status
 from lengthgen.sweep import slurm_jobs
 from lengthgen.sweep.points import Point
 from lengthgen.sweep.slots import Slot

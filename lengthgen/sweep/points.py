@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lengthgen import compose
-from lengthgen.config import Config, from_words
+from lengthgen.config import compose
+from lengthgen.config.schema import Config, from_words
 from lengthgen.errors import UserError
 
 

@@ -156,10 +156,11 @@ class Task:
         return DelayedSubmission(self)
 
     def _train(self) -> None:
-        from lengthgen import config, process
+        from lengthgen import pipeline
+        from lengthgen.config import schema
 
         sys.argv = ["lengthgen", *self.words]  # what env.json says of the run, and list runs
-        built = config.from_words(self.overrides, config_dir=self.config_dir, plugins=self.plugins)
+        built = schema.from_words(self.overrides, config_dir=self.config_dir, plugins=self.plugins)
         if built.run_id != self.run_id:
             raise UserError(
                 f"{self.run_id}: a file of its configuration was changed after it was submitted, "
@@ -169,7 +170,7 @@ class Task:
         if built.runtime.threads is None and cpus is not None:
             runtime = built.runtime.model_copy(update={"threads": int(cpus)})
             built = built.model_copy(update={"runtime": runtime})
-        process.train(built)
+        pipeline.train(built)
 
 
 class _Signals:

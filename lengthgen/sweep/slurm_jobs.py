@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from lengthgen.storage import replace_file
 from lengthgen.sweep.points import Point
 from lengthgen.sweep.slurm import BEGINNING
 from lengthgen.sweep.states import SETTLED, PointState, state_of
-from lengthgen.tracking import replace_file
 
 SECONDS_FOR_SQUEUE = 60
 STOPPED = "stopped by "  # the beginning of what a run says that a signal ended

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from lengthgen import status
+from lengthgen.runs import status
 from lengthgen.sweep.points import Point
 
 State = Literal[

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import yaml
 
-from lengthgen import rates, schemes, statistics, tables, typeset
-from lengthgen.config import Config
+from lengthgen import schemes
+from lengthgen.analysis import curves
+from lengthgen.analysis.curves import HEADLINE
+from lengthgen.config import rates
+from lengthgen.config.rates import Trial, Tuned
+from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.rates import Trial, Tuned
-from lengthgen.statistics import HEADLINE
+from lengthgen.report import tables, typeset
+from lengthgen.storage import read_rows, replace_file
 from lengthgen.sweep import points as sweeps
 from lengthgen.sweep.points import Point
-from lengthgen.tracking import read_rows, replace_file
 
 AXES = ("scheme", *rates.KEYS, "seed")
 USUAL = ["eval.endpoints=128"]
@@ -116,7 +119,7 @@ def write(found: Sequence[Point], out: Path) -> list[Path]:
     return [out / name for name in files]
 
 
-def _losses(found: Sequence[Point]) -> dict[str, statistics.Point]:
+def _losses(found: Sequence[Point]) -> dict[str, curves.Point]:
     """Returns the evaluation at T by run id, of the runs that have one; all on the same tokens."""
     rows = [
         {**row, "run": point.run_id}
@@ -125,12 +128,12 @@ def _losses(found: Sequence[Point]) -> dict[str, statistics.Point]:
     ]
     return {
         p.run: p
-        for p in statistics.comparable(statistics.curve(rows))
+        for p in curves.comparable(curves.curve(rows))
         if (p.protocol, p.variant, p.length) == (HEADLINE, None, p.train_length)
     }
 
 
-def choose(found: Sequence[Point], measured: Mapping[str, statistics.Point]) -> dict[str, Tuned]:
+def choose(found: Sequence[Point], measured: Mapping[str, curves.Point]) -> dict[str, Tuned]:
     """Returns the rates of least mean loss over seeds, by scheme; of equal ones the first.
 
     `measured` is by run id; a point that is not in it diverged.
@@ -168,7 +171,7 @@ def choose(found: Sequence[Point], measured: Mapping[str, statistics.Point]) -> 
     return chosen
 
 
-def _finite(point: statistics.Point | None) -> float | None:
+def _finite(point: curves.Point | None) -> float | None:
     loss = None if point is None else point.loss
     return loss if loss is not None and math.isfinite(loss) else None
 

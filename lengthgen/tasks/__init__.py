@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from lengthgen import schema
+from lengthgen.config import sections
 from lengthgen.errors import UserError, suggestion
 from lengthgen.tasks.base import END, Example, Task
 
@@ -44,7 +44,7 @@ def build(kind: str, arguments: Mapping[str, Any], *, where: str) -> Task:
     if kind not in known:
         raise UserError(f"{where}.kind: no task {kind!r}; {suggestion(kind, known)}")
     made = known[kind]
-    held = schema.arguments(made, arguments, where=f"{where}.arguments")
+    held = sections.arguments(made, arguments, where=f"{where}.arguments")
     try:
         return made(**held)
     except ValueError as error:

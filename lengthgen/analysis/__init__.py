@@ -1,0 +1,1 @@
+"""Statistics of rows: curves, intervals, verdicts."""

@@ -1,0 +1,360 @@
+"""Numbers from eval rows: curves, context gain, and what may stand side by side.
+
+Rows hold sums of nats and counts; they are added exactly (fsum) and divided once, here.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import combinations, pairwise
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import named
+
+HEADLINE = "tail"  # the protocol that scores the same tokens at every length
+BY_POSITION = "per_position"  # the protocol that has a loss for each position
+FORMAT = 3  # of the rows; those of another one are not read
+
+Count = Annotated[int, Field(ge=0)]
+Nats = Annotated[float, Field(ge=0)]
+Curve = tuple[str, str | None]  # a run and a variant of its scheme
+Condition = tuple[str, int | None, str]  # precision, targets, endpoints
+
+
+class Row(BaseModel):
+    """A line of eval.jsonl: what one document adds to a cell, or why the cell is skipped.
+
+    All nats are sums. Where the model diverged in a document, they are None.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+
+    run: str
+    scheme: str
+    model: str
+    seed: int
+    corpus: str
+    fingerprint: str
+    packed: bool
+    train_length: Count
+    tokens_seen: Count
+    protocol: str
+    targets: Count | None
+    variant: str | None
+    parts: str  # hash of what the scheme computes
+    length: Count
+    trained_in: str | None = None  # precision; None: the row is older than this field
+    precision: str
+    endpoints: str
+    reach: Count
+    document: str | None
+    n_documents: Count
+    nats: Nats | None
+    n_tokens: Count
+    n_bytes: Count
+    n_windows: Count
+    window_nats: Nats | None  # over windows, of the mean over a window's scored tokens
+    unigram_nats: Nats | None = None  # of the same tokens under the training split's frequencies
+    far_nats: Nats | None = (
+        None  # of the far-copy targets: their bigram stands beyond T, not within
+    )
+    far_tokens: Count | None = None
+    token_nats: list[Nats] | None = None  # of each target, in the order of endpoints, 6 digits
+    position_nats: list[Nats] | None = None  # by bin of batches.position_bins
+    position_tokens: list[Count] | None = None
+    skipped: str | None = None
+    # Of a task, whose row holds all examples of a length:
+    first_wrong: list[Count | None] | None = None  # the first wrong token of each answer
+    token_hits: Count | None = None
+    stop_errors: Count | None = None  # answers that first go wrong where they stop, or should
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One complete cell: a run at one length, under one protocol; numbers are None if skipped."""
+
+    run: str
+    scheme: str
+    model: str
+    seed: int
+    corpus: str
+    fingerprint: str
+    packed: bool
+    train_length: int
+    tokens_seen: int
+    protocol: str
+    targets: int | None
+    variant: str | None
+    parts: str
+    length: int
+    trained_in: str | None
+    precision: str
+    endpoints: str
+    reach: int
+    n_documents: int
+    n_tokens: int
+    loss: float | None
+    ppl: float | None
+    bits_per_byte: float | None
+    skipped: str | None
+    rows: tuple[Row, ...] = field(repr=False)  # one per document, sorted by its name
+
+    @property
+    def condition(self) -> Condition:
+        """What was scored and how: points of different conditions cannot be compared."""
+        return (self.precision, self.targets, self.endpoints)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """What context beyond (or short of) T is worth at a point, on the same targets."""
+
+    point: Point
+    nats: float  # G(C) = loss(T) - loss(C): positive if the context beyond T is used
+    ratio: float  # ppl(C) / ppl(T)
+
+
+def perplexity(loss: float) -> float:
+    """Returns exp(loss); infinity where that is beyond a float, nan for nan."""
+    return math.inf if loss >= 709 else math.exp(loss)
+
+
+def curve(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
+    """Returns a point for each complete cell, sorted; of a document's rows the last counts.
+
+    Rows of another FORMAT are passed over, and those of a scheme or variant that was evaluated
+    again under another definition.
+
+    Raises UserError, naming run and field, if a field is missing or holds no possible value.
+    """
+    cells = _cells(rows)
+    points = [point for cell in cells.values() if (point := _point(cell)) is not None]
+    return sorted(
+        points,
+        key=lambda p: (
+            *(p.run, p.protocol, p.variant or "", p.targets or 0, p.precision),
+            *(p.endpoints, p.tokens_seen, p.length),
+        ),
+    )
+
+
+def incomplete(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Says which cells lack documents: a writer was killed, or lines were cut since."""
+    said: list[str] = []
+    for cell in _cells(rows).values():
+        if _point(cell) is None:
+            first = next(iter(cell.values()))
+            variant = f" + {first.variant}" if first.variant else ""
+            said.append(
+                f"{first.protocol}{variant} at {first.length:,} of {first.run} has {len(cell)} of "
+                f"{first.n_documents} documents"
+            )
+    return said
+
+
+def _cells(
+    rows: Iterable[Mapping[str, Any]],
+) -> dict[tuple[object, ...], dict[str | None, Row]]:
+    """Returns the rows of each cell, by document."""
+    cells: dict[tuple[object, ...], dict[str | None, Row]] = {}
+    read = [_row(raw) for raw in rows if raw.get("format") == FORMAT]
+    newest = {(row.run, row.variant): row.parts for row in read}  # the last row's
+    for row in read:
+        if row.parts != newest[row.run, row.variant]:
+            continue
+        cell = (row.run, row.protocol, row.variant, row.targets, row.precision, row.endpoints)
+        cells.setdefault((*cell, row.tokens_seen, row.length), {})[row.document] = row
+    return cells
+
+
+def _row(raw: Mapping[str, Any]) -> Row:
+    try:
+        row = Row.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = str(first["loc"][0])
+        wrong = (
+            "is missing"
+            if first["type"] == "missing"
+            else f"is {raw[field]!r}, which {first['msg'].replace('Input should', 'should')}"
+        )
+        raise _damaged(raw.get("run", "(no run)"), f"field {field} {wrong}") from None
+    if row.document is None and row.skipped is None:
+        raise _damaged(row.run, "a row has neither document nor skipped")
+    return row
+
+
+def _damaged(run: str, what: str) -> UserError:
+    return UserError(
+        f"eval.jsonl of {run}: {what}; delete such rows and run lengthgen eval {run}, "
+        "or report other runs"
+    )
+
+
+def _point(cell: Mapping[str | None, Row]) -> Point | None:
+    """Returns the point of a cell's rows, by document; None if documents are still missing."""
+    rows = [row for name, row in cell.items() if name is not None]
+    if rows and len(rows) == rows[0].n_documents:
+        return _measured(rows)
+    if None not in cell:
+        return None
+    nothing: dict[str, Any] = {"loss": None, "ppl": None, "bits_per_byte": None}
+    return Point(**_facts(cell[None]), **nothing, n_tokens=0, skipped=cell[None].skipped, rows=())
+
+
+def _measured(rows: Sequence[Row]) -> Point:
+    facts = _facts(rows[0])
+    for row in rows:
+        for name, value in _facts(row).items():
+            if value != facts[name] and name != "trained_in":
+                raise _damaged(
+                    row.run, f"field {name} is {facts[name]!r} and {value!r} in one cell"
+                )
+    if named(rows[0].protocol).of_answers:
+        for row in rows:
+            counts = (row.token_hits, row.stop_errors)
+            if None in counts or len(row.first_wrong or ()) != row.n_windows or not row.n_windows:
+                raise _damaged(row.run, "field first_wrong is not of every answer")
+    of_windows = named(rows[0].protocol).mean == "windows"
+    n_tokens, n_windows = sum(row.n_tokens for row in rows), sum(row.n_windows for row in rows)
+    nats = _sum(row.nats for row in rows)
+    n_bytes = sum(row.n_bytes for row in rows)
+    if n_tokens == 0:
+        raise _damaged(rows[0].run, f"field n_tokens is 0 in all rows of length {rows[0].length}")
+    loss = _sum(row.window_nats for row in rows) / n_windows if of_windows else nats / n_tokens
+    return Point(
+        **facts,
+        n_tokens=n_tokens,
+        loss=loss,
+        ppl=perplexity(loss),
+        bits_per_byte=nats / (math.log(2) * n_bytes) if n_bytes else None,
+        skipped=None,
+        rows=tuple(sorted(rows, key=lambda row: row.document or "")),
+    )
+
+
+def _sum(nats: Iterable[float | None]) -> float:
+    return math.fsum(math.inf if one is None else one for one in nats)
+
+
+_SHARED = set(Row.model_fields) & {field.name for field in fields(Point)} - {"n_tokens", "skipped"}
+
+
+def _facts(row: Row) -> dict[str, Any]:
+    """Returns what all rows of a cell share."""
+    return row.model_dump(include=_SHARED)
+
+
+def context_gain(points: Iterable[Point]) -> list[Gain]:
+    """Returns G(C) at each scored point of the headline curves that have a loss at T.
+
+    A curve is a run and variant under one condition at one checkpoint.
+    """
+    curves: dict[tuple[object, ...], list[Point]] = {}
+    for p in points:
+        if p.protocol == HEADLINE:
+            curves.setdefault((p.run, p.variant, p.condition, p.tokens_seen), []).append(p)
+    gains: list[Gain] = []
+    for members in curves.values():
+        at_T = next((p.loss for p in members if p.length == p.train_length), None)
+        for p in members:
+            if at_T is not None and p.loss is not None:
+                ratio = perplexity(p.loss - at_T)
+                gains.append(Gain(point=p, nats=at_T - p.loss, ratio=ratio))
+    return gains
+
+
+def comparable(points: Sequence[Point]) -> list[Point]:
+    """Returns the points that may stand side by side.
+
+    Of each run the newest checkpoint; under each protocol the one condition (precision, targets,
+    endpoints) that all curves share, and of several the one that covers the most lengths. Raises
+    UserError, naming two runs, if the texts differ or no condition is shared.
+    """
+    _refuse_mixed_texts(points)
+    newest: dict[str, int] = {}
+    for p in points:
+        newest[p.run] = max(newest.get(p.run, 0), p.tokens_seen)
+    kept: list[Point] = []
+    preferred: Condition | None = None  # the headline's: what is compared with it goes along
+    for protocol in sorted({p.protocol for p in points}, key=lambda name: (name != HEADLINE, name)):
+        current = [p for p in points if p.protocol == protocol and p.tokens_seen == newest[p.run]]
+        if current:
+            condition = _shared_condition(current, preferred)
+            preferred = condition if protocol == HEADLINE else preferred
+            kept += [p for p in current if p.condition == condition]
+    return kept
+
+
+def _refuse_mixed_texts(points: Sequence[Point]) -> None:
+    texts: dict[tuple[str, bool], dict[str, None]] = {}
+    for p in points:
+        texts.setdefault((p.fingerprint, p.packed), {})[p.run] = None
+    remedy = " or ".join(f"lengthgen report {' '.join(runs)}" for runs in texts.values())
+    for a, b in pairwise(points):
+        if a.fingerprint != b.fingerprint:
+            one, other = a.fingerprint[:12], b.fingerprint[:12]
+            raise UserError(
+                f"runs {a.run} and {b.run} were measured on different tokens (corpus {a.corpus} "
+                f"with fingerprint {one}, {b.corpus} with {other}); report those of one: {remedy}"
+            )
+        if a.packed != b.packed:
+            raise UserError(
+                f"runs {a.run} and {b.run} differ in corpus.packed ({a.packed}, {b.packed}); "
+                f"report those of one kind: {remedy}"
+            )
+
+
+def _shared_condition(points: Sequence[Point], preferred: Condition | None) -> Condition:
+    """Returns the condition that all curves of a protocol share: the preferred one, or that of
+    most lengths.
+    """
+    lengths: dict[Curve, dict[Condition, set[int]]] = {}
+    n_tokens = Counter[Condition]()
+    for p in points:
+        found = lengths.setdefault((p.run, p.variant), {})
+        found.setdefault(p.condition, set()).add(p.length)
+        n_tokens[p.condition] += p.n_tokens
+    shared = set[Condition].intersection(*(set(found) for found in lengths.values()))
+    if not shared:
+        raise _nothing_shared({curve: set(found) for curve, found in lengths.items()})
+
+    def coverage(condition: Condition) -> tuple[object, ...]:
+        covered = [found[condition] for found in lengths.values()]
+        in_all, in_any = set[int].intersection(*covered), set[int].union(*covered)
+        precision, targets, endpoints = condition
+        return (
+            condition == preferred,
+            len(in_all),
+            len(in_any),
+            n_tokens[condition],
+            precision,
+            targets or 0,
+            endpoints,
+        )
+
+    return max(shared, key=coverage)
+
+
+def _nothing_shared(conditions: Mapping[Curve, set[Condition]]) -> UserError:
+    """Says of which two curves nothing can be compared, and in what they differ."""
+    pairs = [(a, b) for a, b in combinations(conditions, 2) if not conditions[a] & conditions[b]]
+    (run_a, _), (run_b, _) = a, b = pairs[0] if pairs else tuple(conditions)[:2]
+    runs = " ".join(dict.fromkeys((run_a, run_b)))
+    where = " and ".join(f"{run} + {variant}" if variant else run for run, variant in (a, b))
+    for position, what in enumerate(("precision", "targets")):
+        of_a, of_b = ({c[position] for c in conditions[curve]} for curve in (a, b))
+        if not of_a & of_b:
+            values = " and ".join(", ".join(map(str, sorted(of, key=str))) for of in (of_a, of_b))
+            return UserError(
+                f"{where} were evaluated with eval.{what} {values}; report runs of one "
+                f"{what}, or evaluate both alike: lengthgen eval {runs} --lengths ..."
+            )
+    return UserError(
+        f"{where} share no endpoints, so they scored different tokens; report other runs, or "
+        f"evaluate both with one eval.reach and eval.endpoints: lengthgen eval {runs} --lengths ..."
+    )

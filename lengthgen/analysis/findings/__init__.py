@@ -1,0 +1,160 @@
+"""Findings: what the rows of a series show, with intervals.
+
+Every number is a mean over seeds and documents of sums of nats, divided once; G, U and differences
+are paired by seed and document.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lengthgen.analysis.curves import HEADLINE
+from lengthgen.analysis.findings.cautions import cautions, exchange_cautions, left_out, unigram_loss
+from lengthgen.analysis.findings.differences import Comparison, compare, difference
+from lengthgen.analysis.findings.effective_context import recl
+from lengthgen.analysis.findings.samples import (
+    Cell,
+    Part,
+    cells,
+    far,
+    in_bytes,
+    near,
+    sample,
+    whole,
+)
+from lengthgen.analysis.findings.used_context import UsedContext, used_context
+from lengthgen.analysis.findings.verdicts import EPS, Factor, Verdict, Word, factor, verdict
+from lengthgen.analysis.intervals import Estimate
+from lengthgen.analysis.seed_groups import Series
+
+__all__ = [
+    "EPS",
+    "Comparison",
+    "Factor",
+    "Finding",
+    "UsedContext",
+    "Verdict",
+    "Word",
+    "compare",
+    "difference",
+    "findings",
+    "recl",
+]
+
+FACTOR_EPS = (0.01, 0.05)  # nats per token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one series shows under the headline protocol. Numbers by length are in nats per token.
+
+    A diverged seed makes a loss infinite; a number that is then undefined is nan.
+    """
+
+    series: Series
+    loss: dict[int, Estimate]  # at the lengths where every seed has one
+    gain: dict[int, Estimate]  # G(C) = loss(T) - loss(C), where T has a loss; C != T
+    swap: dict[int, Estimate]  # U(C) = loss with another document's text beyond T - loss(C)
+    shuffle: dict[int, Estimate]  # the same with the own tokens beyond T in random order
+    far: dict[int, Estimate]  # loss on far-copy targets
+    near: dict[int, Estimate]  # loss on all others
+    used: UsedContext | None  # c*, if lengths below T were evaluated
+    factors: tuple[Factor, ...]  # of 0.01 and 0.05 nats, if there are lengths beyond T
+    peak: int | None  # the length of least loss, the shortest of several
+    bits_per_byte: dict[int, float]
+    unigram: float | None  # loss of the training split's token frequencies on the same targets
+    verdicts: dict[int, Verdict]  # at each length beyond T
+    warnings: tuple[str, ...]  # sentences
+
+
+def findings(series: Mapping[str, Sequence[Series]]) -> list[Finding]:
+    """Returns a finding for each series of "tail", in order; `series` are given by protocol.
+
+    Raises UserError, naming run and document, if a document's rows count different targets.
+    """
+    swapped, shuffled = ({s.label: s for s in series.get(name, ())} for name in ("swap", "shuffle"))
+    return [
+        _finding(line, swapped.get(line.label), shuffled.get(line.label))
+        for line in series.get(HEADLINE, ())
+    ]
+
+
+def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> Finding:
+    T = line.train_length
+    scored = cells(line)
+    found = sample([*scored.values()], whole)
+    if found is None:
+        return _nothing(line, scored)
+    at = {n: i for i, n in enumerate(scored)}
+    loss = {n: found.mean(i) for n, i in at.items()}
+    gain = {n: found.gap(at[T], i) for n, i in at.items() if n != T and T in at}
+    beyond = [n for n in gain if n > T]
+    absent = {p.length for p in line.points} - set(at)
+    used = used_context(found, at, loss, train_length=T)
+    swap, shuffle = _exchanged(scored, swapped), _exchanged(scored, shuffled)
+    distant = {n: members for n, members in scored.items() if _has_far(members)}
+    finite = {n: estimate.value for n, estimate in loss.items() if estimate.value < math.inf}
+    nats_per_byte = _estimates(scored, in_bytes)
+    return Finding(
+        series=line,
+        loss=loss,
+        gain=gain,
+        swap=swap,
+        shuffle=shuffle,
+        far=_estimates(distant, far),
+        near=_estimates(distant, near),
+        used=used,
+        factors=tuple(
+            factor(loss[T].value, gain, train_length=T, eps=eps, without=absent)
+            for eps in FACTOR_EPS
+            if beyond
+        ),
+        peak=min(finite, key=lambda n: finite[n], default=None),
+        bits_per_byte={n: nats.value / math.log(2) for n, nats in nats_per_byte.items()},
+        unigram=unigram_loss(found, scored),
+        verdicts={n: verdict(n, gain[n], swap.get(n), train_length=T, used=used) for n in beyond},
+        warnings=(
+            *cautions(line, scored, found, loss),
+            *exchange_cautions(found, ((swapped, swap), (shuffled, shuffle))),
+        ),
+    )
+
+
+def _nothing(line: Series, scored: Mapping[int, Cell]) -> Finding:
+    """Returns the finding of a series whose seeds share no length with a loss, or no document."""
+    empty: dict[int, Estimate] = {}
+    return Finding(
+        series=line,
+        **dict.fromkeys(("loss", "gain", "swap", "shuffle", "far", "near"), empty),
+        used=None,
+        factors=(),
+        peak=None,
+        bits_per_byte={},
+        unigram=None,
+        verdicts={},
+        warnings=tuple(left_out(line, scored, ())),
+    )
+
+
+def _estimates(members: Mapping[int, Cell], part: Part) -> dict[int, Estimate]:
+    found = sample([*members.values()], part)
+    if found is None:
+        return {}
+    return {n: found.mean(i) for i, n in enumerate(members)}
+
+
+def _exchanged(scored: Mapping[int, Cell], other: Series | None) -> dict[int, Estimate]:
+    """Returns by how much the loss grows with another text beyond T, on the same targets."""
+    altered = cells(other) if other else {}
+    lengths = [n for n in altered if n in scored]
+    members = [of[n] for of in (altered, scored) for n in lengths]
+    if len({p.condition for points in members for p in points.values()}) > 1:
+        return {}
+    found = sample(members, whole)
+    if found is None:
+        return {}
+    return {n: found.gap(i, len(lengths) + i) for i, n in enumerate(lengths)}
+
+
+def _has_far(members: Cell) -> bool:
+    return all(row.far_tokens is not None for p in members.values() for row in p.rows)

@@ -1,0 +1,132 @@
+"""Points as tables of sums: of the seeds and documents that some cells share."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lengthgen.analysis import intervals
+from lengthgen.analysis.curves import Point, Row
+from lengthgen.analysis.intervals import Estimate, Floats
+from lengthgen.analysis.seed_groups import Series
+from lengthgen.errors import UserError
+
+Cell = Mapping[int, Point]  # the points of a series at one length, by seed
+Part = Callable[[Row], tuple[float, int]]  # a sum of nats (infinite if diverged) and its count
+
+
+def whole(row: Row) -> tuple[float, int]:
+    """Returns nats and tokens of all targets."""
+    return _nats(row.nats), row.n_tokens
+
+
+def in_bytes(row: Row) -> tuple[float, int]:
+    """Returns nats and bytes of all targets."""
+    return _nats(row.nats), row.n_bytes
+
+
+def far(row: Row) -> tuple[float, int]:
+    """Returns nats and number of the far-copy targets."""
+    return _nats(row.far_nats), row.far_tokens or 0
+
+
+def near(row: Row) -> tuple[float, int]:
+    """Returns nats and number of the other targets."""
+    nats, n_tokens = far(row)
+    if row.nats is None:
+        return math.inf, row.n_tokens - n_tokens
+    return row.nats - nats, row.n_tokens - n_tokens
+
+
+def _nats(nats: float | None) -> float:
+    return math.inf if nats is None else nats
+
+
+def independent_runs(line: Series) -> set[str]:
+    """Returns the first run, by name, of each seed: runs of one seed are no independent seeds."""
+    return {min(p.run for p in line.points if p.seed == seed) for seed in _seeds(line)}
+
+
+def cell(line: Series, length: int) -> dict[int, Point]:
+    """Returns the points that have a loss at a length, by seed, of the independent runs."""
+    runs = independent_runs(line)
+    found = [p for p in line.points if p.length == length and p.run in runs]
+    return {p.seed: p for p in sorted(found, key=lambda p: p.seed) if p.loss is not None}
+
+
+def _seeds(line: Series) -> set[int]:
+    return {p.seed for p in line.points}
+
+
+def cells(line: Series) -> dict[int, dict[int, Point]]:
+    """Returns the cells of the lengths at which every seed has a loss, by length."""
+    found = {n: cell(line, n) for n in sorted({p.length for p in line.points})}
+    return {n: points for n, points in found.items() if set(points) == _seeds(line)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The sums of each cell over the seeds and documents that all of them share."""
+
+    seeds: tuple[int, ...]
+    documents: tuple[str, ...]
+    sums: tuple[Floats, ...]  # [R, D] of each cell, in their order; infinite if diverged
+    counts_D: Floats
+
+    def mean(self, i: int) -> Estimate:
+        """Returns the mean of cell i."""
+        return intervals.ratio(self.sums[i], self.counts_D)
+
+    def gap(self, i: int, j: int) -> Estimate:
+        """Returns the mean of cell i less that of cell j, paired; nan if both are infinite."""
+        return intervals.gap(self.sums[i], self.sums[j], self.counts_D)
+
+
+def sample(members: Sequence[Cell], part: Part) -> Sample | None:
+    """Returns the sums of cells that score the same targets; None if they share nothing.
+
+    Documents without such targets are no part of it. Raises UserError, naming run and document, if
+    the counts of a document differ: other targets were scored.
+    """
+    if not members:
+        return None
+    seeds = sorted(set[int].intersection(*map(set[int], members)))
+    points = [members_of[seed] for members_of in members for seed in seeds]
+    if not points:
+        return None
+    rows = [{row.document or "": row for row in p.rows} for p in points]
+    documents = sorted(set[str].intersection(*(set(by_name) for by_name in rows)))
+    table = np.array([[part(by_name[name]) for name in documents] for by_name in rows])
+    if table.size == 0:
+        return None
+    sums_PD, counts_PD = table[:, :, 0], table[:, :, 1]
+    _refuse_other_targets(points, documents, counts_PD)
+    scored = counts_PD[0] > 0
+    if not scored.any():
+        return None
+    return Sample(
+        seeds=tuple(seeds),
+        documents=tuple(name for name, has in zip(documents, scored, strict=True) if has),
+        sums=tuple(
+            sums_PD[first : first + len(seeds), scored]
+            for first in range(0, len(points), len(seeds))
+        ),
+        counts_D=counts_PD[0, scored],
+    )
+
+
+def _refuse_other_targets(
+    points: Sequence[Point], documents: Sequence[str], counts_PD: Floats
+) -> None:
+    differing = np.argwhere(counts_PD != counts_PD[0])
+    if len(differing) == 0:
+        return
+    i, j = differing[0]
+    one, other = points[0], points[i]
+    raise UserError(
+        f"eval.jsonl of {other.run}: document {documents[j]} counts {counts_PD[i, j]:.0f} at "
+        f"length {other.length} ({other.protocol}), but {counts_PD[0, j]:.0f} in {one.run} at "
+        f"length {one.length} ({one.protocol}); delete such rows and run lengthgen eval "
+        f"{other.run}, or report other runs"
+    )

@@ -1,0 +1,71 @@
+"""Used context c*: how many of the T tokens that a model was trained with lower its loss."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import permutations, takewhile
+
+from lengthgen.analysis.findings.samples import Sample
+from lengthgen.analysis.formatting import short
+from lengthgen.analysis.intervals import Estimate
+
+EPS = 0.01  # nats per token
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsedContext:
+    """The least evaluated length up to T whose loss is within 0.01 nats of the least one up to T.
+
+    The bounds hold jointly at 95%: `low` is the least length that may be within 0.01 of all others
+    (of which each may show that it is not, so their intervals are widened); `high` is the end of
+    the lengths from T downwards that are so for certain (a fixed sequence, which needs no
+    widening). The shortest length bounds nothing from below.
+    """
+
+    value: int
+    low: int
+    high: int
+    shortest: int  # of the evaluated ones
+
+    @property
+    def text(self) -> str:
+        """Returns "256", or "<= 64" at the shortest length."""
+        return self._said(self.value)
+
+    @property
+    def interval(self) -> str:
+        """Returns "[128, 256]"."""
+        return f"[{self._said(self.low)}, {self._said(self.high)}]"
+
+    def at_least(self, length: float) -> bool:
+        """Whether it is so for certain, which takes a shorter length that loses more than 0.01."""
+        return self.low >= length and self.low > self.shortest
+
+    def _said(self, length: int) -> str:
+        return f"<= {short(length)}" if length == self.shortest else short(length)
+
+
+def used_context(
+    sample: Sample, cells: Mapping[int, int], loss: Mapping[int, Estimate], *, train_length: int
+) -> UsedContext | None:
+    """Returns c* from the cells of the sample by length; None without a length below T, or T.
+
+    None also if a loss up to T is infinite, or there is no interval (one document).
+    """
+    lengths = sorted(n for n in loss if n <= train_length)
+    if len(lengths) < 2 or lengths[-1] != train_length:
+        return None
+    above = {(n, m): sample.gap(cells[n], cells[m]) for n, m in permutations(lengths, 2)}
+    if any(math.isnan(gap.low) for gap in above.values()):
+        return None
+    least = min(loss[n].value for n in lengths)
+    others = len(lengths) - 1
+    rejected = {n for (n, _), gap in above.items() if gap.widened(others).low > EPS}
+    uncertain = {n for (n, _), gap in above.items() if gap.high > EPS}
+    certain = takewhile(lambda n: n not in uncertain, reversed(lengths))
+    return UsedContext(
+        value=next(n for n in lengths if loss[n].value <= least + EPS),
+        low=next(n for n in lengths if n not in rejected),
+        high=min(certain, default=train_length),
+        shortest=lengths[0],
+    )

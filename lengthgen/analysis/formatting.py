@@ -1,0 +1,62 @@
+"""How figure and table write numbers, lengths, and what was scored on which text."""
+
+from collections.abc import Sequence
+
+from lengthgen.analysis.curves import HEADLINE, Point
+from lengthgen.evaluation.protocols import named
+
+
+def number(value: float) -> str:
+    """Returns a perplexity or ratio with two digits after the point, fewer where it is large."""
+    if value >= 1e7:
+        return f"{value:.1e}"
+    return f"{value:,.{2 if value < 100 else 1 if value < 1000 else 0}f}"
+
+
+def short(length: int) -> str:
+    """Returns a length as 512, 1k (1024), 1.5k (1536), 16k (16384); others whole."""
+    return f"{length / 1024:g}k" if length >= 1024 and length % 512 == 0 else str(length)
+
+
+def headline(points: Sequence[Point]) -> str:
+    """Says what was scored: protocol, targets, endpoints, documents."""
+    protocol, K = named(points[0].protocol), points[0].targets
+    documents = _count(max(p.n_documents for p in points), "documents")
+    n_tokens = max(p.n_tokens for p in points)
+    if protocol.name == HEADLINE and K is not None:
+        endpoints = _count(n_tokens // K, "endpoints")
+        return f"matched tail: K={K} targets before each of {endpoints} in {documents}"
+    return f"{protocol.name}: {protocol.says}; up to {n_tokens:,} tokens of {documents}"
+
+
+def _count(n: int, plural: str) -> str:
+    return f"{n} {plural.removesuffix('s') if n == 1 else plural}"
+
+
+def subject(points: Sequence[Point]) -> str:
+    """Says on which corpus, with which model, and in which precisions it was trained and scored."""
+    packed = " (packed)" if points[0].packed else ""
+    models = ", ".join(sorted({p.model for p in points}))
+    corpora = ", ".join(sorted({p.corpus for p in points}))
+    trained = " and ".join(sorted({p.trained_in for p in points if p.trained_in is not None}))
+    trained = f"trained in {trained}, scored in " if trained else ""
+    return f"corpus {corpora}{packed}, model {models}, {trained}{points[0].precision}"
+
+
+def apart(points: Sequence[Point], beside: Sequence[Point]) -> str:
+    """Says what keeps points from standing beside others."""
+    words = {
+        "precision": "{}",
+        "targets": "K={}",
+        "reach": "endpoints {:,} deep",
+        "tokens_seen": "{:,} tokens seen",
+    }
+    said = [
+        text.format(value)
+        for field, text in words.items()
+        for value in sorted(
+            {getattr(p, field) for p in points} - {getattr(p, field) for p in beside}
+        )
+        if value is not None
+    ]
+    return ", ".join(said) or "other endpoints"

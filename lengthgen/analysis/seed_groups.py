@@ -1,0 +1,210 @@
+"""Series: runs that differ in the seed alone, under a name that says what else differs."""
+
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lengthgen import schemes
+from lengthgen.analysis.curves import Curve, Point
+
+UPPER_BOUND = " (upper bound)"  # ends the names of such series
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Runs that differ in nothing but the seed, under one protocol: one line of a figure."""
+
+    label: str
+    points: tuple[Point, ...]
+    reference: bool = False  # a line to compare its scheme with, not a competitor
+    bound: bool = False  # nor this one: a task tells it which characters belong together
+
+    @property
+    def scheme(self) -> str:
+        return self.points[0].scheme
+
+    @property
+    def variant(self) -> str | None:
+        return self.points[0].variant
+
+    @property
+    def train_length(self) -> int:
+        return self.points[0].train_length
+
+    @property
+    def runs(self) -> list[str]:
+        return sorted({point.run for point in self.points})
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """The reason at each length that was skipped."""
+        return {p.length: p.skipped for p in self.points if p.skipped is not None}
+
+    def curve(self, run: str) -> dict[int, float]:
+        """Returns the loss of one seed at each length."""
+        return {p.length: p.loss for p in self.points if p.run == run and p.loss is not None}
+
+    def losses(self) -> dict[int, float]:
+        """Returns the mean loss over the seeds, at the lengths where every seed has one."""
+        curves = [self.curve(run) for run in self.runs]
+        shared = set[int].intersection(*(set(curve) for curve in curves))
+        return {n: math.fsum(c[n] for c in curves) / len(curves) for n in sorted(shared)}
+
+
+def series(
+    points: Iterable[Point], labels: Mapping[Curve, str], references: Collection[Curve] = ()
+) -> list[Series]:
+    """Returns the points of one protocol as series, sorted by label."""
+    members: dict[str, list[Point]] = {}
+    for p in points:
+        members.setdefault(labels[p.run, p.variant], []).append(p)
+    return [
+        Series(
+            label=label,
+            points=tuple(of),
+            reference=all((p.run, p.variant) in references for p in of),
+            bound=label.endswith(UPPER_BOUND),
+        )
+        for label, of in sorted(members.items())
+    ]
+
+
+def ordered(lines: Iterable[Series]) -> list[Series]:
+    """Returns competing series and behind them references, by the loss at the longest length.
+
+    Series without a loss there stand behind those that have one, by that at the next length.
+    """
+    lines = list(lines)
+    losses = {line.label: line.losses() for line in lines}
+    lengths = sorted({n for of in losses.values() for n in of}, reverse=True)
+
+    def place(line: Series) -> tuple[bool, list[float], str]:
+        return line.reference, [losses[line.label].get(n, math.inf) for n in lengths], line.label
+
+    return sorted(lines, key=place)
+
+
+def references(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) -> set[Curve]:
+    """Returns the curves of the variants that their run lists as eval.reference_variants."""
+    return {
+        (p.run, p.variant)
+        for p in points
+        if p.variant in configs[p.run].get("eval", {}).get("reference_variants", [])
+    }
+
+
+def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) -> dict[Curve, str]:
+    """Returns the name of the series of each curve; runs that differ in the seed alone share it.
+
+    `configs` holds the plain configuration of each run. The name is the scheme's and the variant's;
+    what differs between the series is added where it must be.
+    """
+    facts: dict[Curve, Point] = {}
+    for p in sorted(points, key=lambda p: (p.seed, p.run)):
+        facts.setdefault((p.run, p.variant), p)
+    identity = {
+        (run, variant): {
+            **_science(configs[run], variant),
+            "variant": variant,
+            **({"parts": p.parts} if variant else {}),  # as it was defined when it was evaluated
+            "tokens_seen": p.tokens_seen,
+        }
+        for (run, variant), p in facts.items()
+    }
+    groups: dict[str, list[Curve]] = {}
+    for curve, keys in identity.items():
+        groups.setdefault(json.dumps(keys, sort_keys=True, default=str), []).append(curve)
+    firsts = [members[0] for members in groups.values()]
+    names = _plain_names([facts[first] for first in firsts])
+    named: dict[Curve, str] = {}
+    told = {name for name, part in schemes.registry().items() if part.reads_places}
+    for name, first, members in zip(names, firsts, groups.values(), strict=True):
+        twins = [identity[f] for f, n in zip(firsts, names, strict=True) if n == name]
+        label = name if len(twins) == 1 else f"{name} ({_difference(first, identity, twins)})"
+        parts: Mapping[str, Any] = configs[first[0]].get("scheme", {}).get("parts") or {}
+        label += UPPER_BOUND * (not told.isdisjoint(parts))
+        named |= dict.fromkeys(members, label)
+    return named
+
+
+def _plain_names(points: Sequence[Point]) -> list[str]:
+    """Returns scheme and variant of each point, and of model, T and tokens seen what varies."""
+    several = {
+        field
+        for field in ("model", "train_length", "tokens_seen")
+        if len({getattr(p, field) for p in points}) > 1
+    }
+    names: list[str] = []
+    for p in points:
+        told = {
+            "model": p.model,
+            "train_length": f"T={p.train_length}",
+            "tokens_seen": f"{p.tokens_seen:,} tokens",
+        }
+        details = [text for field, text in told.items() if field in several]
+        name = f"{p.scheme} + {p.variant.replace('+', ' + ')}" if p.variant else p.scheme
+        names.append(f"{name} ({', '.join(details)})" if details else name)
+    return names
+
+
+def _difference(
+    first: Curve, identity: Mapping[Curve, Mapping[str, Any]], twins: Sequence[Mapping[str, Any]]
+) -> str:
+    """Returns the keys in which series of one name differ, the scheme's first, three at most."""
+    keys = {
+        key
+        for twin in twins
+        for key in twin
+        if any(key not in t or t[key] != twin[key] for t in twins)
+    }
+    ordered = sorted(keys, key=lambda key: (not key.startswith("scheme."), key))
+    own = identity[first]
+    said = [f"{k}={_short(own[k])}" if k in own else f"no {k}" for k in ordered[:3]]
+    run = first[0]
+    return ", ".join([*said, run.rsplit("-", 1)[-1]] if len(ordered) > 3 else said)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def scheme_lr_ratio(config: Mapping[str, Any]) -> float:
+    """Returns Config.scheme_lr_ratio of a plain configuration: 1 if it is older than the keys."""
+    flat = _flat(config, "")
+    return next((flat[key] for key in _LR_RATIOS if flat.get(key) is not None), 1.0)
+
+
+_VARIANTS = ("scheme.variants", "variants")
+_LR_RATIOS = ("train.scheme_lr_ratio", "scheme.lr_ratio")
+
+
+def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
+    """Returns what decides a curve's numbers but the seed, as dotted keys.
+
+    A run's plugins are files named by their content.
+    """
+    flat = _flat(config, "")
+    aside = (
+        *("seed", "runtime.", "eval.", "train.checkpoint_every", "train.tuned"),
+        *_LR_RATIOS,
+        *_VARIANTS,
+    )
+    kept = {key: value for key, value in flat.items() if not key.startswith(aside)}
+    kept["train.scheme_lr_ratio"] = scheme_lr_ratio(config)
+    names = variant.split("+") if variant else []
+    used = tuple(f"{home}.{name}." for home in _VARIANTS for name in names)
+    return kept | {key: value for key, value in flat.items() if key.startswith(used)}
+
+
+def _flat(value: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner:
+            found |= _flat(inner, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = inner
+    return found

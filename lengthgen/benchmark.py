@@ -1,0 +1,256 @@
+"""What a scheme costs: parameters, speed of training, decoding, evaluation, memory; beside none.
+
+Every ratio is of two things that took turns in one process, since a machine's speed drifts. The
+baseline is the same model without positional parts. Weights and tokens are random.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.data.corpora import Split, TokenizedCorpus
+from lengthgen.data.windows import training_windows
+from lengthgen.evaluation.evaluator import Show
+from lengthgen.generation import read
+from lengthgen.model.transformer import Transformer, create
+from lengthgen.runs import devices
+from lengthgen.runs.distributed import ALONE
+from lengthgen.training.trainer import State, forward_of, fresh_state, train_step
+
+MIB = 2**20
+DECODED = 64  # tokens that are decoded behind a text of T
+
+
+class Speed(NamedTuple):
+    """Tokens per second, and that divided by the baseline's."""
+
+    tokens_per_s: float
+    relative: float
+
+
+class Evaluated(NamedTuple):
+    """One window of a length: its speed, and the most memory it took beyond the loaded model."""
+
+    length: int
+    speed: Speed | None
+    mib: float | None
+    skipped: str | None
+
+
+class Cost(NamedTuple):
+    """All that is measured of one scheme."""
+
+    scheme: str
+    parameters: int
+    train: Speed
+    decode: Speed | None  # None where the scheme has no value past T
+    evaluated: list[Evaluated]
+
+
+def costs(
+    configs: Sequence[Config], lengths: Sequence[int], *, rounds: int, vocab_size: int, show: Show
+) -> Iterator[Cost]:
+    """Yields the cost of each configuration's scheme, measured in a fresh process per number."""
+    for config in configs:
+        show.start(f"bench {config.scheme.name}", 2 + len(lengths), unit="measurements")
+        parameters, train = _alone(_training, config, rounds, vocab_size)
+        show.advance(1)
+        decode = _alone(_decoding, config, rounds, vocab_size)
+        show.advance(1)
+        evaluated: list[Evaluated] = []
+        for length in lengths:
+            try:
+                evaluated.append(_alone(_evaluation, config, length, rounds, vocab_size))
+            except BrokenProcessPool:
+                reason = "out of memory: the process was killed"
+                evaluated.append(Evaluated(length, None, None, reason))
+            show.advance(1)
+        show.finish()
+        yield Cost(config.scheme.name, parameters, train, decode, evaluated)
+
+
+def table(found: Sequence[Cost], lengths: Sequence[int], *, train_length: int) -> list[list[str]]:
+    """Returns head and rows: tokens per second, ratios to no scheme (x), MiB of a window."""
+    head = ["scheme", "parameters"]
+    for what in ("train", "decode"):
+        head += [f"{what} tok/s at {train_length:,}", "x"]
+    for length in lengths:
+        head += [f"eval tok/s at {length:,}", "x", "MiB"]
+    rows = [head]
+    for cost in found:
+        row = [cost.scheme, f"{cost.parameters:,}", *_speed(cost.train), *_speed(cost.decode)]
+        for one in cost.evaluated:
+            row += [*_speed(one.speed), "n/a" if one.mib is None else f"{one.mib:,.0f}"]
+        rows.append(row)
+    return rows
+
+
+def _speed(speed: Speed | None) -> list[str]:
+    if speed is None:
+        return ["n/a", "n/a"]
+    return [f"{speed.tokens_per_s:,.0f}", f"{speed.relative:.2f}"]
+
+
+def _alone(measure: Callable[..., Any], config: Config, *arguments: object) -> Any:
+    """Returns what `measure` finds in a process of its own, whose peak of memory is its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(measure, to_plain(config), *arguments).result()
+
+
+def _training(plain: dict[str, Any], rounds: int, vocab_size: int) -> tuple[int, Speed]:
+    """Returns the scheme's parameters, and the speed of whole optimizer steps."""
+    config = from_plain(plain)
+    device = _prepared(config)
+    corpus = random_corpus(config, vocab_size)
+    windows = training_windows(corpus, config.train.length)
+
+    def stepper(config: Config) -> tuple[State, Callable[[], object]]:
+        state = fresh_state(config, vocab_size=vocab_size, device=device)
+        forward = forward_of(state, compiled=devices.compiles(config.runtime, device))
+
+        def step() -> None:
+            train_step(state, windows, config, device=device, ranks=ALONE, forward=forward)
+
+        return state, step
+
+    state, step = stepper(config)
+    _, plain_step = stepper(_without_parts(config))
+    seconds, plain_seconds = _in_turn([step, plain_step], rounds, device)
+    parameters = sum(p.numel() for p in state.model.scheme.parameters())
+    return parameters, Speed(config.train.batch_tokens / seconds, plain_seconds / seconds)
+
+
+def _decoding(plain: dict[str, Any], rounds: int, vocab_size: int) -> Speed | None:
+    """Returns the speed of tokens that are decoded one by one behind a text of T tokens."""
+    config = from_plain(plain)
+    device = _prepared(config)
+    T, precision = config.train.length, config.eval.precision
+    model = create(config, vocab_size=vocab_size).to(device).eval()
+    if model.scheme.undefined_at(T + DECODED):
+        return None
+    draws = torch.Generator().manual_seed(0)
+    tokens = torch.randint(vocab_size, (1, T), generator=draws).to(device)
+
+    def decoder(model: Transformer) -> Callable[[], object]:
+        prompt = read(model, tokens, after=None, seed=0, precision=precision)
+
+        def decode() -> int:
+            text = prompt
+            for _ in range(DECODED):
+                next_BN = text.logits_BV.argmax(-1, keepdim=True)
+                text = read(model, next_BN, after=text, seed=0, precision=precision)
+            return int(text.logits_BV.argmax())
+
+        return decode
+
+    bare = create(_without_parts(config), vocab_size=vocab_size).to(device).eval()
+    seconds, plain_seconds = _in_turn([decoder(model), decoder(bare)], rounds, device)
+    return Speed(DECODED / seconds, plain_seconds / seconds)
+
+
+@torch.inference_mode()
+def _evaluation(plain: dict[str, Any], length: int, rounds: int, vocab_size: int) -> Evaluated:
+    """Returns speed and memory of one window with the configuration's number of targets."""
+    config = from_plain(plain)
+    device = _prepared(config)
+    model = create(config, vocab_size=vocab_size).to(device).eval()
+    reason = model.scheme.undefined_at(length)
+    if reason:
+        return Evaluated(length, None, None, reason)
+    draws = torch.Generator().manual_seed(0)
+    tokens = torch.randint(vocab_size, (1, length), generator=draws).to(device)
+
+    def scoring(model: Transformer, tokens: torch.Tensor) -> Callable[[], object]:
+        n = min(config.eval.targets, tokens.shape[1])
+
+        def score() -> float:
+            generator = torch.Generator().manual_seed(0)
+            bf16 = config.eval.precision == "bf16"
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                x_BTD = model(tokens, n_last=n, generator=generator)
+                return float(model.nats(x_BTD, tokens[:, -n:]).sum())
+
+        return score
+
+    scoring(model, tokens[:, : -(-config.train.length // 8)])()  # allocators and thread pools
+    before = peak_memory(device)
+    score = scoring(model, tokens)
+    score()
+    added = max(0, peak_memory(device) - before) / MIB
+    bare = create(_without_parts(config), vocab_size=vocab_size).to(device).eval()
+    few = max(1, rounds * config.train.length // length)  # long windows drown the noise themselves
+    seconds, plain_seconds = _in_turn([score, scoring(bare, tokens)], few, device)
+    return Evaluated(length, Speed(length / seconds, plain_seconds / seconds), added, None)
+
+
+def _in_turn(
+    calls: Sequence[Callable[[], object]], rounds: int, device: torch.device
+) -> list[float]:
+    """Returns the median seconds of each call; they take turns, after one round that counts not."""
+    taken: list[list[float]] = [[] for _ in calls]
+    for round_ in range(rounds + 1):
+        for call, seconds in zip(calls, taken, strict=True):
+            began = time.perf_counter()
+            call()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if round_:
+                seconds.append(time.perf_counter() - began)
+    return [median(seconds) for seconds in taken]
+
+
+def _prepared(config: Config) -> torch.device:
+    device = devices.device_of(config.runtime, ALONE)
+    devices.prepare(config.runtime, device)
+    return device
+
+
+def _without_parts(config: Config) -> Config:
+    """Returns the configuration of the baseline."""
+    scheme = config.scheme.model_copy(update={"parts": {}, "layers": None})
+    return config.model_copy(update={"scheme": scheme})
+
+
+def peak_memory(device: torch.device) -> int:
+    """Returns the most bytes held so far: of the GPU, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.exists():  # of this program; ru_maxrss counts the one that started it, too
+        [peak] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(peak.split()[1]) * 1024
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def random_corpus(config: Config, vocab_size: int) -> TokenizedCorpus:
+    """Returns one document of random tokens, long enough for a few steps."""
+    n = 8 * config.train.batch_tokens
+    tokens = np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=n)
+    split = Split(
+        tokens=tokens.astype(np.uint32), offsets=np.array([0, n]), names=["random tokens"]
+    )
+    return TokenizedCorpus(
+        name="random",
+        train=split,
+        validation=split,
+        vocab_size=vocab_size,
+        bos_id=None,
+        packed=False,
+        token_bytes=np.ones(vocab_size, dtype=np.int64),
+        fingerprint="random",
+        tokenizer_path=Path(),
+        meta={},
+    )

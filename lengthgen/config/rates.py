@@ -1,0 +1,94 @@
+"""Learning rates that `lengthgen tune` chose: the grid of a scheme, and the YAML that holds it."""
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from lengthgen.config import compose
+from lengthgen.config.sections import Section, one_line
+from lengthgen.errors import UserError
+
+KEYS = ("train.lr", "train.scheme_lr_ratio")  # that are chosen
+Positive = Annotated[int, Field(gt=0)]
+Rate = Annotated[float, Field(gt=0)]
+Loss = Annotated[float, Field(ge=0)]
+
+
+class Trial(Section):
+    """A point of a grid: its loss at T with each seed, in nats per token; null if it diverged.
+
+    A scheme without parameters has no scheme_lr_ratio.
+    """
+
+    lr: Rate
+    scheme_lr_ratio: Rate | None
+    losses: Annotated[list[Loss | None], Field(min_length=1)]
+
+    @property
+    def loss(self) -> float:
+        """The mean over seeds; infinity if one diverged."""
+        return math.fsum(math.inf if one is None else one for one in self.losses) / len(self.losses)
+
+
+class Tuned(Section):
+    """The rates of a scheme, and the grid and the training that they were chosen from."""
+
+    lr: Rate
+    scheme_lr_ratio: Rate | None
+    model: str
+    corpus: str
+    fingerprint: str  # of its tokens, 12 hexadecimal digits
+    length: Positive
+    tokens: Positive
+    batch_tokens: Positive
+    seeds: list[int]
+    grid: Annotated[list[Trial], Field(min_length=1)]
+
+    @property
+    def at_edge(self) -> dict[str, float]:
+        """The chosen values that are the least or the greatest of the grid, by key."""
+        found: dict[str, float] = {}
+        for key, few in (("lr", 0), ("scheme_lr_ratio", 1)):  # one ratio is the scheme's default
+            values = {getattr(trial, key) for trial in self.grid} - {None}
+            chosen = getattr(self, key)
+            if len(values) > few and chosen in (min(values), max(values)):
+                found[f"train.{key}"] = chosen
+        return found
+
+
+def of_runs(
+    configs: Iterable[Mapping[str, Any]],
+) -> tuple[list[tuple[str, Tuned]], dict[str, list[float]]]:
+    """Returns the tuned rates of plain configurations by scheme, and the lr of those without."""
+    tuned: dict[tuple[str, str], tuple[str, Tuned]] = {}
+    untuned: dict[str, list[float]] = {}
+    for plain in configs:
+        name, train = str(plain.get("scheme", {}).get("name")), plain.get("train", {})
+        try:
+            one = Tuned.model_validate(train.get("tuned"))
+        except ValidationError:  # most often there is none
+            known = untuned.setdefault(name, [])
+            known += [train["lr"]] if train.get("lr") not in (None, *known) else []
+            continue
+        tuned[name, one.model_dump_json()] = name, one
+    return list(tuned.values()), untuned
+
+
+def read(path: Path) -> dict[str, Tuned]:
+    """Returns what a tuned.yaml holds, by scheme. Raises UserError if it cannot be read."""
+    plain: object = None
+    try:
+        plain = compose.read(path)
+        return TypeAdapter(dict[str, Tuned]).validate_python(plain)
+    except OSError as error:
+        raise UserError(
+            f"train.tuned: {path} cannot be read ({error.strerror}); lengthgen tune writes it"
+        ) from None
+    except ValidationError as error:
+        raise UserError(
+            f"train.tuned: {path} is not as lengthgen tune writes it: "
+            f"{one_line(error, plain, known=Tuned.model_fields)}"
+        ) from None

@@ -1,0 +1,569 @@
+"""The frozen, validated configuration of a run: types, bounds, derived values and run_id."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
+
+from lengthgen import schemes, tasks
+from lengthgen.config import compose, precision, rates
+from lengthgen.config.plugins import Plugin
+from lengthgen.config.rates import Tuned
+from lengthgen.config.sections import Section, one_line
+from lengthgen.errors import UserError, suggestion
+from lengthgen.evaluation import protocols
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+# Folders are named by these: none may lead elsewhere, or be hidden.
+NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"
+Name = Annotated[str, Field(pattern=NAME, max_length=64)]
+PartArguments = dict[str, Any]
+Parts = dict[str, PartArguments]
+HeldOut = Literal["validation", "tuning"]
+Variants = dict[str, dict[str, PartArguments | None]]
+
+
+def _off_is_a_word(value: object) -> object:
+    """YAML 1.1 reads a bare `off` as false; here it is the name of a mode."""
+    return "off" if value is False else value
+
+
+def _read_plugin(value: object) -> object:
+    return Plugin.read(Path(value)) if isinstance(value, str | Path) else value
+
+
+def _each_once(read: list[Plugin]) -> list[Plugin]:
+    """Sorts by content: neither order nor file names of plugins could change a number."""
+    return sorted(set(read), key=lambda plugin: plugin.digest)
+
+
+# A path in YAML; the file is read when the configuration is built, and never again.
+PluginFile = Annotated[
+    Plugin,
+    BeforeValidator(_read_plugin),
+    PlainSerializer(lambda plugin: str(plugin.path), return_type=str),
+]
+
+
+class Scheme(Section):
+    """The positional scheme: parts by name, where they act, and its training-free variants."""
+
+    name: Name
+    parts: Parts
+    layers: list[list[str]] | None = None
+    lr_ratio: Annotated[float, Field(gt=0)] = 1.0
+    variants: Variants = Field(default={})
+
+
+class Model(Section):
+    """Width, depth and initialisation of the Transformer."""
+
+    name: Name
+    d_model: Positive
+    n_layers: Positive
+    n_heads: Positive
+    d_ff: Positive
+    init_std: Annotated[float, Field(gt=0)]
+
+    @property
+    def d_head(self) -> int:
+        return self.d_model // self.n_heads
+
+
+class CorpusBase(Section):
+    """What all corpora share: tokenizer and window policy."""
+
+    name: Name
+    tokenizer: str
+    vocab_size: Annotated[int, Field(ge=257)]
+    bos: bool
+    packed: bool
+    # Left out at its default: so runs and token caches of before this key keep their names.
+    held_out: HeldOut = Field(default="validation", exclude_if=lambda split: split == "validation")
+
+
+class StdlibCorpus(CorpusBase):
+    source: Literal["stdlib"]
+
+
+class PythonCorpus(CorpusBase):
+    source: Literal["python"]
+
+
+class FilesCorpus(CorpusBase):
+    source: Literal["files"]
+    path: str | list[str]
+    validation_path: str | list[str] | None
+    text_column: str
+
+
+class HubCorpus(CorpusBase):
+    source: Literal["hub"]
+    repo: str
+    subset: str | None
+    revision: str | None
+    train_split: str
+    validation_split: str | None
+    text_column: str
+    rows: Literal["documents", "wikitext_lines"]
+    streaming: bool
+    documents: Positive | None
+    validation_documents: Positive | None
+
+
+class SyntheticCorpus(CorpusBase):
+    source: Literal["synthetic"]
+    documents: Positive
+    document_tokens: Positive
+    alphabet: Annotated[int, Field(ge=2, le=4096)]
+    copy_tokens: Positive
+    copies: NonNegative
+    seed: NonNegative
+
+
+class TaskSpec(Section):
+    """A rule of tasks/, and how many examples of it are made; conf/task/*.yaml."""
+
+    name: Name
+    kind: str
+    arguments: dict[str, Any]
+    length: Positive  # L, the longest in training
+    longest: Positive  # in the tests
+    examples: Positive  # in training
+    examples_per_length: Positive  # in the tests
+    seed: NonNegative
+
+
+class TaskCorpus(CorpusBase):
+    """Examples of a task, each a document; a token per character."""
+
+    source: Literal["task"]
+    task: TaskSpec
+
+    def rule(self) -> tasks.Task:
+        """Returns what makes the examples. Raises UserError for a value that it refuses."""
+        return tasks.build(self.task.kind, self.task.arguments, where="task")
+
+
+Corpus = Annotated[
+    StdlibCorpus | PythonCorpus | FilesCorpus | HubCorpus | SyntheticCorpus | TaskCorpus,
+    Field(discriminator="source"),
+]
+
+
+class Train(Section):
+    """Budget, optimizer and schedule."""
+
+    length: Positive
+    tokens: Positive
+    batch_tokens: Positive
+    lr: Annotated[float, Field(gt=0)]
+    scheme_lr_ratio: Annotated[float, Field(gt=0)] | None = None
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)]
+    warmup_fraction: Annotated[float, Field(ge=0, le=1)]
+    schedule: Literal["cosine", "linear"]
+    weight_decay: Annotated[float, Field(ge=0)]
+    beta1: Annotated[float, Field(ge=0, lt=1)]
+    beta2: Annotated[float, Field(ge=0, lt=1)]
+    clip: Annotated[float, Field(gt=0)]
+    precision: Literal["auto", "bf16", "fp32"]  # `from_plain` puts one of the others for auto
+    checkpoint_every: Positive
+    # Where the rates come from.
+    tuned: Tuned | None = Field(default=None, exclude_if=lambda tuned: tuned is None)
+
+    @property
+    def batch(self) -> int:
+        """Windows in one optimizer step, over all processes."""
+        return self.batch_tokens // self.length
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps: the last one reaches the budget."""
+        return -(-self.tokens // (self.batch * self.length))
+
+
+class Eval(Section):
+    """Lengths, protocols and scored targets of the curve."""
+
+    lengths: Annotated[list[Positive], Field(min_length=1)]
+    protocols: Annotated[list[str], Field(min_length=1)]
+    variants: list[str]
+    reference_variants: list[str]
+    targets: Positive
+    endpoints: Positive
+    endpoints_per_document: Positive
+    deduplicate: bool
+    sliding_documents: Positive
+    exact_targets: Positive
+    reach: Positive
+    blocks: Positive
+    seed: NonNegative
+    precision: Literal["fp32", "bf16"]
+
+
+class Runtime(Section):
+    """What must not change numbers beyond rounding: where and how the run is carried out."""
+
+    root: Path
+    cache: Path | None
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    threads: Positive | None
+    micro_batch: Positive | None
+    compile: bool | None
+    activation_checkpointing: bool
+    log_every: Positive
+    wandb: Annotated[Literal["auto", "online", "offline", "off"], BeforeValidator(_off_is_a_word)]
+    wandb_project: str
+    wandb_entity: str | None
+
+    @property
+    def cache_dir(self) -> Path:
+        return self.cache if self.cache is not None else self.root / ".cache"
+
+
+class Config(Section):
+    """Everything that decides a run."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    plugins: Annotated[list[PluginFile], AfterValidator(_each_once)]
+    runtime: Runtime
+    scheme: Scheme
+    variants: Variants = Field(default={})
+    model: Model
+    corpus: Corpus
+    train: Train
+    eval: Eval
+
+    @property
+    def run_id(self) -> str:
+        """The run's name: what was trained, as words and a hash; no clock in it.
+
+        Evaluation and runtime do not enter, nor does what cannot change the weights
+        (train.checkpoint_every, train.tuned, training-free variants). Plugins enter by their
+        content. A scheme_lr_ratio of 1 is not told: runs older than this setting keep their names.
+        """
+        science = self.model_dump(mode="json", exclude={"runtime", "eval", "plugins", "variants"})
+        del science["train"]["checkpoint_every"], science["scheme"]["variants"]
+        science["train"].pop("tuned", None)
+        del science["train"]["scheme_lr_ratio"], science["scheme"]["lr_ratio"]
+        if self.scheme_lr_ratio != 1:
+            science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
+        if self.plugins:
+            science["plugins"] = [plugin.digest for plugin in self.plugins]
+        digest = hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:8]
+        scheme, model, corpus = self.scheme.name, self.model.name, self.corpus.name
+        return f"{scheme}-{model}-{corpus}-s{self.seed}-{digest}"
+
+    @property
+    def evaluation_id(self) -> str:
+        """8 hexadecimal digits that name what is measured of the trained run."""
+        asked = [self.eval.model_dump(mode="json"), self.variants, self.scheme.variants]
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def scheme_lr_ratio(self) -> float:
+        """The learning rate of the scheme's parameters over that of the network."""
+        ratio = self.train.scheme_lr_ratio
+        return self.scheme.lr_ratio if ratio is None else ratio
+
+    @property
+    def run_dir(self) -> Path:
+        return self.runtime.root / self.run_id
+
+    @property
+    def shape(self) -> schemes.Shape:
+        """What parts may know of the model."""
+        return schemes.Shape(
+            d_model=self.model.d_model,
+            n_layers=self.model.n_layers,
+            n_heads=self.model.n_heads,
+            d_head=self.model.d_head,
+            train_length=self.train.length,
+            init_std=self.model.init_std,
+        )
+
+    def variant(self, name: str) -> Parts:
+        """Returns the scheme's parts with the variants of "a+b" merged over them in that order.
+
+        A variant of the scheme's own comes before one of that name that any scheme may take.
+        """
+        merged, known = dict(self.scheme.parts), {**self.variants, **self.scheme.variants}
+        names = name.split("+")
+        if not all(names):
+            raise UserError(f"eval.variants: {name!r} lacks a name; give NAME, or NAME+NAME")
+        if len(set(names)) < len(names):
+            raise UserError(f"eval.variants: {name} names one variant twice; name each once")
+        for one in names:
+            if one not in known:
+                raise UserError(
+                    f"eval.variants: scheme {self.scheme.name} has no variant {one!r}; "
+                    f"{suggestion(one, known)}"
+                )
+            placed = {part for layer in self.scheme.layers or [] for part in layer}
+            for part, arguments in known[one].items():
+                if one not in self.scheme.variants and part in placed:
+                    raise UserError(
+                        f"eval.variants: {one} sets {part}, which stands in some layers of scheme "
+                        f"{self.scheme.name} only; define a variant in its YAML that says where"
+                    )
+                if arguments is None:
+                    merged.pop(part, None)
+                else:
+                    merged[part] = {**merged.get(part, {}), **arguments}
+        return merged
+
+
+def from_words(
+    overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
+) -> Config:
+    """Composes and builds the configuration of a command line.
+
+    Its plugins may run, those that a YAML file names only if they are allowed already. Raises
+    UserError for a mistake.
+    """
+    plain = compose.compose(overrides, config_dir=config_dir)
+    if plugins and isinstance(plain.get("plugins"), list):
+        plain["plugins"] += [str(path.absolute()) for path in plugins]
+    for path in (*plugins, *_typed(overrides)):
+        Plugin.read(path).allow()
+    _whole_paths(plain)
+    _take_tuned(plain, overrides)
+    config = from_plain(plain)
+    if isinstance(config.corpus, TaskCorpus):
+        _check_examples(config.corpus)
+    for plugin in config.plugins:
+        plugin.refuse_unless_allowed()
+    return config
+
+
+def _whole_paths(plain: Mapping[str, Any]) -> None:
+    """Makes the path of a task's own file absolute: a run may be evaluated from elsewhere."""
+    arguments: Any = ((plain.get("corpus") or {}).get("task") or {}).get("arguments") or {}
+    if isinstance(arguments.get("path"), str):
+        arguments["path"] = str(Path(arguments["path"]).expanduser().absolute())
+
+
+def _take_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Puts what train.tuned=FILE holds for the scheme in place of the path, and sets its rates."""
+    train, name = plain.get("train"), (plain.get("scheme") or {}).get("name")
+    path = train.get("tuned") if isinstance(train, dict) else None
+    if not isinstance(train, dict) or not isinstance(path, str):
+        return
+    known = rates.read(Path(path))
+    if name not in known:
+        raise UserError(
+            f"train.tuned: {path} has no rate for scheme {name}, only for {', '.join(known)}; "
+            "run lengthgen tune for it too, or give train.lr instead of train.tuned"
+        )
+    for word in overrides:
+        if word.partition("=")[0].lstrip("+") in rates.KEYS:
+            raise UserError(f"{word}: train.tuned={path} sets it for each scheme; drop one of them")
+    chosen = known[name]
+    train |= {"tuned": chosen.model_dump(mode="json"), "lr": chosen.lr}
+    if chosen.scheme_lr_ratio is not None:
+        train["scheme_lr_ratio"] = chosen.scheme_lr_ratio
+
+
+def _typed(overrides: Sequence[str]) -> list[Path]:
+    """Returns the files of plugins=[FILE,...]."""
+    asked = compose.values([word for word in overrides if word.startswith("plugins=")])
+    files: object = asked.get("plugins")
+    return [Path(one) for one in files if isinstance(one, str)] if isinstance(files, list) else []
+
+
+def from_plain(plain: Mapping[str, Any]) -> Config:
+    """Builds the configuration from composed YAML.
+
+    Plugins that are not allowed to run are not, and what needs their parts is not checked: such a
+    configuration can be looked at, but no model can be built of it. Raises UserError with the
+    dotted key of the first mistake: unknown key, wrong type, value out of bounds, or keys that
+    contradict each other.
+    """
+    try:
+        config = Config.model_validate(_with_precision(_with_lengths(plain)))
+    except ValidationError as error:
+        said = one_line(error, plain, known=known_keys())
+        raise UserError(said.replace("corpus.task.", "task.")) from None  # as it is typed
+    _check(config)
+    return config
+
+
+def _with_lengths(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the plain configuration with T/8, T/4 ... 32T, up to eval.reach, as default lengths.
+
+    Without lengths below T a flat curve says nothing: the model may have read a few tokens only.
+    """
+    train, wanted = plain.get("train"), plain.get("eval")
+    if not isinstance(train, Mapping) or not isinstance(wanted, Mapping):
+        return plain
+    T, reach = train.get("length"), wanted.get("reach")
+    if (
+        wanted.get("lengths", ()) is not None
+        or not isinstance(T, int)
+        or not isinstance(reach, int)
+    ):
+        return plain
+    lengths = {max(1, T // 8), max(1, T // 4), max(1, T // 2), *(T << n for n in range(6))}
+    kept = sorted(n for n in lengths if 0 < n <= max(T, reach))
+    return {**plain, "eval": {**wanted, "lengths": kept}}
+
+
+def _with_precision(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the plain configuration with bf16 or fp32 for train.precision=auto, by the device.
+
+    The run's name follows from it: two precisions are two runs.
+    """
+    train, runtime = plain.get("train"), plain.get("runtime")
+    if not isinstance(train, Mapping) or train.get("precision") != "auto":
+        return plain
+    device = runtime.get("device") if isinstance(runtime, Mapping) else None
+    return {**plain, "train": {**train, "precision": precision.native(str(device))}}
+
+
+def _check(config: Config) -> None:
+    """Cross-field checks."""
+    model, train, evaluation = config.model, config.train, config.eval
+    if model.d_model % model.n_heads:
+        even = 2 * model.n_heads  # heads of an odd width cannot be rotated
+        raise UserError(
+            f"model.d_model={model.d_model} is not divisible by model.n_heads={model.n_heads}; "
+            f"try model.d_model={even * max(1, round(model.d_model / even))}"
+        )
+    if train.batch_tokens % train.length:
+        near = train.length * max(1, round(train.batch_tokens / train.length))
+        raise UserError(
+            f"train.batch_tokens={train.batch_tokens} is not a multiple of "
+            f"train.length={train.length}; try train.batch_tokens={near}"
+        )
+    if isinstance(config.corpus, TaskCorpus) and config.corpus.held_out == "tuning":
+        raise UserError(
+            f"task={config.corpus.name}: rates are tuned on text (corpus.held_out=tuning); drop it"
+        )
+    for name in evaluation.protocols:
+        _check_protocol(protocols.named(name), config)
+    if isinstance(config.corpus, TaskCorpus):
+        _check_task(config.corpus, evaluation)
+    for name in evaluation.reference_variants:
+        known = {**config.variants, **config.scheme.variants}
+        if name not in known:
+            raise UserError(
+                f"eval.reference_variants: no variant {name!r}; {suggestion(name, known)}"
+            )
+    if all(plugin.is_allowed for plugin in config.plugins):
+        _check_parts(config)
+
+
+def _check_parts(config: Config) -> None:
+    """Builds the parts without storage, so that their own checks run, and those of the variants."""
+    evaluation = config.eval
+    trained = _parameters(config, config.scheme.parts, "scheme.parts")
+    asked = {name: f"eval.variants.{name}" for name in evaluation.variants}
+    for name, where in {
+        **{n: f"scheme.variants.{n}" for n in config.scheme.variants},
+        **asked,
+    }.items():
+        added = _parameters(config, config.variant(name), where) - trained
+        if added:
+            raise UserError(
+                f"{where}: a variant is training-free, but this one adds the parameter "
+                f"{min(added)}; make it a scheme of its own"
+            )
+
+
+def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
+    """Raises UserError for lengths that a task has no examples of."""
+    if (corpus.tokenizer, corpus.bos, corpus.packed) != ("characters", True, False):
+        raise UserError(
+            "corpus: a task is read by characters, each example a document after <|bos|>; drop "
+            "corpus.tokenizer, corpus.bos and corpus.packed"
+        )
+    spec = corpus.task
+    corpus.rule()
+    if spec.longest < spec.length:
+        raise UserError(
+            f"task.longest={spec.longest} is below task.length={spec.length}; "
+            f"set task.longest={4 * spec.length}"
+        )
+    if max(wanted.lengths) > spec.longest:
+        raise UserError(
+            f"eval.lengths: task {spec.name} has no tests of length {max(wanted.lengths)}; "
+            f"drop it, or set task.longest={max(wanted.lengths)}"
+        )
+
+
+def _check_examples(corpus: TaskCorpus) -> None:
+    """Raises UserError for lengths that a rule makes no examples of."""
+    for key in ("length", "longest"):
+        length: int = getattr(corpus.task, key)
+        try:
+            corpus.rule().example(length, Random(0))
+        except ValueError as error:
+            raise UserError(f"task.{key}={length}: {error}") from None
+
+
+def _check_protocol(protocol: protocols.Protocol, config: Config) -> None:
+    """Raises UserError for a corpus or lengths that a protocol cannot score."""
+    wanted = config.eval
+    if protocol.of_answers != isinstance(config.corpus, TaskCorpus):
+        fitting = "tail" if protocol.of_answers else protocols.ANSWERS
+        raise UserError(
+            f"eval.protocols: {protocol.name} scores "
+            f"{'answers of a task' if protocol.of_answers else 'text'}, and corpus "
+            f"{config.corpus.name} has none; give {fitting}"
+        )
+    if protocol.one_window and min(wanted.lengths) < wanted.targets:
+        raise UserError(
+            f"eval.lengths: {min(wanted.lengths)} is shorter than the "
+            f"eval.targets={wanted.targets} scored tokens of protocol {protocol.name}; "
+            f"drop it or set eval.targets={min(wanted.lengths)}"
+        )
+
+
+def _parameters(config: Config, parts: Parts, where: str) -> set[str]:
+    """Returns the names and shapes of the parameters of `parts`, built on the meta device."""
+    built = schemes.build_meta(
+        parts,
+        layers=config.scheme.layers,
+        shape=config.shape,
+        plugins=config.plugins,
+        where=where,
+    )
+    return {f"{name} {tuple(p.shape)}" for name, p in built.named_parameters()}
+
+
+def known_keys() -> list[str]:
+    """Returns every dotted key of the schema that a user may set."""
+    return sorted({key for _, key in _walk(Config, "")})
+
+
+def _walk(model: type[BaseModel], prefix: str) -> list[tuple[type[BaseModel], str]]:
+    found: list[tuple[type[BaseModel], str]] = []
+    for name, info in model.model_fields.items():
+        annotation: Any = info.annotation
+        nested = [
+            kind
+            for kind in (annotation, *get_args(annotation))
+            if isinstance(kind, type) and issubclass(kind, Section)
+        ]
+        if not nested:
+            found.append((model, prefix + name))
+        for kind in nested:
+            found += _walk(kind, f"{prefix}{name}.")
+    return found
+
+
+def to_plain(config: Config) -> dict[str, Any]:
+    """Returns the configuration as plain YAML values; from_plain gives it back unchanged."""
+    return config.model_dump(mode="json")

@@ -1,0 +1,205 @@
+"""The token cache on disk: folders built once by one process, verified, never half there.
+
+A folder per corpus, CACHE_DIR/NAME-HASH, where HASH covers all that decides the tokens:
+train.bin and validation.bin (token ids, little-endian uint16, or uint32 if the vocabulary needs
+it), *.offsets.bin (int64, where documents begin), *.names.json, tokenizer.json, meta.json.
+It is built beside its place, as .NAME-HASH.building under a lock, and renamed when complete.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import filelock
+
+from lengthgen.data.sources import Say
+from lengthgen.data.tokenizer import read_tokenizer
+from lengthgen.errors import UserError
+from lengthgen.storage import sealed, unsealed
+
+VERIFY_BYTES = 1_000_000_000  # a larger cache is checked by file sizes alone when it is loaded
+SPLITS = ("train", "validation")
+
+
+def ensure(folder: Path, build: Callable[[Path], None], *, say: Say) -> None:
+    """Has the folder built unless it is there as it was built.
+
+    One process builds, others wait for it. A damaged folder is named, removed and built again.
+    """
+    if damage(folder) is None:
+        return
+    cache_dir = folder.parent
+    with _room_errors(cache_dir):
+        _make_cache_dir(cache_dir)
+        _remove_leftovers(cache_dir)
+        with _locked(folder, say):
+            _build_if_needed(folder, build, say)
+
+
+def _build_if_needed(folder: Path, build: Callable[[Path], None], say: Say) -> None:
+    """Builds the folder under its lock, unless another process has done so meanwhile."""
+    if folder.is_dir():
+        reason = damage(folder)
+        if reason is None:
+            return
+        say(f"removing the damaged token cache {folder} ({reason}); it is built again")
+        shutil.rmtree(folder)
+    building = folder.with_name(f".{folder.name}.building")
+    shutil.rmtree(building, ignore_errors=True)
+    try:
+        building.mkdir()
+        build(building)
+        os.rename(building, folder)
+        _sync(folder.parent)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _locked(folder: Path, say: Say) -> Generator[None]:
+    lock = _lock(folder.parent, folder.name)
+    try:
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        say(f"waiting for another process that builds {folder}")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock(cache_dir: Path, name: str) -> filelock.BaseFileLock:
+    return filelock.FileLock(cache_dir / f".{name}.lock")
+
+
+def _remove_leftovers(cache_dir: Path) -> None:
+    """Removes what builders that died have left: those whose lock nobody holds."""
+    for left in cache_dir.glob(".*.building"):
+        lock = _lock(cache_dir, left.name.removeprefix(".").removesuffix(".building"))
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout:
+            continue
+        try:
+            shutil.rmtree(left)
+        finally:
+            lock.release()
+
+
+@contextmanager
+def _room_errors(cache_dir: Path) -> Generator[None]:
+    """Turns a full disk (or quota, or file size limit) into one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise UserError(
+            f"runtime.cache: no room left while writing {cache_dir} ({error.strerror}); make room, "
+            "or set runtime.cache=FOLDER on another disk"
+        ) from error
+
+
+def _make_cache_dir(cache_dir: Path) -> None:
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache_dir):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"runtime.cache: cannot write {cache_dir} ({error.strerror}); "
+            "set runtime.cache=FOLDER to another place"
+        ) from error
+
+
+def check_room(folder: Path, needed_bytes: int) -> None:
+    """Raises UserError if the disk has fewer bytes free than tokenising needs."""
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes:
+        raise UserError(
+            f"runtime.cache: {folder} has {free_bytes:,} bytes free, but tokenising needs about "
+            f"{needed_bytes:,}; make room, or set runtime.cache=FOLDER on another disk"
+        )
+
+
+def damage(folder: Path) -> str | None:
+    """Returns what is wrong with a cache folder, or None if it is as it was built."""
+    try:
+        meta = json.loads(unsealed((folder / "meta.json").read_bytes()))
+        sizes: dict[str, int] = meta["files"]
+        for name, n_bytes in sizes.items():
+            found = (folder / name).stat().st_size
+            if found != n_bytes:
+                return f"{name} has {found:,} bytes instead of {n_bytes:,}"
+        if sum(sizes.values()) < VERIFY_BYTES:
+            if fingerprint(folder) != meta["fingerprint"]:
+                return "the tokens differ from their fingerprint"
+            for name, sha256 in meta.get("sha256", {}).items():
+                if _sha256(folder / name) != sha256:
+                    return f"{name} differs from its sha256"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def fingerprint(folder: Path) -> str:
+    """Returns the sha256 of tokens and offsets of both splits and of the vocabulary."""
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        for name in (f"{split}.bin", f"{split}.offsets.bin", f"{split}.examples.json"):
+            if name != f"{split}.examples.json" or (folder / name).exists():  # of tasks alone
+                digest.update(bytes.fromhex(_sha256(folder / name)))
+    vocab = read_tokenizer(folder / "tokenizer.json").get_vocab(with_added_tokens=True)
+    digest.update(json.dumps(vocab, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def seal(folder: Path, about: Mapping[str, Any]) -> None:
+    """Writes meta.json, by which damage() knows the folder again: the last file of a build."""
+    paths = sorted(folder.iterdir())
+    meta = {
+        **about,
+        "files": {path.name: path.stat().st_size for path in paths},
+        "fingerprint": fingerprint(folder),
+        # Of what the fingerprint, which names the tokens alone, does not cover.
+        "sha256": {path.name: _sha256(path) for path in paths if path.suffix == ".json"},
+    }
+    write(folder / "meta.json", sealed(json.dumps(meta, indent=1).encode()))
+    _sync(folder)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write(path: Path, content: bytes) -> None:
+    """Writes a file and flushes it to disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        flush(file)
+
+
+def flush(file: BinaryIO) -> None:
+    """Flushes what was written to a file to disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Makes the names in a folder durable, where the system can (not on Windows)."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

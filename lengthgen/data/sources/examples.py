@@ -1,0 +1,92 @@
+"""Examples of a task as documents: training up to one length, tests of every length."""
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterator
+from random import Random
+
+from lengthgen.config import schema
+from lengthgen.data.sources.document import Document, Documents, name_hash
+from lengthgen.errors import UserError
+from lengthgen.tasks import END, Example, Task, base, scratchpad
+
+HELD_OUT = 5  # one prompt in so many is for tests
+MOST_REFUSED = 1000  # draws one after another that are all held out
+TRIES = 40  # draws for each test that is asked: short prompts are soon exhausted
+
+
+def read(corpus: schema.TaskCorpus) -> Documents:
+    """Opens both splits, a function of the configuration alone.
+
+    Training lengths are uniform from 1 to task.length, but for what is held out. The tests of one
+    length ask different things; where so many cannot be found there are fewer. Nothing that is
+    asked in one is asked in the other.
+    """
+    return Documents(train=_training(corpus), validation=_tests(corpus), n_bytes=None)
+
+
+def source_sha256(corpus: schema.TaskCorpus) -> str:
+    """Returns the hash of what makes the examples: code, since a mended rule makes others; data."""
+    rule = corpus.rule()
+    modules = (inspect.getmodule(type(rule)), base, scratchpad, sys.modules[__name__])
+    texts = [inspect.getsource(module) for module in modules if module is not None]
+    texts.append(rule.source())
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def is_held_out(meant: str) -> bool:
+    """True if prompts of this meaning are for tests only."""
+    return name_hash(meant) % HELD_OUT == 0
+
+
+def _training(corpus: schema.TaskCorpus) -> Iterator[Document]:
+    spec, rule, random = corpus.task, corpus.rule(), _random(corpus, "train")
+    made = refused = 0
+    while made < spec.examples:
+        if refused > MOST_REFUSED:
+            raise UserError(
+                f"task.length={spec.length}: of {spec.name} all prompts up to this length are held "
+                "out for tests; give a longer one"
+            )
+        length = random.randint(1, spec.length)
+        example = _made(rule, length, random)
+        if example is not None and not is_held_out(rule.meant(example.prompt)):
+            yield _document(example, length, f"train:{made}")
+            made, refused = made + 1, 0
+        else:
+            refused += 1
+
+
+def _tests(corpus: schema.TaskCorpus) -> Iterator[Document]:
+    spec, rule, random = corpus.task, corpus.rule(), _random(corpus, "tests")
+    for length in range(1, spec.longest + 1):
+        found: dict[str, Example] = {}
+        for _ in range(TRIES * spec.examples_per_length):
+            example = _made(rule, length, random)
+            if example is None:
+                break
+            meant = rule.meant(example.prompt)
+            if length > spec.length or is_held_out(meant):
+                found.setdefault(meant, example)
+            if len(found) == spec.examples_per_length:
+                break
+        for i, example in enumerate(found.values()):
+            yield _document(example, length, f"length {length}:{i}")
+
+
+def _made(rule: Task, length: int, random: Random) -> Example | None:
+    """Returns an example, None if the rule has none of this length."""
+    try:
+        return rule.example(length, random)
+    except ValueError:
+        return None
+
+
+def _document(example: Example, length: int, name: str) -> Document:
+    text = example.prompt + example.answer + END
+    return Document(name=name, text=text, given=len(example.prompt), length=length)
+
+
+def _random(corpus: schema.TaskCorpus, split: str) -> Random:
+    return Random(f"{split} {corpus.task.seed}")

@@ -1,0 +1,240 @@
+"""Training batches and evaluation windows: pure functions of the tokens, the seed and the step.
+
+A window of length T is T targets and the T tokens that precede them: <|bos|> and T-1 tokens of the
+document if the corpus has bos, T tokens of the document if not. It never leaves its document.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lengthgen.data.corpora import Split, TokenizedCorpus
+from lengthgen.evaluation.protocols import Endpoint
+
+Ints = NDArray[np.int64]
+IGNORED = -100  # target of a position past the document's end
+MOST_SEEN = 0.5  # of a validation document's tokens, in runs that training has too
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Windows(NamedTuple):
+    """Input tokens and targets, both [B, T] int64; targets past a document's end are IGNORED."""
+
+    inputs_BT: Ints
+    targets_BT: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingWindows:
+    """The windows of one epoch: every document cut into ceil(targets / T) of them."""
+
+    corpus: TokenizedCorpus
+    length: int
+    targets_N: Ints  # of each document
+    first_N: Ints  # number of windows before each document's, one more entry than documents
+
+    @property
+    def count(self) -> int:
+        return int(self.first_N[-1])
+
+
+def training_windows(corpus: TokenizedCorpus, length: int) -> TrainingWindows:
+    """Cuts the training split into windows of `length` targets."""
+    targets_N = n_targets(corpus, corpus.train)
+    first_N = np.concatenate([[0], np.cumsum(-(-targets_N // length))])
+    assert first_N[-1] > 0, "a corpus without a single training target was accepted"
+    return TrainingWindows(corpus=corpus, length=length, targets_N=targets_N, first_N=first_N)
+
+
+def train_batch(windows: TrainingWindows, *, seed: int, step: int, batch: int) -> Windows:
+    """Returns the global batch of a step: the same windows whatever the number of processes.
+
+    Windows are drawn without replacement, epoch after epoch, each epoch in an order of its own.
+    A document that is no multiple of T is cut anew in each epoch: every target is in at least one
+    window, and only windows at the document's ends overlap.
+    """
+    T = windows.length
+    drawn = np.arange(step * batch, (step + 1) * batch)
+    epoch = drawn // windows.count
+    index = permuted(drawn % windows.count, windows.count, key=_hash(np.uint64(seed), epoch))
+    document = np.searchsorted(windows.first_N, index, side="right") - 1
+    targets = windows.targets_N[document]
+    slack = -targets % T
+    key = _hash(_hash(np.uint64(seed), epoch), document + 1)
+    shift = (key % (slack + 1).astype(np.uint64)).astype(np.int64)
+    start = (index - windows.first_N[document]) * T - shift
+    start = np.clip(start, 0, np.maximum(targets - T, 0))
+    return _cut(windows, document, start)
+
+
+def consecutive_batch(
+    windows: TrainingWindows, *, seed: int, step: int, batch: int
+) -> tuple[Windows, NDArray[np.bool_]]:
+    """Returns the global batch of a step whose rows go on where they stopped in the step before.
+
+    Row b reads a stretch of the corpus of its own, in the corpus' order and from another place in
+    every epoch. The second array says of each row whether it begins anew: at the first token of a
+    document, or in the first step of an epoch.
+    """
+    steps = max(1, windows.count // batch)
+    epoch, step_of_epoch = divmod(step, steps)
+    place = int(_hash(np.uint64(seed), np.array([epoch]))[0] % np.uint64(windows.count))
+    index = (place + np.arange(batch) * steps + step_of_epoch) % windows.count
+    document = np.searchsorted(windows.first_N, index, side="right") - 1
+    start = (index - windows.first_N[document]) * windows.length
+    return _cut(windows, document, start), (start == 0) | (step_of_epoch == 0)
+
+
+def _cut(windows: TrainingWindows, document: Ints, start: Ints) -> Windows:
+    """Returns the windows at these targets of these documents, padded at a document's end."""
+    T = windows.length
+    cut = [
+        window(windows.corpus, windows.corpus.train, int(d), int(s), min(T, int(n - s)), T)
+        for d, s, n in zip(document, start, windows.targets_N[document], strict=True)
+    ]
+    return Windows(*(np.stack(column) for column in zip(*cut, strict=True)))
+
+
+def window(
+    corpus: TokenizedCorpus, split: Split, document: int, start: int, targets: int, length: int
+) -> tuple[Ints, Ints]:
+    """Returns inputs and targets of the window whose first target is number `start`.
+
+    It holds `targets` targets, padded to `length` with ignored ones; those of a prompt are ignored.
+    """
+    tokens = split.document(document)
+    if corpus.bos_id is None:
+        piece = tokens[start : start + targets + 1].astype(np.int64)
+    else:
+        piece = np.empty(targets + 1, dtype=np.int64)
+        piece[0], piece[1:] = corpus.bos_id, tokens[start : start + targets]
+    inputs, wanted = np.zeros(length, dtype=np.int64), np.full(length, IGNORED, dtype=np.int64)
+    inputs[:targets], wanted[:targets] = piece[:-1], piece[1:]
+    wanted[: max(0, split.given(document) - start)] = IGNORED
+    return inputs, wanted
+
+
+def n_targets(corpus: TokenizedCorpus, split: Split) -> Ints:
+    """Returns the number of predictable tokens of each document: without bos, all but the first."""
+    return np.maximum(split.lengths - (corpus.bos_id is None), 0)
+
+
+def endpoints(
+    corpus: TokenizedCorpus,
+    *,
+    reach: int,
+    count: int,
+    per_document: int,
+    apart: int,
+    targets: int,
+    seed: int,
+    seen: NDArray[np.bool_] | None,
+) -> list[Endpoint]:
+    """Draws where scored spans end: at least `reach` targets deep in a validation document.
+
+    Each document that is long enough gives at most `per_document` endpoints, at least `apart`
+    targets apart; documents are taken in a seeded order, one endpoint from each before a second.
+    No span of `targets` holds a validation token that was `seen` in training, and a document of
+    which more than MOST_SEEN was gives none. Fewer than `count` if there are no more.
+    """
+    available_N = n_targets(corpus, corpus.validation)
+    long = np.flatnonzero(available_N >= reach)
+    order = long[np.argsort(_hash(np.uint64(seed), long))]
+    rounds: list[list[Endpoint]] = [[] for _ in range(per_document)]
+    for document in order.tolist():
+        ends = _unseen_ends(corpus, document, reach=reach, targets=targets, seen=seen)
+        if not len(ends):
+            continue
+        room = len(ends) - 1
+        n = min(per_document, 1 + room // apart)
+        random = np.random.Generator(np.random.Philox(key=[seed, document]))
+        free = np.sort(random.random(n)) * (room - (n - 1) * apart)
+        for j, gap in enumerate(np.floor(free).astype(int).tolist()):
+            rounds[j].append(Endpoint(document, int(ends[j * apart + gap])))
+    return [endpoint for one in rounds for endpoint in one][:count]
+
+
+def _unseen_ends(
+    corpus: TokenizedCorpus,
+    document: int,
+    *,
+    reach: int,
+    targets: int,
+    seen: NDArray[np.bool_] | None,
+) -> Ints:
+    """Returns where spans of `targets` may end in a document, ascending."""
+    begin, stop = corpus.validation.offsets[document : document + 2]
+    first = 0 if corpus.bos_id is not None else 1  # target t of a document is token t + first
+    ends = np.arange(reach, stop - begin - first + 1)
+    if seen is None:
+        return ends
+    here = seen[begin:stop]
+    if not corpus.packed and here.mean() > MOST_SEEN:
+        return ends[:0]
+    n_seen = np.concatenate([[0], np.cumsum(here)])
+    return ends[n_seen[ends + first] == n_seen[ends + first - targets]]
+
+
+def share_seen(
+    corpus: TokenizedCorpus, seen: NDArray[np.bool_], *, reach: int, targets: int
+) -> float:
+    """Returns the share of the tokens deep enough to be scored that were `seen` in training."""
+    offsets = corpus.validation.offsets
+    first = 0 if corpus.bos_id is not None else 1
+    long = np.flatnonzero(n_targets(corpus, corpus.validation) >= reach)
+    deep = [seen[offsets[i] + first + reach - targets : offsets[i + 1]] for i in long]
+    return float(np.concatenate(deep).mean())
+
+
+def manifest(corpus: TokenizedCorpus, *places: object) -> str:
+    """Returns 12 hexadecimal digits that name places in a corpus, such as sorted endpoints."""
+    said = json.dumps([corpus.fingerprint, corpus.bos_id is None, *places])
+    return hashlib.sha256(said.encode()).hexdigest()[:12]
+
+
+def position_bins(length: int, longest: int) -> Ints:
+    """Returns the last position of every bin, for positions 1 ... longest.
+
+    One bin per position up to `length`, then 64 to an octave (fewer where positions run out).
+    """
+    octaves = math.log2(max(1.0, longest / length))
+    beyond = length * 2.0 ** (np.arange(1, math.ceil(64 * octaves) + 1) / 64)
+    edges = np.concatenate([np.arange(1, length + 1), np.floor(beyond).astype(int), [longest]])
+    return np.unique(edges[edges <= longest]).astype(np.int64)
+
+
+def permuted(index: Ints, n: int, *, key: NDArray[np.uint64]) -> Ints:
+    """Returns where the permutation of 0 ... n-1 named by `key` sends each index.
+
+    A Feistel network over the next even number of bits, walked until it is back below n: any
+    entry of a permutation of any size, without forming it.
+    """
+    half = np.uint64(max(1, (max(n - 1, 1).bit_length() + 1) // 2))
+    low = np.uint64((1 << int(half)) - 1)
+    out = np.asarray(index).astype(np.uint64)
+    todo = np.ones(out.shape, dtype=bool)
+    while todo.any():
+        left, right = out[todo] >> half, out[todo] & low
+        for turn in range(4):
+            left, right = right, left ^ (_hash(key[todo] + np.uint64(turn), right) & low)
+        out[todo] = (left << half) | right
+        todo = out >= n
+    return out.astype(np.int64)
+
+
+def _hash(
+    key: NDArray[np.uint64] | np.uint64, value: Ints | NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """Mixes two integers into 64 random-looking bits (the finaliser of splitmix64)."""
+    with np.errstate(over="ignore"):
+        x = np.asarray(key) * _MIX + np.asarray(value).astype(np.uint64) * np.uint64(
+            0xD1B54A32D192ED03
+        )
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))

@@ -1,0 +1,1 @@
+"""Protocols, plans, scoring and rows."""

@@ -1,0 +1,362 @@
+"""Evaluation of a run: the cells that are asked, scored, as rows of sums per document."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthgen.config.schema import Config
+from lengthgen.data import corpora
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.errors import UserError
+from lengthgen.evaluation import plan, protocols, records, scoring
+from lengthgen.evaluation.plan import Cell, Plan, cells, spans
+from lengthgen.evaluation.protocols import Span
+from lengthgen.evaluation.scoring import Altered
+from lengthgen.model.transformer import Transformer, with_parts
+from lengthgen.runs import checkpoints, devices, directory, status
+from lengthgen.runs.distributed import Ranks
+from lengthgen.schemes import Scheme
+from lengthgen.storage import append_rows, read_rows, replace_file
+
+SECONDS_WORTH_SAYING = 10
+REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
+
+
+class Show(Protocol):
+    """Where long work says what it does."""
+
+    def say(self, message: str) -> None: ...
+    def start(self, task: str, total: int, unit: str = "tokens", *, done: int = 0) -> None: ...
+    def advance(self, amount: int, **fields: float | str) -> None: ...
+    def finish(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedRun:
+    """A trained run that is about to be looked at."""
+
+    device: torch.device
+    planned: Plan
+    weights: Mapping[str, Tensor]
+    tokens_seen: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Cells of one protocol and scheme that are scored together; `wanted` may hold more than they
+    need, so that forward passes are the same whichever of their cells are missing.
+    """
+
+    cells: list[Cell]
+    scheme: Scheme
+    wanted: list[Span]
+    needed: list[Span]
+    altered: tuple[Altered, ...]  # replacements of far text, whose nats are averaged
+
+    @property
+    def n_passes(self) -> int:
+        """How often each window is scored."""
+        return max(1, len(self.altered))
+
+
+@status.stoppable()
+def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list[dict[str, Any]]:
+    """Computes the cells of the curve that eval.jsonl lacks, and returns all rows of this plan.
+
+    A run that lacks none is only read: it may lie where nothing can be written.
+
+    Raises UserError if the run has no checkpoint or a length that no document has.
+    """
+    opened = open_run(config, run_dir, ranks=ranks, show=show)
+    planned = opened.planned
+    if len(set(ranks.gather(opened.tokens_seen))) > 1:
+        raise UserError(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
+    about = records.about(config, run_dir, planned, tokens_seen=opened.tokens_seen)
+    log = run_dir / "eval.jsonl"
+
+    def todo() -> list[Cell]:
+        present = read_rows(log) if ranks.is_main else []
+        return ranks.of_main(missing(config, planned, about, present))
+
+    if todo():
+        with status.claimed(run_dir, "eval") if ranks.is_main else nullcontext():
+            if found := todo():  # since another process may have been at it until now
+                if ranks.is_main:
+                    _write_endpoints(run_dir, planned)
+                for remark in plan.remarks(config, planned):
+                    show.say(remark)
+                model = trained_model(config, opened)
+                for rows in _rows(config, planned, model, found, ranks=ranks, show=show):
+                    if ranks.is_main:
+                        append_rows(log, [{**about, **row} for row in rows])
+            ranks.barrier()
+    kept = [row for row in read_rows(log) if records.is_of(row, about, planned)]
+    return [row for row in kept if records.is_current(row, config)]
+
+
+def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> OpenedRun:
+    """Returns what is needed to score a run's newest checkpoint; the process is set up for it.
+
+    Raises UserError if there is none, if the last one of a trained run is damaged, or if the corpus
+    or its documents do not serve.
+    """
+    device = devices.device_of(config.runtime, ranks)
+    devices.prepare(config.runtime, device)
+    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
+    directory.check_corpus(run_dir, corpus)
+    planned = plan.plan(config, corpus)
+    checkpoint = checkpoints.newest(run_dir, say=show.say)
+    if checkpoint is None:
+        raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
+    if status.is_trained(run_dir) and checkpoint.step < config.train.steps:
+        raise UserError(
+            f"{run_dir}: the last checkpoint, of step {config.train.steps}, is damaged or lost; "
+            "the lengthgen train command of this run makes it again"
+        )
+    tokens_seen = checkpoint.step * config.train.batch * config.train.length
+    return OpenedRun(
+        device=device, planned=planned, weights=checkpoint.weights, tokens_seen=tokens_seen
+    )
+
+
+def trained_model(config: Config, opened: OpenedRun) -> Transformer:
+    """Returns the checkpoint's model, ready to be evaluated."""
+    model = Transformer(config, vocab_size=opened.planned.corpus.vocab_size)
+    model.load_state_dict(opened.weights)
+    return model.to(opened.device).eval()
+
+
+# Which cells
+
+
+def missing(
+    config: Config, planned: Plan, about: dict[str, Any], rows: Sequence[dict[str, Any]]
+) -> list[Cell]:
+    """Returns the cells that the configuration asks for and the rows do not hold completely."""
+    present: dict[tuple[object, ...], tuple[set[str], int]] = {}
+    for row in rows:
+        if records.is_of(row, about, planned):
+            cell = (row["protocol"], row["targets"], row.get("parts"), row["length"])
+            documents, _ = present.setdefault(cell, (set(), row["n_documents"]))
+            if row["document"] is not None:
+                documents.add(row["document"])
+
+    def complete(cell: Cell) -> bool:
+        parts = records.parts_hash(config, cell.variant)
+        key = (cell.protocol, records.targets_scored(config, cell.protocol), parts, cell.length)
+        documents, expected = present.get(key, (set[str](), None))
+        return len(documents) == expected
+
+    return [cell for cell in cells(config) if not complete(cell)]
+
+
+# Scoring
+
+
+def _rows(
+    config: Config,
+    planned: Plan,
+    model: Transformer,
+    todo: Sequence[Cell],
+    *,
+    ranks: Ranks,
+    show: Show,
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields the rows of the cells to do, as soon as the forward passes of some are done."""
+    schemes, reasons = _schemes(config, model, todo)
+    for cell in todo:
+        reason = reasons.get(cell.variant) or undefined(cell, schemes, planned)
+        if reason:
+            show.say(f"{cell.title}: skipped, {reason}")
+            yield [records.skipped(cell, config, planned, reason)]
+    jobs = _jobs(config, planned, schemes, todo)
+    work = [(job, _passes(model, job)) for job in jobs]
+    total = sum(job.n_passes * one.n_tokens for job, passes in work for one in passes)
+    if total:
+        _say_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
+        show.start(f"evaluate {config.scheme.name}", total)
+    log_frequency = records.unigram(planned.corpus) if jobs else None
+    for job in jobs:
+        model.scheme = job.scheme
+        names = dict.fromkeys(cell.protocol for cell in job.cells)
+        at = job.cells[0].title if len(job.cells) == 1 else " ".join(names)
+        scored = [
+            scoring.score(
+                model,
+                job.wanted,
+                planned.corpus,
+                precision=config.eval.precision,
+                generator_seed=config.eval.seed,
+                ranks=ranks,
+                advance=lambda n, at=at: show.advance(n, at=at),
+                needed=job.needed,
+                altered=altered,
+                predict=protocols.named(job.cells[0].protocol).of_answers,
+            )
+            for altered in job.altered or (None,)
+        ]
+        nats = {span: np.mean([one[span] for one in scored], axis=0) for span in job.needed}
+        assert log_frequency is not None
+        rows = [records.measured(cell, config, planned, nats, log_frequency) for cell in job.cells]
+        for cell, found in zip(job.cells, rows, strict=True):
+            n_diverged = sum(row["nats"] is None for row in found)
+            if n_diverged:
+                show.say(
+                    f"{cell.title}: the loss is not finite in {n_diverged} of {len(found)} "
+                    "documents"
+                )
+        yield [row for found in rows for row in found]
+    show.finish()
+
+
+def _schemes(
+    config: Config, model: Transformer, todo: Sequence[Cell]
+) -> tuple[dict[str | None, Scheme], dict[str | None, str]]:
+    """Returns the scheme of each variant, and why a reference variant has none."""
+    schemes: dict[str | None, Scheme] = {None: model.scheme}
+    reasons: dict[str | None, str] = {}
+    for variant in dict.fromkeys(cell.variant for cell in todo):
+        if variant is None:
+            continue
+        try:
+            schemes[variant] = with_parts(model, config, config.variant(variant))
+        except UserError as error:  # config.py has refused it among eval.variants
+            reasons[variant] = str(error)
+    return schemes, reasons
+
+
+def undefined(cell: Cell, schemes: Mapping[str | None, Scheme], planned: Plan) -> str | None:
+    """Returns why a cell has no value, or None."""
+    altered, places = protocols.named(cell.protocol).altered, planned.places
+    if altered == "swap" and len(places.segments) < 2:
+        return "there is one document only, and none to swap text with"
+    if altered and cell.length <= (kept := places.train_length + places.targets):
+        return f"of windows of up to {kept} tokens, no token lies further than T from all targets"
+    if not protocols.named(cell.protocol).of_answers:
+        return schemes[cell.variant].undefined_at(cell.length)
+    found = spans(cell, planned)
+    if not found:
+        return f"the task has no tests of length {cell.length}"
+    return schemes[cell.variant].undefined_at(max(span.length for span in found))
+
+
+def _jobs(
+    config: Config,
+    planned: Plan,
+    schemes: Mapping[str | None, Scheme],
+    todo: Sequence[Cell],
+) -> list[Job]:
+    """Returns the cells to do, together where they can share forward passes."""
+    jobs: list[Job] = []
+    for variant, scheme in schemes.items():
+        scored = {
+            cell: spans(cell, planned)
+            for cell in cells(config)
+            if cell.variant == variant and undefined(cell, schemes, planned) is None
+        }
+        for together in _together(scored):
+            asked = [cell for cell in together if cell in todo]
+            if asked:
+                wanted = [span for cell in together for span in scored[cell]]
+                needed = [span for cell in asked for span in scored[cell]]
+                replaced = replacements(config, planned, asked[0].protocol, wanted)
+                jobs.append(
+                    Job(cells=asked, scheme=scheme, wanted=wanted, needed=needed, altered=replaced)
+                )
+    return jobs
+
+
+def _together(scored: Mapping[Cell, Sequence[Span]]) -> list[list[Cell]]:
+    """Returns the cells in groups of which no two have windows that begin at one token.
+
+    A cell of which every token's nats are kept stands alone: what else is asked changes no digit.
+    """
+    groups: list[tuple[list[Cell], set[tuple[int, int]]]] = []
+    for cell, found in scored.items():
+        starts = {(span.document, span.start) for span in found}
+        members = [cell]
+        if not protocols.named(cell.protocol).per_token:
+            touching = [group for group in groups if group[1] & starts]
+            for group in touching:
+                groups.remove(group)
+                members, starts = [*group[0], *members], starts | group[1]
+        else:
+            starts = set[tuple[int, int]]()  # nobody joins
+        groups.append((members, starts))
+    return [members for members, _ in groups]
+
+
+def replacements(
+    config: Config, planned: Plan, protocol: str, wanted: Collection[Span]
+) -> tuple[Altered, ...]:
+    """Returns what a protocol puts in place of far text: REPLACEMENTS donors, or random orders.
+
+    A document takes the text of the ones before it in the order of endpoints, the first ones that
+    of the last.
+    """
+    kind, places = protocols.named(protocol).altered, planned.places
+    if kind is None:
+        return ()
+    segments = places.segments
+    number = {places.cluster(one.document, one.end): i for i, one in enumerate(segments)}
+
+    def donor(span: Span, n: int) -> Span:
+        one = segments[(number[places.cluster(span.document, span.end)] - n) % len(segments)]
+        return span._replace(document=one.document, end=one.end)
+
+    n_replacements = min(REPLACEMENTS, len(segments) - 1) if kind == "swap" else REPLACEMENTS
+    return tuple(
+        Altered(
+            kind=kind,
+            train_length=places.train_length,
+            donors={span: donor(span, n) for span in wanted},
+            seed=config.eval.seed + n - 1,
+        )
+        for n in range(1, 1 + n_replacements)
+    )
+
+
+def _passes(model: Transformer, job: Job) -> list[scoring.Pass]:
+    model.scheme = job.scheme
+    return scoring.passes(model, job.wanted, job.needed)
+
+
+def _say_estimate(
+    config: Config,
+    model: Transformer,
+    work: Sequence[tuple[Job, Sequence[scoring.Pass]]],
+    corpus: TokenizedCorpus,
+    *,
+    ranks: Ranks,
+    show: Show,
+) -> None:
+    """Says how long the evaluation will take, from two short calls under each scheme."""
+    by_scheme: dict[Scheme, list[scoring.Pass]] = {}
+    for job, planned_passes in work:
+        by_scheme.setdefault(job.scheme, []).extend(job.n_passes * list(planned_passes))
+    seconds = 0.0
+    for scheme, planned_passes in by_scheme.items():
+        if sum(one.n_tokens for one in planned_passes) > 4 * scoring.BATCH_TOKENS:
+            model.scheme = scheme
+            seconds += scoring.seconds(model, planned_passes, corpus) / ranks.world_size
+    if seconds > SECONDS_WORTH_SAYING:
+        n_cells = sum(len(job.cells) for job, _ in work)
+        minutes, rest = divmod(round(seconds), 60)
+        show.say(f"evaluating {n_cells} cells of {config.run_id} takes about {minutes}:{rest:02}")
+
+
+def _write_endpoints(run_dir: Path, planned: Plan) -> None:
+    """Writes which targets are scored: a line for each endpoint."""
+    names, K = planned.corpus.validation.names, planned.places.targets
+    lines = [
+        json.dumps({"document": names[document], "end": end, "targets": K})
+        for document, end in planned.endpoints
+    ]
+    replace_file(run_dir / "endpoints.jsonl", "".join(f"{line}\n" for line in lines).encode())

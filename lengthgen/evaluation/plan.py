@@ -1,0 +1,284 @@
+"""The plan of an evaluation: which tokens are scored, fixed before a model is built."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lengthgen.config.schema import Config
+from lengthgen.data import overlap
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.windows import endpoints, manifest, n_targets, share_seen
+from lengthgen.errors import UserError
+from lengthgen.evaluation import protocols
+from lengthgen.evaluation.protocols import Answer, Endpoint, Places, Span
+
+
+class Cell(NamedTuple):
+    """One number of the curve: what is scored together."""
+
+    protocol: str
+    variant: str | None
+    length: int
+
+    @property
+    def title(self) -> str:
+        variant = f" + {self.variant}" if self.variant else ""
+        return f"{self.protocol} {self.length:,}{variant}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an evaluation scores: fixed before a model is built."""
+
+    corpus: TokenizedCorpus
+    places: Places
+    repeated: float  # share of tokens that could be scored, but stand in training too
+
+    @property
+    def reach(self) -> int:
+        return self.places.reach
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return self.places.endpoints
+
+    def manifest(self, protocol: str) -> str:
+        """Returns 12 hexadecimal digits that name the tokens that a protocol scores."""
+        parts = protocols.manifest_parts(protocols.named(protocol), self.places)
+        return manifest(self.corpus, *parts)
+
+
+def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
+    """Chooses the endpoints: how deep they lie, _reach says.
+
+    Raises UserError, with changes that help, if no document has the longest length asked, or none
+    of the training split a window, or if all that is held out stands in the training split too.
+    """
+    wanted = config.eval
+    if corpus.validation.examples is not None:
+        return _plan_of_task(config, corpus)
+    longest = int(n_targets(corpus, corpus.validation).max(initial=0))
+    _refuse_short_documents(config, corpus, longest)
+    reach = _reach(config, longest)
+    for name in wanted.protocols:
+        uneven = [length for length in wanted.lengths if reach % length]
+        if uneven and protocols.named(name).divides:
+            raise UserError(
+                f"eval.lengths: {uneven[0]} does not divide the {reach} tokens before an endpoint, "
+                f"so that {name} would score other tokens at it than at other lengths; drop it, or "
+                "use eval.protocols=[tail] (lengthgen eval: --protocols tail)"
+            )
+    seen = None
+    if wanted.deduplicate:
+        seen = overlap.in_training(corpus, cache_dir=config.runtime.cache_dir)
+    drawn = endpoints(
+        corpus,
+        reach=reach,
+        count=wanted.endpoints,
+        per_document=wanted.endpoints if corpus.packed else wanted.endpoints_per_document,
+        apart=reach if corpus.packed else wanted.targets,
+        targets=wanted.targets,
+        seed=wanted.seed,
+        seen=seen,
+    )
+    if not drawn:
+        raise UserError(
+            f"corpus={corpus.name}: the training split has tokens of every span of "
+            f"eval.targets={wanted.targets} too (runs of {overlap.run_length(corpus)} tokens); "
+            "hold out other documents, or set eval.deduplicate=false"
+        )
+    blocks = min(wanted.blocks, _stream_targets(corpus) // reach)
+    found = places(config, endpoints=drawn, reach=reach, blocks=blocks, packed=corpus.packed)
+    repeated = (
+        0.0 if seen is None else share_seen(corpus, seen, reach=reach, targets=wanted.targets)
+    )
+    return Plan(corpus=corpus, places=found, repeated=repeated)
+
+
+def places(
+    config: Config,
+    *,
+    endpoints: Sequence[Endpoint] = (),
+    reach: int = 0,
+    blocks: int = 0,
+    packed: bool = False,
+    answers: Sequence[Answer] = (),
+) -> Places:
+    """Returns what there is to score, in the sizes that the configuration asks for."""
+    wanted = config.eval
+    return Places(
+        endpoints=tuple(endpoints),
+        reach=reach,
+        blocks=blocks,
+        packed=packed,
+        targets=wanted.targets,
+        train_length=config.train.length,
+        sliding_documents=wanted.sliding_documents,
+        exact_targets=wanted.exact_targets,
+        longest=max(wanted.lengths),
+        answers=tuple(answers),
+    )
+
+
+def _plan_of_task(config: Config, corpus: TokenizedCorpus) -> Plan:
+    """Returns all tests of a task. Raises UserError if a training example fits no window."""
+    longest, T = int(n_targets(corpus, corpus.train).max(initial=0)), config.train.length
+    if longest > T:
+        batch_tokens = config.train.batch * longest
+        raise UserError(
+            f"train.length={T}: the longest training example of {corpus.name} has {longest} "
+            f"tokens; set train.length={longest} train.batch_tokens={batch_tokens}"
+        )
+    split = corpus.validation
+    assert split.examples is not None
+    answers = [
+        Answer(int(length), document, int(n), int(n) - int(given))
+        for document, ((length, given), n) in enumerate(
+            zip(split.examples, n_targets(corpus, split), strict=True)
+        )
+    ]
+    return Plan(corpus=corpus, places=places(config, answers=answers), repeated=0.0)
+
+
+def _stream_targets(corpus: TokenizedCorpus) -> int:
+    """Returns the number of predictable tokens of the validation documents joined."""
+    return len(corpus.validation.tokens) - (corpus.bos_id is None)
+
+
+def cells(config: Config) -> list[Cell]:
+    """Returns all cells that the configuration asks for, the longest first under each protocol."""
+    wanted = config.eval
+    lengths = sorted(set(wanted.lengths), reverse=True)
+    found: dict[Cell, None] = {}
+    for name in wanted.protocols:
+        protocol = protocols.named(name)
+        beside = wanted.reference_variants if protocol.headline else []
+        for variant in (None, *wanted.variants, *beside):
+            first = 0
+            if protocol.altered:
+                first = config.train.length + 1
+            elif variant in beside and variant not in wanted.variants:
+                first = config.train.length
+            for length in lengths[:1] if protocol.by_position else lengths:
+                if length >= first:
+                    found[Cell(name, variant, length)] = None
+    return list(found)
+
+
+def spans(cell: Cell, planned: Plan) -> list[Span]:
+    """Returns the windows that a cell scores."""
+    return list(protocols.named(cell.protocol).spans(cell.length, planned.places))
+
+
+def remarks(config: Config, planned: Plan) -> list[str]:
+    """Says in what the endpoints differ from those that the configuration asks for."""
+    said: list[str] = []
+    if planned.places.answers:
+        return said
+    if planned.reach != config.eval.reach:
+        said.append(_depth(config, planned))
+    if planned.repeated:
+        said.append(
+            f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs of "
+            f"{overlap.run_length(planned.corpus)} tokens that training has too; none is "
+            "a target of an endpoint"
+        )
+    if len(planned.endpoints) < config.eval.endpoints:
+        said.append(
+            f"{len(planned.endpoints)} of the {config.eval.endpoints} endpoints asked are left in "
+            f"the validation documents of at least {planned.reach:,} tokens"
+        )
+    streams = any(protocols.named(name).in_stream for name in config.eval.protocols)
+    if streams and planned.places.blocks < config.eval.blocks:
+        said.append(
+            f"the validation documents joined hold {planned.places.blocks} of the "
+            f"{config.eval.blocks} blocks asked, of {planned.reach:,} tokens each"
+        )
+    return said
+
+
+def _reach(config: Config, longest: int) -> int:
+    """Returns how deep endpoints lie, in documents of at most `longest` tokens.
+
+    Only a length whose windows span more than _common_reach has endpoints of its own.
+    """
+    spanned = (_spanned(config, length) for length in config.eval.lengths)
+    return max(_common_reach(config, longest), *spanned)
+
+
+def _spanned(config: Config, length: int) -> int:
+    """Returns how many targets of a document the windows of a length span, over all protocols."""
+    wanted = config.eval
+    if not any(protocols.named(name).matched for name in wanted.protocols):
+        return length
+    return protocols.depth(length, targets=wanted.targets, train_length=config.train.length)
+
+
+def _common_reach(config: Config, longest: int) -> int:
+    """Returns the depth that no length asked changes, so that all evaluations score the same.
+
+    eval.reach; where no document is that long, what the trained length can be doubled to in one.
+    """
+    if config.eval.reach <= longest:
+        return config.eval.reach
+    return _doubled(config.train.length, longest)
+
+
+def _depth(config: Config, planned: Plan) -> str:
+    """Says how deep endpoints lie, and why not eval.reach."""
+    longest = int(n_targets(planned.corpus, planned.corpus.validation).max())
+    common = _common_reach(config, longest)
+    if planned.reach > common:
+        why = f"more than the {common:,} of other evaluations, for the longest of eval.lengths"
+    else:
+        why = f"no validation document has the {config.eval.reach:,} of eval.reach"
+    return f"endpoints lie {planned.reach:,} tokens deep: {why}"
+
+
+def _doubled(length: int, limit: int) -> int:
+    """Returns the length doubled, or halved, until it is the last one within the limit."""
+    while length > max(1, limit):
+        length //= 2
+    while 2 * length <= limit:
+        length *= 2
+    return length
+
+
+def _refuse_short_documents(config: Config, corpus: TokenizedCorpus, longest: int) -> None:
+    """Raises UserError, naming all that must change, if no document holds a window of a length."""
+    wanted, trained = config.eval, config.train.length
+    asked = max(_spanned(config, length) for length in wanted.lengths)
+    in_training = int(corpus.train.lengths.max())
+    if asked <= longest and trained <= in_training:
+        return
+    enough = asked <= corpus.validation.lengths.sum() and trained <= corpus.train.lengths.sum()
+    changes: dict[str, object] = {}
+    if trained > in_training:
+        trained = changes["train.length"] = _doubled(trained, in_training)
+        if config.train.batch_tokens % trained:
+            changes["train.batch_tokens"] = config.train.batch_tokens // trained * trained
+    lengths = [n for n in wanted.lengths if _spanned(config, n) <= longest]
+    targets = wanted.targets
+    if not lengths:
+        lengths = [_doubled(trained, longest)]
+        targets = min(targets, 1 + longest - lengths[0])
+    if any(protocols.named(name).one_window for name in wanted.protocols):
+        targets = min(targets, *lengths)
+    if targets < wanted.targets:
+        changes["eval.targets"] = targets
+    written = ",".join(map(str, lengths))
+    if asked > longest:
+        changes["eval.lengths"] = f"[{written}]"
+    remedy = "try " + " ".join(f"{key}={changes[key]}" for key in sorted(changes))
+    if enough and not corpus.packed:
+        remedy += ", or train with corpus.packed=true"
+    if asked > longest:
+        raise UserError(
+            f"eval.lengths: no validation document of corpus {corpus.name} has the {asked} tokens "
+            f"that the windows of {max(wanted.lengths)} span (the longest has {longest}); {remedy} "
+            f"(lengthgen eval: --lengths {written})"
+        )
+    raise UserError(
+        f"train.length={config.train.length}: the longest training document of corpus "
+        f"{corpus.name} has {in_training} tokens; {remedy}"
+    )

@@ -1,0 +1,221 @@
+"""Rows of eval.jsonl: what a document adds to a cell, and to which evaluation it belongs.
+
+Statistics.Row says what the fields of a row are.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lengthgen.analysis.curves import FORMAT
+from lengthgen.config.schema import Config, TaskCorpus
+from lengthgen.data import overlap
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.windows import position_bins
+from lengthgen.errors import UserError
+from lengthgen.evaluation import protocols, scoring
+from lengthgen.evaluation.plan import Cell, Plan, spans
+from lengthgen.evaluation.protocols import Endpoint, Span
+from lengthgen.evaluation.scoring import Nats, Scored
+
+UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
+
+
+def measured(
+    cell: Cell,
+    config: Config,
+    planned: Plan,
+    nats: Mapping[Span, Scored],
+    log_frequency: Nats,
+) -> list[dict[str, Any]]:
+    """Returns the rows of a scored cell, one per document; of packed text, one per endpoint."""
+    protocol, corpus = protocols.named(cell.protocol), planned.corpus
+    if protocol.of_answers:
+        return [_answered(cell, config, planned, nats)]
+    clusters: dict[Endpoint | int, list[Span]] = {}
+    for span in spans(cell, planned):
+        cluster = planned.places.cluster(span.document, span.end)
+        clusters.setdefault(cluster, []).append(span)
+    rows: list[dict[str, Any]] = []
+    for cluster, scored in clusters.items():
+        tokens = np.concatenate([scoring.targets_of(span, corpus) for span in scored])
+        per_token = np.concatenate([nats[span] for span in scored])
+        row: dict[str, Any] = {
+            **_said(cell, config, planned),
+            "n_documents": len(clusters),
+            "document": cluster_name(cluster, corpus),
+            "nats": math.fsum(per_token),
+            "n_tokens": len(tokens),
+            "n_bytes": int(corpus.token_bytes[tokens].sum()),
+            "n_windows": len(scored),
+            "window_nats": math.fsum(math.fsum(nats[span]) / span.scored for span in scored),
+            "unigram_nats": -math.fsum(log_frequency[tokens]),
+        }
+        if protocol.per_token:
+            far = np.concatenate([_far(span, config, planned) for span in scored])
+            row["far_nats"], row["far_tokens"] = math.fsum(per_token[far]), int(far.sum())
+            row["token_nats"] = [round(one, 6) for one in per_token.tolist()]
+        if protocol.by_position:
+            row |= _by_position(scored, nats, config)
+        if not math.isfinite(row["nats"]):  # the model diverged here
+            lost = ("nats", "window_nats", "far_nats", "token_nats", "position_nats")
+            row |= {key: None for key in lost if key in row}
+        rows.append(row)
+    return rows
+
+
+def _answered(
+    cell: Cell, config: Config, planned: Plan, scored: Mapping[Span, Scored]
+) -> dict[str, Any]:
+    """Returns the one row of a length of a task: what became of each answer.
+
+    Teacher forcing shows what greedy decoding would write up to its first mistake, and that is
+    what makes an answer right or wrong.
+    """
+    corpus, wanted = planned.corpus, spans(cell, planned)
+    end = int(corpus.validation.tokens[-1])  # which all documents end with
+    first_wrong: list[int | None] = []
+    n_hits = n_stops = 0
+    for span in wanted:
+        targets, said = scoring.targets_of(span, corpus), scored[span][:, 1].astype(np.int64)
+        finite = np.isfinite(scored[span][:, 0]).all()  # a diverged model says nothing
+        wrong = np.flatnonzero(said != targets) if finite else np.arange(span.scored)
+        n_hits += span.scored - len(wrong)
+        first_wrong.append(int(wrong[0]) if len(wrong) else None)
+        if len(wrong):
+            n_stops += end in (int(said[wrong[0]]), int(targets[wrong[0]]))
+    nats = [math.fsum(scored[span][:, 0]) for span in wanted]
+    row: dict[str, Any] = {
+        **_said(cell, config, planned),
+        "n_documents": 1,
+        "document": f"{len(wanted)} examples",
+        "nats": math.fsum(nats),
+        "n_tokens": sum(span.scored for span in wanted),
+        "n_bytes": 0,
+        "n_windows": len(wanted),
+        "window_nats": math.fsum(n / span.scored for n, span in zip(nats, wanted, strict=True)),
+        "token_hits": n_hits,
+        "stop_errors": n_stops,
+        "first_wrong": first_wrong,
+    }
+    if not math.isfinite(row["nats"]):  # the model diverged here
+        row |= dict.fromkeys(("nats", "window_nats"))
+    return row
+
+
+def _by_position(
+    scored: Sequence[Span], nats: Mapping[Span, Nats], config: Config
+) -> dict[str, list[Any]]:
+    """Returns sums over windows, by bin of positions."""
+    length = scored[0].length
+    edges = position_bins(config.train.length, length)
+    summed = np.sum([nats[span] for span in scored], axis=0)
+    first = np.concatenate([[0], edges[:-1]])
+    return {
+        "position_nats": np.add.reduceat(summed, first).tolist(),
+        "position_tokens": (len(scored) * (edges - first)).tolist(),
+    }
+
+
+def _far(span: Span, config: Config, planned: Plan) -> Any:
+    return overlap.far_copies(
+        planned.corpus,
+        span.document,
+        span.end,
+        targets=span.scored,
+        near=config.train.length,
+        far=planned.reach,
+    )
+
+
+def skipped(cell: Cell, config: Config, planned: Plan, reason: str) -> dict[str, Any]:
+    """Returns the row that says why a cell has no value."""
+    nothing = {"n_tokens": 0, "n_bytes": 0, "n_windows": 0, "nats": 0.0, "window_nats": 0.0}
+    said = _said(cell, config, planned)
+    return {**said, "document": None, "n_documents": 0, **nothing, "skipped": reason}
+
+
+def _said(cell: Cell, config: Config, planned: Plan) -> dict[str, Any]:
+    return {
+        **cell._asdict(),
+        "targets": targets_scored(config, cell.protocol),
+        "parts": parts_hash(config, cell.variant),
+        "endpoints": planned.manifest(cell.protocol),
+    }
+
+
+def cluster_name(cluster: Endpoint | int, corpus: TokenizedCorpus) -> str:
+    """Returns the document of the row that holds a cluster of targets."""
+    if isinstance(cluster, Endpoint):
+        return f"{corpus.validation.names[cluster.document]}, to token {cluster.end}"
+    return corpus.validation.names[cluster] if cluster >= 0 else f"stream block {-cluster}"
+
+
+def unigram(corpus: TokenizedCorpus) -> Nats:
+    """Returns the log probability of each token by its frequency in training, plus one, [V]."""
+    counts = np.bincount(corpus.train.tokens[:UNIGRAM_TOKENS], minlength=corpus.vocab_size) + 1.0
+    return np.log(counts / counts.sum())
+
+
+def about(config: Config, run_dir: Path, planned: Plan, *, tokens_seen: int) -> dict[str, Any]:
+    """Returns what all rows of an evaluation share."""
+    return {
+        "format": FORMAT,
+        "run": run_dir.name,
+        "scheme": config.scheme.name,
+        "model": config.model.name,
+        "seed": config.seed,
+        "corpus": config.corpus.name,
+        "fingerprint": planned.corpus.fingerprint,
+        "packed": planned.corpus.packed,
+        "train_length": trained_length(config),
+        "tokens_seen": tokens_seen,
+        "trained_in": config.train.precision,
+        "precision": config.eval.precision,
+        "reach": planned.reach,
+    }
+
+
+def trained_length(config: Config) -> int:
+    """Returns the longest length in training: T in tokens, or a task's in its own unit."""
+    corpus = config.corpus
+    return corpus.task.length if isinstance(corpus, TaskCorpus) else config.train.length
+
+
+def is_current(row: Mapping[str, Any], config: Config) -> bool:
+    """True if a row of this evaluation has the K and the definitions of parts that it has."""
+    if row["targets"] != targets_scored(config, row["protocol"]):
+        return False
+    known = (None, *config.eval.variants, *config.eval.reference_variants)
+    return row["variant"] not in known or row["parts"] == parts_hash(config, row["variant"])
+
+
+def is_of(row: Mapping[str, Any], shared: Mapping[str, Any], planned: Plan) -> bool:
+    """True if a row belongs to this evaluation: one checkpoint, one set of scored tokens."""
+    if any(row.get(key) != shared[key] for key in shared if key != "trained_in"):
+        return False  # rows older than that key say it by their run
+    return row.get("endpoints") == planned.manifest(row["protocol"])
+
+
+def parts_hash(config: Config, variant: str | None) -> str:
+    """Returns 8 hexadecimal digits that name what a cell's scheme computes.
+
+    A variant or a plugin may be redefined after it was evaluated: its name does not say which one
+    was.
+    """
+    try:
+        parts = config.scheme.parts if variant is None else config.variant(variant)
+    except UserError as error:  # a reference variant that this scheme cannot take
+        parts = {"error": str(error)}
+    plugins = [plugin.digest for plugin in config.plugins]
+    said = json.dumps([variant, parts, config.scheme.layers, *plugins], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:8]
+
+
+def targets_scored(config: Config, protocol: str) -> int | None:
+    return config.eval.targets if protocols.named(protocol).scores_k else None

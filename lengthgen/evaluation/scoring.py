@@ -1,0 +1,225 @@
+"""Nats of the scored tokens of any spans: forward passes that many spans may share.
+
+B windows, T tokens, D width.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lengthgen.data.corpora import Split, TokenizedCorpus
+from lengthgen.data.windows import Ints, window
+from lengthgen.evaluation.protocols import Alteration, Span, shared
+from lengthgen.model.transformer import Transformer, seed_of
+from lengthgen.runs.distributed import Ranks
+
+BATCH_TOKENS = 8192  # of one forward pass; fixed, so that sums do not depend on the world size
+MIN_LAST = 2  # states of a window; SDPA sums one query's keys in an order that depends on threads
+Nats = NDArray[np.float64]
+Scored = NDArray[np.float64]  # nats of each token; with `predict`, [n, 2]: and the likeliest token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """Windows of one length that go through the model together; the last n_last targets count."""
+
+    hosts: tuple[Span, ...]
+    n_last: int
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.hosts) * self.hosts[0].length
+
+
+@dataclass(frozen=True, kw_only=True)
+class Altered:
+    """What replaces the tokens of a window further than T before each of its scored targets."""
+
+    kind: Alteration
+    train_length: int  # T
+    donors: Mapping[Span, Span]  # swap: the window of another document whose text is taken
+    seed: int
+
+    def n_replaced(self, span: Span) -> int:
+        """Returns how many of the first tokens of a window are replaced: T + S stay."""
+        return max(0, span.length - self.train_length - span.scored)
+
+
+def passes(model: Transformer, wanted: Sequence[Span], needed: Collection[Span]) -> list[Pass]:
+    """Returns the forward passes that score the needed spans, the longest first.
+
+    Spans that begin at one token share the pass of the longest, unless the scheme's outputs depend
+    on the length of the call. Passes are cut from all wanted spans, so that what is still needed
+    changes no bit of a sum.
+    """
+    host_of = _hosts(model, wanted)
+    n_last: dict[Span, int] = {}
+    for span, host in host_of.items():
+        back = host.end - span.end + span.scored
+        n_last[host] = max(n_last.get(host, 0), back, min(MIN_LAST, host.length))
+    hosts = sorted(n_last, key=lambda host: (-host.length, -n_last[host], host))
+    used = {host_of[span] for span in needed}
+    found: list[Pass] = []
+    while hosts:
+        first = hosts[0]
+        size = max(1, BATCH_TOKENS // first.length)
+        alike = [host for host in hosts[:size] if host.length == first.length]
+        del hosts[: len(alike)]
+        if not used.isdisjoint(alike):
+            found.append(Pass(hosts=tuple(alike), n_last=n_last[first]))
+    return found
+
+
+def _hosts(model: Transformer, wanted: Sequence[Span]) -> dict[Span, Span]:
+    if model.scheme.depends_on_length:
+        return {span: span for span in wanted}
+    return shared(wanted)
+
+
+@torch.inference_mode()
+def score(
+    model: Transformer,
+    wanted: Sequence[Span],
+    corpus: TokenizedCorpus,
+    *,
+    precision: str,
+    generator_seed: int,
+    ranks: Ranks,
+    advance: Callable[[int], None],
+    needed: Collection[Span] | None = None,
+    altered: Altered | None = None,
+    predict: bool = False,
+) -> dict[Span, Scored]:
+    """Returns the nats of each scored token of the needed spans (default: of all), in float64.
+
+    With `predict`, beside them the id of the token that the model takes for the likeliest when it
+    has read what stands before: no more, also where outputs depend on the length of the call.
+
+    The same numbers for any number of processes: forward passes hold the same windows whatever the
+    world size, and each process takes every n-th of them, the longest first.
+    """
+    needed = list(wanted if needed is None else needed)
+    if predict and model.scheme.depends_on_length and any(span.scored > 1 for span in needed):
+        prefixes = {span: _prefixes(span) for span in needed}
+        found = score(
+            model,
+            [one for of in prefixes.values() for one in of],
+            corpus,
+            precision=precision,
+            generator_seed=generator_seed,
+            ranks=ranks,
+            advance=advance,
+            altered=altered,
+            predict=True,
+        )
+        return {span: np.concatenate([found[p] for p in of]) for span, of in prefixes.items()}
+    host_of = _hosts(model, wanted)
+    mine: dict[Span, Scored] = {}
+    for one in passes(model, wanted, needed)[ranks.rank :: ranks.world_size]:
+        inputs_BT, targets_BT = _windows(one.hosts, corpus, altered)
+        device = model.embedding.weight.device
+        inputs = torch.from_numpy(inputs_BT).to(device)
+        targets = torch.from_numpy(targets_BT[:, -one.n_last :].copy()).to(device)
+        generator = torch.Generator().manual_seed(seed_of("evaluation", generator_seed))
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            x_BTD = model(inputs, n_last=one.n_last, generator=generator)
+            scored = model.nats(x_BTD, targets).cpu().double().numpy()
+            if predict:
+                likeliest = model.likeliest(x_BTD).cpu().double().numpy()
+                scored = np.stack([scored, likeliest], axis=-1)
+        mine |= dict(zip(one.hosts, scored, strict=True))
+        advance(one.n_tokens * ranks.world_size)
+    nats = {host: found for part in ranks.gather(mine) for host, found in part.items()}
+    return {span: _part(nats[host_of[span]], host_of[span], span) for span in needed}
+
+
+def _prefixes(span: Span) -> list[Span]:
+    """Returns a window for each scored token that ends with it."""
+    return [
+        Span(span.document, span.end - back, span.length - back, 1)
+        for back in reversed(range(span.scored))
+    ]
+
+
+def _part(nats: Scored, host: Span, span: Span) -> Scored:
+    """Returns the span's tokens among the last ones of its host."""
+    last = len(nats) - (host.end - span.end)
+    return nats[last - span.scored : last]
+
+
+def text_of(span: Span, corpus: TokenizedCorpus) -> tuple[Split, int]:
+    """Returns the split and the document that a span lies in; the stream is a single document."""
+    validation = corpus.validation
+    if span.document >= 0:
+        return validation, span.document
+    ends = np.array([0, len(validation.tokens)])
+    return Split(tokens=validation.tokens, offsets=ends, names=["stream"]), 0
+
+
+def targets_of(span: Span, corpus: TokenizedCorpus) -> Ints:
+    """Returns the scored tokens of a span, [scored]."""
+    split, document = text_of(span, corpus)
+    return window(corpus, split, document, span.end - span.scored, span.scored, span.scored)[1]
+
+
+def _windows(
+    hosts: Sequence[Span], corpus: TokenizedCorpus, altered: Altered | None
+) -> tuple[Ints, Ints]:
+    """Returns inputs and targets, [B, T] each."""
+    cut = [_window(host, corpus) for host in hosts]
+    if altered is not None:
+        cut = [
+            (_with_other_text(inputs, host, corpus, altered), targets)
+            for (inputs, targets), host in zip(cut, hosts, strict=True)
+        ]
+    inputs, targets = zip(*cut, strict=True)
+    return np.stack(inputs), np.stack(targets)
+
+
+def _window(span: Span, corpus: TokenizedCorpus) -> tuple[Ints, Ints]:
+    split, document = text_of(span, corpus)
+    return window(corpus, split, document, span.start, span.length, span.length)
+
+
+def _with_other_text(inputs_T: Ints, span: Span, corpus: TokenizedCorpus, altered: Altered) -> Ints:
+    """Returns the inputs with other text further than T before every scored target."""
+    first = 0 if corpus.bos_id is None else 1
+    far = slice(first, first + altered.n_replaced(span))
+    changed = inputs_T.copy()
+    if altered.kind == "swap":
+        changed[far] = _window(altered.donors[span], corpus)[0][far]
+    else:
+        key = [seed_of(altered.seed, span.document, span.end), span.length]
+        np.random.Generator(np.random.Philox(key=key)).shuffle(changed[far])
+    return changed
+
+
+@torch.inference_mode()
+def seconds(model: Transformer, planned: Sequence[Pass], corpus: TokenizedCorpus) -> float:
+    """Returns about how long the passes take on this machine now.
+
+    Two short calls on their text are timed, and a L + b L^2 is laid through them.
+    """
+    first = max(planned, key=lambda one: one.hosts[0].length)
+    host = first.hosts[0]  # its first tokens are shorter texts
+    tokens = torch.from_numpy(_window(host, corpus)[0])[None].to(model.embedding.weight.device)
+    long, short = min(4096, host.length), min(1024, max(1, host.length // 4))
+
+    def timed(length: int) -> float:
+        n_last = max(1, round(first.n_last / host.length * length))
+        began = time.perf_counter()
+        x_BTD = model(tokens[:, :length], n_last=n_last, generator=torch.Generator().manual_seed(0))
+        model.nats(x_BTD, tokens[:, :n_last]).sum().item()
+        return time.perf_counter() - began
+
+    timed(short)  # the first call allocates
+    at_short, at_long = timed(short), timed(long)
+    b = max(0.0, (at_long / long - at_short / short) / (long - short)) if long > short else 0.0
+    a = max(0.0, at_short / short - b * short)
+    return sum(
+        len(one.hosts) * (a * one.hosts[0].length + b * one.hosts[0].length ** 2) for one in planned
+    )

@@ -1,0 +1,1 @@
+"""The Transformer and attention under any scheme."""

@@ -1,0 +1,249 @@
+"""attend(): causal attention under a folded scheme; picks the kernel from the hooks overridden.
+
+Queries are the last Q of S tokens. Logits are q.k / sqrt(d_head) + bias, whatever the widths of
+q and k after `qk`. The causal mask is added here, to the logits, never by a part.
+
+  plain     no hook on the matrix    SDPA; on the CPU, training: blocks of queries
+  additive  bias or visible          blocks of queries with the bias of the block, never [T, T]
+  relative  relative_keys, _values   the same blocks, with rows by distance through strides
+  explicit  scores, weights, values  the same blocks, through the owners of these hooks
+
+B batch, T tokens, H heads, Q queries, S keys, K head width.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lengthgen.model.kernels import (
+    Causal,
+    SavedWeights,
+    flex,
+    flex_kernel,
+    flex_takes,
+    fused,
+    hide_later_,
+    near_keys,
+    reach,
+)
+from lengthgen.schemes import Ctx, Layer, logits, through_qk, weighted
+from lengthgen.schemes.relative import apart, spread
+
+TRAIN_BLOCK = 128  # queries; scores of a few sequences stay in the cache of one core
+BIAS_BLOCK = 128  # queries; their biases stay in the caches between the passes over them
+EVAL_BLOCK = 1024  # queries; SDPA forms blocks of its own inside
+NEAR_BLOCK = 512
+EXPLICIT_BLOCK = 128
+
+
+def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+    """Returns the attention output [B, H, Q, K] in v's dtype."""
+    q, k, v = q_BHQK, k_BHSK, v_BHSK
+    c = replace(c, acting=layer)
+    on_cpu = q.device.type == "cpu"
+    with torch.autocast(q.device.type, enabled=False):
+        q, k = through_qk(layer.qk, q, k, c)
+        if layer.explicit:
+            return explicit(layer, q, k, v, c, block=EXPLICIT_BLOCK)
+        whole = q.shape[2] == k.shape[2]
+        if on_cpu and torch.is_grad_enabled() and (layer.numbered or not layer.relative):
+            return blocked(layer, q, k, v, c, block=TRAIN_BLOCK)
+        if layer.relative:
+            return explicit(layer, q, k, v, c, block=EXPLICIT_BLOCK)
+        if layer.plain and whole and c.absent_B is None:
+            return fused(q, k, v, is_causal=True, scale=c.shape.d_head**-0.5)
+        if layer.toeplitz and c.absent_B is None:
+            table, scale = distance_table(layer, c), c.shape.d_head**-0.5
+            if on_cpu:
+                reach_H = reach(table, q, k, scale=scale)
+                return near_keys(table, q, k, v, reach_H=reach_H, scale=scale, block=NEAR_BLOCK)
+            if whole and flex_takes(q, v):
+                return flex(table, q, k, v, scale=scale, attention=flex_kernel())
+        block = NEAR_BLOCK if layer.visible else EVAL_BLOCK
+        if on_cpu and layer.bias and not layer.visible:
+            block = BIAS_BLOCK
+        return sdpa_by_blocks(layer, q, k, v, c, block=block)
+
+
+def explicit(
+    layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
+) -> Tensor:
+    """Attention as the hooks define it: the reference for every other kernel here.
+
+    q and k have been through `qk`. Products are in their dtype, logits and softmax in c.dtype.
+    Memory O(block * S).
+    """
+    q, k, v = q_BHQK, k_BHSK.contiguous(), v_BHSK.contiguous()  # each block reads them
+    c = _with_tables(layer, c, v.dtype)
+    out: list[Tensor] = []
+    # The last block, which has the most keys, comes first: what it frees has room for the others.
+    for lo, hi, at in reversed(list(_blocks(c, q, k, block))):
+        q_blk, k_blk, v_blk = q[:, :, lo:hi], k[:, :, at.cols], v[:, :, at.cols]
+        s = layer.scores.scores(q_blk, k_blk, at) if layer.scores else logits(q_blk, k_blk, at)
+        if layer.visible or layer.weights or c.absent_B is not None:
+            s = s.masked_fill(~_seen(layer, at), -math.inf)
+        elif torch.is_grad_enabled():
+            s = Causal.apply(s)
+            assert isinstance(s, Tensor)
+        else:
+            hide_later_(s)
+        w = layer.weights.weights(s, at) if layer.weights else s.softmax(-1)
+        out.append(layer.values.values(w, v_blk, at) if layer.values else weighted(w, v_blk, at))
+    return torch.cat(out[::-1], dim=2).to(v.dtype)
+
+
+def blocked(
+    layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
+) -> Tensor:
+    """Attention by blocks of queries with its own backward pass: training on a CPU."""
+    c = _with_tables(layer, c, v_BHSK.dtype)
+    biases: list[Tensor] = []
+    if layer.bias or layer.visible or c.absent_B is not None:
+        biases = [_additive(layer, at) for _, _, at in _blocks(c, q_BHQK, k_BHSK, block)]
+    offset, table = c.queries_H1K, c.keys_HNK
+    if offset is not None and table is not None:
+        table = spread(table, k_BHSK.shape[2])
+    k, near_keys = (k_BHSK, None) if table is None else apart(k_BHSK, table)
+    v, near_values = (v_BHSK, None) if c.values_HNK is None else apart(v_BHSK, c.values_HNK)
+    scale = c.shape.d_head**-0.5
+    return SavedWeights.apply(  # pyright: ignore[reportReturnType]
+        q_BHQK, k, v, block, scale, offset, near_keys, near_values, *biases
+    )
+
+
+def sdpa_by_blocks(
+    layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
+) -> Tensor:
+    """Fused attention by blocks of queries, each with the mask of its own rows.
+
+    Keys that no query of a block sees are left out of it: a window costs what it holds.
+    """
+    c = replace(c, acting=layer)
+    by_distance = layer.numbered and all(part.distance_only for part in layer.bias)
+    table = distance_table(layer, c) if layer.bias and by_distance else None
+    out: list[Tensor] = []
+    for lo, hi, at in reversed(list(_blocks(c, q_BHQK, k_BHSK, block))):  # as in explicit()
+        k_blk, v_blk = k_BHSK[:, :, at.cols], v_BHSK[:, :, at.cols]
+        if layer.visible:
+            seen = _seen(layer, at)
+            kept = seen.flatten(0, -2).any(0).nonzero().squeeze(-1)
+            if 2 * len(kept) < seen.shape[-1]:
+                k_blk, v_blk = k_blk[:, :, kept], v_blk[:, :, kept]
+                added = _masked(_of_kept(at, table, kept), seen[..., kept], at)
+            else:
+                added = _masked(at.folded(), seen, at)
+        else:
+            added = _additive(layer, at)
+        mask = _as_mask(added, q_BHQK)
+        q_blk = q_BHQK[:, :, lo:hi]
+        out.append(fused(q_blk, k_blk, v_blk, attn_mask=mask, scale=c.shape.d_head**-0.5))
+    return torch.cat(out[::-1], dim=2)
+
+
+def _of_kept(c: Ctx, table_HS: Tensor | None, kept: Tensor) -> Tensor | None:
+    """Returns the bias of the kept keys, from the table over distances if there is one."""
+    if table_HS is None:
+        bias = c.folded()
+        return None if bias is None else bias.expand(*bias.shape[:-1], c.cols.stop)[..., kept]
+    i = torch.arange(c.rows.start, c.rows.stop, device=kept.device)
+    return table_HS[:, (i[:, None] - kept).clamp(min=0)]
+
+
+def _masked(bias: Tensor | None, seen: Tensor, c: Ctx) -> Tensor:
+    if bias is None:
+        bias = torch.zeros(seen.shape, device=seen.device, dtype=c.dtype)
+    return bias.masked_fill(~seen, -math.inf)
+
+
+def distance_table(layer: Layer, c: Ctx) -> Tensor:
+    """Returns the summed bias of all parts over (head, distance), [H, S] in c.dtype.
+
+    It is the row of the last query, read backwards.
+    """
+    S = c.k_pos.shape[-1]
+    last = slice(S - 1, S)
+    at = replace(c, q_pos=c.k_pos[-1:], rows=last, cols=slice(0, S), acting=layer)
+    bias = at.folded()
+    assert bias is not None, "a table was asked of a layer without bias"
+    return bias.expand(c.shape.n_heads, 1, S).reshape(c.shape.n_heads, S).flip(-1)
+
+
+def _blocks(c: Ctx, q_BHQK: Tensor, k_BHSK: Tensor, block: int) -> Iterator[tuple[int, int, Ctx]]:
+    """Yields (first row, row after the last, context) of every block of queries.
+
+    The block's keys are all those up to its last query.
+    """
+    Q, S = q_BHQK.shape[2], k_BHSK.shape[2]
+    for lo in range(0, Q, block):
+        hi = min(lo + block, Q)
+        last = S - Q + hi
+        yield (
+            lo,
+            hi,
+            replace(
+                c,
+                q_pos=c.q_pos[..., lo:hi],
+                k_pos=c.k_pos[..., :last],
+                rows=slice(S - Q + lo, last),
+                cols=slice(0, last),
+            ),
+        )
+
+
+def _with_tables(layer: Layer, c: Ctx, dtype: torch.dtype) -> Ctx:
+    """Returns the layer's context, with what its parts add to keys and values by distance."""
+    c = replace(c, acting=layer)
+    if layer.relative_keys:
+        keys, queries = (
+            hook(c)
+            for hook in (layer.relative_keys.relative_keys, layer.relative_keys.relative_queries)
+        )
+        c = replace(
+            c,
+            keys_HNK=None if keys is None else keys.to(dtype),
+            queries_H1K=None if queries is None else queries.to(dtype),
+        )
+    if layer.relative_values:
+        values = layer.relative_values.relative_values(c)
+        c = replace(c, values_HNK=None if values is None else values.to(dtype))
+    return c
+
+
+def _seen(layer: Layer, c: Ctx) -> Tensor:
+    """Returns which keys of the block a query sees: none later, none hidden, none absent.
+
+    bool [Q, S], or [B, 1, Q, S] if sequences differ.
+    """
+    device = c.q_pos.device
+    i = torch.arange(c.rows.start, c.rows.stop, device=device)
+    j = torch.arange(c.cols.start, c.cols.stop, device=device)
+    seen = i[:, None] >= j
+    if c.absent_B is not None:
+        seen = seen & (j >= c.absent_B[:, None, None, None])
+    for part in layer.visible:
+        visible = part.visible(c)
+        seen = seen if visible is None else seen & visible
+    return seen
+
+
+def _additive(layer: Layer, c: Ctx) -> Tensor:
+    """Returns everything that is added to the logits of the block, in c.dtype."""
+    if layer.visible or c.absent_B is not None:
+        return _masked(c.folded(), _seen(layer, c), c)
+    bias = c.folded()
+    if bias is None:
+        bias = torch.zeros((), device=c.q_pos.device, dtype=c.dtype)
+    size = c.rows.stop - c.rows.start, c.cols.stop - c.cols.start
+    return Causal.apply(bias.expand(*bias.shape[:-2], *size))  # pyright: ignore[reportReturnType]
+
+
+def _as_mask(bias: Tensor, q_BHQK: Tensor) -> Tensor:
+    """Returns the bias in the type that SDPA takes beside q: fp32 on a CPU, q's own elsewhere.
+
+    A mask of three dimensions would make SDPA on a CPU form all logits.
+    """
+    bias = bias[None] if bias.dim() == 3 else bias
+    return bias if q_BHQK.device.type == "cpu" else bias.to(q_BHQK.dtype)

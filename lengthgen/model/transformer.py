@@ -1,0 +1,335 @@
+"""The Transformer: embedding, pre-norm blocks, final norm, tied head; initialised in one function.
+
+B batch, T tokens, D width, H heads, K head width, Q queries, V vocabulary, N layers, M remembered
+tokens, S = M + T keys.
+"""
+
+import hashlib
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from lengthgen.config.schema import Config, Parts
+from lengthgen.data.tokenizer import PlacesOf, places_of
+from lengthgen.model.attention import attend
+from lengthgen.model.cross_entropy import sum_cross_entropy
+from lengthgen.schemes import Ctx, Layer, Scheme, build
+
+LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for a backward pass
+
+
+class Memory(NamedTuple):
+    """The inputs of every layer for the M tokens before a segment.
+
+    The first absent_B[b] tokens of sequence b hold nothing: its text began later.
+    """
+
+    x_NBMD: Tensor
+    absent_B: Tensor
+
+
+class Segment(NamedTuple):
+    """Final hidden states of a segment, and the memory for the next one."""
+
+    x_BTD: Tensor
+    memory: Memory
+
+
+class Past(NamedTuple):
+    """What a layer keeps of the tokens so far: all that later ones need of them, before `qk`."""
+
+    x_BSD: Tensor  # normalised inputs, which parts may look at
+    k_BSD: Tensor
+    v_BSD: Tensor
+
+
+class Block(nn.Module):
+    """Attention and a GELU network of width d_ff, each added to its normalised input's stream."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        D = config.model.d_model
+        self.n_heads = config.model.n_heads
+        self.attention_norm = nn.LayerNorm(D, bias=False)
+        self.qkv = nn.Linear(D, 3 * D, bias=False)
+        self.attention_out = nn.Linear(D, D, bias=False)
+        self.mlp_norm = nn.LayerNorm(D, bias=False)
+        self.mlp_in = nn.Linear(D, config.model.d_ff, bias=False)
+        self.mlp_out = nn.Linear(config.model.d_ff, D, bias=False)
+
+    def forward(
+        self, x_BTD: Tensor, remembered_BMD: Tensor, layer: Layer, c: Ctx, n_last: int
+    ) -> Tensor:
+        """Returns the outputs of the last n_last tokens, [B, n_last, D].
+
+        All tokens are keys, and so are the inputs of this layer that are remembered.
+        """
+        first = c.length - n_last
+        x_BSD = torch.cat([remembered_BMD, x_BTD], dim=1) if remembered_BMD.shape[1] else x_BTD
+        normed = self.attention_norm(x_BSD)
+        q, k, v = self.qkv(normed).chunk(3, dim=-1)
+        return self._out(x_BSD[:, first:], q[:, first:], Past(normed, k, v), layer, c)
+
+    def extend(self, x_BQD: Tensor, past: Past | None, layer: Layer, c: Ctx) -> tuple[Tensor, Past]:
+        """Returns the outputs of Q tokens behind the past ones, [B, Q, D], and the new past."""
+        normed = self.attention_norm(x_BQD)
+        q, k, v = self.qkv(normed).chunk(3, dim=-1)
+        kept = Past(normed, k, v)
+        if past is not None:
+            kept = Past(*(torch.cat(both, dim=1) for both in zip(past, kept, strict=True)))
+        return self._out(x_BQD, q, kept, layer, c), kept
+
+    def _out(self, x_BQD: Tensor, q_BQD: Tensor, kept: Past, layer: Layer, c: Ctx) -> Tensor:
+        """Returns the outputs of the last Q tokens of all that are kept."""
+        first = c.length - q_BQD.shape[1]
+        c = replace(c, x_BTD=kept.x_BSD, q_pos=c.pos[..., first:], rows=slice(first, c.length))
+        q, k, v = (self._heads(x) for x in (q_BQD, kept.k_BSD, kept.v_BSD))
+        x = x_BQD + self.attention_out(attend(layer, q, k, v, c).transpose(1, 2).flatten(2))
+        return x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x))))
+
+    def _heads(self, x_BTD: Tensor) -> Tensor:
+        return x_BTD.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+
+class Transformer(nn.Module):
+    """A causal language model under a positional scheme. Its head shares the embedding's matrix."""
+
+    def __init__(self, config: Config, *, vocab_size: int) -> None:
+        super().__init__()
+        self.shape = config.shape
+        self.checkpointing = config.runtime.activation_checkpointing
+        self.embedding = nn.Embedding(vocab_size, config.model.d_model)
+        self.scheme = build(
+            config.scheme.parts,
+            layers=config.scheme.layers,
+            shape=self.shape,
+            plugins=config.plugins,
+        )
+        self.places = places_of(config.corpus) if self.scheme.reads_places else None
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.model.n_layers))
+        self.norm = nn.LayerNorm(config.model.d_model, bias=False)
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        *,
+        n_last: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Returns the final hidden states of the last n_last tokens (all if None), [B, n_last, D].
+
+        The generator is for parts that sample positions; one that samples refuses to do without.
+        A scheme with memory reads the tokens in segments of the trained length.
+        """
+        length = tokens_BT.shape[1]
+        n_last = length if n_last is None else n_last
+        memory = self.empty_memory(len(tokens_BT), size=0)
+        out: list[Tensor] = []
+        size = self.shape.train_length if self.scheme.memory else length
+        for first in range(0, length, size):
+            piece = tokens_BT[:, first : first + size]
+            left = length - first - piece.shape[1]
+            n = min(piece.shape[1], max(0, n_last - left))
+            x_BTD, memory = self.segment(piece, memory, n_last=n, generator=generator)
+            out.append(x_BTD)
+        return torch.cat(out, dim=1) if len(out) > 1 else out[0]
+
+    def segment(
+        self,
+        tokens_BT: Tensor,
+        memory: Memory,
+        *,
+        n_last: int,
+        generator: torch.Generator | None = None,
+    ) -> Segment:
+        """Returns the final hidden states of the last n_last tokens, and the memory behind them.
+
+        The last block computes only these; the blocks below need all tokens, as keys.
+        """
+        M, T = memory.x_NBMD.shape[2], tokens_BT.shape[1]
+        absent = memory.absent_B if M and memory.absent_B.any() else None
+        x_BTD, c = self.embedded(tokens_BT, generator=generator, remembered=M, absent_B=absent)
+        inputs: list[Tensor] = []
+        for i, (block, layer) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
+            if self.scheme.memory:
+                inputs.append(x_BTD)
+            n = n_last if i == len(self.blocks) - 1 else T
+            if n and self.checkpointing and torch.is_grad_enabled():
+                x_BTD = _recomputed(block, x_BTD, memory.x_NBMD[i], layer, replace(c, layer=i), n)
+            elif n:
+                x_BTD = block(x_BTD, memory.x_NBMD[i], layer, replace(c, layer=i), n)
+        x_BTD = x_BTD if n_last else x_BTD[:, :0]
+        return Segment(self.norm(x_BTD), self._remember(memory, inputs))
+
+    def embedded(
+        self,
+        tokens_BT: Tensor,
+        *,
+        generator: torch.Generator | None,
+        remembered: int,
+        absent_B: Tensor | None = None,
+    ) -> tuple[Tensor, Ctx]:
+        """Returns the inputs of the first block, [B, T, D], and the context of the call."""
+        x_BTD = self.embedding(tokens_BT)
+        told = None
+        if self.places is not None:
+            told = _told(self.places, tokens_BT)  # pyright: ignore[reportCallIssue]
+        c = Ctx.of_call(
+            self.shape,
+            tokens_BT,
+            x_BTD,
+            training=self.training,
+            generator=generator,
+            remembered=remembered,
+            places_BT=told,
+            embedding_VD=self.embedding.weight,
+        )
+        with torch.autocast(tokens_BT.device.type, enabled=False):
+            pos = self.scheme.positions(tokens_BT, c)
+            c = replace(c, pos=pos, q_pos=pos, k_pos=pos, absent_B=absent_B)
+            return self.scheme.embed(x_BTD, c), c
+
+    @torch.no_grad()
+    def positions_to_tokens(self, tokens_BT: Tensor, *, generator: torch.Generator) -> float:
+        """Returns the RMS of the positions in the first block's inputs over that of the tokens.
+
+        The positions are what the scheme makes of embeddings of 0.
+        """
+        x_BTD, c = self.embedded(tokens_BT, generator=generator, remembered=0)
+        positions_BTD = self.scheme.embed(torch.zeros_like(x_BTD), c)
+        return float(positions_BTD.norm() / (x_BTD - positions_BTD).norm())
+
+    def empty_memory(self, batch: int, *, size: int) -> Memory:
+        """Returns a memory of `size` tokens that hold nothing."""
+        weight = self.embedding.weight
+        return Memory(
+            weight.new_zeros(len(self.blocks), batch, size, weight.shape[1]),
+            torch.full((batch,), size, device=weight.device),
+        )
+
+    def _remember(self, memory: Memory, inputs: list[Tensor]) -> Memory:
+        """Returns the memory after a segment with these layer inputs, [B, T, D] each."""
+        if not self.scheme.memory:
+            return memory
+        x_NBSD = torch.cat([memory.x_NBMD, torch.stack(inputs).detach()], dim=2)
+        forgotten = max(0, x_NBSD.shape[2] - self.scheme.memory)
+        return Memory(x_NBSD[:, :, forgotten:], (memory.absent_B - forgotten).clamp(min=0))
+
+    def nats(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        """Returns -log p(target) of every position, [B, T] fp32; 0 where the target is -100.
+
+        Without gradients, logits are formed for a few thousand positions at a time, never [T, V].
+        """
+        x_ND, targets_N = x_BTD.flatten(0, 1), targets_BT.flatten()
+        n = len(x_ND)
+        if not torch.is_grad_enabled():
+            n = max(1, LOGIT_BYTES // (4 * self.embedding.num_embeddings))
+        nats = [
+            F.cross_entropy(self.logits(x), targets, reduction="none")
+            for x, targets in zip(x_ND.split(n), targets_N.split(n), strict=True)
+        ]
+        return torch.cat(nats).view_as(targets_BT)
+
+    def sum_nats(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        """Returns the sum of `nats`, for training: its gradient takes no memory of size [T, V]."""
+        return sum_cross_entropy(x_BTD.flatten(0, 1), self.embedding.weight, targets_BT.flatten())
+
+    def likeliest(self, x_BTD: Tensor) -> Tensor:
+        """Returns the token with the largest logit at every position, [B, T] int64."""
+        n = max(1, LOGIT_BYTES // (4 * self.embedding.num_embeddings))
+        found = [self.logits(x_ND).argmax(dim=-1) for x_ND in x_BTD.flatten(0, 1).split(n)]
+        return torch.cat(found).view(x_BTD.shape[:2])
+
+    def logits(self, x_BTD: Tensor) -> Tensor:
+        """Returns logits over the vocabulary, [..., V] in fp32 (fp64 if the model is)."""
+        logits = F.linear(x_BTD, self.embedding.weight)
+        return logits.to(torch.promote_types(torch.float32, logits.dtype))
+
+
+@torch.compiler.disable  # it would be compiled anew for every text
+def _told(places: PlacesOf, tokens_BT: Tensor) -> Tensor:
+    """Returns the place of each token, [B, T] int64."""
+    return torch.tensor([places(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
+
+
+def _recomputed(
+    block: nn.Module, x_BTD: Tensor, remembered_BMD: Tensor, layer: Layer, c: Ctx, n_last: int
+) -> Tensor:
+    """Returns what the block returns, and keeps its input alone for the backward pass.
+
+    That pass calls the block again. A part that samples there draws the same numbers.
+    """
+    generator = None if torch.compiler.is_compiling() else c.generator
+    drawn_so_far = None if generator is None else generator.get_state()
+
+    def call(x_BTD: Tensor, remembered_BMD: Tensor) -> Tensor:
+        if generator is not None and drawn_so_far is not None:
+            generator.set_state(drawn_so_far)
+        return block(x_BTD, remembered_BMD, layer, c, n_last)
+
+    out = checkpoint(call, x_BTD, remembered_BMD, use_reentrant=False, preserve_rng_state=False)
+    assert isinstance(out, Tensor)
+    return out
+
+
+def initialise(model: Transformer, generator: torch.Generator) -> None:
+    """Draws all weights of the network: N(0, init_std^2); norms are one.
+
+      embedding, qkv, mlp_in        init_std
+      attention_out, mlp_out        init_std / sqrt(2 n_layers), as in GPT-2
+
+    The parts' own parameters are drawn by their constructors and keep those values.
+    """
+    std = model.shape.init_std
+    nn.init.normal_(model.embedding.weight, std=std, generator=generator)
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        for matrix in (block.qkv, block.mlp_in):
+            nn.init.normal_(matrix.weight, std=std, generator=generator)
+        for matrix in (block.attention_out, block.mlp_out):
+            residual_std = std / math.sqrt(2 * model.shape.n_layers)
+            nn.init.normal_(matrix.weight, std=residual_std, generator=generator)
+
+
+def create(config: Config, *, vocab_size: int) -> Transformer:
+    """Returns a freshly initialised model on the CPU, a pure function of the configuration.
+
+    Network and parts draw from streams of their own, so that at one seed two schemes start from the
+    same network, and no part from a copy of the network's numbers.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of("parts", config.seed))  # parts draw from the global generator
+        model = Transformer(config, vocab_size=vocab_size)
+    initialise(model, torch.Generator().manual_seed(seed_of("network", config.seed)))
+    return model
+
+
+def seed_of(*names: str | int) -> int:
+    """Returns the seed of a named stream of random numbers; different names, unrelated streams."""
+    digest = hashlib.sha256(repr(names).encode()).digest()
+    return int.from_bytes(digest[:4])  # torch looks at no more than 32 bits
+
+
+def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
+    """Returns another scheme with the trained parameters of the model's own, for `model.scheme`.
+
+    The variant's parameters must be among the trained ones: config.py has refused any other.
+    """
+    trained = dict(model.scheme.named_parameters())
+    scheme = build(
+        parts,
+        layers=config.scheme.layers,
+        shape=model.shape,
+        plugins=config.plugins,
+        where="scheme.variants",
+    )
+    with torch.no_grad():
+        for name, parameter in scheme.named_parameters():
+            assert name in trained, f"a variant asks for {name}, which was not trained"
+            parameter.copy_(trained[name])
+    return scheme.to(model.embedding.weight.device).train(model.training)

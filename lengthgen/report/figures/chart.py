@@ -1,0 +1,223 @@
+"""A chart over length: what is drawn of every series, and how one pair of axes shows it."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from lengthgen.report.figures.scales import apart, plain, plain_ticks, signed, signed_ticks
+from lengthgen.report.figures.style import FONT_SIZE, GREY
+
+NEAR = 1.6  # times beyond the values: as far as the axis is stretched to show the floor
+
+Values = Mapping[float, float]  # by length; only finite ones are drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One series of a chart."""
+
+    name: str  # of the series
+    scheme: str
+    end: str  # what stands at the line's end: the name, and how far it goes if that is not all
+    look: Mapping[str, Any]  # arguments of Axes.plot
+    values: Values
+    low: Values  # the 95% band; may be empty
+    high: Values
+    seeds: Sequence[Values]  # each of several seeds, drawn thin
+    level: tuple[float, float] | None  # T, and the value to which those at longer lengths compare
+    leaves_at: float | None  # where the axis may end before the line does
+    reference: bool  # drawn thin, and not named at its end
+
+    @property
+    def lengths(self) -> list[float]:
+        """The lengths that can be drawn."""
+        return [n for n, value in sorted(self.values.items()) if math.isfinite(value)]
+
+    @property
+    def last(self) -> float | None:
+        """The value at the end of the line."""
+        return self.values[self.lengths[-1]] if self.lengths else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Lines of one quantity over length."""
+
+    lines: Sequence[Line]  # from the top down, as they end
+    behind: Mapping[str, Values]  # grey lines behind them, by name
+    title: str  # what was measured
+    says: Sequence[str]  # of what the lines are, after the title
+    quantity: str  # at the y axis
+    scale: Literal["log", "signed", "linear", "share"]  # share: 0 to 1, over a linear length
+    zone: float | None  # nats around 0 that count as nothing; the signed scale is linear there
+    floor: tuple[str, float] | None  # name and value of a thin grey line, shown if it is near
+    ticks: Sequence[float]  # at the x axis
+    named: Callable[[float], str]  # how a tick is written
+    axis: str  # at the x axis
+    trained: Sequence[int]  # each T
+    marks: bool  # whether the values are marked
+
+    @property
+    def shown(self) -> list[Line]:
+        """The lines that compete: all but the references."""
+        return [line for line in self.lines if not line.reference]
+
+    @property
+    def longest(self) -> float:
+        return max((line.lengths[-1] for line in self.lines if line.lengths), default=0)
+
+
+def draw(axes: Axes, chart: Chart, *, room: int) -> None:
+    """Draws a chart's lines; `room`: how many names of ticks fit side by side."""
+    scale(axes, chart, room=room)
+    backdrop(axes, chart)
+    _notes(axes, chart)
+    for line in chart.lines:
+        plot(axes, line, marks=chart.marks, band=min(0.12, 0.7 / len(chart.shown)))
+
+
+def plot(axes: Axes, line: Line, *, marks: bool, band: float) -> None:
+    """Draws a line with its band, its seeds and its level; a reference is the line alone.
+
+    `band`: how opaque the band is.
+    """
+    colour, x = line.look["color"], line.lengths
+    y = [line.values[n] for n in x]
+    if line.reference:
+        axes.plot(x, y, label=line.name, linewidth=0.9, alpha=0.8, zorder=1.8, **line.look)
+        return
+    _band(axes, line, alpha=band)
+    for seed in line.seeds:
+        own = [n for n in sorted(seed) if math.isfinite(seed[n])]
+        axes.plot(own, [seed[n] for n in own], color=colour, linewidth=0.6, alpha=0.4)
+    look = line.look if marks else {**line.look, "marker": ""}
+    axes.plot(x, y, label=line.name, linewidth=1.8 if marks else 1.3, markersize=5.5, **look)
+    if line.level is not None and x:
+        across, value = (line.level[0], x[-1]), line.level[1]
+        axes.plot(across, (value, value), color=colour, linestyle=(0, (1, 2.5)), linewidth=1.0)
+
+
+def _band(axes: Axes, line: Line, *, alpha: float) -> None:
+    """Fills the 95% band where there is one; a bound beyond any axis ends at the axis."""
+    x = [n for n in line.lengths if not math.isnan(line.low.get(n, math.nan))]
+    bottom, top = axes.get_ylim()
+    low = np.clip([line.low[n] for n in x], bottom, top)
+    high = np.clip([line.high[n] for n in x], bottom, top)
+    if x:
+        colour = line.look["color"]
+        axes.fill_between(x, low, high, color=colour, alpha=alpha, linewidth=0, zorder=1)
+
+
+def scale(axes: Axes, chart: Chart, *, room: int) -> None:
+    """Sets limits, ticks and names of both axes."""
+    marked = [*chart.ticks, *chart.trained]
+    if chart.scale == "share":
+        axes.set_xlim(0, 1.02 * max(marked))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 5, 10], integer=True))
+    else:
+        axes.set_xscale("log", base=2)
+        pad = max(1.15, (max(marked) / min(marked)) ** 0.04)
+        axes.set_xlim(min(marked) / pad, max(marked) * pad)
+        kept = apart(chart.ticks, room=room)
+        axes.set_xticks(chart.ticks, [chart.named(x) if x in kept else "" for x in chart.ticks])
+    _scale_y(axes, chart, list(_drawn_values(chart)))
+    axes.minorticks_off()
+    axes.set_xlabel(chart.axis)
+    axes.set_ylabel(chart.quantity)
+    axes.grid(visible=True, color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _drawn_values(chart: Chart) -> Iterator[float]:
+    for line in chart.lines:
+        limit = math.inf if line.leaves_at is None else line.leaves_at
+        for values in (line.values, *line.seeds, line.low, line.high):
+            yield from (min(value, limit) for value in values.values() if math.isfinite(value))
+    for values in chart.behind.values():
+        yield from values.values()
+
+
+def _scale_y(axes: Axes, chart: Chart, values: Sequence[float]) -> None:
+    if chart.scale == "signed" and chart.zone is not None:
+        zone, values = chart.zone, [0.0, *values]
+        axes.set_yscale("symlog", linthresh=zone, linscale=0.5)
+        axes.set_ylim(min(-2 * zone, 1.5 * min(values)), max(2 * zone, 1.5 * max(values)))
+        ticks = signed_ticks(*axes.get_ylim(), linear=zone)
+        axes.set_yticks(ticks, [signed(tick) for tick in ticks])
+        return
+    if chart.scale == "share":
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_yticks([n / 4 for n in range(5)], [f"{n * 25}%" for n in range(5)])
+        return
+    axes.set_yscale(chart.scale)
+    low, high = min(values, default=1.0), max(values, default=10.0)
+    if chart.scale == "linear":
+        pad = 0.05 * (high - low) or 0.1
+        axes.set_ylim(low - pad, high + pad)
+        return
+    pad = max(1.04, (high / low) ** 0.05)
+    low, high = low / pad, high * pad
+    if chart.floor is not None and floor_is_near(chart):
+        low, high = min(low, chart.floor[1] / 1.06), max(high, chart.floor[1] * 1.06)
+    axes.set_ylim(low, high)
+    ticks = plain_ticks(low, high)
+    axes.set_yticks(ticks, [plain(tick) for tick in ticks])
+
+
+def floor_is_near(chart: Chart) -> bool:
+    """Whether the floor lies among the values, or so near that the axis is stretched up to it."""
+    values = list(_drawn_values(chart))
+    if chart.floor is None or not values:
+        return False
+    return min(values) / NEAR < chart.floor[1] < max(values) * NEAR
+
+
+def backdrop(axes: Axes, chart: Chart) -> None:
+    """Draws the lines behind, each T, the zone around 0 and the floor."""
+    for values in chart.behind.values():
+        axes.plot(list(values), list(values.values()), color="0.72", linewidth=1.0, zorder=1.5)
+    if chart.zone is not None:
+        axes.axhspan(-chart.zone, chart.zone, color="0.93", linewidth=0, zorder=0)
+        axes.axhline(0, color="0.6", linewidth=0.8, zorder=1)
+    if chart.floor is not None and floor_is_near(chart):
+        axes.axhline(chart.floor[1], color="0.6", linewidth=0.9, zorder=1)
+    if chart.scale == "share":
+        for length in chart.trained:
+            axes.axvspan(0, length, color="0.94", linewidth=0, zorder=0)
+    for length in chart.trained:
+        axes.axvline(length, color=GREY, linestyle=(0, (5, 3)), linewidth=1.0, zorder=1)
+
+
+def _notes(axes: Axes, chart: Chart) -> None:
+    """Names what the backdrop shows."""
+    if chart.floor is not None and floor_is_near(chart):
+        name, value = chart.floor
+        transform = axes.get_yaxis_transform()
+        _note(axes, name, (0.995, value), transform=transform, align=("right", "bottom"))
+    for i, length in enumerate(chart.trained):
+        place = (length, 0.975 - 0.055 * i)
+        transform = axes.get_xaxis_transform()
+        trained = f"trained to {length}" if chart.scale == "share" else f"trained at T={length}"
+        _note(axes, trained, place, transform=transform, align=("left", "top"))
+
+
+def _note(
+    axes: Axes, text: str, place: tuple[float, float], *, transform: Any, align: tuple[str, str]
+) -> None:
+    axes.annotate(
+        text,
+        place,
+        xycoords=transform,
+        xytext=(5 if align[0] == "left" else -2, 0 if align[1] == "top" else 2),
+        textcoords="offset points",
+        horizontalalignment=align[0],
+        verticalalignment=align[1],
+        color=GREY,
+        fontsize=FONT_SIZE - 1,
+    )

@@ -1,0 +1,80 @@
+"""The chart of perplexity over that at T, before published curves of the same protocol, in grey."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lengthgen.analysis.curves import perplexity
+from lengthgen.analysis.formatting import headline, subject
+from lengthgen.analysis.reference_results import Anchor
+from lengthgen.analysis.seed_groups import Series
+from lengthgen.report.figures.chart import Chart, Line, Values
+from lengthgen.report.figures.curve import rank, said
+from lengthgen.report.figures.looks import line_looks
+
+
+def ratios(lines: Sequence[Series], anchors: Sequence[Anchor]) -> Chart | None:
+    """Returns ppl(C) / ppl(T) over C / T of the series of one protocol, but references.
+
+    Behind them stand the anchors of these schemes under the same protocol; None if there are none.
+    """
+    there = [line for line in lines if not line.reference and _multiples(line.losses(), line)]
+    points = [p for line in there for p in line.points]
+    of = {(line.scheme, points[0].protocol) for line in there}
+    behind = {_named(a): a.ratios() for a in anchors if (a.scheme, a.protocol) in of}
+    if not behind:
+        return None
+    looks = line_looks(there)
+    drawn = [_line(line, looks[line.label]) for line in there]
+    longest = max(x for line in drawn for x in line.values)
+    drawn.sort(key=lambda line: rank(line.values.get(longest), line.name))
+    return Chart(
+        lines=drawn,
+        behind=behind,
+        title=f"perplexity over that at T, {headline(points)}; {subject(points)}",
+        says=[*said(drawn, there, level=""), "grey: published, same protocol, as named below"],
+        quantity="ppl(C) / ppl(T)",
+        scale="log",
+        zone=None,
+        floor=None,
+        ticks=sorted({x for line in drawn for x in line.values}),
+        named="{:g}T".format,
+        axis="window C in units of T",
+        trained=[],
+        marks=True,
+    )
+
+
+def _multiples(losses: Mapping[int, float], line: Series) -> dict[float, float]:
+    """Returns ppl(C) / ppl(T) by C / T; nothing without a finite loss at T."""
+    T = line.train_length
+    if not math.isfinite(losses.get(T, math.inf)):
+        return {}
+    return {n / T: perplexity(loss - losses[T]) for n, loss in losses.items()}
+
+
+def _line(line: Series, look: Mapping[str, Any]) -> Line:
+    seeds: list[Values] = [_multiples(line.curve(run), line) for run in line.runs]
+    return Line(
+        name=line.label,
+        scheme=line.scheme,
+        end=line.label,
+        look=look,
+        values=_multiples(line.losses(), line),
+        low={},
+        high={},
+        seeds=seeds if len(seeds) > 1 else (),
+        level=None,
+        leaves_at=None,
+        reference=False,
+    )
+
+
+def _named(anchor: Anchor) -> str:
+    told = [
+        anchor.scheme + (f" ({anchor.note})" if anchor.note else ""),
+        f"{anchor.protocol}, T={anchor.train_length}",
+        f"{anchor.params} on {anchor.corpus}",
+        f"{anchor.citation}, arXiv {anchor.arxiv}",
+    ]
+    return "; ".join(told)

@@ -1,0 +1,442 @@
+"""What a report shows of tasks: accuracy over length, the matrix of tasks and schemes, its relation
+to perplexity.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from lengthgen import tasks
+from lengthgen.analysis import curves, reference_results, seed_groups
+from lengthgen.analysis.accuracy import (
+    BEYOND_CHANCE,
+    HALF,
+    Accuracy,
+    accuracies,
+    agreement,
+    counted,
+    mean_ranks,
+)
+from lengthgen.analysis.curves import Curve, Point, perplexity
+from lengthgen.analysis.findings import Finding
+from lengthgen.analysis.formatting import short, subject
+from lengthgen.analysis.intervals import Estimate
+from lengthgen.analysis.reference_results import TaskAnchor
+from lengthgen.config.schema import NAME
+from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import ANSWERS
+from lengthgen.report.figures import style
+from lengthgen.report.figures.accuracy import UNCOUNTED, accuracy
+from lengthgen.report.figures.layout import laid_out
+from lengthgen.report.figures.relation import Dot, relation
+from lengthgen.report.typeset import Cell, Table, csv_text
+
+MOST_COLUMNS = 12  # lengths in a table; of more,
+LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
+LEAST_CHANCE = 0.05  # below that it is not shown
+BOUND = "Upper bound: the task tells the scheme which characters belong together"
+FAINT = "grey or in parentheses"
+UNSOLVED = f"no scheme that learned it exceeds chance by {100 * BEYOND_CHANCE:g} points beyond L"
+
+
+# From all points, those kept, and the labels of these.
+Remarks = Callable[[Sequence[Point], Sequence[Point], Mapping[Curve, str]], list[str]]
+
+
+class About(NamedTuple):
+    """What a task's length counts, and how often a model that ignores the prompt can be right."""
+
+    unit: str
+    chance: float
+
+    @property
+    def shown_chance(self) -> float:
+        return self.chance if self.chance >= LEAST_CHANCE else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskReport:
+    """The accuracies of the series of each task, by the task's name, and what to say below."""
+
+    by_task: Mapping[str, Sequence[Accuracy]]
+    about: Mapping[str, About]
+    remarks: Sequence[str]
+
+    @cached_property
+    def counted(self) -> dict[str, list[Accuracy]]:
+        """What ranks, means over tasks and correlations are of."""
+        return counted(self.by_task, {name: about.chance for name, about in self.about.items()})
+
+    @property
+    def unsolved(self) -> list[str]:
+        """The tasks that are not among these."""
+        return [name for name in self.by_task if name not in self.counted]
+
+
+def task_of(config: Mapping[str, Any]) -> str | None:
+    """Returns the name of the task that a run's plain configuration trains on; None for text.
+
+    Raises UserError for one that no configuration could have: files are named by it.
+    """
+    corpus = config.get("corpus")
+    spec = corpus.get("task") if isinstance(corpus, Mapping) else None
+    if not isinstance(spec, Mapping):
+        return None
+    name = str(spec.get("name"))
+    if not re.fullmatch(NAME, name) or len(name) > 64:
+        raise UserError(f"config.yaml is damaged: {name!r} is no name of a task; drop this run")
+    return name
+
+
+def gather(
+    rows: Sequence[Mapping[str, Any]],
+    configs: Mapping[str, Mapping[str, Any]],
+    *,
+    remarks: Remarks,
+) -> TaskReport:
+    """Keeps what may stand side by side under each task.
+
+    `remarks` says of all points, those kept and their labels what is not shown or not alike. Raises
+    UserError as statistics.curve and statistics.comparable do: of one name, all runs must have the
+    same examples; and for a run without a complete evaluation.
+    """
+    by_task: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        name = task_of(configs[row["run"]])
+        if name is not None and row["protocol"] == ANSWERS:
+            by_task.setdefault(name, []).append(row)
+    found: dict[str, list[Accuracy]] = {}
+    said = [f"Not shown: {one}; run lengthgen eval" for one in curves.incomplete(rows)]
+    evaluated: set[str] = set()
+    for name, of in sorted(by_task.items()):
+        points = curves.curve(of)
+        kept = curves.comparable(points)
+        labels = seed_groups.labels(kept, configs)
+        found[name] = accuracies(seed_groups.series(kept, labels))
+        said += [f"{name}: {one}" for one in remarks(points, kept, labels)]
+        evaluated |= {p.run for p in kept}
+    for run in configs:
+        if run not in evaluated:
+            raise UserError(f"no complete evaluation in {run}; run lengthgen eval {run}")
+    about = {str(task_of(config)): _about(config) for config in configs.values()}
+    return TaskReport(by_task=found, about=about, remarks=said)
+
+
+def _about(config: Mapping[str, Any]) -> About:
+    """Returns what the rule says of a task, if it is one that is known here."""
+    spec = config["corpus"]["task"]
+    try:
+        rule = tasks.build(str(spec.get("kind")), spec.get("arguments") or {}, where="task")
+    except (UserError, AttributeError, TypeError, ValueError):
+        return About(unit="length", chance=0.0)
+    try:
+        lengths = [n for n in config["eval"]["lengths"] if n <= spec["length"]]
+        chance = rule.chance or tasks.blind(rule, lengths)
+    except (UserError, KeyError, TypeError, ValueError):  # a file that is gone, say
+        chance = rule.chance
+    return About(unit=rule.unit, chance=chance)
+
+
+def pictures(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes]:
+    """Returns the figures by file name: one per task, and how they relate to perplexities."""
+    drawn = {
+        f"accuracy-{name}": accuracy(
+            found,
+            unit=report.about[name].unit,
+            chance=report.about[name].shown_chance,
+            published=_published(name, found),
+        )
+        for name, found in report.by_task.items()
+    }
+    figures = {name: laid_out(chart) for name, chart in drawn.items() if chart is not None}
+    there = dots(report, findings)
+    if len(there) > 1:
+        out = left_out(report, findings, [dot.label for dot in there])
+        figures["relation"] = relation(there, tasks=list(report.counted), left_out=out)
+    return style.files(figures)
+
+
+def contents(report: TaskReport) -> list[Table]:
+    """Returns the tables, the matrix of tasks and schemes first if there are several tasks."""
+    found = [_by_length(name, report) for name in report.by_task]
+    return [_matrix(report), *found] if len(report.by_task) > 1 else found
+
+
+def accuracy_csv(report: TaskReport) -> str:
+    """Returns every value with its interval, one line each, below a head."""
+    head = ["task", "series", "seeds", "length", "tests", "accuracy", "low", "high"]
+    head += ["tokens", "stops"]
+    rows: list[list[str]] = []
+    for name, found in report.by_task.items():
+        for one in found:
+            label, seeds = one.series.label, str(len(one.series.runs))
+            for n, e in one.exact.items():
+                numbers = (e.value, e.low, e.high, one.tokens[n], one.stops[n])
+                tests = str(one.n_examples[n])
+                rows.append([name, label, seeds, str(n), tests, *(f"{x:.6g}" for x in numbers)])
+    return csv_text(head, rows)
+
+
+def tasks_csv(report: TaskReport) -> str:
+    """Returns the means over lengths seen and unseen with their intervals, and every seed's."""
+    head = ["task", "series", "lengths", "accuracy", "low", "high", "each_seed", "half_length"]
+    head.append("left_out")
+    rows = [
+        [
+            *(name, one.series.label, lengths),
+            *(f"{x:.6g}" for x in (mean.value, mean.low, mean.high)),
+            " ".join(f"{x:.6g}" for x in mean.seeds),
+            one.half_length,
+            one.excluded or (UNSOLVED if name in report.unsolved else ""),
+        ]
+        for name, found in report.by_task.items()
+        for one in found
+        for lengths, mean in (("seen", one.seen), ("unseen", one.unseen))
+        if mean is not None
+    ]
+    return csv_text(head, rows)
+
+
+def _matrix(report: TaskReport) -> Table:
+    """Returns mean accuracy on unseen lengths of each series in each task, and the mean ranks."""
+    labels = sorted({one.series.label for found in report.by_task.values() for one in found})
+    cells = {
+        (one.series.label, name): _standing(one, report.counted.get(name))
+        for name, found in report.by_task.items()
+        for one in found
+    }
+    excluded = any(one.excluded for found in report.by_task.values() for one in found)
+    ranks = mean_ranks(report.counted)
+    bounds = any(one.series.bound for found in report.by_task.values() for one in found)
+    rows = [
+        [
+            Cell(label),
+            *(cells.get((label, name), Cell("-")) for name in report.by_task),
+            _with_bounds(ranks.get(label), scale=1, digits=2),
+        ]
+        for label in labels
+    ]
+    beside, unsolved = _published_rows(report), report.unsolved
+    for source, of in beside.items():
+        rows.append([Cell(source), *(Cell(of.get(n, "-")) for n in report.by_task), Cell("-")])
+    unranked = (
+        "Mean rank: none, since fewer than two schemes learned, and have a value in, each task "
+        "that counts, or seeds are not as many."
+    )
+    return Table(
+        key="tasks",
+        title="Accuracy on unseen lengths (mean over the lengths asked beyond L), in percent",
+        head=["scheme", *report.by_task, "mean rank"],
+        rows=rows,
+        notes=[
+            "Bold: the highest of those that count. Means are over the lengths that all were "
+            "asked; a dash: no value at one of them.",
+            f"Mean rank: over {', '.join(report.counted)}, of the schemes that count in each; ties "
+            "sharing the mean of theirs; 1 is best; with the 95% "
+            "interval over seeds and examples."
+            if ranks
+            else unranked,
+            *([f"Not learned, {FAINT}: {UNCOUNTED}."] if excluded else []),
+            *([f"In no rank, {FAINT}: {', '.join(unsolved)}; {UNSOLVED}."] if unsolved else []),
+            *([f"{BOUND}; neither compared nor ranked."] if bounds else []),
+            *(
+                ["Published: of other models and formats, and over lengths to 2L only."]
+                if beside
+                else []
+            ),
+        ],
+    )
+
+
+def _by_length(name: str, report: TaskReport) -> Table:
+    found = report.by_task[name]
+    L, about = found[0].series.train_length, report.about[name]
+    tests = [n for one in found for n in one.n_examples.values()]
+    asked = sorted({length for one in found for length in one.exact})
+    columns = asked
+    if len(asked) > MOST_COLUMNS:
+        columns = sorted({min(asked, key=lambda n: (abs(n - k * L), n)) for k in LENGTHS})
+    rows = [
+        [
+            Cell(one.series.label),
+            Cell(str(len(one.series.runs))),
+            *(_share(one.exact.get(n), None) for n in columns),
+            _with_bounds(one.seen, scale=100, digits=1),
+            _with_bounds(one.unseen, scale=100, digits=1),
+            Cell(one.half_length if about.chance < HALF else "-"),
+            Cell(_seeds(one.unseen)),
+        ]
+        for one in found
+    ]
+    for one, row in zip(found, rows, strict=True):
+        if one.excluded is not None:
+            row[1:] = [Cell(cell.text, "faint") for cell in row[1:]]
+            row[0] = Cell(f"{one.series.label} ({one.excluded})")
+    points = [p for one in found for p in one.series.points]
+    reasons = sorted({p.skipped for p in points if p.skipped is not None})
+    return Table(
+        key=f"accuracy-{name}".replace("_", "-"),
+        title=f"Right answers in percent, by length in {about.unit}, trained to L={L}; "
+        f"{subject(points)}",
+        head=[
+            "scheme",
+            "seeds",
+            *map(short, columns),
+            "seen",
+            "unseen",
+            "L50",
+            "unseen, each seed",
+        ],
+        rows=rows,
+        notes=[
+            "Right: all of the answer, its end included, is what greedy decoding writes. Seen, "
+            "unseen: means over the lengths that all were asked up to L, and beyond, each with the "
+            "same weight, and their 95% intervals over seeds and examples. L50: the last of the "
+            "lengths asked before less than half of the answers are right. "
+            f"Tests of a length: {min(tests, default=0)} to {max(tests, default=0)}.",
+            *(
+                [f"A model that ignores the prompt can be right in {about.chance:.0%} up to L."]
+                if about.shown_chance
+                else []
+            ),
+            *(
+                [f"Not learned, {FAINT}: {UNCOUNTED}."]
+                if any(one.excluded for one in found)
+                else []
+            ),
+            *([f"In no rank: {UNSOLVED}."] if name in report.unsolved else []),
+            *(f"A dash: {reason}." for reason in reasons),
+            *_order(name, report.counted.get(name, [])),
+            *_shared_lengths(found),
+            *([f"{BOUND}."] if any(one.series.bound for one in found) else []),
+        ],
+    )
+
+
+def _order(name: str, found: Sequence[Accuracy]) -> list[str]:
+    """Returns how far the schemes' order agrees with those published, over the same lengths."""
+    if not found:
+        return []
+    L = found[0].series.train_length
+    ours = {one.series.label: one for one in found}  # a plain scheme's label is its name
+    by_source: dict[tuple[str, int], dict[str, TaskAnchor]] = {}
+    for anchor in reference_results.accuracies():
+        if anchor.task == name and anchor.train_length == L and anchor.scheme in ours:
+            by_source.setdefault((anchor.citation, anchor.test_length), {})[anchor.scheme] = anchor
+    said: list[str] = []
+    for (citation, longest), anchors in by_source.items():
+        means: dict[str, float] = {}
+        for scheme in anchors:
+            there = [e.value for n, e in ours[scheme].exact.items() if L < n <= longest]
+            if there:
+                means[scheme] = sum(there) / len(there)
+        if len(means) > 1:
+            agreed = agreement(list(means.values()), [anchors[one].accuracy for one in means])
+            compared = f"The order of {', '.join(means)} over {L + 1} to {longest}"
+            said.append(f"{compared} beside that of {citation}: {agreed}.")
+    return said
+
+
+def _shared_lengths(found: Sequence[Accuracy]) -> list[str]:
+    """Returns which lengths the means are over, if not all series were asked the same."""
+    asked = [{p.length for p in one.series.points} for one in found]
+    shared = set[int].intersection(*asked)
+    if not shared or all(one == shared for one in asked):
+        return []
+    return [f"Lengths that all were asked: {', '.join(map(str, sorted(shared)))}."]
+
+
+def _standing(one: Accuracy, found: Sequence[Accuracy] | None) -> Cell:
+    """Returns a cell of the matrix; `found`: the series that count in its task, if any does."""
+    if one.excluded is not None:
+        return Cell(one.excluded, "faint")
+    if found is None:
+        return Cell(_share(one.unseen, None).text, "faint")
+    best = max(other.unseen.value for other in found if other.unseen is not None)
+    return _share(one.unseen, None if one.series.bound else best)
+
+
+def _share(estimate: Estimate | None, best: float | None) -> Cell:
+    if estimate is None:
+        return Cell("-")
+    mark = "best" if best and estimate.value == best else ""
+    return Cell(f"{100 * estimate.value:.1f}", mark)
+
+
+def _seeds(estimate: Estimate | None) -> str:
+    return "-" if estimate is None else ", ".join(f"{100 * one:.1f}" for one in estimate.seeds)
+
+
+def _with_bounds(estimate: Estimate | None, *, scale: float, digits: int) -> Cell:
+    if estimate is None:
+        return Cell("-")
+    numbers = (estimate.value, estimate.low, estimate.high)
+    value, low, high = (f"{scale * x:.{digits}f}" for x in numbers)
+    return Cell(f"{value} [{low}, {high}]")
+
+
+def _published(name: str, found: Sequence[Accuracy]) -> dict[str, dict[float, float]]:
+    """Returns grey lines: the published mean over the lengths from L to 2L, where L is the same."""
+    schemes = {one.series.scheme for one in found}
+    L = found[0].series.train_length
+    return {
+        f"{_anchor(anchor)}, {anchor.accuracy:.0%} over {L + 1} to {anchor.test_length}": {
+            float(L): anchor.accuracy,
+            float(anchor.test_length): anchor.accuracy,
+        }
+        for anchor in reference_results.accuracies()
+        if anchor.task == name and anchor.scheme in schemes and anchor.train_length == L
+    }
+
+
+def _published_rows(report: TaskReport) -> dict[str, dict[str, str]]:
+    """Returns published numbers of the tasks and schemes shown, in percent, by their source."""
+    shown = {one.series.scheme for found in report.by_task.values() for one in found}
+    rows: dict[str, dict[str, str]] = {}
+    for anchor in reference_results.accuracies():
+        found = report.by_task.get(anchor.task)
+        alike = found is not None and found[0].series.train_length == anchor.train_length
+        if alike and anchor.scheme in shown:
+            rows.setdefault(_anchor(anchor), {})[anchor.task] = f"{100 * anchor.accuracy:.1f}"
+    return rows
+
+
+def _anchor(anchor: TaskAnchor) -> str:
+    note = f" ({anchor.note})" if anchor.note else ""
+    return f"{anchor.scheme}{note}, {anchor.citation}"
+
+
+def dots(report: TaskReport, findings: Sequence[Finding]) -> list[Dot]:
+    """Returns, per scheme with both, the perplexity at the longest length over that at T, and the
+    mean accuracy on unseen lengths over the tasks that count, if it counts in each.
+    """
+    found: list[Dot] = []
+    there = [one for one in findings if not one.series.reference and one.series.variant is None]
+    longest = max((length for one in there for length in one.gain), default=0)
+    for finding in there:
+        line = finding.series
+        if longest not in finding.gain or longest <= line.train_length:
+            continue  # another length would be another question
+        of = [
+            one.unseen.value
+            for ranked in report.counted.values()
+            for one in ranked
+            if one.series.label == line.label and one.unseen is not None
+        ]
+        if of and len(of) == len(report.counted):
+            ratio = perplexity(-finding.gain[longest].value)
+            found.append(Dot(line.label, ratio, sum(of) / len(of), longest / line.train_length))
+    return found
+
+
+def left_out(report: TaskReport, findings: Sequence[Finding], shown: Sequence[str]) -> str:
+    """Returns the schemes and tasks that the relation is not of, and why, as text."""
+    labels = {one.series.label for found in report.by_task.values() for one in found}
+    schemes = sorted(labels & {one.series.label for one in findings} - {*shown})
+    names = (
+        (", ".join(schemes), "not learned in, or without a value for, all of these"),
+        (", ".join(report.unsolved), UNSOLVED),
+    )
+    return "; ".join(f"{name} ({why})" for name, why in names if name)

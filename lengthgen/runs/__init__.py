@@ -1,0 +1,1 @@
+"""Run directories, checkpoints, processes and devices."""

@@ -1,0 +1,112 @@
+"""The device of a run, its threads and its memory allocator."""
+
+import ctypes
+import os
+import shutil
+
+import torch
+from torch import Tensor
+from torch.utils._triton import has_triton  # not public; as PyTorch itself asks
+
+from lengthgen.config.schema import Runtime
+from lengthgen.errors import UserError
+from lengthgen.runs.distributed import Ranks
+
+CPU_MICRO_BATCH_TOKENS = 4096  # what a forward and backward pass holds stays near the caches
+GPU_MICRO_BATCH_TOKENS = 32768
+
+
+def device_of(runtime: Runtime, ranks: Ranks) -> torch.device:
+    """Returns the device of this process. Raises UserError if it is not there."""
+    kind = runtime.device
+    if kind == "auto":
+        has_mps = torch.backends.mps.is_available()
+        kind = "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "runtime.device=cuda: there is no GPU in this machine; give train=default for "
+            "train=gpu, or add runtime.device=cpu, which may take days"
+        )
+    if kind == "cuda" and ranks.local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"runtime.device=cuda: process {ranks.local_rank} of this machine has no GPU "
+            f"({torch.cuda.device_count()} visible); start as many processes as GPUs"
+        )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UserError("runtime.device=mps: this machine has no MPS device; use cpu")
+    return torch.device(kind, ranks.local_rank) if kind == "cuda" else torch.device(kind)
+
+
+def prepare(runtime: Runtime, device: torch.device) -> None:
+    """Sets the process up for the device: threads and allocator on a CPU, precision on CUDA.
+
+    TF32 is never used: training and evaluation in fp32 are in fp32, FlexAttention's too.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("highest")
+        return
+    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    torch.set_num_threads(runtime.threads or default_threads(local_processes))
+    keep_freed_memory()
+
+
+def default_threads(local_processes: int) -> int:
+    """Returns OMP_NUM_THREADS of the environment, else the share of the cores of one process.
+
+    1 does not count for several processes: torchrun sets it where it is not set.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # the others are of inner loops
+    if asked.isdecimal() and int(asked) > (local_processes > 1):
+        return int(asked)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // local_processes)
+
+
+def summary(precision: str, device: torch.device, *, multiplies_bf16: bool) -> str:
+    """Returns the precision and device of a training, with a remedy where they do not fit."""
+    said = f"training in {precision} on {device}"
+    if precision == "bf16" and device.type == "cpu" and not multiplies_bf16:
+        said += (
+            "; this processor has no bf16 products: train.precision=fp32 (another run) may be many "
+            "times faster"
+        )
+    return said
+
+
+def compiles(runtime: Runtime, device: torch.device) -> bool:
+    """True if training is compiled: as runtime.compile says, or where Triton makes fast kernels."""
+    if runtime.compile is not None:
+        return runtime.compile
+    has_cc = any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))  # Triton's own
+    return device.type == "cuda" and has_triton() and has_cc
+
+
+def keep_freed_memory() -> None:
+    """Tells glibc to keep freed blocks instead of returning them to the kernel.
+
+    By default every tensor above 32 MiB is mapped and unmapped anew, and each of its pages faults
+    on first use. Elsewhere than on glibc nothing happens.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mmap_threshold, trim_threshold, top_pad = -3, -1, -2  # M_* of malloc.h
+    if not mallopt(mmap_threshold, 1 << 30):
+        mallopt(mmap_threshold, 1 << 25)  # the most that glibc before 2.35 accepts
+    mallopt(trim_threshold, (1 << 31) - 1)
+    mallopt(top_pad, 64 << 20)
+
+
+def micro_batch(runtime: Runtime, device: torch.device, length: int) -> int:
+    """Returns the number of windows in one forward pass."""
+    tokens = GPU_MICRO_BATCH_TOKENS if device.type == "cuda" else CPU_MICRO_BATCH_TOKENS
+    return runtime.micro_batch or max(1, tokens // length)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor of the CPU on the device; a GPU copies it when it comes to it."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,261 @@
+"""The run directory: configuration, provenance, checkpoints, state; every write is atomic."""
+
+import json
+import logging
+import platform
+import shlex
+import subprocess
+import sys
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from lengthgen.config import compose
+from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.errors import UserError, suggestion
+from lengthgen.runs import checkpoints, status
+from lengthgen.storage import read_rows, replace_file, sealed, unsealed
+
+_LIBRARIES = ("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors")
+_HEADING = b"# crc32 of what follows: "
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """A run as `lengthgen list runs` shows it."""
+
+    run_id: str
+    path: Path
+    state: str  # as status.of says it, or unreadable
+    reason: str | None
+    step: int
+    steps: int
+    command: str | None  # that began it, and continues it
+
+
+@contextmanager
+def logged(run_dir: Path) -> Generator[None]:
+    """Copies the package's log into log.txt while the block lasts.
+
+    A line that a full disk has no room for is lost, and nothing said: the terminal has shown it,
+    and what may not be lost ends the run by itself.
+    """
+    package = logging.getLogger("lengthgen")
+    path = run_dir / "log.txt"
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror}); "
+            "free disk space or mend its permissions, then run the same command again"
+        ) from None
+    handler.handleError = _pass_over
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    level = package.level
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.setLevel(level)
+        package.removeHandler(handler)
+        with suppress(OSError):  # it writes the lines again that there was no room for
+            handler.close()
+
+
+def _pass_over(record: logging.LogRecord) -> None:
+    """Takes the place of logging's own traceback."""
+
+
+def write_config(config: Config, run_dir: Path) -> None:
+    """Writes config.yaml and the plugins, and reads them back to prove that they say the same.
+
+    A plugin becomes plugins/DIGEST.py, and config.yaml names it so: a run that is moved, or whose
+    author goes on to edit the original, keeps what it was trained with.
+    """
+    plain = {**to_plain(config), "plugins": []}
+    for plugin in config.plugins:
+        kept = f"plugins/{plugin.digest}.py"
+        replace_file(run_dir / kept, plugin.content)
+        plain["plugins"].append(kept)
+    text = yaml.safe_dump(plain, sort_keys=False).encode()
+    replace_file(run_dir / "config.yaml", _heading(text) + text)
+    assert load_config(run_dir) == config, "config.yaml does not round-trip"
+
+
+def load_config(run_dir: Path) -> Config:
+    """Reads the configuration of a run. Raises UserError if there is none or it is damaged.
+
+    What an older version did not know of evaluation and runtime has its default: it does not
+    change what was trained.
+    """
+    plain = read_config(run_dir)
+    later = {"eval": compose.load("eval", "default", config_dir=None), **compose.defaults()}
+    for section in ("eval", "runtime"):
+        if isinstance(plain.get(section), dict):
+            plain[section] = {**later[section], **plain[section]}
+    if isinstance(plain.get("plugins"), list):
+        plain["plugins"] = [str(run_dir / str(plugin)) for plugin in plain["plugins"]]
+    config = from_plain(plain)
+    for plugin in config.plugins:
+        if plugin.path.parent == run_dir / "plugins" and plugin.path.stem != plugin.digest:
+            raise UserError(
+                f"{plugin.path} was changed since this run began; restore it, or train its new "
+                f"content as a run of its own: lengthgen train --plugin {plugin.path} ..."
+            )
+    return config
+
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """Returns config.yaml as it stands, so that runs of an older schema can still be shown.
+
+    Raises UserError if there is none, or if it is not what was written; without the checksum that
+    older versions did not write, whatever is a mapping passes.
+    """
+    path = run_dir / "config.yaml"
+    try:
+        content = path.read_bytes()
+        first, newline, rest = content.partition(b"\n")
+        if first.startswith(_HEADING) and first + newline != _heading(rest):
+            raise ValueError("the text differs from the checksum in its first line")
+        plain = yaml.safe_load(content.decode())
+    except FileNotFoundError:
+        raise UserError(f"{run_dir} is not a run directory: it has no config.yaml") from None
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}); mend its permissions"
+        ) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}); restore it, or repeat the lengthgen train command of "
+            "this run, which writes it again"
+        ) from None
+    if not isinstance(plain, dict):
+        raise UserError(f"{path} is damaged: it holds no mapping")
+    return plain
+
+
+def _heading(text: bytes) -> bytes:
+    """Returns the first line of config.yaml, with the checksum of the others."""
+    return _HEADING + f"{zlib.crc32(text):08x}\n".encode()
+
+
+def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
+    """Writes env.json: what the run was begun with. A later start leaves it as it is."""
+    path = run_dir / "env.json"
+    if path.exists():
+        return
+    said = {
+        "fingerprint": corpus.fingerprint,
+        "corpus": corpus.meta,
+        "argv": sys.argv,
+        "commit": _commit(),
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "lengthgen": version("lengthgen"),
+        "libraries": {name: version(name) for name in _LIBRARIES},
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+    replace_file(path, sealed(json.dumps(said, indent=1).encode()))
+
+
+def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
+    """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
+    path = run_dir / "env.json"
+    if not path.exists():
+        return
+    try:
+        begun = json.loads(unsealed(path.read_bytes()))["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
+    if begun != corpus.fingerprint:
+        raise UserError(
+            f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
+            f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
+        )
+
+
+def training_log(run_dir: Path) -> list[dict[str, Any]]:
+    """Returns the rows of train.jsonl; none if a trained run has lost the last of them.
+
+    Raises UserError as read_rows does.
+    """
+    rows = read_rows(run_dir / "train.jsonl")
+    step = status.trained_step(run_dir)
+    return rows if step is None or (rows and rows[-1]["train/step"] == step) else []
+
+
+def list_runs(root: Path) -> list[RunSummary]:
+    """Returns the runs under a root, oldest first. A directory that is no run is passed over."""
+    found = [path.parent for path in root.glob("*/config.yaml")]
+    return [_summary(p) for p in sorted(found, key=lambda p: (p / "config.yaml").stat().st_mtime)]
+
+
+def _summary(path: Path) -> RunSummary:
+    said = status.of(path)
+    state, reason, step, steps, command = said.state, said.reason, 0, 0, None
+    try:
+        steps = load_config(path).train.steps
+        kept = checkpoints.folders(path)
+        step = int(kept[-1].name.removeprefix("step-")) if kept else 0
+        argv = json.loads(unsealed((path / "env.json").read_bytes()))["argv"]
+        if argv[1] == "train":
+            command = shlex.join(["lengthgen", *argv[1:]])
+    except UserError as error:
+        state, reason = "unreadable", str(error)
+    except (OSError, ValueError, KeyError, TypeError, IndexError):  # env.json lacks or is damaged
+        pass
+    return RunSummary(
+        run_id=path.name,
+        path=path,
+        state=state,
+        reason=reason,
+        step=steps if status.is_trained(path) else step,
+        steps=steps,
+        command=command,
+    )
+
+
+def find(name: str, root: Path) -> Path:
+    """Returns the run directory of a path, a run id or an unambiguous beginning of one.
+
+    Raises UserError if there is none, or several.
+    """
+    if (Path(name) / "config.yaml").exists():
+        return Path(name).resolve()
+    ids = sorted(path.parent.name for path in root.glob("*/config.yaml"))
+    if name in ids:
+        return root / name
+    matching = [run_id for run_id in ids if run_id.startswith(name)]
+    if len(matching) == 1:
+        return root / matching[0]
+    if matching:
+        raise UserError(f"{name} begins several runs in {root}: {', '.join(matching)}")
+    raise UserError(f"{name}: no such run in {root}; {suggestion(name, ids)}")
+
+
+def newest(root: Path) -> Path:
+    """Returns the run that was worked on last. Raises UserError if there is none."""
+    logs = [*root.glob("*/train.jsonl"), *root.glob("*/eval.jsonl")]
+    if not logs:
+        raise UserError(f"{root} holds no run yet; lengthgen train scheme=rope makes one")
+    return max(logs, key=lambda path: path.stat().st_mtime).parent
+
+
+def _commit() -> str | None:
+    """Returns the commit of the checkout this package runs from, None outside one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # no git here
+        return None
+    return asked.stdout.strip() or None

@@ -1,0 +1,208 @@
+"""What a run says of itself: which process is at work on it, and how the last one ended."""
+
+import fcntl
+import json
+import os
+import platform
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Literal, NamedTuple, get_args
+
+from filelock import FileLock, Timeout
+
+from lengthgen.config import trust
+from lengthgen.errors import Diverged, Stopped, UserError
+from lengthgen.storage import replace_file
+
+State = Literal["running", "stopped", "killed", "failed", "diverged", "done"]
+SECONDS_OF_A_LOOK = 2.0  # a lock that another process only looks at is free again by then
+
+
+class Status(NamedTuple):
+    """The state of a run, why it ended so, and the process that said so.
+
+    `evaluated` is the config.evaluation_id of the curve that a run in the state done holds; None of
+    runs older than this file.
+    """
+
+    state: State
+    reason: str | None = None
+    evaluated: str | None = None
+    host: str | None = None
+    pid: int | None = None
+
+
+class _Signalled(KeyboardInterrupt):
+    """Raised wherever a signal finds the process, so that nothing takes it for an error."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            f"stopped by {signal.Signals(number).name}; "
+            "the same command continues with what is done"
+        )
+        self.number = number
+
+
+@contextmanager
+def stoppable() -> Generator[None]:
+    """Raises Stopped at once if SIGTERM or SIGUSR2 comes while the block lasts.
+
+    For all work but training, which has a step to finish first: what is written is written whole.
+    A signal that somebody else listens to already is left to them.
+    """
+    kinds = [
+        kind
+        for kind in (signal.SIGTERM, signal.SIGUSR2)
+        if signal.getsignal(kind) is signal.SIG_DFL
+    ]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for kind in kinds:  # a scheduler and torchrun both pass it on: the second one is no news
+            signal.signal(kind, signal.SIG_IGN)
+        raise _Signalled(number)
+
+    for kind in kinds:
+        signal.signal(kind, stop)
+    try:
+        yield
+    except _Signalled as signalled:
+        raise Stopped(str(signalled), exit_code=128 + signalled.number) from None
+    finally:
+        for kind in kinds:
+            signal.signal(kind, signal.SIG_DFL)
+
+
+@contextmanager
+def claimed(run_dir: Path, work: str) -> Generator[None]:
+    """Holds the run directory for one process that does this work (train or eval).
+
+    Raises UserError if another process holds it or the directory cannot be written.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        trust.refuse_links(run_dir)
+        lock = FileLock(_lock(run_dir, work))
+        lock.acquire(timeout=SECONDS_OF_A_LOOK)
+    except Timeout:
+        raise UserError(
+            f"{run_dir}: another process is at work on this run ({work}); wait for it, or stop it"
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"runtime.root: cannot write {run_dir} ({error.strerror}); free disk space or mend its "
+            "permissions, or give runtime.root=FOLDER"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_running(run_dir: Path) -> bool:
+    """True if a process trains this run, on any host that sees the same locks."""
+    try:
+        # A shared lock, and not that of `claimed`: two that look do not take each other for a
+        # process at work, and a root that cannot be written can be looked at.
+        with _lock(run_dir, "train").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no such file
+        return False
+    return False
+
+
+@contextmanager
+def kept(run_dir: Path, *, evaluation_id: str) -> Generator[None]:
+    """Keeps status.json while the block lasts: running, then how the block ended.
+
+    A disk that is full at the end keeps what stood there: the block's own error is the one to see.
+    """
+    write(run_dir, Status("running"))
+    try:
+        yield
+        write(run_dir, Status("done", evaluated=evaluation_id))
+    except BaseException as error:
+        _keep_error(run_dir, error)
+        raise
+
+
+def _keep_error(run_dir: Path, error: BaseException) -> None:
+    """Writes how the block ended, even if a signal comes meanwhile: `stoppable` lets one through.
+
+    torchrun sends it to all within 0.1 s of losing a process, just when the others say so.
+    """
+    for _ in range(2):
+        with suppress(UserError, KeyboardInterrupt):
+            write(run_dir, _of_error(error))
+            return
+
+
+def write(run_dir: Path, status: Status) -> None:
+    """Writes status.json, as said by this process. Raises UserError if it cannot be written."""
+    said = status._replace(host=platform.node(), pid=os.getpid())
+    replace_file(run_dir / "status.json", json.dumps(said._asdict(), indent=1).encode())
+
+
+def of(run_dir: Path) -> Status:
+    """Returns how a run stands, of which at least the directory is there.
+
+    A run that says it is running although no process holds it was killed. A status.json that is
+    missing or damaged says nothing; DONE and the lock still do.
+    """
+    said = _read(run_dir / "status.json")
+    if is_running(run_dir):
+        return (said or Status("running"))._replace(state="running", reason=None, evaluated=None)
+    if said is None:
+        return Status("done" if is_trained(run_dir) else "stopped")
+    if said.state == "running":
+        return said._replace(
+            state="killed", reason=f"process {said.pid} on {said.host} ended without a word"
+        )
+    return said
+
+
+def mark_trained(run_dir: Path, *, step: int) -> None:
+    """Writes DONE: training is complete; its evaluation may be not."""
+    replace_file(run_dir / "DONE", f"{step}\n".encode())
+
+
+def is_trained(run_dir: Path) -> bool:
+    """True if training is complete."""
+    return (run_dir / "DONE").exists()
+
+
+def trained_step(run_dir: Path) -> int | None:
+    """Returns the step that DONE speaks of, None if there is no DONE; 0 if it is damaged."""
+    try:
+        return int((run_dir / "DONE").read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return 0
+
+
+def _of_error(error: BaseException) -> Status:
+    if isinstance(error, Stopped | KeyboardInterrupt):
+        return Status("stopped", reason=str(error) or "interrupted")
+    if isinstance(error, Diverged):
+        return Status("diverged", reason=str(error))
+    if isinstance(error, UserError):
+        return Status("failed", reason=str(error))
+    first = (str(error).splitlines() or [""])[0]
+    return Status("failed", reason=f"{type(error).__name__}: {first}".rstrip(": "))
+
+
+def _read(path: Path) -> Status | None:
+    try:
+        said = Status(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return said if said.state in get_args(State) else None
+
+
+def _lock(run_dir: Path, work: str) -> Path:
+    return run_dir / f".{work}.lock"

@@ -1,0 +1,148 @@
+"""Rows on disk: JSONL files that survive a kill and a full disk, and files replaced in one step.
+
+Every JSON object carries a checksum, a last key "crc32": the CRC-32, as eight hexadecimal digits,
+of the text before it, so that no flipped bit is read as a number. Text without it is older.
+"""
+
+import contextlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Generator, Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from lengthgen.errors import UserError
+
+Row = Mapping[str, Any]
+_SEAL = re.compile(rb',?\s*"crc32": "([0-9a-f]{8})"\s*\}\Z')
+
+
+def append_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Appends rows as lines of JSON, all or none, and waits until they are on disk.
+
+    The torn tail that a killed writer left is cut first. Raises UserError where the disk is full
+    or the file cannot be written; the good lines before are untouched then.
+    """
+    lines = memoryview(_lines(rows))
+    with _writes(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            end = _end_of_rows(cast(BinaryIO, file))
+            if end < size:
+                file.truncate(end)
+            file.seek(end)
+            try:
+                while lines:
+                    lines = lines[file.write(lines) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):  # the first error is the one to report
+                    file.truncate(end)
+                raise
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a JSONL file; none where there is no file.
+
+    Text after the last newline is what a killed writer left and is dropped. Raises UserError with
+    file and line of any other line that is no JSON object, or differs from its checksum.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}); mend its permissions"
+        ) from None
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        try:
+            row = json.loads(unsealed(line))
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise UserError(
+                f"{path}:{number}: damaged row {line[:40]!r}; delete this line or restore the file"
+            )
+        rows.append(cast(dict[str, Any], row))
+    return rows
+
+
+def keep_rows(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """Drops the rows of a JSONL file that `keep` refuses, whole or not at all."""
+    rows = read_rows(path)
+    kept = [row for row in rows if keep(row)]
+    if len(kept) < len(rows):
+        replace_file(path, _lines(kept))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Puts a file in place of another in one step: written aside, flushed to disk, renamed.
+
+    Makes its folder if that is missing. Of two processes at once the last one's content stands.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _writes(path):
+        path.parent.mkdir(exist_ok=True)
+        try:
+            with aside.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def _writes(path: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror}); "
+            "free disk space or mend its permissions, then run the same command again"
+        ) from error
+
+
+def _lines(rows: Iterable[Row]) -> bytes:
+    return b"".join(sealed(json.dumps(row).encode()) + b"\n" for row in rows)
+
+
+def _end_of_rows(file: BinaryIO) -> int:
+    """Returns the position after the last newline, read backwards since the file may be long."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - 65536)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def sealed(text: bytes) -> bytes:
+    """Returns the text of a JSON object with its seal, on a line of its own if it has lines."""
+    assert text[:1] + text[-1:] == b"{}", text[-20:]
+    body = text[:-1].rstrip()
+    comma = b"" if body == b"{" else b","
+    blank, end = (b"\n ", b"\n}") if b"\n" in body else (b" ", b"}")
+    return b'%s%s%s"crc32": "%08x"%s' % (body, comma, blank, zlib.crc32(body), end)
+
+
+def unsealed(content: bytes) -> bytes:
+    """Returns the object without its seal. Raises ValueError if it is not what was sealed."""
+    seal = _SEAL.search(content)
+    if seal is None:
+        return content
+    body = content[: seal.start()]
+    if int(seal[1], 16) != zlib.crc32(body):
+        raise ValueError("the text differs from its checksum")
+    return body + b"}"

@@ -1,0 +1,172 @@
+"""What W&B is given of an evaluated run: its curve with bands, the verdicts, the figure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lengthgen.analysis import curves, seed_groups
+from lengthgen.analysis.accuracy import Accuracy, accuracies
+from lengthgen.analysis.curves import BY_POSITION, HEADLINE, Point, perplexity
+from lengthgen.analysis.findings import Finding, findings
+from lengthgen.analysis.intervals import Estimate
+from lengthgen.analysis.seed_groups import Series
+from lengthgen.config.schema import Config, to_plain
+from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import ANSWERS
+from lengthgen.report.figures import curve
+from lengthgen.report.figures.accuracy import accuracy
+from lengthgen.report.figures.layout import laid_out
+from lengthgen.report.figures.positions import positions
+from lengthgen.report.figures.style import rendered
+from lengthgen.runs import directory, status
+from lengthgen.storage import read_rows
+from lengthgen.tracking import (
+    CurvePoint,
+    Results,
+    Say,
+    Tracker,
+    is_shown,
+    load_sent,
+    start_again,
+    unsynced,
+)
+
+
+def push(config: Config, run_dir: Path, *, again: bool, say: Say) -> None:
+    """Hands W&B what it was not handed of a run yet; all of it, as a fresh W&B run, if `again`.
+
+    Raises UserError, before W&B is asked for anything, if the run's files are damaged or another
+    process trains the run.
+    """
+    if config.runtime.wandb == "off":
+        raise UserError("runtime.wandb=off: so nothing can be pushed; drop it")
+    with status.claimed(run_dir, "train"):
+        found = results(run_dir)
+        if again:
+            start_again(config, run_dir)
+        sent = load_sent(config, run_dir)
+        if is_shown(config, run_dir):
+            say(_nothing_new(sent.run_id, unsynced(sent, run_dir)))
+            return
+        with Tracker(config, run_dir, say=say) as tracker:
+            tracker.results(lambda: found)
+
+
+def _nothing_new(run_id: str, offline: Sequence[Path]) -> str:
+    folders = " ".join(map(str, offline))
+    upload = f"offline, to upload: wandb sync {folders}; " if offline else ""
+    return f"W&B: was handed all of {run_id} before; {upload}--again sends it to a fresh W&B run"
+
+
+def results(run_dir: Path) -> Results:
+    """Returns what eval.jsonl shows of the run alone: intervals are over documents.
+
+    Raises UserError as statistics.curve, statistics.comparable and findings do.
+    """
+    rows = [{**row, "run": run_dir.name} for row in read_rows(run_dir / "eval.jsonl")]
+    points = curves.comparable(curves.curve(rows))
+    configs = {run_dir.name: to_plain(directory.load_config(run_dir))}
+    labels, references = (
+        seed_groups.labels(points, configs),
+        seed_groups.references(points, configs),
+    )
+    by_protocol = {
+        protocol: seed_groups.series(
+            [p for p in points if p.protocol == protocol], labels, references
+        )
+        for protocol in sorted({p.protocol for p in points})
+    }
+    judged, answered = findings(by_protocol), accuracies(by_protocol.get(ANSWERS, []))
+    found = {finding.series.variant: finding for finding in judged}
+    return Results(
+        curve=[
+            *(
+                _curve_point(p, found.get(p.variant) if p.protocol == HEADLINE else None)
+                for p in points
+                if p.loss is not None
+            ),
+            *(
+                CurvePoint(_prefix(ANSWERS, one.series.variant), length, _shares(estimate))
+                for one in answered
+                for length, estimate in one.exact.items()
+            ),
+        ],
+        summary={
+            **{key: value for one in judged for key, value in _summary(one).items()},
+            **{key: value for one in answered for key, value in _answers(one).items()},
+        },
+        pictures=_pictures(by_protocol, judged, answered),
+    )
+
+
+def _shares(estimate: Estimate) -> dict[str, float]:
+    values = {"accuracy": estimate.value}
+    return values | {"accuracy_low": estimate.low, "accuracy_high": estimate.high}
+
+
+def _answers(one: Accuracy) -> dict[str, float | str]:
+    """Returns the mean accuracies on seen and unseen lengths, and L50 as text."""
+    prefix = _prefix(ANSWERS, one.series.variant)
+    means = {"seen": one.seen, "unseen": one.unseen}
+    return {
+        **{f"{prefix}/accuracy_{name}": e.value for name, e in means.items() if e is not None},
+        f"{prefix}/half_length_text": one.half_length,
+    }
+
+
+def _curve_point(p: Point, finding: Finding | None) -> CurvePoint:
+    """Returns the numbers of a point, with bounds and context gain where there are any."""
+    values = {"loss": p.loss, "ppl": p.ppl, "bits_per_byte": p.bits_per_byte}
+    if finding is not None and p.length in finding.loss:
+        loss = finding.loss[p.length]
+        if not math.isnan(loss.low):
+            values |= {"ppl_low": perplexity(loss.low), "ppl_high": perplexity(loss.high)}
+    if finding is not None and p.length in finding.gain:
+        values["context_gain"] = finding.gain[p.length].value
+    known = {name: x for name, x in values.items() if x is not None and not math.isnan(x)}
+    return CurvePoint(_prefix(p.protocol, p.variant), p.length, known)
+
+
+def _summary(finding: Finding) -> dict[str, float | str]:
+    """Returns the verdicts, used context, peak and extrapolation factors of a headline curve.
+
+    The words are of this checkpoint: one run says nothing of other seeds. The factors are those of
+    0.01 and (loose) 0.05 nats; the text of one says whether it is censored, as ">= 32".
+    """
+    prefix = _prefix(HEADLINE, finding.series.variant)
+    said: dict[str, float | str] = {
+        f"{prefix}/verdict@{length}": verdict.word for length, verdict in finding.verdicts.items()
+    }
+    if finding.used is not None:
+        said[f"{prefix}/used_context"] = finding.used.value
+    if finding.peak is not None:
+        said[f"{prefix}/peak_length"] = finding.peak
+    for name, factor in zip(("", "_loose"), finding.factors, strict=False):
+        said[f"{prefix}/extrapolation_factor{name}"] = factor.value
+        said[f"{prefix}/extrapolation_factor{name}_text"] = factor.text
+    return said
+
+
+def _prefix(protocol: str, variant: str | None) -> str:
+    """Returns where numbers stand: eval for the headline, else with protocol and variant."""
+    if protocol in (HEADLINE, ANSWERS) and variant is None:
+        return "eval"
+    return f"eval/{protocol}" if variant is None else f"eval/{protocol}/{variant}"
+
+
+def _pictures(
+    by_protocol: Mapping[str, Sequence[Series]],
+    judged: Sequence[Finding],
+    answered: Sequence[Accuracy],
+) -> dict[str, bytes]:
+    """Returns the report's figures of what was evaluated, as PNG files."""
+    headline = by_protocol.get(HEADLINE)
+    charts = {
+        "figures/curve": curve.perplexities(headline, judged) if headline else None,
+        "figures/context_gain": curve.gains(judged),
+        "figures/per_position": positions(by_protocol.get(BY_POSITION, [])),
+        "figures/accuracy": accuracy(
+            answered, unit="in the unit of the task", chance=0.0, published={}
+        ),
+    }
+    return {key: rendered(laid_out(chart), "png") for key, chart in charts.items() if chart}

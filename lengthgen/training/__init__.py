@@ -1,0 +1,1 @@
+"""The optimizer step and the loop."""

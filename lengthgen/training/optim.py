@@ -1,0 +1,61 @@
+"""AdamW with its parameter groups, and the learning rate of a step."""
+
+import math
+from collections.abc import Set
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lengthgen.config.schema import Config, Train
+from lengthgen.model.transformer import Transformer
+
+
+def adamw(model: Transformer, train: Train) -> torch.optim.AdamW:
+    """Returns AdamW in three groups: matrices of the network, which decay, scheme, and the rest.
+
+    Their learning rates are those of set_rates.
+    """
+    named = dict(model.named_parameters())
+    of_scheme = {n for n in named if n.startswith("scheme.")}
+    decaying = {n for n, p in named.items() if p.dim() >= 2} - of_scheme
+    rest = named.keys() - of_scheme - decaying
+
+    def group(names: Set[str], **settings: float | bool) -> dict[str, Any]:
+        return {"params": [p for n, p in named.items() if n in names], **settings}
+
+    groups = [
+        group(decaying, weight_decay=train.weight_decay, of_scheme=False),
+        group(of_scheme, weight_decay=0.0, of_scheme=True),
+        group(rest, weight_decay=0.0, of_scheme=False),
+    ]
+    return torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
+
+
+def update(optimizer: torch.optim.AdamW, *, unless: Tensor) -> None:
+    """Takes a step of fused AdamW; weights, moments and step count stay as they are if 1 is given.
+
+    The device decides: nothing waits for the tensor.
+    """
+    optimizer.found_inf = unless  # pyright: ignore[reportAttributeAccessIssue]
+    optimizer.step()
+
+
+def set_rates(optimizer: torch.optim.AdamW, step: int, config: Config) -> None:
+    """Gives each group its learning rate of an optimizer step; the scheme has one of its own."""
+    for group in optimizer.param_groups:
+        ratio = config.scheme_lr_ratio if group["of_scheme"] else 1.0
+        group["lr"] = lr_at(step, config.train) * ratio
+
+
+def lr_at(step: int, train: Train) -> float:
+    """Returns the learning rate of optimizer step 0 ... steps-1: linear warm-up, then the decay.
+
+    The decay ends at lr * min_lr_ratio in the last step.
+    """
+    warmup = round(train.warmup_fraction * train.steps)
+    if step < warmup:
+        return train.lr * (step + 1) / warmup
+    done = (step - warmup) / max(1, train.steps - 1 - warmup)
+    left = 0.5 * (1 + math.cos(math.pi * done)) if train.schedule == "cosine" else 1 - done
+    return train.lr * (train.min_lr_ratio + (1 - train.min_lr_ratio) * left)

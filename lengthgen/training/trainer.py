@@ -1,0 +1,475 @@
+"""Training: one step as a function, and the loop that makes it a run that can be killed.
+
+B windows, T tokens, D width.
+"""
+
+import logging
+import math
+import signal
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lengthgen.config.precision import cpu_multiplies_bf16
+from lengthgen.config.schema import Config
+from lengthgen.data import corpora
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.windows import (
+    IGNORED,
+    TrainingWindows,
+    consecutive_batch,
+    train_batch,
+    training_windows,
+)
+from lengthgen.errors import Diverged, Stopped, UserError
+from lengthgen.evaluation.evaluator import Show, evaluate
+from lengthgen.evaluation.plan import plan
+from lengthgen.model.plugin_check import rehearse
+from lengthgen.model.transformer import Memory, Transformer, create, seed_of
+from lengthgen.runs import checkpoints, devices, directory, status
+from lengthgen.runs.distributed import Ranks
+from lengthgen.storage import keep_rows
+from lengthgen.tracking import Results, Tracker, is_shown
+from lengthgen.training.optim import adamw, lr_at, set_rates, update
+
+BUCKET_BYTES = 16 * 2**20  # of gradients that a GPU sends while it computes others
+
+
+class StepResult(NamedTuple):
+    """What one optimizer step saw, over all processes."""
+
+    nats: float
+    n_targets: int
+    grad_norm: float
+
+
+class MicroBatch(NamedTuple):
+    """Rows of the step's global batch that go through the model together."""
+
+    inputs_BT: Tensor
+    targets_BT: Tensor
+    rows_B: Tensor
+    anew_B: Tensor  # bool: the row does not go on where it stopped in the step before
+
+
+class Batch(NamedTuple):
+    """This process's share of a step's global batch, on the device; n_targets is of all of it."""
+
+    micro_batches: list[MicroBatch]
+    n_targets: int
+
+
+@dataclass
+class State:
+    """Everything that changes while training: `step` optimizer steps are done or launched.
+
+    nats and n_targets are sums since the last row of train.jsonl. memory is that of all rows of the
+    global batch, of which a process keeps its own up to date; None if the scheme has none. failed
+    is 1 from the first step on whose loss or gradient is not finite: no update is made any more.
+    last is of that step, or else of the last one: its number, the nats of this process's share and
+    the gradient's norm.
+    """
+
+    step: int
+    nats: Tensor
+    n_targets: int
+    model: Transformer
+    optimizer: torch.optim.AdamW
+    memory: Memory | None
+    failed: Tensor
+    last: Tensor
+
+
+class StopRequest:
+    """Notes SIGTERM, SIGUSR2 or Ctrl-C: a checkpoint, then the end; a second Ctrl-C kills.
+
+    Other signals may come twice: a scheduler and torchrun both pass them on.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+
+    @contextmanager
+    def listening(self) -> Generator[None]:
+        """Listens while the block lasts."""
+        kinds = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
+        before = {kind: signal.getsignal(kind) for kind in kinds}
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.received = number
+            if number == signal.SIGINT:
+                signal.signal(number, before[signal.SIGINT])
+
+        for kind in kinds:
+            signal.signal(kind, note)
+        try:
+            yield
+        finally:
+            for kind in kinds:
+                signal.signal(kind, before[kind])
+
+
+@status.stoppable()
+def train(
+    config: Config,
+    *,
+    ranks: Ranks,
+    show: Show,
+    results: Callable[[Path], Results] | None = None,
+) -> Path:
+    """Trains to the budget, resuming what is there, then evaluates the curve; returns the run.
+
+    `results` says what W&B is given of the evaluation, and comes from the caller since what judges
+    an evaluation stands above training; without it W&B is shown train.jsonl alone.
+    Raises UserError for what the user can mend, before a model is built where that is possible.
+    """
+    device = devices.device_of(config.runtime, ranks)
+    devices.prepare(config.runtime, device)
+    run_dir = config.run_dir
+    _refuse_unknown_places(config)
+    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
+    plan(config, corpus)
+    rehearse(config)
+    with ExitStack() as stack:
+        tracker = None
+        if ranks.is_main:
+            stack.enter_context(status.claimed(run_dir, "train"))
+            stack.enter_context(directory.logged(run_dir))
+            stack.enter_context(status.kept(run_dir, evaluation_id=config.evaluation_id))
+        _open(config, run_dir, corpus, ranks=ranks)
+        if not _is_trained(config, run_dir, ranks=ranks, show=show):
+            if ranks.is_main:
+                tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
+            _train(config, run_dir, corpus, device, ranks=ranks, show=show, tracker=tracker)
+        evaluate(config, run_dir, ranks=ranks, show=show)
+        if ranks.is_main and results is not None:
+            if tracker is None and not is_shown(config, run_dir):
+                tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
+            if tracker is not None:
+                tracker.results(lambda: results(run_dir))
+    return run_dir
+
+
+def fresh_state(config: Config, *, vocab_size: int, device: torch.device) -> State:
+    """Returns the state before the first step."""
+    model = create(config, vocab_size=vocab_size).to(device).train()
+    remembered = model.scheme.memory
+    return State(
+        step=0,
+        nats=torch.zeros((), dtype=_wide(device), device=device),
+        n_targets=0,
+        model=model,
+        optimizer=adamw(model, config.train),
+        memory=model.empty_memory(config.train.batch, size=remembered) if remembered else None,
+        failed=torch.zeros((), device=device),
+        last=torch.zeros(3, dtype=_wide(device), device=device),
+    )
+
+
+def forward_of(state: State, *, compiled: bool) -> Callable[..., Any]:
+    """Returns what train_step calls: the model, or its segments if it remembers."""
+    forward = state.model if state.memory is None else state.model.segment
+    return torch.compile(forward) if compiled else forward
+
+
+def train_step(
+    state: State,
+    windows: TrainingWindows,
+    config: Config,
+    *,
+    device: torch.device,
+    ranks: Ranks,
+    forward: Callable[..., Any],
+) -> StepResult:
+    """Takes one optimizer step on the step's global batch, and waits for it.
+
+    Raises Diverged if loss or gradient is not finite, naming step and rank; no update was made.
+    """
+    batch = batch_of(state, windows, config, device=device, ranks=ranks)
+    nats = launch_step(state, batch, config, device=device, ranks=ranks, forward=forward)
+    look(state, ranks)
+    return StepResult(float(nats), batch.n_targets, float(state.last[2]))
+
+
+def launch_step(
+    state: State,
+    batch: Batch,
+    config: Config,
+    *,
+    device: torch.device,
+    ranks: Ranks,
+    forward: Callable[..., Any],
+) -> Tensor:
+    """Launches one optimizer step, and returns the nats of its global batch.
+
+    The loss is the sum of nats over all processes divided once by their number of targets, so that
+    any split of the batch over processes and micro-batches gives the same gradient. Nothing here
+    waits for a GPU: it is the device itself that makes no update after a loss or gradient that is
+    not finite, and look() that tells.
+    """
+    model, optimizer, train = state.model, state.optimizer, config.train
+    nats = torch.zeros((), dtype=_wide(device), device=device)
+
+    def accumulate(micro: MicroBatch) -> None:
+        generator = torch.Generator().manual_seed(seed_of("step", config.seed, state.step))
+        with torch.autocast(device.type, torch.bfloat16, enabled=train.precision == "bf16"):
+            if state.memory is None:
+                x_BTD = forward(micro.inputs_BT, generator=generator)
+            else:
+                x_BTD = _go_on(state.memory, micro, forward, generator)
+            sum_nats = model.sum_nats(x_BTD, micro.targets_BT)
+        (sum_nats / batch.n_targets).backward()
+        nats.add_(sum_nats.detach())
+
+    for micro in batch.micro_batches[:-1]:
+        accumulate(micro)
+    bucket_bytes = BUCKET_BYTES if device.type == "cuda" else None
+    with ranks.summing_gradients(model.parameters(), bucket_bytes=bucket_bytes):
+        for micro in batch.micro_batches[-1:]:
+            accumulate(micro)
+    total = ranks.sum(nats.clone())
+    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), train.clip)
+    seen = torch.stack([torch.full_like(nats, state.step + 1), nats, grad_norm.to(nats.dtype)])
+    state.last = torch.where(state.failed.bool(), state.last, seen)
+    state.failed = torch.where(total.isfinite() & grad_norm.isfinite(), state.failed, 1.0)
+    set_rates(optimizer, state.step, config)
+    update(optimizer, unless=state.failed)
+    optimizer.zero_grad(set_to_none=True)
+    model.scheme.project()
+    state.step += 1
+    state.nats = state.nats + total
+    state.n_targets += batch.n_targets
+    return total
+
+
+def look(state: State, ranks: Ranks) -> None:
+    """Waits for the steps that were launched.
+
+    Raises Diverged in every process if the loss or gradient of one was not finite, naming the first
+    such step and rank; the state is that of the step before.
+    """
+    if not state.failed:
+        return
+    step, nats, grad_norm = state.last.tolist()
+    state.step = int(step) - 1
+    remedy = "no update was made; lower train.lr or use train.precision=fp32"
+    for rank, loss in enumerate(ranks.gather(nats)):
+        if not math.isfinite(loss):
+            raise Diverged(f"the loss is {loss} in step {int(step)} on rank {rank}; {remedy}")
+    raise Diverged(f"the gradient's norm is {grad_norm} in step {int(step)}; {remedy}")
+
+
+def _go_on(
+    memory: Memory, micro: MicroBatch, forward: Callable[..., Any], generator: torch.Generator
+) -> Tensor:
+    """Returns the hidden states of a micro-batch after its rows' memory, and updates that."""
+    x_NBMD, absent_B = memory
+    size, rows_B = x_NBMD.shape[2], micro.rows_B
+    known_B = absent_B[rows_B].masked_fill(micro.anew_B, size)
+    before = Memory(x_NBMD[:, rows_B], known_B)
+    x_BTD, after = forward(
+        micro.inputs_BT, before, n_last=micro.inputs_BT.shape[1], generator=generator
+    )
+    x_NBMD[:, rows_B], absent_B[rows_B] = after.x_NBMD.to(x_NBMD.dtype), after.absent_B
+    return x_BTD
+
+
+def _is_trained(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> bool:
+    """True if DONE is there and so is the checkpoint it speaks of, as rank 0 sees it."""
+    done = False
+    if ranks.is_main and status.is_trained(run_dir):
+        newest = checkpoints.newest(run_dir, say=show.say)
+        done = newest is not None and newest.step == config.train.steps
+    return ranks.of_main(done)
+
+
+def _open(config: Config, run_dir: Path, corpus: TokenizedCorpus, *, ranks: Ranks) -> None:
+    """Refuses what cannot work, then writes what the run is, on the main process."""
+    with torch.device("meta"):
+        model = Transformer(config, vocab_size=corpus.vocab_size)
+    if ranks.is_main:
+        checkpoints.check_room(config, sum(p.numel() * 4 for p in model.parameters()))
+        directory.check_corpus(run_dir, corpus)
+        directory.write_config(config, run_dir)
+        directory.write_provenance(run_dir, corpus)
+    ranks.barrier()
+
+
+def _refuse_unknown_places(config: Config) -> None:
+    """Raises UserError if a part is to be told places that the corpus has none of."""
+    with torch.device("meta"):
+        model = Transformer(config, vocab_size=1)
+    names = [name for name, part in model.scheme.parts.items() if part.reads_places]
+    if names and model.places is None:
+        raise UserError(
+            f"scheme.parts.{names[0]}: a task tells it which characters belong together, and "
+            f"{config.corpus.name} tells nothing; use task=addition_reversed_all, "
+            "addition_padded or copy, or another scheme"
+        )
+
+
+def _train(
+    config: Config,
+    run_dir: Path,
+    corpus: TokenizedCorpus,
+    device: torch.device,
+    *,
+    ranks: Ranks,
+    show: Show,
+    tracker: Tracker | None,
+) -> None:
+    """Runs the steps that are left, with a row every log_every steps and checkpoints."""
+    train, runtime = config.train, config.runtime
+    windows = training_windows(corpus, train.length)
+    state = _state(config, run_dir, corpus, device, show=show)
+    if ranks.is_main:
+        keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
+    show.say(devices.summary(train.precision, device, multiplies_bf16=cpu_multiplies_bf16()))
+    compiled = devices.compiles(runtime, device)
+    if compiled:
+        show.say("compiling: the first steps take a minute; runtime.compile=false does without")
+    logging.getLogger(__name__).info("compiled: %s", compiled)
+    forward = forward_of(state, compiled=compiled)
+    done = state.step * train.batch_tokens
+    show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
+    stop, stopping, began, began_at = StopRequest(), 0, time.perf_counter(), state.step
+    how: dict[str, Any] = {"device": device, "ranks": ranks}
+    batch = batch_of(state, windows, config, **how)
+    with stop.listening():
+        while state.step < train.steps and not stopping:
+            launch_step(state, batch, config, **how, forward=forward)
+            batch = batch_of(state, windows, config, **how)  # the next one, while a GPU works
+            stopping = ranks.max(stop.received)
+            last = state.step == train.steps
+            logs = state.step % runtime.log_every == 0 or last
+            saves = last or stopping or state.step % train.checkpoint_every == 0
+            if logs or saves or device.type != "cuda":
+                look(state, ranks)
+            if logs:
+                now = time.perf_counter()
+                tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
+                row = {
+                    "train/step": state.step,
+                    "train/tokens": state.step * train.batch_tokens,
+                    "train/loss": float(state.nats) / state.n_targets,
+                    "train/lr": lr_at(state.step - 1, train),
+                    "train/scheme_lr_ratio": config.scheme_lr_ratio,
+                    "train/grad_norm": float(state.last[2]),
+                    "train/tokens_per_s": tokens_per_s,
+                }
+                if tracker is not None:
+                    row |= _embedding_row(state, batch, config)
+                    tracker.train(row)
+                state.nats, state.n_targets = torch.zeros_like(state.nats), 0
+                began, began_at = now, state.step
+                show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
+            show.advance(train.batch_tokens)
+            if saves:
+                memory = _whole(state.memory, ranks)
+                if ranks.is_main:
+                    checkpoints.save(
+                        run_dir,
+                        step=state.step,
+                        unlogged=(float(state.nats), state.n_targets),
+                        memory=memory,
+                        model=state.model,
+                        optimizer=state.optimizer,
+                    )
+    show.finish()
+    if ranks.is_main and state.step == train.steps:
+        status.mark_trained(run_dir, step=state.step)
+    ranks.barrier()
+    if stopping:
+        raise Stopped(
+            f"stopped by {signal.Signals(stopping).name} after step {state.step} of "
+            f"{train.steps}, with a checkpoint; the same command continues",
+            exit_code=128 + stopping,
+        )
+
+
+def _embedding_row(state: State, batch: Batch, config: Config) -> dict[str, float]:
+    """Returns how large embedded positions are beside tokens, in windows of the next step."""
+    if not state.model.scheme.embeds:
+        return {}
+    micro = batch.micro_batches[0]
+    generator = torch.Generator().manual_seed(seed_of("step", config.seed, state.step))
+    ratio = state.model.positions_to_tokens(micro.inputs_BT, generator=generator)
+    return {"train/positions_to_tokens": ratio}
+
+
+def _state(
+    config: Config, run_dir: Path, corpus: TokenizedCorpus, device: torch.device, *, show: Show
+) -> State:
+    """Returns the state of the newest valid checkpoint, or a fresh one."""
+    state = fresh_state(config, vocab_size=corpus.vocab_size, device=device)
+    found = checkpoints.newest(run_dir, say=show.say)
+    if found is not None:
+        state.model.load_state_dict(found.weights)
+        # The groups' settings follow from the configuration; older versions had two groups.
+        moments = {**state.optimizer.state_dict(), "state": found.optimizer["state"]}
+        state.optimizer.load_state_dict(moments)
+        state.step, (nats, state.n_targets) = found.step, found.unlogged
+        state.nats = torch.full_like(state.nats, nats)
+        if found.memory is not None:
+            state.memory = Memory(*(tensor.to(device) for tensor in found.memory))
+        show.say(f"resuming after step {found.step} of {config.train.steps}")
+    parameters = sum(p.numel() for p in state.model.parameters())
+    logging.getLogger(__name__).info("%s: %d parameters on %s", run_dir.name, parameters, device)
+    of_scheme = sum(p.numel() for p in state.model.scheme.parameters())
+    if of_scheme and config.scheme_lr_ratio != 1:
+        ratio = f"{config.scheme_lr_ratio:.15g}"
+        show.say(f"{of_scheme:,} parameters of the scheme at {ratio} times train.lr")
+    return state
+
+
+def _whole(memory: Memory | None, ranks: Ranks) -> Memory | None:
+    """Returns the memory of all rows, each from the process that keeps it up to date."""
+    if memory is None or ranks.world_size == 1:
+        return memory
+    batch, n = len(memory.absent_B), ranks.world_size
+    mine = list(range(ranks.rank, batch, n))
+    parts = ranks.gather((memory.x_NBMD[:, mine].cpu(), memory.absent_B[mine].cpu()))
+    whole = Memory(memory.x_NBMD.cpu().clone(), memory.absent_B.cpu().clone())
+    for rank, (x_NBMD, absent_B) in enumerate(parts):
+        rows = list(range(rank, batch, n))
+        whole.x_NBMD[:, rows], whole.absent_B[rows] = x_NBMD, absent_B
+    return whole
+
+
+def batch_of(
+    state: State,
+    windows: TrainingWindows,
+    config: Config,
+    *,
+    device: torch.device,
+    ranks: Ranks,
+) -> Batch:
+    """Returns this process's share of the windows of the state's next step."""
+    asked: dict[str, int] = {"seed": config.seed, "step": state.step, "batch": config.train.batch}
+    if state.memory is None:
+        batch, anew = train_batch(windows, **asked), np.ones(config.train.batch, dtype=bool)
+    else:
+        batch, anew = consecutive_batch(windows, **asked)
+    mine = np.arange(ranks.rank, config.train.batch, ranks.world_size)
+    size = devices.micro_batch(config.runtime, device, config.train.length)
+    share = [
+        devices.sent(torch.from_numpy(one), device)
+        for one in (batch.inputs_BT[mine], batch.targets_BT[mine], mine, anew[mine])
+    ]
+    micro_batches = [
+        MicroBatch(*(one[first : first + size] for one in share))
+        for first in range(0, len(mine), size)
+    ]
+    return Batch(micro_batches, int((batch.targets_BT != IGNORED).sum()))
+
+
+def _wide(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
