@@ -31,6 +31,7 @@ SMALL = [
     "train.tokens=1024",
     "train.checkpoint_every=3",
     "train.precision=fp32",
+    "train.warmup_fraction=0.05",
     "eval.lengths=[16,32,64]",
     "eval.targets=8",
     "eval.endpoints=4",

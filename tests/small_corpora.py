@@ -25,7 +25,8 @@ TEXTS = {
 CLIENT = """
 import json, os, sys
 from pathlib import Path
-from lengthgen import config, corpora
+from lengthgen.config import schema
+from lengthgen.data import corpora
 from lengthgen.errors import UserError
 
 plain, cache_dir, deadly = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
@@ -34,7 +35,7 @@ def say(message):
     if deadly and deadly in message:
         os.kill(os.getpid(), 9)
 
-corpus = getattr(config, plain["source"].capitalize() + "Corpus").model_validate(plain)
+corpus = getattr(schema, plain["source"].capitalize() + "Corpus").model_validate(plain)
 try:
     sys.stdout.write(corpora.load(corpus, cache_dir=cache_dir, say=say).fingerprint)
 except UserError as error:

@@ -192,6 +192,7 @@ COPYING = [
     *("scheme=alibi", "task=copy", "task.arguments.alphabet=5", "task.length=4", "task.longest=8"),
     *("task.examples=500", "task.examples_per_length=10", "train.length=10"),
     *("train.batch_tokens=640", "train.tokens=100000", "train.lr=0.01", "train.precision=fp32"),
+    "train.warmup_fraction=0.05",
     *("train.checkpoint_every=1000", "eval.lengths=[1,2,4,6,8]", "model.d_model=32"),
     *("model.n_layers=2", "model.n_heads=4", "model.d_ff=64", "runtime.wandb=off"),
     *("runtime.device=cpu", "runtime.threads=1"),

@@ -226,7 +226,7 @@ def test_a_run_that_others_look_at_all_the_time_can_be_started(tmp_path: Path) -
 WRITER = """
 import sys
 from pathlib import Path
-from lengthgen.tracking import replace_file
+from lengthgen.storage import replace_file
 
 path, content = Path(sys.argv[1]), sys.argv[2].encode() * 5000
 for _ in range(200):

@@ -41,13 +41,14 @@ ARTICLES = [text for _, text in articles(ROWS)]
 
 CLIENT = """
 import json, sys
-from lengthgen import config, documents
+from lengthgen.config import schema
+from lengthgen.data import sources
 from lengthgen.errors import UserError
 
 def answer(plain):
     said = []
     try:
-        found = documents.read(config.HubCorpus.model_validate(plain), say=said.append)
+        found = sources.read(schema.HubCorpus.model_validate(plain), say=said.append)
         splits = {"train": found.train, "validation": found.validation}
         result = {name: [(d.name, d.text) for d in split] for name, split in splits.items()}
     except UserError as error:

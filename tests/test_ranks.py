@@ -237,7 +237,7 @@ def test_no_thread_outlives_the_group_to_meet_the_end_of_python(
 
 SUMS = """
 import sys, torch
-from lengthgen.ranks import Ranks
+from lengthgen.runs.distributed import Ranks
 
 ranks = Ranks.from_env()
 w = [torch.nn.Parameter(torch.ones(n)) for n in (3, 5, 4)]  # the last has no gradient

@@ -221,7 +221,7 @@ def test_processes_that_are_started_from_here_may_run_what_is_allowed_here(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
-    asks = "import sys; from lengthgen import trust; print(trust.is_allowed(sys.argv[1]))"
+    asks = "import sys; from lengthgen.config import trust; print(trust.is_allowed(sys.argv[1]))"
     said: list[str] = []
     for _ in range(2):
         ran = subprocess.run(

@@ -348,14 +348,16 @@ def test_the_others_end_in_a_way_that_leaves_the_main_process_the_time_it_needs(
 def test_a_preempted_job_with_time_left_is_put_back_with_a_checkpoint(
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:
-    point = submitted(tmp_path / "slurm", cache, options="time=5,cpus=1,partition=graced")
+    long = "train.tokens=128000"  # some seconds: Slurm takes one to preempt
+    options = "time=5,cpus=1,partition=graced"
+    point = submitted(tmp_path / "slurm", cache, long, options=options)
     until(lambda: steps_of(point) > 5)
     urgent = ["sbatch", "--partition=urgent", "--exclusive", "--nodes=2", "--time=1"]
     cluster.ask(*urgent, "--output=/dev/null", "--wrap=true")
     finished(cluster, point)
     assert "stopped by SIGTERM after step" in log_of(point)
     assert cluster.of_job(job_of(point), "Restarts") == "1"
-    same_bits(point.run_dir, locally(tmp_path / "here", cache))
+    same_bits(point.run_dir, locally(tmp_path / "here", cache, long))
 
 
 @pytest.mark.slow

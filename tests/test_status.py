@@ -29,7 +29,7 @@ ENDS = [
 KILLED = """
 import os, sys
 from pathlib import Path
-from lengthgen import status
+from lengthgen.runs import status
 
 run_dir = Path(sys.argv[1])
 with status.claimed(run_dir, "train"), status.kept(run_dir, evaluation_id="abc"):

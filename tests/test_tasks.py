@@ -30,7 +30,7 @@ PART_SETS = ["".join(kept) for n in range(6) for kept in combinations(PARTS, n)]
 DRAWS = """
 import hashlib, sys
 from random import Random
-from lengthgen import compose
+from lengthgen.config import compose
 from lengthgen.tasks import build
 
 for name in sys.argv[1:]:

@@ -185,7 +185,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_the_same_command_continues(
     assert process.returncode == 128 + kind
     assert f"stopped by {kind.name} after step" in said
     assert "Traceback" not in said
-    [checkpoint] = list(tmp_path.glob("*/checkpoints/step-*"))[-1:]
+    checkpoint = max(tmp_path.glob("*/checkpoints/step-*"))
     saved = int(checkpoint.name.removeprefix("step-"))
     assert step_reached(tmp_path) <= saved < step_reached(tmp_path) + 4
 

@@ -109,11 +109,13 @@ class Task:
     @staticmethod
     def of(point: "Point") -> "Task":
         # A node's processor may not be that of this machine, which decided about `auto`.
-        precision = f"train.precision={point.config.train.precision}"
+        pinned: tuple[str, ...] = (f"train.precision={point.config.train.precision}",)
+        if any(word.startswith("train.precision=") for word in point.overrides):
+            pinned = ()
         return Task(
-            words=(*point.words, precision),
+            words=(*point.words, *pinned),
             run_id=point.run_id,
-            overrides=(*point.overrides, precision),
+            overrides=(*point.overrides, *pinned),
             config_dir=point.config_dir,
             plugins=point.plugins,
         )
