@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cat >&2 <<'TEXT'
 This trains two small language models on the Python sources that are installed here, no network,
 account or GPU needed, and measures them at 1/8 to 32 times their training length. After the
-installation it takes 6 to 20 minutes on 2 cores. If you stop it, the same command continues.
+installation it takes 5 to 20 minutes on 2 cores. If you stop it, the same command continues.
 
 TEXT
 source scripts/install.sh

@@ -8,6 +8,6 @@ source scripts/install.sh
 
 root=runs/report
 .venv/bin/lengthgen sweep scheme=sinusoidal,rope,t5,alibi,nope,kerple seed=1,2 \
-  train.tokens=3000000 train.precision=bf16 eval.targets=64 'eval.reference_variants=[]' \
+  train.tokens=3000000 eval.targets=64 'eval.reference_variants=[]' \
   runtime.threads=1 runtime.wandb=off "runtime.root=$root" "$@"
 .venv/bin/lengthgen report "runtime.root=$root" --out report/six
