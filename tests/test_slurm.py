@@ -86,7 +86,9 @@ def until(is_so: Callable[[], object]) -> None:
 def finished(cluster: Cluster, *submitted: Point) -> None:
     """Waits until Slurm has nothing to do for the points.
 
-    A job that is put back is missing in squeue for a moment, though it is not at its end.
+    A job that is put back is missing in squeue for a moment, and scontrol does not call it waiting,
+    though it is not at its end: a run that stopped with a checkpoint goes on unless it was
+    cancelled.
     """
     jobs = [job_of(point) for point in submitted]
     arrays = {job.partition("_")[0] for job in jobs}
@@ -95,7 +97,12 @@ def finished(cluster: Cluster, *submitted: Point) -> None:
     def is_over() -> bool:
         if cluster.ask("squeue", "--noheader", "--jobs", f"1,{','.join(arrays)}"):
             return False
-        return waiting.isdisjoint(cluster.of_job(job, "JobState") for job in jobs)
+        states = [cluster.of_job(job, "JobState") for job in jobs]
+        stopped = [state_of(point)[0] == "stopped" for point in submitted]
+        put_back = any(
+            stop and state != "CANCELLED" for stop, state in zip(stopped, states, strict=True)
+        )
+        return waiting.isdisjoint(states) and not put_back
 
     until(is_over)
 
