@@ -36,6 +36,7 @@ SLOW_EVALUATION = [
     "eval.lengths=[64,128]",
     "eval.reach=1024",
 ]
+LONG = "train.tokens=128000"  # some seconds: a signal comes in the middle of training
 SECONDS = 240  # that a test waits for a cluster which shares its machine with other tests
 
 
@@ -173,7 +174,7 @@ def array(
     of_files = [word for word in SMALL if not word.startswith("corpus")]
     nowhere = ["corpus=files", f"corpus.path={root}/nothing", f"runtime.root={root}"]
     asked = [
-        *swept(root, cache, "seed=1,2"),
+        *swept(root, cache, "seed=1,2", LONG),
         *swept(root, cache, plugins=[early]),
         *swept(root, cache, "train.lr=1e30"),
         *swept(root, cache, plugins=[edited]),
@@ -193,7 +194,7 @@ def test_a_point_on_slurm_ends_with_the_bits_of_a_local_run_warned_or_not(
     array: dict[str, Point], tmp_path: Path, cache: Path, name: str, seed: int
 ) -> None:
     assert state_of(array[name]) == ("done", None)
-    same_bits(array[name].run_dir, locally(tmp_path, cache, f"seed={seed}"))
+    same_bits(array[name].run_dir, locally(tmp_path, cache, f"seed={seed}", LONG))
 
 
 @pytest.mark.slow
