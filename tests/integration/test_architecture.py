@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from repository import ROOT
 
 from lengthgen import schemes
 from lengthgen.config import compose, schema
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "lengthgen"
 
 # A module imports only what stands behind it. A room's modules need not stand together yet.

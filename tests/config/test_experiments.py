@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from repository import ROOT
 from small import small_config
 
 from lengthgen.analysis import reference_results
@@ -21,7 +22,6 @@ from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
 from lengthgen.training.trainer import train
 
-ROOT = Path(__file__).parent.parent
 PUBLISHED = reference_results.FOLDER / "perplexity.csv"
 NAMES = compose.choices("experiment", config_dir=None)
 LAPTOP = "alibi_figure1_laptop"

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from repository import ROOT
 from torch import Tensor
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "gpu_check.py"
+SCRIPT = ROOT / "scripts" / "gpu_check.py"
 CPU = torch.device("cpu")
 
 

@@ -12,22 +12,21 @@ import forks
 import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from repository import PYTHONPATH
 from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
+from wandb_runs import configuration, train_rows
 
-from lengthgen.config.compose import compose
-from lengthgen.config.schema import Config, from_plain
 from lengthgen.errors import UserError
 from lengthgen.storage import append_rows, keep_rows, read_rows
 from lengthgen.tracking import is_shown, load_sent
 
-REPOSITORY = Path(__file__).parents[1]
 PATIENCE_SECONDS = 3.0
 
 # Each W&B test runs in a process of its own: wandb keeps global state and starts a service.
 TRACKED_RUN = """
 import base64, json, os, sys, time
 
-from test_tracking import configuration
+from wandb_runs import configuration
 from lengthgen.tracking import CurvePoint, Results, Tracker
 
 def has_children():
@@ -83,17 +82,6 @@ class Outcome(NamedTuple):
         return read_rows(self.run_dir / "train.jsonl")
 
 
-def configuration(runtime: Mapping[str, Any]) -> Config:
-    """Returns the default configuration with these runtime values."""
-    plain = compose(["scheme=rope"], config_dir=None)
-    plain["runtime"] |= runtime
-    return from_plain(plain)
-
-
-def train_rows(*steps: int) -> list[dict[str, Any]]:
-    return [{"train/step": step, "train/tokens": 8192 * step, "train/loss": 6.5} for step in steps]
-
-
 def point(length: int, *metrics: str, protocol: str = "eval") -> tuple[str, int, dict[str, float]]:
     """Returns a point whose values tell its length and their metric."""
     values = {name: length / (i + 2) for i, name in enumerate(metrics or ("loss", "ppl"))}
@@ -128,7 +116,7 @@ def track(
     inherited = {name: value for name, value in os.environ.items() if "WANDB" not in name}
     env = {
         **inherited,
-        "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}",
+        "PYTHONPATH": PYTHONPATH,
         "HOME": str(root),
         "NETRC": str(root / "netrc"),
         "WANDB_BASE_URL": url,

@@ -13,11 +13,11 @@ from unittest import mock
 
 import pytest
 from forks import Forked
+from repository import ROOT
 from small import SMALL
 
 from lengthgen import cli
 
-REPOSITORY = Path(__file__).parents[1]
 RUNTIME = ("runtime.threads=1",)
 PAGE = 4096  # what a tmpfs gives its files by
 
@@ -73,7 +73,7 @@ def begin(*words: str, environment: Mapping[str, str] = {}) -> Forked:
     """Starts a command as a user would, in a session of its own."""
     inherited = {name: value for name, value in os.environ.items() if "WANDB" not in name}
     env = {**inherited, "OMP_NUM_THREADS": "1", **environment}
-    return Forked("-m", "lengthgen", *words, cwd=REPOSITORY, env=env)
+    return Forked("-m", "lengthgen", *words, cwd=ROOT, env=env)
 
 
 def ended(process: Forked) -> Ran:

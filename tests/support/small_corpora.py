@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from repository import ROOT
 
 from lengthgen.config import schema
 from lengthgen.data import corpora, sources
@@ -140,7 +141,7 @@ def load_elsewhere(
 
     return subprocess.run(
         [sys.executable, "-c", CLIENT, json.dumps(plain), str(cache_dir), deadly],
-        cwd=Path(__file__).parent.parent,
+        cwd=ROOT,
         preexec_fn=limit,
         capture_output=True,
         text=True,

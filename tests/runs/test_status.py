@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from faults import REPOSITORY, Disk, small_disk
+from faults import Disk, small_disk
+from repository import ROOT
 
 from lengthgen.errors import Diverged, Stopped, UserError
 from lengthgen.runs import status
@@ -77,7 +78,7 @@ def test_a_run_that_is_only_evaluated_is_not_running(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_process_died_was_killed(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path], cwd=REPOSITORY)
+    process = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path], cwd=ROOT)
     assert process.wait() == -signal.SIGKILL
     state, reason = said(tmp_path)
     assert state == "killed"

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from repository import PYTHONPATH
 from safetensors.torch import load_file
 from small import small_config
 from torch import Tensor, nn
@@ -101,7 +102,13 @@ def start(n: int, root: Path, cache: Path) -> list[subprocess.Popen[str]]:
     return [
         subprocess.Popen(
             [sys.executable, __file__, str(root), str(cache)],
-            env={**os.environ, **about, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env={
+                **os.environ,
+                "PYTHONPATH": PYTHONPATH,
+                **about,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

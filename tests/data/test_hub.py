@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hub_server import hub
+from repository import ROOT
 
 from lengthgen.data.sources.hub import articles
 
@@ -102,7 +103,7 @@ def client(home: Path, asked: dict[str, dict[str, Any]], **environment: str) -> 
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, json.dumps(asked)],
         env=kept | {"HF_HOME": str(home), **environment},
-        cwd=Path(__file__).parent.parent,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=300,

@@ -176,8 +176,8 @@ def array(
     slurm.submit(asked, slurm_options.options("time=5,cpus=1"), root=root, say=lambda message: None)
     edited.write_text(PART + "# edited")
     until(lambda: steps_of(asked[1]) > 5)
-    # To the step: while a job array has pending tasks, scancel sends a signal to one of its jobs again
-    # and again, and kills it at its next start, which does not listen to signals yet.
+    # To the step: while a job array has pending tasks, scancel repeats a signal to one of its jobs,
+    # and kills it at its next start, which does not listen to signals yet.
     cluster.ask("scancel", "--signal=USR2", f"{job_of(asked[1])}.0")
     finished(cluster, *asked)
     return dict(zip(names, asked, strict=True))

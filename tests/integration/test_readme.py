@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from faults import Ran, here
+from repository import ROOT
 from small import SMALL
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 WORDS = [f"word{i}" for i in range(400)]
 

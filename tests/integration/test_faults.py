@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import REPOSITORY, Ran, begin, ended, eval_words, here, train_words
+from faults import Ran, begin, ended, eval_words, here, train_words
 from forks import Forked
+from repository import PYTHONPATH, ROOT
 from safetensors.torch import load_file
 from small import SMALL
 from wandb_backend import KEY, WandbBackend
@@ -74,7 +75,7 @@ def test_a_study_that_is_killed_in_every_phase_ends_as_its_undisturbed_twin(
     tmp_path: Path,
 ) -> None:
     """The short form of what scripts/soak.py does with a hundred kills."""
-    script = REPOSITORY / "scripts" / "soak.py"
+    script = ROOT / "scripts" / "soak.py"
     words = [
         sys.executable,
         script,
@@ -85,7 +86,7 @@ def test_a_study_that_is_killed_in_every_phase_ends_as_its_undisturbed_twin(
         "--root",
         tmp_path / "soak",
     ]
-    ran = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "PASS: 6 kills" in ran.stdout
 
@@ -240,7 +241,7 @@ def test_a_file_that_several_processes_write_is_always_one_that_one_of_them_wrot
 ) -> None:
     path = tmp_path / "answer.json"
     words = [sys.executable, "-c", WRITER, path]
-    writers = [subprocess.Popen([*words, letter], cwd=REPOSITORY) for letter in "abc"]
+    writers = [subprocess.Popen([*words, letter], cwd=ROOT) for letter in "abc"]
     seen: set[tuple[str, int]] = set()
     while any(writer.poll() is None for writer in writers):
         if path.exists():
@@ -334,7 +335,7 @@ def test_a_run_that_diverges_is_marked_so_and_keeps_the_checkpoint_before(
 TIMED = """
 import json, sys, time
 
-from test_tracking import configuration, train_rows
+from wandb_runs import configuration, train_rows
 from lengthgen.tracking import Tracker
 
 config = configuration(json.loads(sys.argv[1]))
@@ -378,7 +379,7 @@ def timed(root: Path, backend: FailingBackend, *, gone: bool) -> tuple[float, li
         [sys.executable, "-c", TIMED, json.dumps({"root": str(root), "wandb": "online"})],
         env={
             **inherited,
-            "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}",
+            "PYTHONPATH": PYTHONPATH,
             "HOME": str(root),
             "NETRC": str(root / "netrc"),
             "WANDB_BASE_URL": backend.url,
