@@ -21,9 +21,9 @@ from statistics import median
 import torch
 
 from lengthgen.config.schema import from_plain, to_plain
+from lengthgen.data.spans import Span
 from lengthgen.evaluation import evaluator, plan, scoring
 from lengthgen.evaluation.plan import Cell, Plan
-from lengthgen.evaluation.protocols import Span
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE

@@ -6,107 +6,29 @@ Rows hold sums of nats and counts; they are added exactly (fsum) and divided onc
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import named
+from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE, named  # noqa: F401
+from lengthgen.evaluation.rows import FORMAT, CellFacts, Condition, EvalRow
 
-HEADLINE = "tail"  # the protocol that scores the same tokens at every length
-BY_POSITION = "per_position"  # the protocol that has a loss for each position
-FORMAT = 3  # of the rows; those of another one are not read
-
-Count = Annotated[int, Field(ge=0)]
-Nats = Annotated[float, Field(ge=0)]
 Curve = tuple[str, str | None]  # a run and a variant of its scheme
-Condition = tuple[str, int | None, str]  # precision, targets, endpoints
-
-
-class Row(BaseModel):
-    """A line of eval.jsonl: what one document adds to a cell, or why the cell is skipped.
-
-    All nats are sums. Where the model diverged in a document, they are None.
-    """
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
-
-    run: str
-    scheme: str
-    model: str
-    seed: int
-    corpus: str
-    fingerprint: str
-    packed: bool
-    train_length: Count
-    tokens_seen: Count
-    protocol: str
-    targets: Count | None
-    variant: str | None
-    parts: str  # hash of what the scheme computes
-    length: Count
-    trained_in: str | None = None  # precision; None: the row is older than this field
-    precision: str
-    endpoints: str
-    reach: Count
-    document: str | None
-    n_documents: Count
-    nats: Nats | None
-    n_tokens: Count
-    n_bytes: Count
-    n_windows: Count
-    window_nats: Nats | None  # over windows, of the mean over a window's scored tokens
-    unigram_nats: Nats | None = None  # of the same tokens under the training split's frequencies
-    far_nats: Nats | None = (
-        None  # of the far-copy targets: their bigram stands beyond T, not within
-    )
-    far_tokens: Count | None = None
-    token_nats: list[Nats] | None = None  # of each target, in the order of endpoints, 6 digits
-    position_nats: list[Nats] | None = None  # by bin of batches.position_bins
-    position_tokens: list[Count] | None = None
-    skipped: str | None = None
-    # Of a task, whose row holds all examples of a length:
-    first_wrong: list[Count | None] | None = None  # the first wrong token of each answer
-    token_hits: Count | None = None
-    stop_errors: Count | None = None  # answers that first go wrong where they stop, or should
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class Point(CellFacts):
     """One complete cell: a run at one length, under one protocol; numbers are None if skipped."""
 
-    run: str
-    scheme: str
-    model: str
-    seed: int
-    corpus: str
-    fingerprint: str
-    packed: bool
-    train_length: int
-    tokens_seen: int
-    protocol: str
-    targets: int | None
-    variant: str | None
-    parts: str
-    length: int
-    trained_in: str | None
-    precision: str
-    endpoints: str
-    reach: int
-    n_documents: int
     n_tokens: int
     loss: float | None
     ppl: float | None
     bits_per_byte: float | None
     skipped: str | None
-    rows: tuple[Row, ...] = field(repr=False)  # one per document, sorted by its name
-
-    @property
-    def condition(self) -> Condition:
-        """What was scored and how: points of different conditions cannot be compared."""
-        return (self.precision, self.targets, self.endpoints)
+    rows: tuple[EvalRow, ...] = field(repr=False)  # one per document, sorted by its name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +80,9 @@ def incomplete(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _cells(
     rows: Iterable[Mapping[str, Any]],
-) -> dict[tuple[object, ...], dict[str | None, Row]]:
+) -> dict[tuple[object, ...], dict[str | None, EvalRow]]:
     """Returns the rows of each cell, by document."""
-    cells: dict[tuple[object, ...], dict[str | None, Row]] = {}
+    cells: dict[tuple[object, ...], dict[str | None, EvalRow]] = {}
     read = [_row(raw) for raw in rows if raw.get("format") == FORMAT]
     newest = {(row.run, row.variant): row.parts for row in read}  # the last row's
     for row in read:
@@ -171,9 +93,9 @@ def _cells(
     return cells
 
 
-def _row(raw: Mapping[str, Any]) -> Row:
+def _row(raw: Mapping[str, Any]) -> EvalRow:
     try:
-        row = Row.model_validate(raw)
+        row = EvalRow(**raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = str(first["loc"][0])
@@ -195,7 +117,7 @@ def _damaged(run: str, what: str) -> UserError:
     )
 
 
-def _point(cell: Mapping[str | None, Row]) -> Point | None:
+def _point(cell: Mapping[str | None, EvalRow]) -> Point | None:
     """Returns the point of a cell's rows, by document; None if documents are still missing."""
     rows = [row for name, row in cell.items() if name is not None]
     if rows and len(rows) == rows[0].n_documents:
@@ -203,13 +125,13 @@ def _point(cell: Mapping[str | None, Row]) -> Point | None:
     if None not in cell:
         return None
     nothing: dict[str, Any] = {"loss": None, "ppl": None, "bits_per_byte": None}
-    return Point(**_facts(cell[None]), **nothing, n_tokens=0, skipped=cell[None].skipped, rows=())
+    return Point(**cell[None].facts(), **nothing, n_tokens=0, skipped=cell[None].skipped, rows=())
 
 
-def _measured(rows: Sequence[Row]) -> Point:
-    facts = _facts(rows[0])
+def _measured(rows: Sequence[EvalRow]) -> Point:
+    facts = rows[0].facts()
     for row in rows:
-        for name, value in _facts(row).items():
+        for name, value in row.facts().items():
             if value != facts[name] and name != "trained_in":
                 raise _damaged(
                     row.run, f"field {name} is {facts[name]!r} and {value!r} in one cell"
@@ -239,14 +161,6 @@ def _measured(rows: Sequence[Row]) -> Point:
 
 def _sum(nats: Iterable[float | None]) -> float:
     return math.fsum(math.inf if one is None else one for one in nats)
-
-
-_SHARED = set(Row.model_fields) & {field.name for field in fields(Point)} - {"n_tokens", "skipped"}
-
-
-def _facts(row: Row) -> dict[str, Any]:
-    """Returns what all rows of a cell share."""
-    return row.model_dump(include=_SHARED)
 
 
 def context_gain(points: Iterable[Point]) -> list[Gain]:

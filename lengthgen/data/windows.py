@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthgen.data.corpora import Split, TokenizedCorpus
-from lengthgen.evaluation.protocols import Endpoint
+from lengthgen.data.spans import Endpoint
 
 Ints = NDArray[np.int64]
 IGNORED = -100  # target of a position past the document's end

@@ -14,10 +14,11 @@ from torch import Tensor
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.spans import Span
 from lengthgen.errors import UserError
-from lengthgen.evaluation import plan, protocols, records, scoring
+from lengthgen.evaluation import plan, protocols, scoring
+from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.plan import Cell, Plan, cells, spans
-from lengthgen.evaluation.protocols import Span
 from lengthgen.evaluation.scoring import Altered
 from lengthgen.model.transformer import Transformer, with_parts
 from lengthgen.runs import checkpoints, devices, directory, status
@@ -78,7 +79,7 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list
     planned = opened.planned
     if len(set(ranks.gather(opened.tokens_seen))) > 1:
         raise UserError(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
-    about = records.about(config, run_dir, planned, tokens_seen=opened.tokens_seen)
+    about = eval_rows.about(config, run_dir, planned, tokens_seen=opened.tokens_seen)
     log = run_dir / "eval.jsonl"
 
     def todo() -> list[Cell]:
@@ -95,10 +96,10 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list
                 model = trained_model(config, opened)
                 for rows in _rows(config, planned, model, found, ranks=ranks, show=show):
                     if ranks.is_main:
-                        append_rows(log, [{**about, **row} for row in rows])
+                        append_rows(log, [eval_rows.checked({**about, **row}) for row in rows])
             ranks.barrier()
-    kept = [row for row in read_rows(log) if records.is_of(row, about, planned)]
-    return [row for row in kept if records.is_current(row, config)]
+    kept = [row for row in read_rows(log) if eval_rows.is_of(row, about, planned)]
+    return [row for row in kept if eval_rows.is_current(row, config)]
 
 
 def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> OpenedRun:
@@ -142,15 +143,15 @@ def missing(
     """Returns the cells that the configuration asks for and the rows do not hold completely."""
     present: dict[tuple[object, ...], tuple[set[str], int]] = {}
     for row in rows:
-        if records.is_of(row, about, planned):
+        if eval_rows.is_of(row, about, planned):
             cell = (row["protocol"], row["targets"], row.get("parts"), row["length"])
             documents, _ = present.setdefault(cell, (set(), row["n_documents"]))
             if row["document"] is not None:
                 documents.add(row["document"])
 
     def complete(cell: Cell) -> bool:
-        parts = records.parts_hash(config, cell.variant)
-        key = (cell.protocol, records.targets_scored(config, cell.protocol), parts, cell.length)
+        parts = eval_rows.parts_hash(config, cell.variant)
+        key = (cell.protocol, eval_rows.targets_scored(config, cell.protocol), parts, cell.length)
         documents, expected = present.get(key, (set[str](), None))
         return len(documents) == expected
 
@@ -175,14 +176,14 @@ def _rows(
         reason = reasons.get(cell.variant) or undefined(cell, schemes, planned)
         if reason:
             show.say(f"{cell.title}: skipped, {reason}")
-            yield [records.skipped(cell, config, planned, reason)]
+            yield [eval_rows.skipped(cell, config, planned, reason)]
     jobs = _jobs(config, planned, schemes, todo)
     work = [(job, _passes(model, job)) for job in jobs]
     total = sum(job.n_passes * one.n_tokens for job, passes in work for one in passes)
     if total:
         _say_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
         show.start(f"evaluate {config.scheme.name}", total)
-    log_frequency = records.unigram(planned.corpus) if jobs else None
+    log_frequency = eval_rows.unigram(planned.corpus) if jobs else None
     for job in jobs:
         model.scheme = job.scheme
         names = dict.fromkeys(cell.protocol for cell in job.cells)
@@ -204,7 +205,9 @@ def _rows(
         ]
         nats = {span: np.mean([one[span] for one in scored], axis=0) for span in job.needed}
         assert log_frequency is not None
-        rows = [records.measured(cell, config, planned, nats, log_frequency) for cell in job.cells]
+        rows = [
+            eval_rows.measured(cell, config, planned, nats, log_frequency) for cell in job.cells
+        ]
         for cell, found in zip(job.cells, rows, strict=True):
             n_diverged = sum(row["nats"] is None for row in found)
             if n_diverged:

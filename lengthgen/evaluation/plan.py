@@ -7,10 +7,11 @@ from typing import NamedTuple
 from lengthgen.config.schema import Config
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.spans import Endpoint, Span
 from lengthgen.data.windows import endpoints, manifest, n_targets, share_seen
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
-from lengthgen.evaluation.protocols import Answer, Endpoint, Places, Span
+from lengthgen.evaluation.protocols import Answer, Places
 
 
 class Cell(NamedTuple):

@@ -1,20 +1,20 @@
 """The audit: a sample of an evaluation's targets scored again in another precision."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from lengthgen.analysis.curves import HEADLINE, Point, curve
 from lengthgen.config.schema import Config, TaskCorpus
+from lengthgen.data.spans import Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import scoring
 from lengthgen.evaluation.evaluator import Show, evaluate, open_run, trained_model
 from lengthgen.evaluation.plan import Cell, Plan, spans
-from lengthgen.evaluation.protocols import Span
-from lengthgen.evaluation.records import cluster_name
+from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.evaluation.rows import cluster_name
 from lengthgen.evaluation.scoring import Nats
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import append_rows
@@ -50,12 +50,16 @@ def audit(
     if HEADLINE not in config.eval.protocols:
         raise UserError(f"--audit: scores {HEADLINE} again; add it to --protocols")
     rows = evaluate(config, run_dir, ranks=ranks, show=show)
-    points = [p for p in curve(rows) if p.protocol == HEADLINE and p.variant is None]
+    scored: dict[int, dict[str, Any]] = {}  # nats of each target, by length and document
+    for row in rows:
+        if row["protocol"] == HEADLINE and row["variant"] is None and row["document"] is not None:
+            scored.setdefault(row["length"], {})[row["document"]] = row["token_nats"]
     opened = open_run(config, run_dir, ranks=ranks, show=show)
     planned, model = opened.planned, trained_model(config, opened)
     model = model.double() if precision == "fp64" else model
     samples = {
-        p.length: dict(_sample(p, planned)) for p in points if p.length in config.eval.lengths
+        length: dict(_sample(length, scored[length], planned))
+        for length in sorted(scored.keys() & set(config.eval.lengths))
     }
     total = sum(span.length for sample in samples.values() for span in sample)
     show.start(f"score again in {precision}", total)
@@ -91,15 +95,16 @@ def audit(
     return found
 
 
-def _sample(point: Point, planned: Plan) -> Iterator[tuple[Span, Nats]]:
+def _sample(
+    length: int, nats: Mapping[str, list[float] | None], planned: Plan
+) -> Iterator[tuple[Span, Nats]]:
     """Yields the windows of the first endpoint of a few documents, with the nats that rows hold.
 
     A document's row holds the targets of its windows one after another.
     """
     places, corpus = planned.places, planned.corpus
-    nats = {row.document: row.token_nats for row in point.rows}
     done: dict[str, int] = {}
-    for span in spans(Cell(HEADLINE, None, point.length), planned) if point.rows else []:
+    for span in spans(Cell(HEADLINE, None, length), planned):
         name = cluster_name(places.cluster(span.document, span.end), corpus)
         first = done.get(name, 0)
         if first == places.targets or (name not in done and len(done) == DOCUMENTS):

@@ -10,33 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
+from lengthgen.data.spans import Endpoint, Span
 from lengthgen.errors import UserError, suggestion
 
 Alteration = Literal["swap", "shuffle"]
+HEADLINE = "tail"  # scores the same tokens at every length
+BY_POSITION = "per_position"  # has a loss for each position
 ANSWERS = "answers"  # the only protocol of a task
-
-
-class Endpoint(NamedTuple):
-    """Where a scored span ends: `end` targets of the document lie before it."""
-
-    document: int
-    end: int
-
-
-class Span(NamedTuple):
-    """A window of `length` targets that ends at `end`; its last `scored` targets count.
-
-    A document of -1 - b is block b of the stream: the validation documents one after another.
-    """
-
-    document: int
-    end: int
-    length: int
-    scored: int
-
-    @property
-    def start(self) -> int:
-        return self.end - self.length
 
 
 class Answer(NamedTuple):

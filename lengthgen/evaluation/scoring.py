@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from lengthgen.data.corpora import Split, TokenizedCorpus
+from lengthgen.data.spans import Span
 from lengthgen.data.windows import Ints, window
-from lengthgen.evaluation.protocols import Alteration, Span, shared
+from lengthgen.evaluation.protocols import Alteration, shared
 from lengthgen.model.transformer import Transformer, seed_of
 from lengthgen.runs.distributed import Ranks
 

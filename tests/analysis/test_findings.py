@@ -3,14 +3,14 @@
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from eval_rows import NOTHING, Row, row
 
-from lengthgen.analysis.curves import FORMAT, curve
+from lengthgen.analysis.curves import curve
 from lengthgen.analysis.findings import (
     EPS,
     Comparison,
@@ -27,6 +27,7 @@ from lengthgen.analysis.findings.verdicts import verdict
 from lengthgen.analysis.intervals import Estimate, Floats, Spread, gap, ratio
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.errors import UserError
+from lengthgen.evaluation.rows import FORMAT
 
 T = 512
 LENGTHS = (256, 512, 1024, 2048)
@@ -946,7 +947,7 @@ def test_recl_of_two_seeds_is_the_smaller() -> None:
 
 def test_recl_of_a_diverged_model_ends_where_it_diverges() -> None:
     lines = with_tokens(lambda _l, _s, _d, n, _t: 3.0 - n / 1024)
-    rows = [r.model_dump() for p in lines[0].points for r in p.rows]
+    rows = [asdict(r) for p in lines[0].points for r in p.rows]
     for r in rows:
         if r["length"] == 2048:
             r |= {"nats": None, "window_nats": None, "token_nats": None}

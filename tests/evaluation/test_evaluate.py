@@ -24,12 +24,12 @@ from lengthgen.analysis import curves
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.spans import Span
 from lengthgen.data.windows import n_targets
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, scoring
 from lengthgen.evaluation import plan as plans
 from lengthgen.evaluation.plan import Cell, Plan
-from lengthgen.evaluation.protocols import Span
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.report import collect
 from lengthgen.runs import checkpoints, status

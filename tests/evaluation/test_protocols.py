@@ -17,10 +17,11 @@ from lengthgen.analysis.curves import Point
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.spans import Endpoint, Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan, protocols
 from lengthgen.evaluation.plan import Cell
-from lengthgen.evaluation.protocols import OF_TEXT, Endpoint, Places, Span
+from lengthgen.evaluation.protocols import OF_TEXT, Places
 from lengthgen.evaluation.scoring import Altered
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import checkpoints

@@ -9,9 +9,10 @@ from small import every_scheme, small_config, small_model
 
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.spans import Span
 from lengthgen.evaluation import evaluator, plan, scoring
 from lengthgen.evaluation.plan import Cell, Plan
-from lengthgen.evaluation.protocols import Span, shared
+from lengthgen.evaluation.protocols import shared
 from lengthgen.evaluation.scoring import Altered, Nats
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks

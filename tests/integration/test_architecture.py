@@ -54,13 +54,13 @@ ORDER = [
     ),
     *(
         "evaluation.evaluator",
-        "evaluation.records",
+        "analysis.curves",
+        "evaluation.rows",
         "evaluation.scoring",
         "evaluation.plan",
     ),
     *(
         "data.overlap",
-        "analysis.curves",
         "runs.directory",
         "runs.checkpoints",
         "runs.status",
@@ -85,6 +85,7 @@ ORDER = [
         "model.kernels",
         "config.schema",
         "evaluation.protocols",
+        "data.spans",
     ),
     *(
         "schemes",

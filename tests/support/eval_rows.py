@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from lengthgen.analysis.curves import FORMAT
+from lengthgen.evaluation.rows import FORMAT
 
 Row = dict[str, Any]
 

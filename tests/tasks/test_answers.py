@@ -21,7 +21,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import IGNORED, train_batch, training_windows
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan, precision
-from lengthgen.evaluation.records import measured
+from lengthgen.evaluation.rows import measured
 from lengthgen.export import load
 from lengthgen.export.folder import export
 from lengthgen.model.transformer import with_parts

@@ -7,31 +7,32 @@ from dataclasses import dataclass
 import numpy as np
 
 from lengthgen.analysis import intervals
-from lengthgen.analysis.curves import Point, Row
+from lengthgen.analysis.curves import Point
 from lengthgen.analysis.intervals import Estimate, Floats
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.errors import UserError
+from lengthgen.evaluation.rows import EvalRow
 
 Cell = Mapping[int, Point]  # the points of a series at one length, by seed
-Part = Callable[[Row], tuple[float, int]]  # a sum of nats (infinite if diverged) and its count
+Part = Callable[[EvalRow], tuple[float, int]]  # a sum of nats (infinite if diverged) and its count
 
 
-def whole(row: Row) -> tuple[float, int]:
+def whole(row: EvalRow) -> tuple[float, int]:
     """Returns nats and tokens of all targets."""
     return _nats(row.nats), row.n_tokens
 
 
-def in_bytes(row: Row) -> tuple[float, int]:
+def in_bytes(row: EvalRow) -> tuple[float, int]:
     """Returns nats and bytes of all targets."""
     return _nats(row.nats), row.n_bytes
 
 
-def far(row: Row) -> tuple[float, int]:
+def far(row: EvalRow) -> tuple[float, int]:
     """Returns nats and number of the far-copy targets."""
     return _nats(row.far_nats), row.far_tokens or 0
 
 
-def near(row: Row) -> tuple[float, int]:
+def near(row: EvalRow) -> tuple[float, int]:
     """Returns nats and number of the other targets."""
     nats, n_tokens = far(row)
     if row.nats is None:

@@ -1,29 +1,103 @@
-"""Rows of eval.jsonl: what a document adds to a cell, and to which evaluation it belongs.
-
-Statistics.Row says what the fields of a row are.
-"""
+"""Rows of eval.jsonl: what a document adds to a cell, and to which evaluation it belongs."""
 
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
+from pydantic import ConfigDict, Field
 
-from lengthgen.analysis.curves import FORMAT
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.spans import Endpoint, Span
 from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols, scoring
 from lengthgen.evaluation.plan import Cell, Plan, spans
-from lengthgen.evaluation.protocols import Endpoint, Span
 from lengthgen.evaluation.scoring import Nats, Scored
 
+FORMAT = 3  # of the rows; those of another one are not read
 UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
+
+Count = Annotated[int, Field(ge=0)]
+Sum = Annotated[float, Field(ge=0)]  # of nats
+Condition = tuple[str, int | None, str]  # precision, targets, endpoints
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellFacts:
+    """What all rows of a cell share: a run at one length, under one protocol."""
+
+    run: str
+    scheme: str
+    model: str
+    seed: int
+    corpus: str
+    fingerprint: str
+    packed: bool
+    train_length: Count
+    tokens_seen: Count
+    protocol: str
+    targets: Count | None  # K
+    variant: str | None
+    parts: str  # hash of what the scheme computes
+    length: Count
+    trained_in: str | None = None  # precision; None: the row is older than this field
+    precision: str
+    endpoints: str
+    reach: Count
+    n_documents: Count
+
+    @property
+    def condition(self) -> Condition:
+        """What was scored and how: cells of different conditions cannot be compared."""
+        return (self.precision, self.targets, self.endpoints)
+
+    def facts(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(CellFacts)}
+
+
+@pydantic.dataclasses.dataclass(
+    frozen=True,
+    kw_only=True,
+    config=ConfigDict(strict=True, extra="ignore", allow_inf_nan=False),
+)
+class EvalRow(CellFacts):
+    """What one document adds to a cell, or why the cell is skipped.
+
+    All nats are sums. Where the model diverged in a document, they are None.
+    """
+
+    document: str | None
+    nats: Sum | None
+    n_tokens: Count
+    n_bytes: Count
+    n_windows: Count
+    window_nats: Sum | None  # over windows, of the mean over a window's scored tokens
+    unigram_nats: Sum | None = None  # of the same tokens under the training split's frequencies
+    # Of the far-copy targets, whose bigram stands beyond T and not within:
+    far_nats: Sum | None = None
+    far_tokens: Count | None = None
+    token_nats: list[Sum] | None = None  # of each target, in the order of endpoints, 6 digits
+    position_nats: list[Sum] | None = None  # by bin of windows.position_bins
+    position_tokens: list[Count] | None = None
+    skipped: str | None = None
+    # Of a task, whose row holds all examples of a length:
+    first_wrong: list[Count | None] | None = None  # the first wrong token of each answer
+    token_hits: Count | None = None
+    stop_errors: Count | None = None  # answers that first go wrong where they stop, or should
+
+
+def checked(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns the row if it can be read again."""
+    EvalRow(**row)
+    return row
 
 
 def measured(
