@@ -172,7 +172,7 @@ class Task:
         if built.runtime.threads is None and cpus is not None:
             runtime = built.runtime.model_copy(update={"threads": int(cpus)})
             built = built.model_copy(update={"runtime": runtime})
-        pipeline.train(built)
+        pipeline.train(pipeline.validate(built))
 
 
 class _Signals:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from lengthgen import schemes
+from lengthgen import pipeline
 from lengthgen.analysis import curves
 from lengthgen.analysis.curves import HEADLINE
 from lengthgen.config import rates
@@ -68,14 +68,7 @@ def _without_idle_ratios(found: Sequence[Point]) -> list[Point]:
 def _rates(point: Point) -> tuple[float, float | None]:
     """Returns lr and scheme_lr_ratio; the latter is None if the scheme has no parameters."""
     config = point.config
-    scheme = schemes.build_meta(
-        config.scheme.parts,
-        layers=config.scheme.layers,
-        shape=config.shape,
-        plugins=config.plugins,
-        where="scheme.parts",
-    )
-    learns = next(scheme.parameters(), None) is not None
+    learns = pipeline.scheme_parameters(config, config.scheme.parts, "scheme.parts")
     return config.train.lr, config.scheme_lr_ratio if learns else None
 
 
