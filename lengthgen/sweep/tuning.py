@@ -15,8 +15,8 @@ from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.report import tables, typeset
 from lengthgen.storage import read_rows, replace_file
-from lengthgen.sweep import points as sweeps
-from lengthgen.sweep.points import Point
+from lengthgen.sweep import grid
+from lengthgen.sweep.grid import Point
 
 AXES = ("scheme", *rates.KEYS, "seed")
 USUAL = ["eval.endpoints=128"]
@@ -38,14 +38,14 @@ def points(
 ) -> list[Point]:
     """Returns the points of the grid, on the tuning split; runs lie in OUT/runs unless told.
 
-    Raises UserError as sweep.points.points does, and for a grid that is not one of rates alone.
+    Raises UserError as sweep.grid.points does, and for a grid that is not one of rates alone.
     """
     for word in overrides:
         if word.partition("=")[0].lstrip("+") in (*FIXED, "train.tuned"):
             raise UserError(f"{word}: lengthgen tune sets this key itself; drop it")
     root = str(out / "runs").replace("'", "\\'")
     words = [f"runtime.root='{root}'", *USUAL, *overrides, *(f"{k}={v}" for k, v in FIXED.items())]
-    found = sweeps.points(words, config_dir=config_dir, plugins=plugins)
+    found = grid.points(words, config_dir=config_dir, plugins=plugins)
     varied = found[0].varied
     for key in varied:
         if key not in AXES:
