@@ -6,15 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple, Protocol
 
 from lengthgen.errors import Stopped, UserError
 from lengthgen.runs import status
+from lengthgen.runs.signals import StopRequests
 from lengthgen.runs.status import Status
 from lengthgen.sweep import slurm
 from lengthgen.sweep.grid import Point
@@ -24,7 +24,6 @@ from lengthgen.sweep.states import BUSY, PointState, counted, left, state_of
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_LOOKS_ELSEWHERE = 5.0  # Slurm is asked then
 BYTES_OF_A_LOOK = 4096
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
 
 
 class Dashboard(Protocol):
@@ -67,32 +66,6 @@ class Child:
     began: float = field(default_factory=time.monotonic)
 
 
-class StopRequest:
-    """Counts the signals that ask the sweep to end."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.count = 0
-
-    @contextmanager
-    def listening(self) -> Generator[None]:
-        """Listens while the block lasts."""
-        before = {kind: signal.getsignal(kind) for kind in STOPPING}
-        before = {kind: h for kind, h in before.items() if h != signal.SIG_IGN}  # as nohup does
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self.number = self.number or number
-            self.count += number == signal.SIGINT or not self.count
-
-        for kind in before:
-            signal.signal(kind, note)
-        try:
-            yield
-        finally:
-            for kind, handler in before.items():
-                signal.signal(kind, handler)
-
-
 def run(
     points: Sequence[Point], places: Sequence[Slot], *, gpus: int | None, dashboard: Dashboard
 ) -> dict[str, PointState]:
@@ -102,7 +75,7 @@ def run(
     first Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) asks the runs to checkpoint and stop, a second kills
     them. Raises Stopped after that.
     """
-    queue, stop = _Queue(points, places, gpus=gpus, dashboard=dashboard), StopRequest()
+    queue, stop = _Queue(points, places, gpus=gpus, dashboard=dashboard), StopRequests()
     with stop.listening():
         try:
             while queue.running or (queue.is_unfinished and not stop.count):

@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from lengthgen.config.sections import Section
 from lengthgen.errors import Stopped, UserError, suggestion
+from lengthgen.runs.signals import SCHEDULER, install
 from lengthgen.storage import replace_file
 from lengthgen.sweep.states import SETTLED, PointState, state_of
 
@@ -224,13 +225,13 @@ class Task:
         requeue = signal.getsignal(signal.SIGUSR2)  # submitit's handler: requeue, and exit
         assert callable(requeue), f"submitit does not listen to SIGUSR2: {requeue}"
         is_main = place.rank == 0
-        signals = _Signals(job, is_main=is_main, alone=place.world_size == 1)
-        _listen(signals)
+        handler = _Signals(job, is_main=is_main, alone=place.world_size == 1)
+        install(SCHEDULER, handler)
         try:
             self._train()
         except (Stopped, KeyboardInterrupt) as stopped:
-            _listen(signal.SIG_IGN)
-            code = stopped.exit_code if isinstance(stopped, Stopped) else 128 + signals.received
+            install(SCHEDULER, signal.SIG_IGN)
+            code = stopped.exit_code if isinstance(stopped, Stopped) else 128 + handler.received
             _write(str(stopped))
             if is_main:
                 if code == 128 + signal.SIGUSR2 or _outlook(job) == "preempted":
@@ -291,11 +292,6 @@ class _Signals:
             f"{STOPPED}{signal.Signals(number).name} outside of training; "
             "the same command continues"
         )
-
-
-def _listen(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    for kind in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(kind, handler)
 
 
 def _outlook(job: str) -> Literal["runs on", "preempted", "ends"]:

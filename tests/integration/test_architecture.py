@@ -99,6 +99,7 @@ ORDER = [
         "config.compose",
         "config.precision",
         "runs.distributed",
+        "runs.signals",
         "storage",
         "errors",
         "__init__",
