@@ -31,7 +31,7 @@ from lengthgen.evaluation.protocols import Span
 from lengthgen.model.transformer import Block, Past, Transformer, seed_of, with_parts
 from lengthgen.runs.distributed import ALONE
 from lengthgen.schemes import Scheme
-from lengthgen.tasks import END
+from lengthgen.tasks import END, rule_of
 
 TOKENS = 64  # that a text is continued by, unless asked otherwise
 
@@ -206,8 +206,8 @@ def generate(
     """Returns the prompt and what follows it: up to the end of an answer, or `limit` tokens."""
     tokens, end = prompt_tokens(trained, prompt), trained.end
     corpus = trained.config.corpus
-    if isinstance(corpus, TaskCorpus) and not prompt.endswith(corpus.rule().ends):
-        show.say(f"a prompt of {corpus.name} ends in {corpus.rule().ends}")
+    if isinstance(corpus, TaskCorpus) and not prompt.endswith(rule_of(corpus).ends):
+        show.say(f"a prompt of {corpus.name} ends in {rule_of(corpus).ends}")
     limit = trained.limit if limit is None else limit
     show.start("generate", limit)
     written: list[int] = []
@@ -227,7 +227,7 @@ def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
     corpus = trained.config.corpus
     if isinstance(corpus, TaskCorpus):
         try:
-            prompt = corpus.rule().abridged(prompt)
+            prompt = rule_of(corpus).abridged(prompt)
         except ValueError as error:
             raise UserError(f"--prompt: {corpus.name} has {error}") from None
     try:
@@ -238,7 +238,7 @@ def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
     kept = _text(trained, tokens)
     if kept != prompt:
         missing = "".join(sorted(set(prompt) - set(kept)))
-        has = f"; it has {corpus.rule().alphabet}" if isinstance(corpus, TaskCorpus) else ""
+        has = f"; it has {rule_of(corpus).alphabet}" if isinstance(corpus, TaskCorpus) else ""
         raise UserError(f"--prompt: {corpus.name} has no token for {missing!r}{has}")
     bos = trained.corpus.bos_id
     if bos is None and not tokens:
@@ -344,7 +344,7 @@ def _written(
 def _spelled(trained: Trained, tokens: Sequence[int]) -> str:
     """Returns text as people are to read it."""
     text, corpus = _text(trained, tokens), trained.config.corpus
-    return corpus.rule().spelled(text) if isinstance(corpus, TaskCorpus) else text
+    return rule_of(corpus).spelled(text) if isinstance(corpus, TaskCorpus) else text
 
 
 def _text(trained: Trained, tokens: Sequence[int]) -> str:

@@ -1,8 +1,12 @@
-"""One process of a run, whoever started it: a user, torchrun, the local sweep or Slurm."""
+"""A run from its configuration to its results, in one process of those that work on it."""
 
 from pathlib import Path
+from random import Random
 
-from lengthgen.config.schema import Config
+from lengthgen import schemes, tasks
+from lengthgen.config.schema import Config, Parts, TaskCorpus
+from lengthgen.errors import UserError
+from lengthgen.evaluation import protocols
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
@@ -10,12 +14,79 @@ from lengthgen.tracking import results
 from lengthgen.training import trainer as training
 
 
+def validate(config: Config) -> Config:
+    """Returns the configuration if its scheme, variants, task and protocols can be built.
+
+    To be called once, where a configuration enters. Plugins that are not allowed to run are not
+    run, and the scheme is not checked then. Raises UserError with the dotted key of a mistake.
+    """
+    for name in config.eval.protocols:
+        _check_protocol(protocols.named(name), config)
+    if isinstance(config.corpus, TaskCorpus):
+        _check_examples(config.corpus)
+    if all(plugin.is_allowed for plugin in config.plugins):
+        _check_parts(config)
+    return config
+
+
 def train(config: Config) -> Path:
     """Trains and evaluates as the rank that the environment names; returns the run directory.
 
-    Raises UserError for what the user can mend, and Stopped if a signal asked for the end.
+    Raises UserError for what the user can fix, and Stopped if a signal requested the end.
     """
     ranks = Ranks.from_env()
     device = devices.device_of(config.runtime, ranks)
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
         return training.train(config, ranks=ranks, show=show, results=results.results)
+
+
+def scheme_parameters(config: Config, parts: Parts, where: str) -> set[str]:
+    """Returns the names and shapes of the parameters of `parts`, built on the meta device."""
+    built = schemes.build_meta(
+        parts,
+        layers=config.scheme.layers,
+        shape=config.shape,
+        plugins=config.plugins,
+        where=where,
+    )
+    return {f"{name} {tuple(p.shape)}" for name, p in built.named_parameters()}
+
+
+def _check_parts(config: Config) -> None:
+    """Builds the parts without storage, so that their own checks run, and those of the variants."""
+    trained = scheme_parameters(config, config.scheme.parts, "scheme.parts")
+    variants = {name: f"scheme.variants.{name}" for name in config.scheme.variants}
+    variants |= {name: f"eval.variants.{name}" for name in config.eval.variants}
+    for name, where in variants.items():
+        added = scheme_parameters(config, config.variant(name), where) - trained
+        if added:
+            raise UserError(
+                f"{where}: a variant is training-free, but this one adds the parameter "
+                f"{min(added)}; make it a scheme of its own"
+            )
+
+
+def _check_examples(corpus: TaskCorpus) -> None:
+    """Raises UserError for arguments or lengths that a rule makes no examples of."""
+    rule = tasks.rule_of(corpus)
+    for key, length in (("length", corpus.task.length), ("longest", corpus.task.longest)):
+        try:
+            rule.example(length, Random(0))
+        except ValueError as error:
+            raise UserError(f"task.{key}={length}: {error}") from None
+
+
+def _check_protocol(protocol: protocols.Protocol, config: Config) -> None:
+    """Raises UserError for a corpus or lengths that a protocol cannot score."""
+    lengths, targets, of_answers = config.eval.lengths, config.eval.targets, protocol.of_answers
+    if of_answers != isinstance(config.corpus, TaskCorpus):
+        raise UserError(
+            f"eval.protocols: {protocol.name} scores "
+            f"{'answers of a task' if of_answers else 'text'}, and corpus {config.corpus.name} "
+            f"has none; give {'tail' if of_answers else protocols.ANSWERS}"
+        )
+    if protocol.one_window and min(lengths) < targets:
+        raise UserError(
+            f"eval.lengths: {min(lengths)} is shorter than the eval.targets={targets} scored "
+            f"tokens of protocol {protocol.name}; drop it or set eval.targets={min(lengths)}"
+        )

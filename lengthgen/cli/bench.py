@@ -31,6 +31,7 @@ def bench(
     Decoding is of 64 tokens behind T, one by one.
     """
     from lengthgen import benchmark as benching
+    from lengthgen import pipeline
     from lengthgen.cli.listing import Listing
     from lengthgen.config import compose, schema
     from lengthgen.terminal import Progress
@@ -41,7 +42,7 @@ def bench(
     for scheme in schemes or compose.choices("scheme", config_dir=config_dir):
         plain = compose.compose([*overrides, f"scheme={scheme}"], config_dir=config_dir)
         plain["plugins"] += [str(path.absolute()) for path in plugin or []]
-        built.append(schema.from_plain(plain))
+        built.append(pipeline.validate(schema.from_plain(plain)))
     T = built[0].train.length
     asked = [T, 4 * T, 32 * T] if lengths is None else lengths_of(lengths)
     n_rounds = positive(rounds, "--rounds", "a number of measurements, like --rounds 5")

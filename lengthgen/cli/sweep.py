@@ -13,8 +13,8 @@ from lengthgen.cli.words import ConfigDir, Overrides, Plugin, positive
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
-    from lengthgen.sweep.points import Point
-    from lengthgen.sweep.slurm_options import Options
+    from lengthgen.sweep.grid import Point
+    from lengthgen.sweep.slurm import Options
     from lengthgen.sweep.states import PointState
 
 Jobs = Annotated[
@@ -73,7 +73,7 @@ def sweep(
     code is 1 then.
     """
     engine = engine_of(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
-    from lengthgen.sweep.points import points as points_of
+    from lengthgen.sweep.grid import points as points_of
 
     words = [*engine.overrides, *(overrides or [])]
     points = points_of(words, config_dir=config_dir, plugins=plugin or [])
@@ -99,13 +99,13 @@ def engine_of(
         raise UserError("--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N,parallel=N")
     if "RANK" in os.environ:
         raise UserError("sweep: it starts torchrun itself; drop torchrun and give --gpus N")
-    from lengthgen.sweep import slurm_options
+    from lengthgen.sweep import slurm as slurm_engine
 
     return Engine(
         jobs=n_jobs,
         gpus=n_gpus,
         per_gpu=n_per_gpu,
-        slurm=None if slurm is None else slurm_options.options(slurm),
+        slurm=None if slurm is None else slurm_engine.options(slurm),
         dry_run=dry_run,
         status=status,
     )
@@ -118,10 +118,10 @@ def run(
 
     None if nothing was run here: in a dry run, or once jobs are submitted.
     """
-    from lengthgen.sweep import slurm, slurm_jobs
+    from lengthgen.sweep import slurm as slurm_engine
     from lengthgen.sweep.states import BUSY, counted, left
 
-    states = slurm_jobs.states(points)
+    states = slurm_engine.states(points)
     if engine.status:
         finish(points, states, gpus=engine.gpus)
     todo = left(points, states)
@@ -138,7 +138,7 @@ def run(
         return _run_here(points, todo, engine)
     if not engine.dry_run:
         _prepare(todo)
-        slurm.submit(todo, engine.slurm, root=points[0].config.runtime.root, say=say_once)
+        slurm_engine.submit(todo, engine.slurm, root=points[0].config.runtime.root, say=say_once)
     return None
 
 
@@ -149,9 +149,9 @@ def _run_here(
     from lengthgen.runs import devices
     from lengthgen.runs.distributed import Ranks
     from lengthgen.sweep import local
-    from lengthgen.sweep.board import Board
+    from lengthgen.sweep.dashboard import Dashboard
     from lengthgen.sweep.estimate import estimate, makespan
-    from lengthgen.sweep.slots import Machine, slots
+    from lengthgen.sweep.resources import Machine, slots
 
     for point in todo:
         devices.device_of(point.config.runtime, Ranks.from_env())  # refuses one that is not here
@@ -172,8 +172,8 @@ def _run_here(
         say_once(f"{len(todo)} to do, {len(places)} at a time: {takes}")
     if engine.dry_run:
         return None
-    with Board(points) as board:
-        return local.run(points, places, gpus=gpus, board=board)
+    with Dashboard(points) as dashboard:
+        return local.run(points, places, gpus=gpus, dashboard=dashboard)
 
 
 def _prepare(points: Sequence["Point"]) -> None:

@@ -27,6 +27,9 @@ def train(
     from lengthgen.config import schema
 
     built = schema.from_words(overrides or [], config_dir=config_dir, plugins=plugin or [])
+    from lengthgen import pipeline
+
+    pipeline.validate(built)
     if gpus is not None:
         n_gpus = positive(gpus, "--gpus", "a number of processes, like --gpus 2")
         _check_gpus(n_gpus, built.runtime)
@@ -36,7 +39,6 @@ def train(
             options += ["--plugin", str(path)]
         _torchrun(n_gpus, ["train", *(overrides or []), *options])
 
-    from lengthgen import pipeline
     from lengthgen.report import collect
     from lengthgen.runs.distributed import Ranks
 

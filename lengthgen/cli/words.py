@@ -93,9 +93,9 @@ def split(
         if key.partition(".")[0] not in sections or "." not in key:
             taken = " and ".join(f"{section}.*" for section in sections)
             raise UserError(f"{key}: only {taken} can be given here; the run fixes the rest")
-        from lengthgen.config import schema as config
+        from lengthgen.config import schema
 
-        known = [one for one in config.known_keys() if one.partition(".")[0] in sections]
+        known = [one for one in schema.known_keys() if one.partition(".")[0] in sections]
         if key not in known:
             raise UserError(f"{key}: unknown key; {suggestion(key, known)}")
     return names, changes
@@ -130,20 +130,20 @@ def read_configs(
     run_dirs: Sequence[Path], changes: Mapping[str, Any], *, config_dir: Path | None = None
 ) -> "list[Config]":
     """Returns the configurations of runs with the changes; no code of a run needs to be allowed."""
-    from lengthgen.config import compose, trust
-    from lengthgen.config import schema as config
+    from lengthgen import pipeline
+    from lengthgen.config import compose, schema, trust
     from lengthgen.runs import directory
 
-    found: list[config.Config] = []
+    found: list[Config] = []
     for run_dir in run_dirs:
         trust.refuse_links(run_dir)
-        plain = config.to_plain(directory.load_config(run_dir))
+        plain = schema.to_plain(directory.load_config(run_dir))
         plain["variants"] |= compose.variants(config_dir=config_dir)
         plain["runtime"]["cache"] = _cache_of(plain["runtime"]["cache"], run_dir, changes)
         for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
             section, _, name = key.partition(".")
             plain[section][name] = value
-        found.append(config.from_plain(plain))
+        found.append(pipeline.validate(schema.from_plain(plain)))
     return found
 
 

@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -16,13 +16,11 @@ from pydantic import (
     ValidationError,
 )
 
-from lengthgen import schemes, tasks
 from lengthgen.config import compose, precision, rates
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.rates import Tuned
 from lengthgen.config.sections import Section, one_line
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation import protocols
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -55,6 +53,18 @@ PluginFile = Annotated[
     BeforeValidator(_read_plugin),
     PlainSerializer(lambda plugin: str(plugin.path), return_type=str),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a part may know of the model that it is built for."""
+
+    d_model: int
+    n_layers: int
+    n_heads: int
+    d_head: int
+    train_length: int
+    init_std: float
 
 
 class Scheme(Section):
@@ -151,10 +161,6 @@ class TaskCorpus(CorpusBase):
 
     source: Literal["task"]
     task: TaskSpec
-
-    def rule(self) -> tasks.Task:
-        """Returns what makes the examples. Raises UserError for a value that it refuses."""
-        return tasks.build(self.task.kind, self.task.arguments, where="task")
 
 
 Corpus = Annotated[
@@ -283,9 +289,9 @@ class Config(Section):
         return self.runtime.root / self.run_id
 
     @property
-    def shape(self) -> schemes.Shape:
+    def shape(self) -> Shape:
         """What parts may know of the model."""
-        return schemes.Shape(
+        return Shape(
             d_model=self.model.d_model,
             n_layers=self.model.n_layers,
             n_heads=self.model.n_heads,
@@ -331,7 +337,7 @@ def from_words(
     """Composes and builds the configuration of a command line.
 
     Its plugins may run, those that a YAML file names only if they are allowed already. Raises
-    UserError for a mistake.
+    UserError as `from_plain` does.
     """
     plain = compose.compose(overrides, config_dir=config_dir)
     if plugins and isinstance(plain.get("plugins"), list):
@@ -341,8 +347,6 @@ def from_words(
     _whole_paths(plain)
     _take_tuned(plain, overrides)
     config = from_plain(plain)
-    if isinstance(config.corpus, TaskCorpus):
-        _check_examples(config.corpus)
     for plugin in config.plugins:
         plugin.refuse_unless_allowed()
     return config
@@ -386,17 +390,21 @@ def _typed(overrides: Sequence[str]) -> list[Path]:
 def from_plain(plain: Mapping[str, Any]) -> Config:
     """Builds the configuration from composed YAML.
 
-    Plugins that are not allowed to run are not, and what needs their parts is not checked: such a
-    configuration can be looked at, but no model can be built of it. Raises UserError with the
-    dotted key of the first mistake: unknown key, wrong type, value out of bounds, or keys that
-    contradict each other.
+    train.precision=auto becomes bf16 or fp32, by the device: two precisions are two runs, of two
+    names. Whether a model, task or protocol can be built is not checked, and no plugin is run.
+    Raises UserError with the dotted key of the first mistake: unknown key, wrong type, value out of
+    bounds, or keys that contradict each other.
     """
     try:
-        config = Config.model_validate(_with_precision(_with_lengths(plain)))
+        config = Config.model_validate(_with_lengths(plain))
     except ValidationError as error:
         said = one_line(error, plain, known=known_keys())
         raise UserError(said.replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
+    if config.train.precision == "auto":
+        native = precision.native(config.runtime.device)
+        train = config.train.model_copy(update={"precision": native})
+        return config.model_copy(update={"train": train})
     return config
 
 
@@ -420,18 +428,6 @@ def _with_lengths(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**plain, "eval": {**wanted, "lengths": kept}}
 
 
-def _with_precision(plain: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the plain configuration with bf16 or fp32 for train.precision=auto, by the device.
-
-    The run's name follows from it: two precisions are two runs.
-    """
-    train, runtime = plain.get("train"), plain.get("runtime")
-    if not isinstance(train, Mapping) or train.get("precision") != "auto":
-        return plain
-    device = runtime.get("device") if isinstance(runtime, Mapping) else None
-    return {**plain, "train": {**train, "precision": precision.native(str(device))}}
-
-
 def _check(config: Config) -> None:
     """Cross-field checks."""
     model, train, evaluation = config.model, config.train, config.eval
@@ -451,8 +447,6 @@ def _check(config: Config) -> None:
         raise UserError(
             f"task={config.corpus.name}: rates are tuned on text (corpus.held_out=tuning); drop it"
         )
-    for name in evaluation.protocols:
-        _check_protocol(protocols.named(name), config)
     if isinstance(config.corpus, TaskCorpus):
         _check_task(config.corpus, evaluation)
     for name in evaluation.reference_variants:
@@ -460,25 +454,6 @@ def _check(config: Config) -> None:
         if name not in known:
             raise UserError(
                 f"eval.reference_variants: no variant {name!r}; {suggestion(name, known)}"
-            )
-    if all(plugin.is_allowed for plugin in config.plugins):
-        _check_parts(config)
-
-
-def _check_parts(config: Config) -> None:
-    """Builds the parts without storage, so that their own checks run, and those of the variants."""
-    evaluation = config.eval
-    trained = _parameters(config, config.scheme.parts, "scheme.parts")
-    asked = {name: f"eval.variants.{name}" for name in evaluation.variants}
-    for name, where in {
-        **{n: f"scheme.variants.{n}" for n in config.scheme.variants},
-        **asked,
-    }.items():
-        added = _parameters(config, config.variant(name), where) - trained
-        if added:
-            raise UserError(
-                f"{where}: a variant is training-free, but this one adds the parameter "
-                f"{min(added)}; make it a scheme of its own"
             )
 
 
@@ -490,7 +465,6 @@ def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
             "corpus.tokenizer, corpus.bos and corpus.packed"
         )
     spec = corpus.task
-    corpus.rule()
     if spec.longest < spec.length:
         raise UserError(
             f"task.longest={spec.longest} is below task.length={spec.length}; "
@@ -501,46 +475,6 @@ def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
             f"eval.lengths: task {spec.name} has no tests of length {max(wanted.lengths)}; "
             f"drop it, or set task.longest={max(wanted.lengths)}"
         )
-
-
-def _check_examples(corpus: TaskCorpus) -> None:
-    """Raises UserError for lengths that a rule makes no examples of."""
-    for key in ("length", "longest"):
-        length: int = getattr(corpus.task, key)
-        try:
-            corpus.rule().example(length, Random(0))
-        except ValueError as error:
-            raise UserError(f"task.{key}={length}: {error}") from None
-
-
-def _check_protocol(protocol: protocols.Protocol, config: Config) -> None:
-    """Raises UserError for a corpus or lengths that a protocol cannot score."""
-    wanted = config.eval
-    if protocol.of_answers != isinstance(config.corpus, TaskCorpus):
-        fitting = "tail" if protocol.of_answers else protocols.ANSWERS
-        raise UserError(
-            f"eval.protocols: {protocol.name} scores "
-            f"{'answers of a task' if protocol.of_answers else 'text'}, and corpus "
-            f"{config.corpus.name} has none; give {fitting}"
-        )
-    if protocol.one_window and min(wanted.lengths) < wanted.targets:
-        raise UserError(
-            f"eval.lengths: {min(wanted.lengths)} is shorter than the "
-            f"eval.targets={wanted.targets} scored tokens of protocol {protocol.name}; "
-            f"drop it or set eval.targets={min(wanted.lengths)}"
-        )
-
-
-def _parameters(config: Config, parts: Parts, where: str) -> set[str]:
-    """Returns the names and shapes of the parameters of `parts`, built on the meta device."""
-    built = schemes.build_meta(
-        parts,
-        layers=config.scheme.layers,
-        shape=config.shape,
-        plugins=config.plugins,
-        where=where,
-    )
-    return {f"{name} {tuple(p.shape)}" for name, p in built.named_parameters()}
 
 
 def known_keys() -> list[str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lengthgen.config import schema
 from lengthgen.errors import UserError, suggestion
-from lengthgen.tasks import END
+from lengthgen.tasks import END, rule_of
 
 PlacesOf = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the place of each
 
@@ -106,7 +106,7 @@ def _characters(corpus: schema.Corpus) -> list[str]:
         raise UserError(
             "corpus.tokenizer: characters are those of a task; give bytes, bpe or a tokenizer.json"
         )
-    return sorted({*corpus.rule().alphabet, END})
+    return sorted({*rule_of(corpus).alphabet, END})
 
 
 def places_of(corpus: schema.Corpus) -> PlacesOf | None:
@@ -114,9 +114,9 @@ def places_of(corpus: schema.Corpus) -> PlacesOf | None:
 
     A leading bos token has place -1, and no others; elsewhere it counts as a character between.
     """
-    if not isinstance(corpus, schema.TaskCorpus) or not corpus.rule().has_places:
+    if not isinstance(corpus, schema.TaskCorpus) or not rule_of(corpus).has_places:
         return None
-    rule, characters = corpus.rule(), _characters(corpus)
+    rule, characters = rule_of(corpus), _characters(corpus)
     bos = len(characters)
 
     def places(tokens: Sequence[int]) -> list[int]:

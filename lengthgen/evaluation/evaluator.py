@@ -21,7 +21,7 @@ from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.plan import Cell, Plan, cells, spans
 from lengthgen.evaluation.scoring import Altered
 from lengthgen.model.transformer import Transformer, with_parts
-from lengthgen.runs import checkpoints, devices, directory, status
+from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
 from lengthgen.storage import append_rows, read_rows, replace_file
@@ -67,7 +67,7 @@ class Job:
         return max(1, len(self.altered))
 
 
-@status.stoppable()
+@signals.interruptible()
 def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list[dict[str, Any]]:
     """Computes the cells of the curve that eval.jsonl lacks, and returns all rows of this plan.
 

@@ -14,6 +14,7 @@ from lengthgen.config.schema import Config, TaskCorpus, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.export.about import About
 from lengthgen.report import collect
+from lengthgen.tasks import rule_of
 
 Row = Mapping[str, Any]
 
@@ -99,7 +100,7 @@ def card(
 def _text(config: Config) -> str:
     """Returns what the snippet encodes: a prompt of the task, if it is one."""
     if isinstance(config.corpus, TaskCorpus):
-        return config.corpus.rule().example(config.corpus.task.length, Random(0)).prompt
+        return rule_of(config.corpus).example(config.corpus.task.length, Random(0)).prompt
     return "def main():"
 
 
@@ -107,7 +108,7 @@ def _words(config: Config) -> list[str]:
     """Returns what characters stand for, where they stand for words."""
     if not isinstance(config.corpus, TaskCorpus):
         return []
-    rule = config.corpus.rule()
+    rule = rule_of(config.corpus)
     said = [f"`{one}` {rule.spelled(one)}" for one in rule.alphabet if rule.spelled(one) != one]
     return [f"A word is a character: {', '.join(said)}."] if said else []
 

@@ -4,11 +4,9 @@ import fcntl
 import json
 import os
 import platform
-import signal
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Literal, NamedTuple, get_args
 
 from filelock import FileLock, Timeout
@@ -33,46 +31,6 @@ class Status(NamedTuple):
     evaluated: str | None = None
     host: str | None = None
     pid: int | None = None
-
-
-class _Signalled(KeyboardInterrupt):
-    """Raised wherever a signal finds the process, so that nothing takes it for an error."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(
-            f"stopped by {signal.Signals(number).name}; "
-            "the same command continues with what is done"
-        )
-        self.number = number
-
-
-@contextmanager
-def stoppable() -> Generator[None]:
-    """Raises Stopped at once if SIGTERM or SIGUSR2 comes while the block lasts.
-
-    For all work but training, which has a step to finish first: what is written is written whole.
-    A signal that somebody else listens to already is left to them.
-    """
-    kinds = [
-        kind
-        for kind in (signal.SIGTERM, signal.SIGUSR2)
-        if signal.getsignal(kind) is signal.SIG_DFL
-    ]
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for kind in kinds:  # a scheduler and torchrun both pass it on: the second one is no news
-            signal.signal(kind, signal.SIG_IGN)
-        raise _Signalled(number)
-
-    for kind in kinds:
-        signal.signal(kind, stop)
-    try:
-        yield
-    except _Signalled as signalled:
-        raise Stopped(str(signalled), exit_code=128 + signalled.number) from None
-    finally:
-        for kind in kinds:
-            signal.signal(kind, signal.SIG_DFL)
 
 
 @contextmanager
@@ -131,7 +89,7 @@ def kept(run_dir: Path, *, evaluation_id: str) -> Generator[None]:
 
 
 def _keep_error(run_dir: Path, error: BaseException) -> None:
-    """Writes how the block ended, even if a signal comes meanwhile: `stoppable` lets one through.
+    """Writes how the block ended, even if a signal comes: `signals.interruptible` raises once.
 
     torchrun sends it to all within 0.1 s of losing a process, just when the others say so.
     """

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lengthgen.config.schema import Shape
 from lengthgen.schemes.relative import (
     apart,
     at_distance,
@@ -20,18 +21,6 @@ from lengthgen.schemes.relative import (
     spread,
     to_distance,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What a part may know of the model that it is built for."""
-
-    d_model: int
-    n_layers: int
-    n_heads: int
-    d_head: int
-    train_length: int
-    init_std: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from lengthgen.evaluation.protocols import Answer, Endpoint
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import checkpoints, devices
 from lengthgen.runs.distributed import ALONE
-from lengthgen.sweep.points import Point
+from lengthgen.sweep.grid import Point
 from lengthgen.training.trainer import forward_of, fresh_state, train_step
 
 

@@ -6,28 +6,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple, Protocol
 
 from lengthgen.errors import Stopped, UserError
 from lengthgen.runs import status
+from lengthgen.runs.signals import StopRequests
 from lengthgen.runs.status import Status
-from lengthgen.sweep import slurm_jobs
-from lengthgen.sweep.points import Point
-from lengthgen.sweep.slots import Slot
+from lengthgen.sweep import slurm
+from lengthgen.sweep.grid import Point
+from lengthgen.sweep.resources import Slot
 from lengthgen.sweep.states import BUSY, PointState, counted, left, state_of
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_LOOKS_ELSEWHERE = 5.0  # Slurm is asked then
 BYTES_OF_A_LOOK = 4096
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
 
 
-class Board(Protocol):
+class Dashboard(Protocol):
     """What shows a sweep while it runs; a live one shows every point all the time."""
 
     @property
@@ -67,34 +66,8 @@ class Child:
     began: float = field(default_factory=time.monotonic)
 
 
-class StopRequest:
-    """Counts the signals that ask the sweep to end."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.count = 0
-
-    @contextmanager
-    def listening(self) -> Generator[None]:
-        """Listens while the block lasts."""
-        before = {kind: signal.getsignal(kind) for kind in STOPPING}
-        before = {kind: h for kind, h in before.items() if h != signal.SIG_IGN}  # as nohup does
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self.number = self.number or number
-            self.count += number == signal.SIGINT or not self.count
-
-        for kind in before:
-            signal.signal(kind, note)
-        try:
-            yield
-        finally:
-            for kind, handler in before.items():
-                signal.signal(kind, handler)
-
-
 def run(
-    points: Sequence[Point], places: Sequence[Slot], *, gpus: int | None, board: Board
+    points: Sequence[Point], places: Sequence[Slot], *, gpus: int | None, dashboard: Dashboard
 ) -> dict[str, PointState]:
     """Runs what is left of the points, each in a process; returns how all of them stand then.
 
@@ -102,7 +75,7 @@ def run(
     first Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) asks the runs to checkpoint and stop, a second kills
     them. Raises Stopped after that.
     """
-    queue, stop = _Queue(points, places, gpus=gpus, board=board), StopRequest()
+    queue, stop = _Queue(points, places, gpus=gpus, dashboard=dashboard), StopRequests()
     with stop.listening():
         try:
             while queue.running or (queue.is_unfinished and not stop.count):
@@ -111,7 +84,9 @@ def run(
                 else:
                     queue.start_some()
                 queue.collect()
-                board.show(queue.states, {c.point.run_id: c.console.last() for c in queue.running})
+                dashboard.show(
+                    queue.states, {c.point.run_id: c.console.last() for c in queue.running}
+                )
                 time.sleep(SECONDS_BETWEEN_LOOKS)
         except BaseException:  # a mistake of ours: what the runs have is kept
             queue.stop(kill=False)
@@ -129,13 +104,18 @@ class _Queue:
     """Which points wait, run here or elsewhere, and which slots are free."""
 
     def __init__(
-        self, points: Sequence[Point], places: Sequence[Slot], *, gpus: int | None, board: Board
+        self,
+        points: Sequence[Point],
+        places: Sequence[Slot],
+        *,
+        gpus: int | None,
+        dashboard: Dashboard,
     ) -> None:
-        self.states = slurm_jobs.states(points)
+        self.states = slurm.states(points)
         self.running: list[Child] = []
         self._waiting = left(points, self.states)
         self._free = list(places)
-        self._gpus, self._board = gpus, board
+        self._gpus, self._dashboard = gpus, dashboard
         self._stopping = False
         self._wait_for([p for p in points if self.states[p.run_id].state in BUSY])
 
@@ -155,8 +135,8 @@ class _Queue:
             self._free.pop(0)
             self.running.append(child)
             self.states[point.run_id] = PointState("running")
-            if not self._board.is_live:
-                self._board.say(f"{point.title}: running")
+            if not self._dashboard.is_live:
+                self._dashboard.say(f"{point.title}: running")
 
     def collect(self) -> None:
         """Notes how processes ended, here and elsewhere."""
@@ -172,7 +152,7 @@ class _Queue:
             self._settle(child.point, ended, when)
         if not self._elsewhere or time.monotonic() < self._next_look:
             return
-        found = slurm_jobs.states(self._elsewhere)
+        found = slurm.states(self._elsewhere)
         ended = [p for p in self._elsewhere if found[p.run_id].state not in BUSY]
         for point in ended:
             self._settle(point, found[point.run_id], " elsewhere")
@@ -189,7 +169,7 @@ class _Queue:
         """Asks the runs once to checkpoint and stop, or kills them with all their processes."""
         if not self._stopping:
             n = len(self.running)
-            self._board.say(f"stopping {n} run{'s' * (n > 1)}; Ctrl-C again kills at once")
+            self._dashboard.say(f"stopping {n} run{'s' * (n > 1)}; Ctrl-C again kills at once")
         for child in self.running:
             if child.process.poll() is not None:
                 continue
@@ -202,7 +182,7 @@ class _Queue:
     def _settle(self, point: Point, found: PointState, when: str) -> None:
         self.states[point.run_id] = found
         because = f": {found.reason}" if found.reason else ""
-        self._board.say(f"{point.title}: {found.state}{when}{because}")
+        self._dashboard.say(f"{point.title}: {found.state}{when}{because}")
 
 
 def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:

@@ -1,5 +1,6 @@
-"""Points of a sweep as one Slurm job array: how it is submitted, and what its tasks do."""
+"""A sweep on a Slurm cluster: the options of a job array, its submission, tasks and states."""
 
+import json
 import os
 import re
 import shutil
@@ -9,23 +10,116 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from lengthgen.errors import Stopped, UserError
-from lengthgen.sweep.slurm_options import Options
+from pydantic import BeforeValidator, Field, ValidationError
+
+from lengthgen.config.sections import Section
+from lengthgen.errors import Stopped, UserError, suggestion
+from lengthgen.runs.signals import SCHEDULER, install
+from lengthgen.storage import replace_file
+from lengthgen.sweep.states import SETTLED, PointState, state_of
 
 if TYPE_CHECKING:
     from submitit.helpers import DelayedSubmission
 
-    from lengthgen.sweep.points import Point
+    from lengthgen.sweep.grid import Point
 
 # Only what a task needs before it listens to signals is imported at module level: torch is not.
 
-TIME_LIMITS = 100  # that a job may reach and be put back; a run that never advances ends then
+SECONDS_OF_GRACE = 120  # a step and a checkpoint, between Slurm's warning and its time limit
+SECONDS_FOR_SQUEUE = 60
+TIME_LIMITS = 100  # that a job may reach and be requeued; a run that never advances ends then
 BEGINNING = "lengthgen: begins in job "  # of what a start writes: a log holds all of them
+STOPPED = "stopped by "  # the beginning of the message of a run that a signal ended
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+ENDED = (
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "REVOKED", "TIMEOUT"),
+)
+
+
+# Options
+
+
+def _minutes(value: object) -> object:
+    """Returns the minutes of H:MM:SS or D-HH:MM:SS, seconds rounded up; other values unchanged."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)", str(value))
+    if found is None:
+        return value
+    days, hours, minutes, seconds = (int(group or 0) for group in found.groups())
+    return (days * 24 + hours) * 60 + minutes + (seconds > 0)
+
+
+_TIME = "60 (minutes), time=H:MM:SS or time=D-HH:MM:SS"
+_NAME: Any = Field(default=None, min_length=1, examples=["NAME"])
+_COUNT: Any = Field(default=None, gt=0, examples=[2])
+
+
+class Options(Section):
+    """What --slurm requests of a cluster for each point; None leaves the choice to the cluster."""
+
+    time: Annotated[int, BeforeValidator(_minutes), Field(gt=0, examples=[_TIME])]  # minutes
+    partition: str | None = _NAME
+    account: str | None = _NAME
+    qos: str | None = _NAME
+    constraint: str | None = _NAME
+    nodes: int | None = _COUNT
+    gpus: int | None = _COUNT  # of a node, each with a process of its own
+    processes: int | None = _COUNT  # of a node without GPUs
+    cpus: int | None = _COUNT  # of a process
+    mem: float | None = Field(default=None, gt=0, examples=["16 (GB of a node)"])
+    parallel: int | None = _COUNT  # points that run at the same time
+
+    @property
+    def sbatch(self) -> dict[str, Any]:
+        """The parameters of submitit's Slurm executor."""
+        srun = ["--kill-on-bad-exit=1"]
+        if self.cpus is not None:  # srun of Slurm 22.05 and later no longer takes it from sbatch
+            srun.append(f"--cpus-per-task={self.cpus}")
+        named = {"time", "partition", "account", "qos", "constraint"}
+        parameters = {
+            **self.model_dump(include=named),
+            "job_name": "lengthgen",
+            "nodes": self.nodes or 1,
+            "gpus_per_node": self.gpus,
+            "ntasks_per_node": self.gpus or self.processes or 1,
+            "cpus_per_task": self.cpus,
+            "mem": None if self.mem is None else f"{round(self.mem * 1024)}MB",
+            "srun_args": srun,
+            "additional_parameters": {
+                "signal": f"USR2@{min(SECONDS_OF_GRACE, self.time * 15)}",  # 3/4 of a short limit
+                "requeue": True,  # even where JobRequeue=0 is the default
+            },
+        }
+        return {key: value for key, value in parameters.items() if value is not None}
+
+
+def options(text: str) -> Options:
+    """Reads partition=main,gpus=2,time=4:00:00 and the like. Raises UserError for a mistake."""
+    found: dict[str, str] = {}
+    for word in text.split(","):
+        key, _, value = (part.strip() for part in word.partition("="))
+        if key not in Options.model_fields:
+            raise UserError(
+                f"--slurm: unknown key {key!r}; {suggestion(key, Options.model_fields)}"
+            )
+        if key in found:
+            raise UserError(f"--slurm: {key} is given twice; give it once")
+        found[key] = value
+    if "gpus" in found and "processes" in found:
+        raise UserError("--slurm: gpus and processes exclude each other; a GPU has one process")
+    try:
+        return Options.model_validate(found)
+    except ValidationError as error:
+        key = str(error.errors()[0]["loc"][0])
+    if key not in found:
+        raise UserError("--slurm: time is missing, the limit of a job; give time=60 (minutes)")
+    (example,) = Options.model_fields[key].examples or [""]
+    raise UserError(f"--slurm: {key}={found[key]} is not readable; give {key}={example}")
 
 
 # Submitting
@@ -45,7 +139,6 @@ def submit(
         raise UserError('--slurm needs submitit; pip install "lengthgen[slurm]"') from None
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise UserError("--slurm: there is no sbatch here; run it on the cluster's login node")
-    from lengthgen.sweep.slurm_jobs import record
 
     folder = (root / ".slurm").absolute()
     tasks = [Task.of(point) for point in points]
@@ -57,8 +150,8 @@ def submit(
         with _user_environment():
             jobs = [str(job.job_id) for job in executor.submit_array(tasks)]
     except FailedJobError as error:
-        said = re.findall(r"^sbatch: error: (.+)", str(error), re.MULTILINE) or [str(error)]
-        raise UserError(f"--slurm: Slurm refused the sweep: {'; '.join(said)}") from None
+        refused = re.findall(r"^sbatch: error: (.+)", str(error), re.MULTILINE) or [str(error)]
+        raise UserError(f"--slurm: Slurm refused the sweep: {'; '.join(refused)}") from None
     except OSError as error:
         raise UserError(
             f"runtime.root: cannot write {error.filename} ({error.strerror}); "
@@ -68,7 +161,7 @@ def submit(
     try:
         for point, job in zip(points, jobs, strict=True):
             record(point, job=job, logs=folder)
-    except BaseException:  # nobody would know of these jobs, and a second sweep would submit anew
+    except BaseException:  # nothing would know of these jobs: a second sweep would submit them too
         subprocess.run(["scancel", array], check=False)
         raise
     say(
@@ -79,7 +172,7 @@ def submit(
 
 @contextmanager
 def _user_environment() -> Generator[None]:
-    """Hides what Slurm and torchrun tell this process of its own job, and keeps users' settings."""
+    """Hides the variables of this process's own Slurm job and torchrun; keeps users' settings."""
     from submitit.helpers import clean_env
 
     kept = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k.startswith("SBATCH_")}
@@ -95,9 +188,9 @@ def _user_environment() -> Generator[None]:
 class Task:
     """What each process of a job calls; submitit pickles it.
 
-    A stop with a checkpoint puts the job back into the queue where Slurm does not do that itself:
-    before a time limit (SIGUSR2), and while a preempted job has time left (SIGTERM). The main
-    process speaks for all; the others just end, since their exit code would kill it.
+    A stop with a checkpoint requeues the job where Slurm does not do that itself: before a time
+    limit (SIGUSR2), and while a preempted job has time left (SIGTERM). The main process decides;
+    the others just end, since their exit code would kill it.
     """
 
     run_id: str
@@ -108,16 +201,17 @@ class Task:
 
     @staticmethod
     def of(point: "Point") -> "Task":
-        # A node's processor may not be that of this machine, which decided about `auto`.
-        pinned: tuple[str, ...] = (f"train.precision={point.config.train.precision}",)
-        if any(word.startswith("train.precision=") for word in point.overrides):
-            pinned = ()
+        # What `auto` is was decided here: the processor of a node may be another one.
+        precision = "train.precision="
+        kept = [word for word in point.overrides if not word.startswith(precision)]
+        decided = f"{precision}{point.config.train.precision}"
+        point = replace(point, overrides=(*kept, decided))
         return Task(
-            words=(*point.words, *pinned),
             run_id=point.run_id,
-            overrides=(*point.overrides, *pinned),
+            overrides=point.overrides,
             config_dir=point.config_dir,
             plugins=point.plugins,
+            words=tuple(point.words),
         )
 
     def __call__(self) -> None:
@@ -128,20 +222,20 @@ class Task:
         # A process takes the GPU of its local rank; which are visible is Slurm's decision.
         place = TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
         _write(f"{BEGINNING}{job}: process {place.rank} of {place.world_size}")
-        put_back = signal.getsignal(signal.SIGUSR2)  # submitit's: put back, and exit
-        assert callable(put_back), f"submitit does not listen to SIGUSR2: {put_back}"
+        requeue = signal.getsignal(signal.SIGUSR2)  # submitit's handler: requeue, and exit
+        assert callable(requeue), f"submitit does not listen to SIGUSR2: {requeue}"
         is_main = place.rank == 0
-        signals = _Signals(job, is_main=is_main, alone=place.world_size == 1)
-        _listen(signals)
+        handler = _Signals(job, is_main=is_main, alone=place.world_size == 1)
+        install(SCHEDULER, handler)
         try:
             self._train()
         except (Stopped, KeyboardInterrupt) as stopped:
-            _listen(signal.SIG_IGN)
-            code = stopped.exit_code if isinstance(stopped, Stopped) else 128 + signals.received
+            install(SCHEDULER, signal.SIG_IGN)
+            code = stopped.exit_code if isinstance(stopped, Stopped) else 128 + handler.received
             _write(str(stopped))
             if is_main:
                 if code == 128 + signal.SIGUSR2 or _outlook(job) == "preempted":
-                    put_back(code - 128, None)
+                    requeue(code - 128, None)
                 sys.exit(code)
         except UserError as error:
             _write(f"error: {error}")
@@ -152,7 +246,7 @@ class Task:
             sys.exit(1)
 
     def checkpoint(self) -> "DelayedSubmission":
-        """Says to submitit what is to be done after the job was put back: the same."""
+        """Returns what submitit runs after the job was requeued: the same."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -161,18 +255,18 @@ class Task:
         from lengthgen import pipeline
         from lengthgen.config import schema
 
-        sys.argv = ["lengthgen", *self.words]  # what env.json says of the run, and list runs
-        built = schema.from_words(self.overrides, config_dir=self.config_dir, plugins=self.plugins)
-        if built.run_id != self.run_id:
+        sys.argv = ["lengthgen", *self.words]  # for env.json and list runs
+        config = schema.from_words(self.overrides, config_dir=self.config_dir, plugins=self.plugins)
+        if config.run_id != self.run_id:
             raise UserError(
                 f"{self.run_id}: a file of its configuration was changed after it was submitted, "
-                f"which makes it {built.run_id}; run the same sweep again"
+                f"which makes it {config.run_id}; run the same sweep again"
             )
         cpus = os.environ.get("SLURM_CPUS_PER_TASK")
-        if built.runtime.threads is None and cpus is not None:
-            runtime = built.runtime.model_copy(update={"threads": int(cpus)})
-            built = built.model_copy(update={"runtime": runtime})
-        pipeline.train(built)
+        if config.runtime.threads is None and cpus is not None:
+            runtime = config.runtime.model_copy(update={"threads": int(cpus)})
+            config = config.model_copy(update={"runtime": runtime})
+        pipeline.train(pipeline.validate(config))
 
 
 class _Signals:
@@ -195,29 +289,20 @@ class _Signals:
             return  # srun does this when another process fails: the failure is the news, not this
         self.received = number
         raise KeyboardInterrupt(
-            f"stopped by {signal.Signals(number).name} outside of training; "
+            f"{STOPPED}{signal.Signals(number).name} outside of training; "
             "the same command continues"
         )
 
 
-def _listen(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    for kind in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(kind, handler)
-
-
 def _outlook(job: str) -> Literal["runs on", "preempted", "ends"]:
-    """Returns what Slurm has in mind for this job: after a SIGTERM only Slurm knows.
+    """Returns what Slurm will do with this job: after a SIGTERM only Slurm knows.
 
-    A preempted job that ends in its partition's GraceTime counts as failed: it must ask for its
-    place in the queue. Without GraceTime, and when it is cancelled, it is completing by now.
+    A preempted job that ends in its partition's GraceTime counts as failed: it must requeue itself.
+    Without GraceTime, and when it is cancelled, it is completing by now.
     """
-    asked = subprocess.run(
-        ["squeue", "--noheader", f"--jobs={job}", "--Format=State:20,PreemptTime:30"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    state, preempted, *_ = [*asked.stdout.split(), "", ""]
+    command = ["squeue", "--noheader", f"--jobs={job}", "--Format=State:20,PreemptTime:30"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    state, preempted, *_ = [*listed.split(), "", ""]
     if state not in ("RUNNING", "SIGNALING"):
         return "ends"
     return "runs on" if preempted == "N/A" else "preempted"
@@ -226,3 +311,136 @@ def _outlook(job: str) -> Literal["runs on", "preempted", "ends"]:
 def _write(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
+
+
+# The state of submitted points, by squeue, their logs and run directories
+
+
+class Job(NamedTuple):
+    """The Slurm job that owns a point, or owned it: `gone` if Slurm will not work on it any more.
+
+    `reason` is why Slurm lets it wait or how it ended, in Slurm's words, or why it is unknown.
+    """
+
+    id: str
+    logs: Path
+    state: Literal["queued", "running", "gone", "unknown"] = "gone"
+    reason: str | None = None
+
+
+def record(point: "Point", *, job: str, logs: Path) -> None:
+    """Writes into the run directory of a point which job owns it. Raises UserError if it cannot."""
+    owner = {"job": job, "logs": str(logs)}
+    replace_file(point.run_dir / "slurm.json", json.dumps(owner).encode())
+
+
+def states(points: Sequence["Point"]) -> dict[str, PointState]:
+    """Returns the state of each point, by run id.
+
+    A point whose job waits or runs is queued or running whatever its run directory shows, since
+    locks do not reach across the nodes of every cluster. One whose job is unknown counts as queued.
+    """
+    owned = jobs(points)
+    return {p.run_id: _state(p, owned.get(p.run_id)) for p in points}
+
+
+def jobs(points: Sequence["Point"]) -> dict[str, Job]:
+    """Returns the job of each point that was ever submitted, by run id, with one call of squeue.
+
+    On a machine without squeue there is none: runs were copied from a cluster.
+    """
+    known = {p.run_id: job for p in points if (job := _recorded(p)) is not None}
+    if not known or shutil.which("squeue") is None:
+        return {}
+    arrays = sorted({job.id.partition("_")[0] for job in known.values()})
+    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r"]
+    command.append(f"--jobs={','.join(arrays)}")
+    unknown: str | None = None
+    listed: dict[str, tuple[str, str]] = {}
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS_FOR_SQUEUE, check=False
+        )
+        if ran.returncode and "Invalid job id" not in ran.stderr:  # that of a job long gone
+            unknown = f"squeue failed: {ran.stderr.strip()}"
+        for line in ran.stdout.splitlines():
+            id, state, reason = line.split("|", 2)
+            listed[id] = state, reason
+    except (OSError, subprocess.TimeoutExpired) as error:
+        unknown = f"squeue cannot be run: {error}"
+    if unknown is not None:
+        return {key: job._replace(state="unknown", reason=unknown) for key, job in known.items()}
+    return {key: _listed(job, *listed.get(job.id, ("", "None"))) for key, job in known.items()}
+
+
+def _listed(job: Job, state: str, reason: str) -> Job:
+    """Returns a job with the state and reason that squeue lists, both empty if it lists none."""
+    if not state or state in ENDED:
+        return job._replace(reason=state or None)
+    why = None if reason == "None" else reason
+    return job._replace(state="queued" if state in WAITING else "running", reason=why)
+
+
+def failure(point: "Point") -> str | None:
+    """Returns the last message of the last start of a point's job; None if there is none.
+
+    That of the process that ended first: the others end because of it.
+    """
+    texts = {rank: _last_start(path) for rank, path in _logs(point).items()}
+    srun = r"^srun: error: \S+: tasks? (\d+)\S*: (.+)$"
+    first = re.search(srun, texts.get("0", ""), re.MULTILINE)
+    text = "\n".join(texts.values()) if first is None else texts.get(first[1], "")
+    # A task's own last line, or the end of a traceback from before it could write one.
+    messages = re.findall(rf"^(?:error: |{STOPPED}|[\w.]+Error: ).*$", text, re.MULTILINE)
+    if messages:
+        return messages[-1].removeprefix("error: ")
+    if first is not None:
+        return f"process {first[1]}: {first[2]}"
+    slurm = re.findall(r"^slurmstepd\S* error: (.+)$", text, re.MULTILINE)
+    return slurm[-1] if slurm else None
+
+
+def _state(point: "Point", job: Job | None) -> PointState:
+    run = state_of(point)
+    if job is None or run.state in SETTLED:
+        return run
+    if job.state == "queued":
+        return PointState("queued", job.reason)
+    if job.state == "running":
+        return PointState("running")
+    if job.state == "unknown":
+        why = f"job {job.id} may still run; {job.reason}"
+        return run if run.state == "running" else PointState("queued", why)
+    message = failure(point) if _logs_are_newer(point) else None
+    if message is None or run.state in ("running", "trained"):
+        return run
+    if run.state in ("failed", "killed"):
+        return PointState(run.state, message)
+    return run if message.startswith(STOPPED) else PointState("failed", message)
+
+
+def _logs_are_newer(point: "Point") -> bool:
+    """True if no other process has worked on the point since its job ended."""
+    status = point.run_dir / "status.json"
+    written = [path.stat().st_mtime for path in _logs(point).values()]
+    return bool(written) and (not status.exists() or max(written) >= status.stat().st_mtime)
+
+
+def _recorded(point: "Point") -> Job | None:
+    """Returns the job in slurm.json, state unset; damage counts as never submitted."""
+    try:
+        owner = json.loads((point.run_dir / "slurm.json").read_text(encoding="utf-8"))
+        return Job(str(owner["job"]), Path(owner["logs"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _logs(point: "Point") -> dict[str, Path]:
+    """Returns the error logs of the processes of a point's job, by rank."""
+    job = _recorded(point)
+    logs = [] if job is None else sorted(job.logs.glob(f"{job.id}_*_log.err"))
+    return {path.name.split("_")[-2]: path for path in logs}
+
+
+def _last_start(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace").split(BEGINNING)[-1]

@@ -1,54 +1,56 @@
-"""How each point of a sweep stands, read from its run directory."""
+"""The state of each point of a sweep, read from its run directory."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lengthgen.runs import status
-from lengthgen.sweep.points import Point
+
+if TYPE_CHECKING:  # the grid imports torch, and a task of Slurm listens to signals before
+    from lengthgen.sweep.grid import Point
 
 State = Literal[
     "new", "queued", "running", "stopped", "killed", "failed", "diverged", "trained", "done"
 ]
 SETTLED = ("done", "diverged")  # running such a point again would find the same
-BUSY = ("queued", "running")  # somebody else is at it
+BUSY = ("queued", "running")  # in another process
 
 
 class PointState(NamedTuple):
-    """new: nothing is there; trained: its curve is still to be measured as asked; the other states
-    are those of status.py, and queued is Slurm's.
+    """new: nothing is there; trained: its curve is still to be measured as requested; the other
+    states are those of status.py, and queued is Slurm's.
     """
 
     state: State
     reason: str | None = None
 
 
-def state_of(point: Point) -> PointState:
-    """Returns how a point stands: as its run says, and as its lock and DONE show."""
+def state_of(point: "Point") -> PointState:
+    """Returns the state of a point, by status.json, lock and DONE of its run."""
     if not point.run_dir.is_dir():
         return PointState("new")
-    said = status.of(point.run_dir)
-    if said.state == "done" and said.evaluated != point.config.evaluation_id:
-        return PointState("trained", "its curve is to be measured as asked")
-    if said.state == "stopped" and not (point.run_dir / "config.yaml").exists():
+    run = status.of(point.run_dir)
+    if run.state == "done" and run.evaluated != point.config.evaluation_id:
+        return PointState("trained", "its curve is to be measured as requested")
+    if run.state == "stopped" and not (point.run_dir / "config.yaml").exists():
         return PointState("new")
-    if said.state == "running" and said.pid is not None:
-        return PointState("running", f"process {said.pid} on {said.host}")
-    return PointState(said.state, said.reason)
+    if run.state == "running" and run.pid is not None:
+        return PointState("running", f"process {run.pid} on {run.host}")
+    return PointState(run.state, run.reason)
 
 
-def left(points: Sequence[Point], states: Mapping[str, PointState]) -> list[Point]:
+def left(points: Sequence["Point"], states: Mapping[str, PointState]) -> list["Point"]:
     """Returns the points that are to be run; `states` is by run id."""
     return [p for p in points if states[p.run_id].state not in (*SETTLED, *BUSY)]
 
 
-def unsuccessful(points: Sequence[Point], states: Mapping[str, PointState]) -> list[Point]:
+def unsuccessful(points: Sequence["Point"], states: Mapping[str, PointState]) -> list["Point"]:
     """Returns the points that were tried and did not end well."""
     bad = ("failed", "diverged", "killed", "stopped")
     return [p for p in points if states[p.run_id].state in bad]
 
 
 def matrix(
-    points: Sequence[Point], states: Mapping[str, PointState]
+    points: Sequence["Point"], states: Mapping[str, PointState]
 ) -> tuple[list[str], list[list[str]]]:
     """Returns the columns, and a row per point: swept values, run, state, the reason of that."""
     keys = list(points[0].varied) if points else []

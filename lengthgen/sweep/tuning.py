@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from lengthgen import schemes
+from lengthgen import pipeline
 from lengthgen.analysis import curves
 from lengthgen.analysis.curves import HEADLINE
 from lengthgen.config import rates
@@ -15,8 +15,8 @@ from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.report import tables, typeset
 from lengthgen.storage import read_rows, replace_file
-from lengthgen.sweep import points as sweeps
-from lengthgen.sweep.points import Point
+from lengthgen.sweep import grid
+from lengthgen.sweep.grid import Point
 
 AXES = ("scheme", *rates.KEYS, "seed")
 USUAL = ["eval.endpoints=128"]
@@ -38,14 +38,14 @@ def points(
 ) -> list[Point]:
     """Returns the points of the grid, on the tuning split; runs lie in OUT/runs unless told.
 
-    Raises UserError as sweep.points.points does, and for a grid that is not one of rates alone.
+    Raises UserError as sweep.grid.points does, and for a grid that is not one of rates alone.
     """
     for word in overrides:
         if word.partition("=")[0].lstrip("+") in (*FIXED, "train.tuned"):
             raise UserError(f"{word}: lengthgen tune sets this key itself; drop it")
     root = str(out / "runs").replace("'", "\\'")
     words = [f"runtime.root='{root}'", *USUAL, *overrides, *(f"{k}={v}" for k, v in FIXED.items())]
-    found = sweeps.points(words, config_dir=config_dir, plugins=plugins)
+    found = grid.points(words, config_dir=config_dir, plugins=plugins)
     varied = found[0].varied
     for key in varied:
         if key not in AXES:
@@ -68,14 +68,7 @@ def _without_idle_ratios(found: Sequence[Point]) -> list[Point]:
 def _rates(point: Point) -> tuple[float, float | None]:
     """Returns lr and scheme_lr_ratio; the latter is None if the scheme has no parameters."""
     config = point.config
-    scheme = schemes.build_meta(
-        config.scheme.parts,
-        layers=config.scheme.layers,
-        shape=config.shape,
-        plugins=config.plugins,
-        where="scheme.parts",
-    )
-    learns = next(scheme.parameters(), None) is not None
+    learns = pipeline.scheme_parameters(config, config.scheme.parts, "scheme.parts")
     return config.train.lr, config.scheme_lr_ratio if learns else None
 
 

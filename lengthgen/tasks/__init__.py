@@ -9,10 +9,11 @@ from random import Random
 from typing import Any
 
 from lengthgen.config import sections
+from lengthgen.config.schema import TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.tasks.base import END, Example, Task
 
-__all__ = ["END", "Example", "Task", "blind", "build", "registry"]
+__all__ = ["END", "Example", "Task", "blind", "build", "registry", "rule_of"]
 
 BLIND_EXAMPLES = 300  # of each length
 
@@ -49,6 +50,11 @@ def build(kind: str, arguments: Mapping[str, Any], *, where: str) -> Task:
         return made(**held)
     except ValueError as error:
         raise UserError(f"{where}.arguments: {error}") from None
+
+
+def rule_of(corpus: TaskCorpus) -> Task:
+    """Returns what makes a corpus's examples. Raises UserError as `build` does."""
+    return build(corpus.task.kind, corpus.task.arguments, where="task")
 
 
 def blind(rule: Task, lengths: Sequence[int]) -> float:

@@ -7,11 +7,10 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ from lengthgen.evaluation.evaluator import Show, evaluate
 from lengthgen.evaluation.plan import plan
 from lengthgen.model.plugin_check import rehearse
 from lengthgen.model.transformer import Memory, Transformer, create, seed_of
-from lengthgen.runs import checkpoints, devices, directory, status
+from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import keep_rows
 from lengthgen.tracking import Results, Tracker, is_shown
@@ -88,36 +87,7 @@ class State:
     last: Tensor
 
 
-class StopRequest:
-    """Notes SIGTERM, SIGUSR2 or Ctrl-C: a checkpoint, then the end; a second Ctrl-C kills.
-
-    Other signals may come twice: a scheduler and torchrun both pass them on.
-    """
-
-    def __init__(self) -> None:
-        self.received = 0
-
-    @contextmanager
-    def listening(self) -> Generator[None]:
-        """Listens while the block lasts."""
-        kinds = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
-        before = {kind: signal.getsignal(kind) for kind in kinds}
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self.received = number
-            if number == signal.SIGINT:
-                signal.signal(number, before[signal.SIGINT])
-
-        for kind in kinds:
-            signal.signal(kind, note)
-        try:
-            yield
-        finally:
-            for kind in kinds:
-                signal.signal(kind, before[kind])
-
-
-@status.stoppable()
+@signals.interruptible()
 def train(
     config: Config,
     *,
@@ -340,7 +310,7 @@ def _train(
     forward = forward_of(state, compiled=compiled)
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
-    stop, stopping, began, began_at = StopRequest(), 0, time.perf_counter(), state.step
+    stop, stopping, began, began_at = signals.StopRequest(), 0, time.perf_counter(), state.step
     how: dict[str, Any] = {"device": device, "ranks": ranks}
     batch = batch_of(state, windows, config, **how)
     with stop.listening():

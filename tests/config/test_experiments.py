@@ -17,6 +17,7 @@ from lengthgen.analysis.curves import HEADLINE
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_plain
 from lengthgen.evaluation import plan, protocols
+from lengthgen.pipeline import validate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
@@ -55,7 +56,7 @@ def grid(words: list[str]) -> list[list[str]]:
 
 @cache
 def configured(overrides: tuple[str, ...]) -> Config:
-    return from_plain(compose.compose(overrides, config_dir=None))
+    return validate(from_plain(compose.compose(overrides, config_dir=None)))
 
 
 def every_config(name: str) -> list[Config]:
@@ -188,7 +189,7 @@ def test_it_sets_only_what_a_run_may_and_leaves_runtime_to_the_user(name: str) -
 @each
 def test_a_group_chosen_on_the_command_line_wins_over_the_experiment(name: str) -> None:
     chosen = [f"experiment={name}", "model=small", "scheme=xpos", "corpus=synthetic"]
-    config = from_plain(compose.compose(chosen, config_dir=None))
+    config = validate(from_plain(compose.compose(chosen, config_dir=None)))
     assert (config.model.name, config.scheme.name) == ("small", "xpos")
     assert config.corpus.source == "synthetic"
 

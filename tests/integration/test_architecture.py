@@ -13,6 +13,7 @@ from repository import ROOT
 
 from lengthgen import schemes
 from lengthgen.config import compose, schema
+from lengthgen.pipeline import validate
 
 PACKAGE = ROOT / "lengthgen"
 
@@ -83,13 +84,13 @@ ORDER = [
         "runs.devices",
         "model.attention",
         "model.kernels",
-        "config.schema",
         "evaluation.protocols",
         "data.spans",
     ),
     *(
         "schemes",
         "tasks",
+        "config.schema",
         "config.rates",
         "config.sections",
         "config.plugins",
@@ -99,6 +100,7 @@ ORDER = [
         "config.compose",
         "config.precision",
         "runs.distributed",
+        "runs.signals",
         "storage",
         "errors",
         "__init__",
@@ -245,7 +247,7 @@ def test_every_choice_composes_into_a_valid_configuration(
 ) -> None:
     chosen = f"{group}={choice}" if group != compose.VARIANT else f"eval.variants=[{choice}]"
     plain = compose.compose([chosen, *required(group, choice, tmp_path)], config_dir=None)
-    built = schema.from_plain(plain)
+    built = validate(schema.from_plain(plain))
     assert schema.from_plain(schema.to_plain(built)) == built
 
 
@@ -257,7 +259,7 @@ def test_a_choice_is_named_as_its_file(group: str, choice: str) -> None:
 def required(group: str, choice: str, folder: Path) -> list[str]:
     """Returns overrides for the values that a choice leaves to the user: paths of texts."""
     file = folder / "texts.txt"
-    file.write_text("".join(f"IN: jump OUT:{' I_JUMP' * n}\n" for n in range(1, 49)))
+    file.write_text("".join(f"IN:{' jump' * n} OUT:{' I_JUMP' * n}\n" for n in range(1, 49)))
     values = compose.load(group, choice, config_dir=None)
     given = {f"{group}.{key}": value for key, value in values.items()}
     for key, value in values.get("task", {}).get("arguments", {}).items():

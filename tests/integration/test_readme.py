@@ -122,11 +122,12 @@ def test_the_readmes_commands_run_one_after_another(
 def test_commands_that_need_the_network_compose(folder: Path) -> None:
     from lengthgen.config.compose import compose
     from lengthgen.config.schema import from_plain
+    from lengthgen.pipeline import validate
 
     lines = [line for line in lengthgen_commands() if needs_the_network(line)]
     assert lines
     for line in lines:
-        from_plain(compose(shlex.split(line)[2:], config_dir=None))
+        validate(from_plain(compose(shlex.split(line)[2:], config_dir=None)))
 
 
 def test_the_mistake_that_the_readme_shows_is_answered_as_it_says(folder: Path) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from faults import Disk, small_disk
 from repository import ROOT
 
 from lengthgen.errors import Diverged, Stopped, UserError
-from lengthgen.runs import status
+from lengthgen.runs import signals, status
 from lengthgen.runs.status import Status
 
 ENDS = [
@@ -177,48 +176,6 @@ def test_a_run_without_any_of_its_files_is_not_running(tmp_path: Path) -> None:
     assert status.of(tmp_path / "nothing") == Status("stopped")
 
 
-def stop(*kinds: signal.Signals) -> None:
-    """Sends signals to this process, the later ones while it is on its way out."""
-    with ExitStack() as stack:
-        for kind in reversed(kinds[1:]):
-            stack.callback(os.kill, os.getpid(), kind)
-        os.kill(os.getpid(), kinds[0])
-        raise AssertionError("not stopped")
-
-
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGUSR2], ids=str)
-def test_a_signal_ends_work_at_once_with_its_exit_code(kind: signal.Signals) -> None:
-    with pytest.raises(Stopped, match=f"stopped by {kind.name}; the same command") as caught:
-        status.stoppable()(stop)(kind)
-    assert caught.value.exit_code == 128 + kind
-    assert signal.getsignal(kind) is signal.SIG_DFL
-
-
-def test_nothing_that_handles_errors_takes_a_signal_for_one() -> None:
-    handled: list[Exception] = []
-
-    @status.stoppable()
-    def work() -> None:
-        try:
-            stop(signal.SIGTERM)
-        except Exception as error:
-            handled.append(error)
-
-    with pytest.raises(Stopped):
-        work()
-    assert handled == []
-
-
-def test_a_signal_that_comes_again_does_not_disturb_what_is_still_written(tmp_path: Path) -> None:
-    work = status.kept(tmp_path, evaluation_id="abc")(stop)
-    with pytest.raises(Stopped):
-        status.stoppable()(work)(signal.SIGTERM, signal.SIGTERM, signal.SIGUSR2)
-    state, reason = said(tmp_path)
-    assert state == "stopped"
-    assert reason is not None
-    assert reason.startswith("stopped by SIGTERM")
-
-
 class Signalling(Exception):
     """An error while whose words are written SIGTERM comes, as from torchrun to all others."""
 
@@ -234,20 +191,9 @@ class Signalling(Exception):
 
 
 def test_a_signal_that_comes_while_the_last_words_are_written_loses_none(tmp_path: Path) -> None:
-    with status.stoppable():
+    with signals.interruptible():
         end_with(Signalling(), tmp_path)
     assert said(tmp_path) == ("failed", "Signalling: rank 1 was lost")
-
-
-def test_a_signal_that_somebody_listens_to_is_left_to_them() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
-    try:
-        with status.stoppable():
-            os.kill(os.getpid(), signal.SIGUSR2)
-    finally:
-        signal.signal(signal.SIGUSR2, before)
-    assert heard == [signal.SIGUSR2]
 
 
 def test_status_json_is_readable_by_others(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import Cell, spans
 from lengthgen.generation import continuation, open_trained, rereads
 from lengthgen.model.transformer import create
+from lengthgen.pipeline import validate
 from lengthgen.report import tasks
 from lengthgen.report.typeset import Table
 from lengthgen.runs.distributed import Ranks
@@ -33,6 +34,7 @@ from lengthgen.schemes import Ctx, Part, Shape
 from lengthgen.schemes.abacus import Abacus
 from lengthgen.schemes.position_coupling import PositionCoupling
 from lengthgen.tasks import END, Task
+from lengthgen.tasks import rule_of as rule_of_corpus
 from lengthgen.terminal import Progress
 from lengthgen.training.trainer import fresh_state, train, train_step
 
@@ -42,7 +44,7 @@ OTHERS = ("lm", "scan")  # no task, and one that needs a file
 
 
 def composed(*words: str) -> Config:
-    return from_words(words, config_dir=None, plugins=[])
+    return validate(from_words(words, config_dir=None, plugins=[]))
 
 
 @cache
@@ -64,7 +66,7 @@ def corpus_of(name: str, **changes: int) -> TaskCorpus:
 
 
 def rule_of(name: str) -> Task:
-    return corpus_of(name).rule()
+    return rule_of_corpus(corpus_of(name))
 
 
 TASKS = [name for name in compose.choices("task", config_dir=None) if name not in OTHERS]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from small import SMALL
 
-from lengthgen.sweep.points import Point, points
+from lengthgen.sweep.grid import Point, points
 
 NODES = ("127.0.0.2", "127.0.0.3")  # names that resolve on every Linux without /etc/hosts
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "setpriv")

@@ -12,6 +12,7 @@ from torch import Tensor
 from lengthgen.config.compose import choices
 from lengthgen.config.schema import Config, from_words
 from lengthgen.model.transformer import Transformer, create, with_parts
+from lengthgen.pipeline import validate
 from lengthgen.schemes import Ctx, Layer
 
 SMALL = [
@@ -53,7 +54,7 @@ def small_config(*overrides: str) -> Config:
 
 @lru_cache(maxsize=1024)
 def _built(*overrides: str) -> Config:
-    return from_words([*SMALL, *overrides], config_dir=None, plugins=[])
+    return validate(from_words([*SMALL, *overrides], config_dir=None, plugins=[]))
 
 
 def every_scheme() -> list[tuple[str, str | None]]:

@@ -24,8 +24,8 @@ from lengthgen import pipeline
 from lengthgen.errors import UserError
 from lengthgen.runs import directory
 from lengthgen.storage import read_rows
-from lengthgen.sweep import slurm, slurm_jobs, slurm_options
-from lengthgen.sweep.points import Point, points
+from lengthgen.sweep import slurm
+from lengthgen.sweep.grid import Point, points
 from lengthgen.sweep.states import left
 
 SLOW_EVALUATION = [
@@ -67,7 +67,7 @@ def submitted(
 ) -> Point:
     """Returns a point after its submission."""
     [point] = swept(root, cache, *overrides, plugins=plugins)
-    slurm.submit([point], slurm_options.options(options), root=root, say=lambda message: None)
+    slurm.submit([point], slurm.options(options), root=root, say=lambda message: None)
     return point
 
 
@@ -102,11 +102,11 @@ def finished(cluster: Cluster, *submitted: Point) -> None:
 
 
 def job_of(point: Point) -> str:
-    return slurm_jobs.jobs([point])[point.run_id].id
+    return slurm.jobs([point])[point.run_id].id
 
 
 def state_of(point: Point) -> tuple[str, str | None]:
-    return slurm_jobs.states([point])[point.run_id]
+    return slurm.states([point])[point.run_id]
 
 
 def rows_of(log: Path) -> list[dict[str, Any]]:
@@ -173,7 +173,7 @@ def array(
         *swept(root, cache, plugins=[edited]),
         *points([*of_files, *nowhere], config_dir=None, plugins=[]),
     ]
-    slurm.submit(asked, slurm_options.options("time=5,cpus=1"), root=root, say=lambda message: None)
+    slurm.submit(asked, slurm.options("time=5,cpus=1"), root=root, say=lambda message: None)
     edited.write_text(PART + "# edited")
     until(lambda: steps_of(asked[1]) > 5)
     # To the step: while a job array has pending tasks, scancel repeats a signal to one of its jobs,
@@ -375,7 +375,7 @@ def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_put_back(
     assert reason is not None
     assert "stopped by SIGTERM after step" in reason
     assert list((point.run_dir / "checkpoints").glob("step-*"))
-    assert left([point], slurm_jobs.states([point])) == [point]
+    assert left([point], slurm.states([point])) == [point]
 
 
 # Processes that die
@@ -391,7 +391,7 @@ def test_a_hard_killed_job_is_told_from_one_that_runs(
     os.kill(process_of(job_of(point), rank=0), signal.SIGKILL)
     finished(cluster, point)
     assert state_of(point) == ("killed", "process 0: Killed")
-    assert left([point], slurm_jobs.states([point])) == [point]
+    assert left([point], slurm.states([point])) == [point]
 
 
 @pytest.mark.slow
@@ -430,9 +430,7 @@ def waiting(cluster: Cluster, tmp_path: Path, cache: Path) -> Generator[list[Poi
     """Points whose jobs wait for a partition that is closed."""
     found = swept(tmp_path, cache, "seed=1,2")
     said: list[str] = []
-    slurm.submit(
-        found, slurm_options.options("time=5,partition=closed"), root=tmp_path, say=said.append
-    )
+    slurm.submit(found, slurm.options("time=5,partition=closed"), root=tmp_path, say=said.append)
     (tmp_path / "said").write_text("\n".join(said))
     yield found
     cluster.ask("scancel", job_of(found[0]).partition("_")[0])
@@ -444,7 +442,7 @@ def test_a_point_whose_job_waits_is_queued_for_slurms_reason_and_not_left_to_do(
 ) -> None:
     asked = swept(tmp_path, cache, "seed=1,2,3")
     until(lambda: state_of(waiting[0])[1] is not None)  # Slurm's scheduler has looked at it
-    states = slurm_jobs.states(asked)
+    states = slurm.states(asked)
     assert [states[point.run_id] for point in asked[:2]] == [("queued", "PartitionDown")] * 2
     assert left(asked, states) == asked[2:]
 
@@ -466,7 +464,7 @@ def test_a_point_whose_job_was_cancelled_before_it_began_is_left_to_do(
 ) -> None:
     cluster.ask("scancel", job_of(waiting[0]))
     assert state_of(waiting[0]) == ("new", None)
-    assert left(waiting, slurm_jobs.states(waiting)) == waiting[:1]
+    assert left(waiting, slurm.states(waiting)) == waiting[:1]
 
 
 @pytest.mark.slow
@@ -476,7 +474,7 @@ def test_jobs_are_asked_for_no_more_than_once_however_many_points_there_are(
     asked = tmp_path / "asked"
     program(tmp_path, "squeue", f'echo x >> {asked}; exec {shutil.which("squeue")} "$@"')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert {job.state for job in slurm_jobs.jobs(waiting).values()} == {"queued"}
+    assert {job.state for job in slurm.jobs(waiting).values()} == {"queued"}
     assert asked.read_text() == "x\n"
 
 
@@ -487,9 +485,7 @@ def test_a_submission_that_cannot_be_recorded_is_cancelled(
     asked = swept(tmp_path, cache, "seed=1,2")
     (asked[1].run_dir / "slurm.json").mkdir(parents=True)
     with pytest.raises(UserError, match="cannot be written"):
-        slurm.submit(
-            asked, slurm_options.options("time=5,partition=closed"), root=tmp_path, say=print
-        )
+        slurm.submit(asked, slurm.options("time=5,partition=closed"), root=tmp_path, say=print)
     job = json.loads((asked[0].run_dir / "slurm.json").read_text())["job"]
     assert cluster.of_job(job, "JobState") == "CANCELLED"
 
@@ -500,6 +496,4 @@ def test_a_sweep_that_slurm_refuses_says_its_reason(
 ) -> None:
     asked = swept(tmp_path, cache)
     with pytest.raises(UserError, match="invalid partition specified: nowhere"):
-        slurm.submit(
-            asked, slurm_options.options("time=5,partition=nowhere"), root=tmp_path, say=print
-        )
+        slurm.submit(asked, slurm.options("time=5,partition=nowhere"), root=tmp_path, say=print)

@@ -12,8 +12,8 @@ from slurm_cluster import program, swept
 
 from lengthgen.errors import UserError
 from lengthgen.runs import status
-from lengthgen.sweep import slurm, slurm_jobs, slurm_options
-from lengthgen.sweep.points import Point
+from lengthgen.sweep import slurm
+from lengthgen.sweep.grid import Point
 from lengthgen.sweep.states import left
 
 
@@ -26,7 +26,7 @@ def test_a_root_that_cannot_be_written_is_refused_before_anything_is_submitted(
     [point] = swept(tmp_path, cache_dir)
     point.run_dir.touch()
     with pytest.raises(UserError, match=rf"runtime\.root: cannot write {point.run_dir}"):
-        slurm.submit([point], slurm_options.options("time=5"), root=tmp_path, say=print)
+        slurm.submit([point], slurm.options("time=5"), root=tmp_path, say=print)
     assert not (tmp_path / "submitted").exists()
 
 
@@ -35,9 +35,7 @@ def test_a_machine_without_slurm_is_refused(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no sbatch here"):
-        slurm.submit(
-            swept(tmp_path, cache_dir), slurm_options.options("time=5"), root=tmp_path, say=print
-        )
+        slurm.submit(swept(tmp_path, cache_dir), slurm.options("time=5"), root=tmp_path, say=print)
 
 
 def test_a_missing_submitit_is_named_with_its_remedy(
@@ -45,9 +43,7 @@ def test_a_missing_submitit_is_named_with_its_remedy(
 ) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match=r'pip install "lengthgen\[slurm\]"'):
-        slurm.submit(
-            swept(tmp_path, cache_dir), slurm_options.options("time=5"), root=tmp_path, say=print
-        )
+        slurm.submit(swept(tmp_path, cache_dir), slurm.options("time=5"), root=tmp_path, say=print)
 
 
 def test_importing_the_engine_imports_neither_submitit_nor_torch() -> None:
@@ -74,7 +70,7 @@ def test_importing_the_engine_imports_neither_submitit_nor_torch() -> None:
     ],
 )
 def test_options_are_read(text: str, options: dict[str, Any]) -> None:
-    assert slurm_options.options(text) == slurm_options.Options(**options)
+    assert slurm.options(text) == slurm.Options(**options)
 
 
 @pytest.mark.parametrize(
@@ -96,16 +92,16 @@ def test_options_are_read(text: str, options: dict[str, Any]) -> None:
 )
 def test_an_option_that_cannot_be_read_is_refused_with_its_name(text: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
-        slurm_options.options(text)
+        slurm.options(text)
 
 
 def test_gpus_have_a_process_each() -> None:
-    asked = slurm_options.options("time=5,gpus=4,nodes=2").sbatch
+    asked = slurm.options("time=5,gpus=4,nodes=2").sbatch
     assert (asked["gpus_per_node"], asked["ntasks_per_node"], asked["nodes"]) == (4, 4, 2)
 
 
 def test_srun_is_told_what_it_does_not_take_from_sbatch() -> None:
-    asked = slurm_options.options("time=5,cpus=4").sbatch
+    asked = slurm.options("time=5,cpus=4").sbatch
     assert asked["srun_args"] == ["--kill-on-bad-exit=1", "--cpus-per-task=4"]
 
 
@@ -113,7 +109,7 @@ def test_srun_is_told_what_it_does_not_take_from_sbatch() -> None:
 def test_a_short_limit_is_not_warned_of_before_the_job_has_begun(
     minutes: int, warning: str
 ) -> None:
-    asked = slurm_options.Options(time=minutes).sbatch
+    asked = slurm.Options(time=minutes).sbatch
     assert asked["additional_parameters"]["signal"] == warning
 
 
@@ -121,14 +117,14 @@ def test_a_short_limit_is_not_warned_of_before_the_job_has_begun(
 
 
 def state_of(point: Point) -> tuple[str, str | None]:
-    return slurm_jobs.states([point])[point.run_id]
+    return slurm.states([point])[point.run_id]
 
 
 def of_job(tmp_path: Path, cache_dir: Path, *logs: str) -> Point:
     """Returns a point that job 7 owns, whose processes have written these logs."""
     [point] = swept(tmp_path, cache_dir)
     point.run_dir.mkdir(parents=True)
-    slurm_jobs.record(point, job="7", logs=tmp_path)
+    slurm.record(point, job="7", logs=tmp_path)
     for rank, log in enumerate(logs):
         (tmp_path / f"7_{rank}_log.err").write_text(log)
     return point
@@ -144,8 +140,8 @@ def test_a_job_that_cannot_be_asked_for_counts_as_queued(
     state, reason = state_of(point)
     assert state == "queued"
     assert reason is not None
-    assert "job 7 may be at work; squeue" in reason
-    assert left([point], slurm_jobs.states([point])) == []
+    assert "job 7 may still run; squeue" in reason
+    assert left([point], slurm.states([point])) == []
 
 
 def test_where_there_is_no_squeue_runs_copied_from_a_cluster_speak_for_themselves(
@@ -155,7 +151,7 @@ def test_where_there_is_no_squeue_runs_copied_from_a_cluster_speak_for_themselve
     point = of_job(tmp_path, cache_dir)
     status.write(point.run_dir, status.Status("failed", reason="the disk is full"))
     assert state_of(point) == ("failed", "the disk is full")
-    assert left([point], slurm_jobs.states([point])) == [point]
+    assert left([point], slurm.states([point])) == [point]
 
 
 def test_a_job_that_slurm_has_forgotten_is_gone(
@@ -225,7 +221,7 @@ BEGINS = "lengthgen: begins in job 7: process 0 of 2\n"
 def test_the_word_of_the_process_that_ended_first_is_the_failure(
     tmp_path: Path, cache_dir: Path, logs: list[str], said: str | None
 ) -> None:
-    found = slurm_jobs.failure(of_job(tmp_path, cache_dir, *logs))
+    found = slurm.failure(of_job(tmp_path, cache_dir, *logs))
     assert (found is None) if said is None else (found or "").startswith(said)
 
 

@@ -24,10 +24,10 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols
 from lengthgen.runs import status
 from lengthgen.runs.status import Status
-from lengthgen.sweep import board, estimate, local, states
-from lengthgen.sweep.board import Board
-from lengthgen.sweep.points import Point, points
-from lengthgen.sweep.slots import Machine, Slot, slots
+from lengthgen.sweep import dashboard, estimate, local, states
+from lengthgen.sweep.dashboard import Dashboard
+from lengthgen.sweep.grid import Point, points
+from lengthgen.sweep.resources import Machine, Slot, slots
 from lengthgen.sweep.states import PointState, state_of
 
 FAULTLESS = """
@@ -517,7 +517,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """A terminal of 24 lines of 80 columns, on which every table is shown."""
     for name, value in {"COLUMNS": "80", "LINES": "24", "TERM": "xterm-256color"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(board, "SECONDS_BETWEEN_TABLES", 0.0)
+    monkeypatch.setattr(dashboard, "SECONDS_BETWEEN_TABLES", 0.0)
     return Terminal()
 
 
@@ -553,7 +553,7 @@ def test_a_live_table_keeps_the_swept_values_whole_however_much_a_run_prints(
     found = grid("scheme=rope,alibi", "train.lr=1e-3,1000000000.0")
     stand = standing(found, "done", "failed", "running", "new")
     printed = "train rope: 11,776/100,096 tokens  loss 2.491  5,347 tokens/s  0:38 left"
-    with Board(found, file=terminal) as live:
+    with Dashboard(found, file=terminal) as live:
         live.show(stand, {found[2].run_id: printed})
         lines = shown(terminal)
     assert max(map(len, lines)) <= 80
@@ -573,7 +573,7 @@ def test_a_terminal_that_is_too_low_shows_what_runs_and_what_went_wrong(
     before: list[states.State] = ["done"] * 4
     after: list[states.State] = ["new"] * 5
     stand = standing(found, *before, "failed", *after, "running", "running")
-    with Board(found, file=terminal) as live:
+    with Dashboard(found, file=terminal) as live:
         live.show(stand, {})
         lines = shown(terminal)
     assert len(lines) <= 10
@@ -584,7 +584,7 @@ def test_a_terminal_that_is_too_low_shows_what_runs_and_what_went_wrong(
 
 def test_a_live_table_leaves_only_what_was_said_when_it_ends(terminal: Terminal) -> None:
     found = grid("seed=1,2")
-    with Board(found, file=terminal) as live:
+    with Dashboard(found, file=terminal) as live:
         assert live.is_live
         live.show(standing(found, "running", "new"), {})
         live.say("seed=1: failed: [no] markup")
@@ -596,11 +596,11 @@ def test_a_live_table_leaves_only_what_was_said_when_it_ends(terminal: Terminal)
 def test_a_pipe_gets_states_and_last_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     out, found = io.StringIO(), grid("seed=1,2,3")
     stand = standing(found, "running", "done", "new")
-    with Board(found, file=out) as piped:
+    with Dashboard(found, file=out) as piped:
         assert not piped.is_live
         piped.show(stand, {found[0].run_id: "train rope: 3/9 tokens"})
         assert out.getvalue() == ""
-        monkeypatch.setattr(board, "SECONDS_BETWEEN_LINES", 0.0)
+        monkeypatch.setattr(dashboard, "SECONDS_BETWEEN_LINES", 0.0)
         piped.show(stand, {found[0].run_id: "train rope: 3/9 tokens"})
     assert shown(out) == ["1 done, 1 running, 1 new", "  seed=1: train rope: 3/9 tokens"]
 
@@ -612,9 +612,9 @@ def test_a_pipe_gets_states_and_last_lines_now_and_then(monkeypatch: pytest.Monk
 def test_a_sweep_outlives_what_shows_it(
     error: OSError, is_terminal: bool, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(board, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(dashboard, "SECONDS_BETWEEN_LINES", 0.0)
     found = grid("seed=1,2")
-    with Board(found, file=Broken(error, is_terminal=is_terminal)) as shows:
+    with Dashboard(found, file=Broken(error, is_terminal=is_terminal)) as shows:
         assert shows.is_live == is_terminal
         shows.say("seed=1: failed")
         shows.show(standing(found, "failed", "running"), {})

@@ -35,13 +35,13 @@ COMMAND = ["-m", "lengthgen", "sweep"]
 ENGINE = """
 import sys
 from lengthgen.errors import Stopped
-from lengthgen.sweep import local, points
-from lengthgen.sweep.board import Board
-from lengthgen.sweep.slots import Slot
-found = points.points(sys.argv[2:], config_dir=None, plugins=[])
+from lengthgen.sweep import grid, local
+from lengthgen.sweep.dashboard import Dashboard
+from lengthgen.sweep.resources import Slot
+found = grid.points(sys.argv[2:], config_dir=None, plugins=[])
 try:
-    with Board(found) as board:
-        local.run(found, [Slot(1, ())] * int(sys.argv[1]), gpus=None, board=board)
+    with Dashboard(found) as dashboard:
+        local.run(found, [Slot(1, ())] * int(sys.argv[1]), gpus=None, dashboard=dashboard)
 except Stopped as stopped:
     print(stopped, file=sys.stderr)
     sys.exit(stopped.exit_code)

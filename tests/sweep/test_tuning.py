@@ -26,7 +26,7 @@ from lengthgen.report import collect
 from lengthgen.runs import directory, status
 from lengthgen.runs.status import Status
 from lengthgen.sweep import tuning
-from lengthgen.sweep.points import Point
+from lengthgen.sweep.grid import Point
 
 SET_BY_TUNE = ("eval.lengths", "eval.reach", "eval.reference_variants")
 WORDS = [word for word in SMALL if not word.startswith(SET_BY_TUNE)]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from small import SMALL
+from small import SMALL, small_config
 
 from lengthgen import probes
 from lengthgen.analysis import curves
@@ -25,6 +25,7 @@ from lengthgen.evaluation.rows import measured
 from lengthgen.export import load
 from lengthgen.export.folder import export
 from lengthgen.model.transformer import with_parts
+from lengthgen.pipeline import validate
 from lengthgen.report import collect
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
@@ -41,7 +42,7 @@ TASK = [
 
 
 def configured(*words: str) -> Config:
-    return from_words([*TASK, *words], config_dir=None, plugins=[])
+    return validate(from_words([*TASK, *words], config_dir=None, plugins=[]))
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +319,7 @@ def test_what_a_task_cannot_honour_is_one_line(words: list[str], said: str) -> N
 
 def test_text_has_no_answers() -> None:
     with pytest.raises(UserError, match="answers scores answers of a task, and corpus synthetic"):
-        from_words([*SMALL, "eval.protocols=[answers]"], config_dir=None, plugins=[])
+        small_config("eval.protocols=[answers]")
 
 
 def test_characters_are_no_tokenizer_of_text(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from lengthgen.errors import UserError
 from lengthgen.export import load
 from lengthgen.export.folder import export as write_export
 from lengthgen.generation import Trained, open_trained
+from lengthgen.pipeline import validate
 from lengthgen.runs.distributed import Ranks
-from lengthgen.tasks import END, Task
+from lengthgen.tasks import END, Task, rule_of
 from lengthgen.tasks.pairs import SIGNS
 from lengthgen.terminal import Progress
 from lengthgen.training.trainer import train
@@ -58,7 +59,7 @@ def lines(pairs: Mapping[str, str]) -> str:
 
 def composed(path: Path, *words: str) -> Config:
     asked = ["task=scan", f"task.arguments.path={path}", *words]
-    return from_words(asked, config_dir=None, plugins=[])
+    return validate(from_words(asked, config_dir=None, plugins=[]))
 
 
 def corpus_of(config: Config) -> TaskCorpus:
@@ -80,7 +81,7 @@ def config(tasks_txt: Path) -> Config:
 
 @pytest.fixture(scope="module")
 def rule(config: Config) -> Task:
-    return corpus_of(config).rule()
+    return rule_of(corpus_of(config))
 
 
 class Split(NamedTuple):
@@ -154,9 +155,9 @@ def test_characters_are_words_by_the_set_of_words_alone(rule: Task, tmp_path: Pa
     simple = phrases({verb: f"I_{verb.upper()}" for verb in ("walk", "run", "look", "jump")})
     other = dict(reversed(simple.items())) | {"after and": "I_RUN"}
     path = written(tmp_path / "other.txt", lines(other))
-    there = corpus_of(
-        composed(path, "task.length=8", "task.longest=24", "eval.lengths=[24]")
-    ).rule()
+    there = rule_of(
+        corpus_of(composed(path, "task.length=8", "task.longest=24", "eval.lengths=[24]"))
+    )
     assert words_of(other) == words_of(scan())
     for word in words_of(scan()):
         assert there.abridged(word) == rule.abridged(word)
@@ -179,7 +180,7 @@ def test_an_example_is_a_pair_of_the_file_with_so_many_words_in_its_answer(rule:
 
 def test_an_example_is_a_function_of_its_random_alone(rule: Task, tasks_txt: Path) -> None:
     once = [rule.example(length, Random(length)) for length in range(1, 20)]
-    again = corpus_of(composed(tasks_txt)).rule()
+    again = rule_of(corpus_of(composed(tasks_txt)))
     assert [again.example(length, Random(length)) for length in range(1, 20)] == once
 
 
@@ -235,7 +236,7 @@ def test_lines_with_a_tab_are_the_same_pairs(tmp_path: Path) -> None:
     tabs = "\n".join(f"{asked}\t{done}" for asked, done in FEW.items())
     mixed = lines(FEW).replace("\n", "\r\n\r\n", 1)
     one, other, third = (
-        corpus_of(composed(written(tmp_path / name, text), *SHORT)).rule()
+        rule_of(corpus_of(composed(written(tmp_path / name, text), *SHORT)))
         for name, text in (("tabs", tabs), ("said", lines(FEW)), ("mixed", mixed))
     )
     for length in (1, 2):
@@ -260,7 +261,7 @@ def test_a_file_that_changes_while_a_process_lasts_is_read_again(tmp_path: Path)
     written(path, lines(FEW).replace("WALK", "STEP"))
     after = corpus_of(composed(path, *SHORT))
     assert examples.source_sha256(after) != before
-    assert len(after.rule().abridged("STEP")) == 1
+    assert len(rule_of(after).abridged("STEP")) == 1
 
 
 @pytest.mark.parametrize(
@@ -331,7 +332,7 @@ def test_a_device_is_not_read() -> None:
 def test_as_many_words_as_there_are_characters_are_taken(tmp_path: Path) -> None:
     words = [f"w{n}" for n in range(len(SIGNS))]
     rule = corpus_of(composed(written(tmp_path / "a", f"{' '.join(words)}\tw0 w1\nw2\tw3"), *SHORT))
-    assert sorted(rule.rule().abridged(" ".join(words))) == sorted(SIGNS)
+    assert sorted(rule_of(rule).abridged(" ".join(words))) == sorted(SIGNS)
 
 
 @pytest.mark.parametrize(

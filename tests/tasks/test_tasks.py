@@ -18,7 +18,8 @@ from lengthgen.config import compose
 from lengthgen.config.schema import Config, TaskCorpus, from_words
 from lengthgen.data.sources import Document, examples
 from lengthgen.errors import UserError
-from lengthgen.tasks import END, Example, Task, blind, build, registry
+from lengthgen.pipeline import validate
+from lengthgen.tasks import END, Example, Task, blind, build, registry, rule_of
 from lengthgen.tasks.scratchpad import PARTS
 
 OTHERS = ("lm", "scan")  # no task, and one that needs a file: test_pairs.py has it
@@ -348,7 +349,7 @@ def changed(name: str, arguments: Mapping[str, object]) -> Task:
 def some(name: str, *, n: int) -> Iterator[tuple[int, Example]]:
     """Yields examples of every tested length, n of each, and their lengths."""
     corpus = corpus_of(name)
-    rule, random = corpus.rule(), Random(7)
+    rule, random = rule_of(corpus), Random(7)
     for length in range(1, corpus.task.longest + 1):
         for _ in range(n):
             yield length, rule.example(length, random)
@@ -366,7 +367,7 @@ def prompt_of(document: Document) -> str:
 
 def refused(*words: str) -> str:
     with pytest.raises(UserError) as caught:
-        from_words(words, config_dir=None, plugins=[])
+        validate(from_words(words, config_dir=None, plugins=[]))
     said = str(caught.value)
     assert "\n" not in said
     return said
@@ -379,7 +380,7 @@ def test_every_rule_has_a_yaml() -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_character_of_an_example_is_in_the_alphabet(name: str) -> None:
-    alphabet = set(corpus_of(name).rule().alphabet)
+    alphabet = set(rule_of(corpus_of(name)).alphabet)
     assert max(alphabet) < "\x7f"
     assert END not in alphabet
     for _, example in some(name, n=20):
@@ -389,11 +390,11 @@ def test_every_character_of_an_example_is_in_the_alphabet(name: str) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_an_example_is_a_function_of_its_random_alone(name: str) -> None:
     corpus = corpus_of(name)
-    lengths, used = range(1, corpus.task.longest + 1), corpus.rule()
+    lengths, used = range(1, corpus.task.longest + 1), rule_of(corpus)
     once = [used.example(length, Random(length)) for length in lengths]
     again = [used.example(length, Random(length)) for length in reversed(lengths)]
     assert again[::-1] == once
-    assert [corpus.rule().example(length, Random(length)) for length in lengths] == once
+    assert [rule_of(corpus).example(length, Random(length)) for length in lengths] == once
 
 
 def test_examples_do_not_depend_on_the_hashes_of_strings() -> None:
@@ -416,12 +417,12 @@ def test_an_answer_is_what_a_second_computation_gives(name: str) -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_prompt_ends_as_the_rule_says(name: str) -> None:
-    ends = corpus_of(name).rule().ends
+    ends = rule_of(corpus_of(name)).ends
     assert all(example.prompt.endswith(ends) for _, example in some(name, n=2))
 
 
 def share_of_the_commonest(name: str, lengths: Sequence[int]) -> float:
-    rule, random = corpus_of(name).rule(), Random(11)
+    rule, random = rule_of(corpus_of(name)), Random(11)
     shares = (
         max(Counter(rule.example(n, random).answer for _ in range(2000)).values()) / 2000
         for n in lengths
@@ -431,7 +432,7 @@ def share_of_the_commonest(name: str, lengths: Sequence[int]) -> float:
 
 @pytest.mark.parametrize("name", ["parity", "modsum", "lego", "dyck", "polynomial", "copy"])
 def test_who_knows_the_commonest_answer_is_right_as_often_as_is_said(name: str) -> None:
-    rule, lengths = corpus_of(name).rule(), [2, 5, 8]
+    rule, lengths = rule_of(corpus_of(name)), [2, 5, 8]
     said = rule.chance or blind(rule, lengths)
     # The commonest of 300 is at most 3 sqrt(p / 300) above the true share, 2000 examples have less.
     assert said == pytest.approx(share_of_the_commonest(name, lengths), abs=0.06)
@@ -439,7 +440,7 @@ def test_who_knows_the_commonest_answer_is_right_as_often_as_is_said(name: str) 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_example_in_a_yamls_comment_is_right(name: str) -> None:
-    alphabet = set(corpus_of(name).rule().alphabet)
+    alphabet = set(rule_of(corpus_of(name)).alphabet)
     said = compose.describe("task", name, config_dir=None)
     words = [word.rstrip(".,") for word in said.split()]
     (shown,) = (word for word in words if set(word) <= alphabet and re.search("=|r[01]$", word))
@@ -458,7 +459,7 @@ def test_a_length_counts_what_the_unit_says(name: str) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_the_trained_length_is_that_of_the_longest_training_example(name: str) -> None:
     corpus, train = corpus_of(name), configured(name).train
-    rule, random = corpus.rule(), Random(3)
+    rule, random = rule_of(corpus), Random(3)
     at_most = [rule.example(corpus.task.length, random) for _ in range(1000)]
     assert max(len(one.prompt + one.answer + END) for one in at_most) == train.length
     assert max(len(document.text) for document in splits(name)[0]) <= train.length
@@ -516,7 +517,7 @@ def test_a_scratchpad_changes_neither_prompt_nor_result(name: str) -> None:
 
 
 def test_a_scratchpad_reads_as_its_documentation_shows() -> None:
-    rule, random = corpus_of("addition_scratchpad").rule(), Random(0)
+    rule, random = rule_of(corpus_of("addition_scratchpad")), Random(0)
     drawn = (rule.example(2, random) for _ in range(100_000))
     example = next(one for one in drawn if one.prompt == "57+68=")
     assert example.answer == "7,8:7+8+0=5;1|5+6&5,6:5+6+1=2;1|+#125"
@@ -604,7 +605,7 @@ def test_a_length_that_a_rule_has_no_example_of_is_named(name: str, said: str) -
     ("name", "longest"), [("mqar", 16), ("lego", 52), ("variable_tracking", 52)]
 )
 def test_every_length_that_there_are_names_for_has_an_example(name: str, longest: int) -> None:
-    assert corpus_of(name).rule().example(longest, Random(0)).prompt
+    assert rule_of(corpus_of(name)).example(longest, Random(0)).prompt
 
 
 @pytest.mark.parametrize(

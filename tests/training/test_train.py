@@ -31,7 +31,6 @@ from lengthgen.terminal import Progress
 from lengthgen.training.optim import set_rates
 from lengthgen.training.trainer import (
     State,
-    StopRequest,
     batch_of,
     fresh_state,
     launch_step,
@@ -395,17 +394,6 @@ def test_launching_a_step_reads_no_tensor(stepping: tuple[Config, Any], scheme: 
         launch_step(state, batch, config, device=CPU, ranks=ALONE, forward=state.model)
     with pytest.raises(AssertionError, match="_local_scalar_dense"), Unread():
         look(state, ALONE)
-
-
-def test_a_signal_may_come_twice_but_a_second_interrupt_kills() -> None:
-    stop = StopRequest()
-    with stop.listening():
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.received == signal.SIGTERM
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("lost", ["all", "newest"])

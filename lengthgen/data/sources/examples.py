@@ -9,7 +9,7 @@ from random import Random
 from lengthgen.config import schema
 from lengthgen.data.sources.document import Document, Documents, name_hash
 from lengthgen.errors import UserError
-from lengthgen.tasks import END, Example, Task, base, scratchpad
+from lengthgen.tasks import END, Example, Task, base, rule_of, scratchpad
 
 HELD_OUT = 5  # one prompt in so many is for tests
 MOST_REFUSED = 1000  # draws one after another that are all held out
@@ -28,7 +28,7 @@ def read(corpus: schema.TaskCorpus) -> Documents:
 
 def source_sha256(corpus: schema.TaskCorpus) -> str:
     """Returns the hash of what makes the examples: code, since a mended rule makes others; data."""
-    rule = corpus.rule()
+    rule = rule_of(corpus)
     modules = (inspect.getmodule(type(rule)), base, scratchpad, sys.modules[__name__])
     texts = [inspect.getsource(module) for module in modules if module is not None]
     texts.append(rule.source())
@@ -41,7 +41,7 @@ def is_held_out(meant: str) -> bool:
 
 
 def _training(corpus: schema.TaskCorpus) -> Iterator[Document]:
-    spec, rule, random = corpus.task, corpus.rule(), _random(corpus, "train")
+    spec, rule, random = corpus.task, rule_of(corpus), _random(corpus, "train")
     made = refused = 0
     while made < spec.examples:
         if refused > MOST_REFUSED:
@@ -59,7 +59,7 @@ def _training(corpus: schema.TaskCorpus) -> Iterator[Document]:
 
 
 def _tests(corpus: schema.TaskCorpus) -> Iterator[Document]:
-    spec, rule, random = corpus.task, corpus.rule(), _random(corpus, "tests")
+    spec, rule, random = corpus.task, rule_of(corpus), _random(corpus, "tests")
     for length in range(1, spec.longest + 1):
         found: dict[str, Example] = {}
         for _ in range(TRIES * spec.examples_per_length):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lengthgen import pipeline
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_words
 from lengthgen.errors import UserError
@@ -66,7 +67,7 @@ def points(
     for words in grid:
         swept = [word for word, varies in zip(words, differs, strict=True) if varies]
         try:
-            config = from_words(words, config_dir=config_dir, plugins=files)
+            config = pipeline.validate(from_words(words, config_dir=config_dir, plugins=files))
         except UserError as error:
             raise UserError(f"{' '.join(swept)}: {error}" if swept else str(error)) from None
         point = Point(

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lengthgen.sweep.points import Point
+from lengthgen.sweep.grid import Point
 from lengthgen.sweep.states import PointState, counted
 from lengthgen.terminal import Screen
 
@@ -20,7 +20,7 @@ ON_TOP = ("running", "failed", "killed", "diverged", "stopped", "queued", "train
 COLOURS = {"done": "green", "running": "cyan", "failed": "red", "diverged": "red", "killed": "red"}
 
 
-class Board:
+class Dashboard:
     """Shows the points of a sweep, their states and the last line of those that run; on stderr."""
 
     def __init__(self, points: Sequence[Point], *, file: TextIO | None = None) -> None:

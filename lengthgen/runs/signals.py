@@ -1,0 +1,103 @@
+"""All signal handlers: how a signal ends training, a sweep, a task of Slurm, or any other work."""
+
+import signal
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from types import FrameType
+
+from lengthgen.errors import Stopped
+
+SCHEDULER = (signal.SIGTERM, signal.SIGUSR2)  # what Slurm and torchrun send
+Handler = Callable[[int, FrameType | None], None] | signal.Handlers
+
+
+def install(kinds: Iterable[signal.Signals], handler: Handler) -> None:
+    """Handles signals of these kinds from now on."""
+    for kind in kinds:
+        signal.signal(kind, handler)
+
+
+@contextmanager
+def handled(kinds: Iterable[signal.Signals], handler: Handler) -> Generator[None]:
+    """Handles signals of these kinds while the block lasts."""
+    before = {kind: signal.getsignal(kind) for kind in kinds}
+    install(before, handler)
+    try:
+        yield
+    finally:
+        for kind, previous in before.items():
+            signal.signal(kind, previous)
+
+
+class _Signalled(KeyboardInterrupt):
+    """Raised wherever a signal finds the process, so that nothing takes it for an error."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            f"stopped by {signal.Signals(number).name}; "
+            "the same command continues with what is done"
+        )
+        self.number = number
+
+
+@contextmanager
+def interruptible() -> Generator[None]:
+    """Raises Stopped at once if SIGTERM or SIGUSR2 comes while the block lasts.
+
+    For all work but training, which has a step to finish first: what is written is written whole.
+    A signal that has a handler already keeps it.
+    """
+    kinds = [kind for kind in SCHEDULER if signal.getsignal(kind) is signal.SIG_DFL]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        install(kinds, signal.SIG_IGN)  # a scheduler and torchrun both pass it on
+        raise _Signalled(number)
+
+    with handled(kinds, stop):
+        try:
+            yield
+        except _Signalled as signalled:
+            raise Stopped(str(signalled), exit_code=128 + signalled.number) from None
+
+
+class StopRequest:
+    """Notes SIGTERM, SIGUSR2 or Ctrl-C: a checkpoint, then the end; a second Ctrl-C kills.
+
+    Other signals may come twice: a scheduler and torchrun both pass them on.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+
+    @contextmanager
+    def listening(self) -> Generator[None]:
+        """Listens while the block lasts."""
+        interrupt = signal.getsignal(signal.SIGINT)
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.received = number
+            if number == signal.SIGINT:
+                signal.signal(number, interrupt)
+
+        with handled((*SCHEDULER, signal.SIGINT), note):
+            yield
+
+
+class StopRequests:
+    """Counts the signals that end a sweep: all but Ctrl-C once; `number` is the first."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.count = 0
+
+    @contextmanager
+    def listening(self) -> Generator[None]:
+        """Listens while the block lasts; signals that are ignored, as by nohup, stay ignored."""
+        kinds = (*SCHEDULER, signal.SIGINT, signal.SIGHUP)
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.number = self.number or number
+            self.count += number == signal.SIGINT or not self.count
+
+        with handled([k for k in kinds if signal.getsignal(k) != signal.SIG_IGN], note):
+            yield

@@ -1,0 +1,98 @@
+"""A signal ends what is at work, in time, once, and is not taken for an error."""
+
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from repository import ROOT
+
+from lengthgen.errors import Stopped
+from lengthgen.runs import signals, status
+from lengthgen.runs.signals import StopRequest, StopRequests
+
+
+def stop(*kinds: signal.Signals) -> None:
+    """Sends signals to this process, the later ones while it is on its way out."""
+    with ExitStack() as stack:
+        for kind in reversed(kinds[1:]):
+            stack.callback(os.kill, os.getpid(), kind)
+        os.kill(os.getpid(), kinds[0])
+        raise AssertionError("not stopped")
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGUSR2], ids=str)
+def test_a_signal_ends_work_at_once_with_its_exit_code(kind: signal.Signals) -> None:
+    with pytest.raises(Stopped, match=f"stopped by {kind.name}; the same command") as caught:
+        signals.interruptible()(stop)(kind)
+    assert caught.value.exit_code == 128 + kind
+    assert signal.getsignal(kind) is signal.SIG_DFL
+
+
+def test_nothing_that_handles_errors_takes_a_signal_for_one() -> None:
+    handled: list[Exception] = []
+
+    @signals.interruptible()
+    def work() -> None:
+        try:
+            stop(signal.SIGTERM)
+        except Exception as error:
+            handled.append(error)
+
+    with pytest.raises(Stopped):
+        work()
+    assert handled == []
+
+
+def test_a_signal_that_has_a_handler_keeps_it() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
+    try:
+        with signals.interruptible():
+            os.kill(os.getpid(), signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert heard == [signal.SIGUSR2]
+
+
+def test_a_signal_that_comes_again_does_not_disturb_what_is_still_written(tmp_path: Path) -> None:
+    work = status.kept(tmp_path, evaluation_id="abc")(stop)
+    with pytest.raises(Stopped):
+        signals.interruptible()(work)(signal.SIGTERM, signal.SIGTERM, signal.SIGUSR2)
+    state, reason, *_ = status.of(tmp_path)
+    assert state == "stopped"
+    assert reason is not None
+    assert reason.startswith("stopped by SIGTERM")
+
+
+def test_a_signal_may_come_twice_but_a_second_interrupt_kills() -> None:
+    stop = StopRequest()
+    with stop.listening():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.received == signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_sweep_counts_interrupts_but_other_signals_once() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    stop = StopRequests()
+    try:
+        with stop.listening():
+            for kind in (signal.SIGHUP, signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+                os.kill(os.getpid(), kind)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (stop.number, stop.count) == (signal.SIGTERM, 2)
+
+
+def test_no_other_module_installs_a_handler() -> None:
+    users = [
+        path.relative_to(ROOT / "lengthgen")
+        for path in (ROOT / "lengthgen").rglob("*.py")
+        if "signal.signal(" in path.read_text()
+    ]
+    assert users == [Path("runs/signals.py")]
