@@ -20,11 +20,11 @@ import torch
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.windows import training_windows
-from lengthgen.evaluation.evaluator import Show
 from lengthgen.generation import read
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
+from lengthgen.terminal import Show
 from lengthgen.training.trainer import State, forward_of, fresh_state, train_step
 
 MIB = 2**20

@@ -1,16 +1,25 @@
 """A run from its configuration to its results, in one process of those that work on it."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
+import torch
+
 from lengthgen import schemes, tasks
 from lengthgen.config.schema import Config, Parts, TaskCorpus
+from lengthgen.data import corpora
+from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
-from lengthgen.runs import devices
+from lengthgen.evaluation.evaluator import evaluate
+from lengthgen.evaluation.plan import plan
+from lengthgen.model.plugin_check import rehearse
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
-from lengthgen.terminal import Progress
-from lengthgen.tracking import results
+from lengthgen.terminal import Progress, Show
+from lengthgen.tracking import Tracker, is_shown, results
 from lengthgen.training import trainer as training
 
 
@@ -37,7 +46,72 @@ def train(config: Config) -> Path:
     ranks = Ranks.from_env()
     device = devices.device_of(config.runtime, ranks)
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
-        return training.train(config, ranks=ranks, show=show, results=results.results)
+        return train_and_evaluate(config, ranks=ranks, show=show)
+
+
+@signals.interruptible()
+def train_and_evaluate(config: Config, *, ranks: Ranks, show: Show) -> Path:
+    """Trains to the budget, resuming what is there, evaluates, and shows all of it in W&B.
+
+    Returns the run directory. Raises UserError for what the user can fix, before a model is built
+    where that is possible.
+    """
+    device = devices.device_of(config.runtime, ranks)
+    devices.prepare(config.runtime, device)
+    run_dir = config.run_dir
+    _check_alignment(config)
+    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
+    plan(config, corpus)
+    rehearse(config)
+    with ExitStack() as stack:
+        tracker = Tracker(config, run_dir, say=show.say)
+        if ranks.is_main:
+            stack.enter_context(status.claimed(run_dir, "train"))
+            stack.enter_context(directory.logged(run_dir))
+            stack.enter_context(status.kept(run_dir, evaluation_id=config.evaluation_id))
+            _write_run(config, corpus)
+        ranks.barrier()
+        trained = _is_trained(config, ranks=ranks, show=show)
+        if ranks.is_main and not (trained and is_shown(config, run_dir)):
+            stack.enter_context(tracker)
+        if not trained:
+            training.train(config, corpus, device, ranks=ranks, show=show, log=tracker.train)
+        evaluate(config, run_dir, ranks=ranks, show=show)
+        if ranks.is_main:
+            tracker.results(lambda: results.results(run_dir))
+    return run_dir
+
+
+def _write_run(config: Config, corpus: TokenizedCorpus) -> None:
+    """Refuses what cannot work, then writes what the run is."""
+    with torch.device("meta"):
+        model = Transformer(config, vocab_size=corpus.vocab_size)
+    checkpoints.check_room(config, sum(p.numel() * 4 for p in model.parameters()))
+    directory.check_corpus(config.run_dir, corpus)
+    directory.write_config(config, config.run_dir)
+    directory.write_provenance(config.run_dir, corpus)
+
+
+def _is_trained(config: Config, *, ranks: Ranks, show: Show) -> bool:
+    """True if DONE is there and so is the checkpoint that it names, as rank 0 sees it."""
+    done = False
+    if ranks.is_main and status.is_trained(config.run_dir):
+        newest = checkpoints.newest(config.run_dir, say=show.say)
+        done = newest is not None and newest.step == config.train.steps
+    return ranks.of_main(done)
+
+
+def _check_alignment(config: Config) -> None:
+    """Raises UserError if a part reads alignment ids, which only some tasks have."""
+    with torch.device("meta"):
+        model = Transformer(config, vocab_size=1)
+    names = [name for name, part in model.scheme.parts.items() if part.reads_places]
+    if names and model.places is None:
+        raise UserError(
+            f"scheme.parts.{names[0]}: a task tells it which characters belong together, and "
+            f"{config.corpus.name} tells nothing; use task=addition_reversed_all, "
+            "addition_padded or copy, or another scheme"
+        )
 
 
 def scheme_parameters(config: Config, parts: Parts, where: str) -> set[str]:

@@ -17,10 +17,10 @@ from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import Cell, spans
 from lengthgen.generation import Failure, Read, Trained, continuation, open_trained, read, rereads
 from lengthgen.model.transformer import Block, Transformer, seed_of
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks import END
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 pytestmark = pytest.mark.xdist_group("decoding")
 EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())
@@ -215,7 +215,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     copying = from_words([*COPYING, where], config_dir=None, plugins=[])
     texts = small_config("scheme=learned_absolute", "train.tokens=256", where)
     for config in (copying, texts):
-        train(config, ranks=ALONE, show=QUIET)
+        train_and_evaluate(config, ranks=ALONE, show=QUIET)
     return Runs(root, copying, texts)
 
 
@@ -377,7 +377,7 @@ def test_an_empty_prompt_needs_a_token_that_begins_texts(trained: Runs, copying:
     assert generation.prompt_tokens(copying, "") == [copying.corpus.bos_id]
     config = small_config("scheme=nope", "corpus.bos=false", f"runtime.root={trained.root}/bare")
     config = config.model_copy(update={"train": config.train.model_copy(update={"tokens": 128})})
-    train(config, ranks=ALONE, show=QUIET)
+    train_and_evaluate(config, ranks=ALONE, show=QUIET)
     one = open_trained(config, config.run_dir, variant=None, show=QUIET)
     assert generation.prompt_tokens(one, "ab") == [*b"ab"]
     with pytest.raises(UserError, match=r"--prompt: give a character at least; .*bos=false"):

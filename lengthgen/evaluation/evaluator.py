@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,18 +25,10 @@ from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
 from lengthgen.storage import append_rows, read_rows, replace_file
+from lengthgen.terminal import Show
 
 SECONDS_WORTH_SAYING = 10
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
-
-
-class Show(Protocol):
-    """Where long work says what it does."""
-
-    def say(self, message: str) -> None: ...
-    def start(self, task: str, total: int, unit: str = "tokens", *, done: int = 0) -> None: ...
-    def advance(self, amount: int, **fields: float | str) -> None: ...
-    def finish(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,14 @@ from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.spans import Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import scoring
-from lengthgen.evaluation.evaluator import Show, evaluate, open_run, trained_model
+from lengthgen.evaluation.evaluator import evaluate, open_run, trained_model
 from lengthgen.evaluation.plan import Cell, Plan, spans
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.evaluation.rows import cluster_name
 from lengthgen.evaluation.scoring import Nats
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import append_rows
+from lengthgen.terminal import Show
 
 Precision = Literal["fp32", "fp64"]
 DOCUMENTS = 4  # of which the targets of one endpoint are scored again

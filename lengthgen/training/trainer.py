@@ -8,7 +8,6 @@ import math
 import signal
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 
 from lengthgen.config.precision import cpu_multiplies_bf16
 from lengthgen.config.schema import Config
-from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import (
     IGNORED,
@@ -28,15 +26,12 @@ from lengthgen.data.windows import (
     train_batch,
     training_windows,
 )
-from lengthgen.errors import Diverged, Stopped, UserError
-from lengthgen.evaluation.evaluator import Show, evaluate
-from lengthgen.evaluation.plan import plan
-from lengthgen.model.plugin_check import rehearse
+from lengthgen.errors import Diverged, Stopped
 from lengthgen.model.transformer import Memory, Transformer, create, seed_of
-from lengthgen.runs import checkpoints, devices, directory, signals, status
+from lengthgen.runs import checkpoints, devices, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import keep_rows
-from lengthgen.tracking import Results, Tracker, is_shown
+from lengthgen.terminal import Show
 from lengthgen.training.optim import adamw, lr_at, set_rates, update
 
 BUCKET_BYTES = 16 * 2**20  # of gradients that a GPU sends while it computes others
@@ -87,45 +82,84 @@ class State:
     last: Tensor
 
 
-@signals.interruptible()
 def train(
     config: Config,
+    corpus: TokenizedCorpus,
+    device: torch.device,
     *,
     ranks: Ranks,
     show: Show,
-    results: Callable[[Path], Results] | None = None,
-) -> Path:
-    """Trains to the budget, resuming what is there, then evaluates the curve; returns the run.
+    log: Callable[[dict[str, Any]], None],
+) -> None:
+    """Runs the steps that are left of a run, with checkpoints and a row every log_every steps.
 
-    `results` says what W&B is given of the evaluation, and comes from the caller since what judges
-    an evaluation stands above training; without it W&B is shown train.jsonl alone.
-    Raises UserError for what the user can mend, before a model is built where that is possible.
+    `log` takes the rows, on the main process. Raises Diverged, and Stopped if a signal came.
     """
-    device = devices.device_of(config.runtime, ranks)
-    devices.prepare(config.runtime, device)
-    run_dir = config.run_dir
-    _refuse_unknown_places(config)
-    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
-    plan(config, corpus)
-    rehearse(config)
-    with ExitStack() as stack:
-        tracker = None
-        if ranks.is_main:
-            stack.enter_context(status.claimed(run_dir, "train"))
-            stack.enter_context(directory.logged(run_dir))
-            stack.enter_context(status.kept(run_dir, evaluation_id=config.evaluation_id))
-        _open(config, run_dir, corpus, ranks=ranks)
-        if not _is_trained(config, run_dir, ranks=ranks, show=show):
-            if ranks.is_main:
-                tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
-            _train(config, run_dir, corpus, device, ranks=ranks, show=show, tracker=tracker)
-        evaluate(config, run_dir, ranks=ranks, show=show)
-        if ranks.is_main and results is not None:
-            if tracker is None and not is_shown(config, run_dir):
-                tracker = stack.enter_context(Tracker(config, run_dir, say=show.say))
-            if tracker is not None:
-                tracker.results(lambda: results(run_dir))
-    return run_dir
+    train, runtime, run_dir = config.train, config.runtime, config.run_dir
+    windows = training_windows(corpus, train.length)
+    state = _state(config, run_dir, corpus, device, show=show)
+    if ranks.is_main:
+        keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
+    show.say(devices.summary(train.precision, device, multiplies_bf16=cpu_multiplies_bf16()))
+    compiled = devices.compiles(runtime, device)
+    if compiled:
+        show.say("compiling: the first steps take a minute; runtime.compile=false does without")
+    logging.getLogger(__name__).info("compiled: %s", compiled)
+    forward = forward_of(state, compiled=compiled)
+    done = state.step * train.batch_tokens
+    show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
+    stop, stopping, began, began_at = signals.StopRequest(), 0, time.perf_counter(), state.step
+    how: dict[str, Any] = {"device": device, "ranks": ranks}
+    batch = batch_of(state, windows, config, **how)
+    with stop.listening():
+        while state.step < train.steps and not stopping:
+            launch_step(state, batch, config, **how, forward=forward)
+            batch = batch_of(state, windows, config, **how)  # the next one, while a GPU works
+            stopping = ranks.max(stop.received)
+            last = state.step == train.steps
+            logs = state.step % runtime.log_every == 0 or last
+            saves = last or stopping or state.step % train.checkpoint_every == 0
+            if logs or saves or device.type != "cuda":
+                look(state, ranks)
+            if logs:
+                now = time.perf_counter()
+                tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
+                row = {
+                    "train/step": state.step,
+                    "train/tokens": state.step * train.batch_tokens,
+                    "train/loss": float(state.nats) / state.n_targets,
+                    "train/lr": lr_at(state.step - 1, train),
+                    "train/scheme_lr_ratio": config.scheme_lr_ratio,
+                    "train/grad_norm": float(state.last[2]),
+                    "train/tokens_per_s": tokens_per_s,
+                }
+                if ranks.is_main:
+                    log(row | _embedding_row(state, batch, config))
+                state.nats, state.n_targets = torch.zeros_like(state.nats), 0
+                began, began_at = now, state.step
+                show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
+            show.advance(train.batch_tokens)
+            if saves:
+                memory = _whole(state.memory, ranks)
+                if ranks.is_main:
+                    checkpoints.save(
+                        run_dir,
+                        step=state.step,
+                        unlogged=(float(state.nats), state.n_targets),
+                        memory=memory,
+                        model=state.model,
+                        optimizer=state.optimizer,
+                    )
+    show.finish()
+    if ranks.is_main and state.step == train.steps:
+        status.mark_trained(run_dir, step=state.step)
+    ranks.barrier()
+    if stopping:
+        raise Stopped(
+            f"stopped by {signal.Signals(stopping).name} after step {state.step} of "
+            f"{train.steps}, with a checkpoint; the same command continues",
+            exit_code=128 + stopping,
+        )
 
 
 def fresh_state(config: Config, *, vocab_size: int, device: torch.device) -> State:
@@ -250,119 +284,6 @@ def _go_on(
     )
     x_NBMD[:, rows_B], absent_B[rows_B] = after.x_NBMD.to(x_NBMD.dtype), after.absent_B
     return x_BTD
-
-
-def _is_trained(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> bool:
-    """True if DONE is there and so is the checkpoint it speaks of, as rank 0 sees it."""
-    done = False
-    if ranks.is_main and status.is_trained(run_dir):
-        newest = checkpoints.newest(run_dir, say=show.say)
-        done = newest is not None and newest.step == config.train.steps
-    return ranks.of_main(done)
-
-
-def _open(config: Config, run_dir: Path, corpus: TokenizedCorpus, *, ranks: Ranks) -> None:
-    """Refuses what cannot work, then writes what the run is, on the main process."""
-    with torch.device("meta"):
-        model = Transformer(config, vocab_size=corpus.vocab_size)
-    if ranks.is_main:
-        checkpoints.check_room(config, sum(p.numel() * 4 for p in model.parameters()))
-        directory.check_corpus(run_dir, corpus)
-        directory.write_config(config, run_dir)
-        directory.write_provenance(run_dir, corpus)
-    ranks.barrier()
-
-
-def _refuse_unknown_places(config: Config) -> None:
-    """Raises UserError if a part is to be told places that the corpus has none of."""
-    with torch.device("meta"):
-        model = Transformer(config, vocab_size=1)
-    names = [name for name, part in model.scheme.parts.items() if part.reads_places]
-    if names and model.places is None:
-        raise UserError(
-            f"scheme.parts.{names[0]}: a task tells it which characters belong together, and "
-            f"{config.corpus.name} tells nothing; use task=addition_reversed_all, "
-            "addition_padded or copy, or another scheme"
-        )
-
-
-def _train(
-    config: Config,
-    run_dir: Path,
-    corpus: TokenizedCorpus,
-    device: torch.device,
-    *,
-    ranks: Ranks,
-    show: Show,
-    tracker: Tracker | None,
-) -> None:
-    """Runs the steps that are left, with a row every log_every steps and checkpoints."""
-    train, runtime = config.train, config.runtime
-    windows = training_windows(corpus, train.length)
-    state = _state(config, run_dir, corpus, device, show=show)
-    if ranks.is_main:
-        keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
-    show.say(devices.summary(train.precision, device, multiplies_bf16=cpu_multiplies_bf16()))
-    compiled = devices.compiles(runtime, device)
-    if compiled:
-        show.say("compiling: the first steps take a minute; runtime.compile=false does without")
-    logging.getLogger(__name__).info("compiled: %s", compiled)
-    forward = forward_of(state, compiled=compiled)
-    done = state.step * train.batch_tokens
-    show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
-    stop, stopping, began, began_at = signals.StopRequest(), 0, time.perf_counter(), state.step
-    how: dict[str, Any] = {"device": device, "ranks": ranks}
-    batch = batch_of(state, windows, config, **how)
-    with stop.listening():
-        while state.step < train.steps and not stopping:
-            launch_step(state, batch, config, **how, forward=forward)
-            batch = batch_of(state, windows, config, **how)  # the next one, while a GPU works
-            stopping = ranks.max(stop.received)
-            last = state.step == train.steps
-            logs = state.step % runtime.log_every == 0 or last
-            saves = last or stopping or state.step % train.checkpoint_every == 0
-            if logs or saves or device.type != "cuda":
-                look(state, ranks)
-            if logs:
-                now = time.perf_counter()
-                tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
-                row = {
-                    "train/step": state.step,
-                    "train/tokens": state.step * train.batch_tokens,
-                    "train/loss": float(state.nats) / state.n_targets,
-                    "train/lr": lr_at(state.step - 1, train),
-                    "train/scheme_lr_ratio": config.scheme_lr_ratio,
-                    "train/grad_norm": float(state.last[2]),
-                    "train/tokens_per_s": tokens_per_s,
-                }
-                if tracker is not None:
-                    row |= _embedding_row(state, batch, config)
-                    tracker.train(row)
-                state.nats, state.n_targets = torch.zeros_like(state.nats), 0
-                began, began_at = now, state.step
-                show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
-            show.advance(train.batch_tokens)
-            if saves:
-                memory = _whole(state.memory, ranks)
-                if ranks.is_main:
-                    checkpoints.save(
-                        run_dir,
-                        step=state.step,
-                        unlogged=(float(state.nats), state.n_targets),
-                        memory=memory,
-                        model=state.model,
-                        optimizer=state.optimizer,
-                    )
-    show.finish()
-    if ranks.is_main and state.step == train.steps:
-        status.mark_trained(run_dir, step=state.step)
-    ranks.barrier()
-    if stopping:
-        raise Stopped(
-            f"stopped by {signal.Signals(stopping).name} after step {state.step} of "
-            f"{train.steps}, with a checkpoint; the same command continues",
-            exit_code=128 + stopping,
-        )
 
 
 def _embedding_row(state: State, batch: Batch, config: Config) -> dict[str, float]:

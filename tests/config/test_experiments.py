@@ -17,11 +17,10 @@ from lengthgen.analysis.curves import HEADLINE
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_plain
 from lengthgen.evaluation import plan, protocols
-from lengthgen.pipeline import validate
+from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 PUBLISHED = reference_results.FOLDER / "perplexity.csv"
 NAMES = compose.choices("experiment", config_dir=None)
@@ -247,7 +246,7 @@ def in_miniature(words: list[str], root: Path) -> dict[tuple[str, str | None, in
     """Trains and measures a point with a model and a text of a second; returns its losses."""
     config = small_config(*words, f"runtime.root={root}")
     alone = Ranks(rank=0, world_size=1, local_rank=0)
-    run_dir = train(config, ranks=alone, show=Progress(is_main=False))
+    run_dir = train_and_evaluate(config, ranks=alone, show=Progress(is_main=False))
     rows = read_rows(run_dir / "eval.jsonl")
     assert [row["skipped"] for row in rows if "skipped" in row] == []
     scored = {(row["protocol"], row["variant"], row["length"]) for row in rows}

@@ -13,11 +13,11 @@ from lengthgen.cli import listing
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import collect
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -54,7 +54,7 @@ def configuration(path: Path, cache: Path, *overrides: str) -> Config:
 
 
 def trained(path: Path, cache: Path, *overrides: str) -> Path:
-    return train(configuration(path, cache, *overrides), ranks=ALONE, show=QUIET)
+    return train_and_evaluate(configuration(path, cache, *overrides), ranks=ALONE, show=QUIET)
 
 
 def rows_of(run_dir: Path) -> list[dict[str, Any]]:

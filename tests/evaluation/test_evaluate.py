@@ -31,13 +31,13 @@ from lengthgen.evaluation import evaluator, scoring
 from lengthgen.evaluation import plan as plans
 from lengthgen.evaluation.plan import Cell, Plan
 from lengthgen.model.transformer import Transformer, create
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import collect
 from lengthgen.runs import checkpoints, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
 from lengthgen.training.optim import adamw
-from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -253,7 +253,9 @@ def in_root(root: Path, cache: Path) -> Config:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    return train(in_root(tmp_path_factory.mktemp("runs"), cache), ranks=ALONE, show=QUIET)
+    return train_and_evaluate(
+        in_root(tmp_path_factory.mktemp("runs"), cache), ranks=ALONE, show=QUIET
+    )
 
 
 @pytest.fixture
@@ -392,7 +394,7 @@ def test_a_variant_that_was_redefined_is_computed_again(tmp_path: Path, cache: P
             f"+scheme.variants.slow={{rope: {{base: {base}}}}}",
             "eval.variants=[slow]",
         )
-        run_dir = train(config, ranks=ALONE, show=QUIET)
+        run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
         points = curves.curve(rows_of(run_dir))
         found += [p.loss for p in points if p.variant and p.length == 64 and p.loss]
     assert len(list(tmp_path.glob("rope-*"))) == 1
@@ -455,7 +457,7 @@ def test_packed_text_has_a_row_for_each_endpoint_and_endpoints_whose_windows_are
     ends = sorted(end for _, end in planned.endpoints)
     assert len(ends) == 7
     assert min(b - a for a, b in itertools.pairwise([0, *ends])) >= planned.reach == 64
-    rows = rows_of(train(config, ranks=ALONE, show=QUIET))
+    rows = rows_of(train_and_evaluate(config, ranks=ALONE, show=QUIET))
     for protocol in config.eval.protocols:
         found = [row for row in rows if row["protocol"] == protocol and row["length"] == 64]
         assert len({row["document"] for row in found}) == len(found) == found[0]["n_documents"] == 7
@@ -499,7 +501,7 @@ def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Pat
     """Lengths of nonoverlap share forward passes; after a kill only some of them are missing."""
     protocols = "eval.protocols=[tail,nonoverlap,fox,per_position]"
     config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}", protocols)
-    log = train(config, ranks=ALONE, show=QUIET) / "eval.jsonl"
+    log = train_and_evaluate(config, ranks=ALONE, show=QUIET) / "eval.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     whole = set(lines)
     for kept in range(0, len(lines), 7):
@@ -521,7 +523,7 @@ def test_what_a_pass_holds_does_not_depend_on_what_is_missing(
     monkeypatch.setattr(scoring, "score", noted)
     protocols = "eval.protocols=[nonoverlap,fox]"
     config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}", protocols)
-    log = train(config, ranks=ALONE, show=QUIET) / "eval.jsonl"
+    log = train_and_evaluate(config, ranks=ALONE, show=QUIET) / "eval.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line for line in lines if json.loads(line)["length"] == 64))
     evaluator.evaluate(config, log.parent, ranks=ALONE, show=QUIET)
@@ -541,7 +543,7 @@ def test_protocols_share_forward_passes_and_the_headline_stands_alone(
 
     monkeypatch.setattr(scoring, "score", counted)
     config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}")
-    run_dir = train(config, ranks=ALONE, show=QUIET)
+    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     alone: dict[str, int] = {}
     for name in ("sliding-8", "yarn", "nonoverlap", "fox"):
         tokens.clear()

@@ -14,11 +14,11 @@ from lengthgen.data.corpora import load
 from lengthgen.errors import UserError
 from lengthgen.evaluation.precision import audit
 from lengthgen.model.transformer import create
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs.checkpoints import save
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 from lengthgen.training.optim import adamw
-from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -35,7 +35,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    return train(in_root(tmp_path_factory.mktemp("runs"), cache), ranks=ALONE, show=QUIET)
+    return train_and_evaluate(
+        in_root(tmp_path_factory.mktemp("runs"), cache), ranks=ALONE, show=QUIET
+    )
 
 
 @pytest.fixture
@@ -64,7 +66,11 @@ def test_the_rows_of_packed_text_are_scored_again(tmp_path: Path, cache: Path) -
     packed = ["corpus.packed=true", "eval.endpoints=3"]
     config = small_config(*packed, f"runtime.root={tmp_path}", f"runtime.cache={cache}")
     found = audit(
-        config, train(config, ranks=ALONE, show=QUIET), precision="fp32", ranks=ALONE, show=QUIET
+        config,
+        train_and_evaluate(config, ranks=ALONE, show=QUIET),
+        precision="fp32",
+        ranks=ALONE,
+        show=QUIET,
     )
     assert {one.n_tokens for one in found} == {3 * 8}
     assert all(one.max_absolute <= 2e-6 for one in found)

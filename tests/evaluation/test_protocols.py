@@ -24,11 +24,11 @@ from lengthgen.evaluation.plan import Cell
 from lengthgen.evaluation.protocols import OF_TEXT, Places
 from lengthgen.evaluation.scoring import Altered
 from lengthgen.model.transformer import Transformer, create
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import checkpoints
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 from lengthgen.training.optim import adamw
-from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -74,7 +74,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
         **{"bos": True, "packed": False},
     }
     config = from_plain(plain)
-    run_dir = train(config, ranks=ALONE, show=QUIET)
+    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     corpus = corpus_of(config)
     tokens = corpus.validation.document(0).tolist()
     ids = {letter: tokens[TEXT.index(letter)] for letter in LETTERS}

@@ -28,12 +28,12 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.export import load
 from lengthgen.export.folder import export
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import collect
 from lengthgen.runs import checkpoints, directory
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows, unsealed
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -77,7 +77,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Config]:
         shorter = ["train.tokens=256", "eval.lengths=[16]"]  # of all but one the weights will do
         size = [] if name == "rotary" else shorter
         found[name] = config_of(root, *overrides, *plugins, *size)
-        train(found[name], ranks=ALONE, show=QUIET)
+        train_and_evaluate(found[name], ranks=ALONE, show=QUIET)
     return found
 
 

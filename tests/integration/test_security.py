@@ -25,13 +25,13 @@ from small import SMALL, small_config
 from lengthgen.config import trust
 from lengthgen.config.schema import from_words
 from lengthgen.errors import UserError
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import collect
 from lengthgen.runs import checkpoints, directory
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import registry
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -79,7 +79,7 @@ def strangers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made: dict[str, Path] = {}
     for name, words in (("code", [*PARTS, f"plugins=[{path}]"]), ("plain", ["scheme=rope"])):
         config = small_config(*words, *SHORT, f"runtime.root={root}/runs")
-        made[name] = train(config, ranks=ALONE, show=QUIET)
+        made[name] = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     return made
 
 

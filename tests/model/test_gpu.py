@@ -24,11 +24,12 @@ from lengthgen.data.windows import training_windows
 from lengthgen.model.attention import attend, explicit
 from lengthgen.model.kernels import causal_blocks, flex_takes
 from lengthgen.model.transformer import Transformer, create, with_parts
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Ctx, Part, Scheme, Shape
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import forward_of, fresh_state, train, train_step
+from lengthgen.training.trainer import forward_of, fresh_state, train_step
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 CPU = torch.device("cpu")
@@ -290,7 +291,7 @@ def test_bf16_compiled_checkpointed_and_accumulated_training_is_the_eager_one(
     names: list[set[str]] = []
     for way, more in ways.items():
         places = [f"runtime.root={tmp_path / way}", f"runtime.cache={cache}"]
-        run_dir = train(small_config(*asked, *more, *places), ranks=ALONE, show=QUIET)
+        run_dir = train_and_evaluate(small_config(*asked, *more, *places), ranks=ALONE, show=QUIET)
         rows = map(json.loads, (run_dir / "train.jsonl").read_text().splitlines())
         losses.append([row["train/loss"] for row in rows])
         [weights] = run_dir.glob("checkpoints/*/model.safetensors")
@@ -355,6 +356,6 @@ class Heard(Progress):
 def test_training_says_its_precision_and_device_once(cache: Path, tmp_path: Path) -> None:
     heard = Heard()
     asked = ["train.precision=auto", "train.tokens=256", f"runtime.root={tmp_path}"]
-    train(small_config(*asked, f"runtime.cache={cache}"), ranks=ALONE, show=heard)
+    train_and_evaluate(small_config(*asked, f"runtime.cache={cache}"), ranks=ALONE, show=heard)
     [said] = [line for line in heard.lines if line.startswith("training in ")]
     assert said == f"training in {native('cpu')} on cpu"

@@ -7,9 +7,9 @@ from small import small_config
 
 from lengthgen.errors import UserError
 from lengthgen.model.plugin_check import rehearse
-from lengthgen.runs.distributed import Ranks
+from lengthgen.pipeline import train_and_evaluate
+from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 HEAD = """
 import torch
@@ -73,5 +73,5 @@ def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:
     asked = overrides(tmp_path / "mine.py", "def bias(self, c): return c.nothing")
     config = small_config(*asked, f"runtime.root={tmp_path}/runs")
     with pytest.raises(UserError, match="bias raised AttributeError"):
-        train(config, ranks=Ranks(rank=0, world_size=1, local_rank=0), show=Progress(is_main=False))
+        train_and_evaluate(config, ranks=ALONE, show=Progress(is_main=False))
     assert not config.run_dir.exists()

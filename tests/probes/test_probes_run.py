@@ -20,12 +20,12 @@ from lengthgen import cli, probes
 from lengthgen.config.compose import compose
 from lengthgen.config.schema import Config, from_plain
 from lengthgen.errors import UserError
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.probes import position
 from lengthgen.report.figures import probes as pictures
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 QUIET = Progress(is_main=False)
 WORDS = ["scheme=sinusoidal", "train.tokens=256", "runtime.threads=1"]
@@ -37,7 +37,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small trained run with absolute positions."""
     root = tmp_path_factory.mktemp("runs")
     config = small_config(*WORDS, f"runtime.root={root}")
-    return train(config, ranks=Ranks(rank=0, world_size=1, local_rank=0), show=QUIET)
+    return train_and_evaluate(config, ranks=Ranks(rank=0, world_size=1, local_rank=0), show=QUIET)
 
 
 @pytest.fixture

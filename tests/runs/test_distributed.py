@@ -29,9 +29,9 @@ from lengthgen.data import corpora
 from lengthgen.data.windows import train_batch, training_windows
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.model.transformer import Transformer
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs.distributed import SECONDS_TO_END, Ranks
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -71,7 +71,7 @@ def main(root: Path, cache: Path) -> None:
     with ranks.connected("cpu"):
         with register_module_forward_pre_hook(note):
             for run in RUNS:
-                train(configuration(root, cache, run), ranks=ranks, show=QUIET)
+                train_and_evaluate(configuration(root, cache, run), ranks=ranks, show=QUIET)
         given = configuration(root / "given", cache, "8 windows")
         evaluate(given, given.run_dir, ranks=ranks, show=QUIET)
     tasks = Path("/proc/self/task").glob("*/comm")
@@ -134,7 +134,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     """The root of what one process trained."""
     root = tmp_path_factory.mktemp("alone")
     for run in RUNS:
-        train(configuration(root, cache, run), ranks=ALONE, show=QUIET)
+        train_and_evaluate(configuration(root, cache, run), ranks=ALONE, show=QUIET)
     return root
 
 

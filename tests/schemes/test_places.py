@@ -26,7 +26,7 @@ from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import Cell, spans
 from lengthgen.generation import continuation, open_trained, rereads
 from lengthgen.model.transformer import create
-from lengthgen.pipeline import validate
+from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import tasks
 from lengthgen.report.typeset import Table
 from lengthgen.runs.distributed import Ranks
@@ -36,7 +36,7 @@ from lengthgen.schemes.position_coupling import PositionCoupling
 from lengthgen.tasks import END, Task
 from lengthgen.tasks import rule_of as rule_of_corpus
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import fresh_state, train, train_step
+from lengthgen.training.trainer import fresh_state, train_step
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -517,7 +517,7 @@ def test_decoding_with_kept_keys_writes_what_one_pass_over_the_right_answers_say
     name: str, tmp_path: Path
 ) -> None:
     config = composed(*RUNS[name], *TINY, f"runtime.root={tmp_path}")
-    train(config, ranks=ALONE, show=QUIET)
+    train_and_evaluate(config, ranks=ALONE, show=QUIET)
     rows = evaluate(config, config.run_dir, ranks=ALONE, show=QUIET)
     one = open_trained(config, config.run_dir, variant=None, show=QUIET)
     assert rereads(one.model.scheme) is None
@@ -569,7 +569,7 @@ def test_training_where_nothing_tells_the_places_is_refused_before_a_run_is_writ
     if corpus != "synthetic":
         config = composed(f"task={corpus}", *words)
     with pytest.raises(UserError) as caught:
-        train(config, ranks=ALONE, show=QUIET)
+        train_and_evaluate(config, ranks=ALONE, show=QUIET)
     said = str(caught.value)
     assert said.startswith(f"scheme.parts.{scheme}: a task tells it which characters belong ")
     assert f"{corpus} tells nothing; use task=" in said
@@ -580,7 +580,7 @@ def test_training_where_nothing_tells_the_places_is_refused_before_a_run_is_writ
 def test_every_task_that_the_refusal_offers_has_places(tmp_path: Path) -> None:
     config = small_config("scheme=abacus", f"runtime.root={tmp_path}")
     with pytest.raises(UserError) as caught:
-        train(config, ranks=ALONE, show=QUIET)
+        train_and_evaluate(config, ranks=ALONE, show=QUIET)
     offered = str(caught.value).split("task=")[1].removesuffix(", or another scheme")
     names = re.split(", | or ", offered)
     assert len(names) > 1

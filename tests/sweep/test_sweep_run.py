@@ -20,11 +20,11 @@ from small import SMALL, small_config
 from torch import Tensor
 
 from lengthgen.config import schema
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 pytestmark = pytest.mark.slow
 
@@ -458,7 +458,7 @@ def test_a_disturbed_sweep_ends_with_the_bits_of_an_undisturbed_run(
 ) -> None:
     alone = Ranks(rank=0, world_size=1, local_rank=0)
     built = small_config(*WORDS, "scheme=rope", f"seed={seed}", f"runtime.root={tmp_path}")
-    want_rows, want = numbers(train(built, ranks=alone, show=Progress(is_main=False)))
+    want_rows, want = numbers(train_and_evaluate(built, ranks=alone, show=Progress(is_main=False)))
     rows, weights = numbers(one_of(disturbed.root, seed))
     assert rows == want_rows
     assert weights.keys() == want.keys()

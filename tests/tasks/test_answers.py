@@ -25,12 +25,11 @@ from lengthgen.evaluation.rows import measured
 from lengthgen.export import load
 from lengthgen.export.folder import export
 from lengthgen.model.transformer import with_parts
-from lengthgen.pipeline import validate
+from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import collect
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 QUIET = Progress(is_main=False)
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
@@ -63,7 +62,7 @@ def loaded(config: Config, cache: Path) -> TokenizedCorpus:
 def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Config, Path]:
     root = tmp_path_factory.mktemp("runs")
     config = configured("scheme=nope", f"runtime.root={root}", f"runtime.cache={cache}")
-    return config, train(config, ranks=ALONE, show=QUIET)
+    return config, train_and_evaluate(config, ranks=ALONE, show=QUIET)
 
 
 def text_of(corpus: TokenizedCorpus, ids: Any) -> str:
@@ -197,7 +196,7 @@ def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
         *("task.longest=12", "task.examples_per_length=40", "eval.lengths=[2,3,5,8,12]"),
         *(f"runtime.root={tmp_path}", f"runtime.cache={cache}"),
     )
-    run_dir = train(config, ranks=ALONE, show=QUIET)
+    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=QUIET)
     model, corpus = evaluator.trained_model(config, opened), opened.planned.corpus
     if variant is not None:
@@ -251,7 +250,7 @@ def test_a_scheme_without_a_value_at_a_length_is_skipped_with_its_reason(
     config = configured(
         "scheme=learned_absolute", f"runtime.root={tmp_path}", f"runtime.cache={cache}"
     )
-    train(config, ranks=ALONE, show=QUIET)
+    train_and_evaluate(config, ranks=ALONE, show=QUIET)
     rows = {row["length"]: row for row in read_rows(config.run_dir / "eval.jsonl")}
     assert {n for n, row in rows.items() if "skipped" in row} == {4, 6}
     assert "8 rows" in rows[4]["skipped"]
@@ -379,11 +378,11 @@ def test_tasks_and_text_are_one_report(
     runs = [run[1]]
     for scheme in ("nope", "alibi"):
         text = from_words([*SMALL, *words, f"scheme={scheme}"], config_dir=None, plugins=[])
-        runs.append(train(text, ranks=ALONE, show=QUIET))
+        runs.append(train_and_evaluate(text, ranks=ALONE, show=QUIET))
         reverse = configured("task=reverse", f"scheme={scheme}", *words)
-        runs.append(train(reverse, ranks=ALONE, show=QUIET))
+        runs.append(train_and_evaluate(reverse, ranks=ALONE, show=QUIET))
     alibi = configured("scheme=alibi", *words)
-    runs.append(train(alibi, ranks=ALONE, show=QUIET))
+    runs.append(train_and_evaluate(alibi, ranks=ALONE, show=QUIET))
     written = {path.name: path for path in collect.write_report(runs, tmp_path / "report")}
     for name in ("accuracy-copy", "accuracy-reverse", "curve"):
         assert written[f"{name}.png"].read_bytes().startswith(b"\x89PNG")

@@ -18,12 +18,11 @@ from lengthgen.errors import UserError
 from lengthgen.export import load
 from lengthgen.export.folder import export as write_export
 from lengthgen.generation import Trained, open_trained
-from lengthgen.pipeline import validate
+from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks import END, Task, rule_of
 from lengthgen.tasks.pairs import SIGNS
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -366,7 +365,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     root = tmp_path_factory.mktemp("run")
     path = written(root / "few.txt", lines(phrases(VERBS)))
     config = composed(path, *TINY, f"runtime.root={root / 'runs'}")
-    train(config, ranks=ALONE, show=QUIET)
+    train_and_evaluate(config, ranks=ALONE, show=QUIET)
     return open_trained(config, config.run_dir, variant=None, show=QUIET)
 
 

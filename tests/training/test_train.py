@@ -25,6 +25,7 @@ from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.windows import train_batch, training_windows
 from lengthgen.errors import Diverged, UserError
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
@@ -35,7 +36,6 @@ from lengthgen.training.trainer import (
     fresh_state,
     launch_step,
     look,
-    train,
     train_step,
 )
 
@@ -190,7 +190,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_the_same_command_continues(
 
 
 def in_process(root: Path, cache: Path, *more: str) -> Path:
-    return train(
+    return train_and_evaluate(
         small_config(f"runtime.root={root}", f"runtime.cache={cache}", *more),
         ranks=ALONE,
         show=QUIET,
@@ -231,7 +231,7 @@ def test_a_corpus_that_changed_since_the_run_began_is_refused(tmp_path: Path, ca
 
     def run() -> Path:
         plain = compose([*arguments, *asked, f"runtime.root={tmp_path}/runs"], config_dir=None)
-        return train(from_plain(plain), ranks=ALONE, show=QUIET)
+        return train_and_evaluate(from_plain(plain), ranks=ALONE, show=QUIET)
 
     run()
     (text / "0.txt").write_text("something else " * 60)
