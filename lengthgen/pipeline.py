@@ -1,5 +1,6 @@
 """A run from its configuration to its results, in one process of those that work on it."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -36,6 +37,20 @@ def validate(config: Config) -> Config:
     if all(plugin.is_allowed for plugin in config.plugins):
         _check_parts(config)
     return config
+
+
+def prepare(
+    config: Config, loaded: dict[str, TokenizedCorpus], *, say: Callable[[str], None]
+) -> None:
+    """Builds the token cache, and checks lengths and plugins, before processes of a run start.
+
+    `loaded` keeps corpora for the next configuration. Raises UserError.
+    """
+    key = config.corpus.model_dump_json()
+    if key not in loaded:
+        loaded[key] = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
+    plan(config, loaded[key])
+    rehearse(config)
 
 
 def train(config: Config) -> Path:

@@ -113,7 +113,7 @@ class Progress:
         if self._console.is_live:
             self._bar = _bar(self._console)
             self._bar.start()
-            self._bar_task = self._bar.add_task(task, total=total, completed=done, said="")
+            self._bar_task = self._bar.add_task(task, total=total, completed=done, numbers="")
         else:
             self._line()
 
@@ -124,7 +124,7 @@ class Progress:
         self._done = min(self._done + amount, self._total)
         self._fields |= fields
         if self._bar is not None:
-            self._bar.update(self._bar_task, completed=self._done, said=_said(self._fields))
+            self._bar.update(self._bar_task, completed=self._done, numbers=_numbers(self._fields))
         elif time.monotonic() - self._shown >= self._seconds_between_lines:
             self._line()
 
@@ -139,13 +139,14 @@ class Progress:
 
     def _line(self) -> None:
         self._shown, self._shown_done = time.monotonic(), self._done
-        words = [f"{self._task}: {self._done:,}/{self._total:,} {self._unit}", _said(self._fields)]
+        progress = f"{self._task}: {self._done:,}/{self._total:,} {self._unit}"
+        parts = [progress, _numbers(self._fields)]
         gained, seconds = self._done - self._done_at_start, self._shown - self._started
         if gained and self._done < self._total:
-            words.append(f"{_clock(seconds * (self._total - self._done) / gained)} left")
+            parts.append(f"{_clock(seconds * (self._total - self._done) / gained)} left")
         elif gained:
-            words.append(f"in {_clock(seconds)}")
-        self._console.print("  ".join(word for word in words if word))
+            parts.append(f"in {_clock(seconds)}")
+        self._console.print("  ".join(filter(None, parts)))
 
 
 def _bar(screen: Screen) -> Bar:
@@ -154,23 +155,23 @@ def _bar(screen: Screen) -> Bar:
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[said]}", markup=False),
+        TextColumn("{task.fields[numbers]}", markup=False),
         TimeRemainingColumn(),
         console=screen,
     )
 
 
-def _said(fields: dict[str, float | str]) -> str:
+def _numbers(fields: dict[str, float | str]) -> str:
     """Returns the fields as "loss 5.10  21,000 tokens/s"."""
-    words: list[str] = []
+    parts: list[str] = []
     for name, value in fields.items():
         if isinstance(value, str):
-            words.append(f"{name} {value}")
+            parts.append(f"{name} {value}")
         elif name.endswith("_per_s"):
-            words.append(f"{value:,.0f} {name.removesuffix('_per_s')}/s")
+            parts.append(f"{value:,.0f} {name.removesuffix('_per_s')}/s")
         else:
-            words.append(f"{name} {value:#.4g}")
-    return "  ".join(words)
+            parts.append(f"{name} {value:#.4g}")
+    return "  ".join(parts)
 
 
 def _clock(seconds: float) -> str:

@@ -18,9 +18,8 @@ from lengthgen.cli import (
     sweep,
     track,
     train,
-    tune,
 )
-from lengthgen.cli.printing import say, say_once
+from lengthgen.cli.console import warn, warn_once
 from lengthgen.errors import Stopped, UserError
 
 app = typer.Typer(
@@ -30,7 +29,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
-app.command("tune")(tune.tune)
+app.command("tune")(sweep.tune)
 app.command("eval")(evaluate.evaluate_runs)
 app.command("probe")(probe.probe_runs)
 app.command("generate")(generate.generate_text)
@@ -60,19 +59,19 @@ def main() -> NoReturn:
             raise
         _end(error, traceback.format_exc().rstrip(), 1)
     if code == 130:  # what Typer makes of KeyboardInterrupt; training itself raises Stopped
-        say_once("interrupted; the same command continues with what is done")
+        warn_once("interrupted; the same command continues with what is done")
     sys.exit(code)
 
 
-def _end(error: Exception, said: str, exit_code: int) -> NoReturn:
-    """Says what an error is and exits; of several processes, one says it for all."""
-    to_say: str | None = said
+def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
+    """Writes the message of an error and exits; of several processes, one writes it for all."""
+    last: str | None = message
     if "RANK" in os.environ:
         from lengthgen.runs import distributed
 
-        to_say, exit_code = distributed.end(error, said, exit_code)
-    if to_say is not None:
-        say(to_say)
+        last, exit_code = distributed.end(error, message, exit_code)
+    if last is not None:
+        warn(last)
     sys.exit(exit_code)
 
 
@@ -80,7 +79,7 @@ def _keep_threads_from_spinning() -> None:
     """Bounds how long OpenMP threads spin at barriers; to be called before torch is imported.
 
     By default they spin for the other threads' whole absence. A step took 1.8 times as long then
-    beside one busy process, and 1.1 times with this bound, which costs 5 % on an idle machine
+    next to one busy process, and 1.1 times with this bound, which costs 5 % on an idle machine
     (scripts/bench_cpu.py, 2 cores). Users' own settings are kept.
     """
     if "OMP_WAIT_POLICY" not in os.environ:

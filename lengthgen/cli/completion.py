@@ -1,58 +1,75 @@
-"""Shell completion: words for an incomplete one, from YAML and directory names alone."""
+"""Shell completion of overrides, schemes and runs, from YAML files and directory names alone."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from lengthgen.cli import listing
+import typer
+
 from lengthgen.config import compose
 from lengthgen.errors import UserError
 
 
-def overrides(before: Sequence[str], incomplete: str, *, config_dir: Path | None) -> list[str]:
+def overrides(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns groups, their choices and dotted keys."""
-    return _offer(before, incomplete, lambda word: compose.completions(word, config_dir=config_dir))
+    config_dir: Path | None = ctx.params.get("config_dir")
+    return _complete(ctx, incomplete, lambda word: compose.completions(word, config_dir=config_dir))
 
 
-def schemes(before: Sequence[str], incomplete: str) -> list[str]:
+def schemes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of schemes, then groups, their choices and dotted keys."""
+    names = compose.choices("scheme", config_dir=None)
 
-    def offered(word: str) -> list[str]:
-        names = [
-            name for name in compose.choices("scheme", config_dir=None) if name.startswith(word)
-        ]
-        return names + compose.completions(word, config_dir=None)
+    def candidates(word: str) -> list[str]:
+        known = [name for name in names if name.startswith(word)]
+        return known + compose.completions(word, config_dir=None)
 
-    return _offer(before, incomplete, offered)
+    return _complete(ctx, incomplete, candidates)
 
 
-def runs(before: Sequence[str], incomplete: str) -> list[str]:
+def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns run ids, and the keys that a finished run may still be given."""
-    given = re.search(r"runtime\.root ?= ?(\S+)", " ".join(before))
+    root = re.search(r"runtime\.root ?= ?(\S+)", " ".join(_before(ctx)))
 
-    def offered(word: str) -> list[str]:
-        root = Path(given[1]) if given else listing.default_root()
-        ids = [path.name for path in listing.run_dirs(root) if path.name.startswith(word)]
+    def candidates(word: str) -> list[str]:
+        ids = [path.name for path in run_dirs(Path(root[1]) if root else default_root())]
         keys = compose.completions(word, config_dir=None)
-        return ids + [key for key in keys if key.startswith(("eval.", "runtime."))]
+        keys = [key for key in keys if key.startswith(("eval.", "runtime."))]
+        return [name for name in ids if name.startswith(word)] + keys
 
-    return _offer(before, incomplete, offered)
+    return _complete(ctx, incomplete, candidates)
 
 
-def _offer(
-    before: Sequence[str], incomplete: str, offered: Callable[[str], list[str]]
+def run_dirs(root: Path) -> list[Path]:
+    """Returns the directories of the runs under a root, by name."""
+    return sorted(path.parent for path in root.glob("*/config.yaml"))
+
+
+def default_root() -> Path:
+    """Returns where runs are kept unless runtime.root is given."""
+    return Path(compose.defaults()["runtime"]["root"])
+
+
+def _before(ctx: typer.Context) -> list[str]:
+    """Returns the arguments before the incomplete one."""
+    return ctx.params.get("overrides") or ctx.params.get("arguments") or []
+
+
+def _complete(
+    ctx: typer.Context, incomplete: str, candidates: Callable[[str], list[str]]
 ) -> list[str]:
-    """Returns the words offered for an incomplete one, whichever way the shell broke the line.
+    """Returns the candidates for an incomplete word, whichever way the shell broke the line.
 
     bash breaks at "=": scheme=ro arrives as "scheme", "=", "ro", and scheme= as "scheme", "";
     only what stands behind the "=" is to be returned then.
     """
+    before = _before(ctx)
     try:
         if len(before) > 1 and before[-1] == "=":
             key = f"{before[-2]}="
-            return [word.removeprefix(key) for word in offered(key + incomplete)]
-        if before and not incomplete and (words := offered(f"{before[-1]}=")):
+            return [word.removeprefix(key) for word in candidates(key + incomplete)]
+        if before and not incomplete and (words := candidates(f"{before[-1]}=")):
             return [word.removeprefix(f"{before[-1]}=") for word in words]
-        return offered(incomplete)
-    except UserError:  # a broken YAML of the user's: a shell has no place to say so
+        return candidates(incomplete)
+    except UserError:  # a broken YAML of the user's: a shell has no place for a message
         return []

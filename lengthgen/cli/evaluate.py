@@ -1,21 +1,25 @@
 """lengthgen eval."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from lengthgen.cli.printing import print_rows
-from lengthgen.cli.words import ConfigDir, Plugin, Words, configs_of, lengths_of, root_of, split
-from lengthgen.errors import UserError
-
-if TYPE_CHECKING:
-    from lengthgen.cli.listing import Listing
+from lengthgen.cli.arguments import (
+    ConfigDir,
+    Plugin,
+    Runs,
+    configs_of,
+    find_runs,
+    lengths_of,
+    split,
+)
+from lengthgen.cli.console import print_table
 
 
 def evaluate_runs(
-    words: Words = None,
+    arguments: Runs = None,
     lengths: Annotated[
-        str | None, typer.Option("--lengths", metavar="L,L,...", help="Such as 512,2048,16000.")
+        str | None, typer.Option(metavar="L,L,...", help="Such as 512,2048,16000.")
     ] = None,
     protocols: Annotated[
         str | None,
@@ -27,14 +31,11 @@ def evaluate_runs(
         ),
     ] = None,
     variants: Annotated[
-        str | None,
-        typer.Option("--variants", metavar="V,...", help="Training-free variants; a+b merges two."),
+        str | None, typer.Option(metavar="V,...", help="Training-free variants; a+b merges two.")
     ] = None,
     audit: Annotated[
-        str | None,
-        typer.Option(
-            "--audit", metavar="fp32|fp64", help="Score a sample again in this precision."
-        ),
+        Literal["fp32", "fp64"] | None,
+        typer.Option(metavar="fp32|fp64", help="Score a sample again in this precision."),
     ] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
@@ -43,45 +44,45 @@ def evaluate_runs(
 
     Takes eval.* and runtime.* overrides; everything else is fixed by the run.
     """
-    from lengthgen.cli import listing
-    from lengthgen.evaluation import evaluator
-    from lengthgen.evaluation import precision as auditing
+    from lengthgen.evaluation import evaluator, precision
+    from lengthgen.evaluation.protocols import OF_TEXT
     from lengthgen.report import collect
-    from lengthgen.runs import devices, directory
+    from lengthgen.runs import devices
     from lengthgen.runs.distributed import Ranks
     from lengthgen.terminal import Progress
 
-    if audit not in (None, "fp32", "fp64"):
-        raise UserError(f"--audit: {audit!r} is no precision to score in; give fp32 or fp64")
-    names, changes = split(words, sections=("eval", "runtime"))
+    names, changes = split(arguments, sections=("eval", "runtime"))
     if lengths is not None:
         changes["eval.lengths"] = lengths_of(lengths)
     if protocols is not None:
-        changes["eval.protocols"] = _protocols(protocols)
+        chosen = [name.strip() for name in protocols.split(",")]
+        changes["eval.protocols"] = list(OF_TEXT) if "all" in chosen else chosen
     if variants is not None:
         changes["eval.variants"] = [name.strip() for name in variants.split(",")]
-    root = root_of(changes)
-    run_dirs = [directory.find(name, root) for name in names] or [directory.newest(root)]
-
-    configs = configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
-    audits: list[Listing] = []
-    rows: list[dict[str, Any]] = []  # of what was asked, not of all that was ever evaluated
+    run_dirs = find_runs(names, changes)
+    configs = configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin)
+    audits: dict[str, list[precision.Audited]] = {}
+    rows: list[dict[str, Any]] = []  # of what was requested, not of all that was ever evaluated
     ranks = Ranks.from_env()
     device = devices.device_of(configs[0].runtime, ranks)
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
-        for built, run_dir in zip(configs, run_dirs, strict=True):
-            rows += evaluator.evaluate(built, run_dir, ranks=ranks, show=show)
+        for config, run_dir in zip(configs, run_dirs, strict=True):
+            rows += evaluator.evaluate(config, run_dir, ranks=ranks, show=show)
             if audit is not None:
-                scored = auditing.audit(built, run_dir, precision=audit, ranks=ranks, show=show)
-                audits.append(listing.audit(scored, run_dir.name))
+                audits[run_dir.name] = precision.audit(
+                    config, run_dir, precision=audit, ranks=ranks, show=show
+                )
     if ranks.is_main:
         print(collect.table(run_dirs, rows))
-        for audited in audits:
-            print_rows(audited, head_in_pipes=True)
-
-
-def _protocols(text: str) -> list[str]:
-    from lengthgen.evaluation.protocols import OF_TEXT
-
-    names = [name.strip() for name in text.split(",")]
-    return list(OF_TEXT) if "all" in names else names
+        for run, found in audits.items():
+            change = f"{found[0].again_in} - {found[0].scored_in}" if found else ""
+            head = ["run", "length", "windows", "tokens", f"nats {change}: mean", "mean |d|"]
+            cells = [
+                [
+                    run,
+                    *(f"{n:,}" for n in (one.length, one.n_windows, one.n_tokens)),
+                    *(f"{d:.1e}" for d in (one.mean, one.mean_absolute, one.max_absolute)),
+                ]
+                for one in found
+            ]
+            print_table([*head, "max |d|"], cells, head_in_pipes=True)

@@ -1,23 +1,20 @@
 """lengthgen list."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lengthgen.cli.printing import print_rows, say_once
-from lengthgen.cli.words import ConfigDir, root_of, split
+from lengthgen.cli.arguments import ConfigDir, root_of, split
+from lengthgen.cli.console import print_table, warn_once
+from lengthgen.config import compose
 from lengthgen.errors import UserError, suggestion
 
-_KINDS = {
-    "schemes": "scheme",
-    "variants": "variant",
-    "models": "model",
-    "corpora": "corpus",
-    "tasks": "task",
-    "experiments": "experiment",
-    "protocols": None,
-    "runs": None,
+_GROUPS = {
+    **{"schemes": "scheme", "variants": "variant", "models": "model", "corpora": "corpus"},
+    **{"tasks": "task", "experiments": "experiment"},
 }
+_KINDS = (*_GROUPS, "protocols", "runs")
 
 
 def _complete_kinds(incomplete: str) -> list[str]:
@@ -31,29 +28,73 @@ def list_kind(
             metavar="|".join(_KINDS), help="What to list.", autocompletion=_complete_kinds
         ),
     ],
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE ...]", help="runtime.root=DIR: where the runs are."),
     ] = None,
     config_dir: ConfigDir = None,
 ) -> None:
     """List what can be chosen, or the runs there are."""
-    names, changes = split(words, sections=("runtime",))
+    names, changes = split(arguments, sections=("runtime",))
     if names:
         raise UserError(f"{names[0]}: not readable as an override; give runtime.root=DIR")
     if kind not in _KINDS:
         raise UserError(f"list: no such kind {kind!r}; {suggestion(kind, _KINDS)}")
-    from lengthgen.cli import listing
+    if kind in _GROUPS:
+        print_table(*choices(_GROUPS[kind], config_dir=config_dir))
+    elif kind == "protocols":
+        print_table(*protocols())
+    elif (found := runs(root_of(changes)))[1]:
+        print_table(*found)
+    else:
+        warn_once(f"no runs in {root_of(changes)} yet")
 
-    group = _KINDS[kind]
-    if kind == "protocols":
-        listed, nothing = listing.protocols(), ""
-    elif group is None:
-        root = root_of(changes)
-        listed, nothing = listing.runs(root), f"no runs in {root} yet"
-    else:
-        listed, nothing = listing.choices(group, config_dir=config_dir), ""
-    if listed.rows:
-        print_rows(listed)
-    else:
-        say_once(nothing)
+
+def choices(group: str, *, config_dir: Path | None) -> tuple[list[str], list[list[str]]]:
+    """Returns name and description of each choice of a group, and the variants of schemes."""
+    head, rows = [group, "what"], list[list[str]]()
+    for name in compose.choices(group, config_dir=config_dir):
+        row = [name, compose.describe(group, name, config_dir=config_dir)]
+        if group == "scheme":
+            variants = compose.load(group, name, config_dir=config_dir).get("variants", {})
+            row.append(", ".join(variants))
+        rows.append(row)
+    return [*head, *(["variants"] if group == "scheme" else [])], rows
+
+
+def protocols() -> tuple[list[str], list[list[str]]]:
+    """Returns what each protocol scores, and where it comes from."""
+    from lengthgen.evaluation.protocols import PROTOCOLS
+
+    rows = [[one.name, one.says, one.source] for one in PROTOCOLS.values()]
+    return ["protocol", "what it scores", "source"], rows
+
+
+def runs(root: Path) -> tuple[list[str], list[list[str]]]:
+    """Returns how far each run is, and its perplexities by the headline protocol."""
+    from lengthgen.analysis import curves
+    from lengthgen.runs.directory import list_runs, training_log
+    from lengthgen.storage import read_rows
+
+    head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"]
+    rows: list[list[str]] = []
+    for run in list_runs(root):
+        try:
+            trained = training_log(run.path)
+            points = [
+                point
+                for point in curves.curve(read_rows(run.path / "eval.jsonl"))
+                if point.protocol == curves.HEADLINE and point.variant is None
+            ]
+            curve = {p.length: p for p in curves.comparable(points) if p.ppl is not None}
+        except UserError as error:  # a damaged file hides no other run
+            rows.append([run.run_id, "unreadable", "", "", "", "", str(error)])
+            continue
+        tokens = f"{trained[-1]['train/tokens']:,}" if trained else ""
+        at_t = next((p for p in curve.values() if p.length == p.train_length), None)
+        longest = curve[max(curve)] if curve else None
+        ppls = [f"{p.ppl:,.2f} at {p.length:,}" if p else "" for p in (at_t, longest)]
+        repeat = f"to continue: {run.command}" if run.command else None
+        why = "" if run.state == "done" else "; ".join(filter(None, (run.reason, repeat)))
+        rows.append([run.run_id, run.state, f"{run.step}/{run.steps}", tokens, *ppls, why])
+    return head, rows

@@ -5,29 +5,26 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.words import Words, root_of, split
+from lengthgen.cli import completion
+from lengthgen.cli.arguments import Runs, find_runs, root_of, split
 from lengthgen.errors import UserError
 
 
 def write_report(
-    words: Words = None,
+    arguments: Runs = None,
     group: Annotated[
         str | None,
-        typer.Option("--group", metavar="SCHEME,...", help="All evaluated runs of these schemes."),
+        typer.Option(metavar="SCHEME,...", help="All evaluated runs of these schemes."),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")] = Path(
-        "report"
-    ),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")] = Path("report"),
 ) -> None:
     """Write figures, tables, CSV and a page of runs, of all if none is named."""
-    from lengthgen.cli import listing
     from lengthgen.report import collect
-    from lengthgen.runs import directory
 
-    names, changes = split(words, sections=("runtime",))
+    names, changes = split(arguments, sections=("runtime",))
     root = root_of(changes)
-    evaluated = [path for path in listing.run_dirs(root) if (path / "eval.jsonl").is_file()]
-    named = [directory.find(name, root) for name in names]
+    evaluated = [p for p in completion.run_dirs(root) if (p / "eval.jsonl").is_file()]
+    named = find_runs(names, changes) if names else []
     if group is not None:
         named += collect.of_groups(evaluated, [name.strip() for name in group.split(",")])
     run_dirs = named or evaluated

@@ -1,15 +1,16 @@
-"""lengthgen sweep: plan a grid, say what it costs, run what is left, here or on Slurm."""
+"""lengthgen sweep and tune: plan a grid, estimate its cost, run what is left, here or on Slurm."""
 
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from lengthgen.cli.printing import print_rows, say_once
-from lengthgen.cli.words import ConfigDir, Overrides, Plugin, positive
+from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
+from lengthgen.cli.console import print_table, warn_once
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,30 +19,31 @@ if TYPE_CHECKING:
     from lengthgen.sweep.states import PointState
 
 Jobs = Annotated[
-    str | None,
-    typer.Option("--jobs", metavar="N", help="Runs at a time; default: the GPUs or the cores."),
+    int | None,
+    typer.Option(min=1, metavar="N", help="Runs at a time; default: the GPUs or the cores."),
 ]
 Gpus = Annotated[
-    str | None, typer.Option("--gpus", metavar="N", help="Processes of one run, by torchrun.")
+    int | None, typer.Option(min=1, metavar="N", help="Processes of one run, by torchrun.")
 ]
-PerGpu = Annotated[str, typer.Option("--per-gpu", metavar="N", help="Small runs that share a GPU.")]
+PerGpu = Annotated[int, typer.Option(min=1, metavar="N", help="Small runs that share a GPU.")]
 Slurm = Annotated[
     str | None,
     typer.Option(
-        "--slurm",
         metavar="KEY=VALUE,...",
         help="Submit a job array: partition=..., gpus=..., nodes=..., time=..., parallel=...",
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check every point, say what would be done, stop.")
+    bool, typer.Option("--dry-run", help="Check every point, print what would be done, stop.")
 ]
-ShowStatus = Annotated[bool, typer.Option("--status", help="Show how each point stands, and stop.")]
+ShowStatus = Annotated[
+    bool, typer.Option("--status", help="Show the state of each point, and stop.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """How the points of a grid are run: the options of the command, checked."""
+    """How the points of a grid are run: the options of the command."""
 
     jobs: int | None
     gpus: int | None
@@ -52,7 +54,7 @@ class Engine:
 
     @property
     def overrides(self) -> list[str]:
-        """What points are given before the user's words: the GPUs are those of Slurm's nodes."""
+        """Overrides that stand before the user's own: the GPUs are those of Slurm's nodes."""
         return ["runtime.device=cuda"] if self.slurm is not None and self.slurm.gpus else []
 
 
@@ -60,7 +62,7 @@ def sweep(
     overrides: Overrides = None,
     jobs: Jobs = None,
     gpus: Gpus = None,
-    per_gpu: PerGpu = "1",
+    per_gpu: PerGpu = 1,
     slurm: Slurm = None,
     dry_run: DryRun = False,
     status: ShowStatus = False,
@@ -72,65 +74,92 @@ def sweep(
     All points are checked before the first starts. A point that fails stops no other; the exit
     code is 1 then.
     """
-    engine = engine_of(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
-    from lengthgen.sweep.grid import points as points_of
+    engine = _engine(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
+    from lengthgen.sweep import grid
 
-    words = [*engine.overrides, *(overrides or [])]
-    points = points_of(words, config_dir=config_dir, plugins=plugin or [])
-    states = run(points, engine, name="sweep")
+    combined = [*engine.overrides, *(overrides or [])]
+    points = grid.points(combined, config_dir=config_dir, plugins=plugin or [])
+    states = _run(points, engine, name="sweep")
     if states is not None:
-        finish(points, states, gpus=engine.gpus)
+        _finish(points, states, gpus=gpus)
 
 
-def engine_of(
-    jobs: str | None,
-    gpus: str | None,
-    per_gpu: str,
+def tune(
+    overrides: Overrides = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder to write: tables, tuned.yaml, runs.")
+    ] = Path("tune"),
+    jobs: Jobs = None,
+    gpus: Gpus = None,
+    per_gpu: PerGpu = 1,
+    slurm: Slurm = None,
+    dry_run: DryRun = False,
+    status: ShowStatus = False,
+    config_dir: ConfigDir = None,
+    plugin: Plugin = None,
+) -> None:
+    """Choose a rate per scheme: scheme=a,b train.lr=1e-3,2e-3,4e-3. Run again: it continues.
+
+    Every combination is trained without 1 in 20 training documents and scored on those, at T alone.
+    train and sweep take the rates of least loss: train.tuned=DIR/tuned.yaml.
+    """
+    engine = _engine(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
+    from lengthgen.sweep import tuning
+
+    combined = [*engine.overrides, *(overrides or [])]
+    points = tuning.points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
+    states = _run(points, engine, name="tune")
+    if states is None:
+        return
+    if any(one.state not in ("done", "diverged") for one in states.values()):
+        _finish(points, states, gpus=gpus)
+    written = tuning.write(points, out)
+    print(written[0].read_text(encoding="utf-8"), end="")
+    for path in written:
+        print(path)
+
+
+def _engine(
+    jobs: int | None,
+    gpus: int | None,
+    per_gpu: int,
     slurm: str | None,
     *,
     dry_run: bool,
     status: bool,
 ) -> Engine:
-    """Checks the options of a command that runs a grid."""
-    n_jobs = None if jobs is None else positive(jobs, "--jobs", "a number of runs, like --jobs 2")
-    n_gpus = None if gpus is None else positive(gpus, "--gpus", "a number of processes")
-    n_per_gpu = positive(per_gpu, "--per-gpu", "a number of runs, like --per-gpu 2")
-    if slurm is not None and (jobs or gpus or n_per_gpu > 1):
+    if slurm is not None and (jobs or gpus or per_gpu > 1):
         raise UserError("--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N,parallel=N")
     if "RANK" in os.environ:
         raise UserError("sweep: it starts torchrun itself; drop torchrun and give --gpus N")
-    from lengthgen.sweep import slurm as slurm_engine
+    from lengthgen.sweep.slurm import options
 
+    chosen = None if slurm is None else options(slurm)
     return Engine(
-        jobs=n_jobs,
-        gpus=n_gpus,
-        per_gpu=n_per_gpu,
-        slurm=None if slurm is None else slurm_engine.options(slurm),
-        dry_run=dry_run,
-        status=status,
+        jobs=jobs, gpus=gpus, per_gpu=per_gpu, slurm=chosen, dry_run=dry_run, status=status
     )
 
 
-def run(
+def _run(
     points: Sequence["Point"], engine: Engine, *, name: str
 ) -> Mapping[str, "PointState"] | None:
-    """Runs what is left of the points, and returns how all of them stand then.
+    """Runs what is left of the points, and returns the states of all of them then.
 
     None if nothing was run here: in a dry run, or once jobs are submitted.
     """
-    from lengthgen.sweep import slurm as slurm_engine
+    from lengthgen.sweep import slurm
     from lengthgen.sweep.states import BUSY, counted, left
 
-    states = slurm_engine.states(points)
+    states = slurm.states(points)
     if engine.status:
-        finish(points, states, gpus=engine.gpus)
+        _finish(points, states, gpus=engine.gpus)
     todo = left(points, states)
-    say_once(f"{name}: {len(points)} point{'s' * (len(points) > 1)}: {counted(states)}")
+    warn_once(f"{name}: {len(points)} point{'s' * (len(points) > 1)}: {counted(states)}")
     busy = any(one.state in BUSY for one in states.values())
     if not todo and (not busy or engine.slurm is not None):
         return states
     if busy and engine.slurm is None:
-        say_once("points that others work on are waited for, and taken over if they fail there")
+        warn_once("points that run elsewhere are waited for, and taken over if they fail there")
     if engine.dry_run:
         for point in todo:
             print(point.command)
@@ -138,14 +167,14 @@ def run(
         return _run_here(points, todo, engine)
     if not engine.dry_run:
         _prepare(todo)
-        slurm_engine.submit(todo, engine.slurm, root=points[0].config.runtime.root, say=say_once)
+        slurm.submit(todo, engine.slurm, root=points[0].config.runtime.root, say=warn_once)
     return None
 
 
 def _run_here(
     points: Sequence["Point"], todo: Sequence["Point"], engine: Engine
 ) -> Mapping[str, "PointState"] | None:
-    """Runs what is left on this machine, after saying how long it will take."""
+    """Runs what is left on this machine, after an estimate of how long it will take."""
     from lengthgen.runs import devices
     from lengthgen.runs.distributed import Ranks
     from lengthgen.sweep import local
@@ -159,62 +188,54 @@ def _run_here(
     if all(point.config.runtime.device == "cpu" for point in points):
         machine = machine._replace(gpus=())
     gpus = engine.gpus
-    places = slots(machine, jobs=engine.jobs, gpus=gpus, per_gpu=engine.per_gpu, n_points=len(todo))
+    free = slots(machine, jobs=engine.jobs, gpus=gpus, per_gpu=engine.per_gpu, n_points=len(todo))
     if not engine.dry_run:
         _prepare(todo)
     if todo:
-        say_once("measuring a step of each kind of point ...")
-        seconds = estimate(todo, threads=places[0].threads, processes=gpus or 1)
+        warn_once("measuring a step of each kind of point ...")
+        seconds = estimate(todo, threads=free[0].threads, processes=gpus or 1)
         takes = "for an unknown time, since no step could be measured"
         if seconds is not None:
-            total = makespan([seconds[point.run_id] for point in todo], len(places))
-            takes = f"about {_duration(total)}"
-        say_once(f"{len(todo)} to do, {len(places)} at a time: {takes}")
+            takes = "about " + _duration(makespan([seconds[p.run_id] for p in todo], len(free)))
+        warn_once(f"{len(todo)} to do, {len(free)} at a time: {takes}")
     if engine.dry_run:
         return None
     with Dashboard(points) as dashboard:
-        return local.run(points, places, gpus=gpus, dashboard=dashboard)
+        return local.run(points, free, gpus=gpus, dashboard=dashboard)
 
 
 def _prepare(points: Sequence["Point"]) -> None:
     """Builds every corpus once, and checks what needs its tokens or plugins, before any run."""
-    from lengthgen.data import corpora
-    from lengthgen.evaluation import plan
-    from lengthgen.model.plugin_check import rehearse
+    from lengthgen import pipeline
+    from lengthgen.data.corpora import TokenizedCorpus
     from lengthgen.terminal import Progress
 
+    loaded: dict[str, TokenizedCorpus] = {}
     with Progress(is_main=True) as show:
-        loaded: dict[str, corpora.TokenizedCorpus] = {}
         for point in points:
-            config, key = point.config, point.config.corpus.model_dump_json()
             try:
-                if key not in loaded:
-                    cache_dir = config.runtime.cache_dir
-                    loaded[key] = corpora.load(config.corpus, cache_dir=cache_dir, say=show.say)
-                plan.plan(config, loaded[key])
-                rehearse(config)
+                pipeline.prepare(point.config, loaded, say=show.say)
             except UserError as error:
                 where = f"{point.title}: " if point.varied else ""
                 raise UserError(f"{where}{error}") from None
 
 
-def finish(
+def _finish(
     points: Sequence["Point"], states: Mapping[str, "PointState"], *, gpus: int | None
 ) -> NoReturn:
-    """Prints how every point stands and how to repeat what went wrong; exits with 1 if any did."""
-    from lengthgen.cli.listing import Listing
+    """Prints the state of every point and how to repeat what failed; exits with 1 if any did."""
     from lengthgen.sweep.states import matrix, unsuccessful
 
-    print_rows(Listing(*matrix(points, states)), head_in_pipes=True)
+    print_table(*matrix(points, states), head_in_pipes=True)
     bad = unsuccessful(points, states)
     processes = "" if gpus is None else f" --gpus {gpus}"
     for point in bad:
-        say_once(f"to repeat {point.title} alone: {point.command}{processes}")
+        warn_once(f"to repeat {point.title} alone: {point.command}{processes}")
     sys.exit(1 if bad else 0)
 
 
 def _duration(seconds: float) -> str:
-    """Returns seconds as words that are as vague as an estimate is."""
+    """Returns seconds in words as coarse as an estimate."""
     if seconds < 90:
         return f"{max(1, round(seconds))} seconds"
     if seconds < 5400:

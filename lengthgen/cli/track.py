@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.words import Words, root_of, split
+from lengthgen.cli.arguments import Runs, find_runs, split
 
 track = typer.Typer(help="Show runs in Weights & Biases.", rich_markup_mode=None)
 
 
 @track.command("push")
 def push(
-    words: Words = None,
+    arguments: Runs = None,
     again: Annotated[
         bool, typer.Option("--again", help="Send everything, to a fresh W&B run: RUN-xxxx.")
     ] = False,
@@ -24,14 +24,13 @@ def push(
     from lengthgen.runs import directory
     from lengthgen.tracking import results
 
-    names, changes = split(words, sections=("runtime",))
-    root = root_of(changes)
-    run_dirs = [directory.find(name, root) for name in names] or [directory.newest(root)]
+    names, changes = split(arguments, sections=("runtime",))
+    run_dirs = find_runs(names, changes)
     configs: list[schema.Config] = []  # all of them are checked before the first is sent
     for run_dir in run_dirs:
         plain = schema.to_plain(directory.load_config(run_dir))
-        asked = {"runtime.wandb": "auto", **changes, "runtime.root": str(run_dir.parent)}
-        plain["runtime"] |= {key.removeprefix("runtime."): asked[key] for key in asked}
+        runtime = {"runtime.wandb": "auto", **changes, "runtime.root": str(run_dir.parent)}
+        plain["runtime"] |= {key.removeprefix("runtime."): runtime[key] for key in runtime}
         configs.append(schema.from_plain(plain))
-    for built, run_dir in zip(configs, run_dirs, strict=True):
-        results.push(built, run_dir, again=again, say=print)
+    for config, run_dir in zip(configs, run_dirs, strict=True):
+        results.push(config, run_dir, again=again, say=print)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from lengthgen.cli.printing import say_once
-from lengthgen.cli.words import ConfigDir, Overrides, Plugin, positive
+from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
+from lengthgen.cli.console import warn_once
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
-    from lengthgen.config.schema import Config, Runtime
+    from lengthgen.config.schema import Runtime
 
 
 def train(
     overrides: Overrides = None,
     gpus: Annotated[
-        str | None, typer.Option("--gpus", metavar="N", help="Start N processes with torchrun.")
+        int | None, typer.Option(min=1, metavar="N", help="Start N processes with torchrun.")
     ] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
@@ -26,23 +26,22 @@ def train(
     """Train a scheme, then evaluate its curve. Run again: it resumes, or is done at once."""
     from lengthgen.config import schema
 
-    built = schema.from_words(overrides or [], config_dir=config_dir, plugins=plugin or [])
-    from lengthgen import pipeline
-
-    pipeline.validate(built)
-    if gpus is not None:
-        n_gpus = positive(gpus, "--gpus", "a number of processes, like --gpus 2")
-        _check_gpus(n_gpus, built.runtime)
-        _prepare(built)
-        options = ["--config-dir", str(config_dir)] if config_dir else []
-        for path in plugin or []:
-            options += ["--plugin", str(path)]
-        _torchrun(n_gpus, ["train", *(overrides or []), *options])
-
+    plugins = plugin or []
+    config = schema.from_words(overrides or [], config_dir=config_dir, plugins=plugins)
+    from lengthgen import pipeline  # after what needs no torch was checked
     from lengthgen.report import collect
     from lengthgen.runs.distributed import Ranks
+    from lengthgen.terminal import Progress
 
-    run_dir = pipeline.train(built)
+    pipeline.validate(config)
+    if gpus is not None:
+        _check_gpus(gpus, config.runtime)
+        with Progress(is_main=True) as show:
+            pipeline.prepare(config, {}, say=show.say)
+        options = ["--config-dir", str(config_dir)] if config_dir else []
+        options += [word for path in plugins for word in ("--plugin", str(path))]
+        _torchrun(gpus, ["train", *(overrides or []), *options])
+    run_dir = pipeline.train(config)
     if Ranks.from_env().is_main:
         print(collect.table([run_dir]))
         print(f"run: {run_dir}")
@@ -60,24 +59,11 @@ def _check_gpus(gpus: int, runtime: "Runtime") -> None:
     device, there = runtime.device, torch.cuda.device_count()
     if (device == "cuda" or (device == "auto" and there)) and gpus > there:
         raise UserError(
-            f"--gpus: {gpus} asked, {there} in this machine; give --gpus {max(there, 1)}, "
+            f"--gpus: {gpus} requested, {there} in this machine; give --gpus {max(there, 1)}, "
             "or runtime.device=cpu for processes on the CPU"
         )
     if device == "auto" and not there and not torch.backends.mps.is_available():
-        say_once(f"--gpus: there is no GPU in this machine; {gpus} processes on the CPU")
-
-
-def _prepare(built: "Config") -> None:
-    """Builds the token cache, and checks lengths and plugins, before there are N processes."""
-    from lengthgen.data import corpora
-    from lengthgen.evaluation import plan
-    from lengthgen.model.plugin_check import rehearse
-    from lengthgen.terminal import Progress
-
-    with Progress(is_main=True) as show:
-        corpus = corpora.load(built.corpus, cache_dir=built.runtime.cache_dir, say=show.say)
-    plan.plan(built, corpus)
-    rehearse(built)
+        warn_once(f"--gpus: there is no GPU in this machine; {gpus} processes on the CPU")
 
 
 def _torchrun(gpus: int, arguments: Sequence[str]) -> NoReturn:
@@ -89,5 +75,5 @@ def _torchrun(gpus: int, arguments: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     ended = distributed.launch(gpus, arguments)
     if ended.said is not None:
-        say_once(ended.said)
+        warn_once(ended.said)
     sys.exit(ended.exit_code)

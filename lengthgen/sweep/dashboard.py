@@ -1,4 +1,4 @@
-"""What a running sweep looks like: one live table on a terminal, else a line per change."""
+"""The display of a running sweep: one live table on a terminal, else a line per change."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -70,18 +70,18 @@ class Dashboard:
 
     def _table(self, states: Mapping[str, PointState], lines: Mapping[str, str]) -> Group:
         """Returns all points; where the terminal is too low for them, first those that run."""
-        room = max(1, self._console.height - 4)
+        height = max(1, self._console.height - 4)
         shown = list(self._points)
-        if len(shown) > room:
+        if len(shown) > height:
             shown.sort(key=lambda p: ON_TOP.index(states[p.run_id].state))
         table = Table(*(list(self._points[0].varied) or ["run"]), "state", box=None, expand=True)
         for column in table.columns:
             column.no_wrap, column.overflow = True, "ellipsis"
         table.add_column("", ratio=1)  # takes what is left, and gives way first
-        for point in shown[:room]:
+        for point in shown[:height]:
             found = states[point.run_id]
-            told = lines.get(point.run_id) or found.reason or ""
+            last = lines.get(point.run_id) or found.reason or ""
             state = Text(found.state, style=COLOURS.get(found.state, ""))
-            said = Text(told, no_wrap=True, overflow="ellipsis")
-            table.add_row(*(point.varied.values() or [point.run_id]), state, said)
+            message = Text(last, no_wrap=True, overflow="ellipsis")
+            table.add_row(*(point.varied.values() or [point.run_id]), state, message)
         return Group(table, Text(counted(states)))

@@ -37,17 +37,17 @@ def estimate(points: Sequence[Point], *, threads: int, processes: int) -> dict[s
     good to a factor of two or so. Work is taken to divide evenly among a point's processes.
     """
     kinds = {_kind(point.config): point.config for point in points}
-    asked = json.dumps([threads, [to_plain(config) for config in kinds.values()]])
+    request = json.dumps([threads, [to_plain(config) for config in kinds.values()]])
     # Whatever a point's model does, here it costs no more than the estimate.
     command = [sys.executable, "-m", "lengthgen.sweep.estimate"]
     began = time.perf_counter()
-    measured = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, input=request, capture_output=True, text=True, check=False)
     try:
-        busy, *said = json.loads(measured.stdout.rpartition("\n")[2])
+        busy, *measurements = json.loads(ran.stdout.rpartition("\n")[2])
     except ValueError:
         return None
     start = time.perf_counter() - began - busy  # of a process with everything imported
-    paces = dict(zip(kinds, (Pace(*one) for one in said), strict=True))
+    paces = dict(zip(kinds, (Pace(*one) for one in measurements), strict=True))
     return {p.run_id: start + work(p, paces[_kind(p.config)]) / processes for p in points}
 
 
@@ -94,15 +94,15 @@ def _windows(cell: plan.Cell, config: Config) -> list[int]:
 
 def _kind(config: Config) -> str:
     """Returns what a step's cost depends on."""
-    said: Mapping[str, Any] = config.model_dump(mode="json")
-    train = {key: said["train"][key] for key in ("length", "batch_tokens", "precision")}
-    runtime = {key: said["runtime"][key] for key in ("device", "micro_batch", "compile")}
-    kind = [said["scheme"]["parts"], said["scheme"]["layers"], said["model"], train, runtime]
-    return json.dumps([*kind, said["corpus"]["vocab_size"]], sort_keys=True)
+    plain: Mapping[str, Any] = config.model_dump(mode="json")
+    train = {key: plain["train"][key] for key in ("length", "batch_tokens", "precision")}
+    runtime = {key: plain["runtime"][key] for key in ("device", "micro_batch", "compile")}
+    kind = [plain["scheme"]["parts"], plain["scheme"]["layers"], plain["model"], train, runtime]
+    return json.dumps([*kind, plain["corpus"]["vocab_size"]], sort_keys=True)
 
 
 def _main() -> None:
-    """Answers, on standard output, for the configurations on standard input."""
+    """Writes the paces of the configurations on standard input to standard output."""
     threads, configs = json.load(sys.stdin)
     began = time.perf_counter()
     paces = [_measured(plain, threads) for plain in configs]

@@ -38,8 +38,8 @@ class Point:
         return " ".join(f"{k}={v}" for k, v in self.varied.items()) or self.run_id
 
     @property
-    def words(self) -> list[str]:
-        """The words of its command, from any working directory but for paths in overrides."""
+    def arguments(self) -> list[str]:
+        """The arguments of its command; paths in overrides may be relative to this directory."""
         options = ["--config-dir", str(self.config_dir)] if self.config_dir is not None else []
         for path in self.plugins:
             options += ["--plugin", str(path)]
@@ -48,7 +48,7 @@ class Point:
     @property
     def command(self) -> str:
         """The line that a user types to repeat this point alone."""
-        return shlex.join(["lengthgen", *self.words])
+        return shlex.join(["lengthgen", *self.arguments])
 
 
 def points(
@@ -62,16 +62,16 @@ def points(
     config_dir = config_dir.absolute() if config_dir is not None else None
     files = tuple(path.absolute() for path in plugins)
     grid = compose.expand(overrides, config_dir=config_dir)
-    differs = [len(set(words)) > 1 for words in zip(*grid, strict=True)]
+    differs = [len(set(values)) > 1 for values in zip(*grid, strict=True)]
     found: dict[Path, Point] = {}
-    for words in grid:
-        swept = [word for word, varies in zip(words, differs, strict=True) if varies]
+    for chosen in grid:
+        swept = [override for override, varies in zip(chosen, differs, strict=True) if varies]
         try:
-            config = pipeline.validate(from_words(words, config_dir=config_dir, plugins=files))
+            config = pipeline.validate(from_words(chosen, config_dir=config_dir, plugins=files))
         except UserError as error:
             raise UserError(f"{' '.join(swept)}: {error}" if swept else str(error)) from None
         point = Point(
-            overrides=tuple(words),
+            overrides=tuple(chosen),
             config_dir=config_dir,
             plugins=files,
             varied=dict(word.split("=", 1) for word in swept),

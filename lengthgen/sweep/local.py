@@ -1,4 +1,4 @@
-"""The sweep's engine on this machine: a queue of processes, each in a slot of cores or GPUs."""
+"""A sweep on this machine: a queue of processes, each in a slot of cores or GPUs."""
 
 import os
 import platform
@@ -6,33 +6,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lengthgen.errors import Stopped, UserError
 from lengthgen.runs import status
 from lengthgen.runs.signals import StopRequests
 from lengthgen.runs.status import Status
 from lengthgen.sweep import slurm
+from lengthgen.sweep.dashboard import Dashboard
 from lengthgen.sweep.grid import Point
 from lengthgen.sweep.resources import Slot
 from lengthgen.sweep.states import BUSY, PointState, counted, left, state_of
 
-SECONDS_BETWEEN_LOOKS = 0.2
-SECONDS_BETWEEN_LOOKS_ELSEWHERE = 5.0  # Slurm is asked then
-BYTES_OF_A_LOOK = 4096
-
-
-class Dashboard(Protocol):
-    """What shows a sweep while it runs; a live one shows every point all the time."""
-
-    @property
-    def is_live(self) -> bool: ...
-    def say(self, message: str) -> None: ...
-    def show(self, states: Mapping[str, PointState], lines: Mapping[str, str]) -> None: ...
+SECONDS_BETWEEN_POLLS = 0.2
+SECONDS_BETWEEN_POLLS_ELSEWHERE = 5.0  # with one call of squeue
+BYTES_READ = 4096
 
 
 class Console(NamedTuple):
@@ -45,10 +37,10 @@ class Console(NamedTuple):
     begin: int
 
     def last(self) -> str:
-        """Returns the last line that says something."""
+        """Returns the last line that is not blank."""
         with suppress(OSError), self.path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
-            file.seek(max(self.begin, end - BYTES_OF_A_LOOK))
+            file.seek(max(self.begin, end - BYTES_READ))
             lines = file.read().decode(errors="replace").splitlines()
             return next((line.strip() for line in reversed(lines) if line.strip()), "")
         return ""
@@ -56,7 +48,7 @@ class Console(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """A running point: its process, what that prints, and what the run said of itself before."""
+    """A running point: its process, what that prints, and the status of the run before."""
 
     point: Point
     slot: Slot
@@ -67,15 +59,15 @@ class Child:
 
 
 def run(
-    points: Sequence[Point], places: Sequence[Slot], *, gpus: int | None, dashboard: Dashboard
+    points: Sequence[Point], slots: Sequence[Slot], *, gpus: int | None, dashboard: Dashboard
 ) -> dict[str, PointState]:
-    """Runs what is left of the points, each in a process; returns how all of them stand then.
+    """Runs what is left of the points, each in a process; returns the states of all of them then.
 
     A failed point never stops the others. A point that another process works on is waited for. The
-    first Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) asks the runs to checkpoint and stop, a second kills
+    first Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) lets the runs checkpoint and stop, a second kills
     them. Raises Stopped after that.
     """
-    queue, stop = _Queue(points, places, gpus=gpus, dashboard=dashboard), StopRequests()
+    queue, stop = _Queue(points, slots, gpus=gpus, dashboard=dashboard), StopRequests()
     with stop.listening():
         try:
             while queue.running or (queue.is_unfinished and not stop.count):
@@ -87,8 +79,8 @@ def run(
                 dashboard.show(
                     queue.states, {c.point.run_id: c.console.last() for c in queue.running}
                 )
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-        except BaseException:  # a mistake of ours: what the runs have is kept
+                time.sleep(SECONDS_BETWEEN_POLLS)
+        except BaseException:  # a bug: what the runs have is kept
             queue.stop(kill=False)
             raise
     if stop.count:
@@ -106,7 +98,7 @@ class _Queue:
     def __init__(
         self,
         points: Sequence[Point],
-        places: Sequence[Slot],
+        slots: Sequence[Slot],
         *,
         gpus: int | None,
         dashboard: Dashboard,
@@ -114,7 +106,7 @@ class _Queue:
         self.states = slurm.states(points)
         self.running: list[Child] = []
         self._waiting = left(points, self.states)
-        self._free = list(places)
+        self._free = list(slots)
         self._gpus, self._dashboard = gpus, dashboard
         self._stopping = False
         self._wait_for([p for p in points if self.states[p.run_id].state in BUSY])
@@ -125,7 +117,7 @@ class _Queue:
 
     def start_some(self) -> None:
         """Fills the free slots."""
-        while self._waiting and len(self._free) > self._lent:
+        while self._waiting and len(self._free) > self._taken:
             point = self._waiting.pop(0)
             try:
                 child = _start(point, self._free[0], gpus=self._gpus)
@@ -143,14 +135,14 @@ class _Queue:
         for child in [one for one in self.running if one.process.poll() is not None]:
             self.running.remove(child)
             self._free.append(child.slot)
-            ended = _ended(child, asked_to_stop=self._stopping)
+            ended = _ended(child, stopping=self._stopping)
             minutes, seconds = divmod(round(time.monotonic() - child.began), 60)
             when = f" after {minutes}:{seconds:02}"
             if ended.state in BUSY:
                 self._wait_for([*self._elsewhere, child.point])
                 when = " elsewhere"
             self._settle(child.point, ended, when)
-        if not self._elsewhere or time.monotonic() < self._next_look:
+        if not self._elsewhere or time.monotonic() < self._next_poll:
             return
         found = slurm.states(self._elsewhere)
         ended = [p for p in self._elsewhere if found[p.run_id].state not in BUSY]
@@ -160,13 +152,13 @@ class _Queue:
         self._wait_for([p for p in self._elsewhere if p not in ended])
 
     def _wait_for(self, points: Sequence[Point]) -> None:
-        """Waits for points that run elsewhere; those of this machine need slots like our own."""
+        """Waits for points that run elsewhere; those on this machine take slots, too."""
         self._elsewhere = points
-        self._lent = sum(status.of(p.run_dir).host == platform.node() for p in points)
-        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS_ELSEWHERE
+        self._taken = sum(status.of(p.run_dir).host == platform.node() for p in points)
+        self._next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS_ELSEWHERE
 
     def stop(self, *, kill: bool) -> None:
-        """Asks the runs once to checkpoint and stop, or kills them with all their processes."""
+        """Lets the runs checkpoint and stop, once, or kills them with all their processes."""
         if not self._stopping:
             n = len(self.running)
             self._dashboard.say(f"stopping {n} run{'s' * (n > 1)}; Ctrl-C again kills at once")
@@ -187,11 +179,11 @@ class _Queue:
 
 def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
     """Starts a point in a session of its own, so that the terminal's Ctrl-C is not sent to it."""
-    words = list(point.words)
+    arguments = list(point.arguments)
     if point.config.runtime.threads is None:
-        words.append(f"runtime.threads={slot.threads}")
+        arguments.append(f"runtime.threads={slot.threads}")
     if gpus is not None and gpus > 1:
-        words += ["--gpus", str(gpus)]
+        arguments += ["--gpus", str(gpus)]
     threads = str(slot.threads)
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "COLUMNS": "200", "TERM": "dumb"}
     if slot.gpus:
@@ -201,7 +193,7 @@ def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
     with path.open("ab") as file:
         console, before = Console(path, file.tell()), status.of(point.run_dir)
         process = subprocess.Popen(
-            [sys.executable, "-m", "lengthgen", *words],
+            [sys.executable, "-m", "lengthgen", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -211,25 +203,25 @@ def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
     return Child(point=point, slot=slot, process=process, console=console, before=before)
 
 
-def _ended(child: Child, *, asked_to_stop: bool) -> PointState:
-    """Returns how a point stands whose process has ended, and notes what that left unsaid."""
+def _ended(child: Child, *, stopping: bool) -> PointState:
+    """Returns the state of a point whose process has ended; writes it if the process did not."""
     code, point, run_dir = child.process.returncode, child.point, child.point.run_dir
     found = state_of(point)
-    said_itself = found.state != "killed" and status.of(run_dir) != child.before
-    if code == 0 or found.state in ("done", "running") or said_itself:
+    written = found.state != "killed" and status.of(run_dir) != child.before
+    if code == 0 or found.state in ("done", "running") or written:
         return found
     by = next((kind for kind in signal.Signals if kind in (-code, code - 128)), None)
     last = child.console.last()
     if by is None:
         ended = Status("failed", reason=last.removeprefix("error: ") or f"exit code {code}")
-    elif asked_to_stop and by != signal.SIGKILL:
+    elif stopping and by != signal.SIGKILL:
         ended = Status("stopped", reason=f"stopped by {by.name}")
     else:
         ended = Status("killed", reason=f"killed by {by.name}")
     try:
         status.write(run_dir, ended)
     except UserError as error:
-        if by is None and not last.startswith("error: "):  # a full disk keeps that from us, too
+        if by is None and not last.startswith("error: "):  # a full disk hides it here, too
             ended = ended._replace(reason=str(error))
     return PointState(ended.state, ended.reason)
 

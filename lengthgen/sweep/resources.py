@@ -51,7 +51,9 @@ def slots(
         n = min(jobs or max(1, machine.cores // each), max(1, n_points))
         return [Slot(max(1, machine.cores // (n * each)), ())] * n
     if each > len(machine.gpus):
-        raise UserError(f"--gpus: {each} asked for one run, {len(machine.gpus)} in this machine")
+        raise UserError(
+            f"--gpus: {each} requested for one run, {len(machine.gpus)} in this machine"
+        )
     if each > 1 and per_gpu > 1:
         raise UserError("--per-gpu: runs of several GPUs do not share them; drop it or --gpus")
     groups = [machine.gpus[i : i + each] for i in range(0, len(machine.gpus) - each + 1, each)]

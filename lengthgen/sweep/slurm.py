@@ -197,7 +197,7 @@ class Task:
     overrides: tuple[str, ...]
     config_dir: Path | None
     plugins: tuple[Path, ...]
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
 
     @staticmethod
     def of(point: "Point") -> "Task":
@@ -211,7 +211,7 @@ class Task:
             overrides=point.overrides,
             config_dir=point.config_dir,
             plugins=point.plugins,
-            words=tuple(point.words),
+            arguments=tuple(point.arguments),
         )
 
     def __call__(self) -> None:
@@ -255,7 +255,7 @@ class Task:
         from lengthgen import pipeline
         from lengthgen.config import schema
 
-        sys.argv = ["lengthgen", *self.words]  # for env.json and list runs
+        sys.argv = ["lengthgen", *self.arguments]  # for env.json and list runs
         config = schema.from_words(self.overrides, config_dir=self.config_dir, plugins=self.plugins)
         if config.run_id != self.run_id:
             raise UserError(

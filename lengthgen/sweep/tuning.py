@@ -36,7 +36,7 @@ HEADING = "# The rates that lengthgen tune chose; train.tuned=FILE gives each sc
 def points(
     overrides: Sequence[str], *, out: Path, config_dir: Path | None, plugins: Sequence[Path]
 ) -> list[Point]:
-    """Returns the points of the grid, on the tuning split; runs lie in OUT/runs unless told.
+    """Returns the points of the grid, on the tuning split; runs lie in OUT/runs by default.
 
     Raises UserError as sweep.grid.points does, and for a grid that is not one of rates alone.
     """
@@ -44,8 +44,13 @@ def points(
         if word.partition("=")[0].lstrip("+") in (*FIXED, "train.tuned"):
             raise UserError(f"{word}: lengthgen tune sets this key itself; drop it")
     root = str(out / "runs").replace("'", "\\'")
-    words = [f"runtime.root='{root}'", *USUAL, *overrides, *(f"{k}={v}" for k, v in FIXED.items())]
-    found = grid.points(words, config_dir=config_dir, plugins=plugins)
+    combined = [
+        f"runtime.root='{root}'",
+        *USUAL,
+        *overrides,
+        *(f"{k}={v}" for k, v in FIXED.items()),
+    ]
+    found = grid.points(combined, config_dir=config_dir, plugins=plugins)
     varied = found[0].varied
     for key in varied:
         if key not in AXES:
@@ -80,7 +85,7 @@ def _kept(out: Path, found: Sequence[Point]) -> dict[str, Tuned]:
 
 
 def _refuse_mixing(others: Mapping[str, Tuned], config: Config, out: Path) -> None:
-    """Raises UserError if rates of another training would stand beside those to be chosen."""
+    """Raises UserError if rates of another training would stand next to those to be chosen."""
     train = config.train
     ours = (config.model.name, config.corpus.name, train.length, train.tokens, train.batch_tokens)
     for name, one in others.items():

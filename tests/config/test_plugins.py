@@ -9,7 +9,7 @@ import pytest
 import yaml
 from small import small_config
 
-from lengthgen.cli import listing
+from lengthgen.cli import lists
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
@@ -106,7 +106,7 @@ def test_runs_whose_plugins_differ_under_one_name_stand_side_by_side(
     path = plugin(tmp_path / "mine.py", 0.5)
     one = trained(path, cache)
     two = trained(plugin(path, 4.0), cache, "seed=2")
-    assert {row[1] for row in listing.runs(tmp_path / "runs").rows} == {"done"}
+    assert {row[1] for row in lists.runs(tmp_path / "runs")[1]} == {"done"}
     for run_dir in (one, two):
         before = rows_of(run_dir)
         (run_dir / "eval.jsonl").unlink()

@@ -20,7 +20,7 @@ from small import small_config
 from torch import Tensor
 
 from lengthgen import cli
-from lengthgen.cli.words import read_configs
+from lengthgen.cli.arguments import read_configs
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.tokenizer import read_tokenizer

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from shell import Shell
 from small import SMALL
 
 from lengthgen.cli.sweep import sweep
@@ -310,7 +311,7 @@ def test_runs_are_spread_over_the_gpus_before_two_share_one(
     ("n_gpus", "asked", "said"),
     [
         (0, {"per_gpu": 2}, "--per-gpu: there is no GPU to share; give --jobs N"),
-        (2, {"gpus": 4}, "--gpus: 4 asked for one run, 2 in this machine"),
+        (2, {"gpus": 4}, "--gpus: 4 requested for one run, 2 in this machine"),
         (4, {"gpus": 2, "per_gpu": 2}, "--per-gpu: runs of several GPUs do not share them; drop"),
         (2, {"jobs": 5}, "here have room for 2 runs, not 5; give --jobs 2 or --per-gpu 3"),
         (4, {"jobs": 3, "gpus": 2}, "here have room for 2 runs, not 3; give --jobs 2"),
@@ -328,16 +329,19 @@ def test_what_a_machine_does_not_have_is_refused(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"jobs": "two"}, "--jobs: 'two' is not a positive integer; give a number of runs, like"),
-        ({"gpus": "0"}, "--gpus: '0' is not a positive integer; give a number of processes"),
-        ({"per_gpu": "-1"}, "--per-gpu: '-1' is not a positive integer; give a number of runs"),
-        ({"slurm": "gpus=2", "jobs": "2"}, "--slurm: jobs and GPUs are Slurm's; give --slurm"),
+        (["--jobs", "two"], "Invalid value for '--jobs': "),
+        (["--gpus", "0"], "Invalid value for '--gpus': "),
+        (["--per-gpu", "-1"], "Invalid value for '--per-gpu': "),
+        (["--slurm", "gpus=2", "--jobs", "2"], "--slurm: jobs and GPUs are Slurm's; give --slurm"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(options: dict[str, str], said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        sweep(**options)  # type: ignore[arg-type]
-    assert str(caught.value).startswith(said)
+def test_options_that_cannot_be_meant_are_refused(
+    options: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert Shell(monkeypatch, capsys).refused("sweep", *options).startswith(said)
 
 
 def test_a_sweep_within_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

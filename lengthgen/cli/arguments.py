@@ -1,49 +1,36 @@
-"""The words behind a command: overrides, runs, folders; how they complete and what they mean."""
+"""The arguments and options that commands share, and the runs and configurations they name."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthgen.cli.printing import say_once
+from lengthgen.cli import completion
+from lengthgen.cli.console import warn_once
+from lengthgen.config import compose
 from lengthgen.errors import UserError, suggestion
 
 if TYPE_CHECKING:
     from lengthgen.config.schema import Config
 
 
-def complete_overrides(ctx: typer.Context, incomplete: str) -> list[str]:
-    from lengthgen.cli import completion
-
-    before = ctx.params.get("overrides") or []
-    return completion.overrides(before, incomplete, config_dir=ctx.params.get("config_dir"))
-
-
-def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    from lengthgen.cli import completion
-
-    return completion.runs(ctx.params.get("words") or [], incomplete)
-
-
-def complete_schemes(ctx: typer.Context, incomplete: str) -> list[str]:
-    from lengthgen.cli import completion
-
-    return completion.schemes(ctx.params.get("words") or [], incomplete)
-
-
 def _allow(ctx: typer.Context, files: list[Path] | None) -> list[Path] | None:
-    """Takes --plugin FILE as the user's word that this content may run, now and later."""
-    if not ctx.resilient_parsing:  # a Tab runs nothing
+    """Allows the content of --plugin FILE to run, now and later."""
+    if not ctx.resilient_parsing:  # completion runs nothing
         from lengthgen.config import trust
         from lengthgen.config.plugins import Plugin
 
         for file in files or []:
-            given = Plugin.read(file)
-            given.allow()
-            trust.remember(given.sha256, file)
+            plugin = Plugin.read(file)
+            plugin.allow()
+            trust.remember(plugin.sha256, file)
     return files
+
+
+def run_argument(metavar: str, help: str) -> Any:
+    """Returns the positional argument of a command on runs."""
+    return typer.Argument(metavar=metavar, help=help, autocompletion=completion.runs)
 
 
 Overrides = Annotated[
@@ -51,25 +38,22 @@ Overrides = Annotated[
     typer.Argument(
         metavar="[KEY=VALUE ...]",
         help="Overrides, such as scheme=alibi train.length=1024; Tab completes them.",
-        autocompletion=complete_overrides,
+        autocompletion=completion.overrides,
     ),
 ]
-Words = Annotated[
+Runs = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[RUN ...] [KEY=VALUE ...]",
-        help="Run ids, unique beginnings of ids, or paths; and runtime.* overrides.",
-        autocompletion=complete_runs,
+    run_argument(
+        "[RUN ...] [KEY=VALUE ...]",
+        "Run ids, unique beginnings of ids, or paths; and runtime.* overrides.",
     ),
 ]
 ConfigDir = Annotated[
-    Path | None, typer.Option("--config-dir", metavar="DIR", help="Folder with groups of your own.")
+    Path | None, typer.Option(metavar="DIR", help="Folder with groups of your own.")
 ]
-
 Plugin = Annotated[
     list[Path] | None,
     typer.Option(
-        "--plugin",
         metavar="FILE",
         help="Python file with parts of your own, or of a run whose code you have read.",
         callback=_allow,
@@ -78,27 +62,40 @@ Plugin = Annotated[
 
 
 def split(
-    words: list[str] | None, *, sections: tuple[str, ...]
+    arguments: Sequence[str] | None, *, sections: tuple[str, ...]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Parts RUNs from KEY=VALUEs, and returns the latter by key.
+    """Returns the RUNs, and the values of the KEY=VALUEs by key.
 
     Raises UserError for a key outside the sections, or unknown within them.
     """
-    from lengthgen.config import compose
+    overrides = [word for word in arguments or [] if "=" in word and not Path(word).exists()]
+    names = [word for word in arguments or [] if word not in overrides]
+    if not overrides:
+        return names, {}
+    from lengthgen.config import schema
 
-    overrides = [word for word in words or [] if "=" in word and not Path(word).exists()]
-    names = [word for word in words or [] if word not in overrides]
-    changes = compose.values(overrides) if overrides else {}
+    changes = compose.values(overrides)
+    known = [key for key in schema.known_keys() if key.partition(".")[0] in sections]
     for key in changes:
         if key.partition(".")[0] not in sections or "." not in key:
-            taken = " and ".join(f"{section}.*" for section in sections)
-            raise UserError(f"{key}: only {taken} can be given here; the run fixes the rest")
-        from lengthgen.config import schema
-
-        known = [one for one in schema.known_keys() if one.partition(".")[0] in sections]
+            allowed = " and ".join(f"{section}.*" for section in sections)
+            raise UserError(f"{key}: only {allowed} can be given here; the run fixes the rest")
         if key not in known:
             raise UserError(f"{key}: unknown key; {suggestion(key, known)}")
     return names, changes
+
+
+def root_of(changes: Mapping[str, Any]) -> Path:
+    """Returns the folder of runs: runtime.root of the changes, or the default one."""
+    return Path(changes.get("runtime.root", completion.default_root()))
+
+
+def find_runs(names: Sequence[str], changes: Mapping[str, Any]) -> list[Path]:
+    """Returns the directories of the RUNs, that of the newest run if none is named."""
+    from lengthgen.runs import directory
+
+    root = root_of(changes)
+    return [directory.find(name, root) for name in names] or [directory.newest(root)]
 
 
 def configs_of(
@@ -106,21 +103,20 @@ def configs_of(
     changes: Mapping[str, Any],
     *,
     config_dir: Path | None = None,
-    plugins: Sequence[Path] = (),
+    plugins: Sequence[Path] | None = None,
 ) -> "list[Config]":
     """Returns the configurations of runs with the changes, all checked before any is used.
 
     Raises UserError for code of a run that is not allowed, and for plugins that no run has.
     """
-    found = read_configs(run_dirs, changes, config_dir=config_dir)
-    brought = {plugin.sha256 for config in found for plugin in config.plugins}
-    for config in found:
-        for plugin in config.plugins:
-            plugin.refuse_unless_allowed()
     from lengthgen.config.plugins import Plugin
 
-    for path in plugins:
-        if Plugin.read(path).sha256 not in brought:
+    found = read_configs(run_dirs, changes, config_dir=config_dir)
+    of_runs = [plugin for config in found for plugin in config.plugins]
+    for plugin in of_runs:
+        plugin.refuse_unless_allowed()
+    for path in plugins or []:
+        if Plugin.read(path).sha256 not in {plugin.sha256 for plugin in of_runs}:
             names = ", ".join(run_dir.name for run_dir in run_dirs)
             raise UserError(f"--plugin: {path} is no plugin of {names}; drop it")
     return found
@@ -131,7 +127,7 @@ def read_configs(
 ) -> "list[Config]":
     """Returns the configurations of runs with the changes; no code of a run needs to be allowed."""
     from lengthgen import pipeline
-    from lengthgen.config import compose, schema, trust
+    from lengthgen.config import schema, trust
     from lengthgen.runs import directory
 
     found: list[Config] = []
@@ -154,7 +150,7 @@ def _cache_of(cache: str | None, run_dir: Path, changes: Mapping[str, Any]) -> s
     """
     if cache is None or "runtime.cache" in changes or any(Path(cache).glob("*/meta.json")):
         return cache
-    say_once(
+    warn_once(
         f"{run_dir.name}: its runtime.cache={cache} is no token cache here; "
         f"{run_dir.parent}/.cache is used (runtime.cache=FOLDER chooses)"
     )
@@ -162,19 +158,10 @@ def _cache_of(cache: str | None, run_dir: Path, changes: Mapping[str, Any]) -> s
 
 
 def lengths_of(text: str) -> list[int]:
-    return [
-        positive(word.strip(), "--lengths", "lengths like 512,2048") for word in text.split(",")
-    ]
-
-
-def positive(word: str, option: str, example: str) -> int:
-    if not re.fullmatch(r"[0-9]+", word) or int(word) == 0:
-        raise UserError(f"{option}: {word!r} is not a positive integer; give {example}")
-    return int(word)
-
-
-def root_of(changes: Mapping[str, Any]) -> Path:
-    from lengthgen.cli import listing
-
-    given = "runtime.root" in changes
-    return Path(changes["runtime.root"]) if given else listing.default_root()
+    """Returns the lengths of L,L,... Raises UserError for one that is no positive integer."""
+    lengths = [length.strip() for length in text.split(",")]
+    for length in lengths:
+        if not length.isdecimal() or int(length) == 0:
+            message = f"{length!r} is not a positive integer; give lengths like 512,2048"
+            raise UserError(f"--lengths: {message}")
+    return [int(length) for length in lengths]

@@ -1,0 +1,36 @@
+"""What commands print: tables on a terminal, tab-separated lines in pipes, messages on stderr."""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+
+def warn(line: str) -> None:
+    """Writes a line to stderr, if it can be written."""
+    with suppress(OSError):
+        print(line, file=sys.stderr)
+
+
+def warn_once(line: str) -> None:
+    """Writes a line to stderr as `warn` does; under torchrun, in the main process alone."""
+    if os.environ.get("RANK", "0") == "0":
+        warn(line)
+
+
+def print_table(head: list[str], rows: Sequence[list[str]], *, head_in_pipes: bool = False) -> None:
+    """Prints a table on a terminal, and lines of tab-separated cells into a pipe."""
+    if not sys.stdout.isatty():
+        for row in [head] * head_in_pipes + [*rows]:
+            print("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold")
+    for name in head:
+        table.add_column(name, overflow="fold")  # a path that is cut cannot be copied
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
