@@ -1,3 +1,18 @@
 """Length extrapolation of small causal language models, by positional scheme."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lengthgen.api import evaluate, load, results, train
+
 __version__ = "0.1.0"
+__all__ = ["evaluate", "load", "results", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the API, and torch with it, when a function of it is used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'lengthgen' has no attribute {name!r}")
+    from lengthgen import api
+
+    return getattr(api, name)

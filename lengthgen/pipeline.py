@@ -1,14 +1,17 @@
 """A run from its configuration to its results, in one process of those that work on it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 
 from lengthgen import schemes, tasks
-from lengthgen.config.schema import Config, Parts, TaskCorpus
+from lengthgen.config import compose, trust
+from lengthgen.config.plugins import Plugin
+from lengthgen.config.schema import Config, Parts, TaskCorpus, from_plain, to_plain
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
@@ -37,6 +40,57 @@ def validate(config: Config) -> Config:
     if all(plugin.is_allowed for plugin in config.plugins):
         _check_parts(config)
     return config
+
+
+def configs_of(
+    run_dirs: Sequence[Path],
+    changes: Mapping[str, Any],
+    *,
+    warn: Callable[[str], None],
+    config_dir: Path | None = None,
+    plugins: Sequence[Path] = (),
+) -> list[Config]:
+    """Returns the configurations of runs with changes by dotted key, all of them checked.
+
+    Raises UserError for code of a run that is not allowed, and for plugins that no run has.
+    """
+    found = read_configs(run_dirs, changes, warn=warn, config_dir=config_dir)
+    of_runs = [plugin for config in found for plugin in config.plugins]
+    for plugin in of_runs:
+        plugin.refuse_unless_allowed()
+    for path in plugins:
+        if Plugin.read(path).sha256 not in {plugin.sha256 for plugin in of_runs}:
+            names = ", ".join(run_dir.name for run_dir in run_dirs)
+            raise UserError(f"--plugin: {path} is no plugin of {names}; drop it")
+    return found
+
+
+def read_configs(
+    run_dirs: Sequence[Path],
+    changes: Mapping[str, Any],
+    *,
+    warn: Callable[[str], None],
+    config_dir: Path | None = None,
+) -> list[Config]:
+    """Returns the configurations of runs with the changes; no code of a run needs to be allowed."""
+    found: list[Config] = []
+    for run_dir in run_dirs:
+        trust.refuse_links(run_dir)
+        plain = to_plain(directory.load_config(run_dir))
+        plain["variants"] |= compose.variants(config_dir=config_dir)
+        cache = plain["runtime"]["cache"]
+        # The configuration of somebody else's run chooses no folder that is to be written to.
+        if cache and "runtime.cache" not in changes and not any(Path(cache).glob("*/meta.json")):
+            plain["runtime"]["cache"] = None
+            warn(
+                f"{run_dir.name}: its runtime.cache={cache} is no token cache here; "
+                f"{run_dir.parent}/.cache is used (runtime.cache=FOLDER chooses)"
+            )
+        for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
+            section, _, name = key.partition(".")
+            plain[section][name] = value
+        found.append(validate(from_plain(plain)))
+    return found
 
 
 def prepare(

@@ -118,7 +118,7 @@ def measure(folder: Path) -> dict[str, Any]:
     lengthgen("train", "scheme=rope", *TEXT, *common)  # from the first checkpoint
     own = f"runtime.root={runs}", f"runtime.cache={folder / 'cache'}"
     lengthgen("eval", str(rope), f"--variants={','.join(VARIANTS)}", *own)
-    lengthgen("eval", str(rope), f"--protocols={','.join(PROTOCOLS)}", "--lengths=16,24,64", *own)
+    lengthgen("eval", str(rope), f"--protocols={','.join(PROTOCOLS)}", "--lengths=16,32,64", *own)
     lengthgen("probe", str(rope), *own)
     return collect(folder, rope)
 

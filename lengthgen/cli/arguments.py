@@ -105,56 +105,11 @@ def configs_of(
     config_dir: Path | None = None,
     plugins: Sequence[Path] | None = None,
 ) -> "list[Config]":
-    """Returns the configurations of runs with the changes, all checked before any is used.
-
-    Raises UserError for code of a run that is not allowed, and for plugins that no run has.
-    """
-    from lengthgen.config.plugins import Plugin
-
-    found = read_configs(run_dirs, changes, config_dir=config_dir)
-    of_runs = [plugin for config in found for plugin in config.plugins]
-    for plugin in of_runs:
-        plugin.refuse_unless_allowed()
-    for path in plugins or []:
-        if Plugin.read(path).sha256 not in {plugin.sha256 for plugin in of_runs}:
-            names = ", ".join(run_dir.name for run_dir in run_dirs)
-            raise UserError(f"--plugin: {path} is no plugin of {names}; drop it")
-    return found
-
-
-def read_configs(
-    run_dirs: Sequence[Path], changes: Mapping[str, Any], *, config_dir: Path | None = None
-) -> "list[Config]":
-    """Returns the configurations of runs with the changes; no code of a run needs to be allowed."""
+    """Returns the configurations of runs with the changes, whose code is allowed to run."""
     from lengthgen import pipeline
-    from lengthgen.config import schema, trust
-    from lengthgen.runs import directory
 
-    found: list[Config] = []
-    for run_dir in run_dirs:
-        trust.refuse_links(run_dir)
-        plain = schema.to_plain(directory.load_config(run_dir))
-        plain["variants"] |= compose.variants(config_dir=config_dir)
-        plain["runtime"]["cache"] = _cache_of(plain["runtime"]["cache"], run_dir, changes)
-        for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
-            section, _, name = key.partition(".")
-            plain[section][name] = value
-        found.append(pipeline.validate(schema.from_plain(plain)))
-    return found
-
-
-def _cache_of(cache: str | None, run_dir: Path, changes: Mapping[str, Any]) -> str | None:
-    """Returns a run's runtime.cache if it is a token cache here.
-
-    A run may be a stranger's, whose configuration chooses no folder that is to be written to.
-    """
-    if cache is None or "runtime.cache" in changes or any(Path(cache).glob("*/meta.json")):
-        return cache
-    warn_once(
-        f"{run_dir.name}: its runtime.cache={cache} is no token cache here; "
-        f"{run_dir.parent}/.cache is used (runtime.cache=FOLDER chooses)"
-    )
-    return None
+    options: dict[str, Any] = {"config_dir": config_dir, "plugins": plugins or []}
+    return pipeline.configs_of(run_dirs, changes, warn=warn_once, **options)
 
 
 def lengths_of(text: str) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import find_runs, read_configs, run_argument, split
+from lengthgen.cli.arguments import find_runs, run_argument, split
 from lengthgen.cli.console import warn_once
 from lengthgen.errors import UserError
 
@@ -34,12 +34,13 @@ def export_run(
         )
     if license is not None and not re.fullmatch(r"[A-Za-z0-9.+-]+", license):
         raise UserError(f"--license: {license!r} is no license id; give one like apache-2.0")
+    from lengthgen import pipeline
     from lengthgen.export.folder import export, refuse_occupied
     from lengthgen.terminal import Progress
 
     (run_dir,), folder = find_runs(names[:1], changes), Path(names[1])
     refuse_occupied(folder)
-    (config,) = read_configs([run_dir], changes)
+    (config,) = pipeline.read_configs([run_dir], changes, warn=warn_once)
     with Progress(is_main=True) as show:
         written = export(config, run_dir, folder, license=license, say=show.say)
     if written.step < written.steps:

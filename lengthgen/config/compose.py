@@ -200,6 +200,11 @@ def _next_level(keys: Mapping[str, object], prefix: str) -> list[str]:
     return sorted({prefix + head + (dot or "=") for head, dot, _ in heads})
 
 
+def overrides_of(values: Mapping[str, Any]) -> list[str]:
+    """Returns nested values as overrides: {"train": {"lr": 0.004}} as ["train.lr=0.004"]."""
+    return [f"{key}={_written(value)}" for key, value in _flat(values).items()]
+
+
 def _written(value: object) -> str:
     """Returns a YAML value as one writes it in an override."""
     if isinstance(value, list):

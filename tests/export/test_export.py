@@ -20,7 +20,6 @@ from small import small_config
 from torch import Tensor
 
 from lengthgen import cli
-from lengthgen.cli.arguments import read_configs
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.tokenizer import read_tokenizer
@@ -28,7 +27,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.export import load
 from lengthgen.export.folder import export
-from lengthgen.pipeline import train_and_evaluate
+from lengthgen.pipeline import read_configs, train_and_evaluate
 from lengthgen.report import collect
 from lengthgen.runs import checkpoints, directory
 from lengthgen.runs.distributed import Ranks
@@ -82,7 +81,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Config]:
 
 
 def exported(config: Config, folder: Path, *, license: str | None = None) -> Path:
-    (read,) = read_configs([config.run_dir], {})
+    (read,) = read_configs([config.run_dir], {}, warn=QUIET.say)
     return export(read, config.run_dir, folder, license=license, say=QUIET.say).folder
 
 
@@ -549,7 +548,7 @@ def test_a_mistake_is_one_line_before_anything_is_written(
 def test_a_run_that_was_moved_is_found_by_its_path(
     run: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (read,) = read_configs([run.run_dir], {})
+    (read,) = read_configs([run.run_dir], {}, warn=QUIET.say)
     assert read.runtime.root == run.runtime.root
     assert command(monkeypatch, str(run.run_dir), str(tmp_path / "model")) == 0
     assert directory.find(str(run.run_dir), Path("runs")) == run.run_dir

@@ -1,0 +1,137 @@
+"""The Python API: what the commands do, for scripts and notebooks.
+
+Examples:
+    >>> import lengthgen
+    >>> run = lengthgen.train(scheme="alibi", train={"tokens": 1_000_000})
+    >>> lengthgen.evaluate(run, lengths=[512, 2048, 16384])
+    >>> curves = lengthgen.results("runs")
+    >>> model, tokenizer = lengthgen.load(run)
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import tokenizers
+
+from lengthgen import generation, pipeline
+from lengthgen.analysis import curves
+from lengthgen.config import compose, schema
+from lengthgen.config.plugins import Plugin
+from lengthgen.evaluation import evaluator
+from lengthgen.model.transformer import Transformer
+from lengthgen.report import collect
+from lengthgen.runs import devices, directory
+from lengthgen.runs.distributed import Ranks
+from lengthgen.terminal import Progress
+
+Run = str | Path  # a run directory, or below runtime.root a run id or its unique beginning
+COLUMNS = [field.name for field in fields(curves.Point) if field.name != "rows"]
+
+
+def train(
+    *overrides: str,
+    config_dir: str | Path | None = None,
+    plugins: Sequence[str | Path] = (),
+    **values: Any,
+) -> Path:
+    """Trains a scheme and evaluates its curve as `lengthgen train`; returns the run directory.
+
+    A run that was interrupted resumes; a finished one is returned at once.
+
+    Args:
+        overrides: Words as on the command line, such as "train.lr=2e-3".
+        config_dir: Folder with groups of your own.
+        plugins: Python files with parts of your own, whose code this call allows to run.
+        values: The same as nested values: scheme="rope", seed=2, train={"tokens": 1_000_000}.
+
+    Raises:
+        UserError: A value cannot be used; the message names it and the remedy.
+    """
+    files = [Path(plugin) for plugin in plugins]
+    for file in files:
+        Plugin.read(file).allow()
+    words = [*overrides, *compose.overrides_of(values)]
+    folder = None if config_dir is None else Path(config_dir)
+    config = schema.from_words(words, config_dir=folder, plugins=files)
+    return pipeline.train(pipeline.validate(config))
+
+
+def evaluate(
+    run: Run,
+    *,
+    lengths: Sequence[int] | None = None,
+    protocols: Sequence[str] | None = None,
+    variants: Sequence[str] | None = None,
+    **values: Any,
+) -> pd.DataFrame:
+    """Evaluates a run, and returns its curve; only missing cells are computed.
+
+    Args:
+        run: A run directory, or the id of a run in runtime.root.
+        lengths: Lengths in tokens, such as [512, 2048, 16384].
+        protocols: Such as ["tail", "swap"]; `lengthgen list protocols` shows them.
+        variants: Training-free variants, such as ["ntk", "yarn"].
+        values: eval and runtime as nested values, such as eval={"targets": 64}.
+
+    Returns:
+        As `results`, of this run and of what was requested.
+    """
+    requested = {"lengths": lengths, "protocols": protocols, "variants": variants}
+    changes = {f"eval.{key}": [*value] for key, value in requested.items() if value is not None}
+    changes |= compose.values(compose.overrides_of(values)) if values else {}
+    config, run_dir = _opened(run, changes)
+    ranks = Ranks.from_env()
+    device = devices.device_of(config.runtime, ranks)
+    with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
+        return _frame(evaluator.evaluate(config, run_dir, ranks=ranks, show=show))
+
+
+def results(runs: str | Path | Sequence[Run] = "runs") -> pd.DataFrame:
+    """Returns what was evaluated, without computing anything.
+
+    Args:
+        runs: The folder of runs, whose evaluated runs are read, or a list of runs.
+
+    Returns:
+        A row for each run, protocol, variant and length: loss in nats per token, ppl,
+        bits_per_byte (NaN where skipped), and what identifies the cell.
+    """
+    if isinstance(runs, str | Path):
+        found = sorted(path.parent for path in Path(runs).glob("*/eval.jsonl"))
+    else:
+        found = [_directory(run) for run in runs]
+    return _frame(collect.read(found))
+
+
+def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenizers.Tokenizer]:
+    """Returns the model of a run's newest checkpoint, in evaluation mode, and its tokenizer.
+
+    model.logits(model(tokens)) of tokens [B, T] are logits [B, T, vocabulary].
+
+    Args:
+        run: A run directory, or the id of a run in the folder runs.
+        variant: A training-free variant of the scheme, such as "ntk".
+    """
+    config, run_dir = _opened(run, {})
+    with Progress(is_main=True) as show:
+        trained = generation.open_trained(config, run_dir, variant=variant, show=show)
+    return trained.model, trained.tokenizer
+
+
+def _opened(run: Run, changes: dict[str, Any]) -> tuple[schema.Config, Path]:
+    run_dir = _directory(run, Path(changes.get("runtime.root", "runs")))
+    with Progress(is_main=True) as show:
+        (config,) = pipeline.configs_of([run_dir], changes, warn=show.say)
+    return config, run_dir
+
+
+def _directory(run: Run, root: Path = Path("runs")) -> Path:
+    return directory.find(str(run), root)
+
+
+def _frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    points = [[getattr(point, name) for name in COLUMNS] for point in curves.curve(rows)]
+    return pd.DataFrame(points, columns=COLUMNS)

@@ -1,0 +1,63 @@
+"""The Python API does what the commands do, and gives numbers as data frames."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small import SMALL
+
+import lengthgen
+from lengthgen.config import schema
+from lengthgen.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = str(tmp_path_factory.mktemp("runs"))
+    return lengthgen.train(*SMALL, scheme="rope", seed=3, runtime={"root": root})
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = "import sys, lengthgen; assert 'torch' not in sys.modules; lengthgen.results"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing"):
+        getattr(lengthgen, "nothing")  # noqa: B009
+
+
+def test_values_and_overrides_name_the_same_run(run: Path) -> None:
+    words = [*SMALL, "scheme=rope", "seed=3", f"runtime.root={run.parent}"]
+    assert schema.from_words(words, config_dir=None, plugins=[]).run_dir == run
+
+
+def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) -> None:
+    found = lengthgen.evaluate(run, lengths=[16, 48], variants=["ntk"])
+    assert set(found["length"]) >= {16, 48}
+    assert set(found["variant"].dropna()) == {"ntk"}
+    everything = lengthgen.results(run.parent)
+    assert len(everything) >= len(found)
+    assert everything["ppl"].to_numpy() == pytest.approx(
+        [math.exp(loss) for loss in everything["loss"]]
+    )
+    assert lengthgen.results([run]).equals(everything)
+
+
+def test_a_loaded_model_gives_logits_for_the_tokens_of_its_tokenizer(run: Path) -> None:
+    model, tokenizer = lengthgen.load(run)
+    tokens = torch.tensor([tokenizer.encode("abcdabcdabcdabcd").ids])
+    logits = model.logits(model(tokens))
+    assert logits.shape == (1, tokens.shape[1], tokenizer.get_vocab_size())
+    assert logits.isfinite().all()
+    assert not model.training
+
+
+def test_a_wrong_value_is_named_as_on_the_command_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"train\.lenght: unknown key"):
+        lengthgen.train(scheme="rope", train={"lenght": 1})
+    with pytest.raises(UserError, match="no such run"):
+        lengthgen.load(tmp_path / "none")
