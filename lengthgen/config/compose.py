@@ -38,8 +38,8 @@ def describe(group: str, choice: str, *, config_dir: Path | None) -> str:
     """Returns the first paragraph of the comment that a choice's YAML begins with, as one line."""
     text = _files(group, config_dir)[choice].read_text(encoding="utf-8")
     lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
-    said = [line.removeprefix("#").strip() for line in lines]
-    return " ".join(itertools.takewhile(bool, (one for one in said if "@package" not in one)))
+    text_lines = (line.removeprefix("#").strip() for line in lines if "@package" not in line)
+    return " ".join(itertools.takewhile(bool, text_lines))
 
 
 def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
 
 
 def _placed(group: str, choice: str, config_dir: Path | None) -> dict[str, Any]:
-    """Returns the values of one choice's YAML where they stand in the whole configuration."""
+    """Returns the values of one choice's YAML at their keys of the whole configuration."""
     first_line = _files(group, config_dir)[choice].read_text(encoding="utf-8").partition("\n")[0]
     plain = load(group, choice, config_dir=config_dir)
     return plain if first_line == "# @package _global_" else {group: plain}
@@ -93,7 +93,7 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     found = cast("dict[str, Any]", plain)
     found["variants"] = {**variants(config_dir=config_dir), **found.get("variants", {})}
     if "task" in found:
-        task: dict[str, Any] = found.pop("task")  # it stands in the corpus, by then
+        task: dict[str, Any] = found.pop("task")  # a copy of corpus.task
         for override in parsed:
             if override.key_or_group in ("corpus", "experiment"):
                 word = str(override.input_line)
@@ -107,7 +107,7 @@ def values(overrides: Sequence[str]) -> dict[str, Any]:
     for override in _parse(overrides):
         _check_single(override)
         if override.is_delete() or override.is_add() or override.is_force_add():
-            raise UserError(f"{override.input_line}: only KEY=VALUE is taken here; drop the sign")
+            raise UserError(f"{override.input_line}: only KEY=VALUE is allowed here; drop the sign")
         found[override.key_or_group] = override.value()
     return found
 
@@ -128,36 +128,22 @@ def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[st
             names = choices(override.key_or_group, config_dir=config_dir)
             points = value.filter(names)
         else:
-            points = _spelt(override)
+            points = _points(override)
         if not points:
             raise UserError(f"{override.input_line}: matches nothing; it needs at least one value")
         axes.append([f"{key}={point}" for point in points])
     return [list(point) for point in itertools.product(*axes)]
 
 
-def _spelt(override: Override) -> list[str]:
-    """Returns the values of a sweep as the user wrote them where that can be told: 1e-3, not 0.001.
+def _points(override: Override) -> list[str]:
+    """Returns the values of a sweep as they were typed: 1e-3, not 0.001.
 
-    Otherwise, as in range() or lists of lists, they are written as Hydra does.
+    Those of range(), of lists and of quoted values are written as Hydra does.
     """
-    written = list(override.sweep_string_iterator())
-    typed = [word.strip() for word in str(override.input_line).partition("=")[2].split(",")]
-    if len(typed) != len(written):
-        return written
-    key = override.get_key_element()
-    try:
-        same = [
-            _value(f"{key}={a}") == _value(f"{key}={b}")
-            for a, b in zip(typed, written, strict=True)
-        ]
-    except UserError:
-        return written
-    return typed if all(same) else written
-
-
-def _value(word: str) -> object:
-    (override,) = _parse([word])
-    return override.value()
+    typed = str(override.input_line).partition("=")[2]
+    if re.search(r"[][(){}'\"\\]", typed):
+        return list(override.sweep_string_iterator())
+    return [value.strip() for value in typed.split(",")]
 
 
 def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
@@ -250,7 +236,7 @@ def _files(group: str, config_dir: Path | None) -> dict[str, Path]:
             if file.stem in found:
                 raise UserError(
                     f"{file}: {group}={file.stem} exists already ({found[file.stem]}); "
-                    "name yours otherwise"
+                    "give yours another name"
                 )
             found[file.stem] = file
     return found
@@ -275,7 +261,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _not_yaml(error: Exception) -> UserError:
-    """Says file and line of what PyYAML could not read."""
+    """Returns the error with file and line of what PyYAML could not read."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return UserError(f"not valid YAML: {error}")
@@ -315,13 +301,13 @@ def _check_single(override: Override) -> None:
 
 
 def _check(override: Override, groups: Sequence[str], config_dir: Path | None) -> None:
-    """Refuses what Hydra would misread, ignore, or explain in many lines."""
+    """Raises UserError for what Hydra would misread, ignore, or explain in many lines."""
     _check_single(override)
     word, key = str(override.input_line), override.key_or_group
     if override.is_hydra_override() or key == "hydra":
         raise UserError(f"{word}: Hydra's own settings have no effect here; drop it")
     if override.package is not None:
-        raise UserError(f"{word}: packages are not taken on the command line; drop '@...'")
+        raise UserError(f"{word}: packages are not allowed on the command line; drop '@...'")
     if key not in groups or override.is_delete():
         return
     if override.is_add() or override.is_force_add():
@@ -352,7 +338,7 @@ def _composed(
     """Returns what Hydra makes of the overrides.
 
     It takes 60 ms for the groups, in which the points of a sweep seldom differ: plain values are
-    set on a copy of what it made of the shipped ones. What is wrong it says itself, below.
+    set on a copy of what it made of the shipped ones. Errors are those of Hydra itself.
     """
     import yaml
     from hydra.errors import HydraException
@@ -376,7 +362,7 @@ def _composed(
 
 @lru_cache(maxsize=128)
 def _shipped(*words: str) -> DictConfig:
-    """Returns a composition of files that no process sees change, kept: not to be written to."""
+    """Returns a cached composition of shipped files, not to be changed."""
     return _compose(words)
 
 
@@ -423,7 +409,7 @@ def _hydra(overrides: Sequence[Override], config_dir: Path | None) -> DictConfig
 
 
 def _unknown(error: Exception, overrides: Sequence[Override], config_dir: Path | None) -> UserError:
-    """Says in one line which override, or which YAML's defaults list, Hydra stumbled over."""
+    """Returns one line on the override, or the YAML's defaults list, that Hydra refused."""
     from omegaconf import OmegaConf
 
     first = str(error).splitlines()[0]

@@ -258,7 +258,7 @@ class Config(Section):
 
         Evaluation and runtime do not enter, nor does what cannot change the weights
         (train.checkpoint_every, train.tuned, training-free variants). Plugins enter by their
-        content. A scheme_lr_ratio of 1 is not told: runs older than this setting keep their names.
+        content. A scheme_lr_ratio of 1 is left out: runs older than this setting keep their names.
         """
         science = self.model_dump(mode="json", exclude={"runtime", "eval", "plugins", "variants"})
         del science["train"]["checkpoint_every"], science["scheme"]["variants"]
@@ -275,8 +275,8 @@ class Config(Section):
     @property
     def evaluation_id(self) -> str:
         """8 hexadecimal digits that name what is measured of the trained run."""
-        asked = [self.eval.model_dump(mode="json"), self.variants, self.scheme.variants]
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+        measured = [self.eval.model_dump(mode="json"), self.variants, self.scheme.variants]
+        return hashlib.sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def scheme_lr_ratio(self) -> float:
@@ -321,7 +321,7 @@ class Config(Section):
             for part, arguments in known[one].items():
                 if one not in self.scheme.variants and part in placed:
                     raise UserError(
-                        f"eval.variants: {one} sets {part}, which stands in some layers of scheme "
+                        f"eval.variants: {one} sets {part}, which is in some layers of scheme "
                         f"{self.scheme.name} only; define a variant in its YAML that says where"
                     )
                 if arguments is None:
@@ -382,8 +382,8 @@ def _take_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
 
 def _typed(overrides: Sequence[str]) -> list[Path]:
     """Returns the files of plugins=[FILE,...]."""
-    asked = compose.values([word for word in overrides if word.startswith("plugins=")])
-    files: object = asked.get("plugins")
+    given = compose.values([word for word in overrides if word.startswith("plugins=")])
+    files: object = given.get("plugins")
     return [Path(one) for one in files if isinstance(one, str)] if isinstance(files, list) else []
 
 
@@ -398,8 +398,8 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
     try:
         config = Config.model_validate(_with_lengths(plain))
     except ValidationError as error:
-        said = one_line(error, plain, known=known_keys())
-        raise UserError(said.replace("corpus.task.", "task.")) from None  # as it is typed
+        line = one_line(error, plain, known=known_keys())
+        raise UserError(line.replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
     if config.train.precision == "auto":
         native = precision.native(config.runtime.device)
@@ -477,25 +477,16 @@ def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
         )
 
 
-def known_keys() -> list[str]:
+def known_keys(model: type[BaseModel] | None = None, prefix: str = "") -> list[str]:
     """Returns every dotted key of the schema that a user may set."""
-    return sorted({key for _, key in _walk(Config, "")})
-
-
-def _walk(model: type[BaseModel], prefix: str) -> list[tuple[type[BaseModel], str]]:
-    found: list[tuple[type[BaseModel], str]] = []
-    for name, info in model.model_fields.items():
-        annotation: Any = info.annotation
-        nested = [
-            kind
-            for kind in (annotation, *get_args(annotation))
-            if isinstance(kind, type) and issubclass(kind, Section)
-        ]
-        if not nested:
-            found.append((model, prefix + name))
+    found: set[str] = set()
+    for name, info in (model or Config).model_fields.items():
+        kinds = (info.annotation, *get_args(info.annotation))
+        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
+        found |= {prefix + name} if not nested else set()
         for kind in nested:
-            found += _walk(kind, f"{prefix}{name}.")
-    return found
+            found |= {*known_keys(kind, f"{prefix}{name}.")}
+    return sorted(found)
 
 
 def to_plain(config: Config) -> dict[str, Any]:
