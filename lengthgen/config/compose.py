@@ -47,7 +47,7 @@ def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
     return read(_files(group, config_dir)[choice])
 
 
-def _placed(group: str, choice: str, config_dir: Path | None) -> dict[str, Any]:
+def _load_at_keys(group: str, choice: str, config_dir: Path | None) -> dict[str, Any]:
     """Returns the values of one choice's YAML at their keys of the whole configuration."""
     first_line = _files(group, config_dir)[choice].read_text(encoding="utf-8").partition("\n")[0]
     plain = load(group, choice, config_dir=config_dir)
@@ -105,7 +105,7 @@ def values(overrides: Sequence[str]) -> dict[str, Any]:
     """Returns the plain value of every override by its dotted key, without composing anything."""
     found: dict[str, Any] = {}
     for override in _parse(overrides):
-        _check_single(override)
+        _refuse_several(override)
         if override.is_delete() or override.is_add() or override.is_force_add():
             raise UserError(f"{override.input_line}: only KEY=VALUE is allowed here; drop the sign")
         found[override.key_or_group] = override.value()
@@ -154,13 +154,15 @@ def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
     """
     groups = _groups(config_dir)
     known = {group: choices(group, config_dir=config_dir) for group in groups}
-    flat = _flat(defaults())
+    flat = _flatten(defaults())
     for group in set(groups) - _nullable():  # an experiment's keys are those of other groups
         for name in choices(group, config_dir=config_dir):
-            placed = _placed(group, name, config_dir)
-            flat |= _flat({group: placed.get(group, {})})  # a task sets keys of other groups, too
+            placed = _load_at_keys(group, name, config_dir)
+            flat |= _flatten(
+                {group: placed.get(group, {})}
+            )  # a task sets keys of other groups, too
     for key, value in flat.items():
-        known.setdefault(key, [] if value == "???" else [_written(value)])
+        known.setdefault(key, [] if value == "???" else [_as_override(value)])
 
     sign = incomplete[: len(incomplete) - len(incomplete.lstrip("+~"))]
     key, equals, value = incomplete.removeprefix(sign).partition("=")
@@ -186,20 +188,20 @@ def _next_level(keys: Mapping[str, object], prefix: str) -> list[str]:
     return sorted({prefix + head + (dot or "=") for head, dot, _ in heads})
 
 
-def _written(value: object) -> str:
+def _as_override(value: object) -> str:
     """Returns a YAML value as one writes it in an override."""
     if isinstance(value, list):
-        return f"[{','.join(_written(one) for one in cast('list[object]', value))}]"
+        return f"[{','.join(_as_override(one) for one in cast('list[object]', value))}]"
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns the leaves of a nested dict by dotted key; an empty dict is a leaf."""
     flat: dict[str, Any] = {}
     for key, value in plain.items():
         if isinstance(value, Mapping) and value:
-            flat |= _flat(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+            flat |= _flatten(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat
@@ -289,7 +291,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def _check_single(override: Override) -> None:
+def _refuse_several(override: Override) -> None:
     if not override.is_sweep_override():
         return
     word = str(override.input_line)
@@ -302,7 +304,7 @@ def _check_single(override: Override) -> None:
 
 def _check(override: Override, groups: Sequence[str], config_dir: Path | None) -> None:
     """Raises UserError for what Hydra would misread, ignore, or explain in many lines."""
-    _check_single(override)
+    _refuse_several(override)
     word, key = str(override.input_line), override.key_or_group
     if override.is_hydra_override() or key == "hydra":
         raise UserError(f"{word}: Hydra's own settings have no effect here; drop it")
@@ -350,7 +352,7 @@ def _composed(
     chosen = [one for one in overrides if one.key_or_group in groups]
     try:
         if config_dir is None:
-            composed = copy.deepcopy(_shipped(*_words(chosen)))
+            composed = copy.deepcopy(_shipped(*_hydra_arguments(chosen)))
             for one in overrides:
                 if one.key_or_group not in groups:
                     OmegaConf.update(composed, one.key_or_group, one.value(), merge=True)
@@ -366,7 +368,7 @@ def _shipped(*words: str) -> DictConfig:
     return _compose(words)
 
 
-def _words(overrides: Sequence[Override]) -> list[str]:
+def _hydra_arguments(overrides: Sequence[Override]) -> list[str]:
     """Returns what Hydra takes: it refuses null for a group even if that is its default."""
     last, nullable = {override.key_or_group: override for override in overrides}, _nullable()
     return [
@@ -394,7 +396,7 @@ def _hydra(overrides: Sequence[Override], config_dir: Path | None) -> DictConfig
     from hydra.errors import ConfigCompositionException
     from omegaconf.errors import OmegaConfBaseException
 
-    words = _words(overrides)
+    words = _hydra_arguments(overrides)
     for directory in itertools.islice(_directories(config_dir), 1, None):
         quoted = str(directory).replace("\\", "\\\\").replace("'", "\\'")
         words.append(f"hydra.searchpath=['file://{quoted}']")
@@ -421,9 +423,9 @@ def _unknown(error: Exception, overrides: Sequence[Override], config_dir: Path |
     groups = _groups(config_dir)
     group = key.partition(".")[0]
     for name in choices(group, config_dir=config_dir):
-        if key in _flat(_placed(group, name, config_dir)):
+        if key in _flatten(_load_at_keys(group, name, config_dir)):
             return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")
     chosen = [override for override in overrides if override.key_or_group in groups]
     known = OmegaConf.to_container(_hydra(chosen, config_dir), resolve=False)
-    keys = _flat(cast("dict[str, Any]", known))
+    keys = _flatten(cast("dict[str, Any]", known))
     return UserError(f"{key}: unknown key; {suggestion(key, [*keys, *groups])}")

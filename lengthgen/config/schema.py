@@ -33,7 +33,7 @@ HeldOut = Literal["validation", "tuning"]
 Variants = dict[str, dict[str, PartArguments | None]]
 
 
-def _off_is_a_word(value: object) -> object:
+def _off_as_text(value: object) -> object:
     """YAML 1.1 reads a bare `off` as false; here it is the name of a mode."""
     return "off" if value is False else value
 
@@ -42,7 +42,7 @@ def _read_plugin(value: object) -> object:
     return Plugin.read(Path(value)) if isinstance(value, str | Path) else value
 
 
-def _each_once(read: list[Plugin]) -> list[Plugin]:
+def _unique(read: list[Plugin]) -> list[Plugin]:
     """Sorts by content: neither order nor file names of plugins could change a number."""
     return sorted(set(read), key=lambda plugin: plugin.digest)
 
@@ -230,7 +230,7 @@ class Runtime(Section):
     compile: bool | None
     activation_checkpointing: bool
     log_every: Positive
-    wandb: Annotated[Literal["auto", "online", "offline", "off"], BeforeValidator(_off_is_a_word)]
+    wandb: Annotated[Literal["auto", "online", "offline", "off"], BeforeValidator(_off_as_text)]
     wandb_project: str
     wandb_entity: str | None
 
@@ -243,7 +243,7 @@ class Config(Section):
     """Everything that decides a run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)]
-    plugins: Annotated[list[PluginFile], AfterValidator(_each_once)]
+    plugins: Annotated[list[PluginFile], AfterValidator(_unique)]
     runtime: Runtime
     scheme: Scheme
     variants: Variants = Field(default={})
@@ -342,24 +342,24 @@ def from_words(
     plain = compose.compose(overrides, config_dir=config_dir)
     if plugins and isinstance(plain.get("plugins"), list):
         plain["plugins"] += [str(path.absolute()) for path in plugins]
-    for path in (*plugins, *_typed(overrides)):
+    for path in (*plugins, *_given_plugins(overrides)):
         Plugin.read(path).allow()
-    _whole_paths(plain)
-    _take_tuned(plain, overrides)
+    _make_paths_absolute(plain)
+    _apply_tuned(plain, overrides)
     config = from_plain(plain)
     for plugin in config.plugins:
         plugin.refuse_unless_allowed()
     return config
 
 
-def _whole_paths(plain: Mapping[str, Any]) -> None:
+def _make_paths_absolute(plain: Mapping[str, Any]) -> None:
     """Makes the path of a task's own file absolute: a run may be evaluated from elsewhere."""
     arguments: Any = ((plain.get("corpus") or {}).get("task") or {}).get("arguments") or {}
     if isinstance(arguments.get("path"), str):
         arguments["path"] = str(Path(arguments["path"]).expanduser().absolute())
 
 
-def _take_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
+def _apply_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
     """Puts what train.tuned=FILE holds for the scheme in place of the path, and sets its rates."""
     train, name = plain.get("train"), (plain.get("scheme") or {}).get("name")
     path = train.get("tuned") if isinstance(train, dict) else None
@@ -380,7 +380,7 @@ def _take_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
         train["scheme_lr_ratio"] = chosen.scheme_lr_ratio
 
 
-def _typed(overrides: Sequence[str]) -> list[Path]:
+def _given_plugins(overrides: Sequence[str]) -> list[Path]:
     """Returns the files of plugins=[FILE,...]."""
     given = compose.values([word for word in overrides if word.startswith("plugins=")])
     files: object = given.get("plugins")
