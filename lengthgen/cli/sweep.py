@@ -3,9 +3,9 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from lengthgen.sweep.slurm import Options
     from lengthgen.sweep.states import PointState
 
+
+def _slurm_options(text: str) -> "Options":
+    from lengthgen.sweep.slurm import options
+
+    return options(text)
+
+
 Jobs = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Runs at a time; default: the GPUs or the cores."),
@@ -27,8 +34,9 @@ Gpus = Annotated[
 ]
 PerGpu = Annotated[int, typer.Option(min=1, metavar="N", help="Small runs that share a GPU.")]
 Slurm = Annotated[
-    str | None,
+    Any,
     typer.Option(
+        parser=_slurm_options,
         metavar="KEY=VALUE,...",
         help="Submit a job array: partition=..., gpus=..., nodes=..., time=..., parallel=...",
     ),
@@ -41,7 +49,7 @@ ShowStatus = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Engine:
     """How the points of a grid are run: the options of the command."""
 
@@ -49,8 +57,14 @@ class Engine:
     gpus: int | None
     per_gpu: int
     slurm: "Options | None"
-    dry_run: bool
-    status: bool
+    dry_run: bool = field(kw_only=True)
+    status: bool = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.slurm is not None and (self.jobs or self.gpus or self.per_gpu > 1):
+            raise UserError("--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N,parallel=N")
+        if "RANK" in os.environ:
+            raise UserError("sweep: it starts torchrun itself; drop torchrun and give --gpus N")
 
     @property
     def overrides(self) -> list[str]:
@@ -74,7 +88,7 @@ def sweep(
     All points are checked before the first starts. A point that fails stops no other; the exit
     code is 1 then.
     """
-    engine = _engine(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
+    engine = Engine(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
     from lengthgen.sweep import grid
 
     combined = [*engine.overrides, *(overrides or [])]
@@ -103,7 +117,7 @@ def tune(
     Every combination is trained without 1 in 20 training documents and scored on those, at T alone.
     train and sweep take the rates of least loss: train.tuned=DIR/tuned.yaml.
     """
-    engine = _engine(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
+    engine = Engine(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
     from lengthgen.sweep import tuning
 
     combined = [*engine.overrides, *(overrides or [])]
@@ -117,27 +131,6 @@ def tune(
     print(written[0].read_text(encoding="utf-8"), end="")
     for path in written:
         print(path)
-
-
-def _engine(
-    jobs: int | None,
-    gpus: int | None,
-    per_gpu: int,
-    slurm: str | None,
-    *,
-    dry_run: bool,
-    status: bool,
-) -> Engine:
-    if slurm is not None and (jobs or gpus or per_gpu > 1):
-        raise UserError("--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N,parallel=N")
-    if "RANK" in os.environ:
-        raise UserError("sweep: it starts torchrun itself; drop torchrun and give --gpus N")
-    from lengthgen.sweep.slurm import options
-
-    chosen = None if slurm is None else options(slurm)
-    return Engine(
-        jobs=jobs, gpus=gpus, per_gpu=per_gpu, slurm=chosen, dry_run=dry_run, status=status
-    )
 
 
 def _run(

@@ -38,8 +38,8 @@ def describe(group: str, choice: str, *, config_dir: Path | None) -> str:
     """Returns the first paragraph of the comment that a choice's YAML begins with, as one line."""
     text = _files(group, config_dir)[choice].read_text(encoding="utf-8")
     lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
-    said = [line.removeprefix("#").strip() for line in lines]
-    return " ".join(itertools.takewhile(bool, (one for one in said if "@package" not in one)))
+    text_lines = (line.removeprefix("#").strip() for line in lines if "@package" not in line)
+    return " ".join(itertools.takewhile(bool, text_lines))
 
 
 def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
     return read(_files(group, config_dir)[choice])
 
 
-def _placed(group: str, choice: str, config_dir: Path | None) -> dict[str, Any]:
-    """Returns the values of one choice's YAML where they stand in the whole configuration."""
+def _load_at_keys(group: str, choice: str, config_dir: Path | None) -> dict[str, Any]:
+    """Returns the values of one choice's YAML at their keys of the whole configuration."""
     first_line = _files(group, config_dir)[choice].read_text(encoding="utf-8").partition("\n")[0]
     plain = load(group, choice, config_dir=config_dir)
     return plain if first_line == "# @package _global_" else {group: plain}
@@ -93,7 +93,7 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     found = cast("dict[str, Any]", plain)
     found["variants"] = {**variants(config_dir=config_dir), **found.get("variants", {})}
     if "task" in found:
-        task: dict[str, Any] = found.pop("task")  # it stands in the corpus, by then
+        task: dict[str, Any] = found.pop("task")  # a copy of corpus.task
         for override in parsed:
             if override.key_or_group in ("corpus", "experiment"):
                 word = str(override.input_line)
@@ -105,9 +105,9 @@ def values(overrides: Sequence[str]) -> dict[str, Any]:
     """Returns the plain value of every override by its dotted key, without composing anything."""
     found: dict[str, Any] = {}
     for override in _parse(overrides):
-        _check_single(override)
+        _refuse_several(override)
         if override.is_delete() or override.is_add() or override.is_force_add():
-            raise UserError(f"{override.input_line}: only KEY=VALUE is taken here; drop the sign")
+            raise UserError(f"{override.input_line}: only KEY=VALUE is allowed here; drop the sign")
         found[override.key_or_group] = override.value()
     return found
 
@@ -128,36 +128,22 @@ def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[st
             names = choices(override.key_or_group, config_dir=config_dir)
             points = value.filter(names)
         else:
-            points = _spelt(override)
+            points = _points(override)
         if not points:
             raise UserError(f"{override.input_line}: matches nothing; it needs at least one value")
         axes.append([f"{key}={point}" for point in points])
     return [list(point) for point in itertools.product(*axes)]
 
 
-def _spelt(override: Override) -> list[str]:
-    """Returns the values of a sweep as the user wrote them where that can be told: 1e-3, not 0.001.
+def _points(override: Override) -> list[str]:
+    """Returns the values of a sweep as they were typed: 1e-3, not 0.001.
 
-    Otherwise, as in range() or lists of lists, they are written as Hydra does.
+    Those of range(), of lists and of quoted values are written as Hydra does.
     """
-    written = list(override.sweep_string_iterator())
-    typed = [word.strip() for word in str(override.input_line).partition("=")[2].split(",")]
-    if len(typed) != len(written):
-        return written
-    key = override.get_key_element()
-    try:
-        same = [
-            _value(f"{key}={a}") == _value(f"{key}={b}")
-            for a, b in zip(typed, written, strict=True)
-        ]
-    except UserError:
-        return written
-    return typed if all(same) else written
-
-
-def _value(word: str) -> object:
-    (override,) = _parse([word])
-    return override.value()
+    typed = str(override.input_line).partition("=")[2]
+    if re.search(r"[][(){}'\"\\]", typed):
+        return list(override.sweep_string_iterator())
+    return [value.strip() for value in typed.split(",")]
 
 
 def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
@@ -168,13 +154,15 @@ def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
     """
     groups = _groups(config_dir)
     known = {group: choices(group, config_dir=config_dir) for group in groups}
-    flat = _flat(defaults())
+    flat = _flatten(defaults())
     for group in set(groups) - _nullable():  # an experiment's keys are those of other groups
         for name in choices(group, config_dir=config_dir):
-            placed = _placed(group, name, config_dir)
-            flat |= _flat({group: placed.get(group, {})})  # a task sets keys of other groups, too
+            placed = _load_at_keys(group, name, config_dir)
+            flat |= _flatten(
+                {group: placed.get(group, {})}
+            )  # a task sets keys of other groups, too
     for key, value in flat.items():
-        known.setdefault(key, [] if value == "???" else [_written(value)])
+        known.setdefault(key, [] if value == "???" else [_as_override(value)])
 
     sign = incomplete[: len(incomplete) - len(incomplete.lstrip("+~"))]
     key, equals, value = incomplete.removeprefix(sign).partition("=")
@@ -202,23 +190,23 @@ def _next_level(keys: Mapping[str, object], prefix: str) -> list[str]:
 
 def overrides_of(values: Mapping[str, Any]) -> list[str]:
     """Returns nested values as overrides: {"train": {"lr": 0.004}} as ["train.lr=0.004"]."""
-    return [f"{key}={_written(value)}" for key, value in _flat(values).items()]
+    return [f"{key}={_as_override(value)}" for key, value in _flat(values).items()]
 
 
-def _written(value: object) -> str:
+def _as_override(value: object) -> str:
     """Returns a YAML value as one writes it in an override."""
     if isinstance(value, list):
-        return f"[{','.join(_written(one) for one in cast('list[object]', value))}]"
+        return f"[{','.join(_as_override(one) for one in cast('list[object]', value))}]"
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns the leaves of a nested dict by dotted key; an empty dict is a leaf."""
     flat: dict[str, Any] = {}
     for key, value in plain.items():
         if isinstance(value, Mapping) and value:
-            flat |= _flat(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+            flat |= _flatten(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat
@@ -255,7 +243,7 @@ def _files(group: str, config_dir: Path | None) -> dict[str, Path]:
             if file.stem in found:
                 raise UserError(
                     f"{file}: {group}={file.stem} exists already ({found[file.stem]}); "
-                    "name yours otherwise"
+                    "give yours another name"
                 )
             found[file.stem] = file
     return found
@@ -280,7 +268,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _not_yaml(error: Exception) -> UserError:
-    """Says file and line of what PyYAML could not read."""
+    """Returns the error with file and line of what PyYAML could not read."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return UserError(f"not valid YAML: {error}")
@@ -308,7 +296,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def _check_single(override: Override) -> None:
+def _refuse_several(override: Override) -> None:
     if not override.is_sweep_override():
         return
     word = str(override.input_line)
@@ -320,13 +308,13 @@ def _check_single(override: Override) -> None:
 
 
 def _check(override: Override, groups: Sequence[str], config_dir: Path | None) -> None:
-    """Refuses what Hydra would misread, ignore, or explain in many lines."""
-    _check_single(override)
+    """Raises UserError for what Hydra would misread, ignore, or explain in many lines."""
+    _refuse_several(override)
     word, key = str(override.input_line), override.key_or_group
     if override.is_hydra_override() or key == "hydra":
         raise UserError(f"{word}: Hydra's own settings have no effect here; drop it")
     if override.package is not None:
-        raise UserError(f"{word}: packages are not taken on the command line; drop '@...'")
+        raise UserError(f"{word}: packages are not allowed on the command line; drop '@...'")
     if key not in groups or override.is_delete():
         return
     if override.is_add() or override.is_force_add():
@@ -357,7 +345,7 @@ def _composed(
     """Returns what Hydra makes of the overrides.
 
     It takes 60 ms for the groups, in which the points of a sweep seldom differ: plain values are
-    set on a copy of what it made of the shipped ones. What is wrong it says itself, below.
+    set on a copy of what it made of the shipped ones. Errors are those of Hydra itself.
     """
     import yaml
     from hydra.errors import HydraException
@@ -369,7 +357,7 @@ def _composed(
     chosen = [one for one in overrides if one.key_or_group in groups]
     try:
         if config_dir is None:
-            composed = copy.deepcopy(_shipped(*_words(chosen)))
+            composed = copy.deepcopy(_shipped(*_hydra_arguments(chosen)))
             for one in overrides:
                 if one.key_or_group not in groups:
                     OmegaConf.update(composed, one.key_or_group, one.value(), merge=True)
@@ -381,11 +369,11 @@ def _composed(
 
 @lru_cache(maxsize=128)
 def _shipped(*words: str) -> DictConfig:
-    """Returns a composition of files that no process sees change, kept: not to be written to."""
+    """Returns a cached composition of shipped files, not to be changed."""
     return _compose(words)
 
 
-def _words(overrides: Sequence[Override]) -> list[str]:
+def _hydra_arguments(overrides: Sequence[Override]) -> list[str]:
     """Returns what Hydra takes: it refuses null for a group even if that is its default."""
     last, nullable = {override.key_or_group: override for override in overrides}, _nullable()
     return [
@@ -413,7 +401,7 @@ def _hydra(overrides: Sequence[Override], config_dir: Path | None) -> DictConfig
     from hydra.errors import ConfigCompositionException
     from omegaconf.errors import OmegaConfBaseException
 
-    words = _words(overrides)
+    words = _hydra_arguments(overrides)
     for directory in itertools.islice(_directories(config_dir), 1, None):
         quoted = str(directory).replace("\\", "\\\\").replace("'", "\\'")
         words.append(f"hydra.searchpath=['file://{quoted}']")
@@ -428,7 +416,7 @@ def _hydra(overrides: Sequence[Override], config_dir: Path | None) -> DictConfig
 
 
 def _unknown(error: Exception, overrides: Sequence[Override], config_dir: Path | None) -> UserError:
-    """Says in one line which override, or which YAML's defaults list, Hydra stumbled over."""
+    """Returns one line on the override, or the YAML's defaults list, that Hydra refused."""
     from omegaconf import OmegaConf
 
     first = str(error).splitlines()[0]
@@ -440,9 +428,9 @@ def _unknown(error: Exception, overrides: Sequence[Override], config_dir: Path |
     groups = _groups(config_dir)
     group = key.partition(".")[0]
     for name in choices(group, config_dir=config_dir):
-        if key in _flat(_placed(group, name, config_dir)):
+        if key in _flatten(_load_at_keys(group, name, config_dir)):
             return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")
     chosen = [override for override in overrides if override.key_or_group in groups]
     known = OmegaConf.to_container(_hydra(chosen, config_dir), resolve=False)
-    keys = _flat(cast("dict[str, Any]", known))
+    keys = _flatten(cast("dict[str, Any]", known))
     return UserError(f"{key}: unknown key; {suggestion(key, [*keys, *groups])}")

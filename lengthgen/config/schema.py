@@ -33,7 +33,7 @@ HeldOut = Literal["validation", "tuning"]
 Variants = dict[str, dict[str, PartArguments | None]]
 
 
-def _off_is_a_word(value: object) -> object:
+def _off_as_text(value: object) -> object:
     """YAML 1.1 reads a bare `off` as false; here it is the name of a mode."""
     return "off" if value is False else value
 
@@ -42,7 +42,7 @@ def _read_plugin(value: object) -> object:
     return Plugin.read(Path(value)) if isinstance(value, str | Path) else value
 
 
-def _each_once(read: list[Plugin]) -> list[Plugin]:
+def _unique(read: list[Plugin]) -> list[Plugin]:
     """Sorts by content: neither order nor file names of plugins could change a number."""
     return sorted(set(read), key=lambda plugin: plugin.digest)
 
@@ -230,7 +230,7 @@ class Runtime(Section):
     compile: bool | None
     activation_checkpointing: bool
     log_every: Positive
-    wandb: Annotated[Literal["auto", "online", "offline", "off"], BeforeValidator(_off_is_a_word)]
+    wandb: Annotated[Literal["auto", "online", "offline", "off"], BeforeValidator(_off_as_text)]
     wandb_project: str
     wandb_entity: str | None
 
@@ -243,7 +243,7 @@ class Config(Section):
     """Everything that decides a run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)]
-    plugins: Annotated[list[PluginFile], AfterValidator(_each_once)]
+    plugins: Annotated[list[PluginFile], AfterValidator(_unique)]
     runtime: Runtime
     scheme: Scheme
     variants: Variants = Field(default={})
@@ -258,7 +258,7 @@ class Config(Section):
 
         Evaluation and runtime do not enter, nor does what cannot change the weights
         (train.checkpoint_every, train.tuned, training-free variants). Plugins enter by their
-        content. A scheme_lr_ratio of 1 is not told: runs older than this setting keep their names.
+        content. A scheme_lr_ratio of 1 is left out: runs older than this setting keep their names.
         """
         science = self.model_dump(mode="json", exclude={"runtime", "eval", "plugins", "variants"})
         del science["train"]["checkpoint_every"], science["scheme"]["variants"]
@@ -275,8 +275,8 @@ class Config(Section):
     @property
     def evaluation_id(self) -> str:
         """8 hexadecimal digits that name what is measured of the trained run."""
-        asked = [self.eval.model_dump(mode="json"), self.variants, self.scheme.variants]
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+        measured = [self.eval.model_dump(mode="json"), self.variants, self.scheme.variants]
+        return hashlib.sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def scheme_lr_ratio(self) -> float:
@@ -321,7 +321,7 @@ class Config(Section):
             for part, arguments in known[one].items():
                 if one not in self.scheme.variants and part in placed:
                     raise UserError(
-                        f"eval.variants: {one} sets {part}, which stands in some layers of scheme "
+                        f"eval.variants: {one} sets {part}, which is in some layers of scheme "
                         f"{self.scheme.name} only; define a variant in its YAML that says where"
                     )
                 if arguments is None:
@@ -342,24 +342,24 @@ def from_words(
     plain = compose.compose(overrides, config_dir=config_dir)
     if plugins and isinstance(plain.get("plugins"), list):
         plain["plugins"] += [str(path.absolute()) for path in plugins]
-    for path in (*plugins, *_typed(overrides)):
+    for path in (*plugins, *_given_plugins(overrides)):
         Plugin.read(path).allow()
-    _whole_paths(plain)
-    _take_tuned(plain, overrides)
+    _make_paths_absolute(plain)
+    _apply_tuned(plain, overrides)
     config = from_plain(plain)
     for plugin in config.plugins:
         plugin.refuse_unless_allowed()
     return config
 
 
-def _whole_paths(plain: Mapping[str, Any]) -> None:
+def _make_paths_absolute(plain: Mapping[str, Any]) -> None:
     """Makes the path of a task's own file absolute: a run may be evaluated from elsewhere."""
     arguments: Any = ((plain.get("corpus") or {}).get("task") or {}).get("arguments") or {}
     if isinstance(arguments.get("path"), str):
         arguments["path"] = str(Path(arguments["path"]).expanduser().absolute())
 
 
-def _take_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
+def _apply_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
     """Puts what train.tuned=FILE holds for the scheme in place of the path, and sets its rates."""
     train, name = plain.get("train"), (plain.get("scheme") or {}).get("name")
     path = train.get("tuned") if isinstance(train, dict) else None
@@ -380,10 +380,10 @@ def _take_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
         train["scheme_lr_ratio"] = chosen.scheme_lr_ratio
 
 
-def _typed(overrides: Sequence[str]) -> list[Path]:
+def _given_plugins(overrides: Sequence[str]) -> list[Path]:
     """Returns the files of plugins=[FILE,...]."""
-    asked = compose.values([word for word in overrides if word.startswith("plugins=")])
-    files: object = asked.get("plugins")
+    given = compose.values([word for word in overrides if word.startswith("plugins=")])
+    files: object = given.get("plugins")
     return [Path(one) for one in files if isinstance(one, str)] if isinstance(files, list) else []
 
 
@@ -398,8 +398,8 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
     try:
         config = Config.model_validate(_with_lengths(plain))
     except ValidationError as error:
-        said = one_line(error, plain, known=known_keys())
-        raise UserError(said.replace("corpus.task.", "task.")) from None  # as it is typed
+        line = one_line(error, plain, known=known_keys())
+        raise UserError(line.replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
     if config.train.precision == "auto":
         native = precision.native(config.runtime.device)
@@ -477,25 +477,16 @@ def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
         )
 
 
-def known_keys() -> list[str]:
+def known_keys(model: type[BaseModel] | None = None, prefix: str = "") -> list[str]:
     """Returns every dotted key of the schema that a user may set."""
-    return sorted({key for _, key in _walk(Config, "")})
-
-
-def _walk(model: type[BaseModel], prefix: str) -> list[tuple[type[BaseModel], str]]:
-    found: list[tuple[type[BaseModel], str]] = []
-    for name, info in model.model_fields.items():
-        annotation: Any = info.annotation
-        nested = [
-            kind
-            for kind in (annotation, *get_args(annotation))
-            if isinstance(kind, type) and issubclass(kind, Section)
-        ]
-        if not nested:
-            found.append((model, prefix + name))
+    found: set[str] = set()
+    for name, info in (model or Config).model_fields.items():
+        kinds = (info.annotation, *get_args(info.annotation))
+        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
+        found |= {prefix + name} if not nested else set()
         for kind in nested:
-            found += _walk(kind, f"{prefix}{name}.")
-    return found
+            found |= {*known_keys(kind, f"{prefix}{name}.")}
+    return sorted(found)
 
 
 def to_plain(config: Config) -> dict[str, Any]:

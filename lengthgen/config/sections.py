@@ -1,4 +1,4 @@
-"""Keys held against their types: a section of them, and what is wrong with one in a line."""
+"""Validation of keys by their types: sections of them, and one-line errors."""
 
 import inspect
 import re
@@ -38,7 +38,7 @@ def arguments(of: type[Any], given: Mapping[str, Any], *, where: str) -> dict[st
     return {name: getattr(held, name) for name in fields}
 
 
-_WORDS = {
+_MESSAGES = {
     "int_parsing": "is not an integer",
     "int_type": "is not an integer",
     "int_from_float": "is not an integer",
@@ -56,7 +56,7 @@ _WORDS = {
 def one_line(
     error: ValidationError, plain: object, *, known: Iterable[str], prefix: str = ""
 ) -> str:
-    """Says the first error of pydantic's list with its dotted key and the offending value.
+    """Returns the first error of pydantic's list with its dotted key and the offending value.
 
     `plain` is what was validated; `known` are the keys there are, with the prefix.
     """
@@ -71,16 +71,16 @@ def one_line(
     if first["type"] == "union_tag_invalid":
         return f"{where}.source: {about['tag']!r} is not one of {about['expected_tags']}"
     of_key = [e for e in errors if _key(e, plain) == key]  # one of each member of a union
-    said = " and ".join(dict.fromkeys(_said(e) for e in of_key))
+    message = " and ".join(dict.fromkeys(_message(e) for e in of_key))
     others = len(errors) - len(of_key)
-    return f"{where}: {first['input']!r} {said}" + (f" (and {others} more)" if others else "")
+    return f"{where}: {first['input']!r} {message}" + (f" (and {others} more)" if others else "")
 
 
-def _said(error: ErrorDetails) -> str:
+def _message(error: ErrorDetails) -> str:
     if error["type"] == "literal_error":
         expected = error.get("ctx", {})["expected"]
         return f"is not one of {expected}" if " or " in expected else f"is not {expected}"
-    return _WORDS.get(error["type"]) or re.sub(r"^Input should", "should", error["msg"])
+    return _MESSAGES.get(error["type"]) or re.sub(r"^Input should", "should", error["msg"])
 
 
 def _key(error: ErrorDetails, plain: Any) -> str:

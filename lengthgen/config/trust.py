@@ -1,4 +1,4 @@
-"""What a stranger's files may do here: code runs only by consent, and no link leads elsewhere."""
+"""Protection from received files: code runs only if allowed, and no link leads out of a run."""
 
 import os
 from contextlib import suppress
@@ -56,7 +56,7 @@ def refuse_links(run_dir: Path) -> None:
             if path.is_symlink() and not _leads_into(inside, path):
                 raise UserError(
                     f"{path} is a link that leads out of the run's directory, to "
-                    f"{os.readlink(path)}; put in its place what it stands for, or remove it"
+                    f"{os.readlink(path)}; replace it by what it links to, or remove it"
                 )
         folders[:] = [name for name in folders if name != "wandb"]
 

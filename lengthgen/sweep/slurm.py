@@ -202,10 +202,11 @@ class Task:
     @staticmethod
     def of(point: "Point") -> "Task":
         # What `auto` is was decided here: the processor of a node may be another one.
-        precision = "train.precision="
-        kept = [word for word in point.overrides if not word.startswith(precision)]
-        decided = f"{precision}{point.config.train.precision}"
-        point = replace(point, overrides=(*kept, decided))
+        key = "train.precision="
+        decided = key + point.config.train.precision
+        overrides = [decided if one.startswith(key) else one for one in point.overrides]
+        overrides += [decided] if decided not in overrides else []
+        point = replace(point, overrides=tuple(overrides))
         return Task(
             run_id=point.run_id,
             overrides=point.overrides,

@@ -1,5 +1,7 @@
 """Overrides become one plain dict, and every mistake in them one line."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +27,19 @@ def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def test_reading_a_configuration_needs_no_torch_and_nothing_of_the_package_but_config() -> None:
+    code = (
+        "import sys; from lengthgen.config import schema;"
+        "schema.from_words(['train.precision=fp32'], config_dir=None, plugins=[]);"
+        "print(*{*sys.modules})"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    imported = set(ran.stdout.split())
+    assert imported & {"torch", "numpy", "wandb", "datasets", "matplotlib"} == set()
+    rooms = {".".join(name.split(".")[:2]) for name in imported if name.startswith("lengthgen.")}
+    assert rooms == {"lengthgen.config", "lengthgen.errors"}
 
 
 def test_the_result_is_plain_and_holds_no_trace_of_hydra() -> None:
@@ -137,7 +152,7 @@ MISTAKES = {
     "~nothing": "Could not delete from config. 'nothing' does not exist",
     "train.lr": "train.lr: not readable as an override; give KEY=VALUE",
     "corpus.path=a(b": "quote special characters, as in \"corpus.path='a(b'\"",
-    "scheme@other=rope": "scheme@other=rope: packages are not taken on the command line",
+    "scheme@other=rope": "scheme@other=rope: packages are not allowed on the command line",
     "hydra.run.dir=x": "hydra.run.dir=x: Hydra's own settings have no effect here",
     "train.tokens=${nothing}": "train.tokens: Interpolation key 'nothing' not found",
 }
@@ -224,7 +239,7 @@ def test_values_are_parsed_without_composing() -> None:
 
 
 def test_values_refuse_signs() -> None:
-    with pytest.raises(UserError, match=r"^\+eval.seed=1: only KEY=VALUE is taken here"):
+    with pytest.raises(UserError, match=r"^\+eval.seed=1: only KEY=VALUE is allowed here"):
         compose.values(["+eval.seed=1"])
 
 

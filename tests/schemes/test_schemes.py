@@ -388,7 +388,7 @@ def test_variants_merge_in_order_drop_parts_and_change_arguments() -> None:
         ),
         (
             ["scheme=rnope_swa", "eval.variants=[window]"],
-            r"window sets window, which stands in some layers of scheme rnope_swa only",
+            r"window sets window, which is in some layers of scheme rnope_swa only",
         ),
         (["+scheme.parts.ropee={}"], r"scheme\.parts\.ropee: no such part; did you mean rope\?"),
         (["+scheme.parts.qqqq={}"], r"no such part; known: abacus, .*, sinusoidal"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from slurm_cluster import program, swept
 
+from lengthgen.config import schema
 from lengthgen.errors import UserError
 from lengthgen.runs import status
 from lengthgen.sweep import slurm
@@ -93,6 +94,18 @@ def test_options_are_read(text: str, options: dict[str, Any]) -> None:
 def test_an_option_that_cannot_be_read_is_refused_with_its_name(text: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         slurm.options(text)
+
+
+def test_a_job_trains_in_the_precision_of_the_machine_that_submits_it(
+    tmp_path: Path, cache_dir: Path
+) -> None:
+    [point] = swept(tmp_path, cache_dir, "train.precision=auto")
+    task = slurm.Task.of(point)
+    precisions = {one for one in task.overrides if one.startswith("train.precision=")}
+    assert precisions == {f"train.precision={point.config.train.precision}"}
+    assert precisions < {*task.arguments}
+    built = schema.from_words(task.overrides, config_dir=None, plugins=[])
+    assert built.run_id == point.run_id == task.run_id
 
 
 def test_gpus_have_a_process_each() -> None:

@@ -332,7 +332,7 @@ def test_what_a_machine_does_not_have_is_refused(
         (["--jobs", "two"], "Invalid value for '--jobs': "),
         (["--gpus", "0"], "Invalid value for '--gpus': "),
         (["--per-gpu", "-1"], "Invalid value for '--per-gpu': "),
-        (["--slurm", "gpus=2", "--jobs", "2"], "--slurm: jobs and GPUs are Slurm's; give --slurm"),
+        (["--slurm", "time=5", "--jobs", "2"], "--slurm: jobs and GPUs are Slurm's; give --slurm"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(
