@@ -136,7 +136,7 @@ def _decoding(plain: dict[str, Any], rounds: int, vocab_size: int) -> Speed | No
     device = _prepared(config)
     T, precision = config.train.length, config.eval.precision
     model = create(config, vocab_size=vocab_size).to(device).eval()
-    if model.scheme.undefined_at(T + DECODED):
+    if model.scheme.unsupported_reason(T + DECODED):
         return None
     draws = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocab_size, (1, T), generator=draws).to(device)
@@ -164,7 +164,7 @@ def _evaluation(plain: dict[str, Any], length: int, rounds: int, vocab_size: int
     config = from_plain(plain)
     device = _prepared(config)
     model = create(config, vocab_size=vocab_size).to(device).eval()
-    reason = model.scheme.undefined_at(length)
+    reason = model.scheme.unsupported_reason(length)
     if reason:
         return Evaluated(length, None, None, reason)
     draws = torch.Generator().manual_seed(0)
@@ -178,7 +178,7 @@ def _evaluation(plain: dict[str, Any], length: int, rounds: int, vocab_size: int
             bf16 = config.eval.precision == "bf16"
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 x_BTD = model(tokens, n_last=n, generator=generator)
-                return float(model.nats(x_BTD, tokens[:, -n:]).sum())
+                return float(model.token_nll(x_BTD, tokens[:, -n:]).sum())
 
         return score
 

@@ -1,8 +1,8 @@
 """Decoding: a text continued token by token; earlier tokens are kept, not computed again.
 
 Every layer keeps what later tokens need of earlier ones: normalised inputs, keys, values. Keys are
-kept as they are before `qk`, which turns all of them anew for each token: what a part does to them
-may depend on all keys of the call, as the scale of xpos does. That costs about as much as the sum
+kept as they are before `qk`, which acts on all of them for each token: what a part does to them may
+depend on all keys of the call, as the scale of xpos does. That costs about as much as the sum
 over keys itself, and no product of matrices. What is kept holds wherever a prefix alone gives what
 it gives within a longer call. Elsewhere the whole text is read again for each token.
 
@@ -28,12 +28,12 @@ from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation.evaluator import Show, open_run, trained_model, undefined
 from lengthgen.evaluation.plan import Cell, Plan
 from lengthgen.evaluation.protocols import Span
-from lengthgen.model.transformer import Block, Past, Transformer, seed_of, with_parts
+from lengthgen.model.transformer import Block, LayerCache, Transformer, seed_of, with_parts
 from lengthgen.runs.distributed import ALONE
 from lengthgen.schemes import Scheme
 from lengthgen.tasks import END
 
-TOKENS = 64  # that a text is continued by, unless asked otherwise
+TOKENS = 64  # that a text is continued by, by default
 
 
 class Read(NamedTuple):
@@ -42,7 +42,9 @@ class Read(NamedTuple):
     tokens_BS: Tensor
     logits_BV: Tensor  # of the token that comes next
     segment: int  # where the last segment begins: 0 unless the scheme has a memory
-    layers: tuple[Past, ...]  # of that segment and what it remembers; empty if nothing is kept
+    layers: tuple[
+        LayerCache, ...
+    ]  # of that segment and what it remembers; empty if nothing is kept
 
 
 class Failure(NamedTuple):
@@ -95,11 +97,11 @@ def read(
     """Returns the texts with new tokens behind them, and the logits of what comes next.
 
     They are those of a call with the whole text, to rounding: sums run over other blocks. Raises
-    UserError where the scheme has no value at that length. A part that samples draws from `seed`
-    anew, as in every call of an evaluation.
+    UserError where the scheme has no value at that length. A part that samples draws from the
+    start of `seed`, as in every call of an evaluation.
     """
     tokens_BS = new_BN if after is None else torch.cat([after.tokens_BS, new_BN], dim=1)
-    reason = model.scheme.undefined_at(tokens_BS.shape[1])
+    reason = model.scheme.unsupported_reason(tokens_BS.shape[1])
     if reason:
         raise UserError(
             f"{reason}: nothing follows a text of {tokens_BS.shape[1]} tokens; begin with a "
@@ -129,19 +131,19 @@ def _extended(model: Transformer, tokens_BS: Tensor, after: Read | None, *, seed
             tokens_BS[:, segment:stop], generator=_draws(seed), remembered=remembered
         )
         x_BND = x_BSD[:, done - segment :]
-        kept: list[Past] = []
+        kept: list[LayerCache] = []
         for i, (block, layer) in enumerate(zip(model.blocks, scheme.layers, strict=True)):
             assert isinstance(block, Block)
             past = layers[i] if layers else None
-            x_BND, one = block.extend(x_BND, past, layer, replace(c, layer=i))
+            x_BND, one = block.forward_cached(x_BND, past, layer, replace(c, layer=i))
             kept.append(one)
         done, layers = stop, tuple(kept)
     return Read(tokens_BS, model.logits(model.norm(x_BND[:, -1])), segment, layers)
 
 
-def _last(past: Past, n: int) -> Past:
+def _last(past: LayerCache, n: int) -> LayerCache:
     """Returns what is kept of the last n tokens."""
-    return Past(*(kept[:, max(0, kept.shape[1] - n) :] for kept in past))
+    return LayerCache(*(kept[:, max(0, kept.shape[1] - n) :] for kept in past))
 
 
 def _draws(seed: int) -> torch.Generator:

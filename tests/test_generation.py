@@ -63,7 +63,7 @@ def test_what_is_kept_gives_the_logits_of_reading_the_whole_text_again_at_every_
     model = small_model(name, variant)
     tokens, text, n = some_tokens(sum(PIECES)), None, 0
     for piece in PIECES:
-        if model.scheme.undefined_at(n + piece):
+        if model.scheme.unsupported_reason(n + piece):
             with pytest.raises(UserError, match=r"16 rows .*: nothing follows a text of 17 tokens"):
                 reading(model, tokens[:, n : n + piece], text)
             assert n == T

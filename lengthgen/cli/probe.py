@@ -39,7 +39,7 @@ def probe_runs(
         with Progress(is_main=True) as show:
             found = probing.probe(built, run_dir, asked, show=show)
         print(f"run: {run_dir}")
-        print_rows(Listing(["probe", "what it shows"], [[one.probe, one.said] for one in found]))
+        print_rows(Listing(["probe", "what it shows"], [[one.probe, one.summary] for one in found]))
         for one in found:
             if one.picture is not None:
                 print(one.picture)

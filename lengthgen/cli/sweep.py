@@ -180,7 +180,7 @@ def _prepare(points: Sequence["Point"]) -> None:
     """Builds every corpus once, and checks what needs its tokens or plugins, before any run."""
     from lengthgen.data import corpora
     from lengthgen.evaluation import plan
-    from lengthgen.model.plugin_check import rehearse
+    from lengthgen.model.plugin_check import check_plugins
     from lengthgen.terminal import Progress
 
     with Progress(is_main=True) as show:
@@ -192,7 +192,7 @@ def _prepare(points: Sequence["Point"]) -> None:
                     cache_dir = config.runtime.cache_dir
                     loaded[key] = corpora.load(config.corpus, cache_dir=cache_dir, say=show.say)
                 plan.plan(config, loaded[key])
-                rehearse(config)
+                check_plugins(config)
             except UserError as error:
                 where = f"{point.title}: " if point.varied else ""
                 raise UserError(f"{where}{error}") from None

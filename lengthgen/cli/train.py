@@ -69,13 +69,13 @@ def _prepare(built: "Config") -> None:
     """Builds the token cache, and checks lengths and plugins, before there are N processes."""
     from lengthgen.data import corpora
     from lengthgen.evaluation import plan
-    from lengthgen.model.plugin_check import rehearse
+    from lengthgen.model.plugin_check import check_plugins
     from lengthgen.terminal import Progress
 
     with Progress(is_main=True) as show:
         corpus = corpora.load(built.corpus, cache_dir=built.runtime.cache_dir, say=show.say)
     plan.plan(built, corpus)
-    rehearse(built)
+    check_plugins(built)
 
 
 def _torchrun(gpus: int, arguments: Sequence[str]) -> NoReturn:

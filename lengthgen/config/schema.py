@@ -283,9 +283,9 @@ class Config(Section):
         return self.runtime.root / self.run_id
 
     @property
-    def shape(self) -> schemes.Shape:
+    def shape(self) -> schemes.ModelDims:
         """What parts may know of the model."""
-        return schemes.Shape(
+        return schemes.ModelDims(
             d_model=self.model.d_model,
             n_layers=self.model.n_layers,
             n_heads=self.model.n_heads,

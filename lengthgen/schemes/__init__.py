@@ -16,26 +16,26 @@ from lengthgen.config import sections
 from lengthgen.config.plugins import Plugin
 from lengthgen.errors import UserError, suggestion
 from lengthgen.schemes.base import (
-    Ctx,
-    Layer,
+    AttentionContext,
+    LayerHooks,
+    ModelDims,
     Part,
     Rotated,
-    Shape,
     logits,
     of_layer,
     through_qk,
     weighted,
 )
-from lengthgen.schemes.fold import Scheme
+from lengthgen.schemes.scheme import Scheme
 
 __all__ = [
     "HOOKS",
-    "Ctx",
-    "Layer",
+    "AttentionContext",
+    "LayerHooks",
+    "ModelDims",
     "Part",
     "Rotated",
     "Scheme",
-    "Shape",
     "build",
     "build_meta",
     "logits",
@@ -49,7 +49,9 @@ __all__ = [
 HOOKS = tuple(
     name
     for name, value in vars(Part).items()
-    if callable(value) and name[0] != "_" and name not in ("undefined_at", "project", "overrides")
+    if callable(value)
+    and name[0] != "_"
+    and name not in ("unsupported_reason", "clamp_parameters", "overrides")
 )
 
 
@@ -93,7 +95,7 @@ def build(
     parts: Mapping[str, Mapping[str, Any]],
     *,
     layers: Sequence[Sequence[str]] | None,
-    shape: Shape,
+    shape: ModelDims,
     plugins: Sequence[Plugin] = (),
     where: str = "scheme.parts",
 ) -> Scheme:
@@ -136,7 +138,7 @@ def build_meta(
     parts: Mapping[str, Mapping[str, Any]],
     *,
     layers: Sequence[Sequence[str]] | None,
-    shape: Shape,
+    shape: ModelDims,
     plugins: Sequence[Plugin],
     where: str,
 ) -> Scheme:

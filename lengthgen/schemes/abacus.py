@@ -1,6 +1,6 @@
-"""Abacus embeddings: McLeish et al. 2024, arXiv 2405.17399. Told the places: an upper bound.
+"""Abacus embeddings: McLeish et al. 2024, arXiv 2405.17399. Reads alignment: an upper bound.
 
-A digit is told its place in its number, the lowest first, by a learned row that all numbers share.
+A learned row marks the place of a digit in its number, the lowest first; all numbers share rows.
 In training the places of a call begin at a random one, so that longer numbers meet trained rows. As
 in the authors' release (mcleish7/arithmetic, abacus.py): 1024 rows, row 0 for all other characters,
 places shifted by 0 to 99 in training and not at all in tests.
@@ -13,7 +13,7 @@ B batch, T tokens, D width.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 
 
 class Abacus(Part):
@@ -22,33 +22,33 @@ class Abacus(Part):
     rows: of the table. shift: the most that is added to the places of a call in training.
     """
 
-    reads_places = True
+    reads_alignment = True
 
-    def __init__(self, shape: Shape, *, rows: int, shift: int) -> None:
+    def __init__(self, shape: ModelDims, *, rows: int, shift: int) -> None:
         super().__init__(shape)
         if shift < 0:
             raise ValueError(f"shift={shift} must be 0 or more")
         if rows <= shape.train_length + shift:
             raise ValueError(
                 f"rows={rows} must be more than T + shift ({shape.train_length} + {shift}): places "
-                "up to that are asked in training"
+                "up to that occur in training"
             )
         self.rows, self.shift = rows, shift
         self.table = nn.Parameter(torch.empty(rows, shape.d_model))
         nn.init.normal_(self.table, std=shape.init_std)
 
-    def undefined_at(self, length: int) -> str | None:
+    def unsupported_reason(self, length: int) -> str | None:
         return f"abacus has {self.rows} rows" if length >= self.rows else None
 
-    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
-        if c.places_BT is None:
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
+        if c.alignment_BT is None:
             return x_BTD + self.table[0].to(x_BTD.dtype)
         shift = drawn(self.shift, c)
-        rows_BT = torch.where(c.places_BT > 0, c.places_BT + shift, 0)
+        rows_BT = torch.where(c.alignment_BT > 0, c.alignment_BT + shift, 0)
         return x_BTD + self.table[rows_BT].to(x_BTD.dtype)
 
 
-def drawn(most: int, c: Ctx) -> int:
+def drawn(most: int, c: AttentionContext) -> int:
     """Returns a number from 0 to `most`, one for the call; 0 outside of training."""
     if not c.training or most == 0:
         return 0

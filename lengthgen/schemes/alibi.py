@@ -17,7 +17,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape, constant
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, constant
 
 
 class Alibi(Part):
@@ -29,12 +29,12 @@ class Alibi(Part):
 
     distance_only = True
 
-    def __init__(self, shape: Shape, *, beyond: Literal["extend", "interpolate"]) -> None:
+    def __init__(self, shape: ModelDims, *, beyond: Literal["extend", "interpolate"]) -> None:
         super().__init__(shape)
         self.beyond = beyond
         self.depends_on_length = beyond == "interpolate"
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         m_H = constant(tuple(slopes(c.shape.n_heads)), c.q_pos.device, c.dtype)
         if self.beyond == "interpolate":
             m_H = m_H * min(1, c.shape.train_length / c.length)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.schemes.alibi import slopes
-from lengthgen.schemes.base import Ctx, Part, Shape, of_layer
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, of_layer
 
 
 class AlibiLearned(Part):
@@ -23,10 +23,10 @@ class AlibiLearned(Part):
 
     distance_only = True
 
-    def __init__(self, shape: Shape, *, share_layers: bool) -> None:
+    def __init__(self, shape: ModelDims, *, share_layers: bool) -> None:
         super().__init__(shape)
         n = 1 if share_layers else shape.n_layers
         self.log_slopes = nn.Parameter(torch.tensor(slopes(shape.n_heads)).log().repeat(n, 1))
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         return -of_layer(self.log_slopes, c).exp()[:, None, None] * c.distance()

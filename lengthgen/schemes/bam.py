@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.schemes.alibi import slopes
-from lengthgen.schemes.base import Ctx, Part, Shape, of_layer
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, of_layer
 from lengthgen.schemes.distances import over_distances
 
 EPSILON = 1e-5  # keeps distance 0 finite where beta is negative
@@ -30,13 +30,13 @@ class Bam(Part):
 
     distance_only = True
 
-    def __init__(self, shape: Shape, *, share_layers: bool) -> None:
+    def __init__(self, shape: ModelDims, *, share_layers: bool) -> None:
         super().__init__(shape)
         n = 1 if share_layers else shape.n_layers
         self.sigma = nn.Parameter(torch.tensor(slopes(shape.n_heads)).log().repeat(n, 1))
         self.beta = nn.Parameter(torch.ones(n, shape.n_heads))
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         sigma_H1, beta_H1 = of_layer(self.sigma, c)[:, None], of_layer(self.beta, c)[:, None]
 
         def table(d_N: Tensor) -> Tensor:

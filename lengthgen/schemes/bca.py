@@ -12,7 +12,7 @@ Q queries, S keys.
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.lengths import tokens
 
 
@@ -24,11 +24,11 @@ class Bca(Part):
 
     counts_tokens = True
 
-    def __init__(self, shape: Shape, *, window: float) -> None:
+    def __init__(self, shape: ModelDims, *, window: float) -> None:
         super().__init__(shape)
         self.window = tokens("window", window, shape)
 
-    def visible(self, c: Ctx) -> Tensor:
+    def visible(self, c: AttentionContext) -> Tensor:
         i = torch.arange(c.rows.start, c.rows.stop, device=c.q_pos.device) // self.window
         j = torch.arange(c.cols.start, c.cols.stop, device=c.q_pos.device) // self.window
         return i[:, None] - j <= 1

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx
+from lengthgen.schemes.base import AttentionContext
 
 
 class Branch(NamedTuple):
@@ -25,7 +25,9 @@ class Branch(NamedTuple):
     used: Tensor  # bool [Q, S], or [B, 1, Q, S] if sequences differ
 
 
-def merged(branches: Sequence[Branch], q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+def merged(
+    branches: Sequence[Branch], q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext
+) -> Tensor:
     """Returns the block's logits in c.dtype, biases included.
 
     The last branch that uses a pair decides; a pair that none uses has 0.
@@ -35,11 +37,11 @@ def merged(branches: Sequence[Branch], q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -
         q, k = c.rotated(q_BHQK, k_BHSK, q_pos=branch.q_pos, k_pos=branch.k_pos)
         of_branch = (q @ k.transpose(-1, -2)).to(c.dtype) * c.shape.d_head**-0.5
         s_BHQS = torch.where(branch.used, of_branch, s_BHQS)
-    bias = c.folded()
+    bias = c.total_bias()
     return s_BHQS if bias is None else s_BHQS + bias
 
 
-def from_first(c: Ctx) -> tuple[Tensor, Tensor]:
+def from_first(c: AttentionContext) -> tuple[Tensor, Tensor]:
     """Returns the coordinates of queries and keys counted from the first key of the sequence.
 
     Where a remap divides positions, this makes it blind to a constant added to all of them.

@@ -6,7 +6,7 @@ z_i = q_i E, interpolated linearly between integer positions. E is [d, n], zero 
 the heads.
 
 The paper (appendix B) adds z as it is: `unscaled`. The authors' release divides it by sqrt(d), like
-q.k, unless told otherwise: `scaled`, another function. Its options of separate keys for the gates
+q.k, by default: `scaled`, another function. Its options of separate keys for the gates
 and of gates made from values are left out. Biases of other parts do not enter the gates.
 
 B batch, H heads, Q queries, S keys, K head width, N positions.
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Shape, of_layer, products
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, of_layer, products
 
 # A position's gradient is summed in this many places. Neighbouring keys mostly share a position,
 # and an addition waits for the one before it in the same place: half the time of the sums.
@@ -35,7 +35,7 @@ class Cope(Part):
 
     def __init__(
         self,
-        shape: Shape,
+        shape: ModelDims,
         *,
         n_positions: int,
         position_logits: Literal["unscaled", "scaled"],
@@ -48,10 +48,10 @@ class Cope(Part):
         n = 1 if share_layers else shape.n_layers
         self.E = nn.Parameter(torch.zeros(n, shape.d_head, n_positions))
 
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         s_BHQS = products(q_BHQK, k_BHSK, c)
         z_BHQN = (q_BHQK @ of_layer(self.E, c).to(q_BHQK.dtype)).to(c.dtype) * self.scale
-        own, bias = c.rows.start - c.cols.start, c.folded()
+        own, bias = c.rows.start - c.cols.start, c.total_bias()
         if torch.is_grad_enabled():
             s_BHQS = s_BHQS + at_counted_positions(s_BHQS, z_BHQN, own=own)
         else:

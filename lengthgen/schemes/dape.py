@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lengthgen.errors import UserError
-from lengthgen.schemes.base import Ctx, Part, Shape, of_layer, products
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, of_layer, products
 from lengthgen.schemes.initial import as_linear
 
 
@@ -31,7 +31,7 @@ class Dape(Part):
     """
 
     def __init__(
-        self, shape: Shape, *, width: int, inputs: Literal["scores_and_bias", "scores"]
+        self, shape: ModelDims, *, width: int, inputs: Literal["scores_and_bias", "scores"]
     ) -> None:
         super().__init__(shape)
         if width < 1:
@@ -44,16 +44,16 @@ class Dape(Part):
         self.w_out = as_linear(n, H, width, fan_in=width)
         self.b_out = as_linear(n, H, 1, fan_in=width)
 
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         s_BHQS = products(q_BHQK, k_BHSK, c)
-        bias = c.folded()
+        bias = c.total_bias()
         self.refuse_other_inputs(bias, c)
         if bias is None:
             return s_BHQS + self.network(s_BHQS, c)
         both = torch.cat([s_BHQS, bias.expand_as(s_BHQS)], dim=1)
         return s_BHQS + bias + self.network(both, c)
 
-    def network(self, x: Tensor, c: Ctx) -> Tensor:
+    def network(self, x: Tensor, c: AttentionContext) -> Tensor:
         """Returns MLP(x) over the heads, [B, H, Q, S]. Its hidden units are not kept.
 
         They are `width` numbers per query and key; the backward pass computes them again.
@@ -65,7 +65,7 @@ class Dape(Part):
         assert isinstance(out, Tensor)
         return out.unflatten(-1, x.shape[2:])
 
-    def refuse_other_inputs(self, bias: Tensor | None, c: Ctx) -> None:
+    def refuse_other_inputs(self, bias: Tensor | None, c: AttentionContext) -> None:
         """Raises UserError if `inputs` promises a bias that the layer lacks, or the reverse."""
         if bias is None and self.inputs == "scores_and_bias":
             raise UserError(

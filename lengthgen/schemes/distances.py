@@ -1,4 +1,4 @@
-"""Biases that are read from a table over (head, distance), made anew for every block.
+"""Biases that are read from a table over (head, distance), computed for every block.
 
 H heads, N distances, B batch, Q queries, S keys.
 """
@@ -8,10 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx
+from lengthgen.schemes.base import AttentionContext
 
 
-def over_distances(table: Callable[[Tensor], Tensor], c: Ctx) -> Tensor:
+def over_distances(table: Callable[[Tensor], Tensor], c: AttentionContext) -> Tensor:
     """Returns the table's entry at the distance of every query and key, in c.dtype.
 
     table() maps the distances 0 ... farthest, [N], to biases [H, N]; the result is [H, Q, S], or
@@ -27,7 +27,7 @@ def over_distances(table: Callable[[Tensor], Tensor], c: Ctx) -> Tensor:
     return at_distances(table_HN, c)
 
 
-def at_distances(table_HN: Tensor, c: Ctx) -> Tensor:
+def at_distances(table_HN: Tensor, c: AttentionContext) -> Tensor:
     """Returns the entry at the distance of every query and key: [H, Q, S], or [B, H, Q, S]."""
     d = c.steps().squeeze(-3) if c.steps().dim() == 4 else c.steps()
     bias = table_HN.gather(1, d.flatten().expand(len(table_HN), -1))

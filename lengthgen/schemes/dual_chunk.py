@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.branches import Branch, from_first, merged
 from lengthgen.schemes.lengths import tokens
 
@@ -29,7 +29,7 @@ class DualChunk(Part):
 
     remaps = True
 
-    def __init__(self, shape: Shape, *, chunk: float, local: float) -> None:
+    def __init__(self, shape: ModelDims, *, chunk: float, local: float) -> None:
         super().__init__(shape)
         self.chunk = tokens("chunk", chunk, shape)
         self.local = tokens("local", local, shape)
@@ -39,10 +39,10 @@ class DualChunk(Part):
                 f"they are {self.local} and {self.chunk} tokens"
             )
 
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return merged(self.branches(c), q_BHQK, k_BHSK, c)
 
-    def branches(self, c: Ctx) -> list[Branch]:
+    def branches(self, c: AttentionContext) -> list[Branch]:
         size = self.chunk - self.local
         q_pos, k_pos = from_first(c)
         behind = replace(c, q_pos=q_pos // size, k_pos=k_pos // size).distance()  # in chunks

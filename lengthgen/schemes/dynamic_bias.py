@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Shape, of_layer
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, of_layer
 from lengthgen.schemes.distances import over_distances
 from lengthgen.schemes.initial import as_linear
 
@@ -35,7 +35,7 @@ class DynamicBias(Part):
 
     def __init__(
         self,
-        shape: Shape,
+        shape: ModelDims,
         *,
         width: float,
         depth: int,
@@ -56,7 +56,7 @@ class DynamicBias(Part):
         )
         self.linear_biases = nn.ParameterList(as_linear(n, b, fan_in=a) for a, b in pairwise(sizes))
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         layers = [
             (of_layer(weight, c), of_layer(bias, c))
             for weight, bias in zip(self.linear_weights, self.linear_biases, strict=True)

@@ -11,7 +11,7 @@ R rotated channel pairs.
 
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.ntk import with_base_raised
 from lengthgen.schemes.scaling import checked, stretch
 
@@ -24,10 +24,10 @@ class DynamicNtk(Part):
 
     depends_on_length = True
 
-    def __init__(self, shape: Shape, *, factor: float) -> None:
+    def __init__(self, shape: ModelDims, *, factor: float) -> None:
         super().__init__(shape)
         checked(factor)
         self.factor = factor
 
-    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         return with_base_raised(omega_R, self.factor * stretch(None, c) - (self.factor - 1))

@@ -23,13 +23,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Shape, of_layer
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, of_layer
 from lengthgen.schemes.distances import over_distances
 from lengthgen.schemes.initial import as_linear
-from lengthgen.schemes.relative import by_key
+from lengthgen.schemes.relative import skew
 
 EPSILON = 1e-6
-ROWS = 128  # queries at a time; bounds what is held beside the bias itself
+ROWS = 128  # queries at a time; bounds what is held in addition to the bias
 
 
 class Pieces(NamedTuple):
@@ -55,7 +55,7 @@ class Fire(Part):
     shift_invariant = False
 
     def __init__(
-        self, shape: Shape, *, width: int, c: float, threshold: float, share_layers: bool
+        self, shape: ModelDims, *, width: int, c: float, threshold: float, share_layers: bool
     ) -> None:
         super().__init__(shape)
         if width < 1:
@@ -73,7 +73,7 @@ class Fire(Part):
         self.weight_out = as_linear(n, shape.n_heads, width, fan_in=width)
         self.bias_out = as_linear(n, shape.n_heads, fan_in=width)
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         threshold = (of_layer(self.w, c).to(c.dtype) * self.initial_threshold).abs()
         if c.q_pos.max() < threshold:  # a function of the distance; so it is for most of training
             return over_distances(lambda d_N: self.f(self.ratio(d_N, threshold, c), c), c)
@@ -84,14 +84,14 @@ class Fire(Part):
         rows = [of_rows(q_pos, threshold, c) for q_pos in c.q_pos.split(ROWS, dim=-1)]
         return torch.cat(rows, dim=-2) if len(rows) > 1 else rows[0]
 
-    def by_entry(self, q_pos: Tensor, threshold: Tensor, c: Ctx) -> Tensor:
+    def by_entry(self, q_pos: Tensor, threshold: Tensor, c: AttentionContext) -> Tensor:
         """Returns the bias of these queries, f of a number per query and key."""
         i, j = q_pos[..., :, None], c.k_pos[..., None, :]
         d = (i - j).clamp(min=0).to(c.dtype)
         x = self.ratio(d, torch.maximum(i.to(c.dtype), threshold), c)
         return self.f(x, c).movedim(0, -3)
 
-    def by_place(self, i_Q: Tensor, threshold: Tensor, c: Ctx) -> Tensor:
+    def by_place(self, i_Q: Tensor, threshold: Tensor, c: AttentionContext) -> Tensor:
         """Returns the bias of these consecutive queries, [H, Q, S]: a view of rows by place.
 
         A distance that is on one piece for the first and the last query is on it for all: the
@@ -108,24 +108,24 @@ class Fire(Part):
         bias_HQW = torch.addcmul(pieces.offset_HN[:, None, at_W], slope_H1W, per_psi_Q1)
         several = (at_W != at_last_W).nonzero().squeeze(-1)
         exact = self.f(self.ratio(d_W[several], largest_Q[:, None], c), c)
-        return by_key(bias_HQW.scatter_(-1, several.expand_as(exact), exact), len(c.k_pos))
+        return skew(bias_HQW.scatter_(-1, several.expand_as(exact), exact), len(c.k_pos))
 
-    def psi(self, x: Tensor, c: Ctx) -> Tensor:
+    def psi(self, x: Tensor, c: AttentionContext) -> Tensor:
         """Returns log(|c| x + 1) in x's dtype."""
         return torch.log1p(of_layer(self.c, c).to(x.dtype).abs() * x)
 
-    def ratio(self, d: Tensor, largest: Tensor, c: Ctx) -> Tensor:
+    def ratio(self, d: Tensor, largest: Tensor, c: AttentionContext) -> Tensor:
         """Returns psi(d) / (psi(largest) + 1e-6) in d's dtype."""
         return self.psi(d, c) / (self.psi(largest, c) + EPSILON)
 
-    def f(self, x: Tensor, c: Ctx) -> Tensor:
+    def f(self, x: Tensor, c: AttentionContext) -> Tensor:
         """Returns the network at every entry of x, which lies in [0, 1]: [H, *x.shape]."""
         pieces = self.pieces(c, x.dtype)
         at = pieces.at(x).flatten().expand(len(pieces.slope_HN), -1)
         slope, offset = pieces.slope_HN.gather(1, at), pieces.offset_HN.gather(1, at)
         return torch.addcmul(offset, slope, x.flatten()).unflatten(1, x.shape)
 
-    def pieces(self, c: Ctx, dtype: torch.dtype) -> Pieces:
+    def pieces(self, c: AttentionContext, dtype: torch.dtype) -> Pieces:
         """Returns the network by its pieces; kinks outside [0, 1] are moved to its ends."""
         w_R, b_R, w_HR, b_H = (
             of_layer(p, c).to(dtype)

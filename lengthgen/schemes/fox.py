@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lengthgen.schemes.base import Ctx, Part, Shape, of_layer
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, of_layer
 
 
 class Fox(Part):
@@ -28,13 +28,13 @@ class Fox(Part):
     gate_bias: b at the start; 0 in the authors' code.
     """
 
-    def __init__(self, shape: Shape, *, gate_bias: float) -> None:
+    def __init__(self, shape: ModelDims, *, gate_bias: float) -> None:
         super().__init__(shape)
         n, H, D = shape.n_layers, shape.n_heads, shape.d_model
         self.w = nn.Parameter(shape.init_std * torch.randn(n, H, D))
         self.b = nn.Parameter(torch.full((n, H), float(gate_bias)))
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         x_BSD = c.x_BTD[:, c.cols].to(c.dtype)
         w_HD, b_H = of_layer(self.w, c).to(c.dtype), of_layer(self.b, c).to(c.dtype)
         passed_BHS = functional.logsigmoid(functional.linear(x_BSD, w_HD, b_H)).transpose(1, 2)

@@ -13,13 +13,13 @@ import math
 
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 
 
 class Hope(Part):
     """Stops the pairs whose period exceeds T."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         self.slowest = 2 * math.pi / shape.train_length
         if self.slowest > 1:  # the fastest pair of RoPE turns by 1 per token
@@ -28,5 +28,5 @@ class Hope(Part):
                 "at least 7 is needed"
             )
 
-    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         return omega_R * (omega_R >= self.slowest)

@@ -4,7 +4,7 @@ The logit of query i and key j gets -r1 (i - j)^r2, with r1 > 0 and 0 < r2 <= 2 
 = 1 is ALiBi with learned slopes. As in the authors' release (chijames/KERPLE,
 megatron/mpu/layers.py, where `bias_a` is r1 and `bias_p` is r2): r1 is drawn from U(0, 1), r2 from
 U(0, 2), one pair per head serves all layers, and both are kept at or above 0.01, r2 at or below 2.
-`project` and the deviation are those of kerple.py.
+`clamp_parameters` and the deviation are those of kerple.py.
 
 H heads, N distances, Q queries, S keys.
 """
@@ -12,7 +12,7 @@ H heads, N distances, Q queries, S keys.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Shape, of_layer
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, of_layer
 from lengthgen.schemes.distances import over_distances
 from lengthgen.schemes.kerple import SMALLEST
 
@@ -25,13 +25,13 @@ class KerplePower(Part):
 
     distance_only = True
 
-    def __init__(self, shape: Shape, *, share_layers: bool) -> None:
+    def __init__(self, shape: ModelDims, *, share_layers: bool) -> None:
         super().__init__(shape)
         n = 1 if share_layers else shape.n_layers
         self.r1 = nn.Parameter(torch.rand(n, shape.n_heads))
         self.r2 = nn.Parameter(2 * torch.rand(n, shape.n_heads))
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         r1_H1, r2_H1 = of_layer(self.r1, c)[:, None], of_layer(self.r2, c)[:, None]
 
         def table(d_N: Tensor) -> Tensor:
@@ -40,6 +40,6 @@ class KerplePower(Part):
 
         return over_distances(table, c)
 
-    def project(self) -> None:
+    def clamp_parameters(self) -> None:
         self.r1.clamp_(min=SMALLEST)
         self.r2.clamp_(min=SMALLEST, max=2)

@@ -9,7 +9,7 @@ Q queries, S keys, K head width.
 
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.branches import Branch, merged
 from lengthgen.schemes.lengths import tokens
 
@@ -22,17 +22,17 @@ class LeakyRerope(Part):
 
     remaps = True
 
-    def __init__(self, shape: Shape, *, window: float, slowdown: float) -> None:
+    def __init__(self, shape: ModelDims, *, window: float, slowdown: float) -> None:
         super().__init__(shape)
         if slowdown < 1:
             raise ValueError(f"slowdown={slowdown} must be at least 1")
         self.window = tokens("window", window, shape)
         self.slowdown = slowdown
 
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return merged(self.branches(c), q_BHQK, k_BHSK, c)
 
-    def branches(self, c: Ctx) -> list[Branch]:
+    def branches(self, c: AttentionContext) -> list[Branch]:
         far = c.distance() >= self.window
         slow_q, slow_k = (pos.to(c.dtype) / self.slowdown for pos in (c.q_pos, c.k_pos))
         shift = self.window * (1 - 1 / self.slowdown)

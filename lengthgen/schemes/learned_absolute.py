@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 
 
 class LearnedAbsolute(Part):
@@ -25,7 +25,7 @@ class LearnedAbsolute(Part):
     shift_invariant = False
 
     def __init__(
-        self, shape: Shape, *, beyond: Literal["na", "clamp", "wrap", "interpolate"]
+        self, shape: ModelDims, *, beyond: Literal["na", "clamp", "wrap", "interpolate"]
     ) -> None:
         super().__init__(shape)
         self.beyond = beyond
@@ -34,12 +34,12 @@ class LearnedAbsolute(Part):
         self.table = nn.Parameter(torch.empty(shape.train_length, shape.d_model))
         nn.init.normal_(self.table, std=shape.init_std)
 
-    def undefined_at(self, length: int) -> str | None:
+    def unsupported_reason(self, length: int) -> str | None:
         if self.beyond == "na" and length > self.rows:
             return f"learned_absolute has {self.rows} rows and beyond=na"
         return None
 
-    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         return x_BTD + self.lookup(c.pos, c.length).to(x_BTD.dtype)
 
     def lookup(self, pos: Tensor, length: int) -> Tensor:

@@ -12,7 +12,7 @@ import math
 
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.scaling import checked, stretch
 
 
@@ -25,7 +25,7 @@ class Llama3(Part):
 
     def __init__(
         self,
-        shape: Shape,
+        shape: ModelDims,
         *,
         factor: float | None,
         low_freq_factor: float,
@@ -40,7 +40,7 @@ class Llama3(Part):
         self.factor, self.low, self.high = checked(factor), low_freq_factor, high_freq_factor
         self.depends_on_length = factor is None
 
-    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         turns_R = omega_R * (self.shape.train_length / (2 * math.pi))
         kept_R = ((turns_R - self.low) / (self.high - self.low)).clamp(0, 1)
         return omega_R * (kept_R + (1 - kept_R) / stretch(self.factor, c))

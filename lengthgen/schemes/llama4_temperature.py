@@ -11,7 +11,7 @@ H heads, Q queries, S keys, K head width.
 
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Rotated, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.lengths import tokens
 
 
@@ -23,16 +23,16 @@ class Llama4Temperature(Part):
 
     counts_tokens = True
 
-    def __init__(self, shape: Shape, *, scale: float, floor: float) -> None:
+    def __init__(self, shape: ModelDims, *, scale: float, floor: float) -> None:
         super().__init__(shape)
         if scale <= 0:
             raise ValueError(f"scale={scale} must be above 0")
         self.scale, self.floor = scale, tokens("floor", floor, shape)
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * self.factor(c)[:, None], k_BHSK)
 
-    def factor(self, c: Ctx) -> Tensor:
+    def factor(self, c: AttentionContext) -> Tensor:
         """Returns the factor of each query, [Q] in c.dtype."""
         steps = c.n_visible() // self.floor
         return 1 + self.scale * steps.to(c.dtype).log1p()

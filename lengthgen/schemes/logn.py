@@ -12,7 +12,7 @@ import math
 
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Rotated, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 
 
 class Logn(Part):
@@ -20,17 +20,17 @@ class Logn(Part):
 
     counts_tokens = True
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         if shape.train_length < 2:
             raise ValueError(
                 f"train.length={shape.train_length} must be above 1: log-n divides by its logarithm"
             )
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * self.factor(c)[:, None], k_BHSK)
 
-    def factor(self, c: Ctx) -> Tensor:
+    def factor(self, c: AttentionContext) -> Tensor:
         """Returns the factor of each query, [Q] in c.dtype."""
         T = self.shape.train_length
         beyond = (c.n_visible().to(c.dtype) / T).clamp(min=1)  # ln 1 = 0: no rounding up to T

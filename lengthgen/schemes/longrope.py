@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.errors import UserError
-from lengthgen.schemes.base import Ctx, Part, Rotated, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.scaling import checked, sharpened, stretch
 
 
@@ -27,7 +27,7 @@ class Longrope(Part):
     fastest first.
     """
 
-    def __init__(self, shape: Shape, *, factor: float | None, lambdas: list[float]) -> None:
+    def __init__(self, shape: ModelDims, *, factor: float | None, lambdas: list[float]) -> None:
         super().__init__(shape)
         if not all(one > 0 for one in lambdas):
             raise ValueError(f"lambdas={lambdas} must all be above 0")
@@ -36,7 +36,7 @@ class Longrope(Part):
         self.factor, self.lambdas = checked(factor), lambdas
         self.depends_on_length = factor is None
 
-    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         if len(self.lambdas) != len(omega_R):
             raise UserError(
                 f"longrope.lambdas: {len(self.lambdas)} numbers for {len(omega_R)} rotated channel "
@@ -46,6 +46,6 @@ class Longrope(Part):
             return omega_R
         return omega_R / torch.tensor(self.lambdas, device=omega_R.device, dtype=omega_R.dtype)
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         s, T = stretch(self.factor, c), c.shape.train_length
         return sharpened(math.sqrt(1 + math.log(s) / math.log(T)), q_BHQK, k_BHSK)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.errors import UserError
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 
 
 class PRope(Part):
@@ -21,13 +21,13 @@ class PRope(Part):
     share: p, the share of pairs that turn, in (0, 1]; 0.75 and 0.25 in the paper.
     """
 
-    def __init__(self, shape: Shape, *, share: float) -> None:
+    def __init__(self, shape: ModelDims, *, share: float) -> None:
         super().__init__(shape)
         if not 0 < share <= 1:
             raise ValueError(f"share={share} must be in (0, 1]")
         self.share = share
 
-    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         kept = int(self.share * len(omega_R))
         if kept == 0:
             raise UserError(

@@ -9,7 +9,7 @@ R rotated channel pairs.
 
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.scaling import checked, stretch
 
 
@@ -19,10 +19,10 @@ class Pi(Part):
     factor: s; null: L/T of each call, at least 1.
     """
 
-    def __init__(self, shape: Shape, *, factor: float | None) -> None:
+    def __init__(self, shape: ModelDims, *, factor: float | None) -> None:
         super().__init__(shape)
         self.factor = checked(factor)
         self.depends_on_length = factor is None
 
-    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         return omega_R / stretch(self.factor, c)

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Rotated, Shape, of_layer
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated, of_layer
 from lengthgen.schemes.rope import angles, powers
 
 
@@ -34,7 +34,7 @@ class Pope(Part):
 
     rotary = True
 
-    def __init__(self, shape: Shape, *, base: float, share_layers: bool) -> None:
+    def __init__(self, shape: ModelDims, *, base: float, share_layers: bool) -> None:
         super().__init__(shape)
         if base <= 1:
             raise ValueError(f"base={base} must be above 1")
@@ -42,10 +42,10 @@ class Pope(Part):
         n_phases = 1 if share_layers else shape.n_layers
         self.phi = nn.Parameter(torch.zeros(n_phases, shape.n_heads, shape.d_head))
 
-    def project(self) -> None:
+    def clamp_parameters(self) -> None:
         self.phi.clamp_(-2 * math.pi, 0)
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         omega_R = c.frequencies(powers(self.base, 2 * c.shape.d_head, c))
         phi_H1R = of_layer(self.phi, c)[:, None].to(c.dtype)
         return Rotated(

@@ -1,4 +1,4 @@
-"""Position coupling: Cho et al. 2024, arXiv 2405.20671. Told the places: an upper bound.
+"""Position coupling: Cho et al. 2024, arXiv 2405.20671. Reads alignment: an upper bound.
 
 All tokens that belong together share one learned position: digits of the same value, the signs
 between numbers, a character and its copy.
@@ -11,7 +11,7 @@ again whenever the example comes back. Otherwise than there:
   least, as it can be nothing but the start. The release's table just holds the longest test; this
   one is larger, so that tests of up to 4 T tokens read rows that are trained as often as any.
 - The release counts down from the signs to the highest digit where numbers are not reversed, here
-  it is up: the same, mirrored, for rows that are learned alike.
+  it is up: the same, mirrored, for rows that are learned in the same way.
 
 The task says what belongs together: Task.places.
 
@@ -21,7 +21,7 @@ B batch, T tokens, D width.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.lengths import tokens
 
 PRIME = 2**31 - 1
@@ -35,35 +35,35 @@ class PositionCoupling(Part):
     have as many tokens as rows are left.
     """
 
-    reads_places = True
+    reads_alignment = True
 
-    def __init__(self, shape: Shape, *, rows: float) -> None:
+    def __init__(self, shape: ModelDims, *, rows: float) -> None:
         super().__init__(shape)
         if rows < 1:
             raise ValueError(f"rows={rows} must be at least 1: T tokens have up to T places")
         self.n_places = tokens("rows", rows, shape)
-        # A place is told twice or more, in prompt and answer: up to T/2 rows from either end are
+        # A place occurs twice or more, in prompt and answer: up to T/2 rows from either end are
         # trained less than those between.
         self.start = min(shape.train_length, self.n_places - shape.train_length) // 2
         self.table = nn.Parameter(torch.empty(self.n_places + 1, shape.d_model))
         nn.init.normal_(self.table, std=shape.init_std)
 
-    def undefined_at(self, length: int) -> str | None:
+    def unsupported_reason(self, length: int) -> str | None:
         longest = self.n_places - self.start
         return f"position_coupling has rows for {longest} tokens" if length > longest else None
 
-    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
-        if c.places_BT is None:
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
+        if c.alignment_BT is None:
             return x_BTD + self.table[0].to(x_BTD.dtype)
         start_B1: Tensor | int = self.start
         if c.training:
-            room_B1 = self.n_places - c.places_BT.amax(-1, keepdim=True).clamp(min=0)
+            room_B1 = self.n_places - c.alignment_BT.amax(-1, keepdim=True).clamp(min=0)
             start_B1 = drawn(room_B1, c)
-        rows_BT = torch.where(c.places_BT >= 0, c.places_BT + 1 + start_B1, 0)
+        rows_BT = torch.where(c.alignment_BT >= 0, c.alignment_BT + 1 + start_B1, 0)
         return x_BTD + self.table[rows_BT].to(x_BTD.dtype)
 
 
-def drawn(below_B1: Tensor, c: Ctx) -> Tensor:
+def drawn(below_B1: Tensor, c: AttentionContext) -> Tensor:
     """Returns a number from 0 to below - 1 for each example, a function of it and c.generator.
 
     So it does not depend on what else is in the call. Examples are hashed with a key that is drawn

@@ -4,9 +4,9 @@ A window of L tokens gets L of the positions 0 ... maximum-1, drawn without repl
 in training the model meets every distance that a longer text will have. Any other part may take
 these positions. The paper draws from 2048 positions for training windows of at most 40.
 
-One draw serves all layers and sequences of a call. The authors' release draws in every layer anew
-where encodings act inside attention (google-deepmind/randomized_positional_encodings,
-models/positional_encodings.py). Evaluation draws too, as in the release, unless told otherwise;
+One draw serves all layers and sequences of a call. The authors' release draws again in every
+layer where encodings act inside attention (google-deepmind/randomized_positional_encodings,
+models/positional_encodings.py). Evaluation draws too, as in the release, by default;
 all windows of one length then have the same positions.
 
 T tokens.
@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.lengths import tokens
 
 
@@ -30,7 +30,7 @@ class Randomized(Part):
 
     def __init__(
         self,
-        shape: Shape,
+        shape: ModelDims,
         *,
         maximum: float,
         evaluation: Literal["random", "arange", "linspace"],
@@ -48,7 +48,7 @@ class Randomized(Part):
         """True unless positions are 0 ... L-1."""
         return self.training or self.evaluation != "arange"
 
-    def undefined_at(self, length: int) -> str | None:
+    def unsupported_reason(self, length: int) -> str | None:
         if length > self.maximum and self.evaluation != "arange":
             return f"randomized has {self.maximum} positions"
         return None
@@ -56,7 +56,7 @@ class Randomized(Part):
     def largest_position(self, length: int) -> int:
         return self.maximum - 1
 
-    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
         how = "random" if c.training else self.evaluation
         if how == "arange":
             return c.pos

@@ -6,11 +6,11 @@ training, a sequence of the batch continues where it stopped in the step before,
 ends; the memory of another document is never seen, unlike in the authors' release, whose streams
 run across articles.
 
-It goes with relative positions only: an absolute one would number every segment anew, and a part
+It goes with relative positions only: an absolute one would number every segment from 0, and a part
 that counts the tokens of a call would count those of a segment.
 """
 
-from lengthgen.schemes.base import Part, Shape
+from lengthgen.schemes.base import ModelDims, Part
 
 
 class Recurrence(Part):
@@ -19,7 +19,7 @@ class Recurrence(Part):
     mem_len: in multiples of T; the paper trains WikiText-103 with 1.0 (150 of 150 tokens).
     """
 
-    def __init__(self, shape: Shape, *, mem_len: float) -> None:
+    def __init__(self, shape: ModelDims, *, mem_len: float) -> None:
         super().__init__(shape)
         if mem_len < 0:
             raise ValueError(f"mem_len={mem_len} must not be negative")

@@ -12,7 +12,7 @@ Q queries, S keys, K head width.
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.branches import Branch, merged
 from lengthgen.schemes.lengths import tokens
 
@@ -25,14 +25,14 @@ class Rerope(Part):
 
     remaps = True
 
-    def __init__(self, shape: Shape, *, window: float) -> None:
+    def __init__(self, shape: ModelDims, *, window: float) -> None:
         super().__init__(shape)
         self.window = tokens("window", window, shape)
 
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return merged(self.branches(c), q_BHQK, k_BHSK, c)
 
-    def branches(self, c: Ctx) -> list[Branch]:
+    def branches(self, c: AttentionContext) -> list[Branch]:
         far = c.distance() >= self.window
         return [
             Branch(c.q_pos, c.k_pos, ~far),

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Rotated, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 
 
 class Rope(Part):
@@ -27,7 +27,7 @@ class Rope(Part):
 
     def __init__(
         self,
-        shape: Shape,
+        shape: ModelDims,
         *,
         base: float,
         rotary_percentage: float,
@@ -48,7 +48,7 @@ class Rope(Part):
                 f"try model.d_model={shape.n_heads * wider}"
             )
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         omega_R = c.frequencies(powers(self.base, self.n_rotated, c))
         return Rotated(
             self.rotate(q_BHQK, angles(c.q_pos, omega_R)),
@@ -68,7 +68,7 @@ class Rope(Part):
         return torch.cat([turned.to(x_BHTK.dtype), x_BHTK[..., self.n_rotated :]], dim=-1)
 
 
-def powers(base: float, n_rotated: int, c: Ctx) -> Tensor:
+def powers(base: float, n_rotated: int, c: AttentionContext) -> Tensor:
     """Returns the angle per position of each channel pair, base^(-2m/r): [R/2] in c.dtype."""
     m = torch.arange(0, n_rotated, 2, device=c.q_pos.device, dtype=c.dtype)
     return base ** (-m / n_rotated)

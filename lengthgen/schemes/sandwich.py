@@ -14,7 +14,7 @@ H heads, N distances, M frequencies, Q queries, S keys.
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.distances import over_distances
 
 
@@ -26,13 +26,13 @@ class Sandwich(Part):
 
     distance_only = True
 
-    def __init__(self, shape: Shape, *, width: int) -> None:
+    def __init__(self, shape: ModelDims, *, width: int) -> None:
         super().__init__(shape)
         if width < 2 or width % 2:
             raise ValueError(f"width={width} must be even and at least 2")
         self.width = width
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         return over_distances(self.table, c)
 
     def table(self, d_N: Tensor) -> Tensor:

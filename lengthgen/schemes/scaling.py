@@ -5,7 +5,7 @@ B batch, H heads, Q queries, S keys, K head width.
 
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Rotated
+from lengthgen.schemes.base import AttentionContext, Rotated
 
 
 def checked(factor: float | None) -> float | None:
@@ -15,7 +15,7 @@ def checked(factor: float | None) -> float | None:
     return factor
 
 
-def stretch(factor: float | None, c: Ctx) -> float:
+def stretch(factor: float | None, c: AttentionContext) -> float:
     """Returns s: the fixed factor, or how many times the call is as long as the trained length."""
     return max(1.0, c.length / c.shape.train_length) if factor is None else factor
 

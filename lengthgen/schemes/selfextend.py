@@ -14,7 +14,7 @@ Q queries, S keys, K head width.
 
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.branches import Branch, from_first, merged
 from lengthgen.schemes.lengths import tokens
 
@@ -27,17 +27,17 @@ class Selfextend(Part):
 
     remaps = True
 
-    def __init__(self, shape: Shape, *, neighbours: float, group: int) -> None:
+    def __init__(self, shape: ModelDims, *, neighbours: float, group: int) -> None:
         super().__init__(shape)
         if group < 1:
             raise ValueError(f"group={group} must be at least 1")
         self.neighbours = tokens("neighbours", neighbours, shape)
         self.group = group
 
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return merged(self.branches(c), q_BHQK, k_BHSK, c)
 
-    def branches(self, c: Ctx) -> list[Branch]:
+    def branches(self, c: AttentionContext) -> list[Branch]:
         far = c.distance() >= self.neighbours
         q_pos, k_pos = from_first(c)
         shift = self.neighbours - self.neighbours // self.group

@@ -15,7 +15,7 @@ N distances, K head width.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Shape, of_layer
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, of_layer
 
 
 class Shaw(Part):
@@ -24,7 +24,7 @@ class Shaw(Part):
     clip: k, the distance from which on all keys share a row.
     """
 
-    def __init__(self, shape: Shape, *, clip: int, share_layers: bool) -> None:
+    def __init__(self, shape: ModelDims, *, clip: int, share_layers: bool) -> None:
         super().__init__(shape)
         if clip < 1:
             raise ValueError(f"clip={clip} must be at least 1")
@@ -32,8 +32,8 @@ class Shaw(Part):
         self.aK = nn.Parameter(torch.randn(size) * shape.d_head**-0.5)
         self.aV = nn.Parameter(torch.randn(size) * shape.d_head**-0.5)
 
-    def relative_keys(self, c: Ctx) -> Tensor:
+    def relative_keys(self, c: AttentionContext) -> Tensor:
         return of_layer(self.aK, c)[None]
 
-    def relative_values(self, c: Ctx) -> Tensor:
+    def relative_values(self, c: AttentionContext) -> Tensor:
         return of_layer(self.aV, c)[None]

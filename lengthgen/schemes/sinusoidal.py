@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 
 
 class Sinusoidal(Part):
@@ -37,7 +37,7 @@ class Sinusoidal(Part):
 
     def __init__(
         self,
-        shape: Shape,
+        shape: ModelDims,
         *,
         base: float,
         layout: Literal["interleaved", "concat", "concat_t2t"],
@@ -66,7 +66,7 @@ class Sinusoidal(Part):
             return torch.stack([theta.sin(), theta.cos()], dim=-1).flatten(-2)
         return torch.cat([theta.sin(), theta.cos()], dim=-1)
 
-    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         scale = rms(c.embedding_VD) if isinstance(self.scale, str) else self.scale
         return x_BTD + scale * self.table(c.pos, c.dtype).to(x_BTD.dtype)
 

@@ -13,7 +13,7 @@ H heads, Q queries, S keys, K head width.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Rotated, Shape, of_layer
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated, of_layer
 
 
 class Ssmax(Part):
@@ -24,15 +24,15 @@ class Ssmax(Part):
 
     counts_tokens = True
 
-    def __init__(self, shape: Shape, *, init: float, share_layers: bool) -> None:
+    def __init__(self, shape: ModelDims, *, init: float, share_layers: bool) -> None:
         super().__init__(shape)
         layers = 1 if share_layers else shape.n_layers
         self.s = nn.Parameter(init * torch.ones(layers, shape.n_heads))
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * self.factor(c)[..., None], k_BHSK)
 
-    def factor(self, c: Ctx) -> Tensor:
+    def factor(self, c: AttentionContext) -> Tensor:
         """Returns the factor of each head and query, [H, Q] in c.dtype."""
         s_H = of_layer(self.s, c).to(c.dtype)
         return s_H[:, None] * c.n_visible().to(c.dtype).log()

@@ -21,13 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part
+from lengthgen.schemes.base import AttentionContext, Part
 
 
 class StickBreaking(Part):
     """Replaces softmax by stick-breaking; other positional parts may be dropped."""
 
-    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         return broken(s_BHQS, own=c.rows.start - c.cols.start)
 
 

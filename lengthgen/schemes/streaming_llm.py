@@ -4,7 +4,7 @@ The mask of the part `window`, and positions within the cache: of the `width` ke
 sees, sinks are numbered 0 ... sinks-1, recent ones follow, and the query is the last. So recent
 keys keep their distance, and sink j has min(i, width - 1) - j: none was not trained if the width
 is T. Every layer keeps the keys and values that it computed under the same mask, as the release's
-cache does; running the model anew on a cropped text is another, stronger baseline.
+cache does; running the model again on a cropped text is another, stronger baseline.
 
 The release counts its recent keys without the query's own: sinks + recent_size + 1 = width here.
 In a layer that does not rotate there is nothing to remap, and the engine leaves this part out, its
@@ -16,7 +16,7 @@ Q queries, S keys, K head width.
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.branches import Branch, from_first, merged
 from lengthgen.schemes.window import in_window, keys_seen
 
@@ -31,17 +31,17 @@ class StreamingLlm(Part):
     remaps = True
     counts_tokens = True
 
-    def __init__(self, shape: Shape, *, width: float, sinks: int) -> None:
+    def __init__(self, shape: ModelDims, *, width: float, sinks: int) -> None:
         super().__init__(shape)
         self.width, self.sinks = keys_seen(shape, width=width, sinks=sinks), sinks
 
-    def visible(self, c: Ctx) -> Tensor:
+    def visible(self, c: AttentionContext) -> Tensor:
         return in_window(c, width=self.width, sinks=self.sinks)
 
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return merged(self.branches(c), q_BHQK, k_BHSK, c)
 
-    def branches(self, c: Ctx) -> list[Branch]:
+    def branches(self, c: AttentionContext) -> list[Branch]:
         j = torch.arange(c.cols.start, c.cols.stop, device=c.k_pos.device)
         sink = (j < self.sinks).expand(c.q_pos.shape[-1], -1)
         q_pos, k_pos = from_first(c)

@@ -15,7 +15,7 @@ H heads, N distances, Q queries, S keys.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Shape, constant, of_layer
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, constant, of_layer
 from lengthgen.schemes.distances import over_distances
 
 
@@ -29,7 +29,7 @@ class T5(Part):
     distance_only = True
 
     def __init__(
-        self, shape: Shape, *, num_buckets: int, max_distance: int, share_layers: bool
+        self, shape: ModelDims, *, num_buckets: int, max_distance: int, share_layers: bool
     ) -> None:
         super().__init__(shape)
         if num_buckets < 2:
@@ -44,7 +44,7 @@ class T5(Part):
         self.table = nn.Parameter(torch.empty(n, shape.n_heads, num_buckets))
         nn.init.normal_(self.table, std=shape.init_std)
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         table_HN = of_layer(self.table, c)
         return over_distances(lambda d_N: table_HN[:, self.buckets(d_N)], c)
 

@@ -11,7 +11,7 @@ import math
 
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Rotated, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 
 
 class Temperature(Part):
@@ -22,13 +22,13 @@ class Temperature(Part):
 
     depends_on_length = True
 
-    def __init__(self, shape: Shape, *, coefficient: float) -> None:
+    def __init__(self, shape: ModelDims, *, coefficient: float) -> None:
         super().__init__(shape)
         if coefficient <= 0:
             raise ValueError(f"coefficient={coefficient} must be above 0")
         self.coefficient = coefficient
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * self.factor(c.length), k_BHSK)
 
     def factor(self, length: int) -> float:

@@ -16,7 +16,7 @@ H heads, N distances, K head width, D width, B batch, Q queries, S keys.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import Ctx, Part, Rotated, Shape, of_layer
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated, of_layer
 from lengthgen.schemes.rope import angles, powers
 
 
@@ -26,7 +26,7 @@ class TransformerXl(Part):
     base: 10000 in the paper.
     """
 
-    def __init__(self, shape: Shape, *, base: float) -> None:
+    def __init__(self, shape: ModelDims, *, base: float) -> None:
         super().__init__(shape)
         if base <= 1:
             raise ValueError(f"base={base} must be above 1")
@@ -40,10 +40,10 @@ class TransformerXl(Part):
         for parameter in (self.u, self.v, self.W_R):
             nn.init.normal_(parameter, std=shape.init_std)
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK + self.u.to(q_BHQK.dtype), k_BHSK)
 
-    def relative_keys(self, c: Ctx) -> Tensor:
+    def relative_keys(self, c: AttentionContext) -> Tensor:
         """Returns W_R R at every distance of the call, [H, N, K]."""
         farthest = c.k_pos.shape[-1] - 1 if c.acting.numbered else int(c.steps().max())
         distance_N = torch.arange(farthest + 1, device=c.k_pos.device)
@@ -51,5 +51,5 @@ class TransformerXl(Part):
         R_ND = torch.cat([theta_NM.sin(), theta_NM.cos()], dim=-1)
         return R_ND @ of_layer(self.W_R, c).to(c.dtype).transpose(-1, -2)
 
-    def relative_queries(self, c: Ctx) -> Tensor:
+    def relative_queries(self, c: AttentionContext) -> Tensor:
         return self.v - self.u

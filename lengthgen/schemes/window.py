@@ -14,7 +14,7 @@ Q queries, S keys.
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.lengths import tokens
 
 
@@ -27,15 +27,15 @@ class Window(Part):
 
     counts_tokens = True
 
-    def __init__(self, shape: Shape, *, width: float, sinks: int) -> None:
+    def __init__(self, shape: ModelDims, *, width: float, sinks: int) -> None:
         super().__init__(shape)
         self.width, self.sinks = keys_seen(shape, width=width, sinks=sinks), sinks
 
-    def visible(self, c: Ctx) -> Tensor:
+    def visible(self, c: AttentionContext) -> Tensor:
         return in_window(c, width=self.width, sinks=self.sinks)
 
 
-def keys_seen(shape: Shape, *, width: float, sinks: int) -> int:
+def keys_seen(shape: ModelDims, *, width: float, sinks: int) -> int:
     """Returns the width in tokens. Raises ValueError if sinks would leave none of it."""
     seen = tokens("width", width, shape)
     if not 0 <= sinks < seen:
@@ -46,7 +46,7 @@ def keys_seen(shape: Shape, *, width: float, sinks: int) -> int:
     return seen
 
 
-def in_window(c: Ctx, *, width: int, sinks: int) -> Tensor:
+def in_window(c: AttentionContext, *, width: int, sinks: int) -> Tensor:
     """Returns which keys of the block are sinks or recent, bool [Q, S]; later ones count too."""
     i = torch.arange(c.rows.start, c.rows.stop, device=c.q_pos.device)
     j = torch.arange(c.cols.start, c.cols.stop, device=c.q_pos.device)

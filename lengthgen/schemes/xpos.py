@@ -22,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Rotated, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.rope import Rope, angles, powers
 
 RANGE = 116  # of float32's 126 powers of two on either side of 1; 10 are left to q and k
@@ -36,7 +36,7 @@ class Xpos(Part):
 
     rotary = True
 
-    def __init__(self, shape: Shape, *, base: float, scale_base: float, gamma: float) -> None:
+    def __init__(self, shape: ModelDims, *, base: float, scale_base: float, gamma: float) -> None:
         super().__init__(shape)
         for name, value in (("scale_base", scale_base), ("gamma", gamma)):
             if value <= 0:
@@ -45,12 +45,12 @@ class Xpos(Part):
         self.scale_base, self.gamma = scale_base, gamma
         self.limit = int(2 * scale_base * RANGE / math.log2((1 + gamma) / gamma))
 
-    def undefined_at(self, length: int) -> str | None:
+    def unsupported_reason(self, length: int) -> str | None:
         if length > self.limit:
             return f"xpos has factors past the range of float32 beyond {self.limit} tokens"
         return None
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         omega_R = c.frequencies(powers(self.rope.base, c.shape.d_head, c))
         m = torch.arange(0, c.shape.d_head, 2, device=c.k_pos.device, dtype=c.dtype)
         zeta_R = (m / c.shape.d_head + self.gamma) / (1 + self.gamma)

@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import Ctx, Part, Rotated, Shape
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.scaling import checked, sharpened, stretch
 
 
@@ -31,7 +31,7 @@ class Yarn(Part):
     """
 
     def __init__(
-        self, shape: Shape, *, factor: float | None, beta_fast: float, beta_slow: float
+        self, shape: ModelDims, *, factor: float | None, beta_fast: float, beta_slow: float
     ) -> None:
         super().__init__(shape)
         if not 0 < beta_slow < beta_fast:
@@ -41,7 +41,7 @@ class Yarn(Part):
         self.factor, self.beta_fast, self.beta_slow = checked(factor), beta_fast, beta_slow
         self.depends_on_length = factor is None
 
-    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         if len(omega_R) == 1:  # the fastest pair, which is never interpolated
             return omega_R
         low, high = self.bounds(omega_R)
@@ -57,6 +57,6 @@ class Yarn(Part):
         )
         return low.floor().clamp(min=0), high.ceil().clamp(max=2 * len(omega_R) - 1)
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         mscale = 0.1 * math.log(stretch(self.factor, c)) + 1
         return sharpened(mscale, q_BHQK, k_BHSK)

@@ -32,7 +32,7 @@ from lengthgen.data.windows import (
 from lengthgen.errors import Diverged, Stopped, UserError
 from lengthgen.evaluation.evaluator import Show, evaluate
 from lengthgen.evaluation.plan import plan
-from lengthgen.model.plugin_check import rehearse
+from lengthgen.model.plugin_check import check_plugins
 from lengthgen.model.transformer import Memory, Transformer, create, seed_of
 from lengthgen.runs import checkpoints, devices, directory, status
 from lengthgen.runs.distributed import Ranks
@@ -137,7 +137,7 @@ def train(
     _refuse_unknown_places(config)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     plan(config, corpus)
-    rehearse(config)
+    check_plugins(config)
     with ExitStack() as stack:
         tracker = None
         if ranks.is_main:
@@ -225,7 +225,7 @@ def launch_step(
                 x_BTD = forward(micro.inputs_BT, generator=generator)
             else:
                 x_BTD = _go_on(state.memory, micro, forward, generator)
-            sum_nats = model.sum_nats(x_BTD, micro.targets_BT)
+            sum_nats = model.sum_token_nll(x_BTD, micro.targets_BT)
         (sum_nats / batch.n_targets).backward()
         nats.add_(sum_nats.detach())
 
@@ -243,7 +243,7 @@ def launch_step(
     set_rates(optimizer, state.step, config)
     update(optimizer, unless=state.failed)
     optimizer.zero_grad(set_to_none=True)
-    model.scheme.project()
+    model.scheme.clamp_parameters()
     state.step += 1
     state.nats = state.nats + total
     state.n_targets += batch.n_targets
@@ -307,7 +307,7 @@ def _refuse_unknown_places(config: Config) -> None:
     """Raises UserError if a part is to be told places that the corpus has none of."""
     with torch.device("meta"):
         model = Transformer(config, vocab_size=1)
-    names = [name for name, part in model.scheme.parts.items() if part.reads_places]
+    names = [name for name, part in model.scheme.parts.items() if part.reads_alignment]
     if names and model.places is None:
         raise UserError(
             f"scheme.parts.{names[0]}: a task tells it which characters belong together, and "

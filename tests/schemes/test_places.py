@@ -29,7 +29,7 @@ from lengthgen.model.transformer import create
 from lengthgen.report import tasks
 from lengthgen.report.typeset import Table
 from lengthgen.runs.distributed import Ranks
-from lengthgen.schemes import Ctx, Part, Shape
+from lengthgen.schemes import AttentionContext, ModelDims, Part
 from lengthgen.schemes.abacus import Abacus
 from lengthgen.schemes.position_coupling import PositionCoupling
 from lengthgen.tasks import END, Task
@@ -218,7 +218,7 @@ def test_a_sum_and_the_same_sum_in_another_order_are_never_in_training_and_in_te
 
 # What parts do with them
 
-SHAPE = Shape(d_model=6, n_layers=1, n_heads=1, d_head=6, train_length=8, init_std=0.5)
+SHAPE = ModelDims(d_model=6, n_layers=1, n_heads=1, d_head=6, train_length=8, init_std=0.5)
 PLACES = torch.tensor([[-1, 2, 1, 0, 1, 0, 1, 2], [-1, 1, 2, 3, 0, 0, 1, 0]])
 MAKERS: list[Callable[[], Part]] = [
     lambda: Abacus(SHAPE, rows=40, shift=5),
@@ -229,23 +229,23 @@ EACH = pytest.mark.parametrize("make", MAKERS, ids=["abacus", "position_coupling
 
 def added(
     part: Part,
-    places_BT: Tensor | None,
+    alignment_BT: Tensor | None,
     *,
     training: bool,
     seed: int | None = None,
     tokens: Tensor | None = None,
 ) -> Tensor:
     """Returns what the part adds to embeddings, [B, T, D]."""
-    shape = PLACES.shape if places_BT is None else places_BT.shape
+    shape = PLACES.shape if alignment_BT is None else alignment_BT.shape
     x = torch.zeros(*shape, SHAPE.d_model)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    c = Ctx.of_call(
+    c = AttentionContext.of_call(
         SHAPE,
         torch.zeros(shape, dtype=torch.int64) if tokens is None else tokens,
         x,
         training=training,
         generator=generator,
-        places_BT=places_BT,
+        alignment_BT=alignment_BT,
     )
     return part.embed(x, c).detach()
 
@@ -281,7 +281,9 @@ def test_position_coupling_has_a_row_for_each_place_one_for_signs_and_row_0_befo
 def test_embeddings_of_tokens_are_kept_beside_what_is_added(make: Callable[[], Part]) -> None:
     part, x = make(), torch.randn(2, 8, SHAPE.d_model)
     tokens = torch.zeros(2, 8, dtype=torch.int64)
-    c = Ctx.of_call(SHAPE, tokens, x, training=False, generator=None, places_BT=PLACES)
+    c = AttentionContext.of_call(
+        SHAPE, tokens, x, training=False, generator=None, alignment_BT=PLACES
+    )
     assert torch.equal(part.embed(x, c), x + added(part, PLACES, training=False))
 
 
@@ -421,11 +423,11 @@ def test_every_length_that_is_not_called_undefined_has_a_row_for_each_token(
     make: Callable[[], Part],
 ) -> None:
     part = make()
-    defined = [n for n in range(1, 100) if part.undefined_at(n) is None]
+    defined = [n for n in range(1, 100) if part.unsupported_reason(n) is None]
     assert defined == [*range(1, len(defined) + 1)]
     assert len(defined) == (39 if isinstance(part, Abacus) else 16)  # rows - 1, 2.5 T - T/2
     rows_of(part, added(part, torch.arange(-1, len(defined) - 1)[None], training=False))
-    assert "rows" in (part.undefined_at(len(defined) + 1) or "")
+    assert "rows" in (part.unsupported_reason(len(defined) + 1) or "")
 
 
 def test_the_model_hands_the_places_of_its_tokens_to_the_part() -> None:
@@ -440,8 +442,8 @@ def test_the_model_hands_the_places_of_its_tokens_to_the_part() -> None:
     tokens = torch.tensor([[bos, *tokenizer.encode(text).ids] for text in texts])
     x, c = model.embedded(tokens, generator=None, remembered=0)
     places = torch.tensor([[-1, *one] for one in texts.values()])
-    assert c.places_BT is not None
-    assert torch.equal(c.places_BT, places)
+    assert c.alignment_BT is not None
+    assert torch.equal(c.alignment_BT, places)
     part = model.scheme.parts["abacus"]
     assert isinstance(part, Part)
     want = model.embedding(tokens) + table_of(part)[places.clamp(min=0)]
@@ -452,7 +454,7 @@ def test_a_scheme_that_is_not_told_places_asks_for_none() -> None:
     config = composed("scheme=rope", "task=copy", "model=tiny")
     model = create(config, vocab_size=50)
     _, c = model.embedded(some_tokens(5), generator=None, remembered=0)
-    assert c.places_BT is None
+    assert c.alignment_BT is None
 
 
 @pytest.mark.parametrize(

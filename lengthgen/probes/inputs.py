@@ -14,7 +14,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, window
 from lengthgen.evaluation.evaluator import Show
 from lengthgen.model.transformer import Transformer, seed_of
-from lengthgen.schemes import Ctx
+from lengthgen.schemes import AttentionContext
 
 Row = dict[str, Any]  # of numbers, lists of numbers, and `skipped`: why there are none
 
@@ -28,7 +28,7 @@ class Text(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class ProbeInputs:
     """A model in fp32 under its trained scheme, the text it is shown, and where progress goes."""
 
     model: Transformer
@@ -47,11 +47,11 @@ class Subject:
         """T, 2T and 4T."""
         return [n * self.train_length for n in (1, 2, 4)]
 
-    def undefined_at(self, length: int) -> str | None:
+    def unsupported_reason(self, length: int) -> str | None:
         """Returns why there is nothing to see at a length, or None."""
         if length > self.reach:
             return f"endpoints lie {self.reach:,} tokens deep in their documents"
-        return self.model.scheme.undefined_at(length)
+        return self.model.scheme.unsupported_reason(length)
 
     def windows(self, task: str, length: int, *, of_each: int = 1) -> Iterator[Text]:
         """Yields the `of_each` windows before every endpoint, and shows how far that is.
@@ -66,8 +66,8 @@ class Subject:
                 cut = window(
                     self.corpus, self.corpus.validation, endpoint.document, start, length, length
                 )
-                inputs, targets = (torch.from_numpy(x)[None].to(device) for x in cut)
-                yield Text(inputs, targets, endpoint.document)
+                tokens, targets = (torch.from_numpy(x)[None].to(device) for x in cut)
+                yield Text(tokens, targets, endpoint.document)
                 self.show.advance(1)
         self.show.finish()
 
@@ -75,10 +75,10 @@ class Subject:
         """Returns the model's final hidden states; a part that samples draws the same each time."""
         return self.model(tokens_BT, n_last=n_last, generator=self.draws("evaluation"))
 
-    def context(self, tokens_BT: Tensor) -> Ctx:
+    def context(self, tokens_BT: Tensor) -> AttentionContext:
         """Returns the context in which parts see the token embeddings of a call."""
         x_BTD = self.model.embedding(tokens_BT)
-        c = Ctx.of_call(
+        c = AttentionContext.of_call(
             self.model.shape,
             tokens_BT,
             x_BTD,

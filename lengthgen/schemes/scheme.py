@@ -1,4 +1,4 @@
-"""The fold: the parts of a model, sorted for every layer by the hooks that they override.
+"""Scheme: the parts of a model, sorted for every layer by the hooks that they override.
 
 B batch, T tokens, D width.
 """
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.errors import UserError
-from lengthgen.schemes.base import Ctx, Layer, Part
+from lengthgen.schemes.base import AttentionContext, LayerHooks, Part
 
 
 class Scheme(nn.Module):
-    """The parts of a model, folded over every layer.
+    """The parts of a model, and which of them act in every layer.
 
     `layers` names the parts that act in layer l as layers[l % len(layers)]; a part that it never
     names acts in every layer, as all do if it is None. Parts that act on positions or embeddings do
@@ -41,7 +41,7 @@ class Scheme(nn.Module):
         placed = {name for names in cycle for name in names}
         everywhere = set(parts) - placed
         self.layers = [
-            self._fold(
+            self._hooks_of(
                 {
                     name: part
                     for name, part in parts.items()
@@ -50,7 +50,7 @@ class Scheme(nn.Module):
             )
             for i in range(n_layers)
         ]
-        self.project()
+        self.clamp_parameters()
 
     @property
     def depends_on_length(self) -> bool:
@@ -63,9 +63,9 @@ class Scheme(nn.Module):
         return all(part.shift_invariant for part in self.all)
 
     @property
-    def reads_places(self) -> bool:
+    def reads_alignment(self) -> bool:
         """True if a task tells the scheme which characters belong together."""
-        return any(part.reads_places for part in self.all)
+        return any(part.reads_alignment for part in self.all)
 
     @property
     def embeds(self) -> bool:
@@ -77,11 +77,11 @@ class Scheme(nn.Module):
         """Tokens of the previous segments that stay visible as keys; 0: no segments."""
         return max([0, *(part.memory for part in self.all)])
 
-    def undefined_at(self, length: int) -> str | None:
+    def unsupported_reason(self, length: int) -> str | None:
         """Returns the first part's reason for having no value at this length, or None."""
-        return next(filter(None, (part.undefined_at(length) for part in self.all)), None)
+        return next(filter(None, (part.unsupported_reason(length) for part in self.all)), None)
 
-    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
         """Returns the tokens' coordinates: 0 ... T-1, or those of the last part that has any."""
         pos = c.pos
         for part in self.all:
@@ -89,17 +89,17 @@ class Scheme(nn.Module):
                 pos = part.positions(tokens_BT, c)
         return pos
 
-    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         """Returns the token embeddings after every part's `embed`, in order."""
         for part in self.all:
             x_BTD = part.embed(x_BTD, c)
         return x_BTD
 
     @torch.no_grad()
-    def project(self) -> None:
+    def clamp_parameters(self) -> None:
         """Moves every part's parameters back into their domain."""
         for part in self.all:
-            part.project()
+            part.clamp_parameters()
 
     def _refuse_contradictions(self, parts: Mapping[str, Part]) -> None:
         """Raises UserError for a part that would act nowhere, or on what another one makes void."""
@@ -126,7 +126,7 @@ class Scheme(nn.Module):
             T = parts[name].shape.train_length
             largest = parts[name].largest_position(T)
             for other in parts.values():
-                reason = None if other is parts[name] else other.undefined_at(largest + 1)
+                reason = None if other is parts[name] else other.unsupported_reason(largest + 1)
                 if reason:
                     raise UserError(
                         f"{self.where}: {name} gives out positions up to {largest}, and {reason}; "
@@ -134,7 +134,7 @@ class Scheme(nn.Module):
                     )
         remembering = [name for name, part in parts.items() if part.memory]
         for name, part in parts.items():
-            of_text = part.depends_on_length or part.counts_tokens or part.reads_places
+            of_text = part.depends_on_length or part.counts_tokens or part.reads_alignment
             of_text = of_text or part.overrides("positions")
             if remembering and (of_text or not part.shift_invariant):
                 raise UserError(
@@ -142,7 +142,7 @@ class Scheme(nn.Module):
                     "know where in the text a token stands; drop one"
                 )
 
-    def _fold(self, layer: dict[str, Part]) -> Layer:
+    def _hooks_of(self, layer: dict[str, Part]) -> LayerHooks:
         if not any(part.rotary for part in layer.values()):
             layer = {name: part for name, part in layer.items() if not part.needs_rotation}
 
@@ -166,7 +166,7 @@ class Scheme(nn.Module):
             owner(hook)
             for hook in ("relative_keys", "relative_values", "scores", "weights", "values")
         ]
-        return Layer(
+        return LayerHooks(
             qk=qk[:first],
             rotary=qk[first:],
             frequencies=all_of("frequencies"),

@@ -1,15 +1,15 @@
-"""A part of a probe's own, let into a trained model beside those of its scheme."""
+"""A part of a probe's own, attached to a trained model next to those of its scheme."""
 
 import copy
 from collections.abc import Generator
 from contextlib import contextmanager
 
 from lengthgen.model.transformer import Transformer
-from lengthgen.schemes import Layer, Part
+from lengthgen.schemes import LayerHooks, Part
 
 
 @contextmanager
-def beside(model: Transformer, part: Part) -> Generator[None]:
+def attach_module(model: Transformer, part: Part) -> Generator[None]:
     """Lets a part act after those of the model, in all layers, while the block lasts.
 
     Its `positions` and `weights` take the place of the scheme's own, which it has to call. The
@@ -26,7 +26,7 @@ def beside(model: Transformer, part: Part) -> Generator[None]:
         model.scheme = scheme
 
 
-def _joined(layer: Layer, part: Part) -> Layer:
+def _joined(layer: LayerHooks, part: Part) -> LayerHooks:
     moves, adds, weighs = map(part.overrides, ("positions", "bias", "weights"))
     return layer._replace(
         qk=(*layer.qk, part) if part.overrides("qk") else layer.qk,
