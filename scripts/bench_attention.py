@@ -34,7 +34,7 @@ from lengthgen.config.schema import Config, from_plain
 from lengthgen.model.attention import EAGER_BLOCK, TRAIN_BLOCK, attend, blocked
 from lengthgen.runs.devices import prepare
 from lengthgen.schemes import AttentionContext, Scheme, build
-from lengthgen.schemes.kerple import Kerple
+from lengthgen.schemes.bias.kerple import Kerple
 
 BATCH, ROUNDS = 8, 15
 LENGTHS = {4096: 5, 16384: 3}  # tokens, and rounds

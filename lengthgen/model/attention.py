@@ -30,7 +30,7 @@ from lengthgen.model.kernels import (
     reach,
 )
 from lengthgen.schemes import AttentionContext, LayerHooks, logits, through_qk, weighted
-from lengthgen.schemes.relative import split_clipped, spread
+from lengthgen.schemes.relative_shift import split_clipped, spread
 
 TRAIN_BLOCK = 128  # queries; scores of a few sequences stay in the cache of one core
 BIAS_BLOCK = 128  # queries; their biases stay in the caches between the passes over them

@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import (
     flex_attention,
 )
 
-from lengthgen.schemes.relative import PaddedTable, pad_table, skew, unskew
+from lengthgen.schemes.relative_shift import PaddedTable, pad_table, skew, unskew
 
 UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
 SDPA_KEYS = 512  # keys that CPU SDPA takes at a time; a cut between them changes no rounding
@@ -179,7 +179,7 @@ class SavedWeights(torch.autograd.Function):
     Against autograd over the same loop: no fp32 copy of the weights, no zero-padded gradients of k
     and v, and the causal mask touches the diagonal square of a block only. The softmax sums in
     fp32. Biases are one tensor per block, [H, Q, S] or [B, H, Q, S], with the mask in it. Rows that
-    are added to keys and values by distance are [H, N, K]: see schemes/relative.py.
+    are added to keys and values by distance are [H, N, K]: see schemes/relative_shift.py.
     """
 
     @staticmethod

@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from lengthgen.model.attention import EAGER_BLOCK, attend, blocked, distance_table, eager
 from lengthgen.model.kernels import flex, near_keys, reach
 from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Scheme
-from lengthgen.schemes.alibi import Alibi
+from lengthgen.schemes.bias.alibi import Alibi
 
 SHAPE = ModelDims(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
 NO_PARTS = Scheme({}, layers=None, n_layers=1).layers[0]

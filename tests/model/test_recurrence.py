@@ -10,8 +10,8 @@ from torch import Tensor
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Memory, Transformer, create
 from lengthgen.schemes import AttentionContext, ModelDims, Scheme, logits
-from lengthgen.schemes.sinusoidal import Sinusoidal
-from lengthgen.schemes.transformer_xl import TransformerXl
+from lengthgen.schemes.absolute.sinusoidal import Sinusoidal
+from lengthgen.schemes.relative.transformer_xl import TransformerXl
 
 T = 16  # of the small configuration
 

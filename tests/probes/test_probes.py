@@ -134,7 +134,7 @@ def test_watching_a_model_changes_neither_its_outputs_nor_the_model(
     with torch.no_grad():
         alone = hidden(model, tokens)
         for part in (
-            position.States(model.shape),
+            position.StateRecorder(model.shape),
             bias.BiasRecorder(model.shape),
             attention.AttentionRecorder(model.shape, model.scheme, n_queries=4),
         ):

@@ -13,7 +13,7 @@ from torch import Tensor
 from lengthgen.model.attention import EAGER_BLOCK, attend, blocked, eager, sdpa_by_blocks
 from lengthgen.model.transformer import Block, Transformer
 from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Rotated, Scheme
-from lengthgen.schemes.rope import Rope
+from lengthgen.schemes.rotary.rope import Rope
 
 SHAPE = small_config().shape
 LENGTH = EAGER_BLOCK + 22  # two blocks of attend(), the second not full

@@ -30,8 +30,8 @@ from lengthgen.report import tasks
 from lengthgen.report.typeset import Table
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import AttentionContext, ModelDims, Part
-from lengthgen.schemes.abacus import Abacus
-from lengthgen.schemes.position_coupling import PositionCoupling
+from lengthgen.schemes.absolute.abacus import Abacus
+from lengthgen.schemes.absolute.position_coupling import PositionCoupling
 from lengthgen.tasks import END, Task
 from lengthgen.terminal import Progress
 from lengthgen.training.trainer import fresh_state, train, train_step

@@ -13,9 +13,9 @@ from small import close, imported
 from torch import Tensor
 
 from lengthgen.schemes import AttentionContext, ModelDims, Part
-from lengthgen.schemes.alibi import Alibi
-from lengthgen.schemes.dynamic_bias import DynamicBias
-from lengthgen.schemes.t5 import T5
+from lengthgen.schemes.bias.alibi import Alibi
+from lengthgen.schemes.bias.dynamic_bias import DynamicBias
+from lengthgen.schemes.bias.t5 import T5
 
 LENGTH = 300
 SEEN = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from lengthgen.model.attention import eager
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
-from lengthgen.schemes.cope import Cope
-from lengthgen.schemes.fox import Fox
-from lengthgen.schemes.shaw import Shaw
+from lengthgen.schemes.content.cope import Cope
+from lengthgen.schemes.content.fox import Fox
+from lengthgen.schemes.relative.shaw import Shaw
 
 LENGTH = 60
 SHAPE = ModelDims(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)

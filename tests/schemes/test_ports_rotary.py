@@ -15,16 +15,16 @@ from torch import Tensor
 
 from lengthgen.schemes import AttentionContext, ModelDims, Part
 from lengthgen.schemes.base import NO_PARTS
-from lengthgen.schemes.dynamic_ntk import DynamicNtk
-from lengthgen.schemes.llama3 import Llama3
-from lengthgen.schemes.longrope import Longrope
-from lengthgen.schemes.ntk import Ntk
-from lengthgen.schemes.p_rope import PRope
-from lengthgen.schemes.pi import Pi
-from lengthgen.schemes.pope import Pope
-from lengthgen.schemes.rope import Rope, powers
-from lengthgen.schemes.xpos import Xpos
-from lengthgen.schemes.yarn import Yarn
+from lengthgen.schemes.rotary.dynamic_ntk import DynamicNtk
+from lengthgen.schemes.rotary.llama3 import Llama3
+from lengthgen.schemes.rotary.longrope import Longrope
+from lengthgen.schemes.rotary.ntk import Ntk
+from lengthgen.schemes.rotary.p_rope import PRope
+from lengthgen.schemes.rotary.pi import Pi
+from lengthgen.schemes.rotary.pope import Pope
+from lengthgen.schemes.rotary.rope import Rope, powers
+from lengthgen.schemes.rotary.xpos import Xpos
+from lengthgen.schemes.rotary.yarn import Yarn
 
 T = 512
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lengthgen.model.attention import attend, blocked, eager
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
-from lengthgen.schemes.relative import pad_table, skew, split_clipped, unskew
+from lengthgen.schemes.relative_shift import pad_table, skew, split_clipped, unskew
 
 SHAPE = ModelDims(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
 LENGTH = 40

@@ -15,17 +15,17 @@ from torch import Tensor
 
 from lengthgen.errors import UserError
 from lengthgen.schemes import AttentionContext, ModelDims, Part
-from lengthgen.schemes.alibi import Alibi, slopes
-from lengthgen.schemes.alibi_learned import AlibiLearned
-from lengthgen.schemes.bam import Bam
-from lengthgen.schemes.distances import over_distances
-from lengthgen.schemes.dynamic_bias import DynamicBias
-from lengthgen.schemes.fire import ROWS, Fire
-from lengthgen.schemes.initial import as_linear
-from lengthgen.schemes.kerple import Kerple
-from lengthgen.schemes.kerple_power import KerplePower
-from lengthgen.schemes.sandwich import Sandwich
-from lengthgen.schemes.t5 import T5
+from lengthgen.schemes.bias.alibi import Alibi, slopes
+from lengthgen.schemes.bias.alibi_learned import AlibiLearned
+from lengthgen.schemes.bias.bam import Bam
+from lengthgen.schemes.bias.distance_bias import over_distances
+from lengthgen.schemes.bias.dynamic_bias import DynamicBias
+from lengthgen.schemes.bias.fire import ROWS, Fire
+from lengthgen.schemes.bias.kerple import Kerple
+from lengthgen.schemes.bias.kerple_power import KerplePower
+from lengthgen.schemes.bias.sandwich import Sandwich
+from lengthgen.schemes.bias.t5 import T5
+from lengthgen.schemes.parameters import as_linear
 
 LAYERED: dict[str, Callable[[ModelDims, bool], Part]] = {
     "alibi_learned": lambda shape, share: AlibiLearned(shape, share_layers=share),

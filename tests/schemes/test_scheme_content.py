@@ -20,11 +20,11 @@ from lengthgen.errors import UserError
 from lengthgen.model.attention import attend, eager
 from lengthgen.model.transformer import create
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme, logits
-from lengthgen.schemes.cope import Cope, add_counted_, at_counted_positions
-from lengthgen.schemes.dape import Dape
-from lengthgen.schemes.fox import Fox
-from lengthgen.schemes.shaw import Shaw
-from lengthgen.schemes.stick_breaking import StickBreaking, broken
+from lengthgen.schemes.content.cope import Cope, add_counted_, at_counted_positions
+from lengthgen.schemes.content.dape import Dape
+from lengthgen.schemes.content.fox import Fox
+from lengthgen.schemes.content.stick_breaking import StickBreaking, broken
+from lengthgen.schemes.relative.shaw import Shaw
 
 LENGTH = 11
 POSITIONS = {

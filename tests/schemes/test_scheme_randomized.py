@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lengthgen.errors import UserError
 from lengthgen.schemes import AttentionContext, ModelDims, Rotated
-from lengthgen.schemes.randomized import Randomized
-from lengthgen.schemes.rope import Rope
+from lengthgen.schemes.absolute.randomized import Randomized
+from lengthgen.schemes.rotary.rope import Rope
 
 SHAPE = small_config().shape  # T = 16
 Evaluation = Literal["random", "arange", "linspace"]

@@ -18,14 +18,14 @@ from lengthgen import schemes
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
 from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Scheme
-from lengthgen.schemes.branches import Branch
-from lengthgen.schemes.dual_chunk import DualChunk
-from lengthgen.schemes.leaky_rerope import LeakyRerope
-from lengthgen.schemes.logn import Logn
-from lengthgen.schemes.rerope import Rerope
-from lengthgen.schemes.rope import Rope
-from lengthgen.schemes.selfextend import Selfextend
-from lengthgen.schemes.streaming_llm import StreamingLlm
+from lengthgen.schemes.remap.dual_chunk import DualChunk
+from lengthgen.schemes.remap.leaky_rerope import LeakyRerope
+from lengthgen.schemes.remap.remap import Branch
+from lengthgen.schemes.remap.rerope import Rerope
+from lengthgen.schemes.remap.selfextend import Selfextend
+from lengthgen.schemes.remap.streaming_llm import StreamingLlm
+from lengthgen.schemes.rotary.rope import Rope
+from lengthgen.schemes.temperature.logn import Logn
 
 SHAPE = small_config().shape  # T = 16
 LENGTH = 40

@@ -15,10 +15,10 @@ from torch import Tensor
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
-from lengthgen.schemes.llama4_temperature import Llama4Temperature
-from lengthgen.schemes.logn import Logn
-from lengthgen.schemes.ssmax import Ssmax
-from lengthgen.schemes.temperature import Temperature
+from lengthgen.schemes.temperature.llama4_temperature import Llama4Temperature
+from lengthgen.schemes.temperature.logn import Logn
+from lengthgen.schemes.temperature.ssmax import Ssmax
+from lengthgen.schemes.temperature.temperature import Temperature
 
 SHAPE = small_config().shape  # T = 16
 LONG = ModelDims(d_model=8, n_layers=2, n_heads=3, d_head=8, train_length=512, init_std=0.02)

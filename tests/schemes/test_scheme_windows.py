@@ -18,9 +18,9 @@ from lengthgen import schemes
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend, eager
 from lengthgen.schemes import AttentionContext, Part, Scheme
-from lengthgen.schemes.logn import Logn
-from lengthgen.schemes.rope import Rope
-from lengthgen.schemes.window import Window
+from lengthgen.schemes.mask.window import Window
+from lengthgen.schemes.rotary.rope import Rope
+from lengthgen.schemes.temperature.logn import Logn
 
 SHAPE = small_config().shape  # T = 16
 LENGTH = 40

@@ -18,10 +18,10 @@ from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
-from lengthgen.schemes.alibi import Alibi, slopes
-from lengthgen.schemes.learned_absolute import LearnedAbsolute
-from lengthgen.schemes.rope import Rope, angles, powers
-from lengthgen.schemes.sinusoidal import Sinusoidal
+from lengthgen.schemes.absolute.learned_absolute import LearnedAbsolute
+from lengthgen.schemes.absolute.sinusoidal import Sinusoidal
+from lengthgen.schemes.bias.alibi import Alibi, slopes
+from lengthgen.schemes.rotary.rope import Rope, angles, powers
 
 SHAPE = ModelDims(d_model=8, n_layers=1, n_heads=1, d_head=8, train_length=4, init_std=0.02)
 

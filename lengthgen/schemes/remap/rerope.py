@@ -1,0 +1,40 @@
+"""ReRoPE, rectified rotary position embedding: Su 2023, github.com/bojone/rerope, no paper.
+
+Distances stop growing at a window w: min(i - j, w). Nearer pairs rotate as always; for farther
+ones the query stands at w and the key at 0. A part of its own, so that it applies to whatever
+rotates. The release also multiplies queries by the log-n factor; here that is the part `logn`.
+
+The release ran windows of 512 and 1024 at T = 4096.
+
+Q queries, S keys, K head width.
+"""
+
+import torch
+from torch import Tensor
+
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.parameters import tokens
+from lengthgen.schemes.remap.remap import Branch, merged
+
+
+class Rerope(Part):
+    """Caps the distances of rotary parts.
+
+    window: w in multiples of T.
+    """
+
+    remaps = True
+
+    def __init__(self, shape: ModelDims, *, window: float) -> None:
+        super().__init__(shape)
+        self.window = tokens("window", window, shape)
+
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
+        return merged(self.branches(c), q_BHQK, k_BHSK, c)
+
+    def branches(self, c: AttentionContext) -> list[Branch]:
+        far = c.distance() >= self.window
+        return [
+            Branch(c.q_pos, c.k_pos, ~far),
+            Branch(torch.full_like(c.q_pos, self.window), torch.zeros_like(c.k_pos), far),
+        ]
