@@ -15,21 +15,19 @@ H heads, N distances, Q queries, S keys.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.bias.alibi import slopes
-from lengthgen.schemes.bias.distance_bias import over_distances
+from lengthgen.schemes.bias.distance_bias import DistanceBias
 from lengthgen.schemes.parameters import of_layer
 
 EPSILON = 1e-5  # keeps distance 0 finite where beta is negative
 
 
-class Bam(Part):
+class Bam(DistanceBias):
     """Adds -e^sigma (distance + 1e-5)^beta to the logits.
 
     share_layers: one pair (sigma, beta) per head for all layers, as in the release, or one in each.
     """
-
-    distance_only = True
 
     def __init__(self, shape: ModelDims, *, share_layers: bool) -> None:
         super().__init__(shape)
@@ -37,10 +35,6 @@ class Bam(Part):
         self.sigma = nn.Parameter(torch.tensor(slopes(shape.n_heads)).log().repeat(n, 1))
         self.beta = nn.Parameter(torch.ones(n, shape.n_heads))
 
-    def bias(self, c: AttentionContext) -> Tensor:
+    def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:
         sigma_H1, beta_H1 = of_layer(self.sigma, c)[:, None], of_layer(self.beta, c)[:, None]
-
-        def table(d_N: Tensor) -> Tensor:
-            return -sigma_H1.exp() * (d_N + EPSILON).pow(beta_H1)
-
-        return over_distances(table, c)
+        return -sigma_H1.exp() * (d_N + EPSILON).pow(beta_H1)

@@ -1,14 +1,28 @@
-"""Biases that are read from a table over (head, distance), computed for every block.
+"""Biases that depend on head and distance, read from a table that is computed for every block.
 
 H heads, N distances, B batch, Q queries, S keys.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext
+from lengthgen.schemes.base import AttentionContext, Part
+
+
+class DistanceBias(Part, ABC):
+    """Adds bias_at(distance) to the logits."""
+
+    distance_only = True
+
+    @abstractmethod
+    def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:
+        """Returns the bias of every head at distances of 0 and more, [H, N] in their dtype."""
+
+    def bias(self, c: AttentionContext) -> Tensor:
+        return over_distances(lambda d_N: self.bias_at(d_N, c), c)
 
 
 def over_distances(table: Callable[[Tensor], Tensor], c: AttentionContext) -> Tensor:

@@ -18,20 +18,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.bias.distance_bias import over_distances
+from lengthgen.schemes.base import AttentionContext, ModelDims
+from lengthgen.schemes.bias.distance_bias import DistanceBias
 from lengthgen.schemes.parameters import as_linear, of_layer
 
 
-class DynamicBias(Part):
+class DynamicBias(DistanceBias):
     """Adds MLP(distance), one output per head, to the logits.
 
     width: of the hidden layers, in multiples of d_model; 1/4 in x-transformers. depth: hidden
     layers, 2 there. distance: as it is, or log(1 + distance). share_layers: one network for all
     layers of the model, as there, or one in each.
     """
-
-    distance_only = True
 
     def __init__(
         self,
@@ -56,16 +54,12 @@ class DynamicBias(Part):
         )
         self.linear_biases = nn.ParameterList(as_linear(n, b, fan_in=a) for a, b in pairwise(sizes))
 
-    def bias(self, c: AttentionContext) -> Tensor:
+    def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:
         layers = [
             (of_layer(weight, c), of_layer(bias, c))
             for weight, bias in zip(self.linear_weights, self.linear_biases, strict=True)
         ]
-
-        def table(d_N: Tensor) -> Tensor:
-            x_NR = (torch.log1p(d_N) if self.log else d_N)[:, None]
-            for i, (weight, bias) in enumerate(layers):
-                x_NR = F.linear(F.silu(x_NR) if i else x_NR, weight.to(d_N), bias.to(d_N))
-            return x_NR.T
-
-        return over_distances(table, c)
+        x_NR = (torch.log1p(d_N) if self.log else d_N)[:, None]
+        for i, (weight, bias) in enumerate(layers):
+            x_NR = F.linear(F.silu(x_NR) if i else x_NR, weight.to(d_N), bias.to(d_N))
+        return x_NR.T

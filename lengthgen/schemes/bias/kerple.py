@@ -16,20 +16,18 @@ H heads, N distances, Q queries, S keys.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.bias.distance_bias import over_distances
+from lengthgen.schemes.base import AttentionContext, ModelDims
+from lengthgen.schemes.bias.distance_bias import DistanceBias
 from lengthgen.schemes.parameters import of_layer
 
 SMALLEST = 0.01
 
 
-class Kerple(Part):
+class Kerple(DistanceBias):
     """Adds -r1 log(1 + r2 distance) to the logits.
 
     share_layers: one pair (r1, r2) per head for all layers, as in the release, or one in each.
     """
-
-    distance_only = True
 
     def __init__(self, shape: ModelDims, *, share_layers: bool) -> None:
         super().__init__(shape)
@@ -37,13 +35,9 @@ class Kerple(Part):
         self.r1 = nn.Parameter(2 * torch.rand(n, shape.n_heads))
         self.r2 = nn.Parameter(torch.rand(n, shape.n_heads))
 
-    def bias(self, c: AttentionContext) -> Tensor:
+    def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:
         r1_H1, r2_H1 = of_layer(self.r1, c)[:, None], of_layer(self.r2, c)[:, None]
-
-        def table(d_N: Tensor) -> Tensor:
-            return -r1_H1 * torch.log1p(r2_H1 * d_N)
-
-        return over_distances(table, c)
+        return -r1_H1 * torch.log1p(r2_H1 * d_N)
 
     def clamp_parameters(self) -> None:
         self.r1.clamp_(min=SMALLEST)

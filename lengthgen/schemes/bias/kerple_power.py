@@ -12,19 +12,17 @@ H heads, N distances, Q queries, S keys.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.bias.distance_bias import over_distances
+from lengthgen.schemes.base import AttentionContext, ModelDims
+from lengthgen.schemes.bias.distance_bias import DistanceBias
 from lengthgen.schemes.bias.kerple import SMALLEST
 from lengthgen.schemes.parameters import of_layer
 
 
-class KerplePower(Part):
+class KerplePower(DistanceBias):
     """Adds -r1 distance^r2 to the logits.
 
     share_layers: one pair (r1, r2) per head for all layers, as in the release, or one in each.
     """
-
-    distance_only = True
 
     def __init__(self, shape: ModelDims, *, share_layers: bool) -> None:
         super().__init__(shape)
@@ -32,14 +30,10 @@ class KerplePower(Part):
         self.r1 = nn.Parameter(torch.rand(n, shape.n_heads))
         self.r2 = nn.Parameter(2 * torch.rand(n, shape.n_heads))
 
-    def bias(self, c: AttentionContext) -> Tensor:
+    def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:
         r1_H1, r2_H1 = of_layer(self.r1, c)[:, None], of_layer(self.r2, c)[:, None]
-
-        def table(d_N: Tensor) -> Tensor:
-            # Not exp(r2 log d): that has the gradient nan at distance 0.
-            return -r1_H1 * d_N.pow(r2_H1)
-
-        return over_distances(table, c)
+        # Not exp(r2 log d): that has the gradient nan at distance 0.
+        return -r1_H1 * d_N.pow(r2_H1)
 
     def clamp_parameters(self) -> None:
         self.r1.clamp_(min=SMALLEST)

@@ -14,17 +14,15 @@ H heads, N distances, M frequencies, Q queries, S keys.
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.bias.distance_bias import over_distances
+from lengthgen.schemes.base import AttentionContext, ModelDims
+from lengthgen.schemes.bias.distance_bias import DistanceBias
 
 
-class Sandwich(Part):
+class Sandwich(DistanceBias):
     """Adds (sum_m cos(distance * w_m) - width/2) / (8h/H) to the logits.
 
     width: d-bar in the paper, 128, whatever the model's width.
     """
-
-    distance_only = True
 
     def __init__(self, shape: ModelDims, *, width: int) -> None:
         super().__init__(shape)
@@ -32,11 +30,7 @@ class Sandwich(Part):
             raise ValueError(f"width={width} must be even and at least 2")
         self.width = width
 
-    def bias(self, c: AttentionContext) -> Tensor:
-        return over_distances(self.table, c)
-
-    def table(self, d_N: Tensor) -> Tensor:
-        """Returns the bias of every head at the given distances, [H, N]."""
+    def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:
         H = self.shape.n_heads
         m = torch.arange(self.width // 2, device=d_N.device, dtype=d_N.dtype)
         h = torch.arange(1, H + 1, device=d_N.device, dtype=d_N.dtype)

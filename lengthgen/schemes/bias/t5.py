@@ -15,19 +15,17 @@ H heads, N distances, Q queries, S keys.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.bias.distance_bias import over_distances
+from lengthgen.schemes.base import AttentionContext, ModelDims
+from lengthgen.schemes.bias.distance_bias import DistanceBias
 from lengthgen.schemes.parameters import constant, of_layer
 
 
-class T5(Part):
+class T5(DistanceBias):
     """Adds a learned number per head and bucket of distances to the logits.
 
     num_buckets: 32 in the paper. max_distance: 128 in the paper. share_layers: one table for all
     layers, as in the paper, or one in each.
     """
-
-    distance_only = True
 
     def __init__(
         self, shape: ModelDims, *, num_buckets: int, max_distance: int, share_layers: bool
@@ -45,9 +43,8 @@ class T5(Part):
         self.table = nn.Parameter(torch.empty(n, shape.n_heads, num_buckets))
         nn.init.normal_(self.table, std=shape.init_std)
 
-    def bias(self, c: AttentionContext) -> Tensor:
-        table_HN = of_layer(self.table, c)
-        return over_distances(lambda d_N: table_HN[:, self.buckets(d_N)], c)
+    def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:
+        return of_layer(self.table, c)[:, self.buckets(d_N)]
 
     def buckets(self, d_N: Tensor) -> Tensor:
         """Returns the bucket of each distance: the last that begins at or before it."""

@@ -29,26 +29,15 @@ class Window(Part):
 
     def __init__(self, shape: ModelDims, *, width: float, sinks: int) -> None:
         super().__init__(shape)
-        self.width, self.sinks = keys_seen(shape, width=width, sinks=sinks), sinks
+        self.width, self.sinks = tokens("width", width, shape), sinks
+        if not 0 <= sinks < self.width:
+            raise ValueError(
+                f"sinks={sinks} must be at least 0 and below the width, which is {self.width} "
+                f"tokens at train.length={shape.train_length}"
+            )
 
     def visible(self, c: AttentionContext) -> Tensor:
-        return in_window(c, width=self.width, sinks=self.sinks)
-
-
-def keys_seen(shape: ModelDims, *, width: float, sinks: int) -> int:
-    """Returns the width in tokens. Raises ValueError if sinks would leave none of it."""
-    seen = tokens("width", width, shape)
-    if not 0 <= sinks < seen:
-        raise ValueError(
-            f"sinks={sinks} must be at least 0 and below the width, which is {seen} tokens at "
-            f"train.length={shape.train_length}"
-        )
-    return seen
-
-
-def in_window(c: AttentionContext, *, width: int, sinks: int) -> Tensor:
-    """Returns which keys of the block are sinks or recent, bool [Q, S]; later ones count too."""
-    i = torch.arange(c.rows.start, c.rows.stop, device=c.q_pos.device)
-    j = torch.arange(c.cols.start, c.cols.stop, device=c.q_pos.device)
-    first_recent = i - (width - sinks) + 1
-    return (j >= first_recent[:, None]) | (j < sinks)
+        i = torch.arange(c.rows.start, c.rows.stop, device=c.q_pos.device)
+        j = torch.arange(c.cols.start, c.cols.stop, device=c.q_pos.device)
+        first_recent = i - (self.width - self.sinks) + 1
+        return (j >= first_recent[:, None]) | (j < self.sinks)

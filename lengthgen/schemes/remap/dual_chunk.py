@@ -14,20 +14,17 @@ Q queries, S keys, K head width.
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.parameters import tokens
-from lengthgen.schemes.remap.remap import Branch, from_first, merged
+from lengthgen.schemes.remap.remap import Branch, Remap, from_first
 
 
-class DualChunk(Part):
+class DualChunk(Remap):
     """Rotates by distances within and between chunks.
 
     chunk: s in multiples of T, 3/4 in the release. local: w in multiples of T, 1/8 in the release.
     """
-
-    remaps = True
 
     def __init__(self, shape: ModelDims, *, chunk: float, local: float) -> None:
         super().__init__(shape)
@@ -38,9 +35,6 @@ class DualChunk(Part):
                 f"local={local} must be below chunk={chunk}: at train.length={shape.train_length} "
                 f"they are {self.local} and {self.chunk} tokens"
             )
-
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        return merged(self.branches(c), q_BHQK, k_BHSK, c)
 
     def branches(self, c: AttentionContext) -> list[Branch]:
         size = self.chunk - self.local

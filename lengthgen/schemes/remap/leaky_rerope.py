@@ -7,20 +7,16 @@ query's shifted by w (1 - 1/kappa). The release's log-n factor is the part `logn
 Q queries, S keys, K head width.
 """
 
-from torch import Tensor
-
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.parameters import tokens
-from lengthgen.schemes.remap.remap import Branch, merged
+from lengthgen.schemes.remap.remap import Branch, Remap
 
 
-class LeakyRerope(Part):
+class LeakyRerope(Remap):
     """Slows the distances of rotary parts beyond a window.
 
     window: w in multiples of T. slowdown: kappa, 16 in the release.
     """
-
-    remaps = True
 
     def __init__(self, shape: ModelDims, *, window: float, slowdown: float) -> None:
         super().__init__(shape)
@@ -28,9 +24,6 @@ class LeakyRerope(Part):
             raise ValueError(f"slowdown={slowdown} must be at least 1")
         self.window = tokens("window", window, shape)
         self.slowdown = slowdown
-
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        return merged(self.branches(c), q_BHQK, k_BHSK, c)
 
     def branches(self, c: AttentionContext) -> list[Branch]:
         far = c.distance() >= self.window

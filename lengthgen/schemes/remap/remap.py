@@ -8,13 +8,14 @@ are of the true distances: only rotations are remapped.
 B batch, H heads, Q queries, S keys, K head width.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext
+from lengthgen.schemes.base import AttentionContext, Part
 
 
 class Branch(NamedTuple):
@@ -23,6 +24,19 @@ class Branch(NamedTuple):
     q_pos: Tensor  # [Q] or [B, Q], int64 or, where fractional, c.dtype
     k_pos: Tensor  # [S] or [B, S]
     used: Tensor  # bool [Q, S], or [B, 1, Q, S] if sequences differ
+
+
+class Remap(Part, ABC):
+    """Computes the logits of rotary parts at the coordinates of branches."""
+
+    remaps = True
+
+    @abstractmethod
+    def branches(self, c: AttentionContext) -> list[Branch]:
+        """Returns the branches of the block; the last that uses a pair decides on it."""
+
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
+        return merged(self.branches(c), q_BHQK, k_BHSK, c)
 
 
 def merged(

@@ -10,27 +10,21 @@ Q queries, S keys, K head width.
 """
 
 import torch
-from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.parameters import tokens
-from lengthgen.schemes.remap.remap import Branch, merged
+from lengthgen.schemes.remap.remap import Branch, Remap
 
 
-class Rerope(Part):
+class Rerope(Remap):
     """Caps the distances of rotary parts.
 
     window: w in multiples of T.
     """
 
-    remaps = True
-
     def __init__(self, shape: ModelDims, *, window: float) -> None:
         super().__init__(shape)
         self.window = tokens("window", window, shape)
-
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        return merged(self.branches(c), q_BHQK, k_BHSK, c)
 
     def branches(self, c: AttentionContext) -> list[Branch]:
         far = c.distance() >= self.window

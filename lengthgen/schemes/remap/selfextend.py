@@ -12,20 +12,16 @@ all positions changes nothing.
 Q queries, S keys, K head width.
 """
 
-from torch import Tensor
-
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.parameters import tokens
-from lengthgen.schemes.remap.remap import Branch, from_first, merged
+from lengthgen.schemes.remap.remap import Branch, Remap, from_first
 
 
-class Selfextend(Part):
+class Selfextend(Remap):
     """Rotates far pairs by the distance between their groups.
 
     neighbours: W in multiples of T; 1024 of 4096 tokens in the release. group: G; 8 in the release.
     """
-
-    remaps = True
 
     def __init__(self, shape: ModelDims, *, neighbours: float, group: int) -> None:
         super().__init__(shape)
@@ -33,9 +29,6 @@ class Selfextend(Part):
             raise ValueError(f"group={group} must be at least 1")
         self.neighbours = tokens("neighbours", neighbours, shape)
         self.group = group
-
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        return merged(self.branches(c), q_BHQK, k_BHSK, c)
 
     def branches(self, c: AttentionContext) -> list[Branch]:
         far = c.distance() >= self.neighbours

@@ -14,32 +14,18 @@ Q queries, S keys, K head width.
 """
 
 import torch
-from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.mask.window import in_window, keys_seen
-from lengthgen.schemes.remap.remap import Branch, from_first, merged
+from lengthgen.schemes.base import AttentionContext
+from lengthgen.schemes.mask.window import Window
+from lengthgen.schemes.remap.remap import Branch, Remap, from_first
 
 
-class StreamingLlm(Part):
+class StreamingLlm(Remap, Window):
     """Hides all keys but the first and the most recent ones, and rotates by places in the cache.
 
     width: keys that a query sees, in multiples of T. sinks: how many of them are the first ones, in
     tokens; 4 in the paper.
     """
-
-    remaps = True
-    counts_tokens = True
-
-    def __init__(self, shape: ModelDims, *, width: float, sinks: int) -> None:
-        super().__init__(shape)
-        self.width, self.sinks = keys_seen(shape, width=width, sinks=sinks), sinks
-
-    def visible(self, c: AttentionContext) -> Tensor:
-        return in_window(c, width=self.width, sinks=self.sinks)
-
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        return merged(self.branches(c), q_BHQK, k_BHSK, c)
 
     def branches(self, c: AttentionContext) -> list[Branch]:
         j = torch.arange(c.cols.start, c.cols.stop, device=c.k_pos.device)

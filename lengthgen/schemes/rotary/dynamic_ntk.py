@@ -9,25 +9,20 @@ rope_type `dynamic`.
 R rotated channel pairs.
 """
 
-from torch import Tensor
-
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.rotary.ntk import with_base_raised
-from lengthgen.schemes.rotary.rope_scaling import checked, stretch
+from lengthgen.schemes.base import AttentionContext, ModelDims
+from lengthgen.schemes.rotary.ntk import Ntk
+from lengthgen.schemes.rotary.rope_scaling import times_trained
 
 
-class DynamicNtk(Part):
+class DynamicNtk(Ntk):
     """Raises the base with the length of the call.
 
     factor: f, `factor` in HF transformers.
     """
 
-    depends_on_length = True
-
     def __init__(self, shape: ModelDims, *, factor: float) -> None:
-        super().__init__(shape)
-        checked(factor)
-        self.factor = factor
+        super().__init__(shape, factor=factor)
+        self.growth, self.depends_on_length = factor, True
 
-    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        return with_base_raised(omega_R, self.factor * stretch(None, c) - (self.factor - 1))
+    def stretch(self, c: AttentionContext) -> float:
+        return self.growth * times_trained(c) - (self.growth - 1)

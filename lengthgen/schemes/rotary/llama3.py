@@ -12,11 +12,11 @@ import math
 
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.rotary.rope_scaling import checked, stretch
+from lengthgen.schemes.base import AttentionContext, ModelDims
+from lengthgen.schemes.rotary.rope_scaling import RopeScaling
 
 
-class Llama3(Part):
+class Llama3(RopeScaling):
     """Divides slow angles by s and leaves fast ones.
 
     factor: s, 8 in Llama 3.1; null: L/T of each call, at least 1. low_freq_factor and
@@ -31,16 +31,15 @@ class Llama3(Part):
         low_freq_factor: float,
         high_freq_factor: float,
     ) -> None:
-        super().__init__(shape)
+        super().__init__(shape, factor=factor)
         if not 0 < low_freq_factor < high_freq_factor:
             raise ValueError(
                 f"low_freq_factor={low_freq_factor} must be above 0 and below "
                 f"high_freq_factor={high_freq_factor}"
             )
-        self.factor, self.low, self.high = checked(factor), low_freq_factor, high_freq_factor
-        self.depends_on_length = factor is None
+        self.low, self.high = low_freq_factor, high_freq_factor
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         turns_R = omega_R * (self.shape.train_length / (2 * math.pi))
         kept_R = ((turns_R - self.low) / (self.high - self.low)).clamp(0, 1)
-        return omega_R * (kept_R + (1 - kept_R) / stretch(self.factor, c))
+        return omega_R * (kept_R + (1 - kept_R) / self.stretch(c))

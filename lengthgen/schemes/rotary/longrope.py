@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from lengthgen.errors import UserError
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.rotary.rope_scaling import checked, sharpened, stretch
+from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
+from lengthgen.schemes.rotary.rope_scaling import RopeScaling, sharpened
 
 
-class Longrope(Part):
+class Longrope(RopeScaling):
     """Divides each pair's angle by its lambda, and multiplies the logits by 1 + ln s / ln T.
 
     factor: s; null: L/T of each call, at least 1. lambdas: one per rotated channel pair, the
@@ -28,13 +28,12 @@ class Longrope(Part):
     """
 
     def __init__(self, shape: ModelDims, *, factor: float | None, lambdas: list[float]) -> None:
-        super().__init__(shape)
+        super().__init__(shape, factor=factor)
         if not all(one > 0 for one in lambdas):
             raise ValueError(f"lambdas={lambdas} must all be above 0")
         if shape.train_length < 2:
             raise ValueError(f"train.length={shape.train_length} must be above 1: mscale has ln T")
-        self.factor, self.lambdas = checked(factor), lambdas
-        self.depends_on_length = factor is None
+        self.lambdas = lambdas
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         if len(self.lambdas) != len(omega_R):
@@ -42,10 +41,10 @@ class Longrope(Part):
                 f"longrope.lambdas: {len(self.lambdas)} numbers for {len(omega_R)} rotated channel "
                 "pairs; give one for each"
             )
-        if stretch(self.factor, c) == 1:
+        if self.stretch(c) == 1:
             return omega_R
         return omega_R / torch.tensor(self.lambdas, device=omega_R.device, dtype=omega_R.dtype)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        s, T = stretch(self.factor, c), c.shape.train_length
+        s, T = self.stretch(c), c.shape.train_length
         return sharpened(math.sqrt(1 + math.log(s) / math.log(T)), q_BHQK, k_BHSK)

@@ -11,26 +11,16 @@ R rotated channel pairs.
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.rotary.rope_scaling import checked, stretch
+from lengthgen.schemes.base import AttentionContext
+from lengthgen.schemes.rotary.rope_scaling import RopeScaling
 
 
-class Ntk(Part):
+class Ntk(RopeScaling):
     """Raises the base so that the slowest pair turns s times as slowly, the fastest as before.
 
     factor: s, `alpha` in the authors' code; null: L/T of each call, at least 1.
     """
 
-    def __init__(self, shape: ModelDims, *, factor: float | None) -> None:
-        super().__init__(shape)
-        self.factor = checked(factor)
-        self.depends_on_length = factor is None
-
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        return with_base_raised(omega_R, stretch(self.factor, c))
-
-
-def with_base_raised(omega_R: Tensor, s: float) -> Tensor:
-    """Returns omega_m s^(-m/(R-1)), the angles of the base times s^(r/(r-2)), where r = 2R."""
-    m = torch.arange(len(omega_R), device=omega_R.device, dtype=omega_R.dtype)
-    return omega_R * s ** (-m / max(len(omega_R) - 1, 1))
+        m = torch.arange(len(omega_R), device=omega_R.device, dtype=omega_R.dtype)
+        return omega_R * self.stretch(c) ** (-m / max(len(omega_R) - 1, 1))

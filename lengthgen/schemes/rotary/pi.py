@@ -9,20 +9,15 @@ R rotated channel pairs.
 
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.rotary.rope_scaling import checked, stretch
+from lengthgen.schemes.base import AttentionContext
+from lengthgen.schemes.rotary.rope_scaling import RopeScaling
 
 
-class Pi(Part):
+class Pi(RopeScaling):
     """Divides the angles per position by s.
 
     factor: s; null: L/T of each call, at least 1.
     """
 
-    def __init__(self, shape: ModelDims, *, factor: float | None) -> None:
-        super().__init__(shape)
-        self.factor = checked(factor)
-        self.depends_on_length = factor is None
-
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        return omega_R / stretch(self.factor, c)
+        return omega_R / self.stretch(c)

@@ -1,23 +1,39 @@
-"""What the parts that stretch RoPE past its trained length share: s, and the scale of the logits.
+"""The parts that stretch RoPE past its trained length: s, and the scale of the logits.
 
-B batch, H heads, Q queries, S keys, K head width.
+R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
 """
+
+from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, Rotated
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 
 
-def checked(factor: float | None) -> float | None:
-    """Returns the factor. Raises ValueError if it is below 1, the trained length itself."""
-    if factor is not None and factor < 1:
-        raise ValueError(f"factor={factor} must be at least 1, or null for L/T of every call")
-    return factor
+class RopeScaling(Part, ABC):
+    """Changes rotary frequencies by s, how many times a text is as long as trained ones.
+
+    factor: s; null: L/T of each call, at least 1.
+    """
+
+    def __init__(self, shape: ModelDims, *, factor: float | None) -> None:
+        super().__init__(shape)
+        if factor is not None and factor < 1:
+            raise ValueError(f"factor={factor} must be at least 1, or null for L/T of every call")
+        self.factor = factor
+        self.depends_on_length = factor is None
+
+    def stretch(self, c: AttentionContext) -> float:
+        """Returns s."""
+        return times_trained(c) if self.factor is None else self.factor
+
+    @abstractmethod
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor: ...
 
 
-def stretch(factor: float | None, c: AttentionContext) -> float:
-    """Returns s: the fixed factor, or how many times the call is as long as the trained length."""
-    return max(1.0, c.length / c.shape.train_length) if factor is None else factor
+def times_trained(c: AttentionContext) -> float:
+    """Returns how many times the call is as long as the trained length, at least 1."""
+    return max(1.0, c.length / c.shape.train_length)
 
 
 def sharpened(mscale: float, q_BHQK: Tensor, k_BHSK: Tensor) -> Rotated:

@@ -19,11 +19,11 @@ import math
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.rotary.rope_scaling import checked, sharpened, stretch
+from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
+from lengthgen.schemes.rotary.rope_scaling import RopeScaling, sharpened
 
 
-class Yarn(Part):
+class Yarn(RopeScaling):
     """Divides slow angles by s, leaves fast ones, and multiplies the logits by (0.1 ln s + 1)^2.
 
     factor: s; null: L/T of each call, at least 1. beta_fast, beta_slow: turns within T; 32 and 1
@@ -33,13 +33,12 @@ class Yarn(Part):
     def __init__(
         self, shape: ModelDims, *, factor: float | None, beta_fast: float, beta_slow: float
     ) -> None:
-        super().__init__(shape)
+        super().__init__(shape, factor=factor)
         if not 0 < beta_slow < beta_fast:
             raise ValueError(
                 f"beta_slow={beta_slow} must be above 0 and below beta_fast={beta_fast}"
             )
-        self.factor, self.beta_fast, self.beta_slow = checked(factor), beta_fast, beta_slow
-        self.depends_on_length = factor is None
+        self.beta_fast, self.beta_slow = beta_fast, beta_slow
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         if len(omega_R) == 1:  # the fastest pair, which is never interpolated
@@ -47,7 +46,7 @@ class Yarn(Part):
         low, high = self.bounds(omega_R)
         m = torch.arange(len(omega_R), device=omega_R.device, dtype=omega_R.dtype)
         ramp_R = ((m - low) / (high - low).clamp(min=0.001)).clamp(0, 1)  # 0.001 as released
-        return omega_R * (1 - ramp_R + ramp_R / stretch(self.factor, c))
+        return omega_R * (1 - ramp_R + ramp_R / self.stretch(c))
 
     def bounds(self, omega_R: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the numbers of the last pair to keep and of the first one to divide by s."""
@@ -58,5 +57,5 @@ class Yarn(Part):
         return low.floor().clamp(min=0), high.ceil().clamp(max=2 * len(omega_R) - 1)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        mscale = 0.1 * math.log(stretch(self.factor, c)) + 1
+        mscale = 0.1 * math.log(self.stretch(c)) + 1
         return sharpened(mscale, q_BHQK, k_BHSK)
