@@ -21,7 +21,7 @@ from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.windows import training_windows
 from lengthgen.evaluation.evaluator import Show
-from lengthgen.generation import read
+from lengthgen.model.cache import forward_cached
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
@@ -142,14 +142,14 @@ def _decoding(plain: dict[str, Any], rounds: int, vocab_size: int) -> Speed | No
     tokens = torch.randint(vocab_size, (1, T), generator=draws).to(device)
 
     def decoder(model: Transformer) -> Callable[[], object]:
-        prompt = read(model, tokens, after=None, seed=0, precision=precision)
+        prompt = forward_cached(model, tokens, None, seed=0, precision=precision)
 
         def decode() -> int:
-            text = prompt
+            cache = prompt
             for _ in range(DECODED):
-                next_BN = text.logits_BV.argmax(-1, keepdim=True)
-                text = read(model, next_BN, after=text, seed=0, precision=precision)
-            return int(text.logits_BV.argmax())
+                next_BN = cache.logits_BV.argmax(-1, keepdim=True)
+                cache = forward_cached(model, next_BN, cache, seed=0, precision=precision)
+            return int(cache.logits_BV.argmax())
 
         return decode
 

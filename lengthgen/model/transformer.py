@@ -81,14 +81,14 @@ class Block(nn.Module):
         return self._out(x_BSD[:, first:], q[:, first:], LayerCache(normed, k, v), layer, c)
 
     def forward_cached(
-        self, x_BQD: Tensor, past: LayerCache | None, layer: LayerHooks, c: AttentionContext
+        self, x_BQD: Tensor, cache: LayerCache | None, layer: LayerHooks, c: AttentionContext
     ) -> tuple[Tensor, LayerCache]:
-        """Returns the outputs of Q tokens behind the past ones, [B, Q, D], and the new past."""
+        """Returns the outputs of Q tokens behind the cached ones, [B, Q, D], and the new cache."""
         normed = self.attention_norm(x_BQD)
         q, k, v = self.qkv(normed).chunk(3, dim=-1)
         kept = LayerCache(normed, k, v)
-        if past is not None:
-            kept = LayerCache(*(torch.cat(both, dim=1) for both in zip(past, kept, strict=True)))
+        if cache is not None:
+            kept = LayerCache(*(torch.cat(both, dim=1) for both in zip(cache, kept, strict=True)))
         return self._out(x_BQD, q, kept, layer, c), kept
 
     def _out(

@@ -68,6 +68,7 @@ ORDER = [
     *(
         "training.optim",
         "model.plugin_check",
+        "model.cache",
         "model.transformer",
         "model.cross_entropy",
     ),

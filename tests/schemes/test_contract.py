@@ -16,8 +16,8 @@ from small import (
 
 from lengthgen.config.compose import choices
 from lengthgen.errors import UserError
-from lengthgen.generation import read
 from lengthgen.model.attention import attend, blocked, distance_table, eager, sdpa_by_blocks
+from lengthgen.model.cache import forward_cached
 from lengthgen.model.transformer import Transformer, initialise, with_parts
 from lengthgen.schemes import registry
 
@@ -250,13 +250,13 @@ def test_bf16_takes_every_variant_that_a_scheme_takes_to_evaluate_decode_and_tra
             trained = hidden(model, tokens)
             with torch.no_grad():
                 evaluated = hidden(model, tokens)
-        text = read(model, tokens[:, :-1], after=None, seed=0, precision="bf16")
-        text = read(model, tokens[:, -1:], after=text, seed=0, precision="bf16")
+        cache = forward_cached(model, tokens[:, :-1], None, seed=0, precision="bf16")
+        cache = forward_cached(model, tokens[:, -1:], cache, seed=0, precision="bf16")
         trained.float().sum().backward()
         assert off(trained, exact) < 0.05, variant
         assert off(evaluated, exact) < 0.05, variant
         if name != "randomized_rope":  # decoding draws other positions
-            assert off(text.logits_BV, model.logits(exact[:, -1])) < 0.1, variant
+            assert off(cache.logits_BV, model.logits(exact[:, -1])) < 0.1, variant
 
 
 def off(got: torch.Tensor, want: torch.Tensor) -> float:

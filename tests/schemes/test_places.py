@@ -24,7 +24,8 @@ from lengthgen.data.windows import training_windows
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import Cell, spans
-from lengthgen.generation import continuation, open_trained, rereads
+from lengthgen.generation import continuation, open_trained
+from lengthgen.model.cache import why_uncached
 from lengthgen.model.transformer import create
 from lengthgen.report import tasks
 from lengthgen.report.typeset import Table
@@ -520,7 +521,7 @@ def test_decoding_with_kept_keys_writes_what_one_pass_over_the_right_answers_say
     train(config, ranks=ALONE, show=QUIET)
     rows = evaluate(config, config.run_dir, ranks=ALONE, show=QUIET)
     one = open_trained(config, config.run_dir, variant=None, show=QUIET)
-    assert rereads(one.model.scheme) is None
+    assert why_uncached(one.model.scheme) is None
     split = one.corpus.validation
     assert one.corpus.bos_id is not None
     n_right = n_wrong = 0
