@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lengthgen.config.schema import Config, Parts
-from lengthgen.data.tokenizer import PlacesOf, places_of
+from lengthgen.data.tokenizer import AlignmentIds, alignment_ids
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
 from lengthgen.schemes import AttentionContext, LayerHooks, Scheme, build
@@ -119,7 +119,7 @@ class Transformer(nn.Module):
             shape=self.shape,
             plugins=config.plugins,
         )
-        self.places = places_of(config.corpus) if self.scheme.reads_alignment else None
+        self.alignment_ids = alignment_ids(config.corpus) if self.scheme.reads_alignment else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.model.n_layers))
         self.norm = nn.LayerNorm(config.model.d_model, bias=False)
 
@@ -185,9 +185,9 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, AttentionContext]:
         """Returns the inputs of the first block, [B, T, D], and the context of the call."""
         x_BTD = self.embedding(tokens_BT)
-        told = None
-        if self.places is not None:
-            told = _told(self.places, tokens_BT)  # pyright: ignore[reportCallIssue]
+        alignment = None
+        if self.alignment_ids is not None:
+            alignment = _aligned(self.alignment_ids, tokens_BT)  # pyright: ignore[reportCallIssue]
         c = AttentionContext.of_call(
             self.shape,
             tokens_BT,
@@ -195,7 +195,7 @@ class Transformer(nn.Module):
             training=self.training,
             generator=generator,
             remembered=remembered,
-            alignment_BT=told,
+            alignment_BT=alignment,
             embedding_VD=self.embedding.weight,
         )
         with torch.autocast(tokens_BT.device.type, enabled=False):
@@ -260,10 +260,10 @@ class Transformer(nn.Module):
         return logits.to(torch.promote_types(torch.float32, logits.dtype))
 
 
-@torch.compiler.disable  # it would be compiled anew for every text
-def _told(places: PlacesOf, tokens_BT: Tensor) -> Tensor:
-    """Returns the place of each token, [B, T] int64."""
-    return torch.tensor([places(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
+@torch.compiler.disable  # it would be compiled again for every text
+def _aligned(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:
+    """Returns the alignment id of each token, [B, T] int64."""
+    return torch.tensor([ids(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
 
 
 def _recomputed(

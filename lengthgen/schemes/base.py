@@ -43,7 +43,7 @@ class AttentionContext:
     generator: torch.Generator | None  # for a part that samples; the same in every layer's call
     dtype: torch.dtype  # of angles, distances and biases: float32, or float64 if the model is
     tokens_BT: Tensor
-    alignment_BT: Tensor | None  # of a task's characters, -1 before the text; None without a task
+    alignment_BT: Tensor | None  # ids of characters that belong together, -1 before the text
     embedding_VD: Tensor | None  # the model's table of token embeddings; None without a model
     x_BTD: Tensor  # the layer's normalised input; in positions and embed, the token embeddings
     pos: Tensor  # [T] or [B, T], coordinates of all tokens, remembered ones included
@@ -122,6 +122,13 @@ class AttentionContext:
         ]
         return reduce(torch.add, biases) if biases else None
 
+    folded = total_bias  # its former name, for plugins of old runs
+
+    @property
+    def places_BT(self) -> Tensor | None:
+        """alignment_BT under its former name."""
+        return self.alignment_BT
+
     def frequencies(self, omega_R: Tensor) -> Tensor:
         """Returns a rotary part's angles per position as the layer's other parts change them."""
         for part in self.acting.frequencies:
@@ -145,6 +152,13 @@ class Rotated(NamedTuple):
     k_BHSK: Tensor
 
 
+FORMER_NAMES = {
+    "undefined_at": "unsupported_reason",
+    "project": "clamp_parameters",
+    "reads_places": "reads_alignment",
+}
+
+
 class Part(nn.Module):
     """One positional mechanism. Every default is the identity: override only what it changes.
 
@@ -160,11 +174,17 @@ class Part(nn.Module):
     remaps = False  # scores() calls c.rotated(): the layer's rotary parts do not rotate before it
     memory = 0  # tokens of the previous segments that stay visible as keys
     counts_tokens = False  # reads c.rows, c.cols or n_visible(): wrong within a segment of a text
-    reads_alignment = False  # of c.alignment_BT, which a task tells it: an upper bound, no rival
+    reads_alignment = False  # c.alignment_BT, which comes from a task: an oracle, an upper bound
 
     def __init__(self, shape: ModelDims) -> None:
         super().__init__()
         self.shape = shape
+
+    def __init_subclass__(cls) -> None:
+        """Lets parts that override a hook under its former name, as plugins of old runs do, act."""
+        for former, name in FORMER_NAMES.items():
+            if former in vars(cls):
+                setattr(cls, name, vars(cls)[former])
 
     def unsupported_reason(self, length: int) -> str | None:
         """Returns why the part has no value at this length, or None if it has."""

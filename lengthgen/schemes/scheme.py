@@ -64,7 +64,7 @@ class Scheme(nn.Module):
 
     @property
     def reads_alignment(self) -> bool:
-        """True if a task tells the scheme which characters belong together."""
+        """True if the scheme needs alignment ids: which of a task's characters belong together."""
         return any(part.reads_alignment for part in self.all)
 
     @property

@@ -134,7 +134,7 @@ def train(
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
     run_dir = config.run_dir
-    _refuse_unknown_places(config)
+    _refuse_missing_alignment(config)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     plan(config, corpus)
     check_plugins(config)
@@ -303,12 +303,12 @@ def _open(config: Config, run_dir: Path, corpus: TokenizedCorpus, *, ranks: Rank
     ranks.barrier()
 
 
-def _refuse_unknown_places(config: Config) -> None:
-    """Raises UserError if a part is to be told places that the corpus has none of."""
+def _refuse_missing_alignment(config: Config) -> None:
+    """Raises UserError if a part needs alignment ids and the corpus has none."""
     with torch.device("meta"):
         model = Transformer(config, vocab_size=1)
     names = [name for name, part in model.scheme.parts.items() if part.reads_alignment]
-    if names and model.places is None:
+    if names and model.alignment_ids is None:
         raise UserError(
             f"scheme.parts.{names[0]}: a task tells it which characters belong together, and "
             f"{config.corpus.name} tells nothing; use task=addition_reversed_all, "

@@ -1,4 +1,4 @@
-"""Places that a task tells: what they say, the parts that are told, and how a report takes them."""
+"""Alignment ids of tasks: what they mark, the parts that read them, and how reports label these."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from lengthgen.config import compose
 from lengthgen.config.schema import Config, TaskCorpus, from_words
 from lengthgen.data import corpora
 from lengthgen.data.sources import examples
-from lengthgen.data.tokenizer import given_tokenizer, places_of
+from lengthgen.data.tokenizer import alignment_ids, given_tokenizer
 from lengthgen.data.windows import training_windows
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import evaluate
@@ -47,7 +47,7 @@ def composed(*words: str) -> Config:
 
 
 @cache
-def told(name: str) -> dict[str, Any]:
+def task_of(name: str) -> dict[str, Any]:
     return compose.load("task", name, config_dir=None)["task"]
 
 
@@ -60,7 +60,7 @@ def some_corpus() -> TaskCorpus:
 
 def corpus_of(name: str, **changes: int) -> TaskCorpus:
     """Returns the corpus of a task, with some sizes of its YAML replaced."""
-    spec = some_corpus().task.model_copy(update={**told(name), **changes})
+    spec = some_corpus().task.model_copy(update={**task_of(name), **changes})
     return some_corpus().model_copy(update={"name": name, "task": spec})
 
 
@@ -70,7 +70,7 @@ def rule_of(name: str) -> Task:
 
 TASKS = [name for name in compose.choices("task", config_dir=None) if name not in OTHERS]
 ADDITIONS = ["addition_padded", "addition_reversed", "addition_reversed_all"]
-TOLD = sorted([*ADDITIONS, "bitwise_or", "copy", "copy_40", "reverse", "reverse_40"])
+ALIGNED = sorted([*ADDITIONS, "bitwise_or", "copy", "copy_40", "reverse", "reverse_40"])
 LENGTHS = range(1, 41)
 
 
@@ -89,7 +89,7 @@ def marked(text: str, places: Sequence[int]) -> list[list[tuple[int, str]]]:
 
 
 def test_the_tasks_with_places_are_those_whose_answers_are_aligned_with_their_prompts() -> None:
-    assert sorted(name for name in TASKS if rule_of(name).has_places) == TOLD
+    assert sorted(name for name in TASKS if rule_of(name).has_places) == ALIGNED
 
 
 @pytest.mark.parametrize("name", ADDITIONS)
@@ -130,7 +130,7 @@ def test_the_first_bits_of_all_three_numbers_have_place_1() -> None:
         assert either == {p: max(a.get(p, "0"), b.get(p, "0")) for p in range(1, length + 1)}
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", ALIGNED)
 def test_signs_and_the_end_have_no_place_and_all_else_has_one(name: str) -> None:
     rule, random = rule_of(name), Random(2)
     for length in LENGTHS:
@@ -142,7 +142,7 @@ def test_signs_and_the_end_have_no_place_and_all_else_has_one(name: str) -> None
             assert (place == 0) == (character in f"+|={END}")
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", ALIGNED)
 def test_what_follows_a_prompt_changes_no_place_of_what_is_there(name: str) -> None:
     rule, random = rule_of(name), Random(3)
     for length in range(1, 11):
@@ -157,9 +157,9 @@ def test_what_follows_a_prompt_changes_no_place_of_what_is_there(name: str) -> N
                     assert rule.places(text[:stop]) == places[:stop]
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if name not in TOLD])
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in ALIGNED])
 def test_a_task_without_places_tells_none(name: str) -> None:
-    assert places_of(corpus_of(name)) is None
+    assert alignment_ids(corpus_of(name)) is None
     rule = rule_of(name)
     if type(rule).places is Task.places:
         text = "".join(rule.example(5, Random(0))) + END
@@ -167,15 +167,15 @@ def test_a_task_without_places_tells_none(name: str) -> None:
 
 
 def test_a_text_corpus_has_no_places() -> None:
-    assert places_of(small_config("scheme=rope").corpus) is None
+    assert alignment_ids(small_config("scheme=rope").corpus) is None
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", ALIGNED)
 def test_tokens_have_the_places_of_their_characters_and_a_first_bos_has_minus_one(
     name: str,
 ) -> None:
     corpus, rule, random = corpus_of(name), rule_of(name), Random(4)
-    tokenizer, places = given_tokenizer(corpus), places_of(corpus)
+    tokenizer, places = given_tokenizer(corpus), alignment_ids(corpus)
     assert tokenizer is not None
     assert places is not None
     bos = tokenizer.get_vocab_size() - 1
@@ -371,7 +371,7 @@ def test_position_coupling_is_tested_on_the_rows_that_training_visits_most(task:
         *("task.examples_per_length=2", "model=tiny"),
     )
     assert isinstance(config.corpus, TaskCorpus)
-    corpus, places = config.corpus, places_of(config.corpus)
+    corpus, places = config.corpus, alignment_ids(config.corpus)
     tokenizer, T = given_tokenizer(corpus), config.train.length
     assert tokenizer is not None
     assert places is not None
@@ -389,14 +389,14 @@ def test_position_coupling_is_tested_on_the_rows_that_training_visits_most(task:
         return tokens, torch.tensor([places(one) for one in tokens.tolist()]), kept
 
     both = examples.read(corpus)
-    tokens, told, kept = encoded([one.text for one in both.train])
+    tokens, ids, kept = encoded([one.text for one in both.train])
     visits = torch.zeros(len(part.table), dtype=torch.int64)
     for step in range(1500):  # of batches of 32, as in training
         rows = torch.arange(32 * step, 32 * (step + 1)) % len(tokens)
-        found = added(part, told[rows], training=True, seed=step, tokens=tokens[rows])[..., 0]
+        found = added(part, ids[rows], training=True, seed=step, tokens=tokens[rows])[..., 0]
         visits += torch.bincount(found.long()[kept[rows]], minlength=len(visits))
-    tokens, told, kept = encoded([one.text for one in both.validation])
-    read = added(part, told, training=False, tokens=tokens)[..., 0].long()[kept].unique()
+    tokens, ids, kept = encoded([one.text for one in both.validation])
+    read = added(part, ids, training=False, tokens=tokens)[..., 0].long()[kept].unique()
     read = read[read > 0]
     assert len(read) > 30
     assert visits[read].min() > 0.8 * visits[1:].max()
@@ -585,7 +585,7 @@ def test_every_task_that_the_refusal_offers_has_places(tmp_path: Path) -> None:
     offered = str(caught.value).split("task=")[1].removesuffix(", or another scheme")
     names = re.split(", | or ", offered)
     assert len(names) > 1
-    assert set(names) <= set(TOLD)
+    assert set(names) <= set(ALIGNED)
 
 
 # Reports
@@ -599,8 +599,8 @@ def answered(task: str, scheme: str, *, right: int, length: int) -> dict[str, An
     names = {"run": f"{scheme}-tiny-{task}-s1-0a0a0a0a", "scheme": scheme, "corpus": task}
     sizes = {"reach": 0, "n_documents": 1, "n_tokens": 30, "n_bytes": 0, "n_windows": 10}
     found = {"first_wrong": wrong, "token_hits": 3 * right, "stop_errors": 0}
-    told = {"document": "10 examples", "protocol": "answers", "targets": None}
-    return row(train_length=L, length=length, **names, **sizes, **found, **told)
+    fixed = {"document": "10 examples", "protocol": "answers", "targets": None}
+    return row(train_length=L, length=length, **names, **sizes, **found, **fixed)
 
 
 def reported(right: Mapping[str, Sequence[int]]) -> tasks.TaskReport:
