@@ -27,29 +27,27 @@ FORMAT = 1  # of a row of probes.jsonl; a change of what its numbers mean raises
 
 
 class Probe(NamedTuple):
-    """An analysis: its numbers, what decides them, a summary line, and their picture."""
+    """An analysis: its numbers, what decides them, what they come to, and their picture."""
 
     rows: Callable[[ProbeInputs], list[Row]]
     settings: Callable[[ProbeInputs], Row]
-    summary: Callable[[list[Row]], str]
+    summary_of: Callable[[list[Row]], str]  # of rows that have numbers
     figure: pictures.Draw
+
+    def summary(self, rows: list[Row]) -> str:
+        """Returns a line, also for rows that are all skipped."""
+        measured = [row for row in rows if "skipped" not in row]
+        return self.summary_of(measured) if measured else f"n/a: {rows[0]['skipped']}"
 
 
 PROBES: Mapping[str, Probe] = {
-    module.NAME: Probe(module.rows, module.settings, module.summary, figure)
-    for module, figure in (
-        (shift_invariance, pictures.shift_invariance),
-        (receptive_field, pictures.receptive_field),
-        (attention, pictures.attention),
-        (bias, pictures.bias),
-        (word_position, pictures.word_position),
-        (position, pictures.position),
-    )
+    one.NAME: Probe(one.rows, one.settings, one.summary, getattr(pictures, one.NAME))
+    for one in (shift_invariance, receptive_field, attention, bias, word_position, position)
 }
 
 
 class Outcome(NamedTuple):
-    """What a probe of a run found, in a line, and its picture; None where there is nothing."""
+    """A probe's summary of a run, and its picture; None where all rows are skipped."""
 
     probe: str
     summary: str
@@ -101,7 +99,7 @@ def probe(config: Config, run_dir: Path, names: Sequence[str], *, show: Show) ->
 
 
 def _outcome(name: str, run_dir: Path, about: Row, inputs: ProbeInputs) -> Outcome:
-    """Returns what a probe says, computed only if the run's rows do not have it yet."""
+    """Returns the outcome of a probe, computed only if the run's rows do not have it yet."""
     requested, log = PROBES[name], run_dir / "probes.jsonl"
     key = {**about, "probe": name, "settings": requested.settings(inputs)}
 

@@ -73,10 +73,8 @@ def _row(inputs: ProbeInputs, length: int) -> Row:
             inputs.states(text.inputs_BT, n_last=n_queries)
             total = total + recorder.means(length)
     means = total / len(inputs.endpoints)
-    return {
-        "length": length,
-        **{name: numbers(mean) for name, mean in zip(MEASURES, means, strict=True)},
-    }
+    found = {name: numbers(mean) for name, mean in zip(MEASURES, means, strict=True)}
+    return {"length": length, **found}
 
 
 def measured(w_BHQS: Tensor, c: AttentionContext) -> Tensor:
@@ -96,16 +94,13 @@ def measured(w_BHQS: Tensor, c: AttentionContext) -> Tensor:
 
 
 def summary(found: list[Row]) -> str:
-    """Says the means over heads at the shortest length and at the longest."""
-    there = [row for row in found if "sink" in row]
-    if not there:
-        return f"n/a: {found[0]['skipped']}"
+    """Returns the means over heads at the shortest length and at the longest."""
     words = {
         "distance": "mean distance / length",
         "relative_entropy": "entropy / its maximum ln i (i keys)",
         "sink": f"share of attention on the first {SINKS} keys",
     }
-    ends = there[:1] + there[1:][-1:]
+    ends = found[:1] + found[1:][-1:]
     each = [
         f"{word} " + " -> ".join(f"{torch.tensor(row[name]).mean():.2f}" for row in ends)
         for name, word in words.items()

@@ -1,10 +1,10 @@
-"""What probes look at: a trained model, and windows of text that end at the evaluation's endpoints.
+"""Inputs of probes: a trained model, and windows of text that end at the evaluation's endpoints.
 
 B windows, T tokens, D width.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,6 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, window
 from lengthgen.evaluation.evaluator import Show
 from lengthgen.model.transformer import Transformer, seed_of
-from lengthgen.schemes import AttentionContext
 
 Row = dict[str, Any]  # of numbers, lists of numbers, and `skipped`: why there are none
 
@@ -74,20 +73,6 @@ class ProbeInputs:
     def states(self, tokens_BT: Tensor, *, n_last: int | None = None) -> Tensor:
         """Returns the model's final hidden states; a part that samples draws the same each time."""
         return self.model(tokens_BT, n_last=n_last, generator=self.draws("evaluation"))
-
-    def context(self, tokens_BT: Tensor) -> AttentionContext:
-        """Returns the context in which parts see the token embeddings of a call."""
-        x_BTD = self.model.embedding(tokens_BT)
-        c = AttentionContext.of_call(
-            self.model.shape,
-            tokens_BT,
-            x_BTD,
-            training=False,
-            generator=self.draws("evaluation"),
-            embedding_VD=self.model.embedding.weight,
-        )
-        pos = self.model.scheme.positions(tokens_BT, c)
-        return replace(c, pos=pos, q_pos=pos, k_pos=pos)
 
     def draws(self, name: str) -> torch.Generator:
         """Returns a stream of random numbers on the CPU, from its beginning."""

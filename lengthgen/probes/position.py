@@ -183,10 +183,8 @@ def fitted(x_NSD: Tensor, y_S: Tensor, inputs: ProbeInputs) -> Network:
 
 
 def summary(found: list[Row]) -> str:
-    """Says the errors of the best layer within T, and there beyond."""
+    """Returns the errors of the best layer within T, and there beyond."""
     row = found[0]
-    if "skipped" in row:
-        return f"n/a: {row['skipped']}"
     best = min(range(len(row["error"])), key=row["error"].__getitem__)
     line = (
         f"mean absolute error {row['error'][best]:.3f} T up to T (about 0.25 T if always T/2), "

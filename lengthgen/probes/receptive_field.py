@@ -77,6 +77,6 @@ def reached(c_N: Tensor, share: float) -> int:
 
 
 def summary(found: list[Row]) -> str:
-    """Says how many tokens have 99 % of the gradient, by length."""
-    each = [f"{row['erf_99']:,} of {row['length']:,}" for row in found if "erf_99" in row]
-    return f"99 % of the gradient in {', '.join(each)}" if each else f"n/a: {found[0]['skipped']}"
+    """Returns how many tokens have 99 % of the gradient, by length."""
+    each = [f"{row['erf_99']:,} of {row['length']:,}" for row in found]
+    return f"99 % of the gradient in {', '.join(each)}"

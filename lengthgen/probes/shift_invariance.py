@@ -98,11 +98,8 @@ def changes(
 
 
 def summary(found: list[Row]) -> str:
-    """Says the changes at the largest shift that there is, and whether all are rounding."""
-    there = [row for row in found if "kl" in row]
-    if not there:
-        return f"n/a: {found[0]['skipped']}"
-    last = there[-1]
-    rounded = all(abs(row[name]) < ROUNDING for row in there for name in ("dnll", "kl"))
+    """Returns the changes at the largest shift that there is, and whether all are rounding."""
+    last = found[-1]
+    rounded = all(abs(row[name]) < ROUNDING for row in found for name in ("dnll", "kl"))
     word = "invariant up to fp32 rounding" if rounded else "not invariant"
     return f"at k={last['k']:,}: loss {last['dnll']:+.2g}, KL {last['kl']:.2g} nats ({word})"

@@ -68,8 +68,7 @@ def undefined(scheme: Scheme) -> str | None:
 def terms(inputs: ProbeInputs, tokens_BT: Tensor) -> Tensor:
     """Returns the four terms of q.k / sqrt(d_head), [4, B, H, T, T], rows are queries."""
     model = inputs.model
-    c = inputs.context(tokens_BT)
-    x_BTD = model.scheme.embed(c.x_BTD, c)
+    x_BTD, c = model.embedded(tokens_BT, generator=inputs.draws("evaluation"), remembered=0)
     p_BTD = model.scheme.embed(torch.zeros_like(x_BTD), c)
     (q_w, k_w), (q_p, k_p) = (
         projected(model, part_BTD, of=x_BTD) for part_BTD in (x_BTD - p_BTD, p_BTD)
@@ -108,9 +107,7 @@ def _map(sums_NN: Tensor, counts_NN: Tensor) -> list[list[float | None]]:
 
 
 def summary(found: list[Row]) -> str:
-    """Says the mean size of each term over heads."""
-    if "skipped" in found[0]:
-        return f"n/a: {found[0]['skipped']}"
+    """Returns the mean size of each term over heads."""
     each = [
         f"{row['term'].replace('_', '-')} {sum(row['size']) / len(row['size']):.3g}"
         for row in found
