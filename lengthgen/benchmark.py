@@ -20,7 +20,7 @@ import torch
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.windows import training_windows
-from lengthgen.generation import read
+from lengthgen.model.cache import forward_cached
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
@@ -136,20 +136,20 @@ def _decoding(plain: dict[str, Any], rounds: int, vocab_size: int) -> Speed | No
     device = _prepared(config)
     T, precision = config.train.length, config.eval.precision
     model = create(config, vocab_size=vocab_size).to(device).eval()
-    if model.scheme.undefined_at(T + DECODED):
+    if model.scheme.unsupported_reason(T + DECODED):
         return None
     draws = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocab_size, (1, T), generator=draws).to(device)
 
     def decoder(model: Transformer) -> Callable[[], object]:
-        prompt = read(model, tokens, after=None, seed=0, precision=precision)
+        prompt = forward_cached(model, tokens, None, seed=0, precision=precision)
 
         def decode() -> int:
-            text = prompt
+            cache = prompt
             for _ in range(DECODED):
-                next_BN = text.logits_BV.argmax(-1, keepdim=True)
-                text = read(model, next_BN, after=text, seed=0, precision=precision)
-            return int(text.logits_BV.argmax())
+                next_BN = cache.logits_BV.argmax(-1, keepdim=True)
+                cache = forward_cached(model, next_BN, cache, seed=0, precision=precision)
+            return int(cache.logits_BV.argmax())
 
         return decode
 
@@ -164,7 +164,7 @@ def _evaluation(plain: dict[str, Any], length: int, rounds: int, vocab_size: int
     config = from_plain(plain)
     device = _prepared(config)
     model = create(config, vocab_size=vocab_size).to(device).eval()
-    reason = model.scheme.undefined_at(length)
+    reason = model.scheme.unsupported_reason(length)
     if reason:
         return Evaluated(length, None, None, reason)
     draws = torch.Generator().manual_seed(0)
@@ -178,7 +178,7 @@ def _evaluation(plain: dict[str, Any], length: int, rounds: int, vocab_size: int
             bf16 = config.eval.precision == "bf16"
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 x_BTD = model(tokens, n_last=n, generator=generator)
-                return float(model.nats(x_BTD, tokens[:, -n:]).sum())
+                return float(model.token_nll(x_BTD, tokens[:, -n:]).sum())
 
         return score
 

@@ -1,16 +1,10 @@
-"""Decoding: a text continued token by token; earlier tokens are kept, not computed again.
+"""Decoding: a run's model continues a text token by token, and the tests that it gets wrong.
 
-Every layer keeps what later tokens need of earlier ones: normalised inputs, keys, values. Keys are
-kept as they are before `qk`, which turns all of them anew for each token: what a part does to them
-may depend on all keys of the call, as the scale of xpos does. That costs about as much as the sum
-over keys itself, and no product of matrices. What is kept holds wherever a prefix alone gives what
-it gives within a longer call. Elsewhere the whole text is read again for each token.
-
-B texts of one length, N new tokens, S tokens, D width, V vocabulary.
+B texts, N new tokens, V vocabulary.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -28,21 +22,12 @@ from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation.evaluator import Show, open_run, trained_model, undefined
 from lengthgen.evaluation.plan import Cell, Plan
 from lengthgen.evaluation.protocols import Span
-from lengthgen.model.transformer import Block, Past, Transformer, seed_of, with_parts
+from lengthgen.model.cache import forward_cached, why_uncached
+from lengthgen.model.transformer import Transformer, seed_of, with_parts
 from lengthgen.runs.distributed import ALONE
-from lengthgen.schemes import Scheme
 from lengthgen.tasks import END, rule_of
 
-TOKENS = 64  # that a text is continued by, unless asked otherwise
-
-
-class Read(NamedTuple):
-    """Texts that a model has read, and what it keeps of them."""
-
-    tokens_BS: Tensor
-    logits_BV: Tensor  # of the token that comes next
-    segment: int  # where the last segment begins: 0 unless the scheme has a memory
-    layers: tuple[Past, ...]  # of that segment and what it remembers; empty if nothing is kept
+TOKENS = 64  # that a text is continued by, by default
 
 
 class Failure(NamedTuple):
@@ -81,73 +66,6 @@ class Trained:
         return max((one.scored for one in self.planned.places.answers), default=TOKENS)
 
 
-def rereads(scheme: Scheme) -> str | None:
-    """Returns why nothing can be kept of earlier tokens, or None if it can."""
-    if scheme.depends_on_length:
-        return "outputs depend on the length of the call: every token reads the whole text again"
-    return None
-
-
-@torch.inference_mode()
-def read(
-    model: Transformer, new_BN: Tensor, *, after: Read | None, seed: int, precision: str
-) -> Read:
-    """Returns the texts with new tokens behind them, and the logits of what comes next.
-
-    They are those of a call with the whole text, to rounding: sums run over other blocks. Raises
-    UserError where the scheme has no value at that length. A part that samples draws from `seed`
-    anew, as in every call of an evaluation.
-    """
-    tokens_BS = new_BN if after is None else torch.cat([after.tokens_BS, new_BN], dim=1)
-    reason = model.scheme.undefined_at(tokens_BS.shape[1])
-    if reason:
-        raise UserError(
-            f"{reason}: nothing follows a text of {tokens_BS.shape[1]} tokens; begin with a "
-            "shorter one, or ask for fewer tokens"
-        )
-    with torch.autocast(new_BN.device.type, torch.bfloat16, enabled=precision == "bf16"):
-        if rereads(model.scheme):
-            generator = _draws(seed)
-            logits = model.logits(model(tokens_BS, n_last=1, generator=generator)[:, 0])
-            return Read(tokens_BS, logits, 0, ())
-        return _extended(model, tokens_BS, after, seed=seed)
-
-
-def _extended(model: Transformer, tokens_BS: Tensor, after: Read | None, *, seed: int) -> Read:
-    """Returns what is read when each layer has seen the tokens that are new."""
-    scheme, length = model.scheme, tokens_BS.shape[1]
-    done, segment = (0, 0) if after is None else (after.tokens_BS.shape[1], after.segment)
-    layers = () if after is None else after.layers
-    size = model.shape.train_length if scheme.memory else length
-    x_BND = tokens_BS.new_empty(0)
-    while done < length:
-        if done == segment + size:  # which is full: of it, the memory alone is kept
-            segment, layers = done, tuple(_last(past, scheme.memory) for past in layers)
-        remembered = layers[0].k_BSD.shape[1] - (done - segment) if layers else 0
-        stop = min(segment + size, length)
-        x_BSD, c = model.embedded(
-            tokens_BS[:, segment:stop], generator=_draws(seed), remembered=remembered
-        )
-        x_BND = x_BSD[:, done - segment :]
-        kept: list[Past] = []
-        for i, (block, layer) in enumerate(zip(model.blocks, scheme.layers, strict=True)):
-            assert isinstance(block, Block)
-            past = layers[i] if layers else None
-            x_BND, one = block.extend(x_BND, past, layer, replace(c, layer=i))
-            kept.append(one)
-        done, layers = stop, tuple(kept)
-    return Read(tokens_BS, model.logits(model.norm(x_BND[:, -1])), segment, layers)
-
-
-def _last(past: Past, n: int) -> Past:
-    """Returns what is kept of the last n tokens."""
-    return Past(*(kept[:, max(0, kept.shape[1] - n) :] for kept in past))
-
-
-def _draws(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed_of("evaluation", seed))
-
-
 def continuation(
     model: Transformer,
     prompt: Sequence[int],
@@ -164,11 +82,11 @@ def continuation(
     """
     device, draws = model.embedding.weight.device, torch.Generator()
     draws.manual_seed(seed_of("generation", seed))
-    new, text = list(prompt), None
+    new, cache = list(prompt), None
     for _ in range(limit):
         new_BN = torch.tensor([new], device=device)
-        text = read(model, new_BN, after=text, seed=seed, precision=precision)
-        new = [_chosen(text.logits_BV[0].cpu(), temperature, draws)]
+        cache = forward_cached(model, new_BN, cache, seed=seed, precision=precision)
+        new = [_chosen(cache.logits_BV[0].cpu(), temperature, draws)]
         yield new[0]
         if new[0] == end:
             return
@@ -259,7 +177,7 @@ def failures(trained: Trained, count: int, *, show: Show) -> list[Failure]:
             f"--failures: {config.run_id} was trained on texts; runs of a task alone have tests"
         )
     by_length = _tests(trained, show=show)
-    if rereads(trained.model.scheme) is None:
+    if why_uncached(trained.model.scheme) is None:
         by_length = _wrong(trained, by_length, show=show)
     in_turn = filter(None, chain.from_iterable(zip_longest(*by_length.values())))
     found: list[Failure] = []

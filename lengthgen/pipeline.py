@@ -18,7 +18,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
-from lengthgen.model.plugin_check import rehearse
+from lengthgen.model.plugin_check import check_plugins
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
@@ -104,7 +104,7 @@ def prepare(
     if key not in loaded:
         loaded[key] = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
     plan(config, loaded[key])
-    rehearse(config)
+    check_plugins(config)
 
 
 def train(config: Config) -> Path:
@@ -131,7 +131,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Show) -> Path:
     _check_alignment(config)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     plan(config, corpus)
-    rehearse(config)
+    check_plugins(config)
     with ExitStack() as stack:
         tracker = Tracker(config, run_dir, say=show.say)
         if ranks.is_main:
@@ -174,8 +174,8 @@ def _check_alignment(config: Config) -> None:
     """Raises UserError if a part reads alignment ids, which only some tasks have."""
     with torch.device("meta"):
         model = Transformer(config, vocab_size=1)
-    names = [name for name, part in model.scheme.parts.items() if part.reads_places]
-    if names and model.places is None:
+    names = [name for name, part in model.scheme.parts.items() if part.reads_alignment]
+    if names and model.alignment_ids is None:
         raise UserError(
             f"scheme.parts.{names[0]}: a task tells it which characters belong together, and "
             f"{config.corpus.name} tells nothing; use task=addition_reversed_all, "

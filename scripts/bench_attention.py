@@ -31,10 +31,10 @@ from torch import Tensor
 
 from lengthgen.config.compose import compose
 from lengthgen.config.schema import Config, from_plain
-from lengthgen.model.attention import EXPLICIT_BLOCK, TRAIN_BLOCK, attend, blocked
+from lengthgen.model.attention import EAGER_BLOCK, TRAIN_BLOCK, attend, blocked
 from lengthgen.runs.devices import prepare
-from lengthgen.schemes import Ctx, Scheme, build
-from lengthgen.schemes.kerple import Kerple
+from lengthgen.schemes import AttentionContext, Scheme, build
+from lengthgen.schemes.bias.kerple import Kerple
 
 BATCH, ROUNDS = 8, 15
 LENGTHS = {4096: 5, 16384: 3}  # tokens, and rounds
@@ -52,7 +52,7 @@ def training_kernels(dtype: torch.dtype) -> None:
     T, H, K = config.train.length, config.model.n_heads, config.model.d_head
     q, k, v = (torch.randn(BATCH, H, T, K, dtype=dtype, requires_grad=True) for _ in range(3))
     tokens, x = torch.zeros(BATCH, T, dtype=torch.long), torch.zeros(BATCH, T, 1)
-    c = Ctx.of_call(config.shape, tokens, x, training=True, generator=None)
+    c = AttentionContext.of_call(config.shape, tokens, x, training=True, generator=None)
     part = Kerple(config.shape, share_layers=True)
     plain = Scheme({}, layers=None, n_layers=1).layers[0]
     biased = Scheme({"learned": part}, layers=None, n_layers=1).layers[0]
@@ -97,10 +97,10 @@ def window(scheme: str, length: int) -> Callable[[], Tensor]:
     parts = build(config.scheme.parts, layers=None, shape=config.shape, plugins=config.plugins)
     for parameter in parts.parameters():
         parameter.data += 0.3 * torch.rand_like(parameter)
-    parts.project()
+    parts.clamp_parameters()
     q, k, v, x = random_inputs(config, length)
     tokens = torch.zeros(1, length, dtype=torch.long)
-    c = Ctx.of_call(config.shape, tokens, x, training=False, generator=None)
+    c = AttentionContext.of_call(config.shape, tokens, x, training=False, generator=None)
     return lambda: attend(parts.layers[0], q, k, v, c)
 
 
@@ -120,8 +120,8 @@ def bound(length: int, *, products: int) -> Callable[[], Tensor]:
 
     def run() -> Tensor:
         out: list[Tensor] = []
-        for lo in range(0, length, EXPLICIT_BLOCK):
-            hi = min(lo + EXPLICIT_BLOCK, length)
+        for lo in range(0, length, EAGER_BLOCK):
+            hi = min(lo + EAGER_BLOCK, length)
             q_blk, k_blk = q[:, lo:hi], k[:, :hi].transpose(1, 2)
             for _ in range(products - 2):
                 torch.matmul(q_blk, k_blk)

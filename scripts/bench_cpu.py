@@ -46,7 +46,7 @@ def steps() -> None:
         began = time.perf_counter()
         for part in tokens.split(size):
             with torch.autocast("cpu", torch.bfloat16):
-                nats = model.nats(model(part), part).sum()
+                nats = model.token_nll(model(part), part).sum()
             (nats / tokens.numel()).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -283,7 +283,7 @@ def caller(model: Transformer | Peer, work: Work, config: Config) -> Callable[[]
         targets = tokens[:, -scored:]
         with context:
             if isinstance(model, Transformer):
-                return float(model.nats(model(tokens, n_last=scored), targets).sum())
+                return float(model.token_nll(model(tokens, n_last=scored), targets).sum())
             logits = model.logits(model.hidden(tokens)[:, -scored:]).float()
             return float(F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
 
@@ -305,7 +305,7 @@ def _trainer(
         for part in tokens.split(size):
             with context:
                 if isinstance(model, Transformer):
-                    nats = model.sum_nats(model(part), part) / tokens.numel()
+                    nats = model.sum_token_nll(model(part), part) / tokens.numel()
                 else:
                     logits = model.logits(model.hidden(part)).float().flatten(0, 1)
                     share = len(part) / len(tokens)

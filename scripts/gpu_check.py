@@ -148,7 +148,7 @@ def model_of(scheme: tuple[str, str | None], T: int, *more: str) -> Transformer:
     with torch.no_grad():
         for parameter in model.scheme.parameters():
             parameter += 0.3 * torch.rand(parameter.shape, generator=generator)
-        model.scheme.project()
+        model.scheme.clamp_parameters()
     if variant is not None:
         model.scheme = with_parts(model, config, config.variant(variant))
     return model
@@ -166,7 +166,7 @@ def forward_error(
     scheme: tuple[str, str | None], T: int, length: int, device: torch.device
 ) -> Found:
     model = model_of(scheme, T).eval()
-    reason = model.scheme.undefined_at(length)
+    reason = model.scheme.unsupported_reason(length)
     if reason is not None:
         return Found(None, reason)
     with torch.no_grad():
@@ -192,7 +192,7 @@ def gradients(
     tokens_BT = some_tokens(T).to(device)
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         x_BTD = hidden(torch.compile(model) if compiled else model, tokens_BT)
-        loss = model.nats(x_BTD, tokens_BT).mean()
+        loss = model.token_nll(x_BTD, tokens_BT).mean()
     named = dict(model.named_parameters())
     found = torch.autograd.grad(loss, list(named.values()))
     return float(loss.detach()), {
@@ -478,7 +478,7 @@ def evaluation(scheme: str, length: int, device: torch.device) -> Found:
     """Returns the seconds of a window whose last 256 tokens are scored, in fp32."""
     config = configuration(f"scheme={scheme}", "model=small")
     model = create(config, vocab_size=8192).to(device).eval()
-    reason = model.scheme.undefined_at(length)
+    reason = model.scheme.unsupported_reason(length)
     if reason is not None:
         return Found(None, reason)
     if device.type == "cuda":
@@ -489,7 +489,7 @@ def evaluation(scheme: str, length: int, device: torch.device) -> Found:
         began = time.perf_counter()
         generator = torch.Generator().manual_seed(0)
         x_BTD = model(tokens, n_last=min(256, length), generator=generator)
-        float(model.nats(x_BTD, tokens[:, -256:]).sum())
+        float(model.token_nll(x_BTD, tokens[:, -256:]).sum())
         return time.perf_counter() - began
 
     first = once()
@@ -509,7 +509,7 @@ def group_error(device: torch.device) -> Found:
             model.zero_grad(set_to_none=True)
             ranks = Ranks(rank=0, world_size=n, local_rank=0)
             with ranks.summing_gradients(model.parameters(), bucket_bytes=4096):
-                model.nats(hidden(model, tokens), tokens).sum().backward()
+                model.token_nll(hidden(model, tokens), tokens).sum().backward()
             found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
         return Found(max(float((a - b).abs().max()) for a, b in zip(*found, strict=True)))
     finally:

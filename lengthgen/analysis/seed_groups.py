@@ -119,7 +119,7 @@ def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) ->
     firsts = [members[0] for members in groups.values()]
     names = _plain_names([facts[first] for first in firsts])
     named: dict[Curve, str] = {}
-    told = {name for name, part in schemes.registry().items() if part.reads_places}
+    told = {name for name, part in schemes.registry().items() if part.reads_alignment}
     for name, first, members in zip(names, firsts, groups.values(), strict=True):
         twins = [identity[f] for f, n in zip(firsts, names, strict=True) if n == name]
         label = name if len(twins) == 1 else f"{name} ({_difference(first, identity, twins)})"

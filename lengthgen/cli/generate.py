@@ -64,7 +64,7 @@ def generate_text(
             rows = [[str(one.length), *one[1:]] for one in found]
             print_table(["length", "prompt", "expected", "got"], rows)
         else:
-            reason = generation.rereads(trained.model.scheme)
+            reason = generation.why_uncached(trained.model.scheme)
             if reason is not None:
                 show.say(f"{config.scheme.name}: {reason}")
             print(

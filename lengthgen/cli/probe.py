@@ -35,7 +35,7 @@ def probe_runs(
         with Progress(is_main=True) as show:
             found = probing.probe(config, run_dir, chosen, show=show)
         print(f"run: {run_dir}")
-        print_table(["probe", "what it shows"], [[one.probe, one.said] for one in found])
+        print_table(["probe", "what it shows"], [[one.probe, one.summary] for one in found])
         for one in found:
             if one.picture is not None:
                 print(one.picture)

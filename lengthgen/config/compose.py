@@ -190,7 +190,7 @@ def _next_level(keys: Mapping[str, object], prefix: str) -> list[str]:
 
 def overrides_of(values: Mapping[str, Any]) -> list[str]:
     """Returns nested values as overrides: {"train": {"lr": 0.004}} as ["train.lr=0.004"]."""
-    return [f"{key}={_as_override(value)}" for key, value in _flat(values).items()]
+    return [f"{key}={_as_override(value)}" for key, value in _flatten(values).items()]
 
 
 def _as_override(value: object) -> str:

@@ -56,7 +56,7 @@ PluginFile = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ModelDims:
     """What a part may know of the model that it is built for."""
 
     d_model: int
@@ -289,9 +289,9 @@ class Config(Section):
         return self.runtime.root / self.run_id
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ModelDims:
         """What parts may know of the model."""
-        return Shape(
+        return ModelDims(
             d_model=self.model.d_model,
             n_layers=self.model.n_layers,
             n_heads=self.model.n_heads,

@@ -13,7 +13,7 @@ from lengthgen.config import schema
 from lengthgen.errors import UserError, suggestion
 from lengthgen.tasks import END, rule_of
 
-PlacesOf = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the place of each
+AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the id of each
 
 BOS = "<|bos|>"
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
@@ -109,22 +109,22 @@ def _characters(corpus: schema.Corpus) -> list[str]:
     return sorted({*rule_of(corpus).alphabet, END})
 
 
-def places_of(corpus: schema.Corpus) -> PlacesOf | None:
-    """Returns what gives a place to each of a text's tokens; None for corpora without places.
+def alignment_ids(corpus: schema.Corpus) -> AlignmentIds | None:
+    """Returns what gives equal ids to tokens that belong together; None for corpora without any.
 
-    A leading bos token has place -1, and no others; elsewhere it counts as a character between.
+    A leading bos token has id -1, and no others; elsewhere it counts as a character between.
     """
     if not isinstance(corpus, schema.TaskCorpus) or not rule_of(corpus).has_places:
         return None
     rule, characters = rule_of(corpus), _characters(corpus)
     bos = len(characters)
 
-    def places(tokens: Sequence[int]) -> list[int]:
+    def ids(tokens: Sequence[int]) -> list[int]:
         begins = int(tokens[0] >= bos)
         text = "".join(characters[token] if token < bos else END for token in tokens[begins:])
         return [-1] * begins + rule.places(text)
 
-    return places
+    return ids
 
 
 def train_tokenizer(texts: Iterator[str], *, vocab_size: int) -> tokenizers.Tokenizer:

@@ -235,11 +235,11 @@ def undefined(cell: Cell, schemes: Mapping[str | None, Scheme], planned: Plan) -
     if altered and cell.length <= (kept := places.train_length + places.targets):
         return f"of windows of up to {kept} tokens, no token lies further than T from all targets"
     if not protocols.named(cell.protocol).of_answers:
-        return schemes[cell.variant].undefined_at(cell.length)
+        return schemes[cell.variant].unsupported_reason(cell.length)
     found = spans(cell, planned)
     if not found:
         return f"the task has no tests of length {cell.length}"
-    return schemes[cell.variant].undefined_at(max(span.length for span in found))
+    return schemes[cell.variant].unsupported_reason(max(span.length for span in found))
 
 
 def _jobs(

@@ -128,9 +128,9 @@ def score(
         generator = torch.Generator().manual_seed(seed_of("evaluation", generator_seed))
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             x_BTD = model(inputs, n_last=one.n_last, generator=generator)
-            scored = model.nats(x_BTD, targets).cpu().double().numpy()
+            scored = model.token_nll(x_BTD, targets).cpu().double().numpy()
             if predict:
-                likeliest = model.likeliest(x_BTD).cpu().double().numpy()
+                likeliest = model.argmax_tokens(x_BTD).cpu().double().numpy()
                 scored = np.stack([scored, likeliest], axis=-1)
         mine |= dict(zip(one.hosts, scored, strict=True))
         advance(one.n_tokens * ranks.world_size)
@@ -214,7 +214,7 @@ def seconds(model: Transformer, planned: Sequence[Pass], corpus: TokenizedCorpus
         n_last = max(1, round(first.n_last / host.length * length))
         began = time.perf_counter()
         x_BTD = model(tokens[:, :length], n_last=n_last, generator=torch.Generator().manual_seed(0))
-        model.nats(x_BTD, tokens[:, :n_last]).sum().item()
+        model.token_nll(x_BTD, tokens[:, :n_last]).sum().item()
         return time.perf_counter() - began
 
     timed(short)  # the first call allocates

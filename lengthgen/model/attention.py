@@ -1,4 +1,4 @@
-"""attend(): causal attention under a folded scheme; picks the kernel from the hooks overridden.
+"""attend(): causal attention under a scheme; picks the kernel from the hooks overridden.
 
 Queries are the last Q of S tokens. Logits are q.k / sqrt(d_head) + bias, whatever the widths of
 q and k after `qk`. The causal mask is added here, to the logits, never by a part.
@@ -6,7 +6,7 @@ q and k after `qk`. The causal mask is added here, to the logits, never by a par
   plain     no hook on the matrix    SDPA; on the CPU, training: blocks of queries
   additive  bias or visible          blocks of queries with the bias of the block, never [T, T]
   relative  relative_keys, _values   the same blocks, with rows by distance through strides
-  explicit  scores, weights, values  the same blocks, through the owners of these hooks
+  eager     scores, weights, values  the same blocks, through the owners of these hooks
 
 B batch, T tokens, H heads, Q queries, S keys, K head width.
 """
@@ -29,30 +29,32 @@ from lengthgen.model.kernels import (
     near_keys,
     reach,
 )
-from lengthgen.schemes import Ctx, Layer, logits, through_qk, weighted
-from lengthgen.schemes.relative import apart, spread
+from lengthgen.schemes import AttentionContext, LayerHooks, logits, through_qk, weighted
+from lengthgen.schemes.relative_shift import split_clipped, spread
 
 TRAIN_BLOCK = 128  # queries; scores of a few sequences stay in the cache of one core
 BIAS_BLOCK = 128  # queries; their biases stay in the caches between the passes over them
 EVAL_BLOCK = 1024  # queries; SDPA forms blocks of its own inside
 NEAR_BLOCK = 512
-EXPLICIT_BLOCK = 128
+EAGER_BLOCK = 128
 
 
-def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+def attend(
+    layer: LayerHooks, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext
+) -> Tensor:
     """Returns the attention output [B, H, Q, K] in v's dtype."""
     q, k, v = q_BHQK, k_BHSK, v_BHSK
     c = replace(c, acting=layer)
     on_cpu = q.device.type == "cpu"
     with torch.autocast(q.device.type, enabled=False):
         q, k = through_qk(layer.qk, q, k, c)
-        if layer.explicit:
-            return explicit(layer, q, k, v, c, block=EXPLICIT_BLOCK)
+        if layer.eager:
+            return eager(layer, q, k, v, c, block=EAGER_BLOCK)
         whole = q.shape[2] == k.shape[2]
         if on_cpu and torch.is_grad_enabled() and (layer.numbered or not layer.relative):
             return blocked(layer, q, k, v, c, block=TRAIN_BLOCK)
         if layer.relative:
-            return explicit(layer, q, k, v, c, block=EXPLICIT_BLOCK)
+            return eager(layer, q, k, v, c, block=EAGER_BLOCK)
         if layer.plain and whole and c.absent_B is None:
             return fused(q, k, v, is_causal=True, scale=c.shape.d_head**-0.5)
         if layer.toeplitz and c.absent_B is None:
@@ -68,8 +70,14 @@ def attend(layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx)
         return sdpa_by_blocks(layer, q, k, v, c, block=block)
 
 
-def explicit(
-    layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
+def eager(
+    layer: LayerHooks,
+    q_BHQK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    c: AttentionContext,
+    *,
+    block: int,
 ) -> Tensor:
     """Attention as the hooks define it: the reference for every other kernel here.
 
@@ -96,7 +104,13 @@ def explicit(
 
 
 def blocked(
-    layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
+    layer: LayerHooks,
+    q_BHQK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    c: AttentionContext,
+    *,
+    block: int,
 ) -> Tensor:
     """Attention by blocks of queries with its own backward pass: training on a CPU."""
     c = _with_tables(layer, c, v_BHSK.dtype)
@@ -106,8 +120,8 @@ def blocked(
     offset, table = c.queries_H1K, c.keys_HNK
     if offset is not None and table is not None:
         table = spread(table, k_BHSK.shape[2])
-    k, near_keys = (k_BHSK, None) if table is None else apart(k_BHSK, table)
-    v, near_values = (v_BHSK, None) if c.values_HNK is None else apart(v_BHSK, c.values_HNK)
+    k, near_keys = (k_BHSK, None) if table is None else split_clipped(k_BHSK, table)
+    v, near_values = (v_BHSK, None) if c.values_HNK is None else split_clipped(v_BHSK, c.values_HNK)
     scale = c.shape.d_head**-0.5
     return SavedWeights.apply(  # pyright: ignore[reportReturnType]
         q_BHQK, k, v, block, scale, offset, near_keys, near_values, *biases
@@ -115,7 +129,13 @@ def blocked(
 
 
 def sdpa_by_blocks(
-    layer: Layer, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: Ctx, *, block: int
+    layer: LayerHooks,
+    q_BHQK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    c: AttentionContext,
+    *,
+    block: int,
 ) -> Tensor:
     """Fused attention by blocks of queries, each with the mask of its own rows.
 
@@ -125,7 +145,7 @@ def sdpa_by_blocks(
     by_distance = layer.numbered and all(part.distance_only for part in layer.bias)
     table = distance_table(layer, c) if layer.bias and by_distance else None
     out: list[Tensor] = []
-    for lo, hi, at in reversed(list(_blocks(c, q_BHQK, k_BHSK, block))):  # as in explicit()
+    for lo, hi, at in reversed(list(_blocks(c, q_BHQK, k_BHSK, block))):  # as in eager()
         k_blk, v_blk = k_BHSK[:, :, at.cols], v_BHSK[:, :, at.cols]
         if layer.visible:
             seen = _seen(layer, at)
@@ -134,7 +154,7 @@ def sdpa_by_blocks(
                 k_blk, v_blk = k_blk[:, :, kept], v_blk[:, :, kept]
                 added = _masked(_of_kept(at, table, kept), seen[..., kept], at)
             else:
-                added = _masked(at.folded(), seen, at)
+                added = _masked(at.total_bias(), seen, at)
         else:
             added = _additive(layer, at)
         mask = _as_mask(added, q_BHQK)
@@ -143,22 +163,22 @@ def sdpa_by_blocks(
     return torch.cat(out[::-1], dim=2)
 
 
-def _of_kept(c: Ctx, table_HS: Tensor | None, kept: Tensor) -> Tensor | None:
+def _of_kept(c: AttentionContext, table_HS: Tensor | None, kept: Tensor) -> Tensor | None:
     """Returns the bias of the kept keys, from the table over distances if there is one."""
     if table_HS is None:
-        bias = c.folded()
+        bias = c.total_bias()
         return None if bias is None else bias.expand(*bias.shape[:-1], c.cols.stop)[..., kept]
     i = torch.arange(c.rows.start, c.rows.stop, device=kept.device)
     return table_HS[:, (i[:, None] - kept).clamp(min=0)]
 
 
-def _masked(bias: Tensor | None, seen: Tensor, c: Ctx) -> Tensor:
+def _masked(bias: Tensor | None, seen: Tensor, c: AttentionContext) -> Tensor:
     if bias is None:
         bias = torch.zeros(seen.shape, device=seen.device, dtype=c.dtype)
     return bias.masked_fill(~seen, -math.inf)
 
 
-def distance_table(layer: Layer, c: Ctx) -> Tensor:
+def distance_table(layer: LayerHooks, c: AttentionContext) -> Tensor:
     """Returns the summed bias of all parts over (head, distance), [H, S] in c.dtype.
 
     It is the row of the last query, read backwards.
@@ -166,12 +186,14 @@ def distance_table(layer: Layer, c: Ctx) -> Tensor:
     S = c.k_pos.shape[-1]
     last = slice(S - 1, S)
     at = replace(c, q_pos=c.k_pos[-1:], rows=last, cols=slice(0, S), acting=layer)
-    bias = at.folded()
-    assert bias is not None, "a table was asked of a layer without bias"
+    bias = at.total_bias()
+    assert bias is not None, "a table needs a layer with a bias"
     return bias.expand(c.shape.n_heads, 1, S).reshape(c.shape.n_heads, S).flip(-1)
 
 
-def _blocks(c: Ctx, q_BHQK: Tensor, k_BHSK: Tensor, block: int) -> Iterator[tuple[int, int, Ctx]]:
+def _blocks(
+    c: AttentionContext, q_BHQK: Tensor, k_BHSK: Tensor, block: int
+) -> Iterator[tuple[int, int, AttentionContext]]:
     """Yields (first row, row after the last, context) of every block of queries.
 
     The block's keys are all those up to its last query.
@@ -193,7 +215,7 @@ def _blocks(c: Ctx, q_BHQK: Tensor, k_BHSK: Tensor, block: int) -> Iterator[tupl
         )
 
 
-def _with_tables(layer: Layer, c: Ctx, dtype: torch.dtype) -> Ctx:
+def _with_tables(layer: LayerHooks, c: AttentionContext, dtype: torch.dtype) -> AttentionContext:
     """Returns the layer's context, with what its parts add to keys and values by distance."""
     c = replace(c, acting=layer)
     if layer.relative_keys:
@@ -212,7 +234,7 @@ def _with_tables(layer: Layer, c: Ctx, dtype: torch.dtype) -> Ctx:
     return c
 
 
-def _seen(layer: Layer, c: Ctx) -> Tensor:
+def _seen(layer: LayerHooks, c: AttentionContext) -> Tensor:
     """Returns which keys of the block a query sees: none later, none hidden, none absent.
 
     bool [Q, S], or [B, 1, Q, S] if sequences differ.
@@ -229,11 +251,11 @@ def _seen(layer: Layer, c: Ctx) -> Tensor:
     return seen
 
 
-def _additive(layer: Layer, c: Ctx) -> Tensor:
+def _additive(layer: LayerHooks, c: AttentionContext) -> Tensor:
     """Returns everything that is added to the logits of the block, in c.dtype."""
     if layer.visible or c.absent_B is not None:
-        return _masked(c.folded(), _seen(layer, c), c)
-    bias = c.folded()
+        return _masked(c.total_bias(), _seen(layer, c), c)
+    bias = c.total_bias()
     if bias is None:
         bias = torch.zeros((), device=c.q_pos.device, dtype=c.dtype)
     size = c.rows.stop - c.rows.start, c.cols.stop - c.cols.start
@@ -241,7 +263,7 @@ def _additive(layer: Layer, c: Ctx) -> Tensor:
 
 
 def _as_mask(bias: Tensor, q_BHQK: Tensor) -> Tensor:
-    """Returns the bias in the type that SDPA takes beside q: fp32 on a CPU, q's own elsewhere.
+    """Returns the bias in the type that SDPA takes next to q: fp32 on a CPU, q's own elsewhere.
 
     A mask of three dimensions would make SDPA on a CPU form all logits.
     """

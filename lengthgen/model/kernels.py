@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import (
     flex_attention,
 )
 
-from lengthgen.schemes.relative import Laid, by_key, by_place, laid_out
+from lengthgen.schemes.relative_shift import PaddedTable, pad_table, skew, unskew
 
 UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
 SDPA_KEYS = 512  # keys that CPU SDPA takes at a time; a cut between them changes no rounding
@@ -179,7 +179,7 @@ class SavedWeights(torch.autograd.Function):
     Against autograd over the same loop: no fp32 copy of the weights, no zero-padded gradients of k
     and v, and the causal mask touches the diagonal square of a block only. The softmax sums in
     fp32. Biases are one tensor per block, [H, Q, S] or [B, H, Q, S], with the mask in it. Rows that
-    are added to keys and values by distance are [H, N, K]: see schemes/relative.py.
+    are added to keys and values by distance are [H, N, K]: see schemes/relative_shift.py.
     """
 
     @staticmethod
@@ -207,9 +207,9 @@ class SavedWeights(torch.autograd.Function):
             last = before + hi
             s = torch.bmm(q3[:, lo:hi], k3[:, :last].transpose(1, 2))
             if near_keys is not None:
-                rows, n_near = _laid(near_keys, (B, H), hi - lo, last)
-                places = torch.bmm(near_q3[:, lo:hi], rows.transpose(1, 2))
-                s[:, :, last - n_near :] += by_key(places, n_near)
+                rows, n_near = _padded(near_keys, (B, H), hi - lo, last)
+                by_distance = torch.bmm(near_q3[:, lo:hi], rows.transpose(1, 2))
+                s[:, :, last - n_near :] += skew(by_distance, n_near)
             if biases:
                 with_bias = torch.add(s.view(B, H, hi - lo, last), biases[n])
                 w = with_bias.softmax(-1).to(q.dtype).view(B * H, hi - lo, last)
@@ -218,9 +218,9 @@ class SavedWeights(torch.autograd.Function):
                 w = s.softmax(-1)
             out[:, lo:hi] = torch.bmm(w, v3[:, :last])
             if near_values is not None:
-                rows, n_near = _laid(near_values, (B, H), hi - lo, last)
-                places = by_place(w[:, :, last - n_near :], rows.shape[1])
-                out[:, lo:hi].baddbmm_(places, rows)
+                rows, n_near = _padded(near_values, (B, H), hi - lo, last)
+                by_distance = unskew(w[:, :, last - n_near :], rows.shape[1])
+                out[:, lo:hi].baddbmm_(by_distance, rows)
             saved.append(w)
         ctx.save_for_backward(q3, near_q3, k3, v3, near_keys, near_values, *saved)
         ctx.has_offset = offset is not None
@@ -248,18 +248,20 @@ class SavedWeights(torch.autograd.Function):
             dv[:, :last].baddbmm_(w.transpose(1, 2), d_rows)
             dw = torch.bmm(d_rows, v3[:, :last].transpose(1, 2))
             if d_near_values is not None:
-                rows, n_near = _laid(near_values, (B, H), hi - lo, last)
-                dw[:, :, last - n_near :] += by_key(torch.bmm(d_rows, rows.transpose(1, 2)), n_near)
-                places = by_place(w[:, :, last - n_near :], rows.shape[1])
-                _add_rows(d_near_values, torch.bmm(places.transpose(1, 2), d_rows), (B, H), n_near)
+                rows, n_near = _padded(near_values, (B, H), hi - lo, last)
+                dw[:, :, last - n_near :] += skew(torch.bmm(d_rows, rows.transpose(1, 2)), n_near)
+                by_distance = unskew(w[:, :, last - n_near :], rows.shape[1])
+                _add_rows(
+                    d_near_values, torch.bmm(by_distance.transpose(1, 2), d_rows), (B, H), n_near
+                )
             ds = torch.ops.aten._softmax_backward_data(dw, w, -1, w.dtype)
             dq[:, lo:hi] = torch.bmm(ds, k3[:, :last])
             dk[:, :last].baddbmm_(ds.transpose(1, 2), q3[:, lo:hi])
             if d_near_keys is not None:
-                rows, n_near = _laid(near_keys, (B, H), hi - lo, last)
-                places = by_place(ds[:, :, last - n_near :], rows.shape[1])
-                torch.bmm(places, rows, out=near_dq[:, lo:hi])
-                d_rows = torch.bmm(places.transpose(1, 2), near_q3[:, lo:hi])
+                rows, n_near = _padded(near_keys, (B, H), hi - lo, last)
+                by_distance = unskew(ds[:, :, last - n_near :], rows.shape[1])
+                torch.bmm(by_distance, rows, out=near_dq[:, lo:hi])
+                d_rows = torch.bmm(by_distance.transpose(1, 2), near_q3[:, lo:hi])
                 _add_rows(d_near_keys, d_rows, (B, H), n_near)
             if ctx.bias_shapes:
                 d_biases.append(
@@ -283,10 +285,10 @@ class SavedWeights(torch.autograd.Function):
         return *by_input, None, None, d_offset, *tables, *d_biases
 
 
-def _laid(near_HNK: Tensor, heads: tuple[int, int], queries: int, keys: int) -> Laid:
+def _padded(near_HNK: Tensor, heads: tuple[int, int], queries: int, keys: int) -> PaddedTable:
     """Returns the rows of a block for B sequences of H heads each, [BH, W, K]."""
-    rows_HWK, n_near = laid_out(near_HNK, queries=queries, keys=keys)
-    return Laid(rows_HWK.expand(*heads, -1, -1).flatten(0, 1), n_near)
+    rows_HWK, n_near = pad_table(near_HNK, queries=queries, keys=keys)
+    return PaddedTable(rows_HWK.expand(*heads, -1, -1).flatten(0, 1), n_near)
 
 
 def _add_rows(d_near_HNK: Tensor, d_rows: Tensor, heads: tuple[int, int], n_near: int) -> None:

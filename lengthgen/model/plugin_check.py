@@ -15,7 +15,7 @@ from lengthgen.schemes import HOOKS, Part
 VOCAB = 16  # parts do not know the vocabulary, and a small one is quick
 
 
-def rehearse(config: Config) -> None:
+def check_plugins(config: Config) -> None:
     """Trains on two windows of eight tokens on the CPU and forgets it, if there are plugins.
 
     Raises UserError with part, hook and line if a plugin's code raises, and with the parts that it
@@ -33,7 +33,7 @@ def rehearse(config: Config) -> None:
                 n_last=targets_BQ.shape[1],
                 generator=torch.Generator().manual_seed(config.seed),
             )
-            nats = model.nats(x_BQD, targets_BQ).sum()
+            nats = model.token_nll(x_BQD, targets_BQ).sum()
         nats.backward()
     except UserError:
         raise
@@ -43,7 +43,7 @@ def rehearse(config: Config) -> None:
 
 def _blame(error: Exception, config: Config, model: Transformer) -> str:
     """Says which hook of which plugin raised, or which ones the model did not get along with."""
-    said = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {error}"
     ours = {plugin.module_name for plugin in config.plugins}
     names = {
         part: name
@@ -62,11 +62,13 @@ def _blame(error: Exception, config: Config, model: Transformer) -> str:
     for frame, _ in frames:
         part = frame.f_locals.get("self")
         if isinstance(part, Part) and part in names:
-            return f"scheme.parts.{names[part]}: {frame.f_code.co_name} raised {said}{at}"
+            return f"scheme.parts.{names[part]}: {frame.f_code.co_name} raised {message}{at}"
     suspects = [
         f"{hook} of {name}"
         for part, name in names.items()
         for hook in HOOKS
         if part.overrides(hook)
     ]
-    return f"plugins: the model cannot use what is returned by {' or '.join(suspects)}: {said}{at}"
+    return (
+        f"plugins: the model cannot use what is returned by {' or '.join(suspects)}: {message}{at}"
+    )

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lengthgen.config.schema import Config, Parts
-from lengthgen.data.tokenizer import PlacesOf, places_of
+from lengthgen.data.tokenizer import AlignmentIds, alignment_ids
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
-from lengthgen.schemes import Ctx, Layer, Scheme, build
+from lengthgen.schemes import AttentionContext, LayerHooks, Scheme, build
 
 LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for a backward pass
 
@@ -40,7 +40,7 @@ class Segment(NamedTuple):
     memory: Memory
 
 
-class Past(NamedTuple):
+class LayerCache(NamedTuple):
     """What a layer keeps of the tokens so far: all that later ones need of them, before `qk`."""
 
     x_BSD: Tensor  # normalised inputs, which parts may look at
@@ -63,7 +63,12 @@ class Block(nn.Module):
         self.mlp_out = nn.Linear(config.model.d_ff, D, bias=False)
 
     def forward(
-        self, x_BTD: Tensor, remembered_BMD: Tensor, layer: Layer, c: Ctx, n_last: int
+        self,
+        x_BTD: Tensor,
+        remembered_BMD: Tensor,
+        layer: LayerHooks,
+        c: AttentionContext,
+        n_last: int,
     ) -> Tensor:
         """Returns the outputs of the last n_last tokens, [B, n_last, D].
 
@@ -73,18 +78,22 @@ class Block(nn.Module):
         x_BSD = torch.cat([remembered_BMD, x_BTD], dim=1) if remembered_BMD.shape[1] else x_BTD
         normed = self.attention_norm(x_BSD)
         q, k, v = self.qkv(normed).chunk(3, dim=-1)
-        return self._out(x_BSD[:, first:], q[:, first:], Past(normed, k, v), layer, c)
+        return self._out(x_BSD[:, first:], q[:, first:], LayerCache(normed, k, v), layer, c)
 
-    def extend(self, x_BQD: Tensor, past: Past | None, layer: Layer, c: Ctx) -> tuple[Tensor, Past]:
-        """Returns the outputs of Q tokens behind the past ones, [B, Q, D], and the new past."""
+    def forward_cached(
+        self, x_BQD: Tensor, cache: LayerCache | None, layer: LayerHooks, c: AttentionContext
+    ) -> tuple[Tensor, LayerCache]:
+        """Returns the outputs of Q tokens behind the cached ones, [B, Q, D], and the new cache."""
         normed = self.attention_norm(x_BQD)
         q, k, v = self.qkv(normed).chunk(3, dim=-1)
-        kept = Past(normed, k, v)
-        if past is not None:
-            kept = Past(*(torch.cat(both, dim=1) for both in zip(past, kept, strict=True)))
+        kept = LayerCache(normed, k, v)
+        if cache is not None:
+            kept = LayerCache(*(torch.cat(both, dim=1) for both in zip(cache, kept, strict=True)))
         return self._out(x_BQD, q, kept, layer, c), kept
 
-    def _out(self, x_BQD: Tensor, q_BQD: Tensor, kept: Past, layer: Layer, c: Ctx) -> Tensor:
+    def _out(
+        self, x_BQD: Tensor, q_BQD: Tensor, kept: LayerCache, layer: LayerHooks, c: AttentionContext
+    ) -> Tensor:
         """Returns the outputs of the last Q tokens of all that are kept."""
         first = c.length - q_BQD.shape[1]
         c = replace(c, x_BTD=kept.x_BSD, q_pos=c.pos[..., first:], rows=slice(first, c.length))
@@ -110,7 +119,7 @@ class Transformer(nn.Module):
             shape=self.shape,
             plugins=config.plugins,
         )
-        self.places = places_of(config.corpus) if self.scheme.reads_places else None
+        self.alignment_ids = alignment_ids(config.corpus) if self.scheme.reads_alignment else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.model.n_layers))
         self.norm = nn.LayerNorm(config.model.d_model, bias=False)
 
@@ -173,20 +182,20 @@ class Transformer(nn.Module):
         generator: torch.Generator | None,
         remembered: int,
         absent_B: Tensor | None = None,
-    ) -> tuple[Tensor, Ctx]:
+    ) -> tuple[Tensor, AttentionContext]:
         """Returns the inputs of the first block, [B, T, D], and the context of the call."""
         x_BTD = self.embedding(tokens_BT)
-        told = None
-        if self.places is not None:
-            told = _told(self.places, tokens_BT)  # pyright: ignore[reportCallIssue]
-        c = Ctx.of_call(
+        alignment = None
+        if self.alignment_ids is not None:
+            alignment = _aligned(self.alignment_ids, tokens_BT)  # pyright: ignore[reportCallIssue]
+        c = AttentionContext.of_call(
             self.shape,
             tokens_BT,
             x_BTD,
             training=self.training,
             generator=generator,
             remembered=remembered,
-            places_BT=told,
+            alignment_BT=alignment,
             embedding_VD=self.embedding.weight,
         )
         with torch.autocast(tokens_BT.device.type, enabled=False):
@@ -220,7 +229,7 @@ class Transformer(nn.Module):
         forgotten = max(0, x_NBSD.shape[2] - self.scheme.memory)
         return Memory(x_NBSD[:, :, forgotten:], (memory.absent_B - forgotten).clamp(min=0))
 
-    def nats(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+    def token_nll(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Returns -log p(target) of every position, [B, T] fp32; 0 where the target is -100.
 
         Without gradients, logits are formed for a few thousand positions at a time, never [T, V].
@@ -235,11 +244,11 @@ class Transformer(nn.Module):
         ]
         return torch.cat(nats).view_as(targets_BT)
 
-    def sum_nats(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+    def sum_token_nll(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Returns the sum of `nats`, for training: its gradient takes no memory of size [T, V]."""
         return sum_cross_entropy(x_BTD.flatten(0, 1), self.embedding.weight, targets_BT.flatten())
 
-    def likeliest(self, x_BTD: Tensor) -> Tensor:
+    def argmax_tokens(self, x_BTD: Tensor) -> Tensor:
         """Returns the token with the largest logit at every position, [B, T] int64."""
         n = max(1, LOGIT_BYTES // (4 * self.embedding.num_embeddings))
         found = [self.logits(x_ND).argmax(dim=-1) for x_ND in x_BTD.flatten(0, 1).split(n)]
@@ -251,14 +260,19 @@ class Transformer(nn.Module):
         return logits.to(torch.promote_types(torch.float32, logits.dtype))
 
 
-@torch.compiler.disable  # it would be compiled anew for every text
-def _told(places: PlacesOf, tokens_BT: Tensor) -> Tensor:
-    """Returns the place of each token, [B, T] int64."""
-    return torch.tensor([places(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
+@torch.compiler.disable  # it would be compiled again for every text
+def _aligned(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:
+    """Returns the alignment id of each token, [B, T] int64."""
+    return torch.tensor([ids(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
 
 
 def _recomputed(
-    block: nn.Module, x_BTD: Tensor, remembered_BMD: Tensor, layer: Layer, c: Ctx, n_last: int
+    block: nn.Module,
+    x_BTD: Tensor,
+    remembered_BMD: Tensor,
+    layer: LayerHooks,
+    c: AttentionContext,
+    n_last: int,
 ) -> Tensor:
     """Returns what the block returns, and keeps its input alone for the backward pass.
 

@@ -16,7 +16,7 @@ from lengthgen.probes import (
     shift_invariance,
     word_position,
 )
-from lengthgen.probes.subject import Row, Subject
+from lengthgen.probes.inputs import ProbeInputs, Row
 from lengthgen.report.figures import probes as pictures
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs import status
@@ -27,37 +27,35 @@ FORMAT = 1  # of a row of probes.jsonl; a change of what its numbers mean raises
 
 
 class Probe(NamedTuple):
-    """An analysis: its numbers, what decides them, what they say in a line, and their picture."""
+    """An analysis: its numbers, what decides them, what they come to, and their picture."""
 
-    rows: Callable[[Subject], list[Row]]
-    settings: Callable[[Subject], Row]
-    said: Callable[[list[Row]], str]
+    rows: Callable[[ProbeInputs], list[Row]]
+    settings: Callable[[ProbeInputs], Row]
+    summary_of: Callable[[list[Row]], str]  # of rows that have numbers
     figure: pictures.Draw
+
+    def summary(self, rows: list[Row]) -> str:
+        """Returns a line, also for rows that are all skipped."""
+        measured = [row for row in rows if "skipped" not in row]
+        return self.summary_of(measured) if measured else f"n/a: {rows[0]['skipped']}"
 
 
 PROBES: Mapping[str, Probe] = {
-    module.NAME: Probe(module.rows, module.settings, module.said, figure)
-    for module, figure in (
-        (shift_invariance, pictures.shift_invariance),
-        (receptive_field, pictures.receptive_field),
-        (attention, pictures.attention),
-        (bias, pictures.bias),
-        (word_position, pictures.word_position),
-        (position, pictures.position),
-    )
+    one.NAME: Probe(one.rows, one.settings, one.summary, getattr(pictures, one.NAME))
+    for one in (shift_invariance, receptive_field, attention, bias, word_position, position)
 }
 
 
 class Outcome(NamedTuple):
-    """What a probe of a run found, in a line, and its picture; None where there is nothing."""
+    """A probe's summary of a run, and its picture; None where all rows are skipped."""
 
     probe: str
-    said: str
+    summary: str
     picture: Path | None
 
 
 def named(words: Sequence[str] | None) -> list[str]:
-    """Returns the names of the probes that are asked for, all if None. Refuses unknown ones."""
+    """Returns the names of the probes requested, all if None. Refuses unknown ones."""
     for word in words or []:
         if word not in PROBES:
             raise UserError(f"--probes: no such probe {word!r}; {suggestion(word, PROBES)}")
@@ -65,7 +63,7 @@ def named(words: Sequence[str] | None) -> list[str]:
 
 
 def probe(config: Config, run_dir: Path, names: Sequence[str], *, show: Show) -> list[Outcome]:
-    """Computes the probes that probes.jsonl lacks for this checkpoint and text; draws all asked.
+    """Computes what probes.jsonl lacks for this checkpoint and text; draws all requested.
 
     Pictures are probes/NAME.png and .svg. Raises UserError if the run has no checkpoint, or is of a
     task.
@@ -74,7 +72,7 @@ def probe(config: Config, run_dir: Path, names: Sequence[str], *, show: Show) ->
         raise UserError(f"probe: {run_dir.name} is of a task, and probes read text; name another")
     opened = open_run(config, run_dir, ranks=ALONE, show=show)
     planned, corpus = opened.planned, opened.planned.corpus
-    subject = Subject(
+    inputs = ProbeInputs(
         model=trained_model(config, opened).requires_grad_(False),
         corpus=corpus,
         endpoints=planned.endpoints,
@@ -97,27 +95,27 @@ def probe(config: Config, run_dir: Path, names: Sequence[str], *, show: Show) ->
         "eval_seed": config.eval.seed,
     }
     with status.claimed(run_dir, "probe"):
-        return [_outcome(name, run_dir, about, subject) for name in names]
+        return [_outcome(name, run_dir, about, inputs) for name in names]
 
 
-def _outcome(name: str, run_dir: Path, about: Row, subject: Subject) -> Outcome:
-    """Returns what a probe says, computed only if the run's rows do not have it yet."""
-    asked, log = PROBES[name], run_dir / "probes.jsonl"
-    key = {**about, "probe": name, "settings": asked.settings(subject)}
+def _outcome(name: str, run_dir: Path, about: Row, inputs: ProbeInputs) -> Outcome:
+    """Returns the outcome of a probe, computed only if the run's rows do not have it yet."""
+    requested, log = PROBES[name], run_dir / "probes.jsonl"
+    key = {**about, "probe": name, "settings": requested.settings(inputs)}
 
     def kept() -> list[Row]:
         return [row for row in read_rows(log) if all(row.get(k) == key[k] for k in key)]
 
     if not kept():
-        append_rows(log, [{**key, **row} for row in asked.rows(subject)])
+        append_rows(log, [{**key, **row} for row in requested.rows(inputs)])
     found = kept()
     picture = run_dir / "probes" / f"{name}.png"
     if all("skipped" in row for row in found):
         for path in (picture, picture.with_suffix(".svg")):
             path.unlink(missing_ok=True)
-        return Outcome(name, asked.said(found), None)
+        return Outcome(name, requested.summary(found), None)
     picture.parent.mkdir(exist_ok=True)
-    drawn = asked.figure(found)
+    drawn = requested.figure(found)
     for path in (picture, picture.with_suffix(".svg")):
         replace_file(path, rendered(drawn, path.suffix[1:]))
-    return Outcome(name, asked.said(found), picture)
+    return Outcome(name, requested.summary(found), picture)

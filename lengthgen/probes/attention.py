@@ -13,9 +13,9 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from lengthgen.probes.beside import beside
-from lengthgen.probes.subject import Row, Subject, numbers
-from lengthgen.schemes import Ctx, Part, Scheme, Shape
+from lengthgen.probes.attach import attach_module
+from lengthgen.probes.inputs import ProbeInputs, Row, numbers
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 
 NAME = "attention"
 QUERIES = 256  # at most, and no more than half of T
@@ -23,20 +23,20 @@ SINKS = 4
 MEASURES = ("distance", "entropy", "relative_entropy", "sink")
 
 
-class Gaze(Part):
+class AttentionRecorder(Part):
     """Measures the weights of every layer's last queries, which it takes from the scheme's own."""
 
-    def __init__(self, shape: Shape, scheme: Scheme, *, n_queries: int) -> None:
+    def __init__(self, shape: ModelDims, scheme: Scheme, *, n_queries: int) -> None:
         super().__init__(shape)
         self.owners = [layer.weights for layer in scheme.layers]
         self.n_queries = n_queries
         self.found: dict[int, list[Tensor]] = defaultdict(list)
 
-    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         self.found.clear()  # where a text is read in segments, the last one counts
         return x_BTD
 
-    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         owner = self.owners[c.layer]
         w_BHQS = owner.weights(s_BHQS, c) if owner else super().weights(s_BHQS, c)
         n = c.rows.stop - max(c.rows.start, c.length - self.n_queries)
@@ -50,36 +50,34 @@ class Gaze(Part):
         return torch.stack(found, dim=1) / torch.tensor([length, 1, 1, 1])[:, None, None]
 
 
-def settings(subject: Subject) -> Row:
-    n_queries = max(1, min(QUERIES, subject.train_length // 2))
-    return {"lengths": subject.lengths, "queries": n_queries, "sinks": SINKS}
+def settings(inputs: ProbeInputs) -> Row:
+    n_queries = max(1, min(QUERIES, inputs.train_length // 2))
+    return {"lengths": inputs.lengths, "queries": n_queries, "sinks": SINKS}
 
 
 @torch.no_grad()
-def rows(subject: Subject) -> list[Row]:
+def rows(inputs: ProbeInputs) -> list[Row]:
     """Returns a row per length: each of MEASURES, [layers][heads]; distances over the length."""
-    return [_row(subject, length) for length in subject.lengths]
+    return [_row(inputs, length) for length in inputs.lengths]
 
 
-def _row(subject: Subject, length: int) -> Row:
-    reason = subject.undefined_at(length)
+def _row(inputs: ProbeInputs, length: int) -> Row:
+    reason = inputs.unsupported_reason(length)
     if reason:
         return {"length": length, "skipped": reason}
-    n_queries = settings(subject)["queries"]
-    model, total = subject.model, torch.zeros((), dtype=torch.float64)
-    gaze = Gaze(model.shape, model.scheme, n_queries=n_queries)
-    with beside(model, gaze):
-        for text in subject.windows(f"{NAME} {length:,}", length):
-            subject.states(text.inputs_BT, n_last=n_queries)
-            total = total + gaze.means(length)
-    means = total / len(subject.endpoints)
-    return {
-        "length": length,
-        **{name: numbers(mean) for name, mean in zip(MEASURES, means, strict=True)},
-    }
+    n_queries = settings(inputs)["queries"]
+    model, total = inputs.model, torch.zeros((), dtype=torch.float64)
+    recorder = AttentionRecorder(model.shape, model.scheme, n_queries=n_queries)
+    with attach_module(model, recorder):
+        for text in inputs.windows(f"{NAME} {length:,}", length):
+            inputs.states(text.inputs_BT, n_last=n_queries)
+            total = total + recorder.means(length)
+    means = total / len(inputs.endpoints)
+    found = {name: numbers(mean) for name, mean in zip(MEASURES, means, strict=True)}
+    return {"length": length, **found}
 
 
-def measured(w_BHQS: Tensor, c: Ctx) -> Tensor:
+def measured(w_BHQS: Tensor, c: AttentionContext) -> Tensor:
     """Returns distance in tokens, entropy in nats and over ln(i), and sink weight: [4, B, H, Q].
 
     The queries are the last of the block, i - 1 keys stand before each. Weights that do not sum to
@@ -95,17 +93,14 @@ def measured(w_BHQS: Tensor, c: Ctx) -> Tensor:
     return torch.stack([distance, entropy, relative, w[..., :SINKS].sum(-1)])
 
 
-def said(found: list[Row]) -> str:
-    """Says the means over heads at the shortest length and at the longest."""
-    there = [row for row in found if "sink" in row]
-    if not there:
-        return f"n/a: {found[0]['skipped']}"
+def summary(found: list[Row]) -> str:
+    """Returns the means over heads at the shortest length and at the longest."""
     words = {
         "distance": "mean distance / length",
         "relative_entropy": "entropy / its maximum ln i (i keys)",
         "sink": f"share of attention on the first {SINKS} keys",
     }
-    ends = there[:1] + there[1:][-1:]
+    ends = found[:1] + found[1:][-1:]
     each = [
         f"{word} " + " -> ".join(f"{torch.tensor(row[name]).mean():.2f}" for row in ends)
         for name, word in words.items()

@@ -12,23 +12,23 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lengthgen.probes.beside import beside
-from lengthgen.probes.subject import Row, Subject, numbers, spaced
-from lengthgen.schemes import Ctx, Part, Rotated, Scheme, Shape
+from lengthgen.probes.attach import attach_module
+from lengthgen.probes.inputs import ProbeInputs, Row, numbers, spaced
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated, Scheme
 
 NAME = "bias"
 QUERIES = 256  # behind the mean over queries for relative keys
 
 
-class Ear(Part):
-    """Hears what the other parts of each layer add for the last query: [H, N] by distance."""
+class BiasRecorder(Part):
+    """Records what the other parts of each layer add for the last query: [H, N] by distance."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         self.bias_HN: dict[int, Tensor] = {}
         self.relative_HN: dict[int, Tensor] = {}
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         part = c.acting.relative_keys
         table_HNK = part.relative_keys(c) if part else None
         if part and table_HNK is not None:
@@ -40,47 +40,50 @@ class Ear(Part):
             self.relative_HN[c.layer] = of_row_HN[:, row_N.clamp(max=table_HNK.shape[1] - 1)]
         return Rotated(q_BHQK, k_BHSK)
 
-    def bias(self, c: Ctx) -> None:
+    def bias(self, c: AttentionContext) -> None:
         if c.rows.stop == c.length:
             last = slice(c.length - 1, c.length)
             at = replace(c, q_pos=c.q_pos[..., -1:], rows=last)
-            heard = [
+            added = [
                 b for b in (p.bias(at) for p in c.acting.bias if p is not self) if b is not None
             ]
-            if heard:
+            if added:
                 shape = (*c.tokens_BT.shape[:1], self.shape.n_heads, 1, c.length)
-                total = sum(heard[1:], start=heard[0]).expand(shape)
+                total = sum(added[1:], start=added[0]).expand(shape)
                 self.bias_HN[c.layer] = total.mean(0)[:, 0].flip(-1)
 
 
-def settings(subject: Subject) -> Row:
-    return {"lengths": subject.lengths, "queries": QUERIES}
+def settings(inputs: ProbeInputs) -> Row:
+    return {"lengths": inputs.lengths, "queries": QUERIES}
 
 
 @torch.no_grad()
-def rows(subject: Subject) -> list[Row]:
+def rows(inputs: ProbeInputs) -> list[Row]:
     """Returns a row for each of `bias` and `relative_keys` that parts have, [layers][heads][n].
 
     A layer that adds nothing has None.
     """
-    scheme = subject.model.scheme
+    scheme = inputs.model.scheme
     if not adds_by_distance(scheme):
         return [{"skipped": "no part adds to the logits by distance"}]
-    there = [n for n in subject.lengths if subject.undefined_at(n) is None]
+    there = [n for n in inputs.lengths if inputs.unsupported_reason(n) is None]
     if not there:
-        return [{"skipped": subject.undefined_at(subject.train_length)}]
+        return [{"skipped": inputs.unsupported_reason(inputs.train_length)}]
     length, n_layers = there[-1], len(scheme.layers)
     sums: dict[str, dict[int, Tensor]] = {}
-    ear = Ear(subject.model.shape)
-    with beside(subject.model, ear):
-        for text in subject.windows(f"{NAME} {length:,}", length):
-            subject.states(text.inputs_BT)
-            for kind, heard in (("bias", ear.bias_HN), ("relative_keys", ear.relative_HN)):
-                for layer, b_HN in heard.items():
+    recorder = BiasRecorder(inputs.model.shape)
+    with attach_module(inputs.model, recorder):
+        for text in inputs.windows(f"{NAME} {length:,}", length):
+            inputs.states(text.inputs_BT)
+            for kind, added in (
+                ("bias", recorder.bias_HN),
+                ("relative_keys", recorder.relative_HN),
+            ):
+                for layer, b_HN in added.items():
                     of_kind, wide = sums.setdefault(kind, {}), b_HN.cpu().double()
                     of_kind[layer] = of_kind[layer] + wide if layer in of_kind else wide
     return [
-        _row(kind, [of_kind.get(i) for i in range(n_layers)], len(subject.endpoints))
+        _row(kind, [of_kind.get(i) for i in range(n_layers)], len(inputs.endpoints))
         for kind, of_kind in sums.items()
     ]
 
@@ -101,10 +104,8 @@ def _row(kind: str, sums: list[Tensor | None], n_windows: int) -> Row:
     }
 
 
-def said(found: list[Row]) -> str:
-    """Says what the far end of a window gets, beside the query itself."""
-    if "skipped" in found[0]:
-        return f"n/a: {found[0]['skipped']}"
+def summary(found: list[Row]) -> str:
+    """Returns what the far end of a window gets, relative to the query itself."""
     heads = [head for layer in found[0]["bias"] if layer is not None for head in layer]
     falls = sorted(head[-1] - head[0] for head in heads)
     return (

@@ -1,9 +1,9 @@
 """Position probe: can a token's position be read off its hidden state, layer by layer?
 
-As Haviv et al. 2022 (arXiv 2203.16634): a network with one hidden layer of ReLU per
-layer of the model, trained on hidden states at positions up to T; here it predicts the position
-over T as a number and is also asked at positions from T to 4T. Layer 0 is the embedding; the states
-are normalised, as the layers see them.
+As Haviv et al. 2022 (arXiv 2203.16634): a network with one hidden layer of ReLU per layer of the
+model, trained on hidden states at positions up to T; here it predicts the position over T as a
+number and is also tested at positions from T to 4T. Layer 0 is the embedding; the states are
+normalised, as the layers see them.
 
 N layers, S samples, D width, T tokens, U hidden units.
 """
@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lengthgen.probes.beside import beside
-from lengthgen.probes.subject import Row, Subject, numbers
-from lengthgen.schemes import Ctx, Part, Rotated, Shape
+from lengthgen.probes.attach import attach_module
+from lengthgen.probes.inputs import ProbeInputs, Row, numbers
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 
 NAME = "position"
 SAMPLES = 256  # positions of each window that are learned from
@@ -26,7 +26,7 @@ BATCH = 512
 RATE = 3e-3
 HELD_OUT = 4  # every fourth document
 STRETCHES = 16  # of T tokens, in which predictions are averaged
-BESIDE = 3  # further windows of T tokens before every endpoint's
+EXTRA_WINDOWS = 3  # further windows of T tokens before every endpoint's
 
 
 class Network(NamedTuple):
@@ -46,49 +46,49 @@ class Network(NamedTuple):
         return torch.baddbmm(self.b_out_N11, hidden, self.w_out_NU1)[..., 0]
 
 
-class States(Part):
+class StateRecorder(Part):
     """Keeps the normalised inputs of every layer."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         self.kept: dict[int, list[Tensor]] = defaultdict(list)
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         self.kept[c.layer].append(c.x_BTD[:, c.rows])  # the rows of a segment, not its memory
         return Rotated(q_BHQK, k_BHSK)
 
 
-def settings(subject: Subject) -> Row:
+def settings(inputs: ProbeInputs) -> Row:
     learning = {"samples": SAMPLES, "units": UNITS, "steps": STEPS, "batch": BATCH, "rate": RATE}
-    text = {"lengths": subject.lengths, "held_out": HELD_OUT, "beside": BESIDE}
+    text = {"lengths": inputs.lengths, "held_out": HELD_OUT, "beside": EXTRA_WINDOWS}
     return {**text, **learning, "stretches": STRETCHES}
 
 
 @torch.no_grad()
-def rows(subject: Subject) -> list[Row]:
+def rows(inputs: ProbeInputs) -> list[Row]:
     """Returns one row: mean absolute errors [N], and mean predictions [N] by position; all over T.
 
     error: at positions up to T; error_beyond: from T to the longest length there is, None if that
     is T. Positions are the middles of stretches of T/16 tokens.
     """
-    T = subject.train_length
-    documents = list(dict.fromkeys(e.document for e in subject.endpoints))
+    T = inputs.train_length
+    documents = list(dict.fromkeys(e.document for e in inputs.endpoints))
     held_out = set(documents[HELD_OUT - 1 :: HELD_OUT] or documents[1:][-1:])
-    reason = subject.undefined_at(T)
+    reason = inputs.unsupported_reason(T)
     if not held_out:
         reason = "all endpoints lie in one document; another is needed to test on"
     if reason:
         return [{"skipped": reason}]
-    texts = samples(subject, held_out)
-    network = fitted(texts.x_NSD, texts.y_S, subject)
+    texts = samples(inputs, held_out)
+    network = fitted(texts.x_NSD, texts.y_S, inputs)
     within = torch.stack([network(x_NTD) for x_NTD in texts.tested], dim=1)
-    longest = max(n for n in subject.lengths if subject.undefined_at(n) is None)
+    longest = max(n for n in inputs.lengths if inputs.unsupported_reason(n) is None)
     predicted, beyond = within.mean(1), None
     y_T = place(torch.arange(longest), T)
     if longest > T:
         after = [
-            network(hidden_states(subject, text.inputs_BT))[:, T:]
-            for text in subject.windows(f"{NAME} {longest:,}", longest)
+            network(hidden_states(inputs, text.inputs_BT))[:, T:]
+            for text in inputs.windows(f"{NAME} {longest:,}", longest)
             if text.document in held_out
         ]
         beyond = torch.stack(after, dim=1)
@@ -113,14 +113,14 @@ class Samples(NamedTuple):
     tested: list[Tensor]  # [N, T, D] each
 
 
-def samples(subject: Subject, held_out: set[int]) -> Samples:
+def samples(inputs: ProbeInputs, held_out: set[int]) -> Samples:
     """Returns states of windows of T tokens; documents that are held out are for testing."""
-    T, draws = subject.train_length, subject.draws("position probe")
+    T, draws = inputs.train_length, inputs.draws("position probe")
     learned: list[tuple[Tensor, Tensor]] = []
     tested: list[Tensor] = []
-    of_each = min(1 + BESIDE, subject.reach // T)
-    for text in subject.windows(f"{NAME} {T:,}", T, of_each=of_each):
-        x_NTD = hidden_states(subject, text.inputs_BT)
+    of_each = min(1 + EXTRA_WINDOWS, inputs.reach // T)
+    for text in inputs.windows(f"{NAME} {T:,}", T, of_each=of_each):
+        x_NTD = hidden_states(inputs, text.inputs_BT)
         if text.document in held_out:
             tested.append(x_NTD)
         else:
@@ -130,9 +130,9 @@ def samples(subject: Subject, held_out: set[int]) -> Samples:
     return Samples(torch.cat(xs, dim=1), torch.cat(ys), tested)
 
 
-def _error(said_NWT: Tensor, y_T: Tensor) -> list[float]:
+def _error(predicted_NWT: Tensor, y_T: Tensor) -> list[float]:
     """Returns the mean absolute error of each layer over windows W and positions, [N]."""
-    return numbers((said_NWT - y_T).abs().mean((1, 2)))
+    return numbers((predicted_NWT - y_T).abs().mean((1, 2)))
 
 
 def _means(x: Tensor, n: int) -> Tensor:
@@ -145,18 +145,18 @@ def place(index: Tensor, train_length: int) -> Tensor:
     return (index + 1) / train_length
 
 
-def hidden_states(subject: Subject, tokens_BT: Tensor) -> Tensor:
+def hidden_states(inputs: ProbeInputs, tokens_BT: Tensor) -> Tensor:
     """Returns the states of a window before the first layer and after each: [N, T, D] fp32."""
-    kept = States(subject.model.shape)
-    with beside(subject.model, kept):
-        final_BTD = subject.states(tokens_BT)
-    inputs = [torch.cat(kept.kept[i], dim=1) for i in range(len(kept.kept))]
-    return torch.cat([*inputs, final_BTD]).float().cpu()
+    kept = StateRecorder(inputs.model.shape)
+    with attach_module(inputs.model, kept):
+        final_BTD = inputs.states(tokens_BT)
+    states = [torch.cat(kept.kept[i], dim=1) for i in range(len(kept.kept))]
+    return torch.cat([*states, final_BTD]).float().cpu()
 
 
-def fitted(x_NSD: Tensor, y_S: Tensor, subject: Subject) -> Network:
+def fitted(x_NSD: Tensor, y_S: Tensor, inputs: ProbeInputs) -> Network:
     """Returns networks that predict y from x, trained by Adam on the mean absolute error."""
-    draws = subject.draws("position network")
+    draws = inputs.draws("position network")
     N, S, D = x_NSD.shape
     weights = [
         torch.randn(N, D, UNITS, generator=draws) * D**-0.5,
@@ -168,7 +168,7 @@ def fitted(x_NSD: Tensor, y_S: Tensor, subject: Subject) -> Network:
     network = Network(x_NSD.mean(1, keepdim=True), std, *weights)
     optimizer = torch.optim.Adam([w.requires_grad_() for w in weights], lr=RATE)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    subject.show.start(f"{NAME}, learning", STEPS, "steps")
+    inputs.show.start(f"{NAME}, learning", STEPS, "steps")
     with torch.enable_grad():
         for _ in range(STEPS):
             drawn = torch.randint(S, (BATCH,), generator=draws)
@@ -177,21 +177,19 @@ def fitted(x_NSD: Tensor, y_S: Tensor, subject: Subject) -> Network:
             loss.backward()
             optimizer.step()
             decay.step()
-            subject.show.advance(1)
-    subject.show.finish()
+            inputs.show.advance(1)
+    inputs.show.finish()
     return Network(*(x.detach() for x in network))
 
 
-def said(found: list[Row]) -> str:
-    """Says the errors of the best layer within T, and there beyond."""
+def summary(found: list[Row]) -> str:
+    """Returns the errors of the best layer within T, and there beyond."""
     row = found[0]
-    if "skipped" in row:
-        return f"n/a: {row['skipped']}"
     best = min(range(len(row["error"])), key=row["error"].__getitem__)
-    said = (
+    line = (
         f"mean absolute error {row['error'][best]:.3f} T up to T (about 0.25 T if always T/2), "
         f"least with {best} layer{'s' * (best != 1)} below"
     )
     if row["error_beyond"] is None:
-        return said
-    return f"{said}; {row['error_beyond'][best]:.3f} T from T to {row['length']:,}"
+        return line
+    return f"{line}; {row['error_beyond'][best]:.3f} T from T to {row['length']:,}"

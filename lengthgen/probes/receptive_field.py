@@ -11,42 +11,42 @@ B windows, T tokens, D width, N numbers of tokens.
 import torch
 from torch import Tensor
 
-from lengthgen.probes.beside import beside
-from lengthgen.probes.subject import Row, Subject, Text, numbers, spaced
-from lengthgen.schemes import Ctx, Part
+from lengthgen.probes.attach import attach_module
+from lengthgen.probes.inputs import ProbeInputs, Row, Text, numbers, spaced
+from lengthgen.schemes import AttentionContext, Part
 
 NAME = "receptive_field"
 
 
-class Inputs(Part):
+class EmbeddingRecorder(Part):
     """Keeps the input embeddings, after all parts have changed them, to be differentiated by."""
 
-    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         self.kept_BTD = x_BTD.detach().requires_grad_()
         return self.kept_BTD
 
 
-def settings(subject: Subject) -> Row:
-    return {"lengths": subject.lengths}
+def settings(inputs: ProbeInputs) -> Row:
+    return {"lengths": inputs.lengths}
 
 
-def rows(subject: Subject) -> list[Row]:
+def rows(inputs: ProbeInputs) -> list[Row]:
     """Returns a row per length: ERF_0.9, ERF_0.99, and c_n at some n."""
-    return [_row(subject, length) for length in subject.lengths]
+    return [_row(inputs, length) for length in inputs.lengths]
 
 
-def _row(subject: Subject, length: int) -> Row:
-    reason = subject.undefined_at(length)
-    if subject.model.scheme.memory and length > subject.train_length:
+def _row(inputs: ProbeInputs, length: int) -> Row:
+    reason = inputs.unsupported_reason(length)
+    if inputs.model.scheme.memory and length > inputs.train_length:
         reason = "text is read in segments of T tokens, and gradients do not pass between them"
     if reason:
         return {"length": length, "skipped": reason}
-    inputs = Inputs(subject.model.shape)
+    recorder = EmbeddingRecorder(inputs.model.shape)
     total_N = torch.zeros(length, dtype=torch.float64)
-    with beside(subject.model, inputs):
-        for text in subject.windows(f"{NAME} {length:,}", length):
-            total_N += cumulative(gradients(subject, inputs, text))
-    c_N = total_N / len(subject.endpoints)
+    with attach_module(inputs.model, recorder):
+        for text in inputs.windows(f"{NAME} {length:,}", length):
+            total_N += cumulative(gradients(inputs, recorder, text))
+    c_N = total_N / len(inputs.endpoints)
     n = spaced(length)
     return {
         "length": length,
@@ -57,12 +57,12 @@ def _row(subject: Subject, length: int) -> Row:
     }
 
 
-def gradients(subject: Subject, inputs: Inputs, text: Text) -> Tensor:
+def gradients(inputs: ProbeInputs, recorder: EmbeddingRecorder, text: Text) -> Tensor:
     """Returns ||g_m|| of every token of a window, [T] float64."""
     with torch.enable_grad():
-        x_BTD = subject.states(text.inputs_BT, n_last=1)
-        loss = subject.model.nats(x_BTD, text.targets_BT[:, -1:]).sum()
-        (g_BTD,) = torch.autograd.grad(loss, inputs.kept_BTD)
+        x_BTD = inputs.states(text.inputs_BT, n_last=1)
+        loss = inputs.model.token_nll(x_BTD, text.targets_BT[:, -1:]).sum()
+        (g_BTD,) = torch.autograd.grad(loss, recorder.kept_BTD)
     return g_BTD[0].cpu().double().norm(dim=-1)
 
 
@@ -76,7 +76,7 @@ def reached(c_N: Tensor, share: float) -> int:
     return int((c_N < share - 1e-9).sum()) + 1
 
 
-def said(found: list[Row]) -> str:
-    """Says how many tokens have 99 % of the gradient, by length."""
-    each = [f"{row['erf_99']:,} of {row['length']:,}" for row in found if "erf_99" in row]
-    return f"99 % of the gradient in {', '.join(each)}" if each else f"n/a: {found[0]['skipped']}"
+def summary(found: list[Row]) -> str:
+    """Returns how many tokens have 99 % of the gradient, by length."""
+    each = [f"{row['erf_99']:,} of {row['length']:,}" for row in found]
+    return f"99 % of the gradient in {', '.join(each)}"

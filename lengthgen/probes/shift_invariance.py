@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lengthgen.model.transformer import Transformer
-from lengthgen.probes.beside import beside
-from lengthgen.probes.subject import Row, Subject
+from lengthgen.probes.attach import attach_module
+from lengthgen.probes.inputs import ProbeInputs, Row
 from lengthgen.report.figures.probes import ROUNDING
-from lengthgen.schemes import Ctx, Part, Scheme, Shape
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 
 NAME = "shift_invariance"
 POSITIONS = 256  # whose logits are formed at a time
@@ -23,43 +23,43 @@ POSITIONS = 256  # whose logits are formed at a time
 class Shift(Part):
     """Adds a constant to the positions that a scheme gives out."""
 
-    def __init__(self, shape: Shape, scheme: Scheme) -> None:
+    def __init__(self, shape: ModelDims, scheme: Scheme) -> None:
         super().__init__(shape)
         self.scheme = scheme
         self.by = 0
 
-    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
         return self.scheme.positions(tokens_BT, c) + self.by
 
 
-def settings(subject: Subject) -> Row:
-    """Returns what decides the numbers beside the text: the shifts and the windows' length."""
-    T = subject.train_length
+def settings(inputs: ProbeInputs) -> Row:
+    """Returns what decides the numbers, apart from the text: the shifts and the windows' length."""
+    T = inputs.train_length
     shifts = sorted({k for k in (1, 16, 64, 256) if k < T} | {T, 4 * T})
     return {"shifts": shifts, "length": max(1, T // 2)}
 
 
 @torch.no_grad()
-def rows(subject: Subject) -> list[Row]:
+def rows(inputs: ProbeInputs) -> list[Row]:
     """Returns a row per shift k: means over all targets of l_k - l_0 and KL(p_0 || p_k), in nats.
 
     max_dlogit is the largest change of any logit.
     """
-    length, shifts = settings(subject)["length"], settings(subject)["shifts"]
-    scheme = subject.model.scheme
-    reasons = {k: undefined_at(scheme, length, shift=k) for k in shifts}
-    shift = Shift(subject.model.shape, scheme)
+    length, shifts = settings(inputs)["length"], settings(inputs)["shifts"]
+    scheme = inputs.model.scheme
+    reasons = {k: unsupported_reason(scheme, length, shift=k) for k in shifts}
+    shift = Shift(inputs.model.shape, scheme)
     sums = {k: [0.0, 0.0, 0.0] for k in shifts if reasons[k] is None}
-    with beside(subject.model, shift):
-        for text in subject.windows(f"{NAME} {length:,}", length):
+    with attach_module(inputs.model, shift):
+        for text in inputs.windows(f"{NAME} {length:,}", length):
             shift.by = 0
-            before = subject.states(text.inputs_BT)
+            before = inputs.states(text.inputs_BT)
             for k in sums:
                 shift.by = k
-                after = subject.states(text.inputs_BT)
-                dnll, kl, largest = changes(subject.model, before, after, text.targets_BT)
+                after = inputs.states(text.inputs_BT)
+                dnll, kl, largest = changes(inputs.model, before, after, text.targets_BT)
                 sums[k] = [sums[k][0] + dnll, sums[k][1] + kl, max(sums[k][2], largest)]
-    n = len(subject.endpoints) * length
+    n = len(inputs.endpoints) * length
     return [
         {"k": k, "skipped": reasons[k]}
         if k not in sums
@@ -68,11 +68,11 @@ def rows(subject: Subject) -> list[Row]:
     ]
 
 
-def undefined_at(scheme: Scheme, length: int, *, shift: int) -> str | None:
+def unsupported_reason(scheme: Scheme, length: int, *, shift: int) -> str | None:
     """Returns which part has no value at the positions of a shifted call, and why, or None."""
     giving = [part for part in scheme.all if part.overrides("positions")]
     largest = max([part.largest_position(length) for part in giving], default=length - 1)
-    reasons = (p.undefined_at(largest + shift + 1) for p in scheme.all if p not in giving)
+    reasons = (p.unsupported_reason(largest + shift + 1) for p in scheme.all if p not in giving)
     return next(filter(None, reasons), None)
 
 
@@ -97,12 +97,9 @@ def changes(
     return found[0], found[1], found[2]
 
 
-def said(found: list[Row]) -> str:
-    """Says the changes at the largest shift that there is, and whether all are rounding."""
-    there = [row for row in found if "kl" in row]
-    if not there:
-        return f"n/a: {found[0]['skipped']}"
-    last = there[-1]
-    rounded = all(abs(row[name]) < ROUNDING for row in there for name in ("dnll", "kl"))
+def summary(found: list[Row]) -> str:
+    """Returns the changes at the largest shift that there is, and whether all are rounding."""
+    last = found[-1]
+    rounded = all(abs(row[name]) < ROUNDING for row in found for name in ("dnll", "kl"))
     word = "invariant up to fp32 rounding" if rounded else "not invariant"
     return f"at k={last['k']:,}: loss {last['dnll']:+.2g}, KL {last['kl']:.2g} nats ({word})"

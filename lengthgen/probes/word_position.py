@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lengthgen.model.transformer import Block, Transformer
-from lengthgen.probes.subject import Row, Subject, numbers
+from lengthgen.probes.inputs import ProbeInputs, Row, numbers
 from lengthgen.schemes import Scheme
 
 NAME = "word_position"
@@ -22,27 +22,27 @@ BLOCKS = 32  # a picture's rows and columns
 HEADS = 4  # that have pictures; sizes are of all
 
 
-def settings(subject: Subject) -> Row:
-    return {"length": subject.train_length, "blocks": BLOCKS, "heads": HEADS}
+def settings(inputs: ProbeInputs) -> Row:
+    return {"length": inputs.train_length, "blocks": BLOCKS, "heads": HEADS}
 
 
 @torch.no_grad()
-def rows(subject: Subject) -> list[Row]:
+def rows(inputs: ProbeInputs) -> list[Row]:
     """Returns a row per term: mean size of its part of the logits [heads], and mean in blocks.
 
     Over causal pairs of windows of T tokens; a block without any has None.
     """
-    length = subject.train_length
-    reason = undefined(subject.model.scheme) or subject.undefined_at(length)
+    length = inputs.train_length
+    reason = undefined(inputs.model.scheme) or inputs.unsupported_reason(length)
     if reason:
         return [{"skipped": reason}]
     sizes, means = 0.0, 0.0
     causal = torch.ones(length, length, dtype=torch.float64).tril()
-    for text in subject.windows(f"{NAME} {length:,}", length):
-        s_4BHTT = terms(subject, text.inputs_BT).cpu().double()[:, 0] * causal
+    for text in inputs.windows(f"{NAME} {length:,}", length):
+        s_4BHTT = terms(inputs, text.inputs_BT).cpu().double()[:, 0] * causal
         sizes = sizes + s_4BHTT.abs().sum((-1, -2)) / causal.sum()
         means = means + in_blocks(s_4BHTT[:, :HEADS])
-    n, counts = len(subject.endpoints), in_blocks(causal)
+    n, counts = len(inputs.endpoints), in_blocks(causal)
     assert isinstance(sizes, Tensor)
     assert isinstance(means, Tensor)
     return [
@@ -65,11 +65,10 @@ def undefined(scheme: Scheme) -> str | None:
     return None
 
 
-def terms(subject: Subject, tokens_BT: Tensor) -> Tensor:
+def terms(inputs: ProbeInputs, tokens_BT: Tensor) -> Tensor:
     """Returns the four terms of q.k / sqrt(d_head), [4, B, H, T, T], rows are queries."""
-    model = subject.model
-    c = subject.context(tokens_BT)
-    x_BTD = model.scheme.embed(c.x_BTD, c)
+    model = inputs.model
+    x_BTD, c = model.embedded(tokens_BT, generator=inputs.draws("evaluation"), remembered=0)
     p_BTD = model.scheme.embed(torch.zeros_like(x_BTD), c)
     (q_w, k_w), (q_p, k_p) = (
         projected(model, part_BTD, of=x_BTD) for part_BTD in (x_BTD - p_BTD, p_BTD)
@@ -107,10 +106,8 @@ def _map(sums_NN: Tensor, counts_NN: Tensor) -> list[list[float | None]]:
     ]
 
 
-def said(found: list[Row]) -> str:
-    """Says the mean size of each term over heads."""
-    if "skipped" in found[0]:
-        return f"n/a: {found[0]['skipped']}"
+def summary(found: list[Row]) -> str:
+    """Returns the mean size of each term over heads."""
     each = [
         f"{row['term'].replace('_', '-')} {sum(row['size']) / len(row['size']):.3g}"
         for row in found

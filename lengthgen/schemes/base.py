@@ -1,46 +1,38 @@
-"""Part, the small module a positional scheme is made of; Ctx, what its hooks may look at.
+"""Part, the module a positional scheme is made of; AttentionContext, what its hooks read.
 
 B batch, T tokens, D width, H heads, K head width, Q queries, S keys.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, reduce
+from functools import reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from lengthgen.config.schema import Shape
-from lengthgen.schemes.relative import (
-    apart,
-    at_distance,
-    by_key,
-    by_place,
-    laid_out,
-    spread,
-    to_distance,
-)
+from lengthgen.config.schema import ModelDims
+from lengthgen.schemes.logits import logits, weighted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ctx:
-    """All that a hook may look at; made anew in every call, so no state leaks between lengths.
+class AttentionContext:
+    """All that a hook reads; built in every call, so that no state leaks between lengths.
 
     In `positions`, pos is 0 ... T-1. In `qk`, q_pos and k_pos are the coordinates of all queries
     and keys; in the hooks of the attention matrix those of the current block. A coordinate tensor
     is [n] or [B, n], int64 unless a part remaps it. Tokens remembered from earlier segments stand
-    before those of the call, in pos, x_BTD and cols alike.
+    before those of the call, in pos, x_BTD and cols.
     """
 
-    shape: Shape
+    shape: ModelDims
     length: int  # L, tokens of this call, remembered ones included
     layer: int
     training: bool
     generator: torch.Generator | None  # for a part that samples; the same in every layer's call
     dtype: torch.dtype  # of angles, distances and biases: float32, or float64 if the model is
     tokens_BT: Tensor
-    places_BT: Tensor | None  # of a task's characters, -1 before the text; None without a task
+    alignment_BT: Tensor | None  # ids of characters that belong together, -1 before the text
     embedding_VD: Tensor | None  # the model's table of token embeddings; None without a model
     x_BTD: Tensor  # the layer's normalised input; in positions and embed, the token embeddings
     pos: Tensor  # [T] or [B, T], coordinates of all tokens, remembered ones included
@@ -49,30 +41,30 @@ class Ctx:
     rows: slice  # token indices of the queries
     cols: slice  # token indices of the keys
     absent_B: Tensor | None  # leading keys that hold nothing: [B]; None if all hold a token
-    acting: "Layer"  # the parts of this layer
+    acting: "LayerHooks"  # the parts of this layer
     keys_HNK: Tensor | None  # what the layer adds to keys by distance, for owners of scores
     queries_H1K: Tensor | None  # and to queries where they meet these
     values_HNK: Tensor | None  # and to values
 
     @staticmethod
     def of_call(
-        shape: Shape,
+        shape: ModelDims,
         tokens_BT: Tensor,
         x_BTD: Tensor,
         *,
         training: bool,
         generator: torch.Generator | None,
         remembered: int = 0,
-        places_BT: Tensor | None = None,
+        alignment_BT: Tensor | None = None,
         embedding_VD: Tensor | None = None,
-    ) -> "Ctx":
+    ) -> "AttentionContext":
         """Returns the context of a call before any hook has run: layer 0, positions 0 ... L-1.
 
         Tokens remembered from earlier segments are counted in L.
         """
         length = remembered + tokens_BT.shape[1]
         pos = torch.arange(length, device=tokens_BT.device)
-        return Ctx(
+        return AttentionContext(
             shape=shape,
             length=length,
             layer=0,
@@ -80,7 +72,7 @@ class Ctx:
             generator=generator,
             dtype=torch.promote_types(torch.float32, x_BTD.dtype),
             tokens_BT=tokens_BT,
-            places_BT=places_BT,
+            alignment_BT=alignment_BT,
             embedding_VD=embedding_VD,
             x_BTD=x_BTD,
             pos=pos,
@@ -112,12 +104,19 @@ class Ctx:
         """Returns i + 1, the number of keys up to each query, [Q] int64: remembered ones count."""
         return torch.arange(self.rows.start + 1, self.rows.stop + 1, device=self.q_pos.device)
 
-    def folded(self) -> Tensor | None:
+    def total_bias(self) -> Tensor | None:
         """Returns the sum of all parts' biases of the block, or None if no part has one."""
         biases = [
             bias for bias in (part.bias(self) for part in self.acting.bias) if bias is not None
         ]
         return reduce(torch.add, biases) if biases else None
+
+    folded = total_bias  # its former name, for plugins of old runs
+
+    @property
+    def places_BT(self) -> Tensor | None:
+        """alignment_BT under its former name."""
+        return self.alignment_BT
 
     def frequencies(self, omega_R: Tensor) -> Tensor:
         """Returns a rotary part's angles per position as the layer's other parts change them."""
@@ -135,18 +134,6 @@ class Ctx:
         return through_qk(self.acting.rotary, q_BHQK, k_BHSK, c)
 
 
-@torch.compiler.assume_constant_result  # torch.compile would make it anew in every call
-def constant(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Returns the numbers on the device, sent there once; not to be changed in place."""
-    return _constant(numbers, device, dtype)
-
-
-@cache
-def _constant(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    with torch.inference_mode(False):  # else none could be kept for a backward pass
-        return torch.tensor(numbers, device=device, dtype=dtype)
-
-
 class Rotated(NamedTuple):
     """Queries and keys after `qk`."""
 
@@ -154,12 +141,19 @@ class Rotated(NamedTuple):
     k_BHSK: Tensor
 
 
+FORMER_NAMES = {
+    "undefined_at": "unsupported_reason",
+    "project": "clamp_parameters",
+    "reads_places": "reads_alignment",
+}
+
+
 class Part(nn.Module):
     """One positional mechanism. Every default is the identity: override only what it changes.
 
-    The constructor takes the Shape and keyword-only arguments: they are the schema of its YAML.
-    A value it cannot honour raises ValueError. Hooks are pure functions of Ctx and parameters.
-    Biases and scores are added after q.k / sqrt(d_head); causality is the engine's.
+    The constructor takes the ModelDims and keyword-only arguments: they are the schema of its YAML.
+    A value it cannot honour raises ValueError. Hooks are pure functions of AttentionContext and
+    parameters. Biases and scores are added after q.k / sqrt(d_head); causality is the engine's.
     """
 
     distance_only = False  # bias() depends on c.distance() and the head alone
@@ -169,13 +163,19 @@ class Part(nn.Module):
     remaps = False  # scores() calls c.rotated(): the layer's rotary parts do not rotate before it
     memory = 0  # tokens of the previous segments that stay visible as keys
     counts_tokens = False  # reads c.rows, c.cols or n_visible(): wrong within a segment of a text
-    reads_places = False  # of c.places_BT, which a task tells it: an upper bound, no rival
+    reads_alignment = False  # c.alignment_BT, which comes from a task: an oracle, an upper bound
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         super().__init__()
         self.shape = shape
 
-    def undefined_at(self, length: int) -> str | None:
+    def __init_subclass__(cls) -> None:
+        """Lets parts that override a hook under its former name, as plugins of old runs do, act."""
+        for former, name in FORMER_NAMES.items():
+            if former in vars(cls):
+                setattr(cls, name, vars(cls)[former])
+
+    def unsupported_reason(self, length: int) -> str | None:
         """Returns why the part has no value at this length, or None if it has."""
         return None
 
@@ -183,7 +183,7 @@ class Part(nn.Module):
         """Returns the largest coordinate that `positions` may give out in a call of this length."""
         return length - 1
 
-    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
         """Returns the coordinates of the tokens, [T] or [B, T] int64.
 
         A part that samples draws [T] from c.generator, one draw for the batch: what it draws must
@@ -191,29 +191,29 @@ class Part(nn.Module):
         """
         return c.pos
 
-    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         """Returns the token embeddings with positions mixed in."""
         return x_BTD
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         """Returns rotated, rescaled or widened queries and keys."""
         return Rotated(q_BHQK, k_BHSK)
 
-    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         """Returns other angles per position for the layer's rotary parts; c.length is L.
 
         omega_R holds one angle per rotated channel pair, base^(-2m/r) for m = 0 ... r/2-1.
         """
         return omega_R
 
-    def bias(self, c: Ctx) -> Tensor | None:
+    def bias(self, c: AttentionContext) -> Tensor | None:
         """Returns what is added to the block's scaled logits: [H, Q, S] or [B, H, Q, S].
 
         Sizes of 1 broadcast.
         """
         return None
 
-    def relative_keys(self, c: Ctx) -> Tensor | None:
+    def relative_keys(self, c: AttentionContext) -> Tensor | None:
         """Returns what is added to a key by its distance from the query: rows [H, N, K].
 
         N distances from 0; the last row serves all beyond. One table for all heads: [1, N, K]. The
@@ -221,38 +221,38 @@ class Part(nn.Module):
         """
         return None
 
-    def relative_queries(self, c: Ctx) -> Tensor | None:
+    def relative_queries(self, c: AttentionContext) -> Tensor | None:
         """Returns what is added to the queries where they meet relative_keys: [H, 1, K]."""
         return None
 
-    def relative_values(self, c: Ctx) -> Tensor | None:
+    def relative_values(self, c: AttentionContext) -> Tensor | None:
         """Returns what is added to a value by its distance from the query, like relative_keys."""
         return None
 
-    def visible(self, c: Ctx) -> Tensor | None:
+    def visible(self, c: AttentionContext) -> Tensor | None:
         """Returns which keys of the block a query may see, bool [Q, S] or [B, 1, Q, S].
 
         ANDed with causality. A query must see one key at least: its own, if no other.
         """
         return None
 
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         """Returns the logits of the block; only for those that are not q.k/sqrt(d) + bias.
 
-        The keys are all those up to the block's last query; c.folded() is the bias of all parts.
+        The keys are all those up to the block's last query; c.total_bias() is that of all parts.
         The logits are a new tensor: the engine may write to it.
         """
         return logits(q_BHQK, k_BHSK, c)
 
-    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         """Returns attention weights from masked logits (-inf where hidden); softmax by default."""
         return s_BHQS.softmax(-1)
 
-    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
         """Returns the output of the block from weights and values."""
         return weighted(w_BHQS, v_BHSK, c)
 
-    def project(self) -> None:
+    def clamp_parameters(self) -> None:
         """Moves parameters back into their domain; called at build and after each step."""
 
     @property
@@ -265,7 +265,7 @@ class Part(nn.Module):
         return getattr(type(self), hook) is not getattr(Part, hook)
 
 
-class Layer(NamedTuple):
+class LayerHooks(NamedTuple):
     """The parts that act in one layer, sorted by hook; the engine reads nothing else."""
 
     qk: tuple[Part, ...]
@@ -284,7 +284,7 @@ class Layer(NamedTuple):
     @property
     def plain(self) -> bool:
         """True if attention is softmax(q.k/sqrt(d)) under the causal mask alone."""
-        return not (bool(self.bias) or bool(self.visible) or self.relative or self.explicit)
+        return not (bool(self.bias) or bool(self.visible) or self.relative or self.eager)
 
     @property
     def relative(self) -> bool:
@@ -292,15 +292,19 @@ class Layer(NamedTuple):
         return bool(self.relative_keys or self.relative_values)
 
     @property
-    def explicit(self) -> bool:
+    def eager(self) -> bool:
         """True if a part owns logits, weights or values, so that no fused kernel applies."""
         return bool(self.scores or self.weights or self.values)
 
 
-NO_PARTS = Layer((), (), (), (), (), None, None, None, None, None, numbered=True, toeplitz=False)
+NO_PARTS = LayerHooks(
+    (), (), (), (), (), None, None, None, None, None, numbered=True, toeplitz=False
+)
 
 
-def through_qk(parts: Sequence[Part], q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+def through_qk(
+    parts: Sequence[Part], q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext
+) -> Rotated:
     """Returns queries and keys after these parts' `qk`, in the dtype that they had before.
 
     Factors in c.dtype promote what they multiply, often queries alone: both are rounded here, once.
@@ -309,48 +313,3 @@ def through_qk(parts: Sequence[Part], q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) ->
     for part in parts:
         q_BHQK, k_BHSK = part.qk(q_BHQK, k_BHSK, c)
     return Rotated(q_BHQK.to(dtype), k_BHSK.to(dtype))
-
-
-def logits(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
-    """Returns the block's products and all biases, [B, H, Q, S] in c.dtype."""
-    s_BHQS, bias = products(q_BHQK, k_BHSK, c), c.folded()
-    return s_BHQS if bias is None else s_BHQS.add_(bias)
-
-
-def products(q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
-    """Returns q.k / sqrt(d_head), k with its row by distance: [B, H, Q, S] in c.dtype."""
-    Q, S, scale = q_BHQK.shape[2], k_BHSK.shape[2], c.shape.d_head**-0.5
-    q_BHQK, table_HNK = q_BHQK * scale, c.keys_HNK
-    if table_HNK is None:
-        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2)
-    else:
-        other_BHQK = q_BHQK
-        if c.queries_H1K is not None:
-            other_BHQK, table_HNK = q_BHQK + c.queries_H1K * scale, spread(table_HNK, S)
-        if not c.acting.numbered:
-            added = at_distance(other_BHQK, table_HNK, c.steps())
-            n_near = S
-        else:
-            k_BHSK, near_HNK = apart(k_BHSK, table_HNK)
-            rows_HWK, n_near = laid_out(near_HNK, queries=Q, keys=S)
-            added = by_key((other_BHQK @ rows_HWK.transpose(-1, -2)).contiguous(), n_near)
-        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2)
-        s_BHQS[..., S - n_near :] += added
-    return s_BHQS.to(c.dtype)
-
-
-def weighted(w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
-    """Returns the sum of the values, each with its row by distance, by their weights."""
-    w_BHQS, Q, S = w_BHQS.to(v_BHSK.dtype), w_BHQS.shape[2], v_BHSK.shape[2]
-    if c.values_HNK is None:
-        return w_BHQS @ v_BHSK
-    if not c.acting.numbered:
-        return w_BHQS @ v_BHSK + to_distance(w_BHQS, c.values_HNK, c.steps())
-    v_BHSK, near_HNK = apart(v_BHSK, c.values_HNK)
-    rows_HWK, n_near = laid_out(near_HNK, queries=Q, keys=S)
-    return w_BHQS @ v_BHSK + by_place(w_BHQS[..., S - n_near :], n_near + Q - 1) @ rows_HWK
-
-
-def of_layer(stacked: Tensor, c: Ctx) -> Tensor:
-    """Returns this layer's entry of a parameter stacked over layers: [1, ...] is shared by all."""
-    return stacked[c.layer % len(stacked)]

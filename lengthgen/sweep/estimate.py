@@ -147,7 +147,7 @@ def _timed(call: Callable[[], object], device: torch.device) -> float:
 @torch.inference_mode()
 def _scored(model: Transformer, length: int, vocab_size: int, device: torch.device) -> float:
     """Returns the seconds of one window whose last token is scored; 0 where there is no value."""
-    if model.scheme.undefined_at(length):
+    if model.scheme.unsupported_reason(length):
         return 0.0
     draws = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocab_size, (1, length), generator=draws).to(device)

@@ -229,7 +229,7 @@ def launch_step(
                 x_BTD = forward(micro.inputs_BT, generator=generator)
             else:
                 x_BTD = _go_on(state.memory, micro, forward, generator)
-            sum_nats = model.sum_nats(x_BTD, micro.targets_BT)
+            sum_nats = model.sum_token_nll(x_BTD, micro.targets_BT)
         (sum_nats / batch.n_targets).backward()
         nats.add_(sum_nats.detach())
 
@@ -247,7 +247,7 @@ def launch_step(
     set_rates(optimizer, state.step, config)
     update(optimizer, unless=state.failed)
     optimizer.zero_grad(set_to_none=True)
-    model.scheme.project()
+    model.scheme.clamp_parameters()
     state.step += 1
     state.nats = state.nats + total
     state.n_targets += batch.n_targets

@@ -250,9 +250,9 @@ def test_a_bug_keeps_its_traceback(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (
-        "from lengthgen.schemes import Part, Shape\n"
+        "from lengthgen.schemes import Part, ModelDims\n"
         "class Faulty(Part):\n"
-        "    def __init__(self, shape: Shape) -> None:\n"
+        "    def __init__(self, shape: ModelDims) -> None:\n"
         "        raise ZeroDivisionError('a bug')\n"
     )
     (tmp_path / "faulty.py").write_text(text)

@@ -23,10 +23,10 @@ ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
 TEXT = """
 from torch import Tensor
-from lengthgen.schemes import Ctx, Part
+from lengthgen.schemes import AttentionContext, Part
 
 class Slope(Part):
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         return -{slope} * c.distance()
 """
 

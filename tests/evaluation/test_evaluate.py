@@ -127,7 +127,7 @@ def nats_alone(model: Transformer, span: Span, corpus: TokenizedCorpus) -> scori
     assert corpus.bos_id is not None
     inputs = torch.cat([torch.tensor([[corpus.bos_id]]), targets[:, :-1]], dim=1)
     with torch.no_grad():
-        return model.nats(model(inputs), targets)[0, -span.scored :].numpy()
+        return model.token_nll(model(inputs), targets)[0, -span.scored :].numpy()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS_IN_DOCUMENTS)

@@ -38,10 +38,10 @@ ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
 TEXT = "def main():"  # what the card's lines encode
 MINE = """
-from lengthgen.schemes import Ctx, Part
+from lengthgen.schemes import AttentionContext, Part
 
 class Slope(Part):
-    def bias(self, c: Ctx):
+    def bias(self, c: AttentionContext):
         return -0.25 * c.distance()
 """
 

@@ -69,6 +69,7 @@ ORDER = [
     *(
         "training.optim",
         "model.plugin_check",
+        "model.cache",
         "model.transformer",
         "model.cross_entropy",
     ),

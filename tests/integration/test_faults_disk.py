@@ -110,7 +110,7 @@ def writer() -> tuple[Config, Transformer, Any]:
     config = small_config("scheme=rope")
     model = create(config, vocab_size=VOCAB)
     optimizer = adamw(model, config.train)
-    model.nats(model(some_tokens(16)), some_tokens(16)).sum().backward()
+    model.token_nll(model(some_tokens(16)), some_tokens(16)).sum().backward()
     optimizer.step()
     return config, model, optimizer
 

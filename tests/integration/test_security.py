@@ -37,12 +37,12 @@ ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
 MARKING = """
 from pathlib import Path
-from lengthgen.schemes import Ctx, Part
+from lengthgen.schemes import AttentionContext, Part
 
 Path(__file__).with_name("mark").write_text("this ran")
 
 class Marking(Part):
-    def bias(self, c: Ctx):
+    def bias(self, c: AttentionContext):
         return -0.5 * c.distance()
 """
 PARTS = ["scheme=nope", "+scheme.parts.marking={}"]

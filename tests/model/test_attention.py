@@ -9,12 +9,12 @@ from small import close, context, small_model, some_qkv
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from lengthgen.model.attention import EXPLICIT_BLOCK, attend, blocked, distance_table, explicit
+from lengthgen.model.attention import EAGER_BLOCK, attend, blocked, distance_table, eager
 from lengthgen.model.kernels import flex, near_keys, reach
-from lengthgen.schemes import Ctx, Layer, Part, Scheme, Shape
-from lengthgen.schemes.alibi import Alibi
+from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Scheme
+from lengthgen.schemes.bias.alibi import Alibi
 
-SHAPE = Shape(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
+SHAPE = ModelDims(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
 NO_PARTS = Scheme({}, layers=None, n_layers=1).layers[0]
 
 
@@ -25,7 +25,7 @@ class LearnedBias(Part):
         super().__init__(SHAPE)
         self.table = torch.nn.Parameter(torch.randn(4, length, length, dtype=torch.float64))
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         return self.table[:, c.rows, c.cols]
 
 
@@ -36,20 +36,20 @@ class Window(Part):
         super().__init__(SHAPE)
         self.width = width
 
-    def visible(self, c: Ctx) -> Tensor:
+    def visible(self, c: AttentionContext) -> Tensor:
         return c.q_pos[:, None] - c.k_pos < self.width
 
 
 class Doubled(Part):
     """Owner of all three explicit hooks: logits doubled, weights halved, values negated."""
 
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return 2 * super().scores(q_BHQK, k_BHSK, c)
 
-    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         return super().weights(s_BHQS, c) / 2
 
-    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return -super().values(w_BHQS, v_BHSK, c)
 
 
@@ -62,7 +62,7 @@ class Lowered(Part):
         super().__init__(SHAPE)
         self.value = value
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         return torch.full_like(c.distance(), self.value).expand(c.shape.n_heads, -1, -1)
 
 
@@ -77,7 +77,7 @@ EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 GRAD = pytest.mark.parametrize("grad", [True, False])
 
 
-def layer_of(*parts: Part) -> Layer:
+def layer_of(*parts: Part) -> LayerHooks:
     named = {f"part{i}": part for i, part in enumerate(parts)}
     return Scheme(named, layers=None, n_layers=1).layers[0]
 
@@ -153,7 +153,7 @@ def test_attention_without_a_gradient_leaves_a_bias_that_a_part_holds_as_it_was(
     assert torch.equal(bias.table, before)
 
 
-@pytest.mark.parametrize("length", [20, EXPLICIT_BLOCK + 20])
+@pytest.mark.parametrize("length", [20, EAGER_BLOCK + 20])
 def test_owners_of_scores_weights_and_values_replace_them_and_see_the_folded_bias(
     length: int,
 ) -> None:
@@ -178,7 +178,7 @@ def test_leaving_out_keys_of_weight_zero_changes_no_bit(queries: int) -> None:
     all_keys = near_keys(table, q, k, v, reach_H=[length] * 4, scale=scale, block=512)
     assert torch.equal(near, all_keys)
     at = replace(c, q_pos=c.q_pos[rows], rows=rows)
-    full = explicit(model.scheme.layers[0], q, k, v, at, block=512)
+    full = eager(model.scheme.layers[0], q, k, v, at, block=512)
     close(near, full, atol=2e-6)
 
 
@@ -244,7 +244,7 @@ def test_a_bias_over_distances_and_a_mask_are_both_applied_past_512_keys() -> No
     layer = layer_of(Alibi(SHAPE, beyond="extend"), Window(100))
     with torch.no_grad():
         got = attend(layer, q, k, v, c)
-    close(got, explicit(layer, q, k, v, c, block=length), atol=1e-12)
+    close(got, eager(layer, q, k, v, c, block=length), atol=1e-12)
 
 
 @EVERY_KIND
@@ -292,7 +292,7 @@ def test_bf16_attention_is_within_rounding_of_fp64(kind: str, grad: bool) -> Non
     q, k, v = some_qkv(600, dtype=torch.bfloat16)
     c = context(small_model("nope"), 600, dtype=torch.bfloat16)
     exact = replace(c, dtype=torch.float64)
-    want = explicit(layer, q.double(), k.double(), v.double(), exact, block=600)
+    want = eager(layer, q.double(), k.double(), v.double(), exact, block=600)
     with torch.set_grad_enabled(grad):
         got = attend(layer, q, k, v, c).double()
     # Logits, weights and outputs are rounded once each, at random, to at most 2^-8 relative.
@@ -307,8 +307,8 @@ def test_explicit_attention_in_fp32_is_the_fp64_one_to_fp32_rounding(
     q, k, v = some_qkv(300, dtype=torch.bfloat16)
     c = context(small_model("nope"), 300, dtype=torch.bfloat16)
     exact = replace(c, dtype=torch.float64)
-    want = explicit(layer, q.double(), k.double(), v.double(), exact, block=128)
-    got = explicit(layer, q.float(), k.float(), v.float(), c, block=128).double()
+    want = eager(layer, q.double(), k.double(), v.double(), exact, block=128)
+    got = eager(layer, q.float(), k.float(), v.float(), c, block=128).double()
     torch.testing.assert_close(got, want, rtol=1e-5, atol=2e-6)
 
 

@@ -21,13 +21,13 @@ from lengthgen.config.precision import native
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.windows import training_windows
-from lengthgen.model.attention import attend, explicit
+from lengthgen.model.attention import attend, eager
 from lengthgen.model.kernels import causal_blocks, flex_takes
 from lengthgen.model.transformer import Transformer, create, with_parts
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
-from lengthgen.schemes import Ctx, Part, Scheme, Shape
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 from lengthgen.terminal import Progress
 from lengthgen.training.trainer import forward_of, fresh_state, train_step
 
@@ -56,13 +56,13 @@ def wide_model(name: str, variant: str | None, dtype: torch.dtype) -> Transforme
     with torch.no_grad():
         for parameter in model.scheme.parameters():
             parameter += 0.3 * torch.rand(parameter.shape, generator=generator)
-        model.scheme.project()
+        model.scheme.clamp_parameters()
     if variant is not None:
         model.scheme = with_parts(model, config, config.variant(variant))
     return model.to(dtype).eval()
 
 
-def on_gpu(c: Ctx) -> Ctx:
+def on_gpu(c: AttentionContext) -> AttentionContext:
     moved: dict[str, Any] = {k: v.cuda() for k, v in vars(c).items() if isinstance(v, Tensor)}
     return replace(c, **moved, dtype=torch.float32)
 
@@ -80,7 +80,7 @@ def test_attention_and_its_gradients_are_those_of_the_cpu_in_fp64(
     there = model.scheme.layers[0]
     q, k, v = some_qkv(LENGTH, dtype=torch.float64, width=16)
     q = q[:, :, first:]
-    want = explicit(there, *rotated(there, q, k, c), v, c, block=64)
+    want = eager(there, *rotated(there, q, k, c), v, c, block=64)
     gpu_model = wide_model(name, variant, torch.float32).cuda()
     layer = gpu_model.scheme.layers[0]
     leaves = [x.float().cuda().requires_grad_() for x in (q, k, v)]
@@ -91,7 +91,7 @@ def test_attention_and_its_gradients_are_those_of_the_cpu_in_fp64(
     close(again.double().cpu(), want, atol=1e-4)
     inputs = [*(x.requires_grad_() for x in (q, k, v)), *model.scheme.parameters()]
     leaves += gpu_model.scheme.parameters()
-    want = explicit(there, *rotated(there, inputs[0], inputs[1], c), v, c, block=64)
+    want = eager(there, *rotated(there, inputs[0], inputs[1], c), v, c, block=64)
     weight = torch.randn_like(want)
     unused: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}  # by attention
     for one, other in zip(
@@ -110,7 +110,7 @@ def test_a_bf16_training_step_has_finite_gradients(name: str, variant: str | Non
     tokens = torch.randint(VOCAB, (2, 16), device="cuda")
     with torch.autocast("cuda", torch.bfloat16):
         x_BTD = model(tokens, generator=torch.Generator().manual_seed(0))
-        nats = model.nats(x_BTD, tokens).sum()
+        nats = model.token_nll(x_BTD, tokens).sum()
     nats.backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, key
@@ -221,11 +221,11 @@ def test_activation_checkpointing_changes_no_bit(scheme: str, cache: Path) -> No
 class Counting(Part):
     """Biases that are drawn in every call: attention is not a function of its input alone."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         self.calls = 0
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         self.calls += 1
         assert c.generator is not None
         n = c.shape.n_heads, c.rows.stop - c.rows.start, c.cols.stop
@@ -241,7 +241,9 @@ def test_a_part_that_samples_within_a_block_draws_the_same_when_it_is_recomputed
         part = Counting(config.shape)
         model.scheme = Scheme({"drawn": part}, layers=None, n_layers=config.model.n_layers)
         tokens = torch.arange(32).view(2, 16)
-        nats = model.nats(model(tokens, generator=torch.Generator().manual_seed(3)), tokens).sum()
+        nats = model.token_nll(
+            model(tokens, generator=torch.Generator().manual_seed(3)), tokens
+        ).sum()
         found.append(list(torch.autograd.grad(nats, list(model.parameters()))))
         calls.append(part.calls)
     assert calls == [2, 4]  # once in each layer, and once more where it is recomputed

@@ -46,7 +46,7 @@ def test_equal_logits_give_a_perplexity_of_the_vocabulary_size() -> None:
     with torch.no_grad():
         model.embedding.weight.zero_()
         tokens = some_tokens(16)
-        nats = model.nats(model(tokens), tokens)
+        nats = model.token_nll(model(tokens), tokens)
     assert math.exp(float(nats.mean())) == pytest.approx(VOCAB, rel=1e-12)
 
 
@@ -58,7 +58,7 @@ def test_nats_are_those_of_a_log_softmax_and_zero_where_ignored() -> None:
     with torch.no_grad():
         x = model(tokens)
         want = -(x @ model.embedding.weight.T).log_softmax(-1)
-        got = model.nats(x, targets)
+        got = model.token_nll(x, targets)
     assert got[0, 3] == 0
     close(got[1], want[1].gather(-1, targets[1, :, None])[:, 0], atol=1e-12)
 
@@ -70,9 +70,9 @@ def test_forming_logits_for_a_few_positions_at_a_time_changes_nothing(
     tokens = some_tokens(16)
     with torch.no_grad():
         x = model(tokens)
-        whole = model.nats(x, tokens)
+        whole = model.token_nll(x, tokens)
         monkeypatch.setattr(model_module, "LOGIT_BYTES", 3 * 4 * VOCAB)
-        close(model.nats(x, tokens), whole, atol=1e-12)
+        close(model.token_nll(x, tokens), whole, atol=1e-12)
 
 
 def test_one_seed_gives_one_model_and_leaves_the_global_generator_alone() -> None:
@@ -138,7 +138,7 @@ def test_logits_and_nats_are_fp32_or_wider_whatever_the_model_is(dtype: torch.dt
     x, tokens = context(model, 16, dtype=dtype).x_BTD, some_tokens(16)
     for bf16 in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            logits, nats = model.logits(x), model.nats(x, tokens)
+            logits, nats = model.logits(x), model.token_nll(x, tokens)
         want = torch.promote_types(torch.float32, dtype)
         assert (logits.dtype, nats.dtype) == (want, want)
         exact = -logits.double().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
@@ -151,8 +151,8 @@ def test_nats_under_bf16_autocast_are_those_of_fp32_to_the_rounding_of_matrix_pr
 ) -> None:
     model, tokens = small_model("alibi", dtype=torch.float32), some_tokens(150)
     with torch.set_grad_enabled(grad):
-        want = model.nats(model(tokens), tokens)
+        want = model.token_nll(model(tokens), tokens)
         with torch.autocast("cpu", torch.bfloat16):
-            got = model.nats(model(tokens), tokens)
+            got = model.token_nll(model(tokens), tokens)
     # Logits of size 3 are rounded to 2^-8 relative, one of several roundings of that size.
     assert (got - want).abs().mean() < 4 * 2**-8

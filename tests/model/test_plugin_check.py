@@ -6,7 +6,7 @@ import pytest
 from small import small_config
 
 from lengthgen.errors import UserError
-from lengthgen.model.plugin_check import rehearse
+from lengthgen.model.plugin_check import check_plugins
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
@@ -14,7 +14,7 @@ from lengthgen.terminal import Progress
 HEAD = """
 import torch
 from torch import Tensor
-from lengthgen.schemes import Ctx, Part, Rotated
+from lengthgen.schemes import AttentionContext, Part, Rotated
 
 def helper(d: Tensor) -> Tensor:
     raise ZeroDivisionError("a bug")
@@ -59,14 +59,14 @@ def overrides(path: Path, body: str) -> list[str]:
 def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str, precision: str) -> None:
     config = small_config(*overrides(tmp_path / "mine.py", body), f"train.precision={precision}")
     with pytest.raises(UserError, match=FAULTS[body]) as caught:
-        rehearse(config)
+        check_plugins(config)
     assert "\n" not in str(caught.value)
 
 
 def test_a_part_without_fault_passes(tmp_path: Path) -> None:
     asked = overrides(tmp_path / "mine.py", "def bias(self, c): return -c.distance()")
-    rehearse(small_config(*asked))
-    rehearse(small_config(*asked, "train.length=4"))
+    check_plugins(small_config(*asked))
+    check_plugins(small_config(*asked, "train.length=4"))
 
 
 def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Memory, Transformer, create
-from lengthgen.schemes import Ctx, Scheme, Shape, logits
-from lengthgen.schemes.sinusoidal import Sinusoidal
-from lengthgen.schemes.transformer_xl import TransformerXl
+from lengthgen.schemes import AttentionContext, ModelDims, Scheme, logits
+from lengthgen.schemes.absolute.sinusoidal import Sinusoidal
+from lengthgen.schemes.relative.transformer_xl import TransformerXl
 
 T = 16  # of the small configuration
 
@@ -22,7 +22,7 @@ def det(*shape: int, a: float, scale: float = 1.0) -> Tensor:
     return scale * torch.sin(a * (torch.arange(n, dtype=torch.float64) + 1)).view(*shape)
 
 
-def logits_of(part: TransformerXl, q: Tensor, k: Tensor, c: Ctx) -> Tensor:
+def logits_of(part: TransformerXl, q: Tensor, k: Tensor, c: AttentionContext) -> Tensor:
     """Returns the scaled logits of the last queries over all keys, as a layer computes them."""
     [acting] = Scheme({"transformer_xl": part}, layers=None, n_layers=1).layers
     c = replace(c, acting=acting)
@@ -60,7 +60,7 @@ def test_the_logits_are_those_of_the_reference_with_memory() -> None:
             [-0.043101, -0.286098, -0.261807, -0.21666, -0.043169],
         ],
     ]
-    shape = Shape(d_model=8, n_layers=1, n_heads=2, d_head=4, train_length=3, init_std=0.02)
+    shape = ModelDims(d_model=8, n_layers=1, n_heads=2, d_head=4, train_length=3, init_std=0.02)
     part = TransformerXl(shape, base=1e4).double()
     with torch.no_grad():
         part.W_R.copy_(det(2, 4, 8, a=0.53, scale=0.3)[None])

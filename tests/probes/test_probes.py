@@ -22,9 +22,9 @@ from lengthgen.probes import (
     shift_invariance,
     word_position,
 )
-from lengthgen.probes.beside import beside
-from lengthgen.probes.subject import Row, Subject
-from lengthgen.schemes import Ctx, Part
+from lengthgen.probes.attach import attach_module
+from lengthgen.probes.inputs import ProbeInputs, Row
+from lengthgen.schemes import AttentionContext, Part
 from lengthgen.terminal import Progress
 
 T = 16
@@ -59,10 +59,10 @@ def every_model(name: str, variant: str | None) -> Transformer:
     return small_model(name, variant, dtype=torch.float32)
 
 
-def subject_of(
+def inputs_of(
     model: Transformer, *, documents: Sequence[int] = (0, 1), reach: int = 64
-) -> Subject:
-    return Subject(
+) -> ProbeInputs:
+    return ProbeInputs(
         model=model.requires_grad_(False),
         corpus=random_corpus(max(documents) + 1),
         endpoints=[Endpoint(d, 100 + d) for d in documents],
@@ -78,18 +78,18 @@ def parts_model(parts: str, *more: str, dtype: torch.dtype = torch.float64) -> T
     return create(config, vocab_size=VOCAB).to(dtype).eval()
 
 
-def texts(subject: Subject, length: int) -> list[tuple[Tensor, Tensor]]:
+def texts(inputs: ProbeInputs, length: int) -> list[tuple[Tensor, Tensor]]:
     """The windows of all endpoints, cut by hand: [length] tokens, and those that follow each."""
     found: list[tuple[Tensor, Tensor]] = []
-    for document, end in subject.endpoints:
-        tokens = torch.from_numpy(subject.corpus.validation.document(document).astype(np.int64))
+    for document, end in inputs.endpoints:
+        tokens = torch.from_numpy(inputs.corpus.validation.document(document).astype(np.int64))
         found.append((tokens[end - length : end], tokens[end - length + 1 : end + 1]))
     return found
 
 
 def dense(model: Transformer, tokens_T: Tensor) -> list[dict[str, Tensor]]:
     """Every layer's q, k, logits and weights by whole matrices, for parts of a few kinds."""
-    c = Ctx.of_call(
+    c = AttentionContext.of_call(
         model.shape, tokens_T[None], model.embedding(tokens_T[None]), training=False, generator=None
     )
     x, found = model.scheme.embed(c.x_BTD, c)[0], list[dict[str, Tensor]]()
@@ -134,11 +134,11 @@ def test_watching_a_model_changes_neither_its_outputs_nor_the_model(
     with torch.no_grad():
         alone = hidden(model, tokens)
         for part in (
-            position.States(model.shape),
-            bias.Ear(model.shape),
-            attention.Gaze(model.shape, model.scheme, n_queries=4),
+            position.StateRecorder(model.shape),
+            bias.BiasRecorder(model.shape),
+            attention.AttentionRecorder(model.shape, model.scheme, n_queries=4),
         ):
-            with beside(model, part):
+            with attach_module(model, part):
                 torch.testing.assert_close(hidden(model, tokens), alone, rtol=0, atol=2e-5)
             assert model.scheme is scheme
     assert set(model.state_dict()) == weights
@@ -152,7 +152,7 @@ def test_shifted_positions_change_nothing_just_where_the_parts_claim_so(
     name: str, variant: str | None
 ) -> None:
     model = every_model(name, variant)
-    found = [row for row in shift_invariance.rows(subject_of(model)) if "skipped" not in row]
+    found = [row for row in shift_invariance.rows(inputs_of(model)) if "skipped" not in row]
     assert found
     for row in found:
         unchanged = abs(row["dnll"]) < 1e-4 and row["kl"] < 1e-4 and row["max_dlogit"] < 1e-3
@@ -164,17 +164,17 @@ def test_shifted_positions_change_nothing_just_where_the_parts_claim_so(
 
 def test_a_shift_of_a_table_is_the_table_read_further_on() -> None:
     model = small_model("learned_absolute")
-    subject = subject_of(model)
-    rows = shift_invariance.rows(subject)
+    inputs = inputs_of(model)
+    rows = shift_invariance.rows(inputs)
     [row] = [row for row in rows if row["k"] == 1]
     [(name, table)] = model.scheme.named_parameters()
     logits: list[Tensor] = []
     for moved in (0, 1):
         with torch.no_grad():
             dict(model.scheme.named_parameters())[name].copy_(table.roll(-moved, 0))
-            tokens = torch.stack([inputs for inputs, _ in texts(subject, T // 2)])
+            tokens = torch.stack([tokens for tokens, _ in texts(inputs, T // 2)])
             logits.append(model.logits(model(tokens)))
-    targets = torch.stack([targets for _, targets in texts(subject, T // 2)])
+    targets = torch.stack([targets for _, targets in texts(inputs, T // 2)])
     p_0, p_1 = (one.softmax(-1) for one in logits)
     nll_0, nll_1 = (-one.gather(-1, targets[..., None]).log() for one in (p_0, p_1))
     assert row["dnll"] == pytest.approx((nll_1 - nll_0).mean().item(), rel=1e-9)
@@ -183,7 +183,7 @@ def test_a_shift_of_a_table_is_the_table_read_further_on() -> None:
 
 
 def test_a_shift_beyond_a_table_is_skipped_with_the_reason_of_the_part() -> None:
-    rows = shift_invariance.rows(subject_of(small_model("learned_absolute")))
+    rows = shift_invariance.rows(inputs_of(small_model("learned_absolute")))
     said = {row["k"]: row.get("skipped") for row in rows}
     assert said == {1: None, T: said[T], 4 * T: said[T]}
     assert "16 rows" in str(said[T])
@@ -191,13 +191,13 @@ def test_a_shift_beyond_a_table_is_skipped_with_the_reason_of_the_part() -> None
 
 def test_the_last_row_of_a_table_may_be_read() -> None:
     scheme = small_model("learned_absolute").scheme
-    assert shift_invariance.undefined_at(scheme, T // 2, shift=T // 2) is None
-    assert shift_invariance.undefined_at(scheme, T // 2, shift=T // 2 + 1) is not None
+    assert shift_invariance.unsupported_reason(scheme, T // 2, shift=T // 2) is None
+    assert shift_invariance.unsupported_reason(scheme, T // 2, shift=T // 2 + 1) is not None
 
 
 def test_a_part_that_gives_out_positions_is_asked_for_the_largest_one() -> None:
     scheme = small_model("randomized_rope").scheme  # no limit of its own stands in the way
-    assert shift_invariance.undefined_at(scheme, T // 2, shift=10**6) is None
+    assert shift_invariance.unsupported_reason(scheme, T // 2, shift=10**6) is None
 
 
 # Receptive field
@@ -205,7 +205,7 @@ def test_a_part_that_gives_out_positions_is_asked_for_the_largest_one() -> None:
 
 def test_gradients_are_those_of_finite_differences_of_every_embedding() -> None:
     model = small_model("rope")
-    subject = subject_of(model, documents=[0])
+    inputs = inputs_of(model, documents=[0])
     tokens = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(1))[:T]
     target, head = torch.tensor([7]), model.embedding.weight.clone()
 
@@ -222,26 +222,26 @@ def test_gradients_are_those_of_finite_differences_of_every_embedding() -> None:
                 row[d] -= 2 * step
                 slow[m, d] = ((above - loss()) / (2 * step)).item()
                 row[d] += step
-    inputs = receptive_field.Inputs(model.shape)
-    text = next(subject.windows("", T))
+    recorder = receptive_field.EmbeddingRecorder(model.shape)
+    text = next(inputs.windows("", T))
     targets = torch.cat([torch.zeros(T - 1, dtype=torch.int64), target])
     text = text._replace(inputs_BT=tokens[None], targets_BT=targets[None])
-    with beside(model, inputs):
-        got = receptive_field.gradients(subject, inputs, text)
+    with attach_module(model, recorder):
+        got = receptive_field.gradients(inputs, recorder, text)
     torch.testing.assert_close(got, slow.norm(dim=-1), rtol=1e-5, atol=1e-9)
 
 
 def test_absolute_positions_are_part_of_the_embedding() -> None:
     model = small_model("sinusoidal")
-    inputs = receptive_field.Inputs(model.shape)
-    with beside(model, inputs), torch.no_grad():
+    recorder = receptive_field.EmbeddingRecorder(model.shape)
+    with attach_module(model, recorder), torch.no_grad():
         tokens = some_tokens(T)
         hidden(model, tokens)
-        assert not torch.allclose(inputs.kept_BTD, model.embedding(tokens))
+        assert not torch.allclose(recorder.kept_BTD, model.embedding(tokens))
 
 
 def test_shares_of_the_gradient_grow_to_one_and_the_field_is_where_they_pass_q() -> None:
-    for row in receptive_field.rows(subject_of(small_model("alibi"))):
+    for row in receptive_field.rows(inputs_of(small_model("alibi"))):
         assert row["n"][-1] == row["length"]
         assert row["c"][-1] == pytest.approx(1)
         assert row["c"] == sorted(row["c"])
@@ -258,7 +258,7 @@ def test_the_share_of_the_last_tokens_comes_first() -> None:
 @pytest.mark.parametrize("width", [4, 8])
 def test_a_window_lets_no_gradient_pass_beyond_layers_times_width(width: int) -> None:
     parts = f"{{window:{{width:{width / T},sinks:0}}}}"
-    for row in receptive_field.rows(subject_of(parts_model(parts))):
+    for row in receptive_field.rows(inputs_of(parts_model(parts))):
         reach = 2 * (width - 1) + 1
         shares = dict(zip(row["n"], row["c"], strict=True))
         assert row["erf_99"] <= reach <= 2 * width
@@ -267,7 +267,7 @@ def test_a_window_lets_no_gradient_pass_beyond_layers_times_width(width: int) ->
 
 
 def test_a_text_in_segments_has_no_field_beyond_the_first() -> None:
-    rows = receptive_field.rows(subject_of(small_model("transformer_xl_recurrent")))
+    rows = receptive_field.rows(inputs_of(small_model("transformer_xl_recurrent")))
     assert ["skipped" in row for row in rows] == [False, True, True]
 
 
@@ -277,11 +277,11 @@ def test_a_text_in_segments_has_no_field_beyond_the_first() -> None:
 @pytest.mark.parametrize("name", ["nope", "rope", "alibi", "t5", "stick_breaking"])
 def test_attention_is_measured_as_on_the_whole_matrix(name: str) -> None:
     model = small_model(name)
-    subject = subject_of(model)
-    for row in attention.rows(subject):
+    inputs = inputs_of(model)
+    for row in attention.rows(inputs):
         length = row["length"]
         want = {key: torch.zeros(2, 4, dtype=torch.float64) for key in attention.MEASURES}
-        for tokens, _ in texts(subject, length):
+        for tokens, _ in texts(inputs, length):
             for n, layer in enumerate(dense(model, tokens)):
                 for h in range(4):
                     for i in range(length - 8, length):  # T/2 queries
@@ -301,10 +301,10 @@ def test_attention_is_measured_as_on_the_whole_matrix(name: str) -> None:
 @EVERY
 def test_attention_lies_within_its_bounds(name: str, variant: str | None) -> None:
     model = every_model(name, variant)
-    found = attention.rows(subject_of(model, documents=[0]))
+    found = attention.rows(inputs_of(model, documents=[0]))
     there = [row for row in found if "skipped" not in row]
     assert [row["length"] for row in there] == [
-        n for n in (T, 2 * T, 4 * T) if model.scheme.undefined_at(n) is None
+        n for n in (T, 2 * T, 4 * T) if model.scheme.unsupported_reason(n) is None
     ]
     for row in there:
         for key, low, high in (
@@ -320,7 +320,7 @@ def test_attention_lies_within_its_bounds(name: str, variant: str | None) -> Non
 
 def test_weights_that_do_not_sum_to_one_count_as_shares() -> None:
     model = small_model("nope")
-    c = Ctx.of_call(
+    c = AttentionContext.of_call(
         model.shape, some_tokens(4), torch.zeros(2, 4, 32), training=False, generator=None
     )
     w = torch.rand(2, 4, 4, 4).tril()
@@ -331,7 +331,7 @@ def test_weights_that_do_not_sum_to_one_count_as_shares() -> None:
 
 
 def test_the_bias_of_slopes_falls_by_the_slope_at_every_distance() -> None:
-    [row] = bias.rows(subject_of(small_model("alibi")))
+    [row] = bias.rows(inputs_of(small_model("alibi")))
     assert (row["kind"], row["length"]) == ("bias", 4 * T)
     assert row["distances"][:4] == [0, 1, 2, 3]
     assert row["distances"][-1] == 4 * T - 1
@@ -343,11 +343,13 @@ def test_the_bias_of_slopes_falls_by_the_slope_at_every_distance() -> None:
 
 def test_a_bias_that_depends_on_content_is_the_mean_over_windows() -> None:
     model = small_model("fox")
-    subject = subject_of(model)
-    [row] = bias.rows(subject)
+    inputs = inputs_of(model)
+    [row] = bias.rows(inputs)
     want = torch.zeros(4, len(row["distances"]), dtype=torch.float64)
-    for tokens, _ in texts(subject, 4 * T):
-        c = Ctx.of_call(model.shape, tokens[None], torch.empty(0), training=False, generator=None)
+    for tokens, _ in texts(inputs, 4 * T):
+        c = AttentionContext.of_call(
+            model.shape, tokens[None], torch.empty(0), training=False, generator=None
+        )
         block = model.blocks[0]
         assert isinstance(block, Block)
         x = block.attention_norm(model.embedding(tokens))[None]
@@ -363,11 +365,11 @@ def test_a_bias_that_depends_on_content_is_the_mean_over_windows() -> None:
 
 def test_rows_added_to_keys_count_as_their_mean_product_with_the_queries() -> None:
     model = small_model("shaw")
-    subject = subject_of(model)
-    [row] = bias.rows(subject)
+    inputs = inputs_of(model)
+    [row] = bias.rows(inputs)
     aK = next(p for name, p in model.scheme.named_parameters() if name.endswith("aK"))
     want = torch.zeros(4, len(row["distances"]), dtype=torch.float64)
-    for tokens, _ in texts(subject, 4 * T):
+    for tokens, _ in texts(inputs, 4 * T):
         q = dense(small_nope_like(model), tokens)[0]["q"]
         for n, d in enumerate(row["distances"]):
             products = q @ aK[0, min(d, aK.shape[1] - 1)] / math.sqrt(8)
@@ -393,7 +395,7 @@ def test_queries_for_relative_keys_have_what_is_added_to_them() -> None:
         for block in model.blocks:
             assert isinstance(block, Block)
             block.qkv.weight.zero_()  # q is 0, so that v alone meets the rows
-    [row] = bias.rows(subject_of(model))
+    [row] = bias.rows(inputs_of(model))
     named = dict(model.scheme.named_parameters())
     v, W_R = (next(p for n, p in named.items() if n.endswith(f".{key}")) for key in ("v", "W_R"))
     omega = 10000.0 ** (-torch.arange(0, 32, 2, dtype=torch.float64) / 32)
@@ -407,7 +409,7 @@ def test_queries_for_relative_keys_have_what_is_added_to_them() -> None:
 
 def test_a_layer_that_adds_nothing_has_no_bias() -> None:
     model = parts_model("{alibi:{beyond:extend}}", "scheme.layers=[[alibi],[]]")
-    [row] = bias.rows(subject_of(model))
+    [row] = bias.rows(inputs_of(model))
     assert [layer is None for layer in row["bias"]] == [False, True]
 
 
@@ -419,9 +421,9 @@ def test_a_layer_that_adds_nothing_has_no_bias() -> None:
     ],
 )
 def test_what_a_scheme_does_not_have_is_skipped_with_a_reason(
-    probe: Callable[[Subject], list[Row]], name: str, said: str
+    probe: Callable[[ProbeInputs], list[Row]], name: str, said: str
 ) -> None:
-    assert probe(subject_of(small_model(name))) == [{"skipped": said}]
+    assert probe(inputs_of(small_model(name))) == [{"skipped": said}]
 
 
 # Words and positions
@@ -430,7 +432,7 @@ def test_what_a_scheme_does_not_have_is_skipped_with_a_reason(
 class Logits(Part):
     """Keeps the first layer's masked logits."""
 
-    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         if c.layer == 0:
             self.kept = s_BHQS
         return super().weights(s_BHQS, c)
@@ -439,11 +441,11 @@ class Logits(Part):
 @pytest.mark.parametrize("name", ["sinusoidal", "learned_absolute"])
 def test_the_four_terms_add_up_to_the_logits(name: str) -> None:
     model = small_model(name)
-    subject, logits = subject_of(model), Logits(model.shape)
-    tokens = texts(subject, T)[0][0][None]
-    with beside(model, logits), torch.no_grad():
+    inputs, logits = inputs_of(model), Logits(model.shape)
+    tokens = texts(inputs, T)[0][0][None]
+    with attach_module(model, logits), torch.no_grad():
         model(tokens)
-        total = word_position.terms(subject, tokens).sum(0)
+        total = word_position.terms(inputs, tokens).sum(0)
     seen = torch.ones(T, T, dtype=torch.bool).tril().expand_as(total)
     torch.testing.assert_close(total[seen], logits.kept[seen], rtol=0, atol=1e-12)
 
@@ -455,10 +457,10 @@ def test_terms_with_positions_vanish_without_positions_and_those_with_words_with
     with torch.no_grad():
         kept = table.clone()
         table.zero_()
-        rows["position"] = word_position.rows(subject_of(model))
+        rows["position"] = word_position.rows(inputs_of(model))
         table.copy_(kept)
         model.embedding.weight.zero_()
-        rows["word"] = word_position.rows(subject_of(model))
+        rows["word"] = word_position.rows(inputs_of(model))
     for gone, found in rows.items():
         for row in found:
             assert (max(row["size"]) == 0) == (gone in row["term"].split("_")), row["term"]
@@ -467,11 +469,11 @@ def test_terms_with_positions_vanish_without_positions_and_those_with_words_with
 def test_sizes_and_maps_are_means_over_causal_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_position, "BLOCKS", 5)  # 16 tokens: blocks of 3 and 4
     model = small_model("sinusoidal")
-    subject = subject_of(model)
-    rows = word_position.rows(subject)
+    inputs = inputs_of(model)
+    rows = word_position.rows(inputs)
     with torch.no_grad():
         s = torch.stack(
-            [word_position.terms(subject, tokens[None])[:, 0] for tokens, _ in texts(subject, T)]
+            [word_position.terms(inputs, tokens[None])[:, 0] for tokens, _ in texts(inputs, T)]
         )
     pairs = [(i, j) for i in range(T) for j in range(i + 1)]
     for n, row in enumerate(rows):
@@ -502,11 +504,11 @@ def synthetic(n: int, *, seed: int, signal: float) -> tuple[Tensor, Tensor]:
 
 
 def test_positions_are_read_off_states_that_hold_them_and_not_off_noise() -> None:
-    subject = subject_of(small_model("nope"))
+    inputs = inputs_of(small_model("nope"))
     errors = {}
     for signal in (10.0, 0.0):
         x, y = synthetic(2000, seed=0, signal=signal)
-        network = position.fitted(x, y, subject)
+        network = position.fitted(x, y, inputs)
         x, y = synthetic(2000, seed=1, signal=signal)
         errors[signal] = (network(x) - y).abs().mean().item()
     assert errors[10.0] < 0.05
@@ -519,7 +521,7 @@ def test_absolute_positions_are_found_in_the_embedding_and_words_alone_hold_none
     with_positions = parts_model("{sinusoidal:{base:100.0,layout:concat,scale:1.0}}")
     without = parts_model("{}")
     found, nothing = (
-        position.rows(subject_of(model, documents=documents))[0]
+        position.rows(inputs_of(model, documents=documents))[0]
         for model in (with_positions, without)
     )
     assert found["error"][0] < 0.1
@@ -529,12 +531,12 @@ def test_absolute_positions_are_found_in_the_embedding_and_words_alone_hold_none
 
 
 def test_networks_learn_from_other_documents_than_they_are_tested_on() -> None:
-    subject = subject_of(small_model("nope"), documents=[0, 1, 2])
+    inputs = inputs_of(small_model("nope"), documents=[0, 1, 2])
     with torch.no_grad():
-        found = position.samples(subject, {1})
+        found = position.samples(inputs, {1})
         states = {
-            (document, n): position.hidden_states(subject, text.inputs_BT)
-            for n, text in enumerate(subject.windows("", T, of_each=4))
+            (document, n): position.hidden_states(inputs, text.inputs_BT)
+            for n, text in enumerate(inputs.windows("", T, of_each=4))
             for document in [text.document]
         }
     tested = [x for (document, _), x in states.items() if document == 1]
@@ -549,10 +551,10 @@ def test_networks_learn_from_other_documents_than_they_are_tested_on() -> None:
 
 def test_the_states_are_normalised_inputs_of_every_layer_and_the_final_ones() -> None:
     model = small_model("rope")
-    subject = subject_of(model)
+    inputs = inputs_of(model)
     tokens = some_tokens(T, batch=1)
     with torch.no_grad():
-        got = position.hidden_states(subject, tokens)
+        got = position.hidden_states(inputs, tokens)
         first, last = model.embedding(tokens), model(tokens)
     assert got.shape == (3, T, 32)
     torch.testing.assert_close(got[0], torch.nn.functional.layer_norm(first, (32,))[0].float())
@@ -560,11 +562,11 @@ def test_the_states_are_normalised_inputs_of_every_layer_and_the_final_ones() ->
 
 
 def test_the_states_of_a_text_in_segments_are_of_every_token_once() -> None:
-    subject = subject_of(small_model("transformer_xl_recurrent"))
+    inputs = inputs_of(small_model("transformer_xl_recurrent"))
     tokens = some_tokens(4 * T, batch=1)
     with torch.no_grad():
-        got = position.hidden_states(subject, tokens)
-        x = torch.nn.functional.layer_norm(subject.model.embedding(tokens), (32,))
+        got = position.hidden_states(inputs, tokens)
+        x = torch.nn.functional.layer_norm(inputs.model.embedding(tokens), (32,))
     torch.testing.assert_close(got[0], x[0].float())
 
 
@@ -573,7 +575,7 @@ def test_predictions_are_asked_beyond_T_where_the_scheme_has_them(
 ) -> None:
     monkeypatch.setattr(position, "STEPS", 10)
     for name, longest in (("nope", 4 * T), ("learned_absolute", T)):
-        [row] = position.rows(subject_of(small_model(name, dtype=torch.float32)))
+        [row] = position.rows(inputs_of(small_model(name, dtype=torch.float32)))
         assert row["length"] == longest
         assert (row["error_beyond"] is None) == (longest == T)
         assert len(row["predicted"]) == 3
@@ -582,12 +584,12 @@ def test_predictions_are_asked_beyond_T_where_the_scheme_has_them(
 
 
 def test_one_document_cannot_be_learned_from_and_tested_on() -> None:
-    [row] = position.rows(subject_of(small_model("nope"), documents=[0]))
+    [row] = position.rows(inputs_of(small_model("nope"), documents=[0]))
     assert "one document" in row["skipped"]
 
 
 def test_a_length_that_no_endpoint_has_is_skipped_with_the_depth() -> None:
-    found = attention.rows(subject_of(small_model("nope"), reach=40))
+    found = attention.rows(inputs_of(small_model("nope"), reach=40))
     assert [row.get("skipped") for row in found] == [
         None,
         None,
@@ -598,6 +600,6 @@ def test_a_length_that_no_endpoint_has_is_skipped_with_the_depth() -> None:
 def test_what_is_drawn_is_the_same_at_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(position, "STEPS", 10)
     model = small_model("randomized_rope", dtype=torch.float32)
-    subject = subject_of(model)
+    inputs = inputs_of(model)
     for probe in (shift_invariance, receptive_field, attention, position):
-        assert probe.rows(subject) == probe.rows(subject)
+        assert probe.rows(inputs) == probe.rows(inputs)

@@ -67,7 +67,7 @@ def test_every_probe_leaves_rows_and_those_with_numbers_a_picture(run_dir: Path)
         assert (row["run"], row["tokens_seen"]) == (run_dir.name, 256)
     for one in found:
         if one.probe == "bias":
-            assert (one.picture, one.said[:4]) == (None, "n/a:")
+            assert (one.picture, one.summary[:4]) == (None, "n/a:")
         else:
             assert one.picture is not None
             assert one.picture == run_dir / "probes" / f"{one.probe}.png"
@@ -307,11 +307,11 @@ def test_a_scheme_is_called_invariant_if_no_shift_changes_more_than_rounding(
     changes: list[dict[str, Any]], word: str
 ) -> None:
     rows = [{"k": k, **change} for k, change in zip((1, 16), changes, strict=True)]
-    assert probes.PROBES["shift_invariance"].said(rows).endswith(f" nats ({word})")
+    assert probes.PROBES["shift_invariance"].summary(rows).endswith(f" nats ({word})")
 
 
 def test_lines_of_probes_spell_out_their_units() -> None:
-    said = {name: probe.said(synthetic_rows(name)) for name, probe in probes.PROBES.items()}
+    said = {name: probe.summary(synthetic_rows(name)) for name, probe in probes.PROBES.items()}
     assert "0.010 T up to T (about 0.25 T if always T/2), least with 4 layers" in said["position"]
     assert said["position"].endswith("; 1.000 T from T to 2,048")
     for phrase in ("mean distance / length ", "ln i (i keys) ", "on the first 4 keys "):

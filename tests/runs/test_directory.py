@@ -34,7 +34,7 @@ def trained() -> Trained:
     model = create(config, vocab_size=VOCAB)
     optimizer = adamw(model, config.train)
     tokens = some_tokens(16)
-    model.nats(model(tokens), tokens).sum().backward()
+    model.token_nll(model(tokens), tokens).sum().backward()
     optimizer.step()
     return Trained(config, model, optimizer)
 

@@ -282,19 +282,19 @@ from pathlib import Path
 
 from torch import Tensor
 from lengthgen.errors import UserError
-from lengthgen.schemes import Ctx, Part, Shape
+from lengthgen.schemes import AttentionContext, Part, ModelDims
 
 class Faulty(Part):
     """Fails in a rank, in its fifth call in training or its first one in evaluation."""
 
     def __init__(
-        self, shape: Shape, *, how: str, ranks: list[int], training: bool, main_sleeps: float
+        self, shape: ModelDims, *, how: str, ranks: list[int], training: bool, main_sleeps: float
     ) -> None:
         super().__init__(shape)
         self.how, self.ranks, self.main_sleeps = how, ranks, main_sleeps
         self.calls = {training: 4 if training else 0}
 
-    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         self.calls[c.training] = self.calls.get(c.training, 10**9) - 1
         rank = os.environ.get("RANK")
         if self.calls[c.training] >= 0 or rank is None:

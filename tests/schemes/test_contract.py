@@ -16,8 +16,8 @@ from small import (
 
 from lengthgen.config.compose import choices
 from lengthgen.errors import UserError
-from lengthgen.generation import read
-from lengthgen.model.attention import attend, blocked, distance_table, explicit, sdpa_by_blocks
+from lengthgen.model.attention import attend, blocked, distance_table, eager, sdpa_by_blocks
+from lengthgen.model.cache import forward_cached
 from lengthgen.model.transformer import Transformer, initialise, with_parts
 from lengthgen.schemes import registry
 
@@ -50,7 +50,7 @@ PARAMETERS = {
 
 
 def length_for(model: Transformer) -> int:
-    return LENGTH if model.scheme.undefined_at(LENGTH) is None else model.shape.train_length
+    return LENGTH if model.scheme.unsupported_reason(LENGTH) is None else model.shape.train_length
 
 
 @EVERY
@@ -76,7 +76,7 @@ def test_the_kernels_that_attend_picks_equal_the_explicit_blocks(
     c = context(model, length, dtype=torch.float64)
     for layer in model.scheme.layers:
         q, k, v = some_qkv(length, dtype=torch.float64)
-        want = explicit(layer, *rotated(layer, q, k, c), v, c, block=length)
+        want = eager(layer, *rotated(layer, q, k, c), v, c, block=length)
         with torch.no_grad():
             close(attend(layer, q, k, v, c), want, atol=1e-12)
         close(attend(layer, q, k, v, c), want, atol=1e-12)
@@ -101,7 +101,7 @@ def test_gradients_of_the_training_kernel_equal_those_of_the_explicit_blocks(
         return list(torch.autograd.grad((out * weight).sum(), parameters, allow_unused=True))
 
     got = gradients(attend(layer, q, k, v, c))
-    want = gradients(explicit(layer, *rotated(layer, q, k, c), v, c, block=length))
+    want = gradients(eager(layer, *rotated(layer, q, k, c), v, c, block=length))
     for one, other in zip(got, want, strict=True):
         assert (one is None) == (other is None)
         if one is not None and other is not None:
@@ -119,11 +119,11 @@ def test_the_size_of_a_block_of_queries_changes_nothing(
     layer = model.scheme.layers[0]
     q, k, v = some_qkv(length, dtype=torch.float64)
     q, k = rotated(layer, q, k, c)
-    whole = explicit(layer, q, k, v, c, block=length)
-    close(explicit(layer, q, k, v, c, block=block), whole, atol=1e-12)
-    if not layer.explicit and (layer.numbered or not layer.relative):
+    whole = eager(layer, q, k, v, c, block=length)
+    close(eager(layer, q, k, v, c, block=block), whole, atol=1e-12)
+    if not layer.eager and (layer.numbered or not layer.relative):
         close(blocked(layer, q, k, v, c, block=block), whole, atol=1e-12)
-    if not (layer.explicit or layer.relative):
+    if not (layer.eager or layer.relative):
         close(sdpa_by_blocks(layer, q, k, v, c, block=block), whole, atol=1e-12)
 
 
@@ -146,7 +146,7 @@ def test_a_call_is_not_changed_by_shorter_or_longer_calls_before_it(
         first = hidden(model, some_tokens(length))
         hidden(model, some_tokens(length // 3))
         after_shorter = hidden(model, some_tokens(length))
-        if model.scheme.undefined_at(4 * length) is None:
+        if model.scheme.unsupported_reason(4 * length) is None:
             hidden(model, some_tokens(4 * length))
         after_longer = hidden(model, some_tokens(length))
     assert torch.equal(first, after_shorter)
@@ -177,7 +177,7 @@ def test_shifting_all_positions_changes_nothing_where_that_is_claimed(
     length = length_for(model)
     tokens = some_tokens(length)
     here = context(model, length, dtype=torch.float64)
-    shift = 0 if model.scheme.undefined_at(length + 5) else 5
+    shift = 0 if model.scheme.unsupported_reason(length + 5) else 5
     there = context(model, length, dtype=torch.float64, shift=shift)
     q, k, v = some_qkv(length, dtype=torch.float64)
     x = model.embedding(tokens)
@@ -194,7 +194,7 @@ def test_shifting_all_positions_changes_nothing_where_that_is_claimed(
 def test_gradients_are_finite_and_reach_every_parameter(name: str, variant: str | None) -> None:
     model = small_model(name, variant, dtype=torch.float32)
     tokens = some_tokens(model.shape.train_length)
-    nats = model.nats(hidden(model, tokens), tokens)
+    nats = model.token_nll(hidden(model, tokens), tokens)
     nats.sum().backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{key} takes no part in the output"
@@ -250,13 +250,13 @@ def test_bf16_takes_every_variant_that_a_scheme_takes_to_evaluate_decode_and_tra
             trained = hidden(model, tokens)
             with torch.no_grad():
                 evaluated = hidden(model, tokens)
-        text = read(model, tokens[:, :-1], after=None, seed=0, precision="bf16")
-        text = read(model, tokens[:, -1:], after=text, seed=0, precision="bf16")
+        cache = forward_cached(model, tokens[:, :-1], None, seed=0, precision="bf16")
+        cache = forward_cached(model, tokens[:, -1:], cache, seed=0, precision="bf16")
         trained.float().sum().backward()
         assert off(trained, exact) < 0.05, variant
         assert off(evaluated, exact) < 0.05, variant
         if name != "randomized_rope":  # decoding draws other positions
-            assert off(text.logits_BV, model.logits(exact[:, -1])) < 0.1, variant
+            assert off(cache.logits_BV, model.logits(exact[:, -1])) < 0.1, variant
 
 
 def off(got: torch.Tensor, want: torch.Tensor) -> float:

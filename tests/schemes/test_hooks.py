@@ -10,20 +10,20 @@ import torch
 from small import close, context, rotated, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor
 
-from lengthgen.model.attention import EXPLICIT_BLOCK, attend, blocked, explicit, sdpa_by_blocks
+from lengthgen.model.attention import EAGER_BLOCK, attend, blocked, eager, sdpa_by_blocks
 from lengthgen.model.transformer import Block, Transformer
-from lengthgen.schemes import Ctx, Layer, Part, Rotated, Scheme, Shape
-from lengthgen.schemes.rope import Rope
+from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Rotated, Scheme
+from lengthgen.schemes.rotary.rope import Rope
 
 SHAPE = small_config().shape
-LENGTH = EXPLICIT_BLOCK + 22  # two blocks of attend(), the second not full
+LENGTH = EAGER_BLOCK + 22  # two blocks of attend(), the second not full
 OF_BLOCKS = ("bias", "visible", "scores", "weights", "values")
 
 
 class Scattered(Part):
     """Coordinates that rise by 1 to 5, other ones in each sequence: [B, T]."""
 
-    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
         return (1 + tokens_BT % 5).cumsum(-1)
 
 
@@ -32,24 +32,24 @@ class LogDistance(Part):
 
     distance_only = True
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         self.a = torch.nn.Parameter(torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64))
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         return -self.a[:, None, None].to(c.dtype) * torch.log1p(c.distance())
 
 
 class Forgetting(Part):
     """The sum of log gates from the key to the query, gates of the layer's input: [B, H, Q, S]."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         draws = torch.Generator().manual_seed(2)
         drawn = torch.randn(4, shape.d_model, generator=draws, dtype=torch.float64)
         self.gate = torch.nn.Parameter(0.3 * drawn)
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         gates = torch.nn.functional.logsigmoid(c.x_BTD @ self.gate.T + 2).transpose(1, 2).cumsum(-1)
         return gates[:, :, c.rows, None] - gates[:, :, None, c.cols]
 
@@ -57,23 +57,23 @@ class Forgetting(Part):
 class Near(Part):
     """The last 60 keys only."""
 
-    def visible(self, c: Ctx) -> Tensor:
+    def visible(self, c: AttentionContext) -> Tensor:
         i = torch.arange(c.rows.start, c.rows.stop)
         return i[:, None] - torch.arange(c.cols.start, c.cols.stop) < 60
 
 
 class OwnScores(Part):
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return super().scores(q_BHQK, k_BHSK, c)
 
 
 class OwnWeights(Part):
-    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         return super().weights(s_BHQS, c)
 
 
 class OwnValues(Part):
-    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return super().values(w_BHQS, v_BHSK, c)
 
 
@@ -84,7 +84,7 @@ class Above(Part):
         super().__init__(SHAPE)
         self.value = value
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         far = (c.q_pos[:, None] - c.k_pos).to(c.dtype)
         return (-far / 10).masked_fill(far < 0, self.value).expand(c.shape.n_heads, -1, -1)
 
@@ -96,11 +96,11 @@ class AboveOverDistances(Above):
 class Gain(Part):
     """Queries times a parameter that stays fp32, whatever they are."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         self.gain = torch.nn.Parameter(torch.linspace(0.5, 1.5, shape.d_head))
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * self.gain, k_BHSK)
 
 
@@ -108,49 +108,49 @@ class Call(NamedTuple):
     """One call of a hook."""
 
     hook: str
-    c: Ctx
+    c: AttentionContext
     autocast: bool
 
 
 class Recording(Scattered):
     """Changes nothing but the coordinates; writes down the context of every call of every hook."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         self.calls: list[Call] = []
 
-    def wrote(self, hook: str, c: Ctx) -> None:
+    def wrote(self, hook: str, c: AttentionContext) -> None:
         self.calls.append(Call(hook, c, torch.is_autocast_enabled(c.x_BTD.device.type)))
 
-    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
         self.wrote("positions", c)
         return super().positions(tokens_BT, c)
 
-    def embed(self, x_BTD: Tensor, c: Ctx) -> Tensor:
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         self.wrote("embed", c)
         return super().embed(x_BTD, c)
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         self.wrote("qk", c)
         return super().qk(q_BHQK, k_BHSK, c)
 
-    def bias(self, c: Ctx) -> Tensor | None:
+    def bias(self, c: AttentionContext) -> Tensor | None:
         self.wrote("bias", c)
         return super().bias(c)
 
-    def visible(self, c: Ctx) -> Tensor | None:
+    def visible(self, c: AttentionContext) -> Tensor | None:
         self.wrote("visible", c)
         return super().visible(c)
 
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         self.wrote("scores", c)
         return super().scores(q_BHQK, k_BHSK, c)
 
-    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         self.wrote("weights", c)
         return super().weights(s_BHQS, c)
 
-    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: Ctx) -> Tensor:
+    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
         self.wrote("values", c)
         return super().values(w_BHQS, v_BHSK, c)
 
@@ -166,21 +166,23 @@ def model_under(*parts: Part, dtype: torch.dtype = torch.float64) -> Transformer
     return model
 
 
-def layer_of(*parts: Part) -> Layer:
+def layer_of(*parts: Part) -> LayerHooks:
     return model_under(*parts).scheme.layers[0]
 
 
-def last_queries(c: Ctx, n: int) -> Ctx:
+def last_queries(c: AttentionContext, n: int) -> AttentionContext:
     return replace(c, q_pos=c.q_pos[..., -n:], rows=slice(c.length - n, c.length))
 
 
-def every_kernel(layer: Layer, q: Tensor, k: Tensor, v: Tensor, c: Ctx) -> dict[str, Tensor]:
+def every_kernel(
+    layer: LayerHooks, q: Tensor, k: Tensor, v: Tensor, c: AttentionContext
+) -> dict[str, Tensor]:
     """Returns the outputs of attend() with and without gradients, and of the kernels below it."""
     out = {"training": attend(layer, q, k, v, c)}
     with torch.no_grad():
         out["evaluation"] = attend(layer, q, k, v, c)
     q, k = rotated(layer, q, k, c)
-    kernels = (explicit,) if layer.explicit else (explicit, blocked, sdpa_by_blocks)
+    kernels = (eager,) if layer.eager else (eager, blocked, sdpa_by_blocks)
     for kernel in kernels:
         for block in (1, 7, 64):
             out[f"{kernel.__name__} {block}"] = kernel(layer, q, k, v, c, block=block)
@@ -201,7 +203,7 @@ def turned(x_BHTK: Tensor, pos_BT: Tensor) -> Tensor:
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(theta), theta)).flatten(-2)
 
 
-def far_apart(c: Ctx) -> Tensor:
+def far_apart(c: AttentionContext) -> Tensor:
     """Returns the distances between the coordinates of each sequence, [B, 1, T, T]."""
     pos = (1 + c.tokens_BT % 5).cumsum(-1).double()
     return (pos[:, None, :, None] - pos[:, None, None, :]).clamp(min=0)
@@ -211,7 +213,7 @@ class Everything(NamedTuple):
     """A model with coordinates [B, T], rotations and biases of both kinds, and its textbook."""
 
     model: Transformer
-    c: Ctx
+    c: AttentionContext
     leaves: list[Tensor]  # q, k, v
     parameters: list[Tensor]
     want: Tensor
@@ -281,7 +283,7 @@ def test_a_bias_over_distances_may_be_one_for_all_heads() -> None:
     class Shared(Part):
         distance_only = True
 
-        def bias(self, c: Ctx) -> Tensor:
+        def bias(self, c: AttentionContext) -> Tensor:
             return -0.1 * c.distance()[None]
 
     q, k, v = some_qkv(LENGTH, dtype=torch.float64)
@@ -444,10 +446,10 @@ def test_a_hook_on_the_matrix_sees_the_rows_columns_and_coordinates_of_its_block
     for i in (0, 1):
         calls = [call.c for call in part.calls if call.hook == hook and call.c.layer == i]
         first = LENGTH - n_last if n_last and i == 1 else 0
-        starts = range(first, LENGTH, EXPLICIT_BLOCK)
+        starts = range(first, LENGTH, EAGER_BLOCK)
         assert sorted(c.rows.start for c in calls) == list(starts)
         for c in calls:
-            stop = min(c.rows.start + EXPLICIT_BLOCK, LENGTH)
+            stop = min(c.rows.start + EAGER_BLOCK, LENGTH)
             assert (c.rows.stop, c.cols) == (stop, slice(0, stop))
             assert torch.equal(c.pos, pos)
             assert torch.equal(c.q_pos, pos[:, c.rows])
@@ -460,7 +462,7 @@ def test_the_owner_of_scores_is_given_the_folded_bias_of_its_block() -> None:
     contexts = [c for hook, c, _ in recording.calls if hook == "scores"]
     assert contexts
     for c in contexts:
-        folded = c.folded()
+        folded = c.total_bias()
         assert folded is not None
         assert torch.equal(folded, bias.bias(c))
 
@@ -484,7 +486,7 @@ def test_a_part_may_scale_bf16_queries_by_a_parameter_in_fp32(
     layer = model_under(Gain(SHAPE), *others, dtype=torch.float32).float().scheme.layers[0]
     q, k, v = some_qkv(LENGTH, dtype=torch.bfloat16)
     c = context(small_model("nope"), LENGTH, dtype=torch.float32)
-    want = explicit(layer, *rotated(layer, q.float(), k.float(), c), v.float(), c, block=64)
+    want = eager(layer, *rotated(layer, q.float(), k.float(), c), v.float(), c, block=64)
     with torch.set_grad_enabled(grad):
         got = attend(layer, q, k, v, c)
     assert got.dtype == torch.bfloat16
@@ -499,7 +501,7 @@ def test_a_parameter_that_scales_queries_is_trained_under_bf16_autocast() -> Non
 
     def gradient(*, bf16: bool) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = model.nats(model(tokens), tokens).mean()
+            loss = model.token_nll(model(tokens), tokens).mean()
         return torch.autograd.grad(loss, gain.gain)[0]
 
     want, got = gradient(bf16=False), gradient(bf16=True)

@@ -12,17 +12,17 @@ import torch
 from small import close, imported
 from torch import Tensor
 
-from lengthgen.schemes import Ctx, Part, Shape
-from lengthgen.schemes.alibi import Alibi
-from lengthgen.schemes.dynamic_bias import DynamicBias
-from lengthgen.schemes.t5 import T5
+from lengthgen.schemes import AttentionContext, ModelDims, Part
+from lengthgen.schemes.bias.alibi import Alibi
+from lengthgen.schemes.bias.dynamic_bias import DynamicBias
+from lengthgen.schemes.bias.t5 import T5
 
 LENGTH = 300
 SEEN = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
 
 
-def shape_of(n_heads: int) -> Shape:
-    return Shape(
+def shape_of(n_heads: int) -> ModelDims:
+    return ModelDims(
         d_model=32, n_layers=2, n_heads=n_heads, d_head=64, train_length=512, init_std=0.02
     )
 
@@ -30,7 +30,9 @@ def shape_of(n_heads: int) -> Shape:
 def bias_of(part: Part, length: int = LENGTH) -> Tensor:
     """Returns the part's bias over a whole call, [H, length, length] in fp32."""
     tokens, x = torch.zeros(1, length, dtype=torch.int64), torch.zeros(1, length, 0)
-    bias = part.bias(Ctx.of_call(part.shape, tokens, x, training=False, generator=None))
+    bias = part.bias(
+        AttentionContext.of_call(part.shape, tokens, x, training=False, generator=None)
+    )
     assert bias is not None
     return bias
 
@@ -55,7 +57,7 @@ def test_alibi_tells_keys_apart_in_bf16_at_16k_where_bloom_does_not() -> None:
     assert theirs.unique().numel() == 1
     part = Alibi(shape_of(8), beyond="extend")
     x = torch.zeros(1, 16384, 0, dtype=torch.bfloat16)
-    c = Ctx.of_call(
+    c = AttentionContext.of_call(
         part.shape, torch.zeros(1, 16384, dtype=torch.int64), x, training=False, generator=None
     )
     ours = part.bias(replace(c, q_pos=c.pos[-1:]))[0, 0, -4:].bfloat16()

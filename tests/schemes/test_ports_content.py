@@ -10,14 +10,14 @@ import torch
 from small import close, imported, some_qkv
 from torch import Tensor
 
-from lengthgen.model.attention import explicit
-from lengthgen.schemes import Ctx, Part, Scheme, Shape
-from lengthgen.schemes.cope import Cope
-from lengthgen.schemes.fox import Fox
-from lengthgen.schemes.shaw import Shaw
+from lengthgen.model.attention import eager
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
+from lengthgen.schemes.content.cope import Cope
+from lengthgen.schemes.content.fox import Fox
+from lengthgen.schemes.relative.shaw import Shaw
 
 LENGTH = 60
-SHAPE = Shape(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
+SHAPE = ModelDims(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
 SEEN = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
 
 
@@ -26,9 +26,9 @@ def some_input() -> Tensor:
     return torch.randn(2, LENGTH, SHAPE.d_model, generator=generator, dtype=torch.float64)
 
 
-def call(x_BTD: Tensor) -> Ctx:
+def call(x_BTD: Tensor) -> AttentionContext:
     tokens = torch.zeros(x_BTD.shape[:2], dtype=torch.int64)
-    return Ctx.of_call(SHAPE, tokens, x_BTD, training=False, generator=None)
+    return AttentionContext.of_call(SHAPE, tokens, x_BTD, training=False, generator=None)
 
 
 def drawn(part: Part) -> Part:
@@ -63,7 +63,7 @@ def test_shaw_has_the_keys_of_wav2vec2_bert() -> None:
         for project in (theirs.linear_q, theirs.linear_k, theirs.linear_v)
     )
     layer = Scheme({"shaw": ours}, layers=None, n_layers=1).layers[0]
-    out = explicit(layer, q, k, v, call(x), block=LENGTH).transpose(1, 2).flatten(2)
+    out = eager(layer, q, k, v, call(x), block=LENGTH).transpose(1, 2).flatten(2)
     close(theirs.linear_out(out), want, atol=1e-12)
 
 

@@ -13,24 +13,24 @@ import torch
 from small import close, imported, some_qkv
 from torch import Tensor
 
-from lengthgen.schemes import Ctx, Part, Shape
+from lengthgen.schemes import AttentionContext, ModelDims, Part
 from lengthgen.schemes.base import NO_PARTS
-from lengthgen.schemes.dynamic_ntk import DynamicNtk
-from lengthgen.schemes.llama3 import Llama3
-from lengthgen.schemes.longrope import Longrope
-from lengthgen.schemes.ntk import Ntk
-from lengthgen.schemes.p_rope import PRope
-from lengthgen.schemes.pi import Pi
-from lengthgen.schemes.pope import Pope
-from lengthgen.schemes.rope import Rope, powers
-from lengthgen.schemes.xpos import Xpos
-from lengthgen.schemes.yarn import Yarn
+from lengthgen.schemes.rotary.dynamic_ntk import DynamicNtk
+from lengthgen.schemes.rotary.llama3 import Llama3
+from lengthgen.schemes.rotary.longrope import Longrope
+from lengthgen.schemes.rotary.ntk import Ntk
+from lengthgen.schemes.rotary.p_rope import PRope
+from lengthgen.schemes.rotary.pi import Pi
+from lengthgen.schemes.rotary.pope import Pope
+from lengthgen.schemes.rotary.rope import Rope, powers
+from lengthgen.schemes.rotary.xpos import Xpos
+from lengthgen.schemes.rotary.yarn import Yarn
 
 T = 512
 
 
-def shape(d_head: int = 64, *, n_heads: int = 4) -> Shape:
-    return Shape(
+def shape(d_head: int = 64, *, n_heads: int = 4) -> ModelDims:
+    return ModelDims(
         d_model=n_heads * d_head,
         n_layers=1,
         n_heads=n_heads,
@@ -40,11 +40,11 @@ def shape(d_head: int = 64, *, n_heads: int = 4) -> Shape:
     )
 
 
-def call(length: int, of: Shape) -> Ctx:
+def call(length: int, of: ModelDims) -> AttentionContext:
     """Returns the context of a call of that length, which holds no more than its coordinates."""
     x = torch.empty(1, length, 0, dtype=torch.float64)
     tokens = torch.zeros(1, length, dtype=torch.int64)
-    return Ctx.of_call(of, tokens, x, training=False, generator=None)
+    return AttentionContext.of_call(of, tokens, x, training=False, generator=None)
 
 
 def scaled(part: Part, length: int, *, n_rotated: int = 64) -> Tensor:
@@ -252,7 +252,7 @@ def test_pope_is_the_polar_embedding_of_x_transformers() -> None:
     with torch.no_grad():
         polar.learned_bias.copy_(phi)
         part.phi.copy_(phi.transpose(0, 1))
-        part.project()
+        part.clamp_parameters()
         angles, bias = polar(torch.arange(n))
         ours = part.qk(q, k, call(n, of))
         close(ours.q_BHQK, module.apply_polar_pos_emb(q, angles), atol=3e-5)

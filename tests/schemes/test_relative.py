@@ -7,11 +7,11 @@ import torch
 from small import close, context, small_model, some_qkv
 from torch import Tensor, nn
 
-from lengthgen.model.attention import attend, blocked, explicit
-from lengthgen.schemes import Ctx, Part, Scheme, Shape
-from lengthgen.schemes.relative import by_key, by_place, laid_out, parted
+from lengthgen.model.attention import attend, blocked, eager
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
+from lengthgen.schemes.relative_shift import pad_table, skew, split_clipped, unskew
 
-SHAPE = Shape(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
+SHAPE = ModelDims(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
 LENGTH = 40
 
 
@@ -26,24 +26,24 @@ class Rows(Part):
         self.keys, self.rows = (nn.Parameter(table) for table in drawn)
         self.offset = nn.Parameter(torch.ones(4, 1, 8, dtype=torch.float64)) if offset else None
 
-    def relative_keys(self, c: Ctx) -> Tensor:
+    def relative_keys(self, c: AttentionContext) -> Tensor:
         return self.keys
 
-    def relative_queries(self, c: Ctx) -> Tensor | None:
+    def relative_queries(self, c: AttentionContext) -> Tensor | None:
         return self.offset
 
-    def relative_values(self, c: Ctx) -> Tensor:
+    def relative_values(self, c: AttentionContext) -> Tensor:
         return self.rows
 
 
 class Scattered(Part):
     """Gives out coordinates with gaps, other ones in each sequence."""
 
-    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
         return (1 + tokens_BT % 3).cumsum(-1)
 
 
-def loops(part: Rows, q: Tensor, k: Tensor, v: Tensor, c: Ctx) -> Tensor:
+def loops(part: Rows, q: Tensor, k: Tensor, v: Tensor, c: AttentionContext) -> Tensor:
     """Returns attention with k_j + keys[distance] and v_j + rows[distance], pair by pair."""
     Q, S = q.shape[2], k.shape[2]
     distance = c.steps().expand(2, 1, Q, S)
@@ -59,7 +59,7 @@ def loops(part: Rows, q: Tensor, k: Tensor, v: Tensor, c: Ctx) -> Tensor:
     return (w[..., None] * (v[:, :, None] + rows)).sum(-2)
 
 
-def at(queries: int, *others: Part) -> Ctx:
+def at(queries: int, *others: Part) -> AttentionContext:
     """Returns the context of the last queries of a call, with the coordinates of a part."""
     c = context(small_model("nope"), LENGTH, dtype=torch.float64)
     for part in others:
@@ -87,7 +87,7 @@ def test_rows_by_distance_are_added_to_keys_and_values(
     want = loops(part, q, k, v, c)
     upstream = torch.randn_like(want)
     gradients = torch.autograd.grad((want * upstream).sum(), leaves)
-    kernels = [attend(layer, q, k, v, c), explicit(layer, q, k, v, c, block=6)]
+    kernels = [attend(layer, q, k, v, c), eager(layer, q, k, v, c, block=6)]
     if layer.numbered:
         kernels += [blocked(layer, q, k, v, c, block=block) for block in (1, 6)]
     for got in kernels:
@@ -99,30 +99,31 @@ def test_rows_by_distance_are_added_to_keys_and_values(
     with torch.no_grad():
         close(attend(layer, q, k, v, c), want, atol=1e-12)
         for block in (1, 6, 128):
-            close(explicit(layer, q, k, v, c, block=block), want, atol=1e-12)
+            close(eager(layer, q, k, v, c, block=block), want, atol=1e-12)
 
 
 @pytest.mark.parametrize(("queries", "keys", "n_distances"), [(4, 9, 3), (5, 5, 9), (1, 6, 2)])
-def test_a_block_by_place_is_the_block_by_key_with_other_strides(
+def test_a_skewed_block_is_the_block_by_key_with_other_strides(
     queries: int, keys: int, n_distances: int
 ) -> None:
     table = torch.arange(1.0, n_distances + 1)[None, :, None]
-    rows, n_near = laid_out(table, queries=queries, keys=keys)
-    places = torch.ones(1, queries, 1) @ rows.transpose(-1, -2)
-    seen = by_key(places, n_near)[0]
+    rows, n_near = pad_table(table, queries=queries, keys=keys)
+    by_distance = torch.ones(1, queries, 1) @ rows.transpose(-1, -2)
+    seen = skew(by_distance, n_near)[0]
     for i in range(queries):
         for j in range(n_near):
             distance = n_near - queries + i - j
             want = distance + 1 if 0 <= distance < n_distances else 0
             assert seen[i, j] == want
-    back = by_key(by_place(seen, places.shape[-1]), n_near)
+    back = skew(unskew(seen, by_distance.shape[-1]), n_near)
     assert torch.equal(back, seen)
 
 
-def test_a_table_that_ends_before_the_last_key_is_parted_from_its_last_row() -> None:
-    table = torch.randn(2, 5, 3)
-    assert parted(table, 5).far_H1K is None
-    near, far = parted(table, 6)
-    assert far is not None
-    close(near + far, table[:, :4], atol=1e-6)
-    assert torch.equal(far, table[:, 4:])
+def test_a_table_that_ends_before_the_last_key_is_split_from_its_last_row() -> None:
+    table, keys = torch.randn(2, 5, 3), torch.randn(1, 2, 6, 3)
+    same = split_clipped(keys[:, :, :5], table)
+    assert torch.equal(same[0], keys[:, :, :5])
+    assert torch.equal(same[1], table)
+    shifted, near = split_clipped(keys, table)
+    close(near + table[:, 4:], table[:, :4], atol=1e-6)
+    assert torch.equal(shifted, keys + table[:, 4:])

@@ -14,20 +14,20 @@ from small import close, context, small_config, small_model
 from torch import Tensor
 
 from lengthgen.errors import UserError
-from lengthgen.schemes import Ctx, Part, Shape
-from lengthgen.schemes.alibi import Alibi, slopes
-from lengthgen.schemes.alibi_learned import AlibiLearned
-from lengthgen.schemes.bam import Bam
-from lengthgen.schemes.distances import over_distances
-from lengthgen.schemes.dynamic_bias import DynamicBias
-from lengthgen.schemes.fire import ROWS, Fire
-from lengthgen.schemes.initial import as_linear
-from lengthgen.schemes.kerple import Kerple
-from lengthgen.schemes.kerple_power import KerplePower
-from lengthgen.schemes.sandwich import Sandwich
-from lengthgen.schemes.t5 import T5
+from lengthgen.schemes import AttentionContext, ModelDims, Part
+from lengthgen.schemes.bias.alibi import Alibi, slopes
+from lengthgen.schemes.bias.alibi_learned import AlibiLearned
+from lengthgen.schemes.bias.bam import Bam
+from lengthgen.schemes.bias.distance_bias import over_distances
+from lengthgen.schemes.bias.dynamic_bias import DynamicBias
+from lengthgen.schemes.bias.fire import ROWS, Fire
+from lengthgen.schemes.bias.kerple import Kerple
+from lengthgen.schemes.bias.kerple_power import KerplePower
+from lengthgen.schemes.bias.sandwich import Sandwich
+from lengthgen.schemes.bias.t5 import T5
+from lengthgen.schemes.parameters import as_linear
 
-LAYERED: dict[str, Callable[[Shape, bool], Part]] = {
+LAYERED: dict[str, Callable[[ModelDims, bool], Part]] = {
     "alibi_learned": lambda shape, share: AlibiLearned(shape, share_layers=share),
     "bam": lambda shape, share: Bam(shape, share_layers=share),
     "dynamic_bias": lambda shape, share: DynamicBias(
@@ -40,8 +40,8 @@ LAYERED: dict[str, Callable[[Shape, bool], Part]] = {
 }
 
 
-def shape_of(n_heads: int, *, train_length: int = 512) -> Shape:
-    return Shape(
+def shape_of(n_heads: int, *, train_length: int = 512) -> ModelDims:
+    return ModelDims(
         d_model=16,
         n_layers=3,
         n_heads=n_heads,
@@ -51,10 +51,10 @@ def shape_of(n_heads: int, *, train_length: int = 512) -> Shape:
     )
 
 
-def call(part: Part, query: int, *, dtype: torch.dtype = torch.float64) -> Ctx:
+def call(part: Part, query: int, *, dtype: torch.dtype = torch.float64) -> AttentionContext:
     """Returns the context of one query at that position, and of all keys up to it."""
     tokens, x = torch.zeros(1, query + 1, dtype=torch.int64), torch.zeros(1, query + 1, 0)
-    c = Ctx.of_call(part.shape, tokens, x.to(dtype), training=False, generator=None)
+    c = AttentionContext.of_call(part.shape, tokens, x.to(dtype), training=False, generator=None)
     return replace(c, q_pos=c.pos[-1:], rows=slice(query, query + 1))
 
 
@@ -117,7 +117,7 @@ def test_kerple_parameters_are_moved_to_a_hundredth_from_below() -> None:
     set_values(part.r1[0], -3.0, 9.0)
     set_values(part.r2[0], -1.0, -1.0)
     with torch.no_grad():
-        part.project()
+        part.clamp_parameters()
     near(part.r1[0].detach(), [0.01, 9.0])
     near(part.r2[0].detach(), [0.01, 0.01])
     near(bias_at(part, 100), [[-0.00693147], [-6.238325]])
@@ -132,7 +132,7 @@ def test_kerple_of_nemo_begins_inside_ours_and_is_undefined_where_ours_is_not() 
     set_values(part.r2[0], -0.5)  # [X] their bias holds nan at a = -0.5
     assert bias_at(part, 10).isnan().all()
     with torch.no_grad():
-        part.project()
+        part.clamp_parameters()
     assert bias_at(part, 0, 1, 2, 10, 16383).isfinite().all()
 
 
@@ -142,7 +142,7 @@ def test_kerple_power_is_the_published_power_with_its_exponent_at_most_two() -> 
     set_values(part.r1[0], 0.1, 0.01)
     set_values(part.r2[0], 0.5, 2.5)
     with torch.no_grad():
-        part.project()
+        part.clamp_parameters()
     want = [
         [0.0, -0.1, -0.31622776, -1.0, -2.2627418],
         [0.0, -0.01, -1.0, -100.0, -2621.44],
@@ -335,7 +335,7 @@ def as_identity(part: Fire) -> None:
         part.weight_in[0, 0] = part.weight_out[0, 0, 0] = 1
 
 
-def network(part: Fire, c: Ctx) -> Tensor:
+def network(part: Fire, c: AttentionContext) -> Tensor:
     """Returns the bias as FIRE is printed, width numbers per query and key: [H, Q, S]."""
     layer = c.layer % len(part.c)
     factor, threshold = part.c[layer].abs(), (part.w[layer] * part.initial_threshold).abs()
@@ -486,10 +486,10 @@ def test_networks_of_parts_are_drawn_by_the_width_that_each_layer_reads() -> Non
 
 
 class Direct(Part):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         return over_distances(lambda d_N: torch.stack([d_N, -(d_N**2)]), c)
 
 

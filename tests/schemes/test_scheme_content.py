@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from lengthgen.errors import UserError
-from lengthgen.model.attention import attend, explicit
+from lengthgen.model.attention import attend, eager
 from lengthgen.model.transformer import create
-from lengthgen.schemes import Ctx, Part, Scheme, Shape, logits
-from lengthgen.schemes.cope import Cope, add_counted_, at_counted_positions
-from lengthgen.schemes.dape import Dape
-from lengthgen.schemes.fox import Fox
-from lengthgen.schemes.shaw import Shaw
-from lengthgen.schemes.stick_breaking import StickBreaking, broken
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme, logits
+from lengthgen.schemes.content.cope import Cope, add_counted_, at_counted_positions
+from lengthgen.schemes.content.dape import Dape
+from lengthgen.schemes.content.fox import Fox
+from lengthgen.schemes.content.stick_breaking import StickBreaking, broken
+from lengthgen.schemes.relative.shaw import Shaw
 
 LENGTH = 11
 POSITIONS = {
@@ -38,18 +38,18 @@ POSITIONS = {
 class Placed(Part):
     """Gives out the coordinates it was made with."""
 
-    def __init__(self, shape: Shape, pos: Tensor) -> None:
+    def __init__(self, shape: ModelDims, pos: Tensor) -> None:
         super().__init__(shape)
         self.pos = pos
 
-    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
         return self.pos
 
 
 class Sloped(Part):
     """-distance / 10 times the head's number."""
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         heads = torch.arange(1, c.shape.n_heads + 1, device=c.q_pos.device)
         return -c.distance() / 10 * heads[:, None, None]
 
@@ -63,8 +63,8 @@ def det_qkv(length: int) -> list[Tensor]:
     return [det(1, 1, length, 4, a=a) for a in (0.7, 1.1, 0.3)]
 
 
-def shape_of(n_heads: int, *, d_head: int = 4, d_model: int = 8, n_layers: int = 1) -> Shape:
-    return Shape(
+def shape_of(n_heads: int, *, d_head: int = 4, d_model: int = 8, n_layers: int = 1) -> ModelDims:
+    return ModelDims(
         d_model=d_model,
         n_layers=n_layers,
         n_heads=n_heads,
@@ -74,23 +74,23 @@ def shape_of(n_heads: int, *, d_head: int = 4, d_model: int = 8, n_layers: int =
     )
 
 
-def shaw(shape: Shape, *, clip: int) -> Shaw:
+def shaw(shape: ModelDims, *, clip: int) -> Shaw:
     return Shaw(shape, clip=clip, share_layers=False).double()
 
 
-def cope(shape: Shape, *, n_positions: int, scaled: bool = False) -> Cope:
+def cope(shape: ModelDims, *, n_positions: int, scaled: bool = False) -> Cope:
     how: Literal["scaled", "unscaled"] = "scaled" if scaled else "unscaled"
     part = Cope(shape, n_positions=n_positions, position_logits=how, share_layers=False).double()
     torch.nn.init.normal_(part.E)
     return part
 
 
-def call(parts: Sequence[Part], x_BTD: Tensor, *, n_last: int) -> Ctx:
+def call(parts: Sequence[Part], x_BTD: Tensor, *, n_last: int) -> AttentionContext:
     """Returns the context of the last queries of a call on x, whose dtype is the model's."""
     B, length = x_BTD.shape[:2]
     scheme, shape, first = scheme_of(parts), parts[0].shape, length - n_last
     tokens = torch.zeros(B, length, dtype=torch.int64)
-    c = Ctx.of_call(shape, tokens, x_BTD, training=False, generator=None)
+    c = AttentionContext.of_call(shape, tokens, x_BTD, training=False, generator=None)
     pos = scheme.positions(tokens, c)
     c = replace(c, pos=pos, q_pos=pos[..., first:], k_pos=pos, rows=slice(first, length))
     return replace(c, acting=scheme.layers[0])
@@ -297,7 +297,7 @@ def test_sticks_break_as_published() -> None:
 class Every3rd(Part):
     """Hides two keys in three, the query's own not among them."""
 
-    def visible(self, c: Ctx) -> Tensor:
+    def visible(self, c: AttentionContext) -> Tensor:
         d = c.distance()
         return (d == 0) | (d % 3 == 1)
 
@@ -356,7 +356,7 @@ def test_sticks_of_extreme_logits_are_finite_in_value_and_gradient() -> None:
     assert torch.isfinite(gradient).all()
 
 
-def gates(shape: Shape, *, w: Tensor, b: float = 0.0) -> Fox:
+def gates(shape: ModelDims, *, w: Tensor, b: float = 0.0) -> Fox:
     part = Fox(shape, gate_bias=b).to(w.dtype)
     with torch.no_grad():
         part.w.copy_(w)
@@ -495,8 +495,8 @@ def test_bf16_queries_keys_and_values_give_the_outputs_of_fp32_ones(name: str) -
     x = torch.randn(2, 40, 32, generator=torch.Generator().manual_seed(1))
     c = call(model.scheme.all, x, n_last=40)
     q, k, v = (y.bfloat16() for y in some_qkv(40, dtype=torch.float32))
-    want = explicit(layer, q.float(), k.float(), v.float(), c, block=128)
-    got = explicit(layer, q, k, v, c, block=128)
+    want = eager(layer, q.float(), k.float(), v.float(), c, block=128)
+    got = eager(layer, q, k, v, c, block=128)
     assert got.dtype == torch.bfloat16
     # bf16 keeps 8 bits of q.k, of the weights and of the output, each of a few units.
     close(got.float(), want, atol=5e-2)

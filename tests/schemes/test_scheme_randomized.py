@@ -8,9 +8,9 @@ from small import hidden, small_config, small_model, some_tokens
 from torch import Tensor
 
 from lengthgen.errors import UserError
-from lengthgen.schemes import Ctx, Rotated, Shape
-from lengthgen.schemes.randomized import Randomized
-from lengthgen.schemes.rope import Rope
+from lengthgen.schemes import AttentionContext, ModelDims, Rotated
+from lengthgen.schemes.absolute.randomized import Randomized
+from lengthgen.schemes.rotary.rope import Rope
 
 SHAPE = small_config().shape  # T = 16
 Evaluation = Literal["random", "arange", "linspace"]
@@ -27,7 +27,7 @@ def draw(
     part = Randomized(SHAPE, maximum=maximum, evaluation=evaluation)
     tokens, x = torch.zeros(2, length, dtype=torch.long), torch.zeros(2, length, SHAPE.d_model)
     generator = torch.Generator().manual_seed(seed)
-    c = Ctx.of_call(SHAPE, tokens, x, training=training, generator=generator)
+    c = AttentionContext.of_call(SHAPE, tokens, x, training=training, generator=generator)
     return part.positions(tokens, c)
 
 
@@ -68,7 +68,7 @@ def test_all_layers_and_sequences_of_a_call_have_the_same_positions() -> None:
     told: list[Tensor] = []
 
     class Listening(Rope):
-        def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Rotated:
+        def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
             told.append(c.k_pos)
             return super().qk(q_BHQK, k_BHSK, c)
 
@@ -112,15 +112,15 @@ def test_a_prefix_has_the_positions_of_the_whole_only_where_they_are_consecutive
 @pytest.mark.parametrize("evaluation", ["random", "linspace"])
 def test_a_call_longer_than_the_maximum_has_no_positions(evaluation: Evaluation) -> None:
     part = Randomized(SHAPE, maximum=2, evaluation=evaluation)
-    assert part.undefined_at(32) is None
-    assert part.undefined_at(33) == "randomized has 32 positions"
+    assert part.unsupported_reason(32) is None
+    assert part.unsupported_reason(33) == "randomized has 32 positions"
     with pytest.raises(ValueError, match=r"33 tokens, but randomized has 32 positions"):
         draw(33, 0, maximum=2, evaluation=evaluation)
 
 
 def test_consecutive_positions_have_no_maximum() -> None:
     part = Randomized(SHAPE, maximum=2, evaluation="arange")
-    assert part.undefined_at(33) is None
+    assert part.unsupported_reason(33) is None
     assert torch.equal(draw(33, 0, maximum=2, evaluation="arange"), torch.arange(33))
 
 
@@ -138,5 +138,5 @@ def test_positions_fewer_than_a_training_window_has_are_refused() -> None:
 
 def test_the_shipped_maximum_is_16384_positions_at_t_512() -> None:
     arguments = small_config("scheme=randomized_rope").scheme.parts["randomized"]
-    shape = Shape(d_model=8, n_layers=1, n_heads=1, d_head=8, train_length=512, init_std=0.02)
+    shape = ModelDims(d_model=8, n_layers=1, n_heads=1, d_head=8, train_length=512, init_std=0.02)
     assert Randomized(shape, **arguments).maximum == 16_384

@@ -17,40 +17,40 @@ from torch import Tensor
 from lengthgen import schemes
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
-from lengthgen.schemes import Ctx, Layer, Part, Scheme, Shape
-from lengthgen.schemes.branches import Branch
-from lengthgen.schemes.dual_chunk import DualChunk
-from lengthgen.schemes.leaky_rerope import LeakyRerope
-from lengthgen.schemes.logn import Logn
-from lengthgen.schemes.rerope import Rerope
-from lengthgen.schemes.rope import Rope
-from lengthgen.schemes.selfextend import Selfextend
-from lengthgen.schemes.streaming_llm import StreamingLlm
+from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Scheme
+from lengthgen.schemes.remap.dual_chunk import DualChunk
+from lengthgen.schemes.remap.leaky_rerope import LeakyRerope
+from lengthgen.schemes.remap.remap import Branch
+from lengthgen.schemes.remap.rerope import Rerope
+from lengthgen.schemes.remap.selfextend import Selfextend
+from lengthgen.schemes.remap.streaming_llm import StreamingLlm
+from lengthgen.schemes.rotary.rope import Rope
+from lengthgen.schemes.temperature.logn import Logn
 
 SHAPE = small_config().shape  # T = 16
 LENGTH = 40
 
 
 class Remap(Protocol):
-    def branches(self, c: Ctx) -> list[Branch]: ...
+    def branches(self, c: AttentionContext) -> list[Branch]: ...
 
 
 class Scattered(Part):
     """Coordinates that rise by 1 to 5, other ones in each sequence: [B, T]."""
 
-    def positions(self, tokens_BT: Tensor, c: Ctx) -> Tensor:
+    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
         return (1 + tokens_BT % 5).cumsum(-1)
 
 
 class Sloped(Part):
     """-distance / 10."""
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         return -c.distance()[None] / 10
 
 
 class Halved(Part):
-    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         return omega_R / 2
 
 
@@ -58,11 +58,11 @@ def rope() -> Rope:
     return Rope(SHAPE, base=100, rotary_percentage=1, layout="half")
 
 
-def layer_of(**parts: Part) -> Layer:
+def layer_of(**parts: Part) -> LayerHooks:
     return Scheme(parts, layers=None, n_layers=1).layers[0]
 
 
-def relative(part: Remap, c: Ctx) -> Tensor:
+def relative(part: Remap, c: AttentionContext) -> Tensor:
     """Returns the distance at which each pair is rotated; asserts that one branch has the pair."""
     distance = torch.full((), math.nan, dtype=torch.float64)
     users = torch.zeros((), dtype=torch.int64)
@@ -168,14 +168,16 @@ def turns(distance: Tensor, *, base: float = 100.0, slower: float = 1.0) -> Tens
     return torch.polar(torch.ones_like(theta), theta)
 
 
-def hidden_keys(part: Part, c: Ctx) -> Tensor:
+def hidden_keys(part: Part, c: AttentionContext) -> Tensor:
     """Returns -inf where the part hides a key, 0 elsewhere."""
     seen = part.visible(c)
     zeros = torch.zeros(c.length, c.length, dtype=torch.float64)
     return zeros if seen is None else zeros.masked_fill(~seen, -torch.inf)
 
 
-def check(layer: Layer, c: Ctx, want: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+def check(
+    layer: LayerHooks, c: AttentionContext, want: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> None:
     q, k, v = some_qkv(LENGTH, dtype=torch.float64)
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
@@ -321,7 +323,9 @@ def largest_distance(variant: str, length: int) -> float:
         if part.remaps
     )
     tokens = torch.zeros(1, length, dtype=torch.long)
-    c = Ctx.of_call(config.shape, tokens, torch.zeros(1, length, 1), training=False, generator=None)
+    c = AttentionContext.of_call(
+        config.shape, tokens, torch.zeros(1, length, 1), training=False, generator=None
+    )
     c = replace(c, q_pos=c.pos[-1:], rows=slice(length - 1, length))
     seen = part.visible(c)
     distance = relative(part, c)  # pyright: ignore[reportArgumentType]
@@ -371,7 +375,7 @@ def test_two_remaps_at_once_are_refused_by_name(variants: str, message: str) -> 
 
 def test_a_remap_beside_another_owner_of_scores_is_refused_by_name() -> None:
     class Own(Part):
-        def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: Ctx) -> Tensor:
+        def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
             return super().scores(q_BHQK, k_BHSK, c)
 
     with pytest.raises(UserError, match=r"own and rerope both define scores"):
@@ -410,6 +414,6 @@ def test_a_remap_refuses_what_it_cannot_honour(arguments: str, message: str) -> 
 
 
 def test_a_length_in_multiples_of_t_is_at_least_one_token() -> None:
-    short = Shape(d_model=8, n_layers=1, n_heads=1, d_head=8, train_length=2, init_std=0.02)
+    short = ModelDims(d_model=8, n_layers=1, n_heads=1, d_head=8, train_length=2, init_std=0.02)
     assert Rerope(short, window=0.1).window == 1
     assert Rerope(SHAPE, window=0.3).window == 5

@@ -16,24 +16,26 @@ from lengthgen import schemes
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
 from lengthgen.model.transformer import create, with_parts
-from lengthgen.schemes import Ctx, Part, Rotated, Scheme, Shape
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated, Scheme
 from lengthgen.schemes.base import NO_PARTS
-from lengthgen.schemes.bca import Bca
-from lengthgen.schemes.dynamic_ntk import DynamicNtk
-from lengthgen.schemes.hope import Hope
-from lengthgen.schemes.llama3 import Llama3
-from lengthgen.schemes.longrope import Longrope
-from lengthgen.schemes.ntk import Ntk
-from lengthgen.schemes.p_rope import PRope
-from lengthgen.schemes.pi import Pi
-from lengthgen.schemes.pope import Pope
-from lengthgen.schemes.rope import Rope, angles, powers
-from lengthgen.schemes.xpos import Xpos
-from lengthgen.schemes.yarn import Yarn
+from lengthgen.schemes.mask.bca import Bca
+from lengthgen.schemes.rotary.dynamic_ntk import DynamicNtk
+from lengthgen.schemes.rotary.hope import Hope
+from lengthgen.schemes.rotary.llama3 import Llama3
+from lengthgen.schemes.rotary.longrope import Longrope
+from lengthgen.schemes.rotary.ntk import Ntk
+from lengthgen.schemes.rotary.p_rope import PRope
+from lengthgen.schemes.rotary.pi import Pi
+from lengthgen.schemes.rotary.pope import Pope
+from lengthgen.schemes.rotary.rope import Rope, angles, powers
+from lengthgen.schemes.rotary.xpos import Xpos
+from lengthgen.schemes.rotary.yarn import Yarn
 
 
-def shape(d_head: int, *, train_length: int = 512, n_heads: int = 1, n_layers: int = 1) -> Shape:
-    return Shape(
+def shape(
+    d_head: int, *, train_length: int = 512, n_heads: int = 1, n_layers: int = 1
+) -> ModelDims:
+    return ModelDims(
         d_model=n_heads * d_head,
         n_layers=n_layers,
         n_heads=n_heads,
@@ -51,11 +53,13 @@ def det(n: int, a: float = 0.7, b: float = 0.3) -> Tensor:
     return torch.sin(a * (torch.arange(n, dtype=torch.float64) + 1)) + b
 
 
-def call(length: int, of: Shape = T512, *, dtype: torch.dtype = torch.float64) -> Ctx:
+def call(
+    length: int, of: ModelDims = T512, *, dtype: torch.dtype = torch.float64
+) -> AttentionContext:
     """Returns the context of a call of that length, which holds no more than its coordinates."""
     x = torch.empty(1, length, 0, dtype=dtype)
     tokens = torch.zeros(1, length, dtype=torch.int64)
-    return Ctx.of_call(of, tokens, x, training=False, generator=None)
+    return AttentionContext.of_call(of, tokens, x, training=False, generator=None)
 
 
 def scaled(part: Part, length: int, *, base: float = 1e4) -> Tensor:
@@ -64,20 +68,20 @@ def scaled(part: Part, length: int, *, base: float = 1e4) -> Tensor:
     return part.frequencies(powers(base, part.shape.d_head, c), c)
 
 
-def plain(of: Shape = T512, *, base: float = 1e4) -> Tensor:
+def plain(of: ModelDims = T512, *, base: float = 1e4) -> Tensor:
     return powers(base, of.d_head, call(1, of))
 
 
-def yarn(of: Shape = T512, *, factor: float | None = None) -> Yarn:
+def yarn(of: ModelDims = T512, *, factor: float | None = None) -> Yarn:
     return Yarn(of, factor=factor, beta_fast=32, beta_slow=1)
 
 
-def llama3(of: Shape = T512, *, factor: float | None = None) -> Llama3:
+def llama3(of: ModelDims = T512, *, factor: float | None = None) -> Llama3:
     return Llama3(of, factor=factor, low_freq_factor=1, high_freq_factor=4)
 
 
 def longrope(
-    of: Shape = T512, *, factor: float | None = None, lambdas: list[float] | None = None
+    of: ModelDims = T512, *, factor: float | None = None, lambdas: list[float] | None = None
 ) -> Longrope:
     return Longrope(of, factor=factor, lambdas=lambdas or [2.0] * (of.d_head // 2))
 
@@ -147,7 +151,9 @@ def test_dynamic_ntk_scaling_forgets_a_longer_call() -> None:
         (shape(128, train_length=2048), (16, 41)),
     ],
 )
-def test_yarn_interpolates_between_the_published_pairs(of: Shape, want: tuple[int, int]) -> None:
+def test_yarn_interpolates_between_the_published_pairs(
+    of: ModelDims, want: tuple[int, int]
+) -> None:
     for dtype in (torch.float32, torch.float64):
         omega = powers(1e4, of.d_head, call(1, of, dtype=dtype))
         low, high = yarn(of).bounds(omega)
@@ -348,15 +354,15 @@ def product(x: Rotated) -> Tensor:
 class Still(Part):
     """Stops all rotation."""
 
-    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         return torch.zeros_like(omega_R)
 
 
-def xpos(of: Shape, *, scale_base: float = 512.0) -> Xpos:
+def xpos(of: ModelDims, *, scale_base: float = 512.0) -> Xpos:
     return Xpos(of, base=1e4, scale_base=scale_base, gamma=0.4)
 
 
-def decay(of: Shape, distance: int, *, scale_base: float = 512.0) -> Tensor:
+def decay(of: ModelDims, distance: int, *, scale_base: float = 512.0) -> Tensor:
     """Returns the factor of every pair in the product of a query and a key that far before it."""
     c = call(1, of)
     c = replace(
@@ -397,7 +403,7 @@ def test_xpos_logits_are_those_of_torchscale() -> None:
 
 def test_xpos_at_65536_tokens_is_finite_and_equals_the_formula() -> None:
     length, part, c = 65_536, xpos(T512), call(65_536, dtype=torch.float32)
-    assert part.undefined_at(length) is None
+    assert part.unsupported_reason(length) is None
     q, k, v = some_qkv(length, dtype=torch.float32, batch=1, heads=1, width=64)
     rows = torch.tensor([0, 700, 32_768, 65_535])
     q_rows, k_all = part.qk(q[:, :, rows], k, replace(c, q_pos=rows))
@@ -427,11 +433,11 @@ def test_xpos_at_65536_tokens_is_finite_and_equals_the_formula() -> None:
 
 def test_xpos_has_no_value_where_its_factors_leave_float32() -> None:
     part = xpos(T512)
-    assert part.undefined_at(65_722) is None
-    assert part.undefined_at(65_723) == (
+    assert part.unsupported_reason(65_722) is None
+    assert part.unsupported_reason(65_723) == (
         "xpos has factors past the range of float32 beyond 65722 tokens"
     )
-    assert xpos(T512, scale_base=1024.0).undefined_at(131_072) is None
+    assert xpos(T512, scale_base=1024.0).unsupported_reason(131_072) is None
 
 
 def test_xpos_logits_do_not_depend_on_where_the_coordinates_lie() -> None:
@@ -515,7 +521,7 @@ def test_pope_phases_are_moved_back_between_minus_two_pi_and_zero() -> None:
     assert torch.equal(part.phi, torch.zeros(1, 1, 64))
     with torch.no_grad():
         part.phi.copy_(torch.linspace(-9, 3, 64))
-        part.project()
+        part.clamp_parameters()
     assert float(part.phi.detach().min()) == pytest.approx(-2 * math.pi)
     assert float(part.phi.detach().max()) == 0
 

@@ -14,25 +14,25 @@ from torch import Tensor
 
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
-from lengthgen.schemes import Ctx, Part, Scheme, Shape
-from lengthgen.schemes.llama4_temperature import Llama4Temperature
-from lengthgen.schemes.logn import Logn
-from lengthgen.schemes.ssmax import Ssmax
-from lengthgen.schemes.temperature import Temperature
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
+from lengthgen.schemes.temperature.llama4_temperature import Llama4Temperature
+from lengthgen.schemes.temperature.logn import Logn
+from lengthgen.schemes.temperature.ssmax import Ssmax
+from lengthgen.schemes.temperature.temperature import Temperature
 
 SHAPE = small_config().shape  # T = 16
-LONG = Shape(d_model=8, n_layers=2, n_heads=3, d_head=8, train_length=512, init_std=0.02)
+LONG = ModelDims(d_model=8, n_layers=2, n_heads=3, d_head=8, train_length=512, init_std=0.02)
 LENGTH = 40
 
 
 class Sloped(Part):
     """-distance / 10."""
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         return -c.distance()[None] / 10
 
 
-def at_rows(*rows: int, dtype: torch.dtype = torch.float64) -> list[Ctx]:
+def at_rows(*rows: int, dtype: torch.dtype = torch.float64) -> list[AttentionContext]:
     """Returns the contexts of single queries, that of row i with i + 1 keys."""
     c = context(small_model("nope"), 1, dtype=dtype)
     return [replace(c, shape=LONG, rows=slice(i, i + 1), cols=slice(0, i + 1)) for i in rows]

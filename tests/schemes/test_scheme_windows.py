@@ -16,11 +16,11 @@ from torch import Tensor
 
 from lengthgen import schemes
 from lengthgen.errors import UserError
-from lengthgen.model.attention import attend, explicit
-from lengthgen.schemes import Ctx, Part, Scheme
-from lengthgen.schemes.logn import Logn
-from lengthgen.schemes.rope import Rope
-from lengthgen.schemes.window import Window
+from lengthgen.model.attention import attend, eager
+from lengthgen.schemes import AttentionContext, Part, Scheme
+from lengthgen.schemes.mask.window import Window
+from lengthgen.schemes.rotary.rope import Rope
+from lengthgen.schemes.temperature.logn import Logn
 
 SHAPE = small_config().shape  # T = 16
 LENGTH = 40
@@ -31,13 +31,13 @@ class Sloped(Part):
 
     distance_only = True
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         heads = torch.arange(1, 5, dtype=c.dtype)[:, None, None]
         return -heads * c.distance() / 10
 
 
 class Halved(Part):
-    def frequencies(self, omega_R: Tensor, c: Ctx) -> Tensor:
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         return omega_R / 2
 
 
@@ -68,7 +68,7 @@ def test_up_to_its_width_a_window_changes_no_bit(sinks: int) -> None:
     windowed, plain = (
         Scheme(parts, layers=None, n_layers=1).layers[0] for parts in ({"window": part}, {})
     )
-    got, want = (explicit(layer, q, k, v, c, block=7) for layer in (windowed, plain))
+    got, want = (eager(layer, q, k, v, c, block=7) for layer in (windowed, plain))
     assert torch.equal(got, want)
 
 
@@ -200,7 +200,7 @@ def test_keys_that_no_query_of_a_block_sees_are_left_out_without_a_trace(scheme:
     with torch.no_grad():
         got = attend(layer, q, k, v, c)
         rotated_q, rotated_k = rotated(layer, q, k, c)
-        close(got, explicit(layer, rotated_q, rotated_k, v, c, block=1400), atol=1e-12)
+        close(got, eager(layer, rotated_q, rotated_k, v, c, block=1400), atol=1e-12)
         far = k.clone()
         far[:, :, 4:800] += 100  # hidden from the last 500 queries, and no sinks
         moved = attend(layer, q, far, v, c)

@@ -17,13 +17,13 @@ from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
 from lengthgen.model.transformer import Transformer, create
-from lengthgen.schemes import Ctx, Part, Scheme, Shape
-from lengthgen.schemes.alibi import Alibi, slopes
-from lengthgen.schemes.learned_absolute import LearnedAbsolute
-from lengthgen.schemes.rope import Rope, angles, powers
-from lengthgen.schemes.sinusoidal import Sinusoidal
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
+from lengthgen.schemes.absolute.learned_absolute import LearnedAbsolute
+from lengthgen.schemes.absolute.sinusoidal import Sinusoidal
+from lengthgen.schemes.bias.alibi import Alibi, slopes
+from lengthgen.schemes.rotary.rope import Rope, angles, powers
 
-SHAPE = Shape(d_model=8, n_layers=1, n_heads=1, d_head=8, train_length=4, init_std=0.02)
+SHAPE = ModelDims(d_model=8, n_layers=1, n_heads=1, d_head=8, train_length=4, init_std=0.02)
 
 
 def det(n: int, a: float = 0.7, b: float = 0.3) -> Tensor:
@@ -32,7 +32,9 @@ def det(n: int, a: float = 0.7, b: float = 0.3) -> Tensor:
 
 
 def rope(layout: str = "half", *, base: float = 1e4, share: float = 1.0, d_head: int = 8) -> Rope:
-    shape = Shape(d_model=8, n_layers=1, n_heads=1, d_head=d_head, train_length=4, init_std=0.02)
+    shape = ModelDims(
+        d_model=8, n_layers=1, n_heads=1, d_head=d_head, train_length=4, init_std=0.02
+    )
     return Rope(shape, base=base, rotary_percentage=share, layout=layout)  # pyright: ignore[reportArgumentType]
 
 
@@ -241,8 +243,8 @@ def test_learned_rows_continue_past_t_as_they_say(beyond: str, want: list[float]
 
 def test_learned_rows_have_no_value_past_t_by_default() -> None:
     part = LearnedAbsolute(SHAPE, beyond="na")
-    assert part.undefined_at(4) is None
-    assert part.undefined_at(5) == "learned_absolute has 4 rows and beyond=na"
+    assert part.unsupported_reason(4) is None
+    assert part.unsupported_reason(5) == "learned_absolute has 4 rows and beyond=na"
 
 
 def test_attention_without_positions_does_not_see_the_order_of_earlier_keys() -> None:
@@ -265,7 +267,7 @@ def test_layers_are_cycled_and_name_the_parts_that_act_in_each() -> None:
     built = schemes.build(
         config.scheme.parts,
         layers=config.scheme.layers,
-        shape=Shape(d_model=32, n_layers=5, n_heads=4, d_head=8, train_length=4, init_std=0.02),
+        shape=ModelDims(d_model=32, n_layers=5, n_heads=4, d_head=8, train_length=4, init_std=0.02),
     )
     acting = [(len(layer.qk), len(layer.bias)) for layer in built.layers]
     assert acting == [(1, 0), (0, 1), (0, 0), (1, 0), (0, 1)]
@@ -273,18 +275,18 @@ def test_layers_are_cycled_and_name_the_parts_that_act_in_each() -> None:
 
 PLUGIN = """
 from torch import Tensor
-from lengthgen.schemes import Ctx, Part
+from lengthgen.schemes import AttentionContext, Part
 
 class First(Part):
-    def weights(self, s_BHQS: Tensor, c: Ctx) -> Tensor:
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         return s_BHQS.softmax(-1)
 
 class Second(First):
     pass
 
 class Projected(First):
-    def project(self) -> None:
-        raise RuntimeError("project ran")
+    def clamp_parameters(self) -> None:
+        raise RuntimeError("clamp_parameters ran")
 """
 
 
@@ -322,7 +324,7 @@ def test_a_parameter_named_like_a_hook_is_refused(tmp_path: Path) -> None:
 
 
 def test_parameters_are_projected_when_a_scheme_is_built(plugin: Path) -> None:
-    with pytest.raises(RuntimeError, match="project ran"):
+    with pytest.raises(RuntimeError, match="clamp_parameters ran"):
         small_config(f"plugins=[{plugin}]", "scheme=nope", "+scheme.parts.projected={}")
 
 
@@ -439,7 +441,7 @@ def test_one_plugin_at_two_paths_is_loaded_once(plugin: Path, tmp_path: Path) ->
 
 
 def write(path: Path, text: str) -> Path:
-    path.write_text(f"from lengthgen.schemes import Part, Shape\n{text}")
+    path.write_text(f"from lengthgen.schemes import Part, ModelDims\n{text}")
     return path
 
 
@@ -457,13 +459,15 @@ def test_a_part_that_overrides_no_hook_is_refused_with_the_hooks_there_are(tmp_p
 
 def test_the_hooks_are_the_methods_by_which_a_part_changes_the_model() -> None:
     assert {"positions", "embed", "qk", "bias", "visible", "weights"} < set(schemes.HOOKS)
-    assert not {"undefined_at", "project", "overrides", "forward"} & set(schemes.HOOKS)
+    assert not {"unsupported_reason", "clamp_parameters", "overrides", "forward"} & set(
+        schemes.HOOKS
+    )
 
 
 def test_an_integer_reaches_a_part_as_the_float_that_it_asks_for(tmp_path: Path) -> None:
     text = """
 class Mine(Part):
-    def __init__(self, shape: Shape, *, start: float, count: int | None) -> None:
+    def __init__(self, shape: ModelDims, *, start: float, count: int | None) -> None:
         super().__init__(shape)
         self.given = (start, count)
 
@@ -510,4 +514,4 @@ def test_every_part_is_found_by_the_snake_case_of_its_class() -> None:
     assert known["learned_absolute"] is LearnedAbsolute
     assert all(issubclass(part, Part) for part in known.values())
     assert "ctx" not in known
-    assert Ctx.__name__ == "Ctx"
+    assert AttentionContext.__name__ == "AttentionContext"

@@ -13,7 +13,7 @@ from lengthgen.config.compose import choices
 from lengthgen.config.schema import Config, from_words
 from lengthgen.model.transformer import Transformer, create, with_parts
 from lengthgen.pipeline import validate
-from lengthgen.schemes import Ctx, Layer
+from lengthgen.schemes import AttentionContext, LayerHooks
 
 SMALL = [
     "model.d_model=32",
@@ -76,7 +76,7 @@ def small_model(
     with torch.no_grad():
         for parameter in model.scheme.parameters():
             parameter += 0.3 * torch.rand(parameter.shape, generator=generator)
-        model.scheme.project()
+        model.scheme.clamp_parameters()
     if variant is not None:
         model.scheme = with_parts(model, config, config.variant(variant))
     return model.to(dtype).eval()
@@ -99,14 +99,16 @@ def hidden(model: Transformer, tokens: Tensor, *, n_last: int | None = None) -> 
     return model(tokens, n_last=n_last, generator=torch.Generator().manual_seed(0))
 
 
-def context(model: Transformer, length: int, *, dtype: torch.dtype, shift: int = 0) -> Ctx:
+def context(
+    model: Transformer, length: int, *, dtype: torch.dtype, shift: int = 0
+) -> AttentionContext:
     """Returns the context of layer 0 for a call of the given length."""
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(2, length, model.shape.d_model, generator=generator)
     x = x.bfloat16().to(dtype)  # the same numbers in every precision
     draws = torch.Generator().manual_seed(0)
     table = model.embedding.weight
-    c = Ctx.of_call(
+    c = AttentionContext.of_call(
         model.shape, some_tokens(length), x, training=False, generator=draws, embedding_VD=table
     )
     pos = c.pos + shift
@@ -115,7 +117,7 @@ def context(model: Transformer, length: int, *, dtype: torch.dtype, shift: int =
     return c if moved is c.pos else replace(c, pos=moved, q_pos=moved, k_pos=moved)
 
 
-def rotated(layer: Layer, q: Tensor, k: Tensor, c: Ctx) -> tuple[Tensor, Tensor]:
+def rotated(layer: LayerHooks, q: Tensor, k: Tensor, c: AttentionContext) -> tuple[Tensor, Tensor]:
     """Returns q and k after every part's `qk`, as attend() makes them."""
     c = replace(c, acting=layer)
     for part in layer.qk:

@@ -33,13 +33,13 @@ from lengthgen.sweep.states import PointState, state_of
 
 FAULTLESS = """
 from torch import Tensor
-from lengthgen.schemes import Ctx, Part, Shape
+from lengthgen.schemes import AttentionContext, Part, ModelDims
 
 class Mine(Part):
-    def __init__(self, shape: Shape, *, word: str) -> None:
+    def __init__(self, shape: ModelDims, *, word: str) -> None:
         super().__init__(shape)
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         return -c.distance()
 """
 

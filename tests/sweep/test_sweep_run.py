@@ -49,14 +49,14 @@ except Stopped as stopped:
 PLUGIN = """
 import torch
 from torch import Tensor
-from lengthgen.schemes import Ctx, Part, Shape
+from lengthgen.schemes import AttentionContext, Part, ModelDims
 
 class Faulty(Part):
-    def __init__(self, shape: Shape, *, mode: str) -> None:
+    def __init__(self, shape: ModelDims, *, mode: str) -> None:
         super().__init__(shape)
         self.mode = mode
 
-    def bias(self, c: Ctx) -> Tensor:
+    def bias(self, c: AttentionContext) -> Tensor:
         if self.mode == "raises" and c.length > 8:  # longer than a rehearsal
             raise ZeroDivisionError("a bug")
         return -c.distance() * (torch.nan if self.mode == "diverges" else 1.0)

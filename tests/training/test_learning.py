@@ -40,14 +40,14 @@ def test_a_few_hundred_steps_bring_the_loss_below_that_of_a_bigram_model(scheme:
     def nats(text: Tensor) -> Tensor:
         inputs, targets = text[:, :-1], text[:, 1:]
         x_BTD = model(inputs, generator=torch.Generator().manual_seed(int(text.sum())))
-        return model.nats(x_BTD, targets).mean()
+        return model.token_nll(x_BTD, targets).mean()
 
     for step in range(STEPS):
         set_rates(optimizer, step, config)
         nats(texts(BATCH, seed=step)).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        model.scheme.project()
+        model.scheme.clamp_parameters()
     held_out = texts(500, seed=STEPS)
     with torch.no_grad():
         loss = float(nats(held_out))

@@ -50,7 +50,7 @@ def test_adams_first_step_moves_a_schemes_parameters_by_the_rate_times_the_ratio
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
         optimizer = adamw(model, config.train)
         tokens = some_tokens(16)
-        model.nats(model(tokens), tokens).sum().backward()
+        model.token_nll(model(tokens), tokens).sum().backward()
         set_rates(optimizer, 0, config)
         optimizer.step()
         moved[ratio] = {name: p.detach() - before[name] for name, p in model.named_parameters()}

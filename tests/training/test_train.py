@@ -517,7 +517,7 @@ def test_a_step_is_one_clipped_update_of_adamw_at_the_steps_rate(
     batch = train_batch(windows, seed=config.seed, step=0, batch=config.train.batch)
     inputs, targets = (torch.from_numpy(part) for part in batch)
     model, optimizer = by_hand.model, by_hand.optimizer
-    nats = model.nats(model(inputs), targets).sum()
+    nats = model.token_nll(model(inputs), targets).sum()
     (nats / (targets != -100).sum()).backward()
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     norm = torch.stack([grad.norm() for grad in grads]).norm()

@@ -1,0 +1,96 @@
+"""The KV cache: a text continued by new tokens; earlier ones are kept, not computed again.
+
+Every layer keeps what later tokens need of earlier ones: normalised inputs, keys, values. Keys are
+kept as they are before `qk`, which acts on all of them for each token: what a part does to them may
+depend on all keys of the call, as the scale of xpos does. That costs about as much as the sum over
+keys itself, and no product of matrices. What is kept holds wherever a prefix alone gives what it
+gives within a longer call. Elsewhere the whole text is read again for each token.
+
+B texts of one length, N new tokens, S tokens, D width, V vocabulary.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lengthgen.errors import UserError
+from lengthgen.model.transformer import Block, LayerCache, Transformer, seed_of
+from lengthgen.schemes import Scheme
+
+
+class Cache(NamedTuple):
+    """Texts that a model has read, and what it keeps of them."""
+
+    tokens_BS: Tensor
+    logits_BV: Tensor  # of the token that comes next
+    segment_start: int  # where the last segment begins: 0 unless the scheme has a memory
+    layers: tuple[LayerCache, ...]  # of that segment and its memory; empty if nothing is kept
+
+
+def why_uncached(scheme: Scheme) -> str | None:
+    """Returns why nothing can be kept of earlier tokens, or None if it can."""
+    if scheme.depends_on_length:
+        return "outputs depend on the length of the call: every token reads the whole text again"
+    return None
+
+
+@torch.inference_mode()
+def forward_cached(
+    model: Transformer, new_BN: Tensor, cache: Cache | None, *, seed: int, precision: str
+) -> Cache:
+    """Returns the texts with new tokens behind them, and the logits of what comes next.
+
+    They are those of a call with the whole text, to rounding: sums run over other blocks. Raises
+    UserError where the scheme has no value at that length. A part that samples draws from the
+    start of `seed`, as in every call of an evaluation.
+    """
+    tokens_BS = new_BN if cache is None else torch.cat([cache.tokens_BS, new_BN], dim=1)
+    reason = model.scheme.unsupported_reason(tokens_BS.shape[1])
+    if reason:
+        raise UserError(
+            f"{reason}: nothing follows a text of {tokens_BS.shape[1]} tokens; begin with a "
+            "shorter one, or ask for fewer tokens"
+        )
+    with torch.autocast(new_BN.device.type, torch.bfloat16, enabled=precision == "bf16"):
+        if why_uncached(model.scheme):
+            generator = _draws(seed)
+            logits = model.logits(model(tokens_BS, n_last=1, generator=generator)[:, 0])
+            return Cache(tokens_BS, logits, 0, ())
+        return _extended(model, tokens_BS, cache, seed=seed)
+
+
+def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, seed: int) -> Cache:
+    """Returns what is read when each layer has seen the tokens that are new."""
+    scheme, length = model.scheme, tokens_BS.shape[1]
+    done, start = (0, 0) if cache is None else (cache.tokens_BS.shape[1], cache.segment_start)
+    layers = () if cache is None else cache.layers
+    size = model.shape.train_length if scheme.memory else length
+    x_BND = tokens_BS.new_empty(0)
+    while done < length:
+        if done == start + size:  # which is full: of it, the memory alone is kept
+            start, layers = done, tuple(_last(layer, scheme.memory) for layer in layers)
+        remembered = layers[0].k_BSD.shape[1] - (done - start) if layers else 0
+        stop = min(start + size, length)
+        x_BSD, c = model.embedded(
+            tokens_BS[:, start:stop], generator=_draws(seed), remembered=remembered
+        )
+        x_BND = x_BSD[:, done - start :]
+        kept: list[LayerCache] = []
+        for i, (block, layer) in enumerate(zip(model.blocks, scheme.layers, strict=True)):
+            assert isinstance(block, Block)
+            before = layers[i] if layers else None
+            x_BND, one = block.forward_cached(x_BND, before, layer, replace(c, layer=i))
+            kept.append(one)
+        done, layers = stop, tuple(kept)
+    return Cache(tokens_BS, model.logits(model.norm(x_BND[:, -1])), start, layers)
+
+
+def _last(layer: LayerCache, n: int) -> LayerCache:
+    """Returns what is kept of the last n tokens."""
+    return LayerCache(*(kept[:, max(0, kept.shape[1] - n) :] for kept in layer))
+
+
+def _draws(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed_of("evaluation", seed))

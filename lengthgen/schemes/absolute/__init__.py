@@ -1,0 +1,1 @@
+"""Positions mixed into the token embeddings, and the coordinates that parts give out."""

@@ -1,0 +1,57 @@
+"""Abacus embeddings: McLeish et al. 2024, arXiv 2405.17399. Reads alignment: an upper bound.
+
+A learned row marks the place of a digit in its number, the lowest first; all numbers share rows.
+In training the places of a call begin at a random one, so that longer numbers meet trained rows. As
+in the authors' release (mcleish7/arithmetic, abacus.py): 1024 rows, row 0 for all other characters,
+places shifted by 0 to 99 in training and not at all in tests.
+
+The task says the places, here also of other characters than digits: Task.places.
+
+B batch, T tokens, D width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+
+
+class Abacus(Part):
+    """Adds row `place` of a table to the embeddings of characters that have a place, row 0 else.
+
+    rows: of the table. shift: the most that is added to the places of a call in training.
+    """
+
+    reads_alignment = True
+
+    def __init__(self, shape: ModelDims, *, rows: int, shift: int) -> None:
+        super().__init__(shape)
+        if shift < 0:
+            raise ValueError(f"shift={shift} must be 0 or more")
+        if rows <= shape.train_length + shift:
+            raise ValueError(
+                f"rows={rows} must be more than T + shift ({shape.train_length} + {shift}): places "
+                "up to that occur in training"
+            )
+        self.rows, self.shift = rows, shift
+        self.table = nn.Parameter(torch.empty(rows, shape.d_model))
+        nn.init.normal_(self.table, std=shape.init_std)
+
+    def unsupported_reason(self, length: int) -> str | None:
+        return f"abacus has {self.rows} rows" if length >= self.rows else None
+
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
+        if c.alignment_BT is None:
+            return x_BTD + self.table[0].to(x_BTD.dtype)
+        shift = drawn(self.shift, c)
+        rows_BT = torch.where(c.alignment_BT > 0, c.alignment_BT + shift, 0)
+        return x_BTD + self.table[rows_BT].to(x_BTD.dtype)
+
+
+def drawn(most: int, c: AttentionContext) -> int:
+    """Returns a number from 0 to `most`, one for the call; 0 outside of training."""
+    if not c.training or most == 0:
+        return 0
+    if c.generator is None:
+        raise ValueError("places are shifted at random; call the model with a generator")
+    return int(torch.randint(most + 1, (), generator=c.generator))  # on the CPU, for any device

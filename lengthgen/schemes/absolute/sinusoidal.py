@@ -1,0 +1,77 @@
+"""Sinusoidal absolute positions: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
+
+PE[p, 2m] = sin(p w_m), PE[p, 2m+1] = cos(p w_m), w_m = base^(-2m/D), added to the embeddings.
+Two other layouts are in use and are other functions: `concat` = [sin | cos] with the same
+frequencies (Transformer-XL), `concat_t2t` = [sin | cos] with w_m = base^(-m/(D/2-1))
+(tensor2tensor, fairseq).
+
+Size. PE has a root mean square (RMS) of 0.707. The paper adds it to embeddings of RMS 1: drawn with
+a standard deviation of D^-1/2 and multiplied by sqrt(D), as in tensor2tensor and fairseq. In a
+model initialised as GPT-2, with 0.02 and no multiplier, PE would drown the tokens 35-fold at
+first, and any fixed factor is soon wrong: Adam moves every number by about the rate in a step, so
+that small embeddings grow several-fold. `scale: published` is the paper's sum at all times, up to
+the common factor: x + RMS(E) PE, E the table of token embeddings as it is at present, no gradient
+through its RMS. `scale: match` multiplies PE by init_std * sqrt(2), which is RMS(E) PE sqrt(2) at
+initialisation only; a number multiplies the bare formula.
+
+B batch, T tokens, D width.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+
+
+class Sinusoidal(Part):
+    """Adds sines and cosines of the position to the token embeddings.
+
+    base: 10000 in the paper. scale: "published", the RMS of the tokens' table; "match", that at
+    initialisation times sqrt(2); or a number: the factor of PE.
+    """
+
+    shift_invariant = False
+
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        base: float,
+        layout: Literal["interleaved", "concat", "concat_t2t"],
+        scale: Literal["published", "match"] | float,
+    ) -> None:
+        super().__init__(shape)
+        if base <= 1:
+            raise ValueError(f"base={base} must be above 1")
+        if shape.d_model % 2:
+            even = math.lcm(2, shape.n_heads) * (shape.d_model // math.lcm(2, shape.n_heads) + 1)
+            raise ValueError(
+                f"model.d_model={shape.d_model} must be even; try model.d_model={even}"
+            )
+        if layout == "concat_t2t" and shape.d_model < 4:
+            raise ValueError("layout=concat_t2t needs a model.d_model of at least 4")
+        self.base, self.layout = base, layout
+        self.scale = shape.init_std * math.sqrt(2) if scale == "match" else scale
+
+    def table(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
+        """Returns PE at the given positions without its factor: [..., D]."""
+        half = self.shape.d_model // 2
+        m = torch.arange(half, device=pos.device, dtype=dtype)
+        omega = self.base ** (-m / (half - 1 if self.layout == "concat_t2t" else half))
+        theta = pos.to(dtype)[..., None] * omega
+        if self.layout == "interleaved":
+            return torch.stack([theta.sin(), theta.cos()], dim=-1).flatten(-2)
+        return torch.cat([theta.sin(), theta.cos()], dim=-1)
+
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
+        scale = rms(c.embedding_VD) if isinstance(self.scale, str) else self.scale
+        return x_BTD + scale * self.table(c.pos, c.dtype).to(x_BTD.dtype)
+
+
+def rms(table_VD: Tensor | None) -> Tensor:
+    """Returns the root mean square of a table's numbers, without a gradient."""
+    assert table_VD is not None, "scale=published needs the model's embeddings"
+    return torch.linalg.vector_norm(table_VD.detach()) / math.sqrt(table_VD.numel())

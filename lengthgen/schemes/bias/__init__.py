@@ -1,0 +1,1 @@
+"""Biases of the logits that depend on the distance."""

@@ -1,0 +1,48 @@
+"""Biases that depend on head and distance, read from a table that is computed for every block.
+
+H heads, N distances, B batch, Q queries, S keys.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lengthgen.schemes.base import AttentionContext, Part
+
+
+class DistanceBias(Part, ABC):
+    """Adds bias_at(distance) to the logits."""
+
+    distance_only = True
+
+    @abstractmethod
+    def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:
+        """Returns the bias of every head at distances of 0 and more, [H, N] in their dtype."""
+
+    def bias(self, c: AttentionContext) -> Tensor:
+        return over_distances(lambda d_N: self.bias_at(d_N, c), c)
+
+
+def over_distances(table: Callable[[Tensor], Tensor], c: AttentionContext) -> Tensor:
+    """Returns the table's entry at the distance of every query and key, in c.dtype.
+
+    table() maps the distances 0 ... farthest, [N], to biases [H, N]; the result is [H, Q, S], or
+    [B, H, Q, S]. Beside the block the table is small, so it is computed in float64 and rounded
+    once, and its gradient is that of N numbers.
+    """
+    d = c.steps()
+    wide = torch.float32 if d.device.type == "mps" else torch.float64  # MPS has no float64
+    # To ask the tensor would wait for a GPU, and cut what is compiled in two.
+    numbered = bool(c.acting.bias) and c.acting.numbered
+    farthest = c.rows.stop - 1 - c.cols.start if numbered else int(d.max())
+    table_HN = table(torch.arange(farthest + 1, device=d.device, dtype=wide)).to(c.dtype)
+    return at_distances(table_HN, c)
+
+
+def at_distances(table_HN: Tensor, c: AttentionContext) -> Tensor:
+    """Returns the entry at the distance of every query and key: [H, Q, S], or [B, H, Q, S]."""
+    d = c.steps().squeeze(-3) if c.steps().dim() == 4 else c.steps()
+    bias = table_HN.gather(1, d.flatten().expand(len(table_HN), -1))
+    return bias.unflatten(1, d.shape).movedim(0, -3)

@@ -1,0 +1,1 @@
+"""Positions that depend on what the tokens are: gates, contextual counts, other weights."""

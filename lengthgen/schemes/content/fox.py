@@ -1,0 +1,48 @@
+"""FoX, the forgetting transformer: Lin et al. 2025, arXiv 2503.02130.
+
+A gate per token and head, f_t = sigmoid(w.x_t + b) of the layer's normalised input x, decays what
+came before: the bias of query i and key j is ln f_{j+1} + ... + ln f_i = F_i - F_j. No rotation is
+needed. Weights are drawn from N(0, init_std^2), which is 0.02 as in the authors' code, and b starts
+at 0, f at a half; x-transformers (attn_data_dependent_alibi) starts at b = 5.
+
+CABLE (Veisi et al. 2025, arXiv 2503.08067) sums -softplus(w.x_t + b): that is ln f_t under the
+opposite signs of w and b, and the draws are symmetric, so that it is the same model from the
+start. Its released code does not divide q.k by sqrt(d); here all logits are.
+
+Of the paper, this is the gate alone: not the output gates, norms of q and k and token shifts of its
+"Pro" block.
+
+B batch, T tokens, D width, H heads, Q queries, S keys.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.parameters import of_layer
+
+
+class Fox(Part):
+    """Adds the logarithm of how much of a key's token the later ones have let pass.
+
+    gate_bias: b at the start; 0 in the authors' code.
+    """
+
+    def __init__(self, shape: ModelDims, *, gate_bias: float) -> None:
+        super().__init__(shape)
+        n, H, D = shape.n_layers, shape.n_heads, shape.d_model
+        self.w = nn.Parameter(shape.init_std * torch.randn(n, H, D))
+        self.b = nn.Parameter(torch.full((n, H), float(gate_bias)))
+
+    def bias(self, c: AttentionContext) -> Tensor:
+        x_BSD = c.x_BTD[:, c.cols].to(c.dtype)
+        w_HD, b_H = of_layer(self.w, c).to(c.dtype), of_layer(self.b, c).to(c.dtype)
+        passed_BHS = functional.logsigmoid(functional.linear(x_BSD, w_HD, b_H)).transpose(1, 2)
+        wide = c.dtype if x_BSD.device.type == "mps" else torch.float64  # MPS has no float64
+        total_BHS = passed_BHS.to(wide).cumsum(-1)
+        # F grows with the length, to 11 thousand at 16k tokens. Counted from the block's first
+        # query on, rounding to c.dtype leaves near keys their differences.
+        rows = slice(c.rows.start - c.cols.start, c.rows.stop - c.cols.start)
+        F_BHS = (total_BHS - total_BHS[..., rows.start, None].detach()).to(c.dtype)
+        return F_BHS[..., rows, None] + (-F_BHS)[..., None, :]

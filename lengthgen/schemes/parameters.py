@@ -1,0 +1,41 @@
+"""Values that several parts use: stacked parameters, initial values, constants, lengths."""
+
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from lengthgen.schemes.base import AttentionContext, ModelDims
+
+
+def of_layer(stacked: Tensor, c: AttentionContext) -> Tensor:
+    """Returns this layer's entry of a parameter stacked over layers: [1, ...] is shared by all."""
+    return stacked[c.layer % len(stacked)]
+
+
+def as_linear(*sizes: int, fan_in: int) -> nn.Parameter:
+    """Returns a parameter drawn as torch.nn.Linear draws its own: U(-1, 1) / sqrt(fan_in)."""
+    bound = fan_in**-0.5
+    return nn.Parameter(torch.empty(sizes).uniform_(-bound, bound))
+
+
+def tokens(name: str, multiple: float, shape: ModelDims) -> int:
+    """Returns multiple * T as a number of tokens, rounded, at least 1.
+
+    Raises ValueError that names the argument if it is not above 0.
+    """
+    if multiple <= 0:
+        raise ValueError(f"{name}={multiple} must be above 0")
+    return max(1, round(multiple * shape.train_length))
+
+
+@torch.compiler.assume_constant_result  # torch.compile would build it again in every call
+def constant(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Returns the numbers on the device, sent there once; not to be changed in place."""
+    return _constant(numbers, device, dtype)
+
+
+@cache
+def _constant(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):  # else none could be kept for a backward pass
+        return torch.tensor(numbers, device=device, dtype=dtype)

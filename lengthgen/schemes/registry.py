@@ -1,0 +1,140 @@
+"""The registry of parts: every Part in a file below this directory, by its name in snake case."""
+
+import importlib
+import importlib.metadata
+import inspect
+import pkgutil
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from lengthgen.config import sections
+from lengthgen.config.plugins import Plugin
+from lengthgen.errors import UserError, suggestion
+from lengthgen.schemes.base import ModelDims, Part
+from lengthgen.schemes.scheme import Scheme
+
+PATH = [str(Path(__file__).parent)]
+
+# What a part may change of the model: it is one that overrides at least one of these.
+HOOKS = tuple(
+    name
+    for name, value in vars(Part).items()
+    if callable(value)
+    and name[0] != "_"
+    and name not in ("unsupported_reason", "clamp_parameters", "overrides")
+)
+
+
+def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Part]]:
+    """Returns all parts by name: those below this directory, installed entry points', the plugins'.
+
+    Raises UserError for a plugin that fails or has no part, and for two parts of one name.
+    """
+    modules = [*_installed()]
+    for plugin in plugins:
+        modules.append(plugin.module())
+        if not _parts_of(modules[-1]):
+            raise UserError(f"plugins: {plugin.path} defines no subclass of lengthgen.schemes.Part")
+    found: dict[str, type[Part]] = {}
+    for module in modules:
+        for name, part in _parts_of(module).items():
+            if found.setdefault(name, part) is not part:
+                raise UserError(
+                    f"part {name} is defined twice, in {inspect.getfile(found[name])} and in "
+                    f"{module.__file__}; rename one of the classes"
+                )
+    return found
+
+
+@cache
+def _installed() -> Sequence[ModuleType]:
+    """Returns the modules below this directory and those of installed entry points, read once.
+
+    Looking for entry points takes 3 ms, and a scheme is built for every variant.
+    """
+    modules = [
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(PATH, "lengthgen.schemes.")
+    ]
+    entry_points = importlib.metadata.entry_points(group="lengthgen.parts")
+    return [*modules, *(point.load() for point in entry_points)]
+
+
+def build(
+    parts: Mapping[str, Mapping[str, Any]],
+    *,
+    layers: Sequence[Sequence[str]] | None,
+    shape: ModelDims,
+    plugins: Sequence[Plugin] = (),
+    where: str = "scheme.parts",
+) -> Scheme:
+    """Builds a scheme from its parts' arguments.
+
+    Raises UserError for an unknown part, arguments that do not fit its signature, a value that it
+    refuses, a part that does nothing, a layer that names a part the scheme lacks, or two owners of
+    one hook in a layer.
+    """
+    known = registry(plugins)
+    built: dict[str, Part] = {}
+    for name, arguments in parts.items():
+        key = f"{where}.{name}"
+        if hasattr(torch.nn.ModuleDict, name):
+            raise UserError(f"{key}: a part cannot have this name; rename its class")
+        if name not in known:
+            every = f"known: {', '.join(sorted(known))}"
+            raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}")
+        try:
+            built[name] = known[name](
+                shape, **sections.arguments(known[name], arguments, where=key)
+            )
+        except ValueError as error:
+            raise UserError(f"{key}: {error}") from error
+        if not _acts(built[name]):
+            raise UserError(
+                f"{key}: its class {type(built[name]).__name__} overrides no hook, so that it "
+                f"would change nothing; the hooks are {', '.join(HOOKS)}"
+            )
+    for layer in layers or []:
+        for name in layer:
+            if name not in built:
+                raise UserError(
+                    f"scheme.layers: {name} is not a part of this scheme; {suggestion(name, built)}"
+                )
+    return Scheme(built, layers=layers, n_layers=shape.n_layers, where=where)
+
+
+def build_meta(
+    parts: Mapping[str, Mapping[str, Any]],
+    *,
+    layers: Sequence[Sequence[str]] | None,
+    shape: ModelDims,
+    plugins: Sequence[Plugin],
+    where: str,
+) -> Scheme:
+    """Builds a scheme without storage: its checks run, its parameters have names and shapes."""
+    with torch.device("meta"):
+        return build(parts, layers=layers, shape=shape, plugins=plugins, where=where)
+
+
+def _acts(part: Part) -> bool:
+    """True if the part changes anything: it overrides a hook, or says what is remembered."""
+    return any(map(part.overrides, HOOKS)) or "memory" in vars(part) or part.memory > 0
+
+
+def _parts_of(module: ModuleType) -> dict[str, type[Part]]:
+    return {
+        re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower(): value
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, Part)
+        and value is not Part
+        and not inspect.isabstract(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    }

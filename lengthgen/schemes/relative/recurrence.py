@@ -1,0 +1,28 @@
+"""Segment recurrence of Transformer-XL: Dai et al. 2019, arXiv 1901.02860, section 3.2.
+
+A text is read in segments of T tokens. In every layer, keys and values also come from the last
+mem_len inputs of that layer in earlier segments, kept as they were and without gradient. In
+training, a sequence of the batch continues where it stopped in the step before, until its document
+ends; the memory of another document is never seen, unlike in the authors' release, whose streams
+run across articles.
+
+It goes with relative positions only: an absolute one would number every segment from 0, and a part
+that counts the tokens of a call would count those of a segment.
+"""
+
+from lengthgen.schemes.base import ModelDims, Part
+
+
+class Recurrence(Part):
+    """Keeps mem_len tokens of earlier segments visible.
+
+    mem_len: in multiples of T; the paper trains WikiText-103 with 1.0 (150 of 150 tokens).
+    """
+
+    def __init__(self, shape: ModelDims, *, mem_len: float) -> None:
+        super().__init__(shape)
+        if mem_len < 0:
+            raise ValueError(f"mem_len={mem_len} must not be negative")
+        self.memory = round(mem_len * shape.train_length)
+        if mem_len > 0 and self.memory == 0:
+            raise ValueError(f"mem_len={mem_len} of T={shape.train_length} is less than a token")

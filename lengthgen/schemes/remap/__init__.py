@@ -1,0 +1,1 @@
+"""Rotary logits at remapped positions."""

@@ -1,0 +1,50 @@
+"""LongRoPE: Ding et al. 2024, arXiv 2402.13753. Angle m is divided by a factor lambda_m of its own.
+
+The paper finds the lambdas by an evolutionary search on data and fine-tunes; there is no search
+here: they are the user's. Where nothing is stretched (s = 1) RoPE stays as trained. As in the
+release (microsoft/LongRoPE, rope/longrope.py:62-75), cos and sin are multiplied by
+mscale = sqrt(1 + ln s / ln T): here q by mscale^2, with partial rotation in all its channels. The
+paper's other part, no interpolation for the first tokens, is left out: it makes the angle between
+two tokens depend on more than their distance.
+
+R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from lengthgen.errors import UserError
+from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
+from lengthgen.schemes.rotary.rope_scaling import RopeScaling, sharpened
+
+
+class Longrope(RopeScaling):
+    """Divides each pair's angle by its lambda, and multiplies the logits by 1 + ln s / ln T.
+
+    factor: s; null: L/T of each call, at least 1. lambdas: one per rotated channel pair, the
+    fastest first.
+    """
+
+    def __init__(self, shape: ModelDims, *, factor: float | None, lambdas: list[float]) -> None:
+        super().__init__(shape, factor=factor)
+        if not all(one > 0 for one in lambdas):
+            raise ValueError(f"lambdas={lambdas} must all be above 0")
+        if shape.train_length < 2:
+            raise ValueError(f"train.length={shape.train_length} must be above 1: mscale has ln T")
+        self.lambdas = lambdas
+
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
+        if len(self.lambdas) != len(omega_R):
+            raise UserError(
+                f"longrope.lambdas: {len(self.lambdas)} numbers for {len(omega_R)} rotated channel "
+                "pairs; give one for each"
+            )
+        if self.stretch(c) == 1:
+            return omega_R
+        return omega_R / torch.tensor(self.lambdas, device=omega_R.device, dtype=omega_R.dtype)
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        s, T = self.stretch(c), c.shape.train_length
+        return sharpened(math.sqrt(1 + math.log(s) / math.log(T)), q_BHQK, k_BHSK)

@@ -1,0 +1,41 @@
+"""The parts that stretch RoPE past its trained length: s, and the scale of the logits.
+
+R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
+"""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+
+
+class RopeScaling(Part, ABC):
+    """Changes rotary frequencies by s, how many times a text is as long as trained ones.
+
+    factor: s; null: L/T of each call, at least 1.
+    """
+
+    def __init__(self, shape: ModelDims, *, factor: float | None) -> None:
+        super().__init__(shape)
+        if factor is not None and factor < 1:
+            raise ValueError(f"factor={factor} must be at least 1, or null for L/T of every call")
+        self.factor = factor
+        self.depends_on_length = factor is None
+
+    def stretch(self, c: AttentionContext) -> float:
+        """Returns s."""
+        return times_trained(c) if self.factor is None else self.factor
+
+    @abstractmethod
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor: ...
+
+
+def times_trained(c: AttentionContext) -> float:
+    """Returns how many times the call is as long as the trained length, at least 1."""
+    return max(1.0, c.length / c.shape.train_length)
+
+
+def sharpened(mscale: float, q_BHQK: Tensor, k_BHSK: Tensor) -> Rotated:
+    """Returns q times mscale^2, and k: their product as if cos and sin were mscale times larger."""
+    return Rotated(q_BHQK * mscale**2, k_BHSK)

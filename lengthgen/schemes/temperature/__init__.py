@@ -1,0 +1,1 @@
+"""Factors of the queries that grow with the number of keys."""

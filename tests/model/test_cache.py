@@ -1,0 +1,103 @@
+"""The KV cache: what is kept of earlier tokens changes no logit."""
+
+import pytest
+import torch
+from small import close, every_scheme, small_model, some_tokens
+from torch import Tensor, nn
+
+from lengthgen.errors import UserError
+from lengthgen.model.cache import Cache, forward_cached, why_uncached
+from lengthgen.model.transformer import Block, Transformer, seed_of
+
+EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())
+T = 16  # of the small models
+PIECES = [T - 6, *[1] * 8, 15, *[1] * 7]  # a prompt, then tokens; 40 tokens, past 2 T
+
+
+def cached(
+    model: Transformer, tokens_BN: Tensor, cache: Cache | None = None, *, precision: str = "fp32"
+) -> Cache:
+    return forward_cached(model, tokens_BN, cache, seed=0, precision=precision)
+
+
+def logits_of_all(model: Transformer, tokens_BS: Tensor) -> Tensor:
+    """Returns the logits after the last token, from a call with the whole text."""
+    draws = torch.Generator().manual_seed(seed_of("evaluation", 0))
+    with torch.no_grad():
+        return model.logits(model(tokens_BS, n_last=1, generator=draws)[:, 0])
+
+
+def rows_seen(model: Transformer) -> list[int]:
+    """Returns a list to which every call of the first block adds how many tokens it projects."""
+    seen: list[int] = []
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+
+    def count(_: nn.Module, inputs: tuple[Tensor], __: Tensor) -> None:
+        seen.append(inputs[0].shape[1])
+
+    block.qkv.register_forward_hook(count)
+    return seen
+
+
+@EVERY
+def test_what_is_kept_gives_the_logits_of_reading_the_whole_text_again_at_every_token(
+    name: str, variant: str | None
+) -> None:
+    model = small_model(name, variant)
+    tokens, cache, n = some_tokens(sum(PIECES)), None, 0
+    for piece in PIECES:
+        if model.scheme.unsupported_reason(n + piece):
+            with pytest.raises(UserError, match=r"16 rows .*: nothing follows a text of 17 tokens"):
+                cached(model, tokens[:, n : n + piece], cache)
+            assert n == T
+            return
+        cache = cached(model, tokens[:, n : n + piece], cache)
+        n += piece
+        # fp64 with logits of about 3: sums of a few hundred products in another order.
+        close(cache.logits_BV, logits_of_all(model, tokens[:, :n]), atol=1e-12)
+    assert n > 2 * T
+
+
+@EVERY
+def test_a_new_token_alone_is_projected_unless_the_scheme_says_why_not(
+    name: str, variant: str | None
+) -> None:
+    model = small_model(name, variant)
+    tokens = some_tokens(T)
+    cache = cached(model, tokens[:, :-1])
+    seen = rows_seen(model)
+    cache = cached(model, tokens[:, -1:], cache)
+    why_not = why_uncached(model.scheme)
+    assert seen == ([1] if why_not is None else [T])
+    assert bool(cache.layers) == (why_not is None)
+    assert why_not is None or "depend on the length of the call" in why_not
+
+
+@pytest.mark.parametrize("name", ["rope", "fox", "cope", "transformer_xl_recurrent"])
+def test_one_beginning_can_be_continued_twice(name: str) -> None:
+    model, tokens, others = small_model(name), some_tokens(2 * T), some_tokens(2 * T, seed=1)
+    prompt = cached(model, tokens[:, : T - 2])
+    for more in (tokens[:, T - 2 :], others[:, T - 2 :], tokens[:, T - 2 :]):
+        cache = prompt
+        for n in range(more.shape[1]):
+            cache = cached(model, more[:, n : n + 1], cache)
+        whole = torch.cat([tokens[:, : T - 2], more], dim=1)
+        close(cache.logits_BV, logits_of_all(model, whole), atol=1e-12)
+
+
+@pytest.mark.parametrize(("precision", "atol"), [("fp32", 2e-5), ("bf16", 0.1)])
+@pytest.mark.parametrize("name", ["rope", "xpos", "stick_breaking", "shaw"])
+def test_in_lower_precision_they_differ_by_its_rounding(
+    name: str, precision: str, atol: float
+) -> None:
+    # Logits of about 3: 2^-24 or 2^-8 of that, some ten roundings in a row.
+    model = small_model(name, dtype=torch.float32)
+    tokens, cache = some_tokens(3 * T), None
+    for n in range(3 * T):
+        cache = cached(model, tokens[:, n : n + 1], cache, precision=precision)
+    assert cache is not None
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        want = logits_of_all(model, tokens)
+    assert cache.logits_BV.dtype == torch.float32
+    close(cache.logits_BV, want, atol=atol)
