@@ -29,10 +29,10 @@ ORDER = [
     ),
     *(
         "report.collect",
+        "report.html",
         "report.tasks",
-        "report.page",
+        "report.text_tables",
         "report.tables",
-        "report.typeset",
     ),
     *(
         "probes",
@@ -114,6 +114,7 @@ HOMES = {
     "datasets": "data.sources.hub",
     "pyarrow": "data.sources.files",
     "matplotlib": "report.figures",
+    "jinja2": "report.html",
 }
 
 # Packages whose own module is a docstring.

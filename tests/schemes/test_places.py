@@ -27,7 +27,7 @@ from lengthgen.evaluation.plan import Cell, spans
 from lengthgen.generation import continuation, open_trained, rereads
 from lengthgen.model.transformer import create
 from lengthgen.report import tasks
-from lengthgen.report.typeset import Table
+from lengthgen.report.tables import Table
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Ctx, Part, Shape
 from lengthgen.schemes.abacus import Abacus
