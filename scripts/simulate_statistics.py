@@ -21,7 +21,7 @@ from lengthgen.analysis.findings.samples import Sample
 from lengthgen.analysis.findings.used_context import used_context
 from lengthgen.analysis.findings.verdicts import Word, verdict
 from lengthgen.analysis.intervals import Estimate, Floats, gap, ratio
-from lengthgen.report.typeset import Cell, Table, csv_text, markdown
+from lengthgen.report.tables import Cell, Table, csv_text, markdown
 
 Rng = np.random.Generator
 SHAPES = ("normal", "heavy")

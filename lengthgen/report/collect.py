@@ -1,13 +1,15 @@
 """The report of evaluated runs: figures, tables, CSV and a page, from the rows of eval.jsonl."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from lengthgen.analysis import curves, reference_results, seed_groups
 from lengthgen.analysis.curves import BY_POSITION, HEADLINE, Curve, Point
@@ -18,14 +20,14 @@ from lengthgen.analysis.seed_groups import Series
 from lengthgen.config import rates, trust
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.protocols import named
-from lengthgen.report import page, tables, tasks, typeset
+from lengthgen.report import html, tables, tasks, text_tables
 from lengthgen.report.figures import curve, style
 from lengthgen.report.figures.chart import Chart
 from lengthgen.report.figures.layout import MOST_NAMED, laid_out, panels
 from lengthgen.report.figures.positions import positions
 from lengthgen.report.figures.ratios import ratios
+from lengthgen.report.tables import Table
 from lengthgen.report.tasks import TaskReport, task_of
-from lengthgen.report.typeset import Table
 from lengthgen.runs import directory as runs
 from lengthgen.storage import read_rows, replace_file, unsealed
 
@@ -230,9 +232,9 @@ def write_report(run_dirs: Sequence[Path], out: Path) -> list[Path]:
     if report is not None:
         headline = report.by_protocol.get(HEADLINE, [])
         files |= pictures(report)
-        numbers["curve.csv"] = tables.points_csv(report.points, report.labels).encode()
-        numbers["findings.csv"] = tables.findings_csv(report.findings).encode()
-        numbers["differences.csv"] = tables.differences_csv(headline).encode()
+        numbers["curve.csv"] = text_tables.points_csv(report.points, report.labels).encode()
+        numbers["findings.csv"] = text_tables.findings_csv(report.findings).encode()
+        numbers["differences.csv"] = text_tables.differences_csv(headline).encode()
         written += contents(report)
         said.append(markdown(report))
     exhibit = None
@@ -245,9 +247,9 @@ def write_report(run_dirs: Sequence[Path], out: Path) -> list[Path]:
         of = tasks.contents(tasks_report)
         written += of
         said.append(_with_remarks(of, tasks_report))
-        exhibit = page.Tasks(
+        exhibit = html.Tasks(
             pictures=[
-                page.Picture(name.removesuffix(".svg").replace("-", " "), content.decode())
+                html.Picture(name.removesuffix(".svg").replace("-", " "), content.decode())
                 for name, content in drawn.items()
                 if name.endswith(".svg")
             ],
@@ -255,10 +257,10 @@ def write_report(run_dirs: Sequence[Path], out: Path) -> list[Path]:
             remarks=tasks_report.remarks,
         )
     files["table.md"] = "\n".join(said).encode()
-    files["table.tex"] = "\n".join(map(typeset.latex, written)).encode()
+    files["table.tex"] = "\n".join(map(tables.latex, written)).encode()
     files |= numbers
     shown = exhibits(report, of_text) if report is not None else None
-    files["report.html"] = page.html(shown, exhibit).encode()
+    files["report.html"] = html.render(shown, exhibit).encode()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -304,11 +306,11 @@ def _curve(report: Report, protocol: str) -> Chart | None:
     return curve.perplexities(lines, []) if several else None
 
 
-def exhibits(report: Report, run_dirs: Sequence[Path]) -> page.Contents:
+def exhibits(report: Report, run_dirs: Sequence[Path]) -> html.Contents:
     """Returns what the page shows, with what the runs' directories hold besides rows."""
     paths = {path.resolve().name: path for path in run_dirs}
     environments = {run: _environment(path) for run, path in paths.items()}
-    return page.Contents(
+    return html.Contents(
         findings=report.findings,
         series=report.by_protocol,
         remarks=report.remarks,
@@ -327,8 +329,8 @@ def _environment(run_dir: Path) -> dict[str, Any] | None:
         return None
 
 
-def _probes(run_dir: Path) -> list[page.Picture]:
-    pictures: list[page.Picture] = []
+def _probes(run_dir: Path) -> list[html.Picture]:
+    pictures: list[html.Picture] = []
     for path in sorted(run_dir.glob("probes/*.svg")):
         try:
             text = path.read_text(encoding="utf-8")
@@ -336,18 +338,33 @@ def _probes(run_dir: Path) -> list[page.Picture]:
             raise UserError(
                 f"{path} is damaged ({error}); lengthgen probe {run_dir.name} draws it again"
             ) from None
-        pictures.append(page.Picture(path.stem.replace("_", " "), text))
+        pictures.append(html.Picture(path.stem.replace("_", " "), text))
     return pictures
 
 
-def _cost(run_dir: Path) -> page.Cost:
+def _cost(run_dir: Path) -> html.Cost:
     """Returns what a run cost; parameters are None if no checkpoint can be read."""
     weights = sorted(run_dir.glob("checkpoints/*/model.safetensors"))
     try:
-        n_parameters = page.parameters(weights[-1]) if weights else None
+        n_parameters = parameters(weights[-1]) if weights else None
     except (OSError, SafetensorError):
         n_parameters = None
-    return page.cost(runs.training_log(run_dir), parameters=n_parameters)
+    return cost(runs.training_log(run_dir), parameters=n_parameters)
+
+
+def cost(rows: Sequence[Mapping[str, Any]], *, parameters: int | None) -> html.Cost:
+    """Returns the cost of a run from the rows of train.jsonl."""
+    seen = [0, *(row["train/tokens"] for row in rows)]
+    steps = zip(pairwise(seen), rows, strict=True)
+    seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)
+    return html.Cost(parameters=parameters, tokens=seen[-1] or None, seconds=seconds or None)
+
+
+def parameters(model: Path) -> int:
+    """Returns the number of parameters in a model.safetensors, tied ones counted once."""
+    with safe_open(model, framework="numpy") as tensors:
+        names = tensors.offset_keys()
+        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
 
 
 def table(run_dirs: Sequence[Path], rows: Sequence[Mapping[str, Any]] | None = None) -> str:
@@ -380,10 +397,10 @@ def contents(report: Report) -> list[Table]:
     """Returns the tables of a report, the most important first."""
     found = [
         *_summary(report),
-        tables.key_numbers(report.findings),
-        tables.against_least(report.by_protocol.get(HEADLINE, [])),
+        text_tables.key_numbers(report.findings),
+        text_tables.against_least(report.by_protocol.get(HEADLINE, [])),
         *(_perplexities(report, name) for name in report.unaltered[1:]),
-        tables.rates(*rates.of_runs(report.configs.values())),
+        text_tables.rates(*rates.of_runs(report.configs.values())),
     ]
     return [table for table in found if table is not None]
 
@@ -392,32 +409,29 @@ def _summary(report: Report) -> list[Table]:
     first = next(iter(report.by_protocol))
     found = [
         _perplexities(report, first),
-        tables.verdicts(report.findings),
-        tables.protocols(report.by_protocol),
+        text_tables.verdicts(report.findings),
+        text_tables.protocols(report.by_protocol),
     ]
     return [table for table in found if table is not None]
 
 
 def _perplexities(report: Report, protocol: str) -> Table:
     competing = {
-        line.label for lines in report.by_protocol.values() for line in tables.competitors(lines)
+        line.label
+        for lines in report.by_protocol.values()
+        for line in text_tables.competitors(lines)
     }
-    return tables.perplexities(report.by_protocol[protocol], sorted(competing))
+    return text_tables.perplexities(report.by_protocol[protocol], sorted(competing))
 
 
 def _joined(report: Report, shown: Sequence[Table]) -> str:
     """Returns tables as Markdown, and below them what limits what they say."""
-    concerned: dict[str, list[str]] = {}
-    for finding in report.findings:
-        for warning in finding.warnings:
-            concerned.setdefault(warning, []).append(finding.series.label)
-    warnings = [f"{', '.join(labels)}: {warning}." for warning, labels in concerned.items()]
-    said = [f"{remark}\n" for remark in (*warnings, *report.remarks)]
-    return "\n".join([_markdown(shown), *said])
+    said = text_tables.warnings(report.findings, report.remarks)
+    return "\n".join([_markdown(shown), *(f"{one}\n" for one in said)])
 
 
 def _markdown(shown: Sequence[Table]) -> str:
-    return "\n".join(map(typeset.markdown, shown))
+    return "\n".join(map(tables.markdown, shown))
 
 
 def _with_remarks(shown: Sequence[Table], report: TaskReport) -> str:

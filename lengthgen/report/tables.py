@@ -1,505 +1,118 @@
-"""The tables of a report: perplexity, verdicts, key numbers, differences, protocols."""
+"""Tables as text: Markdown, LaTeX and CSV."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from itertools import combinations
-from typing import Literal
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from lengthgen.analysis.curves import Curve, Point, context_gain, perplexity
-from lengthgen.analysis.findings import EPS, Comparison, Finding, compare, difference
-from lengthgen.analysis.formatting import headline, number, short, subject
-from lengthgen.analysis.intervals import Estimate
-from lengthgen.analysis.seed_groups import Series, ordered
-from lengthgen.config.rates import Trial, Tuned
-from lengthgen.evaluation.protocols import named
-from lengthgen.report.typeset import TIE, UNKNOWN, Cell, Table, csv_text
-
-MARKED = (
-    f"Bold: the least at its length; {TIE}: may be as good, all series of a length taken together "
-    "at 95% (multiple comparisons with the best)."
-)
-EDGE = "The best rate is at the edge of the grid, so extend it:"
-NOT_COMPARED = (
-    f"{UNKNOWN}: not compared with the least: fewer than two seeds or documents in common, or a "
-    "diverged seed."
-)
-NOT_MARKED = "No value is marked as the best: that takes two seeds and two documents in common."
-FAINT = "In parentheses: the loss at T is over 0.05 nats above the least, so little was learnt."
-BEHIND = 0.05  # nats of loss at T above the least, from which on ratios to T say little
-NOT_EVALUATED = "A dash: not evaluated."
-Marks = dict[tuple[str, int], Literal["best", "tie", "unknown"]]  # by label and length
-VERDICTS = (
-    f"Each verdict by itself at 95%. uses: G above 0. ignores: G within {EPS} of 0, c* at least "
-    "T/2. short-sighted: G within that, c* below T/2. no gain: the same, though other text there "
-    "would raise the loss. harmed: G below 0. unclear: the data do not decide. c*: the least "
-    f"length up to T whose loss is within {EPS} nats of the least one. Least |G| shown: what the "
-    "data would show at the longest length in 80 of 100 cases."
-)
-GAINS = (2, 4, 16)  # multiples of T
-SWAPPED = 4
+TIE = "="  # behind a value that is not told apart from the best one
+UNKNOWN = "?"  # behind a value that cannot be compared with it
 
 
-def competitors(lines: Sequence[Series]) -> list[Series]:
-    """Returns the series that are compared: all but the references."""
-    return [line for line in lines if not line.reference]
+class Cell(NamedTuple):
+    """What stands in a cell, what it is to the best of its column, and whether it counts little."""
+
+    text: str
+    mark: Literal["", "best", "tie", "unknown", "faint"] = ""
+
+    @property
+    def sign(self) -> str:
+        """What stands behind the text."""
+        return {"tie": TIE, "unknown": UNKNOWN}.get(self.mark, "")
 
 
-def judged(findings: Sequence[Finding]) -> list[Finding]:
-    """Returns the findings of the competitors, by the loss at the longest length."""
-    by_label = {finding.series.label: finding for finding in findings}
-    return [by_label[line.label] for line in ordered(competitors([f.series for f in findings]))]
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table; every row begins with its name."""
+
+    key: str  # of letters alone, for labels
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str]
 
 
-def poor(lines: Sequence[Series]) -> set[str]:
-    """Returns the labels of series whose loss at T is far above the least of the same T."""
-    at_T = {line.label: line.losses().get(line.train_length, math.inf) for line in lines}
-    least = {
-        T: min(at_T[line.label] for line in competitors(lines) if line.train_length == T)
-        for T in {line.train_length for line in competitors(lines)}
+def markdown(table: Table) -> str:
+    """Returns title, table and notes as Markdown, with the columns in line."""
+    written = [[_cell(cell) for cell in row] for row in table.rows]
+    rows = [[_bars(text) for text in table.head], *written]
+    notes = [line for note in table.notes for line in ("", note)]
+    return "\n".join([f"{table.title}.", "", *_aligned(rows), *notes]) + "\n"
+
+
+def _cell(cell: Cell) -> str:
+    text = _bars(cell.text)
+    return {"best": f"**{text}**", "faint": f"({text})"}.get(cell.mark, text + cell.sign)
+
+
+def _bars(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns Markdown rows with the columns in line, the first to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [
+        [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]  # the header too
+        for row in rows
+    ]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return [f"| {' | '.join(row)} |" for row in (padded[0], rule, *padded[1:])]
+
+
+def latex(table: Table) -> str:
+    """Returns the table as a LaTeX float for the packages booktabs and xcolor."""
+    columns = "l" + "r" * (len(table.head) - 1)
+    caption = " ".join([f"{table.title}.", *table.notes])
+    head = " & ".join(escaped(text) for text in table.head)
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escaped(caption)}}}",
+        rf"\label{{tab:{table.key}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        rf"{head} \\",
+        r"\midrule",
+        *(rf"{' & '.join(map(_latex_cell, row))} \\" for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = escaped(cell.text)
+    marked = {
+        "best": rf"\textbf{{{text}}}",
+        "faint": rf"\textcolor{{gray}}{{{text}}}",
     }
-    return {
-        line.label
-        for line in lines
-        if at_T[line.label] > least.get(line.train_length, math.inf) + BEHIND
-    }
-
-
-def perplexities(lines: Sequence[Series], everyone: Sequence[str]) -> Table:
-    """Returns perplexity by length under one protocol; series of `everyone` without it are listed.
-
-    The least loss at the longest length stands first; references last, without being compared.
-    """
-    lines, faint = ordered(lines), poor(lines)
-    points = [p for line in lines for p in line.points]
-    lengths = sorted({p.length for p in points})
-    trained = {p.train_length for p in points}
-    base = short(min(trained)) if len(trained) == 1 else "T"
-    reasons = list(dict.fromkeys(p.skipped for p in points if p.skipped is not None))
-    marks = marks_of(competitors(lines), lengths)
-    head = ["scheme", "seeds", *map(short, lengths), f"{short(lengths[-1])}/{base}"]
-    rows = [
-        [
-            Cell(line.label),
-            Cell(str(len(line.runs))),
-            *(_perplexity(line, n, reasons, marks) for n in lengths),
-            Cell(_ratio(line, lengths[-1]), "faint" if line.label in faint else ""),
-        ]
-        for line in lines
-    ]
-    absent = sorted(set(everyone) - {line.label for line in lines})
-    rows += [[Cell(label), *(Cell("-") for _ in head[1:])] for label in absent]
-    notes = [f"{i}. {reason}" for i, reason in enumerate(reasons, start=1)]
-    return Table(
-        key=f"perplexity-{points[0].protocol}".replace("_", "-"),
-        title=f"Perplexity, {headline(points)}; {subject(points)}",
-        head=head,
-        rows=rows,
-        notes=[*notes, *marked(rows, competitors(lines)), *_dashes(rows)],
-    )
-
-
-def marked(rows: Sequence[Sequence[Cell]], lines: Sequence[Series]) -> list[str]:
-    """Returns what the marks in a table mean, or why there are none."""
-    marks = {cell.mark for row in rows for cell in row}
-    known = {"best": MARKED, "unknown": NOT_COMPARED, "faint": FAINT}
-    said = [text for mark, text in known.items() if mark in marks]
-    return said if "best" in marks or len(lines) < 2 else [NOT_MARKED, *said]
-
-
-def marks_of(lines: Sequence[Series], lengths: Sequence[int]) -> Marks:
-    """Returns which series is best at a length, and which are not told apart from it."""
-    found: Marks = {}
-    for n in lengths:
-        at_n = compare(lines, n)
-        if at_n is not None:
-            found |= {(label, n): "tie" for label in at_n.ties}
-            found |= {(label, n): "unknown" for label in at_n.unknown}
-            found[at_n.best, n] = "best"
-    return found
-
-
-def _perplexity(line: Series, length: int, reasons: Sequence[str], marks: Marks) -> Cell:
-    losses, skipped = line.losses(), line.skipped
-    if length in losses:
-        return Cell(number(perplexity(losses[length])), marks.get((line.label, length), ""))
-    return Cell(f"n/a ({reasons.index(skipped[length]) + 1})" if length in skipped else "-")
-
-
-def _ratio(line: Series, longest: int) -> str:
-    """Returns the perplexity at the longest length over that at T."""
-    losses = line.losses()
-    last, at_T = losses.get(longest), losses.get(line.train_length)
-    if last is None or at_T is None or math.isinf(at_T):
-        return "n/a"
-    return number(perplexity(last - at_T))
-
-
-def rates(
-    tuned: Sequence[tuple[str, Tuned]], untuned: Mapping[str, Sequence[float]]
-) -> Table | None:
-    """Returns the grids of learning rates that schemes were tuned on, the chosen ones marked.
-
-    `untuned` holds the rates of schemes that have no grid. None if no scheme has one.
-    """
-    if not tuned:
-        return None
-    lrs = sorted({trial.lr for _, one in tuned for trial in one.grid})
-    rows: list[list[Cell]] = []
-    notes: dict[str, list[str]] = {}
-    for name, one in tuned:
-        ratios = dict.fromkeys(trial.scheme_lr_ratio for trial in one.grid)
-        for ratio in ratios:
-            at = {trial.lr: trial for trial in one.grid if trial.scheme_lr_ratio == ratio}
-            best = one.lr if ratio == one.scheme_lr_ratio else None
-            plain = ratio is None or (ratio == 1 and len(ratios) == 1)
-            label = name if plain else f"{name}, scheme_lr_ratio {ratio:g}"
-            rows.append([Cell(label), *(_trial(at.get(lr), best) for lr in lrs)])
-        seeds = f"seed{'s' * (len(one.seeds) > 1)} {', '.join(map(str, one.seeds))}"
-        about = (
-            f"corpus {one.corpus} ({one.fingerprint}), model {one.model}, T = {one.length:,}, "
-            f"{one.tokens:,} tokens in batches of {one.batch_tokens:,}, {seeds}"
-        )
-        notes.setdefault(about, []).append(name)
-    edges = [f"{name} ({key}={at:g})" for name, one in tuned for key, at in one.at_edge.items()]
-    said = [f"{', '.join(of)}: {about}." for about, of in notes.items()]
-    if untuned:
-        of = (f"{name} ({', '.join(f'{lr:g}' for lr in lrs)})" for name, lrs in untuned.items())
-        said.append(f"Not tuned: {', '.join(of)}.")
-    return Table(
-        key="rates",
-        title="Loss at T on the tuning split, in nats per token, by train.lr",
-        head=["scheme", *(f"{lr:g}" for lr in lrs)],
-        rows=rows,
-        notes=[
-            "Bold: the rate that was chosen, by the least mean over seeds. The tuning split holds "
-            "1 in 20 training documents; no result is measured on it.",
-            *said,
-            *([f"{EDGE} {', '.join(edges)}."] if edges else []),
-        ],
-    )
-
-
-def _trial(trial: Trial | None, best: float | None) -> Cell:
-    if trial is None:
-        return Cell("-")
-    text = "diverged" if math.isinf(trial.loss) else f"{trial.loss:.4f}"
-    return Cell(text, "best" if trial.lr == best else "")
-
-
-def _dashes(rows: Sequence[Sequence[Cell]]) -> list[str]:
-    return [NOT_EVALUATED] if any(Cell("-") in row for row in rows) else []
-
-
-def verdicts(findings: Sequence[Finding]) -> Table | None:
-    """Returns what the text beyond T is to each series at each length, with the interval of G."""
-    lengths = sorted({n for finding in judged(findings) for n in finding.verdicts})
-    if not lengths:
-        return None
-    rows: list[list[Cell]] = []
-    for finding in judged(findings):
-        row = [Cell(finding.series.label), Cell(speaks_of(finding)), Cell(used(finding))]
-        for n in lengths:
-            found = finding.verdicts.get(n)
-            row.append(Cell(f"{found.word} {bounds(found.gain)}".rstrip() if found else "-"))
-        rows.append([*row, Cell(detectable(finding))])
-    return Table(
-        key="verdicts",
-        title="Verdicts on the text beyond T, with the 95% interval of the context gain G in nats",
-        head=["scheme", "seeds", "c*", *map(short, lengths), "least |G| shown"],
-        rows=rows,
-        notes=[VERDICTS, *remedies(judged(findings)), *_dashes(rows)],
-    )
-
-
-def speaks_of(finding: Finding) -> str:
-    """Returns the number of seeds; of one it is said that it is no statement on the scheme."""
-    n = len(finding.series.runs)
-    return "1 (this checkpoint)" if n == 1 else str(n)
-
-
-def used(finding: Finding) -> str:
-    """Returns the used context c* with its bounds where they differ, "n/a" if it is unknown."""
-    found = finding.used
-    if found is None:
-        return "n/a"
-    return found.text if found.low == found.high else f"{found.text} {found.interval}"
-
-
-def detectable(finding: Finding) -> str:
-    """Returns the least |G| at the longest length that the data show at 95% with power 80%."""
-    longest = max(finding.verdicts, default=None)
-    value = math.nan if longest is None else finding.gain[longest].detectable
-    return "n/a" if math.isnan(value) else f"{value:.3f}"
-
-
-def remedies(findings: Sequence[Finding]) -> list[str]:
-    """Returns what would decide the verdicts that are unclear, at the longest such length."""
-    said: list[str] = []
-    for finding in findings:
-        unclear = [n for n, found in finding.verdicts.items() if found.word == "unclear"]
-        if unclear:
-            said.append(f"{finding.series.label}: {finding.verdicts[max(unclear)].why}.")
-    return said
-
-
-def key_numbers(findings: Sequence[Finding]) -> Table | None:
-    """Returns the few numbers that a paper needs of each series."""
-    if not judged(findings):
-        return None
-    gains = [f"G({k}T)" for k in GAINS]
-    head = ["scheme", "NLL(T)", "NLL(longest)", "c*", *gains, "least |G| shown", f"U({SWAPPED}T)"]
-    faint = poor([finding.series for finding in findings])
-    rows = [
-        [
-            Cell(f.series.label),
-            *map(Cell, _key_numbers(f)),
-            *(
-                Cell(_factor(f, eps), "faint" if f.series.label in faint else "")
-                for eps in (0.01, 0.05)
-            ),
-        ]
-        for f in judged(findings)
-    ]
-    return Table(
-        key="key-numbers",
-        title="Key numbers, in nats per token with 95% intervals",
-        head=[*head, "far-copy gain", "bits/byte at T", "XF .01", "XF .05"],
-        rows=rows,
-        notes=[
-            "NLL: loss, with T tokens and at the longest length. G(C) = NLL(T) - NLL(C). XF: how "
-            "many T are reached without losing more than .01 or .05 nats. U: what other text "
-            "beyond T costs. Far-copy gain: G at the longest length on targets whose bigram stands "
-            "beyond T only.",
-            *([FAINT] if any(cell.mark == "faint" for row in rows for cell in row) else []),
-            *_dashes(rows),
-        ],
-    )
-
-
-def _key_numbers(finding: Finding) -> list[str]:
-    T = finding.series.train_length
-    longest = max(finding.far, default=T)
-    far_gain = "-"
-    if longest > T and T in finding.far:
-        far_gain = _change(finding.far[T].value - finding.far[longest].value)
-    per_byte = finding.bits_per_byte.get(T)
-    return [
-        *(_loss(finding.loss.get(n)) for n in (T, max(finding.loss, default=T))),
-        used(finding),
-        *(_with_bounds(finding.gain.get(k * T)) for k in GAINS),
-        detectable(finding),
-        _with_bounds(finding.swap.get(SWAPPED * T)),
-        far_gain,
-        "-" if per_byte is None else f"{per_byte:.3f}",
-    ]
-
-
-def _loss(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "-"
-    return f"{estimate.value:.3f} {bounds(estimate, '.3f')}".rstrip()
-
-
-def _factor(finding: Finding, eps: float) -> str:
-    return next((factor.text for factor in finding.factors if factor.eps == eps), "-")
-
-
-def _with_bounds(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "-"
-    return f"{_change(estimate.value)} {bounds(estimate)}".rstrip()
-
-
-def _change(nats: float) -> str:
-    if math.isnan(nats):  # the difference of two infinite losses
-        return "n/a"
-    return f"{round(nats, 3) + 0.0:+.3f}"
-
-
-def bounds(estimate: Estimate, how: str = "+.3f") -> str:
-    """Returns "[-0.001, +0.004]", or nothing where there is no interval."""
-    if math.isnan(estimate.low) or math.isnan(estimate.high):
-        return ""
-    low, high = (format(round(bound, 3) + 0.0, how) for bound in (estimate.low, estimate.high))
-    return f"[{low}, {high}]"
-
-
-def against_least(lines: Sequence[Series]) -> Table | None:
-    """Returns by how much each series is worse than the least, at T and at the longest length.
-
-    Beside it stand the ranks that it may have.
-    """
-    compared = ordered(competitors(lines))
-    lengths = sorted(
-        {line.train_length for line in compared} | {max((0, *line.losses())) for line in compared}
-    )
-    columns = {n: found for n in lengths if (found := _column(compared, n)) is not None}
-    if len(compared) < 2 or not columns:
-        return None
-    head = [
-        name
-        for n, (least, _) in columns.items()
-        for name in (f"at {short(n)} (least: {least.label})", f"rank at {short(n)}")
-    ]
-    rows = [
-        [
-            Cell(line.label),
-            *(
-                cell
-                for n, (least, found) in columns.items()
-                for cell in (_behind(line, least, n, found), Cell(_rank(line, found)))
-            ),
-        ]
-        for line in compared
-    ]
-    return Table(
-        key="differences",
-        title="Loss minus the least, nats per token, paired by document and seed",
-        head=["scheme", *head],
-        rows=rows,
-        notes=[
-            "Each interval by itself at 95%; marks and ranks of a column hold jointly at 95%.",
-            *marked(rows, compared),
-            *_dashes(rows),
-        ],
-    )
-
-
-def _column(lines: Sequence[Series], length: int) -> tuple[Series, Comparison | None] | None:
-    """Returns the series of least loss at a length, and what may be said of its being the best."""
-    found = compare(lines, length)
-    losses = {line.label: line.losses().get(length, math.inf) for line in lines}
-    label = found.best if found is not None else min(losses, key=lambda label: losses[label])
-    if math.isinf(losses[label]):
-        return None
-    return next(line for line in lines if line.label == label), found
-
-
-def _behind(line: Series, least: Series, length: int, found: Comparison | None) -> Cell:
-    if line is least:
-        return Cell("0", "best" if found is not None else "")
-    estimate = difference(line, least, length)
-    if estimate is None:
-        return Cell("-")
-    if found is None or line.label in found.unknown:
-        return Cell(_with_bounds(estimate), "" if found is None else "unknown")
-    return Cell(_with_bounds(estimate), "tie" if line.label in found.ties else "")
-
-
-def _rank(line: Series, found: Comparison | None) -> str:
-    if found is None or line.label not in found.ranks:
-        return "n/a"
-    low, high = found.ranks[line.label]
-    return str(low) if low == high else f"{low} to {high}"
-
-
-def protocols(series: Mapping[str, Sequence[Series]]) -> Table | None:
-    """Returns the same runs under every protocol; None if there is one alone."""
-    if len(series) < 2:
-        return None
-    points = [p for lines in series.values() for line in lines for p in line.points]
-    lengths = sorted({p.length for p in points})
-    labels = sorted({line.label for lines in series.values() for line in competitors(lines)})
-    rows = [
-        [
-            Cell(label),
-            Cell(protocol),
-            Cell(str(len(line.runs))),
-            *(_perplexity(line, n, [*line.skipped.values()], {}) for n in lengths),
-            Cell(_ratio(line, lengths[-1])),
-        ]
-        for label in labels
-        for protocol, lines in series.items()
-        for line in lines
-        if line.label == label
-    ]
-    return Table(
-        key="protocols",
-        title=f"Protocol matters: perplexity of the same runs under each; {subject(points)}",
-        head=["scheme", "protocol", "seeds", *map(short, lengths), f"{short(lengths[-1])}/T"],
-        rows=rows,
-        notes=[
-            *(
-                f"{protocol}: {named(protocol).says} ({named(protocol).source})"
-                for protocol in series
-            ),
-            *_dashes(rows),
-        ],
-    )
-
-
-def points_csv(points: Sequence[Point], labels: Mapping[Curve, str]) -> str:
-    """Returns one line per point: its series, all its fields and, under the headline, its gain."""
-    gains = {id(gain.point): gain for gain in context_gain(points)}
-    names = [field.name for field in fields(Point) if field.name != "rows"]
-    rows: list[list[object]] = []
-    for p in points:
-        gain = gains.get(id(p))
-        derived = (gain.nats, gain.ratio) if gain else (None, None)
-        rows.append([labels[p.run, p.variant], *(getattr(p, name) for name in names), *derived])
-    return csv_text(["series", *names, "context_gain", "ratio_to_T"], rows)
-
-
-def differences_csv(lines: Sequence[Series]) -> str:
-    """Returns a line per pair of competing series, at T and at the longest length that they share.
-
-    Low and high are of the pair by itself; apart says whether the two are told apart, all pairs of
-    the length taken together at 95%.
-    """
-    rows: list[list[object]] = []
-    compared, found = competitors(lines), dict[int, Comparison | None]()
-    for a, b in combinations(compared, 2):
-        shared = a.losses().keys() & b.losses().keys()
-        if a.train_length != b.train_length or not shared:
-            continue
-        for n in sorted({a.train_length, max(shared)} & shared):
-            estimate = difference(a, b, n)
-            if n not in found:
-                found[n] = compare(compared, n)
-            at_n = found[n]
-            if estimate is not None:
-                names, pairs = (a.label, b.label), at_n.apart if at_n is not None else set()
-                is_apart = names in pairs or names[::-1] in pairs
-                known = at_n is not None and {*names} <= at_n.ranks.keys()
-                said = is_apart if known else ""
-                rows.append([*names, n, *_numbers(estimate), said, len(estimate.seeds)])
-    return csv_text(["a", "b", "length", "a_minus_b", "low", "high", "apart", "n_seeds"], rows)
-
-
-def findings_csv(findings: Sequence[Finding]) -> str:
-    """Returns a line per series, quantity and length: value, 95% interval, and a verdict's word."""
-    rows: list[list[object]] = []
-    for finding in findings:
-        series = [finding.series.label, len(finding.series.runs), finding.series.train_length]
-        for quantity in ("loss", "gain", "swap", "shuffle", "far", "near"):
-            estimates: Mapping[int, Estimate] = getattr(finding, quantity)
-            for length, estimate in estimates.items():
-                word = finding.verdicts[length].word if _has_word(finding, quantity, length) else ""
-                rows.append([*series, quantity, length, *_numbers(estimate), word])
-        for n, gain in finding.gain.items():
-            shown = _written(gain.detectable, math.nan, math.nan)
-            rows.append([*series, "least_gain_shown", n, *shown, ""])
-        if finding.used is not None:
-            c = finding.used
-            rows.append([*series, "used_context", "", c.value, c.low, c.high, c.text])
-        for n, bits in finding.bits_per_byte.items():
-            rows.append([*series, "bits_per_byte", n, *_written(bits, math.nan, math.nan), ""])
-        for factor in finding.factors:
-            found = _written(factor.value, factor.low, factor.high)
-            rows.append([*series, f"factor_{factor.eps:g}", "", *found, factor.text])
-    head = ["series", "n_seeds", "train_length", "quantity", "length", "value", "low", "high"]
-    return csv_text([*head, "said"], rows)
-
-
-def _has_word(finding: Finding, quantity: str, length: int) -> bool:
-    return quantity == "gain" and length in finding.verdicts
-
-
-def _numbers(estimate: Estimate) -> list[float | str]:
-    return _written(estimate.value, estimate.low, estimate.high)
-
-
-def _written(*values: float) -> list[float | str]:
-    """Returns the values, empty where there is none."""
-    return ["" if math.isnan(value) else value for value in values]
+    return marked.get(cell.mark, f"{text}$^{{{cell.sign}}}$" if cell.sign else text)
+
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "[": "{[}",  # after \\ a bracket would be read as a length
+}
+
+
+def escaped(text: str) -> str:
+    """Returns text that LaTeX sets as it stands."""
+    return "".join(SPECIAL.get(character, character) for character in text)
+
+
+def csv_text(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Returns head and rows as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return text.getvalue()

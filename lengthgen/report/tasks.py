@@ -29,9 +29,10 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import ANSWERS
 from lengthgen.report.figures import style
 from lengthgen.report.figures.accuracy import UNCOUNTED, accuracy
+from lengthgen.report.figures.chart import Published
 from lengthgen.report.figures.layout import laid_out
 from lengthgen.report.figures.relation import Dot, relation
-from lengthgen.report.typeset import Cell, Table, csv_text
+from lengthgen.report.tables import Cell, Table, csv_text
 
 MOST_COLUMNS = 12  # lengths in a table; of more,
 LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
@@ -377,18 +378,20 @@ def _with_bounds(estimate: Estimate | None, *, scale: float, digits: int) -> Cel
     return Cell(f"{value} [{low}, {high}]")
 
 
-def _published(name: str, found: Sequence[Accuracy]) -> dict[str, dict[float, float]]:
+def _published(name: str, found: Sequence[Accuracy]) -> list[Published]:
     """Returns grey lines: the published mean over the lengths from L to 2L, where L is the same."""
     schemes = {one.series.scheme for one in found}
     L = found[0].series.train_length
-    return {
-        f"{_anchor(anchor)}, {anchor.accuracy:.0%} over {L + 1} to {anchor.test_length}": {
-            float(L): anchor.accuracy,
-            float(anchor.test_length): anchor.accuracy,
-        }
+    return [
+        Published(
+            f"{_anchor(anchor)}, {anchor.accuracy:.0%} over {L + 1} to {anchor.test_length}",
+            anchor.citation,
+            True,
+            {float(n): anchor.accuracy for n in (L, anchor.test_length)},
+        )
         for anchor in reference_results.accuracies()
         if anchor.task == name and anchor.scheme in schemes and anchor.train_length == L
-    }
+    ]
 
 
 def _published_rows(report: TaskReport) -> dict[str, dict[str, str]]:

@@ -13,7 +13,7 @@ from lengthgen.config import rates
 from lengthgen.config.rates import Trial, Tuned
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.report import tables, typeset
+from lengthgen.report import tables, text_tables
 from lengthgen.storage import read_rows, replace_file
 from lengthgen.sweep import grid
 from lengthgen.sweep.grid import Point
@@ -104,11 +104,11 @@ def write(found: Sequence[Point], out: Path) -> list[Path]:
     diverged.
     """
     tuned = _kept(out, found) | choose(found, _losses(found))
-    table = tables.rates(list(tuned.items()), untuned={})
+    table = text_tables.rates(list(tuned.items()), untuned={})
     assert table is not None
     plain = {name: one.model_dump(mode="json") for name, one in tuned.items()}
     files = {
-        "table.md": typeset.markdown(table),
+        "table.md": tables.markdown(table),
         "grid.csv": _csv(tuned),
         FILE: HEADING + yaml.safe_dump(plain, sort_keys=False, default_flow_style=None),
     }
@@ -186,4 +186,4 @@ def _csv(tuned: Mapping[str, Tuned]) -> str:
         for trial in one.grid
         for seed, loss in zip(one.seeds, trial.losses, strict=True)
     ]
-    return typeset.csv_text(head, rows)
+    return tables.csv_text(head, rows)

@@ -26,8 +26,7 @@ from lengthgen.errors import UserError
 from lengthgen.report import tasks
 from lengthgen.report.figures.accuracy import PALE, accuracy
 from lengthgen.report.figures.relation import Dot, relation
-from lengthgen.report.page.tasks import Tasks, exhibited
-from lengthgen.report.typeset import Cell, Table
+from lengthgen.report.tables import Cell
 
 L = 4
 SCHEMES = ("alibi", "rope", "t5")
@@ -437,23 +436,12 @@ def test_the_table_of_a_task_greys_a_scheme_that_did_not_learn_it() -> None:
 
 def test_the_figure_of_a_task_pales_a_scheme_that_did_not_learn_it() -> None:
     rows = [*shares("alibi", seen=1.0, unseen=0.5), *shares("rope", seen=0.94, unseen=0.9)]
-    chart = accuracy(accuracies(of(*rows)), unit="characters", chance=0.0, published={})
+    chart = accuracy(accuracies(of(*rows)), unit="characters", chance=0.0, published=[])
     assert chart is not None
     ends = {line.end: line.look["color"] for line in chart.lines}
     assert set(ends) == {"alibi", "rope (not learned)"}
     assert ends["rope (not learned)"] == PALE["color"] != ends["alibi"]
     assert any(said.startswith("pale: less than 95%") for said in chart.says)
-
-
-def test_on_the_page_the_best_is_bold_and_what_does_not_count_is_grey() -> None:
-    cells = [Cell("rope"), Cell("9.1", "best"), Cell("not learned", "faint"), Cell("2.0")]
-    one = Table(key="tasks", title="Tasks", head=["scheme", *"abc"], rows=[cells], notes=[])
-    [section] = exhibited(Tasks(pictures=[], tables=[one], remarks=[]))
-    found = {
-        "".join(td.itertext()): (td.get("class"), [child.tag for child in td])
-        for td in section.iter("td")
-    }
-    assert found == {"9.1": ("best", ["b"]), "not learned": ("faint", []), "2.0": (None, [])}
 
 
 # Rank correlations

@@ -30,10 +30,10 @@ ORDER = [
     ),
     *(
         "report.collect",
+        "report.html",
         "report.tasks",
-        "report.page",
+        "report.text_tables",
         "report.tables",
-        "report.typeset",
     ),
     *(
         "probes",
@@ -118,6 +118,7 @@ HOMES = {
     "datasets": "data.sources.hub",
     "pyarrow": "data.sources.files",
     "matplotlib": "report.figures",
+    "jinja2": "report.html",
 }
 
 # Packages whose own module is a docstring.

@@ -12,7 +12,7 @@ import pytest
 from faults import HARMS, eval_words, here, train_words
 
 from lengthgen.errors import UserError
-from lengthgen.report import collect, page
+from lengthgen.report import collect, html
 from lengthgen.storage import read_rows
 
 pytestmark = pytest.mark.slow
@@ -148,7 +148,7 @@ def test_a_lost_file_is_made_again_or_was_not_needed(finished: Finished, pattern
 def shown(run: Path) -> tuple[set[Any], str]:
     """Returns the points of a report, and the page."""
     found = collect.gather([run])
-    text = page.html(collect.exhibits(found, [run]))
+    text = html.render(collect.exhibits(found, [run]))
     return {repr(point) for point in found.points}, text
 
 

@@ -233,7 +233,7 @@ def test_a_published_curve_of_another_protocol_is_in_no_figure(runs: Runs, tmp_p
     anchors = [anchor("alibi", "nope_f"), anchor("alibi", "alibi_sliding1")]
     assert ratio_chart([as_press(runs, "alibi")], anchors) is None
     chart = there(ratio_chart([as_press(runs, "alibi")], [*anchors, anchor("alibi")]))
-    assert [name.split("; ")[1] for name in chart.behind] == ["alibi_nonoverlap, T=512"]
+    assert [one.label.split("; ")[1] for one in chart.behind] == ["alibi_nonoverlap, T=512"]
     tail = collect.gather([runs.write("rope")])
     assert not [name for name in collect.pictures(tail) if "ratios" in name]  # none is of tail
     both = collect.gather([as_press(runs, "rope"), runs.write("rope")])

@@ -29,7 +29,7 @@ from lengthgen.model.cache import why_uncached
 from lengthgen.model.transformer import create
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import tasks
-from lengthgen.report.typeset import Table
+from lengthgen.report.tables import Table
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import AttentionContext, ModelDims, Part
 from lengthgen.schemes.absolute.abacus import Abacus

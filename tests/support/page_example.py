@@ -9,7 +9,7 @@ from eval_rows import row
 from lengthgen.analysis import curves, findings, seed_groups
 from lengthgen.analysis.reference_results import anchors
 from lengthgen.data.windows import position_bins
-from lengthgen.report.page import Contents, Cost, Picture
+from lengthgen.report.html import Contents, Cost, Picture
 
 T = 512
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -1,11 +1,11 @@
 """The chart of a task: accuracy over the length of its examples, the trained range shaded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lengthgen.analysis.accuracy import LEARNED, Accuracy
 from lengthgen.analysis.formatting import subject
-from lengthgen.report.figures.chart import Chart
+from lengthgen.report.figures.chart import Chart, Published
 from lengthgen.report.figures.curve import line_of, rank, said
 from lengthgen.report.figures.looks import line_looks
 
@@ -18,12 +18,12 @@ def accuracy(
     *,
     unit: str,
     chance: float,
-    published: Mapping[str, Mapping[float, float]],
+    published: Sequence[Published],
 ) -> Chart | None:
     """Returns the share of right answers over length, a line per series; None without a value.
 
     `unit`: what the length counts. `chance`: the share without reading the prompt. `published`:
-    lines behind, by name.
+    lines behind.
     """
     there = [one for one in found if one.exact]
     if not there:

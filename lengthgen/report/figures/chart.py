@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,6 +15,15 @@ from lengthgen.report.figures.style import FONT_SIZE, GREY
 NEAR = 1.6  # times beyond the values: as far as the axis is stretched to show the floor
 
 Values = Mapping[float, float]  # by length; only finite ones are drawn
+
+
+class Published(NamedTuple):
+    """A grey line behind those of the series."""
+
+    label: str
+    group: str  # lines of a group share a button on the page
+    alike: bool  # measured as the series are; else dashed, and the axes need not hold it
+    values: Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +58,7 @@ class Chart:
     """Lines of one quantity over length."""
 
     lines: Sequence[Line]  # from the top down, as they end
-    behind: Mapping[str, Values]  # grey lines behind them, by name
+    behind: Sequence[Published]
     title: str  # what was measured
     says: Sequence[str]  # of what the lines are, after the title
     quantity: str  # at the y axis
@@ -72,37 +81,46 @@ class Chart:
         return max((line.lengths[-1] for line in self.lines if line.lengths), default=0)
 
 
-def draw(axes: Axes, chart: Chart, *, room: int) -> None:
-    """Draws a chart's lines; `room`: how many names of ticks fit side by side."""
+def draw(axes: Axes, chart: Chart, *, room: int, gid: str) -> None:
+    """Draws a chart's lines; `room`: how many names of ticks fit side by side.
+
+    In SVG the id of line 0 is GID-0-curve, that of its band GID-0-band, and so on; of the first
+    published line GID-behind-0.
+    """
     scale(axes, chart, room=room)
-    backdrop(axes, chart)
+    backdrop(axes, chart, gid=gid)
     _notes(axes, chart)
-    for line in chart.lines:
-        plot(axes, line, marks=chart.marks, band=min(0.12, 0.7 / len(chart.shown)))
+    opacity = min(0.12, 0.7 / max(1, len(chart.shown)))
+    for i, line in enumerate(chart.lines):
+        plot(axes, line, marks=chart.marks, band=opacity, gid=f"{gid}-{i}")
 
 
-def plot(axes: Axes, line: Line, *, marks: bool, band: float) -> None:
+def plot(axes: Axes, line: Line, *, marks: bool, band: float, gid: str) -> None:
     """Draws a line with its band, its seeds and its level; a reference is the line alone.
 
-    `band`: how opaque the band is.
+    `band`: how opaque the band is. `gid`: what the ids of its parts begin with in SVG.
     """
     colour, x = line.look["color"], line.lengths
     y = [line.values[n] for n in x]
     if line.reference:
-        axes.plot(x, y, label=line.name, linewidth=0.9, alpha=0.8, zorder=1.8, **line.look)
+        thin: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.8, "zorder": 1.8}
+        axes.plot(x, y, label=line.name, gid=f"{gid}-curve", **thin, **line.look)
         return
-    _band(axes, line, alpha=band)
-    for seed in line.seeds:
+    _band(axes, line, alpha=band, gid=f"{gid}-band")
+    for i, seed in enumerate(line.seeds):
         own = [n for n in sorted(seed) if math.isfinite(seed[n])]
-        axes.plot(own, [seed[n] for n in own], color=colour, linewidth=0.6, alpha=0.4)
+        faint: dict[str, Any] = {"color": colour, "linewidth": 0.6, "alpha": 0.4}
+        axes.plot(own, [seed[n] for n in own], gid=f"{gid}-seed{i}", **faint)
+    size: dict[str, Any] = {"linewidth": 1.8 if marks else 1.3, "markersize": 5.5}
     look = line.look if marks else {**line.look, "marker": ""}
-    axes.plot(x, y, label=line.name, linewidth=1.8 if marks else 1.3, markersize=5.5, **look)
+    axes.plot(x, y, label=line.name, gid=f"{gid}-curve", **size, **look)
     if line.level is not None and x:
         across, value = (line.level[0], x[-1]), line.level[1]
-        axes.plot(across, (value, value), color=colour, linestyle=(0, (1, 2.5)), linewidth=1.0)
+        dotted: dict[str, Any] = {"linestyle": (0, (1, 2.5)), "linewidth": 1.0}
+        axes.plot(across, (value, value), color=colour, gid=f"{gid}-level", **dotted)
 
 
-def _band(axes: Axes, line: Line, *, alpha: float) -> None:
+def _band(axes: Axes, line: Line, *, alpha: float, gid: str) -> None:
     """Fills the 95% band where there is one; a bound beyond any axis ends at the axis."""
     x = [n for n in line.lengths if not math.isnan(line.low.get(n, math.nan))]
     bottom, top = axes.get_ylim()
@@ -110,7 +128,8 @@ def _band(axes: Axes, line: Line, *, alpha: float) -> None:
     high = np.clip([line.high[n] for n in x], bottom, top)
     if x:
         colour = line.look["color"]
-        axes.fill_between(x, low, high, color=colour, alpha=alpha, linewidth=0, zorder=1)
+        fill: dict[str, Any] = {"color": colour, "alpha": alpha, "linewidth": 0}
+        axes.fill_between(x, low, high, zorder=1, gid=gid, **fill)
 
 
 def scale(axes: Axes, chart: Chart, *, room: int) -> None:
@@ -139,8 +158,8 @@ def _drawn_values(chart: Chart) -> Iterator[float]:
         limit = math.inf if line.leaves_at is None else line.leaves_at
         for values in (line.values, *line.seeds, line.low, line.high):
             yield from (min(value, limit) for value in values.values() if math.isfinite(value))
-    for values in chart.behind.values():
-        yield from values.values()
+    for one in chart.behind:
+        yield from one.values.values() if one.alike else ()
 
 
 def _scale_y(axes: Axes, chart: Chart, values: Sequence[float]) -> None:
@@ -178,10 +197,13 @@ def floor_is_near(chart: Chart) -> bool:
     return min(values) / NEAR < chart.floor[1] < max(values) * NEAR
 
 
-def backdrop(axes: Axes, chart: Chart) -> None:
+def backdrop(axes: Axes, chart: Chart, *, gid: str) -> None:
     """Draws the lines behind, each T, the zone around 0 and the floor."""
-    for values in chart.behind.values():
-        axes.plot(list(values), list(values.values()), color="0.72", linewidth=1.0, zorder=1.5)
+    for i, one in enumerate(chart.behind):
+        grey: dict[str, Any] = {"color": "0.72", "linewidth": 1.0, "zorder": 1.5}
+        dashes = "-" if one.alike else (0, (5, 4))
+        places = (list(one.values), list(one.values.values()))
+        axes.plot(*places, linestyle=dashes, gid=f"{gid}-behind-{i}", **grey)
     if chart.zone is not None:
         axes.axhspan(-chart.zone, chart.zone, color="0.93", linewidth=0, zorder=0)
         axes.axhline(0, color="0.6", linewidth=0.8, zorder=1)

@@ -35,7 +35,7 @@ def perplexities(lines: Sequence[Series], findings: Sequence[Finding]) -> Chart:
     floors = [finding.unigram for finding in known.values() if finding.unigram is not None]
     return Chart(
         lines=drawn,
-        behind={},
+        behind=(),
         title=f"{headline(points)}; {subject(points)}",
         says=said(drawn, lines, level="from the last T tokens alone"),
         quantity="perplexity",
@@ -95,7 +95,7 @@ def gains(findings: Sequence[Finding]) -> Chart | None:
     ]
     return Chart(
         lines=drawn,
-        behind={},
+        behind=(),
         title=f"context gain G(C) = loss(T) - loss(C), of the same targets; {subject(points)}",
         says=[
             "above 0: text beyond T helps",

@@ -41,7 +41,7 @@ def single(chart: Chart) -> Figure:
         size = (LEFT + width + right, bottom + height + top)
         drawn = Figure(figsize=size, dpi=200)
         axes = drawn.add_axes((LEFT / size[0], bottom / size[1], width / size[0], height / size[1]))
-        draw(axes, chart, room=16)
+        draw(axes, chart, room=16, gid="line")
         _write_behind(axes, chart, height=height)
         _label_ends(axes, chart, inches=(width, height))
         _caption(axes, said)
@@ -68,7 +68,7 @@ def multiples(chart: Chart) -> Figure:
         grid = drawn.subplots(rows, COLUMNS, squeeze=False).ravel()
         for i, axes in enumerate(grid):
             if i < len(chart.shown):
-                _small(axes, chart, chart.shown[i], at_left=i % COLUMNS == 0)
+                _small(axes, chart, chart.shown[i], at_left=i % COLUMNS == 0, gid=f"panel{i}")
             else:
                 axes.set_axis_off()
         for axes in grid[len(chart.shown) - COLUMNS :][:COLUMNS]:
@@ -103,7 +103,7 @@ def panels(charts: Sequence[Chart]) -> Figure:
         )
         grid = drawn.subplots(1, len(charts), squeeze=False)[0]
         for letter, chart, axes in zip(ascii_lowercase, charts, grid, strict=False):
-            draw(axes, chart, room=9)
+            draw(axes, chart, room=9, gid=letter)
             title = textwrap.wrap(f"({letter}) {chart.title}", 62)
             _caption(axes, title, size=FONT_SIZE - 2)
         drawn.text(0.8 / size[0], 1 - 0.1 / size[1], "\n".join(said), verticalalignment="top")
@@ -113,15 +113,15 @@ def panels(charts: Sequence[Chart]) -> Figure:
     return drawn
 
 
-def _small(axes: Axes, chart: Chart, line: Line, *, at_left: bool) -> None:
+def _small(axes: Axes, chart: Chart, line: Line, *, at_left: bool, gid: str) -> None:
     scale(axes, chart, room=5)
-    backdrop(axes, chart)
+    backdrop(axes, chart, gid=gid)
     for other in chart.shown:
         axes.plot(other.lengths, [other.values[n] for n in other.lengths], color="0.85", lw=0.6)
     _letter_ends(axes, chart, size=FONT_SIZE - 5)
-    for own in chart.lines:
+    for i, own in enumerate(chart.lines):
         if own is line or (own.reference and own.scheme == line.scheme):
-            plot(axes, own, marks=False, band=0.2)
+            plot(axes, own, marks=False, band=0.2, gid=f"{gid}-{i}")
     axes.set(xlabel="", ylabel="")
     axes.tick_params(labelsize=FONT_SIZE - 2.5, labelleft=at_left, labelbottom=False)
     axes.set_title(line.end, fontsize=FONT_SIZE - 2, loc="left", pad=3)
@@ -172,8 +172,8 @@ def _names_behind(chart: Chart) -> list[str]:
     """Returns the names of the grey lines, each after its letter."""
     return [
         line
-        for letter, name in zip(ascii_lowercase, chart.behind, strict=False)
-        for line in textwrap.wrap(f"{letter}  {name}", 108, subsequent_indent="    ")
+        for letter, one in zip(ascii_lowercase, chart.behind, strict=False)
+        for line in textwrap.wrap(f"{letter}  {one.label}", 108, subsequent_indent="    ")
     ]
 
 
@@ -188,8 +188,8 @@ def _write_behind(axes: Axes, chart: Chart, *, height: float) -> None:
 
 def _letter_ends(axes: Axes, chart: Chart, *, size: float) -> None:
     text: dict[str, Any] = {"fontsize": size, "color": GREY, "verticalalignment": "center"}
-    for letter, values in zip(ascii_lowercase, chart.behind.values(), strict=False):
-        axes.text(*list(values.items())[-1], f" {letter}", zorder=5, **text)
+    for letter, one in zip(ascii_lowercase, chart.behind, strict=False):
+        axes.text(*list(one.values.items())[-1], f" {letter}", zorder=5, **text)
 
 
 def _text_width(text: str) -> float:

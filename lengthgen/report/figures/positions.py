@@ -43,7 +43,7 @@ def positions(lines: Sequence[Series]) -> Chart | None:
     reach = max(p.length for p in points)
     return Chart(
         lines=drawn,
-        behind={},
+        behind=(),
         title=f"loss at each position of one window of {short(reach)}; {subject(points)}",
         says=[AVERAGED, *said(drawn, there, level="")],
         quantity="L(i), nats per token",

@@ -5,27 +5,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lengthgen.analysis.curves import perplexity
+from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, subject
+from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.reference_results import Anchor
 from lengthgen.analysis.seed_groups import Series
-from lengthgen.report.figures.chart import Chart, Line, Values
+from lengthgen.report.figures.chart import Chart, Line, Published, Values
 from lengthgen.report.figures.curve import rank, said
 from lengthgen.report.figures.looks import line_looks
 
 
-def ratios(lines: Sequence[Series], anchors: Sequence[Anchor]) -> Chart | None:
+def ratios(
+    lines: Sequence[Series],
+    anchors: Sequence[Anchor],
+    *,
+    findings: Sequence[Finding] = (),
+    unlike: bool = False,
+) -> Chart | None:
     """Returns ppl(C) / ppl(T) over C / T of the series of one protocol, but references.
 
-    Behind them stand the anchors of these schemes under the same protocol; None if there are none.
+    Behind them are the published curves of these schemes, under the same protocol alone or, if
+    `unlike`, under any; None if there is none under the same one, or no loss at T. Bands where a
+    series has a finding.
     """
     there = [line for line in lines if not line.reference and _multiples(line.losses(), line)]
-    points = [p for line in there for p in line.points]
-    of = {(line.scheme, points[0].protocol) for line in there}
-    behind = {_named(a): a.ratios() for a in anchors if (a.scheme, a.protocol) in of}
-    if not behind:
+    behind = _published(anchors, there, unlike=unlike)
+    if not there or not (behind or unlike):
         return None
+    points = [p for line in there for p in line.points]
+    gains = {finding.series.label: finding.gain for finding in findings}
     looks = line_looks(there)
-    drawn = [_line(line, looks[line.label]) for line in there]
+    drawn = [_line(line, looks[line.label], gains.get(line.label, {})) for line in there]
     longest = max(x for line in drawn for x in line.values)
     drawn.sort(key=lambda line: rank(line.values.get(longest), line.name))
     return Chart(
@@ -45,6 +55,23 @@ def ratios(lines: Sequence[Series], anchors: Sequence[Anchor]) -> Chart | None:
     )
 
 
+def _published(
+    anchors: Sequence[Anchor], lines: Sequence[Series], *, unlike: bool
+) -> list[Published]:
+    measured = {(line.scheme, p.protocol) for line in lines for p in line.points}
+    return [
+        Published(
+            _named(anchor),
+            f"{anchor.citation}, {anchor.protocol}",
+            (anchor.scheme, anchor.protocol) in measured,
+            anchor.ratios(),
+        )
+        for anchor in anchors
+        if (anchor.scheme, anchor.protocol) in measured
+        or (unlike and anchor.scheme in {line.scheme for line in lines})
+    ]
+
+
 def _multiples(losses: Mapping[int, float], line: Series) -> dict[float, float]:
     """Returns ppl(C) / ppl(T) by C / T; nothing without a finite loss at T."""
     T = line.train_length
@@ -53,7 +80,8 @@ def _multiples(losses: Mapping[int, float], line: Series) -> dict[float, float]:
     return {n / T: perplexity(loss - losses[T]) for n, loss in losses.items()}
 
 
-def _line(line: Series, look: Mapping[str, Any]) -> Line:
+def _line(line: Series, look: Mapping[str, Any], gains: Mapping[int, Estimate]) -> Line:
+    T = line.train_length
     seeds: list[Values] = [_multiples(line.curve(run), line) for run in line.runs]
     return Line(
         name=line.label,
@@ -61,8 +89,8 @@ def _line(line: Series, look: Mapping[str, Any]) -> Line:
         end=line.label,
         look=look,
         values=_multiples(line.losses(), line),
-        low={},
-        high={},
+        low={n / T: perplexity(-gain.high) for n, gain in gains.items()},
+        high={n / T: perplexity(-gain.low) for n, gain in gains.items()},
         seeds=seeds if len(seeds) > 1 else (),
         level=None,
         leaves_at=None,
@@ -75,6 +103,6 @@ def _named(anchor: Anchor) -> str:
         anchor.scheme + (f" ({anchor.note})" if anchor.note else ""),
         f"{anchor.protocol}, T={anchor.train_length}",
         f"{anchor.params} on {anchor.corpus}",
-        f"{anchor.citation}, arXiv {anchor.arxiv}",
+        f"{anchor.citation}, arXiv {anchor.arxiv}, {anchor.table}",
     ]
     return "; ".join(told)

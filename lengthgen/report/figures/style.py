@@ -12,10 +12,10 @@ FONT_SIZE = 10.0  # points; 14 px where a figure is shown 800 px wide
 GREY = "0.35"  # of what is said beside the lines
 
 
-def style() -> AbstractContextManager[None]:
+def style(**settings: str) -> AbstractContextManager[None]:
     """Returns matplotlib's own style, whatever the user's matplotlibrc says."""
     ours = {"svg.hashsalt": "lengthgen", "font.size": FONT_SIZE}
-    return matplotlib.style.context(["default", ours])
+    return matplotlib.style.context(["default", ours | settings])
 
 
 def files(drawn: Mapping[str, Figure]) -> dict[str, bytes]:
@@ -27,10 +27,13 @@ def files(drawn: Mapping[str, Figure]) -> dict[str, bytes]:
     }
 
 
-def rendered(drawn: Figure, kind: str) -> bytes:
-    """Returns the figure as a PNG or SVG file, the same bytes at every time."""
+def rendered(drawn: Figure, kind: str, **settings: str) -> bytes:
+    """Returns the figure as a PNG or SVG file, the same bytes at every time.
+
+    `settings` are of matplotlib, by name.
+    """
     nothing = {"svg": {"Date": None}, "png": {"Software": None}}
     file = io.BytesIO()
-    with style():
+    with style(**settings):
         FigureCanvasAgg(drawn).print_figure(file, format=kind, dpi=200, metadata=nothing[kind])
     return file.getvalue()

@@ -1,7 +1,7 @@
 "use strict";
 
-// Without this script everything is shown but published curves of other protocols. It reads off values, shows and hides lines, and writes
-// out what a verdict or a grey line stands for.
+// Without this script everything is shown but published curves of other protocols. It reads off
+// values, shows and hides lines, and writes out what a verdict or a grey line stands for.
 document.documentElement.classList.add("js");
 
 function all(selector, within = document) {
@@ -17,10 +17,10 @@ function hideOrShow(key) {
     .forEach((group) => group.toggleAttribute("hidden", !shown));
 }
 
-function light(chart, key) {
+function highlight(chart, key) {
   chart.classList.toggle("dimmed", key !== null);
   all(".line[data-series]", chart).forEach((g) => {
-    g.classList.toggle("lit", g.dataset.series === key);
+    g.classList.toggle("highlighted", g.dataset.series === key);
   });
 }
 
@@ -29,25 +29,24 @@ function prepareLegend(chart) {
     const key = button.dataset.series;
     button.addEventListener("click", () => hideOrShow(key));
     for (const kind of ["pointerenter", "focus"]) {
-      button.addEventListener(kind, () => light(chart, key));
+      button.addEventListener(kind, () => highlight(chart, key));
     }
     for (const kind of ["pointerleave", "blur"]) {
-      button.addEventListener(kind, () => light(chart, null));
+      button.addEventListener(kind, () => highlight(chart, null));
     }
   });
 }
 
 function prepareReading(chart) {
   const stops = JSON.parse(chart.dataset.stops);
-  const svg = chart.querySelector(".plot svg");
+  const drawing = chart.querySelector(".drawing");
   const cross = chart.querySelector(".cross");
   const slider = chart.querySelector("input");
   const values = all("[data-values]", chart).map((cell) => [cell, JSON.parse(cell.dataset.values)]);
   function read(index) {
     const [x, name] = stops[index];
     chart.classList.add("read");
-    cross.setAttribute("x1", x);
-    cross.setAttribute("x2", x);
+    cross.style.left = `${100 * x}%`;
     chart.querySelector("output").textContent = name;
     values.forEach(([cell, texts]) => { cell.textContent = texts[index]; });
     slider.value = index;
@@ -61,14 +60,14 @@ function prepareReading(chart) {
   }
 
   function nearest(event) {
-    const box = svg.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
+    const box = drawing.getBoundingClientRect();
+    const x = (event.clientX - box.left) / box.width;
     const away = stops.map(([place]) => Math.abs(place - x));
     return away.indexOf(Math.min(...away));
   }
 
   for (const kind of ["pointermove", "pointerdown"]) {
-    svg.addEventListener(kind, (event) => read(nearest(event)));
+    drawing.addEventListener(kind, (event) => read(nearest(event)));
   }
   for (const kind of ["input", "focus"]) {
     slider.addEventListener(kind, () => read(Number(slider.value)));
@@ -76,7 +75,7 @@ function prepareReading(chart) {
 }
 
 // Writes the text of whatever is pointed at or focused, among some elements, into a line.
-function prepareSaying(elements, line, text) {
+function prepareExplanations(elements, line, text) {
   elements.forEach((element) => {
     for (const kind of ["pointerenter", "focus"]) {
       element.addEventListener(kind, () => { line.textContent = text(element); });
@@ -88,9 +87,9 @@ all(".chart").forEach((chart) => {
   prepareLegend(chart);
   prepareReading(chart);
   const label = (group) => group.getAttribute("aria-label");
-  prepareSaying(all(".behind", chart), chart.querySelector(".said"), label);
+  prepareExplanations(all(".behind", chart), chart.querySelector(".about"), label);
 });
-prepareSaying(all(".verdict"), document.querySelector(".why"), (cell) => `${cell.title}.`);
+prepareExplanations(all(".verdict"), document.querySelector(".why"), (cell) => `${cell.title}.`);
 
 function openTarget() {
   const target = document.getElementById(location.hash.slice(1));

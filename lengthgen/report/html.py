@@ -1,0 +1,642 @@
+"""The page: one report.html that opens from disk and loads nothing from elsewhere.
+
+Jinja2 escapes all text of a run; a content security policy, which allows the page's own script
+alone, would stop what slipped through.
+"""
+
+import base64
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from lengthgen.analysis.curves import BY_POSITION, HEADLINE, Point, perplexity
+from lengthgen.analysis.findings import EPS, Finding, Word
+from lengthgen.analysis.formatting import headline, number, short, subject
+from lengthgen.analysis.intervals import LEVEL, RESAMPLES, Estimate
+from lengthgen.analysis.reference_results import Anchor
+from lengthgen.analysis.seed_groups import Series, scheme_lr_ratio
+from lengthgen.config import rates
+from lengthgen.evaluation.protocols import named
+from lengthgen.report import text_tables
+from lengthgen.report.figures import curve
+from lengthgen.report.figures.chart import Chart, Line
+from lengthgen.report.figures.inline import inline, swatch
+from lengthgen.report.figures.looks import line_looks
+from lengthgen.report.figures.positions import AVERAGED, positions
+from lengthgen.report.figures.ratios import ratios
+from lengthgen.report.tables import Cell, Table
+
+MISSING = object()
+Write = Callable[[float], str]
+EVALUATION = ("eval", "runtime")  # sections as of training; what was evaluated may differ
+MEANINGS: dict[Word, tuple[str, str]] = {  # a sign next to the colour, and what is meant
+    "uses": ("\u25b2", "the text beyond T lowers the loss"),
+    "no gain": ("\u25c6", f"it is read (swapping it hurts), but G(C) is within {EPS} of 0"),
+    "ignores": ("\u25a0", f"G(C) is within {EPS} of 0, and c* is at least T/2"),
+    "short-sighted": ("\u25e7", f"G(C) is within {EPS} of 0, but c* is below T/2"),
+    "harmed": ("\u25bc", "it raises the loss"),
+    "unclear": ("?", "the data do not decide; the sentence behind it says what would"),
+}
+PARTS = {
+    **{"tables": "Tables", "schemes": "Schemes", "method": "Method"},
+    "costs": "Costs",
+}
+BAND = "The band is the 95% interval over seeds and documents."
+GREY = "Grey: published curves of the same schemes, of other models; point at one to see which."
+SHARED = "Lines share their documents, so bands that overlap are no tie; see the tables."
+UNLIKE = (
+    "Dashed: measured under another protocol, so not comparable in height; hidden until the button "
+    "with the protocol's name is pressed. Dashed lines may leave the axes."
+)
+
+
+class Picture(NamedTuple):
+    """A figure: the text of an SVG file, or the bytes of a PNG."""
+
+    name: str
+    content: str | bytes
+
+    @property
+    def address(self) -> str:
+        """The picture as a data URI; as an image, an SVG can neither run nor load anything."""
+        is_svg = isinstance(self.content, str)
+        content = self.content.encode() if isinstance(self.content, str) else self.content
+        kind = "svg+xml" if is_svg else "png"
+        return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a run took; None is unknown."""
+
+    parameters: int | None
+    tokens: int | None
+    seconds: float | None  # of training steps alone, over all its sessions
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        return self.tokens / self.seconds if self.tokens and self.seconds else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tasks:
+    """What the page shows of tasks."""
+
+    pictures: Sequence[Picture]
+    tables: Sequence[Table]
+    remarks: Sequence[str]  # what is not shown or not comparable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What the page shows of runs of text. All of it may be untrusted and is escaped."""
+
+    findings: Sequence[Finding]  # of the headline protocol; none if it was not evaluated
+    series: Mapping[str, Sequence[Series]]  # by protocol, the headline first
+    remarks: Sequence[str]  # what is not shown or not comparable
+    configs: Mapping[str, Mapping[str, Any]]  # the plain configuration of each run
+    environments: Mapping[str, Mapping[str, Any]]  # env.json of each run that has one
+    pictures: Mapping[str, Sequence[Picture]]  # of the probes of a run
+    anchors: Sequence[Anchor]
+    costs: Mapping[str, Cost]
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """All points of all protocols."""
+        return [p for lines in self.series.values() for line in lines for p in line.points]
+
+    @cached_property
+    def runs(self) -> list[str]:
+        return sorted({p.run for p in self.points})
+
+    @cached_property
+    def schemes(self) -> list[str]:
+        return sorted({p.scheme for p in self.points})
+
+    @cached_property
+    def lines(self) -> list[Series]:
+        """One series of each label, whatever its protocol."""
+        found: dict[str, Series] = {}
+        for lines in self.series.values():
+            for line in lines:
+                found.setdefault(line.label, line)
+        return list(found.values())
+
+    @cached_property
+    def keys(self) -> dict[str, str]:
+        """A short name of each label, for ids and attributes."""
+        return {line.label: f"s{i}" for i, line in enumerate(self.lines)}
+
+    @cached_property
+    def looks(self) -> dict[str, dict[str, Any]]:
+        return line_looks(self.lines)
+
+    @cached_property
+    def swatches(self) -> dict[str, str]:
+        """A sample of each line as SVG, by label."""
+        return {one.label: swatch(self.looks[one.label], thin=one.reference) for one in self.lines}
+
+
+def render(contents: Contents | None, tasks: Tasks | None = None) -> str:
+    """Returns the page of runs of text, of tasks, or of both; in ASCII.
+
+    Raises UserError as findings.compare does.
+    """
+    environment = Environment(
+        loader=PackageLoader("lengthgen", "report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    script, style = (_source(environment, name) for name in ("report.js", "report.css"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    template = environment.get_template("report.html.j2")
+    shown = {"title": "Accuracy of tasks over length"} | (_shown(contents) if contents else {})
+    parts = {"tasks": "Tasks"} if tasks is not None else {}
+    if contents is not None:
+        first = {"verdicts": "Verdicts"} | ({"curves": "Curves"} if shown["charts"] else {})
+        warned = {"warnings": f"Warnings ({len(shown['warnings'])})"}
+        parts = first | parts | PARTS | warned
+    page = template.render(
+        **{"contents": contents, "tasks": tasks, "parts": parts, **shown},
+        **{"script": script, "style": style, "digest": digest},
+    )
+    return page.encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _source(environment: Environment, name: str) -> str:
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
+
+
+def _shown(contents: Contents) -> dict[str, Any]:
+    """Returns what the template needs of runs of text next to their contents."""
+    names, lengths = contents.schemes, sorted({p.train_length for p in contents.points})
+    measured = names[0] if len(names) == 1 else f"{len(names)} positional schemes"
+    longest = short(max(p.length for p in contents.points))
+    first = [p for line in next(iter(contents.series.values())) for p in line.points]
+    judged = text_tables.judged(contents.findings)
+    trained = ", ".join(map(str, lengths))
+    return {
+        "title": f"{measured}, trained at T = {trained}, measured up to {longest} tokens",
+        "about": f"{', '.join(names)}; {headline(first)}; {subject(first)}.",
+        "judged": judged,
+        "verdict_lengths": sorted({n for finding in judged for n in finding.verdicts}),
+        "epsilons": sorted({factor.eps for finding in judged for factor in finding.factors}),
+        "faint": text_tables.poor([finding.series for finding in contents.findings]),
+        "meanings": MEANINGS,
+        "charts": charts(contents),
+        "perplexities": perplexities(contents),
+        "sections": [_section(contents, line) for line in contents.lines],
+        "facts": facts(contents),
+        "scored": _scored_how(contents),
+        "protocols": protocols(contents),
+        "rates": text_tables.rates(*rates.of_runs(_configs(contents))),
+        "settings": settings(contents),
+        "costs": costs(contents),
+        "warnings": text_tables.warnings(contents.findings, contents.remarks),
+        "headline": HEADLINE,
+        **{name: getattr(text_tables, name) for name in ("bounds", "change", "detectable")},
+        **{"seeds": text_tables.speaks_of, "used": text_tables.used, "short": short},
+    }
+
+
+# Charts
+
+
+class Entry(NamedTuple):
+    """A line of a legend: what its button hides and shows, and the values that can be read."""
+
+    key: str
+    label: str
+    swatch: str
+    values: Sequence[str]
+    pressed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exhibit:
+    """A chart with its caption, its legend, and the places where values can be read."""
+
+    name: str  # of letters and hyphens
+    title: str
+    caption: str
+    svg: str
+    stops: Sequence[tuple[float, str]]  # how far from left (0) to right (1), and what it is called
+    entries: Sequence[Entry]
+
+
+def charts(contents: Contents) -> list[Exhibit]:
+    """Returns the charts that there are numbers for, the headline first."""
+    others = {a.protocol for a in contents.anchors} & {*contents.series} - {HEADLINE}
+    found = [
+        _perplexity(contents),
+        _gain(contents),
+        _positions(contents),
+        *(_ratios(contents, protocol) for protocol in [HEADLINE, *sorted(others)]),
+    ]
+    return [exhibit for exhibit in found if exhibit is not None]
+
+
+def _perplexity(contents: Contents) -> Exhibit | None:
+    findings, lines = contents.findings, contents.series.get(HEADLINE, ())
+    caption = [
+        "The same tokens are scored at every length; only the text before them differs.",
+        f"{BAND} {SHARED} Dotted: what the last T tokens alone give (crop).",
+    ]
+    if any(line.reference for line in lines):
+        caption.append("Thin: the same model with attention to the last T tokens alone.")
+    if any(finding.unigram is not None for finding in findings):
+        caption.append("Unigram floor: each token predicted by its frequency in training.")
+    return _exhibit(
+        contents,
+        curve.perplexities(lines, findings) if findings else None,
+        name="perplexity",
+        title="Tail perplexity over length",
+        caption=[*caption, "Both axes are logarithmic."],
+        write=number,
+        stop=_tokens,
+    )
+
+
+def _gain(contents: Contents) -> Exhibit | None:
+    return _exhibit(
+        contents,
+        curve.gains(contents.findings),
+        name="gain",
+        title="Context gain G(C)",
+        caption=[
+            "G(C) = loss(T) - loss(C) on the same tokens. Above 0 the text beyond T helps, below 0",
+            f"it harms. {BAND} The vertical axis is linear near 0 and logarithmic further away.",
+        ],
+        write=lambda nats: text_tables.change(nats) if nats else "0",
+        stop=_tokens,
+    )
+
+
+def _positions(contents: Contents) -> Exhibit | None:
+    return _exhibit(
+        contents,
+        positions(contents.series.get(BY_POSITION, ())),
+        name="positions",
+        title="Loss at each position",
+        caption=[
+            "L(i): mean loss at position i of one pass over long windows from random offsets,",
+            f"{AVERAGED}. The horizontal axis is logarithmic.",
+        ],
+        write=text_tables.plain,
+        stop="position {:,.0f}".format,
+    )
+
+
+def _ratios(contents: Contents, protocol: str) -> Exhibit | None:
+    is_headline, lines = protocol == HEADLINE, contents.series.get(protocol, ())
+    findings = contents.findings if is_headline else ()
+    chart = ratios(lines, contents.anchors, findings=findings, unlike=is_headline)
+    caption = [f"ppl(C) / ppl(T) over C / T. {BAND if is_headline else 'Means over seeds.'}"]
+    if chart is not None and chart.behind:
+        caption.append(GREY)
+    if chart is not None and any(not one.alike for one in chart.behind):
+        caption.append(UNLIKE)
+    return _exhibit(
+        contents,
+        chart,
+        name="ratios" if protocol == HEADLINE else f"ratios-{protocol}".replace("_", "-"),
+        title=f"Perplexity relative to that at T, {protocol}",
+        caption=caption,
+        write=lambda ratio: times(ratio) if ratio != 1 else "1",
+        stop="C = {:g} T".format,
+    )
+
+
+def _tokens(length: float) -> str:
+    return f"{short(int(length))} tokens"
+
+
+def times(value: float) -> str:
+    """Returns a ratio with three digits after the point, fewer where it is large."""
+    return f"{value:.3f}" if value < 10 else number(value)
+
+
+def _exhibit(
+    contents: Contents,
+    chart: Chart | None,
+    *,
+    name: str,
+    title: str,
+    caption: Sequence[str],
+    write: Write,
+    stop: Write,
+) -> Exhibit | None:
+    if chart is None or not any(line.lengths for line in chart.lines):
+        return None
+    lines = [replace(line, look=contents.looks[line.name], seeds=()) for line in chart.lines]
+    xs = sorted({x for line in lines for x in line.values})
+    groups = {one.group: one for one in chart.behind}
+    keys = {group: f"published-{name}-{i}" for i, group in enumerate(groups)}
+    drawn = inline(replace(chart, lines=lines), keys={**contents.keys, **keys}, name=name, at=xs)
+    entries = [
+        Entry(
+            key=contents.keys[line.name],
+            label=line.name,
+            swatch=contents.swatches[line.name],
+            values=[_value(line, x, write) for x in xs],
+            pressed=True,
+        )
+        for line in sorted(lines, key=lambda line: line.reference)
+    ]
+    for group, one in groups.items():
+        look = {"color": "0.6", "linestyle": "-" if one.alike else "--"}
+        grey = swatch(look, thin=True)
+        entries.append(Entry(keys[group], group, grey, [""] * len(xs), one.alike))
+    return Exhibit(
+        name=name,
+        title=title,
+        caption=" ".join(caption),
+        svg=drawn.svg,
+        stops=list(zip(drawn.across, map(stop, xs), strict=True)),
+        entries=entries,
+    )
+
+
+def _value(line: Line, x: float, write: Write) -> str:
+    """Returns value and interval; the value alone if there is no interval, or if it is exact."""
+    if x not in line.values:
+        return "-"
+    value = line.values[x]
+    low, high = (bound.get(x, math.nan) for bound in (line.low, line.high))
+    if math.isnan(low) or math.isnan(high) or low == value == high:
+        return write(value)
+    return f"{write(value)} [{write(low)}, {write(high)}]"
+
+
+# Tables
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    cells = [[Cell(text) for text in row] for row in rows]
+    return Table(key="", title="", head=head, rows=cells, notes=[])
+
+
+def perplexities(contents: Contents) -> list[tuple[str, str, Table]]:
+    """Returns the tables of perplexity with title and explanation, a protocol each, and RECL."""
+    found: list[tuple[str, str, Table]] = []
+    for protocol, lines in contents.series.items():
+        about, is_headline = named(protocol), protocol == HEADLINE
+        said = f"Perplexity, {about.says} ({about.source})."
+        title = "Matched tail" if is_headline else protocol
+        found.append((title, said, text_tables.perplexities(lines, [])))
+        longest = (
+            text_tables.effective_context(text_tables.competitors(lines)) if is_headline else None
+        )
+        if longest is not None:
+            found.append(("RECL", "", longest))
+    return found
+
+
+class Section(NamedTuple):
+    """What the page shows of one series."""
+
+    key: str
+    label: str
+    finding: Finding | None
+    numbers: Table | None
+    sentences: Sequence[str]
+    seeds: Table
+    pictures: Mapping[str, Sequence[Picture]]  # by run
+    settings: str
+
+
+def _section(contents: Contents, line: Series) -> Section:
+    finding = next((one for one in contents.findings if one.series.label == line.label), None)
+    pictures = {} if line.variant else {run: contents.pictures.get(run, ()) for run in line.runs}
+    return Section(
+        key=contents.keys[line.label],
+        label=line.label,
+        finding=finding,
+        numbers=None if finding is None else _numbers(finding),
+        sentences=[] if finding is None else _sentences(finding),
+        seeds=_seeds(line),
+        pictures={run: found for run, found in pictures.items() if found},
+        settings=_configuration(contents, line),
+    )
+
+
+def _numbers(finding: Finding) -> Table:
+    def ppl(nats: float) -> str:
+        return number(perplexity(nats))
+
+    columns: dict[str, tuple[Mapping[int, Estimate], Write]] = {
+        "perplexity": (finding.loss, ppl),
+        "G(C)": (finding.gain, text_tables.change),
+        "U(C), swapped": (finding.swap, text_tables.change),
+        "U(C), shuffled": (finding.shuffle, text_tables.change),
+        "far-copy loss": (finding.far, text_tables.plain),
+        "other loss": (finding.near, text_tables.plain),
+        "loss": (finding.loss, text_tables.plain),
+    }
+    texts = {
+        name: {n: text_tables.written(estimate, write) for n, estimate in estimates.items()}
+        for name, (estimates, write) in columns.items()
+        if estimates
+    }
+    if finding.bits_per_byte:
+        texts["bits per byte"] = {n: f"{bits:.3f}" for n, bits in finding.bits_per_byte.items()}
+    lengths = sorted(finding.loss)
+    rows = ([short(n), *(of.get(n, "-") for of in texts.values())] for n in lengths)
+    return _table(["length", *texts], rows)
+
+
+def _sentences(finding: Finding) -> list[str]:
+    said = [verdict.why for _, verdict in sorted(finding.verdicts.items())]
+    if finding.used is not None:
+        of = f"{finding.used.text}, interval {finding.used.interval}"
+        said.append(f"c*, the least length up to T that loses no more than 0.01 nats: {of}")
+    for factor in finding.factors:
+        interval = "" if math.isnan(factor.low) else f", interval {factor.interval}"
+        said.append(f"XF({factor.eps:g} nats): {factor.text}{interval}")
+    if finding.peak is not None:
+        said.append(f"Peak, the length of least loss: {short(finding.peak)}")
+    if finding.unigram is not None:
+        floor = number(perplexity(finding.unigram))
+        said.append(f"Unigram floor, each token by its frequency in training: {floor}")
+    return said
+
+
+def _seeds(line: Series) -> Table:
+    lengths = sorted({p.length for p in line.points})
+    seeds = {p.run: p.seed for p in line.points}
+    rows: list[list[str]] = []
+    for run in sorted(line.runs, key=lambda run: (seeds[run], run)):
+        losses = line.curve(run)
+        values = [number(perplexity(losses[n])) if n in losses else "-" for n in lengths]
+        rows.append([str(seeds[run]), *values, run])
+    return _table(["seed", *map(short, lengths), "run"], rows)
+
+
+def _configuration(contents: Contents, line: Series) -> str:
+    """Returns the YAML of the scheme, and of the variant."""
+    config = contents.configs.get(line.runs[0], {})
+    scheme = {key: value for key, value in config.get("scheme", {}).items() if key != "variants"}
+    variants = {**config.get("variants", {}), **config.get("scheme", {}).get("variants", {})}
+    names = line.variant.split("+") if line.variant else []
+    chosen = {name: variants[name] for name in names if name in variants}
+    shown = {"scheme": scheme, **({"variants": chosen} if chosen else {})}
+    return yaml.safe_dump(shown, sort_keys=False)
+
+
+# Method and costs
+
+
+def facts(contents: Contents) -> dict[str, str]:
+    """Returns the settings and fingerprints that decide the numbers, by name; none is empty."""
+    points, configs, environments = contents.points, contents.configs, contents.environments
+    libraries = [
+        f"{name} {version}"
+        for one in environments.values()
+        for name, version in [
+            ("lengthgen", one.get("lengthgen", "unknown")),
+            *one.get("libraries", {}).items(),
+        ]
+    ]
+    own = {(str(c.get("scheme", {}).get("name")), scheme_lr_ratio(c)) for c in configs.values()}
+    devices = [
+        ", ".join(map(str, one.get("devices", []))) or "CPU" for one in environments.values()
+    ]
+    found: dict[str, Iterable[str]] = {
+        "corpus": [p.corpus + (" (packed)" if p.packed else "") for p in points],
+        "fingerprint of its tokens": [p.fingerprint for p in points],
+        "models": [p.model for p in points],
+        "trained at T": [f"{p.train_length:,} tokens" for p in points],
+        "tokens seen": [f"{p.tokens_seen:,}" for p in points],
+        "seeds": [str(p.seed) for p in points],
+        "learning rate": _values(configs, "train", "lr"),
+        "rate of the schemes' own parameters": [
+            f"{name}: {ratio:.15g} times" for name, ratio in sorted(own) if ratio != 1
+        ],
+        "training precision": _values(configs, "train", "precision"),
+        "interval": [
+            f"{LEVEL:.0%}, from variance components of seeds and documents, each with its own "
+            "Student's t; paired by seed and document. The unit is the document, or a block of a "
+            "packed stream. From one seed it speaks of this checkpoint on other documents. "
+            f"Accuracies: {RESAMPLES:,} resamples of seeds and examples."
+        ],
+        "commit": _values(environments, "commit"),
+        "python": _values(environments, "python"),
+        "libraries": libraries,
+        "devices": devices,
+        "platform": _values(environments, "platform"),
+    }
+    return {name: _joined(values) for name, values in found.items() if _joined(values)}
+
+
+def _joined(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))
+
+
+def _values(plain: Mapping[str, Mapping[str, Any]], *path: str) -> list[str]:
+    """Returns what each run holds under a path of keys."""
+    found: list[str] = []
+    for run in sorted(plain):
+        value: Any = plain[run]
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            found.append(str(value))
+    return found
+
+
+def _scored_how(contents: Contents) -> str:
+    tail = [p for p in contents.points if p.protocol == HEADLINE]
+    if not tail:
+        return "The runs were not evaluated under the headline protocol, so there are no verdicts."
+    return (
+        f"The headline is the {headline(tail)}: each window ends at the same place at every "
+        "length, and the same tokens are scored. Losses are sums of nats over tokens, divided "
+        "once. Schemes are compared on the same documents with the same seeds. All pairs of a "
+        "length are compared jointly: schemes that are equal are told apart in at most 5% of "
+        "tables. From one seed no scheme is called better than another."
+    )
+
+
+def protocols(contents: Contents) -> Table:
+    """Returns what was scored under each protocol."""
+    rows: list[list[str]] = []
+    for protocol, lines in contents.series.items():
+        points = [p for line in lines for p in line.points]
+        last = named(protocol).last
+        K = [last if p.targets is None else p.targets for p in points]
+        rows.append(
+            [
+                protocol,
+                _joined("all" if n is None else str(n) for n in K),
+                _joined(f"{p.reach:,}" for p in points),
+                _joined(p.endpoints for p in points),
+                _joined(p.precision for p in points),
+                f"{max(p.n_documents for p in points):,}",
+                f"{max(p.n_tokens for p in points):,}",
+                _joined(map(short, sorted({p.length for p in points}))),
+            ]
+        )
+    head = ["protocol", "K", "reach", "endpoints (hash)", "precision", "documents", "tokens"]
+    return _table([*head, "lengths"], rows)
+
+
+def _configs(contents: Contents) -> list[Mapping[str, Any]]:
+    return [contents.configs[run] for run in contents.runs if run in contents.configs]
+
+
+def settings(contents: Contents) -> str:
+    """Returns the settings of training that the runs share as YAML; empty if there are none."""
+    same = shared(_configs(contents))
+    trained = {key: value for key, value in same.items() if key not in EVALUATION}
+    return yaml.safe_dump(trained, sort_keys=False) if trained else ""
+
+
+def shared(plains: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the keys and values that all mappings have in common, at every depth."""
+    if not plains:
+        return {}
+    first, *others = plains
+    found: dict[str, Any] = {}
+    for key, value in first.items():
+        values = [other.get(key, MISSING) for other in others]
+        if isinstance(value, Mapping) and all(isinstance(other, Mapping) for other in values):
+            inner = shared([value, *values])
+            if inner or not value:
+                found[key] = inner
+        elif all(other == value for other in values):
+            found[key] = value
+    return found
+
+
+def costs(contents: Contents) -> Table:
+    """Returns what each run took to train."""
+    rows = [
+        [
+            run,
+            *(
+                "-" if amount is None else f"{amount:,.0f}"
+                for amount in (cost.parameters, cost.tokens, cost.tokens_per_s)
+            ),
+            "-" if cost.seconds is None else duration(cost.seconds),
+        ]
+        for run in contents.runs
+        if (cost := contents.costs.get(run)) is not None
+    ]
+    return _table(["run", "parameters", "training tokens", "tokens/s", "training time"], rows)
+
+
+def duration(seconds: float) -> str:
+    """Returns 42 s, 3 min 5 s or 2 h 10 min."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
