@@ -1,49 +1,47 @@
-"""Writes the tables of docs/ that `lengthgen list` gives; --check exits with 1 if one differs.
+"""Writes the tables of docs/ from what `lengthgen list KIND` prints.
 
 A table stands between the lines `<!-- table: KIND -->` and `<!-- end -->`.
 """
 
 import re
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-
-from lengthgen.cli import listing
-from lengthgen.cli.lists import _KINDS as KINDS  # pyright: ignore[reportPrivateUsage]
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+COLUMNS = {
+    "schemes": ["scheme", "description", "variants of its own"],
+    "protocols": ["protocol", "what it scores", "source"],
+}
 
 
-def rendered(page: str) -> str:
-    """Returns a page with the tables of today."""
-    return BLOCK.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", page)
+def rendered(page: str, listed: Callable[[str], str]) -> str:
+    """Returns a page with its tables; `listed` gives what `lengthgen list` prints of a kind."""
+    return BLOCK.sub(lambda found: f"{found[1]}{_table(found[2], listed)}{found[3]}", page)
 
 
-def table(kind: str) -> str:
-    """Returns what `lengthgen list KIND` prints as a Markdown table, arXiv ids as links."""
-    group = KINDS[kind]
-    listed = listing.choices(group, config_dir=None) if group else listing.protocols()
-    rows = [[f"`{name}`", *(_cell(text) for text in more)] for name, *more in listed.rows]
-    lines = [listed.head, ["---"] * len(listed.head), *rows]
+def _table(kind: str, listed: Callable[[str], str]) -> str:
+    columns = COLUMNS.get(kind, ["name", "description"])
+    rows = [line.split("\t") for line in listed(kind).splitlines()]
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[f"`{name}`", *map(_cell, more)] for name, *more in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _cell(text: str) -> str:
+    """Returns text for a cell, with arXiv ids as links."""
     escaped = re.sub(r"([|*_\[\]<])", r"\\\1", text)
     return re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", escaped)
 
 
-def main() -> int:
-    stale = 0
-    for path in sorted(DOCS.glob("*.md")):
-        page = path.read_text(encoding="utf-8")
-        if rendered(page) != page:
-            stale += 1
-            print(f"{path.name}: {'differs' if '--check' in sys.argv else 'written'}")
-            if "--check" not in sys.argv:
-                path.write_text(rendered(page), encoding="utf-8")
-    return 1 if stale and "--check" in sys.argv else 0
+def _listed(kind: str) -> str:
+    command = [sys.executable, "-m", "lengthgen", "list", kind]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    for path in sorted(DOCS.glob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        path.write_text(rendered(page, _listed), encoding="utf-8")
