@@ -17,6 +17,6 @@ if ! cmp -s pyproject.toml "$stamp" || ! .venv/bin/python -c pass 2>/dev/null; t
     exit 2
   fi
   echo "installing lengthgen and its dependencies into .venv ..." >&2
-  .venv/bin/python -m pip install --quiet -e ".[dev,slurm]" "torch==2.13.0"
+  .venv/bin/python -m pip install --quiet -e ".[dev,docs,slurm]" "torch==2.13.0"
   cp pyproject.toml "$stamp"
 fi

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, lint, types and tests, on a fresh machine too; arguments go to pytest. The daily form:
+# Formatting, lint, types, documentation and tests, on a fresh machine too; arguments go to pytest.
+# The daily form:
 #     bash scripts/test.sh -m "not slow"
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -21,6 +22,7 @@ fi
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .
 .venv/bin/pyright --pythonpath .venv/bin/python
+NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir build/docs
 # By files: the fixtures of one cost up to two minutes, and each process would make its own. In the
 # order of tests/conftest.py, slow files first: at the end, one would leave the other cores idle.
 .venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"

@@ -1,8 +1,11 @@
-"""What the README says can be typed works, and its example of a scheme is complete."""
+"""Every command and example of README.md and docs/ works, and their tables are those of today."""
 
+import itertools
 import random
 import re
+import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,78 +16,94 @@ from faults import Ran, here
 from repository import ROOT
 from small import SMALL
 
+from lengthgen import __version__, tasks
+from lengthgen.config.compose import choices, compose
+from lengthgen.config.schema import from_plain
+from lengthgen.pipeline import validate
+
+DOCS = {
+    path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))
+}
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {**DOCS, "README.md": README}
 WORDS = [f"word{i}" for i in range(400)]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
-def commands() -> list[str]:
+def commands(page: str) -> list[str]:
     """Returns every line of every bash block, without its comment."""
-    lines = "".join(blocks("bash")).splitlines()
+    lines = "".join(blocks(page, "bash")).splitlines()
     return [line for line in (re.sub(r"\s+#.*", "", one) for one in lines) if line]
 
 
 def examples() -> Iterator[tuple[str, str]]:
     """Yields (file name, content) of the blocks that are marked as files."""
-    yield from re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)^```", README, re.DOTALL | re.M)
+    marked = re.compile(r"<!-- example: (\S+) -->\n```\w+\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    for page in PAGES.values():
+        yield from marked.findall(page)
 
 
-def lengthgen_commands() -> list[str]:
-    found = [line for line in commands() if re.match(r"(lengthgen|torchrun) ", line)]
-    elsewhere = ("--install-completion", "--slurm", "lengthgen export")  # in tests of their own
-    return [line for line in found if not any(words in line for words in elsewhere)]
+def lengthgen_commands(page: str) -> list[str]:
+    return [line for line in commands(page) if re.match(r"(lengthgen|torchrun) ", line)]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as the README's reader has it: the example's files and some text."""
-    folder = tmp_path_factory.mktemp("reader")
-    for name, content in examples():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    for i in range(4):
-        for name in (f"my_texts/{i}.txt", f"notes/{i}.md"):
-            path = folder / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(" ".join(random.Random(str(path)).sample(WORDS, len(WORDS))))
-    return folder
+def needs_the_network(line: str) -> bool:
+    return "corpus=pg19" in line or "wandb=online" in line
 
 
-SMALLER = {  # than the README says: two processes, a run or two of a sweep, short texts
+def runnable() -> dict[str, list[str]]:
+    """Returns the commands of each page; what several pages have is left to the first of them."""
+    seen: set[str] = set()
+    found: dict[str, list[str]] = {}
+    for name, page in PAGES.items():
+        lines = [line for line in lengthgen_commands(page) if not needs_the_network(line)]
+        found[name] = [line for line in dict.fromkeys(lines) if line not in seen]
+        seen.update(found[name])
+    return {name: lines for name, lines in found.items() if lines}
+
+
+RUNNABLE = runnable()
+
+SMALLER = {  # than the pages say: two processes, points that are done or one scheme, short texts
     "--gpus 8": "--gpus 2",
-    "--nproc-per-node 8": "--nproc-per-node 2",
-    "rope,alibi,kerple seed": "rope seed",
+    "--nproc-per-node 8": "--nproc-per-node 1",
+    "scheme=rope,alibi,kerple seed=1,2,3": "scheme=rope seed=2",
+    "scheme=rope,alibi,kerple seed=1,2": "scheme=rope,alibi seed=1",  # done: tune runs points
+    "glob(*rope*)' 'seed=range(1,3)": "glob(rop*)' 'seed=range(1,2)",
     "rope,alibi train.lr=2e-3,4e-3,8e-3": "rope train.lr=2e-3,4e-3",
-    "rope,alibi seed=1,2 train.tuned": "rope seed=1,2 train.tuned",
-    "task=copy,sort scheme=nope,rope": "task=copy scheme=nope,rope",
+    "rope,alibi seed=1,2 train.tuned": "rope seed=1 train.tuned",
+    "task=copy,sort scheme=nope,rope": "task=addition scheme=nope",
     "books/*.parquet, ": "",  # which are the reader's own
-    "bench rope alibi cope": "bench cope --rounds 1 --lengths 16,64",  # a process each
+    "bench rope alibi cope": "bench nope --rounds 1 --lengths 16",  # a process each
+    "alibi-tiny-python-s1": "alibi-tiny-synthetic-s1",
     "512,2048,16000": "16,48",
     "512,2048": "16,32",
+    "sinusoidal,rope,t5,alibi --dry-run": "rope --status",  # which measures no step
+    "--slurm": "--status --slurm",  # without a Slurm
+    " train.tokens=1000000 --dry-run": " --dry-run",
 }
 
 
 def made_small(line: str) -> list[str]:
     """Returns the command with a model that trains in a second, on two processes at most."""
-    for said, smaller in SMALLER.items():
-        line = line.replace(said, smaller)
+    for written, smaller in SMALLER.items():
+        line = line.replace(written, smaller)
     words = shlex.split(line)
     if not {"train", "bench", "sweep", "tune"} & set(words):
         return words
-    asked = {word.split("=")[0] for word in words}
-    small = [one for one in SMALL if one.split("=")[0] not in asked]
-    if "task" in asked:
+    given = {word.split("=")[0] for word in words}
+    small = [one for one in SMALL if one.split("=")[0] not in given]
+    if "task" in given:
         of_text = ("corpus", "eval", "train.length", "train.batch_tokens")
         small = [one for one in small if not one.startswith(of_text)]
         small += ["task.examples=300", "task.examples_per_length=5"]
     if "tune" in words:  # it sets them itself
         set_by_tune = ("eval.lengths", "eval.reach", "eval.reference_variants")
         small = [one for one in small if not one.startswith(set_by_tune)]
-    if "corpus" in asked:
+    if "corpus" in given:
         small = [one for one in small if not one.startswith("corpus")]
     return [*words, *small]
 
@@ -100,70 +119,121 @@ def run(words: list[str]) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def needs_the_network(line: str) -> bool:
-    return "corpus=pg19" in line or "wandb=online" in line
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a reader has it: the examples' files, some text, runs of ALiBi and RoPE."""
+    reader = tmp_path_factory.mktemp("reader")
+    files = dict(examples())
+    for i in range(4):
+        for name in (f"my_texts/{i}.txt", f"notes/{i}.md"):
+            files[name] = " ".join(random.Random(name).sample(WORDS, len(WORDS)))
+    lines = list[str]()
+    for n, i in itertools.product(range(1, 49), range(8)):
+        asked = random.Random(f"{n} {i}").sample(WORDS[:20], 8)
+        lines.append(f"IN: {' '.join(asked)} OUT: {' '.join(['A'] * n)}")
+    files["pairs.txt"] = "\n".join(lines)
+    for name, content in files.items():
+        path = reader / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    for scheme in ("alibi", "rope"):  # the last is the newest
+        ran = here("train", f"scheme={scheme}", *SMALL, f"runtime.root={reader / 'runs'}")
+        assert ran.code == 0, ran.err
+    return reader
 
 
 @pytest.mark.slow
-def test_the_readmes_commands_run_one_after_another(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_the_commands_of_a_page_run_one_after_another(
+    name: str, reader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = tmp_path / "reader"
+    shutil.copytree(reader, folder)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    lines = [line for line in lengthgen_commands() if not needs_the_network(line)]
-    assert len(lines) >= 10
-    for line in lines:
+    # A file in lengthgen/tasks is part of the package; so is one in the reader's tasks/ here.
+    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(folder / "tasks")])
+    for line in RUNNABLE[name]:
         ran = run(made_small(line))
         assert ran.code == 0, f"{line}\n{ran.err}"
-    assert (folder / "report" / "curve.png").stat().st_size > 10_000
+    for code in blocks(re.sub(r"<!-- example: .*\n```", "", PAGES[name]), "python"):
+        exec(compile(code, name, "exec"), {})
 
 
-def test_commands_that_need_the_network_compose(folder: Path) -> None:
-    from lengthgen.config.compose import compose
-    from lengthgen.config.schema import from_plain
-    from lengthgen.pipeline import validate
-
-    lines = [line for line in lengthgen_commands() if needs_the_network(line)]
-    assert lines
+def test_commands_that_need_the_network_compose() -> None:
+    lines = [line for page in DOCS.values() for line in lengthgen_commands(page)]
+    lines = [line for line in lines if needs_the_network(line)]
+    assert len(lines) >= 2
     for line in lines:
         validate(from_plain(compose(shlex.split(line)[2:], config_dir=None)))
 
 
-def test_the_mistake_that_the_readme_shows_is_answered_as_it_says(folder: Path) -> None:
+def test_the_mistake_that_the_readme_shows_gives_the_error_it_shows(tmp_path: Path) -> None:
     shown = re.search(r"^\$ lengthgen (.*)\n(error: .*)$", README, re.MULTILINE)
     assert shown is not None
-    done = subprocess.run(
-        [sys.executable, "-m", "lengthgen", *shlex.split(shown[1])],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.strip() == shown[2]
+    ran = here(*shlex.split(shown[1]), f"runtime.root={tmp_path}")
+    assert f"error: {ran.error}" == shown[2]
 
 
-def test_every_scheme_and_every_variant_has_a_row_in_its_table() -> None:
-    from lengthgen.config.compose import choices
-
-    section = README.partition("## Schemes")[2].partition("## How it is measured")[0]
-    schemes, variants = (
-        re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-        for table in section.split("### Variants")
-    )
-    assert sorted(schemes) == choices("scheme", config_dir=None)
-    assert sorted(variants) == choices("variant", config_dir=None)
-
-
-def test_every_file_the_readme_names_is_there() -> None:
-    named = re.findall(r"\]\(((?!http)[^)]+)\)", README)
-    named += re.findall(r"`((?:scripts|lengthgen|tests|conf)/[\w./-]*)`", README)
-    assert len(named) > 4
-    for name in named:
-        assert (ROOT / name).exists(), name
+def test_the_scripts_in_commands_exist_and_take_the_options_shown() -> None:
+    for page in PAGES.values():
+        for line in commands(page):
+            script = re.search(r"scripts/\w+\.\w+", line)
+            if script is None:
+                continue
+            source = (ROOT / script[0]).read_text(encoding="utf-8")
+            for option in re.findall(r" (--\w+)", line):
+                assert option in source, line
 
 
-def test_the_example_of_a_scheme_is_about_thirty_lines() -> None:
-    lines = sum(len(content.strip().splitlines()) for _, content in examples())
-    assert 20 <= lines <= 40
+def names(page: str, heading: str) -> list[str]:
+    """Returns the names in the first column of the table below a heading."""
+    section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+
+
+def test_tables_of_the_docs_are_those_of_lengthgen_list() -> None:
+    def listed(kind: str) -> str:
+        return here("list", kind).out
+
+    rendered = runpy.run_path(str(ROOT / "scripts" / "docs_tables.py"))["rendered"]
+    for name, page in DOCS.items():
+        assert rendered(page, listed) == page, f"docs/{name}: run python scripts/docs_tables.py"
+    for kind in ("schemes", "variants", "models", "corpora", "tasks", "protocols"):
+        assert f"<!-- table: {kind} -->" in "".join(DOCS.values())
+
+
+def test_tables_that_are_written_by_hand_have_a_row_for_each_choice() -> None:
+    assert names(DOCS["schemes.md"], "Properties") == choices("scheme", config_dir=None)
+    effects = names(DOCS["variants.md"], "Effect with the default arguments")
+    assert effects == choices("variant", config_dir=None)
+    experiments = set(names(DOCS["sweeps.md"], "Experiments"))
+    assert experiments == set(choices("experiment", config_dir=None))
+
+
+def test_every_file_that_a_page_names_exists() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for page in (README, contributing, *DOCS.values()):
+        named = re.findall(r"`((?:scripts|lengthgen|tests|conf|results)/[\w./-]*)`", page)
+        if page not in DOCS.values():  # of those, mkdocs checks the links
+            named += re.findall(r"\]\(((?!http)[^)#]+)", page)
+        written_by_readers = {"results/gpu"}
+        for path in {path for path in named if "NAME" not in path} - written_by_readers:
+            assert (ROOT / path).exists(), path
+
+
+def test_figures_of_the_docs_are_those_of_the_results() -> None:
+    results = {"curve.png": "quickstart", "accuracy-copy.png": "tasks"}
+    for name, folder in results.items():
+        committed = (ROOT / "results" / folder / name).read_bytes()
+        assert (ROOT / "docs" / name).read_bytes() == committed
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 160
+
+
+def test_the_citation_and_the_changelog_name_the_version() -> None:
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
