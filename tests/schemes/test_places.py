@@ -26,7 +26,7 @@ from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import Cell, spans
 from lengthgen.generation import continuation, open_trained, rereads
 from lengthgen.model.transformer import create
-from lengthgen.report import tasks
+from lengthgen.report import collect, tasks
 from lengthgen.report.tables import Table
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Ctx, Part, Shape
@@ -613,7 +613,7 @@ def reported(right: Mapping[str, Sequence[int]]) -> tasks.TaskReport:
             spec = {"name": task, "kind": task, "arguments": arguments}
             parts = {"name": scheme, "parts": {scheme: {}}}
             configs[rows[-1]["run"]] = {"seed": 1, "corpus": {"task": spec}, "scheme": parts}
-    return tasks.gather(rows, configs, remarks=lambda points, kept, labels: [])
+    return collect.gather_tasks(rows, configs)
 
 
 PLAIN = {"alibi": (5, 6), "rope": (7, 2)}
