@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -12,6 +12,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from lengthgen.analysis import curves, reference_results, seed_groups
+from lengthgen.analysis.accuracy import Accuracy, accuracies
 from lengthgen.analysis.curves import BY_POSITION, HEADLINE, Curve, Point
 from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.formatting import apart, short
@@ -19,7 +20,7 @@ from lengthgen.analysis.reference_results import Anchor
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.config import rates, trust
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.protocols import named
+from lengthgen.evaluation.protocols import ANSWERS, named
 from lengthgen.report import html, tables, tasks, text_tables
 from lengthgen.report.figures import curve, style
 from lengthgen.report.figures.chart import Chart
@@ -34,7 +35,7 @@ from lengthgen.storage import read_rows, replace_file, unsealed
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Comparable points of the named runs, the label of each curve, and what to say below."""
+    """Comparable points of the named runs, the label of each curve, and the remarks below."""
 
     points: Sequence[Point]
     labels: Mapping[Curve, str]
@@ -108,69 +109,111 @@ def read(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def gather(run_dirs: Sequence[Path], rows: Sequence[Mapping[str, Any]] | None = None) -> Report:
-    """Keeps what may stand side by side of the rows, by default all of these runs.
+    """Keeps the comparable rows, by default of all of these runs of text.
 
-    Raises UserError as read, statistics.curve and statistics.comparable do.
+    Raises UserError as read, curves.curve and curves.comparable do.
     """
     rows = read(run_dirs) if rows is None else rows
+    configs = _configs(run_dirs)
     points = curves.curve(rows)
-    configs = {path.resolve().name: runs.read_config(path) for path in run_dirs}
-    for run in configs:
-        if run not in {p.run for p in points}:
-            raise UserError(f"no complete evaluation in {run}; run lengthgen eval {run}")
+    _require({p.run for p in points}, configs)
     kept = curves.comparable(points)
     labels = seed_groups.labels(kept, configs)
-    remarks = [f"Not shown: {said}; run lengthgen eval" for said in curves.incomplete(rows)]
-    remarks += [*_left_out(points, kept), *_unlike(kept, labels), *_unfinished(kept, configs)]
+    remarks = [*_incomplete(rows), *_remarks(points, kept, labels, configs)]
     return Report(points=kept, labels=labels, configs=configs, remarks=remarks)
 
 
 def gather_tasks(
-    run_dirs: Sequence[Path], rows: Sequence[Mapping[str, Any]] | None = None
+    rows: Sequence[Mapping[str, Any]], configs: Mapping[str, Mapping[str, Any]]
 ) -> TaskReport:
-    """Keeps what may stand side by side of the rows of runs of tasks, by default all of them.
+    """Keeps the comparable rows of each task, given the plain configuration of each run.
 
-    Raises UserError as read and task_report.gather do.
+    Raises UserError as curves.curve and curves.comparable do: of one name, all runs must have the
+    same examples; and for a run without a complete evaluation.
     """
-    configs = {path.resolve().name: runs.read_config(path) for path in run_dirs}
+    by_task: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        name = task_of(configs[row["run"]])
+        if name is not None and row["protocol"] == ANSWERS:
+            by_task.setdefault(name, []).append(row)
+    found: dict[str, list[Accuracy]] = {}
+    remarks, evaluated = _incomplete(rows), set[str]()
+    for name, of in sorted(by_task.items()):
+        points = curves.curve(of)
+        kept = curves.comparable(points)
+        labels = seed_groups.labels(kept, configs)
+        found[name] = accuracies(seed_groups.series(kept, labels))
+        remarks += [f"{name}: {one}" for one in _remarks(points, kept, labels, configs)]
+        evaluated |= {p.run for p in kept}
+    _require(evaluated, configs)
+    about = {str(task_of(config)): tasks.about(config) for config in configs.values()}
+    return TaskReport(by_task=found, about=about, remarks=remarks)
 
-    def remarks(
-        points: Sequence[Point], kept: Sequence[Point], labels: Mapping[Curve, str]
-    ) -> list[str]:
-        unlike = [*_left_out(points, kept), *_unlike(kept, labels)]
-        return [*unlike, *_unfinished(kept, configs)]
 
-    rows = read(run_dirs) if rows is None else rows
-    return tasks.gather(rows, configs, remarks=remarks)
+def _gather_both(
+    run_dirs: Sequence[Path], rows: Sequence[Mapping[str, Any]] | None
+) -> tuple[list[Path], Report | None, TaskReport | None]:
+    """Returns the runs of text, their report, and that of runs of tasks; None for a kind without.
 
-
-def _apart(run_dirs: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Returns the runs of text, and those of tasks; of nothing at all as if they were of text."""
+    No runs at all count as runs of text.
+    """
     of_tasks = [path for path in run_dirs if task_of(runs.read_config(path)) is not None]
-    return [path for path in run_dirs if path not in of_tasks], of_tasks
+    of_text = [path for path in run_dirs if path not in of_tasks]
+
+    def rows_of(paths: Sequence[Path]) -> Sequence[Mapping[str, Any]]:
+        names = {path.resolve().name for path in paths}
+        return read(paths) if rows is None else [row for row in rows if row["run"] in names]
+
+    text = gather(of_text, rows_of(of_text)) if of_text or not of_tasks else None
+    answered = gather_tasks(rows_of(of_tasks), _configs(of_tasks)) if of_tasks else None
+    return of_text, text, answered
 
 
-def _left_out(points: Sequence[Point], kept: Sequence[Point]) -> list[str]:
-    """Says which cells were evaluated and are not shown, and the commands that help."""
+def _configs(run_dirs: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    return {path.resolve().name: runs.read_config(path) for path in run_dirs}
+
+
+def _require(evaluated: Collection[str], configs: Mapping[str, Mapping[str, Any]]) -> None:
+    for run in configs:
+        if run not in evaluated:
+            raise UserError(f"no complete evaluation in {run}; run lengthgen eval {run}")
+
+
+def _incomplete(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [f"Not shown: {cell}; run lengthgen eval" for cell in curves.incomplete(rows)]
+
+
+def _remarks(
+    points: Sequence[Point],
+    kept: Sequence[Point],
+    labels: Mapping[Curve, str],
+    configs: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
+    """Returns what of all points is not shown, and what limits the comparison of those kept."""
+    return [*_hidden(points, kept), *_differences(kept, labels), *_unfinished(kept, configs)]
+
+
+def _hidden(points: Sequence[Point], kept: Sequence[Point]) -> list[str]:
+    """Returns which cells were evaluated and are not shown, and the commands that help."""
 
     def cell(p: Point) -> tuple[object, ...]:
         return (p.run, p.protocol, p.variant, p.length, p.condition)
 
     shown = {cell(p) for p in kept}
     hidden = [p for p in points if cell(p) not in shown]
-    said: list[str] = []
+    found: list[str] = []
     for protocol in dict.fromkeys(p.protocol for p in hidden):
         lost = [p for p in hidden if p.protocol == protocol]
         lengths = ", ".join(map(short, sorted({p.length for p in lost})))
         why = apart(lost, [p for p in kept if p.protocol == protocol])
-        said.append(
+        found.append(
             f"Not shown: {protocol} at {lengths} ({why}), evaluated otherwise than the rest. "
-            f"All in one table: {_together([p for p in points if p.protocol == protocol])}"
+            f"All in one table: {_command([p for p in points if p.protocol == protocol])}"
         )
-    return said
+    return found
 
 
-def _together(points: Sequence[Point]) -> str:
+def _command(points: Sequence[Point]) -> str:
     """Returns the commands that evaluate every length of a protocol in all runs alike."""
     lengths = ",".join(map(str, sorted({p.length for p in points})))
     runs: dict[tuple[str, ...], list[str]] = {}  # by the variants that a run was evaluated with
@@ -186,81 +229,81 @@ def _together(points: Sequence[Point]) -> str:
     )
 
 
-def _unlike(points: Sequence[Point], labels: Mapping[Curve, str]) -> list[str]:
-    """Says in what shown series differ besides their schemes."""
-    told = {"model": "model", "train_length": "T", "tokens_seen": "tokens seen"}
-    said: list[str] = []
-    for field, name in told.items():
-        found: dict[object, dict[str, None]] = {}
+def _differences(points: Sequence[Point], labels: Mapping[Curve, str]) -> list[str]:
+    """Returns in what shown series differ besides their schemes."""
+    fields = {"model": "model", "train_length": "T", "tokens_seen": "tokens seen"}
+    found: list[str] = []
+    for field, name in fields.items():
+        by_value: dict[object, dict[str, None]] = {}
         for p in points:
-            found.setdefault(getattr(p, field), {})[labels[p.run, p.variant]] = None
-        if len(found) > 1:
-            written = {v: f"{v:,}" if isinstance(v, int) else v for v in found}
-            values = [f"{written[value]} ({', '.join(of)})" for value, of in found.items()]
-            said.append(f"Not like with like: {name} is {' and '.join(values)}")
-    return said
+            by_value.setdefault(getattr(p, field), {})[labels[p.run, p.variant]] = None
+        if len(by_value) > 1:
+            written = {v: f"{v:,}" if isinstance(v, int) else v for v in by_value}
+            values = [f"{written[value]} ({', '.join(of)})" for value, of in by_value.items()]
+            found.append(f"Not like with like: {name} is {' and '.join(values)}")
+    return found
 
 
 def _unfinished(points: Sequence[Point], configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Says how far a run had come that was evaluated before its last step."""
-    said: list[str] = []
+    """Returns how far a run had come that was evaluated before its last step."""
+    found: list[str] = []
     for run, tokens_seen in dict.fromkeys((p.run, p.tokens_seen) for p in points):
         train = configs[run].get("train", {})
         if "tokens" in train and tokens_seen < train["tokens"]:
             step, steps = (-(-n // train["batch_tokens"]) for n in (tokens_seen, train["tokens"]))
-            said.append(
+            found.append(
                 f"Unfinished: {run} is at step {step} of {steps}; the command that began it "
                 "continues it"
             )
-    return said
+    return found
 
 
 def write_report(run_dirs: Sequence[Path], out: Path) -> list[Path]:
     """Writes the figures, tables, CSV files and report.html into `out` and returns their paths.
 
     The headline protocol's figure is curve.png and curve.svg, another's curve-PROTOCOL.*, a task's
-    accuracy-TASK.*; ratios-PROTOCOL.* stands beside it where a curve of that protocol is published.
-    Runs of several tasks stand side by side, beside runs of one text.
+    accuracy-TASK.*; ratios-PROTOCOL.* compares with published curves of that protocol. Runs of
+    several tasks are shown together, next to runs of one text.
     """
-    of_text, of_tasks = _apart(run_dirs)
-    report = gather(of_text) if of_text or not of_tasks else None
-    tasks_report = gather_tasks(of_tasks) if of_tasks else None
-    files: dict[str, bytes] = {}
-    numbers: dict[str, bytes] = {}
-    written: list[Table] = []
-    said: list[str] = []
+    of_text, report, answered = _gather_both(run_dirs, None)
+    figures: dict[str, bytes] = {}
+    numbers: dict[str, str] = {}
+    markdowns: list[str] = []
+    shown: list[Table] = []
+    text: html.Contents | None = None
+    exhibit: html.Tasks | None = None
     if report is not None:
+        figures |= pictures(report)
+        numbers["curve.csv"] = text_tables.points_csv(report.points, report.labels)
+        numbers["findings.csv"] = text_tables.findings_csv(report.findings)
         headline = report.by_protocol.get(HEADLINE, [])
-        files |= pictures(report)
-        numbers["curve.csv"] = text_tables.points_csv(report.points, report.labels).encode()
-        numbers["findings.csv"] = text_tables.findings_csv(report.findings).encode()
-        numbers["differences.csv"] = text_tables.differences_csv(headline).encode()
-        written += contents(report)
-        said.append(markdown(report))
-    exhibit = None
-    if tasks_report is not None:
-        found = report.findings if report is not None else []
-        drawn = tasks.pictures(tasks_report, found)
-        files |= drawn
-        numbers["accuracy.csv"] = tasks.accuracy_csv(tasks_report).encode()
-        numbers["tasks.csv"] = tasks.tasks_csv(tasks_report).encode()
-        of = tasks.contents(tasks_report)
-        written += of
-        said.append(_with_remarks(of, tasks_report))
+        numbers["differences.csv"] = text_tables.differences_csv(headline)
+        shown += contents(report)
+        markdowns.append(markdown(report))
+        text = exhibits(report, of_text)
+    if answered is not None:
+        drawn = tasks.pictures(answered, report.findings if report is not None else [])
+        figures |= drawn
+        numbers["accuracy.csv"] = tasks.accuracy_csv(answered)
+        numbers["tasks.csv"] = tasks.tasks_csv(answered)
+        of = tasks.contents(answered)
+        shown += of
+        markdowns.append(_markdown(of, answered.remarks))
+        svgs = {Path(name).stem: data for name, data in drawn.items() if name.endswith(".svg")}
         exhibit = html.Tasks(
             pictures=[
-                html.Picture(name.removesuffix(".svg").replace("-", " "), content.decode())
-                for name, content in drawn.items()
-                if name.endswith(".svg")
+                html.Picture(stem.replace("-", " "), data.decode()) for stem, data in svgs.items()
             ],
             tables=of,
-            remarks=tasks_report.remarks,
+            remarks=answered.remarks,
         )
-    files["table.md"] = "\n".join(said).encode()
-    files["table.tex"] = "\n".join(map(tables.latex, written)).encode()
-    files |= numbers
-    shown = exhibits(report, of_text) if report is not None else None
-    files["report.html"] = html.render(shown, exhibit).encode()
+    texts = {
+        "table.md": "\n".join(markdowns),
+        "table.tex": "\n".join(map(tables.latex, shown)),
+        **numbers,
+        "report.html": html.render(text, exhibit),
+    }
+    files = figures | {name: content.encode() for name, content in texts.items()}
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -287,9 +330,9 @@ def pictures(report: Report) -> dict[str, bytes]:
     }
     there = {name: chart for name, chart in charts.items() if chart is not None}
     drawn = {name: laid_out(chart) for name, chart in there.items()}
-    beside = [there[name] for name in ("curve", "gain", "positions") if name in there]
-    if len(beside) > 1 and all(len(chart.shown) <= MOST_NAMED for chart in beside):
-        drawn["headline"] = panels(beside)
+    side_by_side = [there[name] for name in ("curve", "gain", "positions") if name in there]
+    if len(side_by_side) > 1 and all(len(chart.shown) <= MOST_NAMED for chart in side_by_side):
+        drawn["headline"] = panels(side_by_side)
     return style.files(drawn)
 
 
@@ -307,7 +350,7 @@ def _curve(report: Report, protocol: str) -> Chart | None:
 
 
 def exhibits(report: Report, run_dirs: Sequence[Path]) -> html.Contents:
-    """Returns what the page shows, with what the runs' directories hold besides rows."""
+    """Returns what the page shows, with what the runs' directories hold next to rows."""
     paths = {path.resolve().name: path for path in run_dirs}
     environments = {run: _environment(path) for run, path in paths.items()}
     return html.Contents(
@@ -370,27 +413,26 @@ def parameters(model: Path) -> int:
 def table(run_dirs: Sequence[Path], rows: Sequence[Mapping[str, Any]] | None = None) -> str:
     """Returns what a terminal shows of the rows, by default of all of these runs, as Markdown.
 
-    That is perplexity over length, and the verdicts.
+    That is perplexity over length, and the verdicts; of tasks, all tables.
     """
-    of_text, of_tasks = _apart(run_dirs)
-
-    def of(paths: Sequence[Path]) -> Sequence[Mapping[str, Any]] | None:
-        names = {path.resolve().name for path in paths}
-        return None if rows is None else [row for row in rows if row["run"] in names]
-
-    said: list[str] = []
-    if of_text or not of_tasks:
-        report = gather(of_text, of(of_text))
-        said.append(_joined(report, _summary(report)))
-    if of_tasks:
-        found = gather_tasks(of_tasks, of(of_tasks))
-        said.append(_with_remarks(tasks.contents(found), found))
-    return "\n".join(said)
+    _, report, answered = _gather_both(run_dirs, rows)
+    texts: list[str] = []
+    if report is not None:
+        limits = text_tables.warnings(report.findings, report.remarks)
+        texts.append(_markdown(_summary(report), limits))
+    if answered is not None:
+        texts.append(_markdown(tasks.contents(answered), answered.remarks))
+    return "\n".join(texts)
 
 
 def markdown(report: Report) -> str:
     """Returns all tables; runs without a protocol's rows are listed with dashes."""
-    return _joined(report, contents(report))
+    return _markdown(contents(report), text_tables.warnings(report.findings, report.remarks))
+
+
+def _markdown(shown: Sequence[Table], limits: Sequence[str]) -> str:
+    """Returns tables as Markdown, and below them what limits what they say."""
+    return "\n".join([*map(tables.markdown, shown), *(f"{limit}\n" for limit in limits)])
 
 
 def contents(report: Report) -> list[Table]:
@@ -422,17 +464,3 @@ def _perplexities(report: Report, protocol: str) -> Table:
         for line in text_tables.competitors(lines)
     }
     return text_tables.perplexities(report.by_protocol[protocol], sorted(competing))
-
-
-def _joined(report: Report, shown: Sequence[Table]) -> str:
-    """Returns tables as Markdown, and below them what limits what they say."""
-    said = text_tables.warnings(report.findings, report.remarks)
-    return "\n".join([_markdown(shown), *(f"{one}\n" for one in said)])
-
-
-def _markdown(shown: Sequence[Table]) -> str:
-    return "\n".join(map(tables.markdown, shown))
-
-
-def _with_remarks(shown: Sequence[Table], report: TaskReport) -> str:
-    return "\n".join([_markdown(shown), *(f"{remark}\n" for remark in report.remarks)])

@@ -27,9 +27,9 @@ from lengthgen.report import text_tables
 from lengthgen.report.figures import curve
 from lengthgen.report.figures.chart import Chart, Line
 from lengthgen.report.figures.inline import inline, swatch
-from lengthgen.report.figures.looks import line_looks
 from lengthgen.report.figures.positions import AVERAGED, positions
 from lengthgen.report.figures.ratios import ratios
+from lengthgen.report.figures.style import line_styles
 from lengthgen.report.tables import Cell, Table
 
 MISSING = object()
@@ -134,13 +134,13 @@ class Contents:
         return {line.label: f"s{i}" for i, line in enumerate(self.lines)}
 
     @cached_property
-    def looks(self) -> dict[str, dict[str, Any]]:
-        return line_looks(self.lines)
+    def styles(self) -> dict[str, dict[str, Any]]:
+        return line_styles(self.lines)
 
     @cached_property
     def swatches(self) -> dict[str, str]:
         """A sample of each line as SVG, by label."""
-        return {one.label: swatch(self.looks[one.label], thin=one.reference) for one in self.lines}
+        return {one.label: swatch(self.styles[one.label], thin=one.reference) for one in self.lines}
 
 
 def render(contents: Contents | None, tasks: Tasks | None = None) -> str:
@@ -204,7 +204,7 @@ def _shown(contents: Contents) -> dict[str, Any]:
         "warnings": text_tables.warnings(contents.findings, contents.remarks),
         "headline": HEADLINE,
         **{name: getattr(text_tables, name) for name in ("bounds", "change", "detectable")},
-        **{"seeds": text_tables.speaks_of, "used": text_tables.used, "short": short},
+        **{"seeds": text_tables.n_seeds, "used": text_tables.used, "short": short},
     }
 
 
@@ -337,7 +337,7 @@ def _exhibit(
 ) -> Exhibit | None:
     if chart is None or not any(line.lengths for line in chart.lines):
         return None
-    lines = [replace(line, look=contents.looks[line.name], seeds=()) for line in chart.lines]
+    lines = [replace(line, style=contents.styles[line.name], seeds=()) for line in chart.lines]
     xs = sorted({x for line in lines for x in line.values})
     groups = {one.group: one for one in chart.behind}
     keys = {group: f"published-{name}-{i}" for i, group in enumerate(groups)}
@@ -353,8 +353,8 @@ def _exhibit(
         for line in sorted(lines, key=lambda line: line.reference)
     ]
     for group, one in groups.items():
-        look = {"color": "0.6", "linestyle": "-" if one.alike else "--"}
-        grey = swatch(look, thin=True)
+        style = {"color": "0.6", "linestyle": "-" if one.alike else "--"}
+        grey = swatch(style, thin=True)
         entries.append(Entry(keys[group], group, grey, [""] * len(xs), one.alike))
     return Exhibit(
         name=name,
@@ -390,9 +390,9 @@ def perplexities(contents: Contents) -> list[tuple[str, str, Table]]:
     found: list[tuple[str, str, Table]] = []
     for protocol, lines in contents.series.items():
         about, is_headline = named(protocol), protocol == HEADLINE
-        said = f"Perplexity, {about.says} ({about.source})."
+        explanation = f"Perplexity, {about.says} ({about.source})."
         title = "Matched tail" if is_headline else protocol
-        found.append((title, said, text_tables.perplexities(lines, [])))
+        found.append((title, explanation, text_tables.perplexities(lines, [])))
         longest = (
             text_tables.effective_context(text_tables.competitors(lines)) if is_headline else None
         )
@@ -455,19 +455,19 @@ def _numbers(finding: Finding) -> Table:
 
 
 def _sentences(finding: Finding) -> list[str]:
-    said = [verdict.why for _, verdict in sorted(finding.verdicts.items())]
+    sentences = [verdict.why for _, verdict in sorted(finding.verdicts.items())]
     if finding.used is not None:
         of = f"{finding.used.text}, interval {finding.used.interval}"
-        said.append(f"c*, the least length up to T that loses no more than 0.01 nats: {of}")
+        sentences.append(f"c*, the least length up to T that loses no more than 0.01 nats: {of}")
     for factor in finding.factors:
         interval = "" if math.isnan(factor.low) else f", interval {factor.interval}"
-        said.append(f"XF({factor.eps:g} nats): {factor.text}{interval}")
+        sentences.append(f"XF({factor.eps:g} nats): {factor.text}{interval}")
     if finding.peak is not None:
-        said.append(f"Peak, the length of least loss: {short(finding.peak)}")
+        sentences.append(f"Peak, the length of least loss: {short(finding.peak)}")
     if finding.unigram is not None:
         floor = number(perplexity(finding.unigram))
-        said.append(f"Unigram floor, each token by its frequency in training: {floor}")
-    return said
+        sentences.append(f"Unigram floor, each token by its frequency in training: {floor}")
+    return sentences
 
 
 def _seeds(line: Series) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-TIE = "="  # behind a value that is not told apart from the best one
+TIE = "="  # behind a value that is a statistical tie with the best one
 UNKNOWN = "?"  # behind a value that cannot be compared with it
 
 

@@ -3,35 +3,32 @@ to perplexity.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from lengthgen import tasks
-from lengthgen.analysis import curves, reference_results, seed_groups
+from lengthgen.analysis import reference_results
 from lengthgen.analysis.accuracy import (
     BEYOND_CHANCE,
     HALF,
     Accuracy,
-    accuracies,
     agreement,
     counted,
     mean_ranks,
 )
-from lengthgen.analysis.curves import Curve, Point, perplexity
+from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.reference_results import TaskAnchor
 from lengthgen.config.schema import NAME
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import ANSWERS
 from lengthgen.report.figures import style
-from lengthgen.report.figures.accuracy import UNCOUNTED, accuracy
+from lengthgen.report.figures.accuracy import UNCOUNTED, Dot, accuracy, relation
 from lengthgen.report.figures.chart import Published
 from lengthgen.report.figures.layout import laid_out
-from lengthgen.report.figures.relation import Dot, relation
 from lengthgen.report.tables import Cell, Table, csv_text
 
 MOST_COLUMNS = 12  # lengths in a table; of more,
@@ -40,10 +37,6 @@ LEAST_CHANCE = 0.05  # below that it is not shown
 BOUND = "Upper bound: the task tells the scheme which characters belong together"
 FAINT = "grey or in parentheses"
 UNSOLVED = f"no scheme that learned it exceeds chance by {100 * BEYOND_CHANCE:g} points beyond L"
-
-
-# From all points, those kept, and the labels of these.
-Remarks = Callable[[Sequence[Point], Sequence[Point], Mapping[Curve, str]], list[str]]
 
 
 class About(NamedTuple):
@@ -59,7 +52,7 @@ class About(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReport:
-    """The accuracies of the series of each task, by the task's name, and what to say below."""
+    """The accuracies of the series of each task, by the task's name, and the remarks below."""
 
     by_task: Mapping[str, Sequence[Accuracy]]
     about: Mapping[str, About]
@@ -91,41 +84,7 @@ def task_of(config: Mapping[str, Any]) -> str | None:
     return name
 
 
-def gather(
-    rows: Sequence[Mapping[str, Any]],
-    configs: Mapping[str, Mapping[str, Any]],
-    *,
-    remarks: Remarks,
-) -> TaskReport:
-    """Keeps what may stand side by side under each task.
-
-    `remarks` says of all points, those kept and their labels what is not shown or not alike. Raises
-    UserError as statistics.curve and statistics.comparable do: of one name, all runs must have the
-    same examples; and for a run without a complete evaluation.
-    """
-    by_task: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        name = task_of(configs[row["run"]])
-        if name is not None and row["protocol"] == ANSWERS:
-            by_task.setdefault(name, []).append(row)
-    found: dict[str, list[Accuracy]] = {}
-    said = [f"Not shown: {one}; run lengthgen eval" for one in curves.incomplete(rows)]
-    evaluated: set[str] = set()
-    for name, of in sorted(by_task.items()):
-        points = curves.curve(of)
-        kept = curves.comparable(points)
-        labels = seed_groups.labels(kept, configs)
-        found[name] = accuracies(seed_groups.series(kept, labels))
-        said += [f"{name}: {one}" for one in remarks(points, kept, labels)]
-        evaluated |= {p.run for p in kept}
-    for run in configs:
-        if run not in evaluated:
-            raise UserError(f"no complete evaluation in {run}; run lengthgen eval {run}")
-    about = {str(task_of(config)): _about(config) for config in configs.values()}
-    return TaskReport(by_task=found, about=about, remarks=said)
-
-
-def _about(config: Mapping[str, Any]) -> About:
+def about(config: Mapping[str, Any]) -> About:
     """Returns what the rule says of a task, if it is one that is known here."""
     spec = config["corpus"]["task"]
     try:
@@ -219,8 +178,8 @@ def _matrix(report: TaskReport) -> Table:
         ]
         for label in labels
     ]
-    beside, unsolved = _published_rows(report), report.unsolved
-    for source, of in beside.items():
+    published, unsolved = _published_rows(report), report.unsolved
+    for source, of in published.items():
         rows.append([Cell(source), *(Cell(of.get(n, "-")) for n in report.by_task), Cell("-")])
     unranked = (
         "Mean rank: none, since fewer than two schemes learned, and have a value in, each task "
@@ -244,7 +203,7 @@ def _matrix(report: TaskReport) -> Table:
             *([f"{BOUND}; neither compared nor ranked."] if bounds else []),
             *(
                 ["Published: of other models and formats, and over lengths to 2L only."]
-                if beside
+                if published
                 else []
             ),
         ],
@@ -255,10 +214,10 @@ def _by_length(name: str, report: TaskReport) -> Table:
     found = report.by_task[name]
     L, about = found[0].series.train_length, report.about[name]
     tests = [n for one in found for n in one.n_examples.values()]
-    asked = sorted({length for one in found for length in one.exact})
-    columns = asked
-    if len(asked) > MOST_COLUMNS:
-        columns = sorted({min(asked, key=lambda n: (abs(n - k * L), n)) for k in LENGTHS})
+    evaluated = sorted({length for one in found for length in one.exact})
+    columns = evaluated
+    if len(evaluated) > MOST_COLUMNS:
+        columns = sorted({min(evaluated, key=lambda n: (abs(n - k * L), n)) for k in LENGTHS})
     rows = [
         [
             Cell(one.series.label),
@@ -326,7 +285,7 @@ def _order(name: str, found: Sequence[Accuracy]) -> list[str]:
     for anchor in reference_results.accuracies():
         if anchor.task == name and anchor.train_length == L and anchor.scheme in ours:
             by_source.setdefault((anchor.citation, anchor.test_length), {})[anchor.scheme] = anchor
-    said: list[str] = []
+    sentences: list[str] = []
     for (citation, longest), anchors in by_source.items():
         means: dict[str, float] = {}
         for scheme in anchors:
@@ -336,17 +295,17 @@ def _order(name: str, found: Sequence[Accuracy]) -> list[str]:
         if len(means) > 1:
             agreed = agreement(list(means.values()), [anchors[one].accuracy for one in means])
             compared = f"The order of {', '.join(means)} over {L + 1} to {longest}"
-            said.append(f"{compared} beside that of {citation}: {agreed}.")
-    return said
+            sentences.append(f"{compared} beside that of {citation}: {agreed}.")
+    return sentences
 
 
 def _shared_lengths(found: Sequence[Accuracy]) -> list[str]:
     """Returns which lengths the means are over, if not all series were asked the same."""
-    asked = [{p.length for p in one.series.points} for one in found]
-    shared = set[int].intersection(*asked)
-    if not shared or all(one == shared for one in asked):
+    evaluated = [{p.length for p in one.series.points} for one in found]
+    shared = set[int].intersection(*evaluated)
+    if not shared or all(one == shared for one in evaluated):
         return []
-    return [f"Lengths that all were asked: {', '.join(map(str, sorted(shared)))}."]
+    return [f"Lengths that all were evaluated: {', '.join(map(str, sorted(shared)))}."]
 
 
 def _standing(one: Accuracy, found: Sequence[Accuracy] | None) -> Cell:

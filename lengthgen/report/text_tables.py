@@ -111,12 +111,12 @@ def marked(rows: Sequence[Sequence[Cell]], lines: Sequence[Series]) -> list[str]
     """Returns what the marks in a table mean, or why there are none."""
     marks = {cell.mark for row in rows for cell in row}
     known = {"best": MARKED, "unknown": NOT_COMPARED, "faint": FAINT}
-    said = [text for mark, text in known.items() if mark in marks]
-    return said if "best" in marks or len(lines) < 2 else [NOT_MARKED, *said]
+    texts = [text for mark, text in known.items() if mark in marks]
+    return texts if "best" in marks or len(lines) < 2 else [NOT_MARKED, *texts]
 
 
 def marks_of(lines: Sequence[Series], lengths: Sequence[int]) -> Marks:
-    """Returns which series is best at a length, and which are not told apart from it."""
+    """Returns which series is best at a length, and which tie with it."""
     found: Marks = {}
     for n in lengths:
         at_n = compare(lines, n)
@@ -170,10 +170,10 @@ def rates(
         )
         notes.setdefault(about, []).append(name)
     edges = [f"{name} ({key}={at:g})" for name, one in tuned for key, at in one.at_edge.items()]
-    said = [f"{', '.join(of)}: {about}." for about, of in notes.items()]
+    texts = [f"{', '.join(of)}: {about}." for about, of in notes.items()]
     if untuned:
         of = (f"{name} ({', '.join(f'{lr:g}' for lr in lrs)})" for name, lrs in untuned.items())
-        said.append(f"Not tuned: {', '.join(of)}.")
+        texts.append(f"Not tuned: {', '.join(of)}.")
     return Table(
         key="rates",
         title="Loss at T on the tuning split, in nats per token, by train.lr",
@@ -182,7 +182,7 @@ def rates(
         notes=[
             "Bold: the rate that was chosen, by the least mean over seeds. The tuning split holds "
             "1 in 20 training documents; no result is measured on it.",
-            *said,
+            *texts,
             *([f"{EDGE} {', '.join(edges)}."] if edges else []),
         ],
     )
@@ -206,7 +206,7 @@ def verdicts(findings: Sequence[Finding]) -> Table | None:
         return None
     rows: list[list[Cell]] = []
     for finding in judged(findings):
-        row = [Cell(finding.series.label), Cell(speaks_of(finding)), Cell(used(finding))]
+        row = [Cell(finding.series.label), Cell(n_seeds(finding)), Cell(used(finding))]
         for n in lengths:
             found = finding.verdicts.get(n)
             row.append(Cell(f"{found.word} {bounds(found.gain)}".rstrip() if found else "-"))
@@ -220,8 +220,8 @@ def verdicts(findings: Sequence[Finding]) -> Table | None:
     )
 
 
-def speaks_of(finding: Finding) -> str:
-    """Returns the number of seeds; of one it is said that it is no statement on the scheme."""
+def n_seeds(finding: Finding) -> str:
+    """Returns the number of seeds; of one, that it is of this checkpoint."""
     n = len(finding.series.runs)
     return "1 (this checkpoint)" if n == 1 else str(n)
 
@@ -243,12 +243,12 @@ def detectable(finding: Finding) -> str:
 
 def remedies(findings: Sequence[Finding]) -> list[str]:
     """Returns what would decide the verdicts that are unclear, at the longest such length."""
-    said: list[str] = []
+    texts: list[str] = []
     for finding in findings:
         unclear = [n for n, found in finding.verdicts.items() if found.word == "unclear"]
         if unclear:
-            said.append(f"{finding.series.label}: {finding.verdicts[max(unclear)].why}.")
-    return said
+            texts.append(f"{finding.series.label}: {finding.verdicts[max(unclear)].why}.")
+    return texts
 
 
 def key_numbers(findings: Sequence[Finding]) -> Table | None:
@@ -334,7 +334,7 @@ def bounds(estimate: Estimate, write: Callable[[float], str] = change) -> str:
 def against_least(lines: Sequence[Series]) -> Table | None:
     """Returns by how much each series is worse than the least, at T and at the longest length.
 
-    Beside it stand the ranks that it may have.
+    Next to it are the ranks that it may have.
     """
     compared = ordered(competitors(lines))
     lengths = sorted(
@@ -373,7 +373,7 @@ def against_least(lines: Sequence[Series]) -> Table | None:
 
 
 def _column(lines: Sequence[Series], length: int) -> tuple[Series, Comparison | None] | None:
-    """Returns the series of least loss at a length, and what may be said of its being the best."""
+    """Returns the series of least loss at a length, and the comparison with it."""
     found = compare(lines, length)
     losses = {line.label: line.losses().get(length, math.inf) for line in lines}
     label = found.best if found is not None else min(losses, key=lambda label: losses[label])
@@ -476,7 +476,7 @@ def points_csv(points: Sequence[Point], labels: Mapping[Curve, str]) -> str:
 def differences_csv(lines: Sequence[Series]) -> str:
     """Returns a line per pair of competing series, at T and at the longest length that they share.
 
-    Low and high are of the pair by itself; apart says whether the two are told apart, all pairs of
+    Low and high are of the pair by itself; apart says whether the two differ, all pairs of
     the length taken together at 95%.
     """
     rows: list[list[object]] = []
@@ -494,8 +494,8 @@ def differences_csv(lines: Sequence[Series]) -> str:
                 names, pairs = (a.label, b.label), at_n.apart if at_n is not None else set()
                 is_apart = names in pairs or names[::-1] in pairs
                 known = at_n is not None and {*names} <= at_n.ranks.keys()
-                said = is_apart if known else ""
-                rows.append([*names, n, *_numbers(estimate), said, len(estimate.seeds)])
+                distinct = is_apart if known else ""
+                rows.append([*names, n, *_numbers(estimate), distinct, len(estimate.seeds)])
     return csv_text(["a", "b", "length", "a_minus_b", "low", "high", "apart", "n_seeds"], rows)
 
 

@@ -166,7 +166,7 @@ def _pictures(
         "figures/context_gain": curve.gains(judged),
         "figures/per_position": positions(by_protocol.get(BY_POSITION, [])),
         "figures/accuracy": accuracy(
-            answered, unit="in the unit of the task", chance=0.0, published={}
+            answered, unit="in the unit of the task", chance=0.0, published=()
         ),
     }
     return {key: rendered(laid_out(chart), "png") for key, chart in charts.items() if chart}

@@ -23,9 +23,8 @@ from lengthgen.analysis.accuracy import (
 from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.seed_groups import Series, series
 from lengthgen.errors import UserError
-from lengthgen.report import tasks
-from lengthgen.report.figures.accuracy import PALE, accuracy
-from lengthgen.report.figures.relation import Dot, relation
+from lengthgen.report import collect, tasks
+from lengthgen.report.figures.accuracy import PALE, Dot, accuracy, relation
 from lengthgen.report.tables import Cell
 
 L = 4
@@ -156,7 +155,7 @@ def reported(rows: Sequence[dict[str, object]]) -> tasks.TaskReport:
         spec = {"name": one["corpus"], "kind": one["corpus"], "arguments": {}}
         parts = {"name": one["scheme"], "parts": {one["scheme"]: {}}}
         configs[str(one["run"])] = {"corpus": {"task": spec}, "scheme": parts}
-    return tasks.gather(rows, configs, remarks=lambda points, kept, labels: [])
+    return collect.gather_tasks(rows, configs)
 
 
 def skipped(length: int, scheme: str) -> dict[str, object]:
@@ -438,10 +437,10 @@ def test_the_figure_of_a_task_pales_a_scheme_that_did_not_learn_it() -> None:
     rows = [*shares("alibi", seen=1.0, unseen=0.5), *shares("rope", seen=0.94, unseen=0.9)]
     chart = accuracy(accuracies(of(*rows)), unit="characters", chance=0.0, published=[])
     assert chart is not None
-    ends = {line.end: line.look["color"] for line in chart.lines}
+    ends = {line.end: line.style["color"] for line in chart.lines}
     assert set(ends) == {"alibi", "rope (not learned)"}
     assert ends["rope (not learned)"] == PALE["color"] != ends["alibi"]
-    assert any(said.startswith("pale: less than 95%") for said in chart.says)
+    assert any(said.startswith("pale: less than 95%") for said in chart.notes)
 
 
 # Rank correlations

@@ -18,9 +18,8 @@ from lengthgen.analysis.formatting import number
 from lengthgen.report import collect
 from lengthgen.report.figures.curve import perplexities
 from lengthgen.report.figures.layout import laid_out
-from lengthgen.report.figures.looks import line_looks, looks
 from lengthgen.report.figures.scales import plain, plain_ticks, signed, signed_ticks, spread
-from lengthgen.report.figures.style import rendered
+from lengthgen.report.figures.style import line_styles, rendered, scheme_styles
 
 
 @pytest.fixture
@@ -125,7 +124,7 @@ def spread_runs(runs: Runs, scheme: str, **changes: Any) -> list[Path]:
 
 def test_the_band_is_the_interval_of_the_finding(runs: Runs) -> None:
     paths = spread_runs(runs, "rope")
-    low, high = band(drawn(*paths), looks(["rope"])["rope"].colour)
+    low, high = band(drawn(*paths), scheme_styles(["rope"])["rope"].colour)
     (finding,) = collect.gather(paths).findings
     assert low == pytest.approx({n: math.exp(e.low) for n, e in finding.loss.items()})
     assert high == pytest.approx({n: math.exp(e.high) for n, e in finding.loss.items()})
@@ -316,44 +315,44 @@ def test_names_that_are_far_apart_are_not_moved() -> None:
 
 
 def test_no_two_of_forty_schemes_look_alike() -> None:
-    found = looks(f"scheme{i}" for i in range(40))
+    found = scheme_styles(f"scheme{i}" for i in range(40))
     assert len(set(found.values())) == 40
 
 
 def test_up_to_twelve_schemes_have_different_colours() -> None:
     for first in range(20):
-        found = looks(f"scheme{i}" for i in range(first, first + 12))
-        assert len({look.colour for look in found.values()}) == 12
+        found = scheme_styles(f"scheme{i}" for i in range(first, first + 12))
+        assert len({style.colour for style in found.values()}) == 12
 
 
 def test_a_look_does_not_depend_on_the_order_of_schemes() -> None:
     names = [f"scheme{i}" for i in range(20)]
-    assert looks(names) == looks(reversed(names))
+    assert scheme_styles(names) == scheme_styles(reversed(names))
 
 
 def test_a_scheme_keeps_its_look_whichever_others_are_shown_unless_they_collide() -> None:
     names = [f"scheme{i}" for i in range(100)]
     for one in names:
-        alone = looks([one])[one]
+        alone = scheme_styles([one])[one]
         for other in names:
-            beside = looks([one, other])
-            if looks([other])[other] != alone:
+            beside = scheme_styles([one, other])
+            if scheme_styles([other])[other] != alone:
                 assert beside[one] == alone
 
 
 def test_a_displaced_scheme_takes_no_slot_that_another_one_wants() -> None:
     names = [f"scheme{i}" for i in range(10)]
-    alone = {name: looks([name])[name] for name in names}
-    together = looks(names)
-    for look in set(alone.values()):
-        first = min(name for name in names if alone[name] == look)
-        assert together[first] == look
+    alone = {name: scheme_styles([name])[name] for name in names}
+    together = scheme_styles(names)
+    for style in set(alone.values()):
+        first = min(name for name in names if alone[name] == style)
+        assert together[first] == style
 
 
 def test_variants_share_the_colour_of_their_scheme_in_another_line_style(runs: Runs) -> None:
     path = runs.write("rope")
     runs.write("rope", variant="yarn")
-    found = line_looks(collect.gather([path]).by_protocol["tail"])
+    found = line_styles(collect.gather([path]).by_protocol["tail"])
     base, variant = found["rope"], found["rope + yarn"]
     assert (base["color"], base["marker"]) == (variant["color"], variant["marker"])
     assert base["linestyle"] == "-" != variant["linestyle"]
@@ -361,8 +360,8 @@ def test_variants_share_the_colour_of_their_scheme_in_another_line_style(runs: R
 
 def test_eight_series_of_one_scheme_are_drawn_in_eight_ways(runs: Runs) -> None:
     paths = [runs.write("rope", parts={"rope": {"base": 10.0**i}}, suffix=str(i)) for i in range(8)]
-    found = line_looks(collect.gather(paths).by_protocol["tail"])
-    assert len({str(look) for look in found.values()}) == 8
+    found = line_styles(collect.gather(paths).by_protocol["tail"])
+    assert len({str(style) for style in found.values()}) == 8
 
 
 def test_rendering_twice_gives_the_same_bytes(runs: Runs) -> None:

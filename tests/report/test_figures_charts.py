@@ -331,7 +331,7 @@ def test_a_figure_says_of_how_many_seeds_its_lines_are(
     runs: Runs, seeds: dict[str, int], phrase: str
 ) -> None:
     paths = [runs.write(name, seed=n + 1) for name, count in seeds.items() for n in range(count)]
-    assert phrase in curves(*paths).says
+    assert phrase in curves(*paths).notes
 
 
 def test_small_axes_have_one_scale(runs: Runs) -> None:

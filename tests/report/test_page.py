@@ -265,7 +265,7 @@ def test_in_a_table_of_tasks_the_best_is_bold_and_what_does_not_count_is_grey() 
         "faint": [],
         None: [],
     }
-    assert [text_of(td) for td in found.iter("td")] == ["9.1", "not learned", "2.0"]
+    assert [text_of(td) for td in found.iter("td")] == ["9.1", "(not learned)", "2.0"]
 
 
 def test_from_one_seed_nothing_is_marked_and_verdicts_are_of_the_checkpoint() -> None:

@@ -27,8 +27,12 @@ from lengthgen.evaluation.plan import Cell, spans
 from lengthgen.generation import continuation, open_trained
 from lengthgen.model.cache import why_uncached
 from lengthgen.model.transformer import create
+<<<<<<< HEAD:tests/schemes/test_alignment.py
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import tasks
+=======
+from lengthgen.report import collect, tasks
+>>>>>>> helper-r:tests/schemes/test_places.py
 from lengthgen.report.tables import Table
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import AttentionContext, ModelDims, Part
@@ -618,7 +622,7 @@ def reported(right: Mapping[str, Sequence[int]]) -> tasks.TaskReport:
             spec = {"name": task, "kind": task, "arguments": arguments}
             parts = {"name": scheme, "parts": {scheme: {}}}
             configs[rows[-1]["run"]] = {"seed": 1, "corpus": {"task": spec}, "scheme": parts}
-    return tasks.gather(rows, configs, remarks=lambda points, kept, labels: [])
+    return collect.gather_tasks(rows, configs)
 
 
 PLAIN = {"alibi": (5, 6), "rope": (7, 2)}

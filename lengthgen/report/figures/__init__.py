@@ -1,1 +1,1 @@
-"""What people look at: the only matplotlib. Each module draws one kind of picture from numbers."""
+"""Figures: the only matplotlib. Each module draws one kind of figure from numbers."""

@@ -1,13 +1,18 @@
-"""The chart of a task: accuracy over the length of its examples, the trained range shaded."""
+"""Figures of tasks: accuracy over the length of examples, and against long-context perplexity."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from lengthgen.analysis.accuracy import LEARNED, Accuracy
+from matplotlib.figure import Figure
+
+from lengthgen.analysis.accuracy import LEARNED, Accuracy, agreement
 from lengthgen.analysis.formatting import subject
 from lengthgen.report.figures.chart import Chart, Published
-from lengthgen.report.figures.curve import line_of, rank, said
-from lengthgen.report.figures.looks import line_looks
+from lengthgen.report.figures.curve import line_of, notes, rank
+from lengthgen.report.figures.scales import plain, plain_ticks
+from lengthgen.report.figures.style import FONT_SIZE, GREY, line_styles, rc_style, scheme_styles
 
 UNCOUNTED = f"less than {LEARNED:.0%} right up to L, or unknown there; neither compared nor ranked"
 PALE = {"color": "0.6", "markerfacecolor": "0.6"}
@@ -29,12 +34,12 @@ def accuracy(
     if not there:
         return None
     lines = [one.series for one in there]
-    looks = line_looks(lines)
+    styles = line_styles(lines)
     longest = max(length for one in there for length in one.exact)
     drawn = [
         line_of(
             one.series,
-            look=looks[one.series.label],
+            style=styles[one.series.label],
             values={length: estimate.value for length, estimate in one.exact.items()},
             band=one.exact,
             longest=longest,
@@ -48,7 +53,7 @@ def accuracy(
     drawn = [
         line
         if one.excluded is None
-        else replace(line, end=f"{line.end} ({one.excluded})", look={**line.look, **PALE})
+        else replace(line, end=f"{line.end} ({one.excluded})", style={**line.style, **PALE})
         for one, line in zip(there, drawn, strict=True)
     ]
     drawn.sort(key=lambda line: rank(line.values.get(longest), line.name))
@@ -57,19 +62,71 @@ def accuracy(
         lines=drawn,
         behind=published,
         title=f"right answers, {subject(points)}",
-        says=[
+        notes=[
             "shaded: lengths in training",
             *([f"pale: {UNCOUNTED}"] if any(one.excluded for one in there) else []),
             *(["grey: published, of other models and formats"] if published else []),
-            *(phrase.replace("documents", "examples") for phrase in said(drawn, lines, level="")),
+            *(phrase.replace("documents", "examples") for phrase in notes(drawn, lines, level="")),
         ],
         quantity="accuracy (all of the answer)",
         scale="share",
-        zone=None,
         floor=("chance", chance) if chance else None,
         ticks=sorted({length for one in there for length in one.exact}),
         named="{:g}".format,
         axis=f"length: {unit}",
         trained=sorted({line.train_length for line in lines}),
-        marks=True,
     )
+
+
+class Dot(NamedTuple):
+    """A scheme: ppl(C) / ppl(T), mean accuracy over tasks on unseen lengths, and C / T."""
+
+    label: str
+    ratio: float
+    accuracy: float
+    multiple: float
+
+
+def relation(dots: Sequence[Dot], *, tasks: Sequence[str], left_out: str) -> Figure:
+    """Draws accuracy over the perplexity ratio, with the correlation of their ranks."""
+    by_name = scheme_styles(dot.label for dot in dots)
+    with rc_style():
+        title = _title(dots, tasks, left_out)
+        height = 4.0 + 0.18 * len(title)
+        drawn = Figure(figsize=(7.4, height), dpi=200)
+        axes = drawn.add_axes((0.12, 0.6 / height, 0.6, 3.25 / height))
+        for dot in dots:
+            style = by_name[dot.label]
+            place = ([dot.ratio], [dot.accuracy])
+            axes.scatter(
+                *place, color=style.colour, marker=style.marker, s=36, zorder=3, label=dot.label
+            )
+        low, high = min(1.0, *(d.ratio for d in dots)), max(1.0, *(d.ratio for d in dots))
+        pad = max(1.02, (high / low) ** 0.08)
+        low, high = low / pad, high * pad
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        ticks = plain_ticks(low, high)
+        axes.set_xticks(ticks, [plain(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.axvline(1.0, color=GREY, linestyle=(0, (5, 3)), linewidth=1.0, zorder=1)
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_yticks([n / 4 for n in range(5)], [f"{n * 25}%" for n in range(5)])
+        axes.set_xlabel(f"perplexity at {dots[0].multiple:g} T over that at T")
+        axes.set_ylabel("accuracy on unseen lengths")
+        axes.grid(visible=True, color="0.9", linewidth=0.8)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+        axes.set_title("\n".join(title), loc="left", fontsize=FONT_SIZE - 1)
+    return drawn
+
+
+def _title(dots: Sequence[Dot], tasks: Sequence[str], left_out: str) -> list[str]:
+    """Returns the lines of the title."""
+    found = agreement([-dot.ratio for dot in dots], [dot.accuracy for dot in dots])
+    parts = [
+        f"accuracy: mean over {', '.join(tasks)}",
+        f"less rise of perplexity, more accuracy: {found}",
+        *([f"left out: {left_out}"] if left_out else []),
+    ]
+    return [line for one in parts for line in textwrap.wrap(one, 80)]

@@ -33,13 +33,13 @@ class Line:
     name: str  # of the series
     scheme: str
     end: str  # what stands at the line's end: the name, and how far it goes if that is not all
-    look: Mapping[str, Any]  # arguments of Axes.plot
+    style: Mapping[str, Any]  # arguments of Axes.plot
     values: Values
     low: Values  # the 95% band; may be empty
     high: Values
     seeds: Sequence[Values]  # each of several seeds, drawn thin
     level: tuple[float, float] | None  # T, and the value to which those at longer lengths compare
-    leaves_at: float | None  # where the axis may end before the line does
+    leaves_at: float | None = None  # where the axis may end before the line does
     reference: bool  # drawn thin, and not named at its end
 
     @property
@@ -58,18 +58,18 @@ class Chart:
     """Lines of one quantity over length."""
 
     lines: Sequence[Line]  # from the top down, as they end
-    behind: Sequence[Published]
+    behind: Sequence[Published] = ()
     title: str  # what was measured
-    says: Sequence[str]  # of what the lines are, after the title
+    notes: Sequence[str]  # on what the lines are, after the title
     quantity: str  # at the y axis
     scale: Literal["log", "signed", "linear", "share"]  # share: 0 to 1, over a linear length
-    zone: float | None  # nats around 0 that count as nothing; the signed scale is linear there
-    floor: tuple[str, float] | None  # name and value of a thin grey line, shown if it is near
+    zone: float | None = None  # nats around 0 that count as 0; the signed scale is linear there
+    floor: tuple[str, float] | None = None  # name and value of a grey line, shown if near
     ticks: Sequence[float]  # at the x axis
     named: Callable[[float], str]  # how a tick is written
     axis: str  # at the x axis
     trained: Sequence[int]  # each T
-    marks: bool  # whether the values are marked
+    marks: bool = True  # whether the values are marked
 
     @property
     def shown(self) -> list[Line]:
@@ -100,11 +100,11 @@ def plot(axes: Axes, line: Line, *, marks: bool, band: float, gid: str) -> None:
 
     `band`: how opaque the band is. `gid`: what the ids of its parts begin with in SVG.
     """
-    colour, x = line.look["color"], line.lengths
+    colour, x = line.style["color"], line.lengths
     y = [line.values[n] for n in x]
     if line.reference:
         thin: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.8, "zorder": 1.8}
-        axes.plot(x, y, label=line.name, gid=f"{gid}-curve", **thin, **line.look)
+        axes.plot(x, y, label=line.name, gid=f"{gid}-curve", **thin, **line.style)
         return
     _band(axes, line, alpha=band, gid=f"{gid}-band")
     for i, seed in enumerate(line.seeds):
@@ -112,8 +112,8 @@ def plot(axes: Axes, line: Line, *, marks: bool, band: float, gid: str) -> None:
         faint: dict[str, Any] = {"color": colour, "linewidth": 0.6, "alpha": 0.4}
         axes.plot(own, [seed[n] for n in own], gid=f"{gid}-seed{i}", **faint)
     size: dict[str, Any] = {"linewidth": 1.8 if marks else 1.3, "markersize": 5.5}
-    look = line.look if marks else {**line.look, "marker": ""}
-    axes.plot(x, y, label=line.name, gid=f"{gid}-curve", **size, **look)
+    style = line.style if marks else {**line.style, "marker": ""}
+    axes.plot(x, y, label=line.name, gid=f"{gid}-curve", **size, **style)
     if line.level is not None and x:
         across, value = (line.level[0], x[-1]), line.level[1]
         dotted: dict[str, Any] = {"linestyle": (0, (1, 2.5)), "linewidth": 1.0}
@@ -127,7 +127,7 @@ def _band(axes: Axes, line: Line, *, alpha: float, gid: str) -> None:
     low = np.clip([line.low[n] for n in x], bottom, top)
     high = np.clip([line.high[n] for n in x], bottom, top)
     if x:
-        colour = line.look["color"]
+        colour = line.style["color"]
         fill: dict[str, Any] = {"color": colour, "alpha": alpha, "linewidth": 0}
         axes.fill_between(x, low, high, zorder=1, gid=gid, **fill)
 

@@ -1,4 +1,4 @@
-"""The charts of a protocol over length: perplexity, and what context is worth beside T."""
+"""The charts of a protocol over length: perplexity, and the gain over a context of T."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.report.figures.chart import Chart, Line, Values
-from lengthgen.report.figures.looks import line_looks
+from lengthgen.report.figures.style import line_styles
 
 FAILED = 8.0  # times the perplexity of the middle line
 WINDOW = "tokens in the window"
@@ -25,28 +25,25 @@ def perplexities(lines: Sequence[Series], findings: Sequence[Finding]) -> Chart:
     """
     points = [p for line in lines for p in line.points]
     known = {finding.series.label: finding for finding in findings}
-    looks = line_looks(lines)
+    styles = line_styles(lines)
     longest = max(p.length for p in points)
     drawn = [
-        _perplexity_line(line, known.get(line.label), looks[line.label], longest)
+        _perplexity_line(line, known.get(line.label), styles[line.label], longest)
         for line in sorted(lines, key=lambda line: rank(line.losses().get(longest), line.label))
     ]
     drawn = capped(drawn, failed=lambda ppl: FAILED * ppl)
     floors = [finding.unigram for finding in known.values() if finding.unigram is not None]
     return Chart(
         lines=drawn,
-        behind=(),
         title=f"{headline(points)}; {subject(points)}",
-        says=said(drawn, lines, level="from the last T tokens alone"),
+        notes=notes(drawn, lines, level="from the last T tokens alone"),
         quantity="perplexity",
         scale="log",
-        zone=None,
         floor=("unigram floor", perplexity(min(floors))) if floors else None,
         ticks=sorted({p.length for p in points}),
         named=named,
         axis=WINDOW,
         trained=sorted({p.train_length for p in points}),
-        marks=True,
     )
 
 
@@ -77,13 +74,13 @@ def gains(findings: Sequence[Finding]) -> Chart | None:
         return None
     lines = [finding.series for finding in there]
     points = [p for line in lines for p in line.points]
-    looks = line_looks(lines)
+    styles = line_styles(lines)
     values = {f.series.label: _with_zero(f) for f in there}
     longest = max(n for of in values.values() for n in of)
     drawn = [
         line_of(
             line,
-            look=looks[line.label],
+            style=styles[line.label],
             values={n: e.value for n, e in values[line.label].items()},
             band=values[line.label],
             longest=longest,
@@ -95,22 +92,19 @@ def gains(findings: Sequence[Finding]) -> Chart | None:
     ]
     return Chart(
         lines=drawn,
-        behind=(),
         title=f"context gain G(C) = loss(T) - loss(C), of the same targets; {subject(points)}",
-        says=[
+        notes=[
             "above 0: text beyond T helps",
             f"grey: +-{EPS:g}, where the axis is linear",
-            *said(drawn, lines, level=""),
+            *notes(drawn, lines, level=""),
         ],
         quantity="G(C), nats per token",
         scale="signed",
         zone=EPS,
-        floor=None,
         ticks=sorted({n for of in values.values() for n in of}),
         named=named,
         axis=WINDOW,
         trained=sorted({line.train_length for line in lines}),
-        marks=True,
     )
 
 
@@ -126,12 +120,12 @@ def _with_zero(finding: Finding) -> dict[int, Estimate]:
 
 
 def _perplexity_line(
-    line: Series, finding: Finding | None, look: Mapping[str, Any], longest: float
+    line: Series, finding: Finding | None, style: Mapping[str, Any], longest: float
 ) -> Line:
     band = finding.loss if finding is not None else {}
     return line_of(
         line,
-        look=look,
+        style=style,
         values=_perplexities(line.losses()),
         band={
             n: Estimate(
@@ -151,7 +145,7 @@ def _perplexity_line(
 def line_of(
     line: Series,
     *,
-    look: Mapping[str, Any],
+    style: Mapping[str, Any],
     values: Values,
     band: Mapping[int, Estimate],
     longest: float,
@@ -163,19 +157,18 @@ def line_of(
         name=line.label,
         scheme=line.scheme,
         end=_end(line, [n for n, value in values.items() if math.isfinite(value)], longest),
-        look=look,
+        style=style,
         values=values,
         low={n: e.low for n, e in band.items()},
         high={n: e.high for n, e in band.items()},
         seeds=seeds if len(seeds) > 1 else (),
         level=level,
-        leaves_at=None,
         reference=line.reference,
     )
 
 
-def said(drawn: Sequence[Line], lines: Sequence[Series], *, level: str) -> list[str]:
-    """Says what the parts of the lines are, where there are such parts."""
+def notes(drawn: Sequence[Line], lines: Sequence[Series], *, level: str) -> list[str]:
+    """Returns what the parts of the lines are, of the parts that there are."""
     counts = sorted({len(line.runs) for line in lines})
     n_seeds = counts[-1]
     variants = sorted({line.variant for line in lines if line.reference and line.variant})
@@ -202,7 +195,7 @@ def _perplexities(losses: Mapping[int, float]) -> dict[float, float]:
 def _level(line: Series) -> tuple[int, float] | None:
     """Returns T and the perplexity of the same targets from the last T tokens alone.
 
-    That is the matched tail of length T itself. None if no longer length stands beside it.
+    That is the matched tail of length T itself. None without a longer length.
     """
     trained, losses = {p.train_length for p in line.points}, line.losses()
     scored_alike = all(p.protocol == HEADLINE for p in line.points)

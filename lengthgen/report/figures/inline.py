@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 from matplotlib.figure import Figure
 
 from lengthgen.report.figures.chart import Chart, draw
-from lengthgen.report.figures.style import rendered, style
+from lengthgen.report.figures.style import rc_style, rendered
 
 WIDTH, HEIGHT = 554.0, 338.0  # points
 PART = re.compile(r"line-(behind-)?(\d+)(?:-([a-z]+)\d*)?")
@@ -29,7 +29,7 @@ def inline(chart: Chart, *, keys: Mapping[str, str], name: str, at: Sequence[flo
     `keys`: what data-series holds by the name of a line or of a group of published ones. `at`:
     places on the x axis.
     """
-    with style():
+    with rc_style():
         figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), dpi=72)
         axes = figure.add_axes((0.14, 0.135, 0.845, 0.845))
         figure.patch.set_visible(False)
@@ -58,15 +58,15 @@ def _publish(group: Element, chart: Chart, keys: Mapping[str, str], i: int) -> N
         group.insert(0, Element("path", reach | {"class": "reach"}))
 
 
-def swatch(look: Mapping[str, Any], *, thin: bool) -> str:
+def swatch(style: Mapping[str, Any], *, thin: bool) -> str:
     """Returns a sample of a line with its marker as SVG."""
-    with style():
+    with rc_style():
         figure = Figure(figsize=(38 / 72, 16 / 72), dpi=72)
         figure.patch.set_visible(False)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
         size: dict[str, Any] = {"linewidth": 0.9 if thin else 1.8, "markersize": 7}
-        axes.plot((0, 1, 2), (0, 0, 0), markevery=[1], clip_on=False, **size, **look)
+        axes.plot((0, 1, 2), (0, 0, 0), markevery=[1], clip_on=False, **size, **style)
     svg = _svg(figure, "swatch")
     svg.attrib.update({"class": "swatch", "aria-hidden": "true"})
     return _text(svg)

@@ -15,9 +15,9 @@ from matplotlib.textpath import text_to_path
 from lengthgen.analysis.formatting import number
 from lengthgen.report.figures.chart import Chart, Line, backdrop, draw, floor_is_near, plot, scale
 from lengthgen.report.figures.scales import spread
-from lengthgen.report.figures.style import FONT_SIZE, GREY, style
+from lengthgen.report.figures.style import FONT_SIZE, GREY, rc_style
 
-LEFT, BOTTOM = 0.9, 0.55  # inches beside the axes
+LEFT, BOTTOM = 0.9, 0.55  # inches next to the axes
 LINE_HEIGHT = 0.2  # inches between lines of text
 NOTE_HEIGHT = 0.16  # inches between lines of small text
 MOST_NAMED = 14  # lines that one pair of axes shows; of more, each gets axes of its own
@@ -30,13 +30,13 @@ def laid_out(chart: Chart) -> Figure:
 
 
 def single(chart: Chart) -> Figure:
-    """Draws one pair of axes with the name of each line beside its end."""
-    with style():
+    """Draws one pair of axes with the name of each line at its end."""
+    with rc_style():
         right = 0.75 + max((_text_width(line.end) for line in chart.shown), default=0.0)
         width = max(4.2, 8.0 - LEFT - right)
         height = max(3.4, LINE_HEIGHT * (len(chart.shown) + 1))
-        said = _title(chart, LEFT + width + right)
-        top = LINE_HEIGHT * (len(said) + 1)
+        text = _title(chart, LEFT + width + right)
+        top = LINE_HEIGHT * (len(text) + 1)
         bottom = BOTTOM + NOTE_HEIGHT * len(_names_behind(chart))
         size = (LEFT + width + right, bottom + height + top)
         drawn = Figure(figsize=size, dpi=200)
@@ -44,7 +44,7 @@ def single(chart: Chart) -> Figure:
         draw(axes, chart, room=16, gid="line")
         _write_behind(axes, chart, height=height)
         _label_ends(axes, chart, inches=(width, height))
-        _caption(axes, said)
+        _caption(axes, text)
     return drawn
 
 
@@ -54,14 +54,14 @@ def multiples(chart: Chart) -> Figure:
     names = _names_behind(chart)
     below = 0.5 + NOTE_HEIGHT * len(names)
     width, height = 9.0, 1.5 * rows + 0.7 + below
-    with style():
-        said = _title(replace(chart, says=[*chart.says, "light grey: the other series"]), width)
+    with rc_style():
+        text = _title(replace(chart, notes=[*chart.notes, "light grey: the other series"]), width)
         drawn = Figure(figsize=(width, height), dpi=200)
         drawn.subplots_adjust(
             left=0.75 / width,
             right=1 - 0.1 / width,
             bottom=below / height,
-            top=1 - (LINE_HEIGHT * (len(said) + 1) + 0.15) / height,
+            top=1 - (LINE_HEIGHT * (len(text) + 1) + 0.15) / height,
             wspace=0.13,
             hspace=0.3,
         )
@@ -78,7 +78,7 @@ def multiples(chart: Chart) -> Figure:
             y = NOTE_HEIGHT * (len(names) - i - 0.7) / height
             drawn.text(0.75 / width, y, line, fontsize=FONT_SIZE - 2, color=GREY)
         drawn.supylabel(chart.quantity, fontsize=FONT_SIZE, x=0.01)
-        _caption(grid[0], said, above=0.3)
+        _caption(grid[0], text, above=0.3)
     return drawn
 
 
@@ -88,11 +88,11 @@ def panels(charts: Sequence[Chart]) -> Figure:
     width = 4.6 * len(charts)
     columns = max(1, int(width / (1.0 + max(_text_width(line.end) for line in legend))))
     below = 0.8 + LINE_HEIGHT * math.ceil(len(legend) / columns)
-    phrases = dict.fromkeys(phrase for chart in charts for phrase in chart.says)
-    said = _wrapped("; ".join(phrases), width)
-    above = 0.75 + LINE_HEIGHT * len(said)
+    phrases = dict.fromkeys(phrase for chart in charts for phrase in chart.notes)
+    text = _wrapped("; ".join(phrases), width)
+    above = 0.75 + LINE_HEIGHT * len(text)
     size = (width, below + 3.4 + above)
-    with style():
+    with rc_style():
         drawn = Figure(figsize=size, dpi=200)
         drawn.subplots_adjust(
             left=0.8 / size[0],
@@ -106,8 +106,8 @@ def panels(charts: Sequence[Chart]) -> Figure:
             draw(axes, chart, room=9, gid=letter)
             title = textwrap.wrap(f"({letter}) {chart.title}", 62)
             _caption(axes, title, size=FONT_SIZE - 2)
-        drawn.text(0.8 / size[0], 1 - 0.1 / size[1], "\n".join(said), verticalalignment="top")
-        handles = [grid[0].plot([], [], **line.look, linewidth=1.8)[0] for line in legend]
+        drawn.text(0.8 / size[0], 1 - 0.1 / size[1], "\n".join(text), verticalalignment="top")
+        handles = [grid[0].plot([], [], **line.style, linewidth=1.8)[0] for line in legend]
         names = [line.end for line in legend]
         drawn.legend(handles, names, loc="lower center", ncols=columns, frameon=False)
     return drawn
@@ -129,8 +129,8 @@ def _small(axes: Axes, chart: Chart, line: Line, *, at_left: bool, gid: str) -> 
 
 def _title(chart: Chart, width: float) -> list[str]:
     """Returns the title's lines, broken where the figure of that width in inches ends."""
-    said = "; ".join([*chart.says, *_floor_far_away(chart)])
-    return [*_wrapped(chart.title, width), *_wrapped(said, width)]
+    text = "; ".join([*chart.notes, *_floor_far_away(chart)])
+    return [*_wrapped(chart.title, width), *_wrapped(text, width)]
 
 
 def _wrapped(text: str, width: float) -> list[str]:
@@ -154,10 +154,10 @@ def _floor_far_away(chart: Chart) -> list[str]:
 
 
 def _caption(
-    axes: Axes, said: Sequence[str], *, above: float = 0.14, size: float = FONT_SIZE
+    axes: Axes, text: Sequence[str], *, above: float = 0.14, size: float = FONT_SIZE
 ) -> None:
     axes.annotate(
-        "\n".join(said),
+        "\n".join(text),
         (0, 1),
         xycoords="axes fraction",
         xytext=(0, above * 72),
@@ -200,7 +200,7 @@ def _text_width(text: str) -> float:
 
 
 def _label_ends(axes: Axes, chart: Chart, *, inches: tuple[float, float]) -> None:
-    """Writes each name beside its line's end, moved apart; lines that end early stand below."""
+    """Writes each name at its line's end, moved apart; lines that end early stand below."""
     width, height = inches
     lines = chart.shown
     whole = [bool(line.lengths) and line.lengths[-1] == chart.longest for line in lines]
@@ -222,9 +222,9 @@ def _label_ends(axes: Axes, chart: Chart, *, inches: tuple[float, float]) -> Non
                 zorder=1,
             )
         place: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, "linewidth": 1.8}
-        axes.plot(sample, (y, y), **{**line.look, "marker": ""}, **place)
+        axes.plot(sample, (y, y), **{**line.style, "marker": ""}, **place)
         if chart.marks:
-            axes.plot((sum(sample) / 2,), (y,), **line.look, **place, markersize=5.5)
+            axes.plot((sum(sample) / 2,), (y,), **line.style, **place, markersize=5.5)
         axes.text(
             1 + 0.58 / width,
             y,

@@ -12,8 +12,8 @@ from lengthgen.analysis.seed_groups import Series
 from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
 from lengthgen.report.figures.chart import Chart
-from lengthgen.report.figures.curve import FAILED, capped, line_of, named, rank, said
-from lengthgen.report.figures.looks import line_looks
+from lengthgen.report.figures.curve import FAILED, capped, line_of, named, notes, rank
+from lengthgen.report.figures.style import line_styles
 
 PER_OCTAVE = 4  # bins drawn: of the single positions of a row, noise would be all that is seen
 FIRST = 32  # the chart begins at position T / 32
@@ -31,11 +31,11 @@ def positions(lines: Sequence[Series]) -> Chart | None:
     there = [line for line in lines if values[line.label]]
     if not there:
         return None
-    looks = line_looks(there)
+    styles = line_styles(there)
     points = [p for line in there for p in line.points]
     longest = max(n for line in there for n in values[line.label])
     drawn = [
-        line_of(line, look=looks[line.label], values=values[line.label], band={}, longest=longest)
+        line_of(line, style=styles[line.label], values=values[line.label], band={}, longest=longest)
         for line in there
     ]
     drawn.sort(key=lambda line: rank(line.values.get(longest), line.name))
@@ -43,13 +43,10 @@ def positions(lines: Sequence[Series]) -> Chart | None:
     reach = max(p.length for p in points)
     return Chart(
         lines=drawn,
-        behind=(),
         title=f"loss at each position of one window of {short(reach)}; {subject(points)}",
-        says=[AVERAGED, *said(drawn, there, level="")],
+        notes=[AVERAGED, *notes(drawn, there, level="")],
         quantity="L(i), nats per token",
         scale="linear",
-        zone=None,
-        floor=None,
         ticks=_octaves(min(p.train_length for p in points), reach),
         named=named,
         axis="position i in the window",

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lengthgen.analysis.formatting import short
-from lengthgen.report.figures.looks import COLOURS, DASHES, MARKERS
 from lengthgen.report.figures.scales import plain, plain_ticks
-from lengthgen.report.figures.style import FONT_SIZE, GREY, style
+from lengthgen.report.figures.style import COLOURS, DASHES, FONT_SIZE, GREY, MARKERS, rc_style
 
 Row = Mapping[str, Any]
 Draw = Callable[[Sequence[Row]], Figure]
@@ -22,7 +21,7 @@ Draw = Callable[[Sequence[Row]], Figure]
 FLOOR = 1e-12  # of logarithmic axes; equal numbers stand there
 WIDTH = 8.6  # inches
 LETTERS = 105  # of a line of text over this width
-DEPTH = 30  # of biases; a key this far below another has a weight of e^-30 beside it
+DEPTH = 30  # of biases; a key this far below another has e^-30 of its weight
 ROUNDING = 1e-5  # changes in nats below this are of fp32, not of the model
 SINK_SCALE = 0.1  # a share that the colours of the first keys reach at least
 WRITTEN = 8  # heads up to which the cells of a heat map hold their number
@@ -37,7 +36,7 @@ def shift_invariance(rows: Sequence[Row]) -> Figure:
         "dnll": "|mean change of the loss| (nats)",
         "kl": "mean KL of the prediction (nats)",
     }
-    with style():
+    with rc_style():
         title = f"All positions of {length:,} tokens shifted by k"
         drawn = _framed(rows, title, unit="k", height=4.2)
         axes = drawn.subplots()
@@ -61,7 +60,7 @@ def shift_invariance(rows: Sequence[Row]) -> Figure:
 def receptive_field(rows: Sequence[Row]) -> Figure:
     """Draws the share of the gradient that the nearest n tokens have, a line per length."""
     there = [row for row in rows if "skipped" not in row]
-    with style():
+    with rc_style():
         title = "What the last prediction's loss depends on"
         drawn = _framed(rows, title, unit="length", height=4.4)
         axes = drawn.subplots()
@@ -93,7 +92,7 @@ def attention(rows: Sequence[Row]) -> Figure:
         "sink": f"share of the\nfirst {sinks} keys",
     }
     n_layers, n_heads = np.asarray(there[0]["sink"]).shape
-    with style():
+    with rc_style():
         greatest = "ln i: the largest entropy over the i keys that a query sees"
         title = f"Attention of the last {queries} queries; {greatest}"
         height = 1.4 + 3 * max(1.3, 0.3 * n_layers + 0.5)
@@ -132,7 +131,7 @@ def bias(rows: Sequence[Row]) -> Figure:
     n_lines = -(-len(panels) // n_columns)
     n_heads = max(len(layer) for _, _, layer in panels)
     T = rows[0]["train_length"]
-    with style():
+    with rc_style():
         title = "What is added to the logits by distance"
         if any(np.ptp(layer) > DEPTH for _, _, layer in panels):
             title += f"; cut {DEPTH} below a panel's highest"
@@ -173,7 +172,7 @@ def word_position(rows: Sequence[Row]) -> Figure:
     """Draws the four terms of the first layer's logits, a line per head."""
     n_heads = len(rows[0]["map"])
     T = rows[0]["train_length"]
-    with style():
+    with rc_style():
         title = "First layer: the four terms of q.k / sqrt(d), mean over windows"
         drawn = _framed(rows, title, height=1.3 + 1.75 * n_heads)
         grid = drawn.subplots(n_heads, len(rows), squeeze=False, sharex=True, sharey=True)
@@ -202,7 +201,7 @@ def position(rows: Sequence[Row]) -> Figure:
     [row] = rows
     n_states = len(row["error"])
     layers = range(n_states)
-    with style():
+    with rc_style():
         drawn = _framed(rows, "Positions read off hidden states by small networks", height=4.4)
         errors, curves = drawn.subplots(1, 2)
         errors.plot(layers, row["error"], color=COLOURS[0], marker="o", label="up to T")
@@ -221,8 +220,8 @@ def position(rows: Sequence[Row]) -> Figure:
         errors.grid(visible=True, color="0.9", linewidth=0.8)
         errors.spines[["top", "right"]].set_visible(False)
         colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, n_states))
-        for n, said in zip(layers, row["predicted"], strict=True):
-            curves.plot(row["positions"], said, color=colours[n], label=f"{n}")
+        for n, predicted in zip(layers, row["predicted"], strict=True):
+            curves.plot(row["positions"], predicted, color=colours[n], label=f"{n}")
         end = row["length"] / row["train_length"]
         curves.plot((0, end), (0, end), color=GREY, linestyle=":", label="true")
         curves.set_xticks(range(math.floor(end) + 1))
@@ -247,7 +246,7 @@ def _framed(rows: Sequence[Row], title: str, *, height: float, unit: str | None 
     drawn = Figure(figsize=(WIDTH, height), dpi=200)
     # Labels at the ends of colour bars, one above another, need room between rows.
     drawn.set_layout_engine("constrained", h_pad=0.1)
-    said = [title, f"{rows[0]['run']}, {rows[0]['tokens_seen']:,} tokens seen"]
+    lines = [title, f"{rows[0]['run']}, {rows[0]['tokens_seen']:,} tokens seen"]
     missing: dict[str, list[str]] = {}
     for row in rows:
         if "skipped" in row and unit:
@@ -256,8 +255,8 @@ def _framed(rows: Sequence[Row], title: str, *, height: float, unit: str | None 
                 f"{value:,}" if isinstance(value, int) else str(value)
             )
     for reason, values in missing.items():
-        said += textwrap.wrap(f"n/a at {unit} {', '.join(values)}: {reason}", LETTERS)
-    drawn.suptitle("\n".join(said), x=0.01, horizontalalignment="left", fontsize=FONT_SIZE)
+        lines += textwrap.wrap(f"n/a at {unit} {', '.join(values)}: {reason}", LETTERS)
+    drawn.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=FONT_SIZE)
     return drawn
 
 
@@ -294,7 +293,7 @@ def _ticks(train_length: int, longest: int) -> list[int]:
 
 
 def _name_lines(axes: Axes) -> None:
-    """Names the lines beside the axes, where no line runs."""
+    """Names the lines next to the axes, where no line runs."""
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
 

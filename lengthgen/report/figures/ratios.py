@@ -11,8 +11,8 @@ from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.reference_results import Anchor
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.report.figures.chart import Chart, Line, Published, Values
-from lengthgen.report.figures.curve import rank, said
-from lengthgen.report.figures.looks import line_looks
+from lengthgen.report.figures.curve import notes, rank
+from lengthgen.report.figures.style import line_styles
 
 
 def ratios(
@@ -34,24 +34,21 @@ def ratios(
         return None
     points = [p for line in there for p in line.points]
     gains = {finding.series.label: finding.gain for finding in findings}
-    looks = line_looks(there)
-    drawn = [_line(line, looks[line.label], gains.get(line.label, {})) for line in there]
+    styles = line_styles(there)
+    drawn = [_line(line, styles[line.label], gains.get(line.label, {})) for line in there]
     longest = max(x for line in drawn for x in line.values)
     drawn.sort(key=lambda line: rank(line.values.get(longest), line.name))
     return Chart(
         lines=drawn,
         behind=behind,
         title=f"perplexity over that at T, {headline(points)}; {subject(points)}",
-        says=[*said(drawn, there, level=""), "grey: published, same protocol, as named below"],
+        notes=[*notes(drawn, there, level=""), "grey: published, same protocol, as named below"],
         quantity="ppl(C) / ppl(T)",
         scale="log",
-        zone=None,
-        floor=None,
         ticks=sorted({x for line in drawn for x in line.values}),
         named="{:g}T".format,
         axis="window C in units of T",
         trained=[],
-        marks=True,
     )
 
 
@@ -80,29 +77,28 @@ def _multiples(losses: Mapping[int, float], line: Series) -> dict[float, float]:
     return {n / T: perplexity(loss - losses[T]) for n, loss in losses.items()}
 
 
-def _line(line: Series, look: Mapping[str, Any], gains: Mapping[int, Estimate]) -> Line:
+def _line(line: Series, style: Mapping[str, Any], gains: Mapping[int, Estimate]) -> Line:
     T = line.train_length
     seeds: list[Values] = [_multiples(line.curve(run), line) for run in line.runs]
     return Line(
         name=line.label,
         scheme=line.scheme,
         end=line.label,
-        look=look,
+        style=style,
         values=_multiples(line.losses(), line),
         low={n / T: perplexity(-gain.high) for n, gain in gains.items()},
         high={n / T: perplexity(-gain.low) for n, gain in gains.items()},
         seeds=seeds if len(seeds) > 1 else (),
         level=None,
-        leaves_at=None,
         reference=False,
     )
 
 
 def _named(anchor: Anchor) -> str:
-    told = [
+    parts = [
         anchor.scheme + (f" ({anchor.note})" if anchor.note else ""),
         f"{anchor.protocol}, T={anchor.train_length}",
         f"{anchor.params} on {anchor.corpus}",
         f"{anchor.citation}, arXiv {anchor.arxiv}, {anchor.table}",
     ]
-    return "; ".join(told)
+    return "; ".join(parts)
