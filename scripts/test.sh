@@ -21,6 +21,7 @@ fi
 
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .
+.venv/bin/lint-imports
 .venv/bin/pyright --pythonpath .venv/bin/python
 NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir build/docs
 # By files: the fixtures of one cost up to two minutes, and each process would make its own. In the

@@ -17,128 +17,11 @@ from lengthgen.pipeline import validate
 
 PACKAGE = ROOT / "lengthgen"
 
-# A module imports only what stands behind it. A room's modules need not stand together yet.
-ORDER = [
-    *(
-        "__main__",
-        "cli",
-        "sweep",
-        "pipeline",
-        "terminal",
-        "tracking.results",
-        "export",
-    ),
-    *(
-        "report.collect",
-        "report.html",
-        "report.tasks",
-        "report.text_tables",
-        "report.tables",
-    ),
-    *(
-        "probes",
-        "report.figures",
-        "analysis.reference_results",
-        "analysis.findings",
-    ),
-    *(
-        "analysis.accuracy",
-        "analysis.intervals",
-        "analysis.formatting",
-        "analysis.seed_groups",
-    ),
-    *(
-        "benchmark",
-        "generation",
-        "evaluation.precision",
-        "training.trainer",
-    ),
-    *(
-        "evaluation.evaluator",
-        "analysis.curves",
-        "evaluation.rows",
-        "evaluation.scoring",
-        "evaluation.plan",
-    ),
-    *(
-        "data.overlap",
-        "runs.directory",
-        "runs.checkpoints",
-        "runs.status",
-    ),
-    *(
-        "training.optim",
-        "model.plugin_check",
-        "model.cache",
-        "model.transformer",
-        "model.cross_entropy",
-    ),
-    *(
-        "data.windows",
-        "data.corpora",
-        "data.cache",
-        "data.tokenizer",
-        "data.sources",
-        "tracking",
-    ),
-    *(
-        "runs.devices",
-        "model.attention",
-        "model.kernels",
-        "evaluation.protocols",
-        "data.spans",
-    ),
-    *(
-        "schemes",
-        "tasks",
-        "config.schema",
-        "config.rates",
-        "config.sections",
-        "config.plugins",
-        "config.trust",
-    ),
-    *(
-        "config.compose",
-        "config.precision",
-        "runs.distributed",
-        "runs.signals",
-        "storage",
-        "errors",
-        "__init__",
-    ),
-]
-
-HOMES = {
-    "hydra": "config.compose",
-    "omegaconf": "config.compose",
-    "wandb": "tracking",
-    "typer": "cli",
-    "submitit": "sweep.slurm",
-    "torch.distributed": "runs.distributed",
-    "datasets": "data.sources.hub",
-    "pyarrow": "data.sources.files",
-    "matplotlib": "report.figures",
-    "jinja2": "report.html",
-}
-
-# Packages whose own module is a docstring.
-ROOMS = {"config", "data", "model", "runs", "training", "evaluation", "analysis", "report"}
-
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
-def place(name: str) -> str:
-    """Returns the longest entry of ORDER that a dotted name below the package begins with."""
-    return max((one for one in ORDER if f"{name}.".startswith(f"{one}.")), key=len, default=name)
-
-
-def module_of(path: Path) -> str:
-    """Returns the name under which a file stands in ORDER."""
-    return place(dotted(path).removesuffix(".__init__"))
-
-
 def dotted(path: Path) -> str:
-    """Returns the name under which a file stands in HOMES: all of its levels."""
+    """Returns the dotted name of a module below the package."""
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
@@ -162,29 +45,14 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=named)
-def test_a_module_imports_only_what_stands_below_it(path: Path) -> None:
-    module = module_of(path)
-    if module in ROOMS:
-        assert set(imported(parse(path))) == set()
-        return
-    assert module in ORDER, f"{module} is not in ORDER: say where it belongs"
-    above = set(ORDER[: ORDER.index(module)])
-    ours = {
-        n.removeprefix("lengthgen.") for n in imported(parse(path)) if n.startswith("lengthgen.")
-    }
-    assert {place(name) for name in ours} & above == set()
-
-
-@pytest.mark.parametrize("library", HOMES)
-def test_a_library_is_imported_in_one_module_only(library: str) -> None:
+def test_torch_distributed_has_one_home() -> None:
+    """Other libraries, and the order of rooms, are contracts in pyproject.toml."""
     users = {
         dotted(path)
         for path in SOURCES
-        if any(f"{name}.".startswith(f"{library}.") for name in imported(parse(path)))
+        if any(f"{name}.".startswith("torch.distributed.") for name in imported(parse(path)))
     }
-    home = HOMES[library]
-    assert {user for user in users if not f"{user}.".startswith(f"{home}.")} == set()
+    assert users == {"runs.distributed"}
 
 
 def test_nothing_imports_click_which_typer_vendors() -> None:
@@ -196,7 +64,7 @@ def test_nothing_imports_click_which_typer_vendors() -> None:
 
 def test_only_the_command_line_prints() -> None:
     printing = {
-        module_of(path)
+        dotted(path).split(".")[0]
         for path in SOURCES
         for node in ast.walk(parse(path))
         if isinstance(node, ast.Name) and node.id == "print"
@@ -221,14 +89,14 @@ def test_no_code_outside_the_schemes_names_a_scheme_or_a_part() -> None:
             f"{named(path)}:{node.lineno}: {node.value!r}"
             for node in ast.walk(tree)
             if isinstance(node, ast.Constant) and node.value in names and id(node) not in skipped
-            if module_of(path)
-            not in ("schemes", "evaluation.protocols")  # some are called as their papers are
+            # Some protocols are called as their papers are.
+            if not dotted(path).startswith(("schemes.", "evaluation.protocols"))
         ]
     assert found == []
 
 
 def test_every_file_is_ascii() -> None:
-    files = [*SOURCES, *(ROOT / "tests").glob("*.py"), *(ROOT / "conf").rglob("*.yaml")]
+    files = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "conf").rglob("*.yaml")]
     assert [named(path) for path in files if not path.read_bytes().isascii()] == []
 
 

@@ -27,12 +27,8 @@ from lengthgen.evaluation.plan import Cell, spans
 from lengthgen.generation import continuation, open_trained
 from lengthgen.model.cache import why_uncached
 from lengthgen.model.transformer import create
-<<<<<<< HEAD:tests/schemes/test_alignment.py
 from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.report import tasks
-=======
 from lengthgen.report import collect, tasks
->>>>>>> helper-r:tests/schemes/test_places.py
 from lengthgen.report.tables import Table
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import AttentionContext, ModelDims, Part
