@@ -100,22 +100,22 @@ def probe(config: Config, run_dir: Path, names: Sequence[str], *, show: Show) ->
 
 def _outcome(name: str, run_dir: Path, about: Row, inputs: ProbeInputs) -> Outcome:
     """Returns the outcome of a probe, computed only if the run's rows do not have it yet."""
-    requested, log = PROBES[name], run_dir / "probes.jsonl"
-    key = {**about, "probe": name, "settings": requested.settings(inputs)}
+    chosen, log = PROBES[name], run_dir / "probes.jsonl"
+    key = {**about, "probe": name, "settings": chosen.settings(inputs)}
 
     def kept() -> list[Row]:
         return [row for row in read_rows(log) if all(row.get(k) == key[k] for k in key)]
 
     if not kept():
-        append_rows(log, [{**key, **row} for row in requested.rows(inputs)])
+        append_rows(log, [{**key, **row} for row in chosen.rows(inputs)])
     found = kept()
     picture = run_dir / "probes" / f"{name}.png"
     if all("skipped" in row for row in found):
         for path in (picture, picture.with_suffix(".svg")):
             path.unlink(missing_ok=True)
-        return Outcome(name, requested.summary(found), None)
+        return Outcome(name, chosen.summary(found), None)
     picture.parent.mkdir(exist_ok=True)
-    drawn = requested.figure(found)
+    drawn = chosen.figure(found)
     for path in (picture, picture.with_suffix(".svg")):
         replace_file(path, rendered(drawn, path.suffix[1:]))
-    return Outcome(name, requested.summary(found), picture)
+    return Outcome(name, chosen.summary(found), picture)

@@ -177,9 +177,11 @@ def test_a_step_is_compiled_as_one_graph(scheme: str) -> None:
     assert graphs == 1
 
 
-@pytest.mark.parametrize(("asked", "compiled"), [("null", False), ("true", True), ("false", False)])
-def test_training_on_a_cpu_is_compiled_on_request_alone(asked: str, compiled: bool) -> None:
-    config = small_config(f"runtime.compile={asked}")
+@pytest.mark.parametrize(
+    ("requested", "compiled"), [("null", False), ("true", True), ("false", False)]
+)
+def test_training_on_a_cpu_is_compiled_on_request_alone(requested: str, compiled: bool) -> None:
+    config = small_config(f"runtime.compile={requested}")
     assert devices.compiles(config.runtime, CPU) == compiled
     assert config.run_id == small_config().run_id
 
@@ -209,9 +211,9 @@ def stepped(
 
 @pytest.mark.parametrize("scheme", choices("scheme", config_dir=None))
 def test_activation_checkpointing_changes_no_bit(scheme: str, cache: Path) -> None:
-    asked = [f"scheme={scheme}", "runtime.micro_batch=3"]
-    nats, weights = stepped(small_config(*asked), cache)
-    recomputed = small_config(*asked, "runtime.activation_checkpointing=true")
+    requested = [f"scheme={scheme}", "runtime.micro_batch=3"]
+    nats, weights = stepped(small_config(*requested), cache)
+    recomputed = small_config(*requested, "runtime.activation_checkpointing=true")
     again, weights_again = stepped(recomputed, cache)
     assert again == nats
     for name, weight in weights.items():
@@ -287,13 +289,15 @@ def test_bf16_compiled_checkpointed_and_accumulated_training_is_the_eager_one(
             "runtime.micro_batch=4",
         ],
     }
-    asked = ["scheme=alibi", "model.n_layers=1", "train.precision=bf16", "train.tokens=256"]
+    requested = ["scheme=alibi", "model.n_layers=1", "train.precision=bf16", "train.tokens=256"]
     torch.compiler.reset()
     losses: list[list[float]] = []
     names: list[set[str]] = []
     for way, more in ways.items():
         places = [f"runtime.root={tmp_path / way}", f"runtime.cache={cache}"]
-        run_dir = train_and_evaluate(small_config(*asked, *more, *places), ranks=ALONE, show=QUIET)
+        run_dir = train_and_evaluate(
+            small_config(*requested, *more, *places), ranks=ALONE, show=QUIET
+        )
         rows = map(json.loads, (run_dir / "train.jsonl").read_text().splitlines())
         losses.append([row["train/loss"] for row in rows])
         [weights] = run_dir.glob("checkpoints/*/model.safetensors")
@@ -339,13 +343,13 @@ def test_a_processor_with_bf16_products_is_told_from_one_without() -> None:
 def test_bf16_is_remarked_on_a_cpu_that_has_no_products_of_it(
     precision: str, device: str, multiplies_bf16: bool, remarked: bool
 ) -> None:
-    said = devices.summary(precision, torch.device(device), multiplies_bf16=multiplies_bf16)
-    assert said.startswith(f"training in {precision} on {device}")
-    assert ("train.precision=fp32 (another run)" in said) == remarked
+    message = devices.summary(precision, torch.device(device), multiplies_bf16=multiplies_bf16)
+    assert message.startswith(f"training in {precision} on {device}")
+    assert ("train.precision=fp32 (another run)" in message) == remarked
 
 
-class Heard(Progress):
-    """Keeps what is said."""
+class Recorder(Progress):
+    """Keeps the messages."""
 
     def __init__(self) -> None:
         super().__init__(is_main=False)
@@ -356,8 +360,8 @@ class Heard(Progress):
 
 
 def test_training_says_its_precision_and_device_once(cache: Path, tmp_path: Path) -> None:
-    heard = Heard()
-    asked = ["train.precision=auto", "train.tokens=256", f"runtime.root={tmp_path}"]
-    train_and_evaluate(small_config(*asked, f"runtime.cache={cache}"), ranks=ALONE, show=heard)
-    [said] = [line for line in heard.lines if line.startswith("training in ")]
-    assert said == f"training in {native('cpu')} on cpu"
+    lines = Recorder()
+    requested = ["train.precision=auto", "train.tokens=256", f"runtime.root={tmp_path}"]
+    train_and_evaluate(small_config(*requested, f"runtime.cache={cache}"), ranks=ALONE, show=lines)
+    [message] = [line for line in lines.lines if line.startswith("training in ")]
+    assert message == f"training in {native('cpu')} on cpu"

@@ -64,14 +64,14 @@ def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str, precision: str
 
 
 def test_a_part_without_fault_passes(tmp_path: Path) -> None:
-    asked = overrides(tmp_path / "mine.py", "def bias(self, c): return -c.distance()")
-    check_plugins(small_config(*asked))
-    check_plugins(small_config(*asked, "train.length=4"))
+    requested = overrides(tmp_path / "mine.py", "def bias(self, c): return -c.distance()")
+    check_plugins(small_config(*requested))
+    check_plugins(small_config(*requested, "train.length=4"))
 
 
 def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:
-    asked = overrides(tmp_path / "mine.py", "def bias(self, c): return c.nothing")
-    config = small_config(*asked, f"runtime.root={tmp_path}/runs")
+    requested = overrides(tmp_path / "mine.py", "def bias(self, c): return c.nothing")
+    config = small_config(*requested, f"runtime.root={tmp_path}/runs")
     with pytest.raises(UserError, match="bias raised AttributeError"):
         train_and_evaluate(config, ranks=ALONE, show=Progress(is_main=False))
     assert not config.run_dir.exists()

@@ -142,10 +142,10 @@ def test_a_row_that_begins_anew_sees_nothing_of_the_memory_it_is_given() -> None
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
             given = Memory(filled, torch.tensor([T, 0]))
-            anew, continued = model.segment(tokens, given, n_last=T).x_BTD
+            from_scratch, continued = model.segment(tokens, given, n_last=T).x_BTD
             alone = model(tokens)
             all_there = model.segment(tokens, Memory(filled, torch.zeros(2)), n_last=T).x_BTD
-            close(anew, alone[0], atol=1e-12)
+            close(from_scratch, alone[0], atol=1e-12)
             close(continued, all_there[1], atol=1e-12)
             assert not torch.allclose(continued, alone[1])
 

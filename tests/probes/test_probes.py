@@ -122,11 +122,11 @@ def dense(model: Transformer, tokens_T: Tensor) -> list[dict[str, Tensor]]:
     return found
 
 
-# A part beside the scheme's own
+# A part attached to the scheme's own
 
 
 @EVERY
-def test_watching_a_model_changes_neither_its_outputs_nor_the_model(
+def test_recording_changes_neither_its_outputs_nor_the_model(
     name: str, variant: str | None
 ) -> None:
     model = every_model(name, variant)
@@ -184,9 +184,9 @@ def test_a_shift_of_a_table_is_the_table_read_further_on() -> None:
 
 def test_a_shift_beyond_a_table_is_skipped_with_the_reason_of_the_part() -> None:
     rows = shift_invariance.rows(inputs_of(small_model("learned_absolute")))
-    said = {row["k"]: row.get("skipped") for row in rows}
-    assert said == {1: None, T: said[T], 4 * T: said[T]}
-    assert "16 rows" in str(said[T])
+    message = {row["k"]: row.get("skipped") for row in rows}
+    assert message == {1: None, T: message[T], 4 * T: message[T]}
+    assert "16 rows" in str(message[T])
 
 
 def test_the_last_row_of_a_table_may_be_read() -> None:
@@ -414,16 +414,16 @@ def test_a_layer_that_adds_nothing_has_no_bias() -> None:
 
 
 @pytest.mark.parametrize(
-    ("probe", "name", "said"),
+    ("probe", "name", "message"),
     [
         (bias.rows, "rope", "no part adds to the logits by distance"),
         (word_position.rows, "alibi", "no part adds positions to the embeddings"),
     ],
 )
 def test_what_a_scheme_does_not_have_is_skipped_with_a_reason(
-    probe: Callable[[ProbeInputs], list[Row]], name: str, said: str
+    probe: Callable[[ProbeInputs], list[Row]], name: str, message: str
 ) -> None:
-    assert probe(inputs_of(small_model(name))) == [{"skipped": said}]
+    assert probe(inputs_of(small_model(name))) == [{"skipped": message}]
 
 
 # Words and positions
@@ -517,7 +517,7 @@ def test_positions_are_read_off_states_that_hold_them_and_not_off_noise() -> Non
 
 def test_absolute_positions_are_found_in_the_embedding_and_words_alone_hold_none() -> None:
     documents = range(8)
-    # Amplitudes as at the start of training: words and positions alike.
+    # Amplitudes as at the start of training: words and positions equally.
     with_positions = parts_model("{sinusoidal:{base:100.0,layout:concat,scale:1.0}}")
     without = parts_model("{}")
     found, nothing = (
@@ -526,7 +526,7 @@ def test_absolute_positions_are_found_in_the_embedding_and_words_alone_hold_none
     )
     assert found["error"][0] < 0.1
     assert nothing["error"][0] > 0.22
-    # Who knows nothing says T/2 wherever he is asked: 2 T too little on average from T to 4T.
+    # Without knowledge the prediction is always T/2: 2 T too little on average from T to 4T.
     assert 1.8 < nothing["error_beyond"][0] < 2.2
 
 

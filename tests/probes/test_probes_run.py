@@ -154,7 +154,7 @@ def test_the_newest_run_is_probed_and_its_numbers_and_pictures_are_said(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--probes", "atention"], "--probes: no such probe 'atention'; did you mean attention?"),
         (["train.lr=1"], "train.lr: only eval.* and runtime.* can be given here"),
@@ -163,14 +163,14 @@ def test_the_newest_run_is_probed_and_its_numbers_and_pictures_are_said(
 )
 def test_a_mistake_is_one_line(
     words: list[str],
-    said: str,
+    message: str,
     run_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, out, err = ran([*words, f"runtime.root={run_dir.parent}"], monkeypatch, capsys)
     assert (code, out) == (2, "")
-    assert err.startswith(f"error: {said}")
+    assert err.startswith(f"error: {message}")
     assert err.count("\n") == 1
 
 
@@ -180,9 +180,9 @@ def test_help_names_every_probe_and_imports_nothing_heavy() -> None:
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
     )
     command = [sys.executable, "-c", code, "probe", "--help"]
-    asked = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert all(name in asked.stdout for name in probes.PROBES)
-    assert {"torch", "numpy", "matplotlib"}.isdisjoint(asked.stderr.split())
+    requested = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert all(name in requested.stdout for name in probes.PROBES)
+    assert {"torch", "numpy", "matplotlib"}.isdisjoint(requested.stderr.split())
 
 
 # Pictures, of a model of the usual size
@@ -281,9 +281,9 @@ def test_names_of_lines_stand_beside_the_axes(probe: str) -> None:
 @EVERY
 def test_a_picture_says_what_it_is_of_and_marks_T(probe: str) -> None:
     figure = drawn(probe)
-    said = " ".join(text for text, _ in texts_of(figure))
-    assert "rope-tiny-toy-s1-0a0a0a0a, 4,194,304 tokens seen" in said
-    assert "T=512" in said or "(T)" in said or "512" in said.split()
+    message = " ".join(text for text, _ in texts_of(figure))
+    assert "rope-tiny-toy-s1-0a0a0a0a, 4,194,304 tokens seen" in message
+    assert "T=512" in message or "(T)" in message or "512" in message.split()
     axes = [one for one in figure.axes if one.get_visible() and one.get_label() != "<colorbar>"]
     columns = {round(one.get_position().x0, 2) for one in axes}
     assert len([one for one in axes if one.get_xlabel()]) >= len(columns)
@@ -291,8 +291,8 @@ def test_a_picture_says_what_it_is_of_and_marks_T(probe: str) -> None:
 
 
 def test_what_is_not_there_is_said_in_the_picture() -> None:
-    said = [text for text, _ in texts_of(drawn("shift_invariance"))]
-    assert any("n/a at k 512, 2,048: learned_absolute has 512 rows" in text for text in said)
+    message = [text for text, _ in texts_of(drawn("shift_invariance"))]
+    assert any("n/a at k 512, 2,048: learned_absolute has 512 rows" in text for text in message)
 
 
 @pytest.mark.parametrize(
@@ -311,12 +311,14 @@ def test_a_scheme_is_called_invariant_if_no_shift_changes_more_than_rounding(
 
 
 def test_lines_of_probes_spell_out_their_units() -> None:
-    said = {name: probe.summary(synthetic_rows(name)) for name, probe in probes.PROBES.items()}
-    assert "0.010 T up to T (about 0.25 T if always T/2), least with 4 layers" in said["position"]
-    assert said["position"].endswith("; 1.000 T from T to 2,048")
+    message = {name: probe.summary(synthetic_rows(name)) for name, probe in probes.PROBES.items()}
+    assert (
+        "0.010 T up to T (about 0.25 T if always T/2), least with 4 layers" in message["position"]
+    )
+    assert message["position"].endswith("; 1.000 T from T to 2,048")
     for phrase in ("mean distance / length ", "ln i (i keys) ", "on the first 4 keys "):
-        assert phrase in said["attention"]
-    assert said["attention"].endswith(" at 512 -> 2,048 tokens")
+        assert phrase in message["attention"]
+    assert message["attention"].endswith(" at 512 -> 2,048 tokens")
 
 
 @pytest.mark.parametrize(("share", "top"), [(0.004, 0.1), (0.5, 0.5)])

@@ -115,8 +115,8 @@ def test_a_character_of_an_answer_has_the_place_of_the_one_that_it_is_copied_fro
     for length in LENGTHS:
         prompt, answer = rule.example(length, random)
         text = prompt + answer + END
-        asked, answered = marked(text, rule.places(text))
-        assert dict(asked) == dict(answered)
+        requested, answered = marked(text, rule.places(text))
+        assert dict(requested) == dict(answered)
         assert [place for place, _ in answered] == [*range(1, length + 1)]
 
 
@@ -212,11 +212,11 @@ def test_a_sum_and_the_same_sum_in_another_order_are_never_in_training_and_in_te
     train, tests = (
         {one.text[: one.given] for one in split} for split in (both.train, both.validation)
     )
-    asked = [numbers(name, prompt) for prompt in train]
-    assert len(set(asked)) < len(asked)  # both orders are there
+    requested = [numbers(name, prompt) for prompt in train]
+    assert len(set(requested)) < len(requested)  # both orders are there
     assert len(tests) > 100 or name == "bitwise_or"
     assert len(tests) > 10
-    assert not {numbers(name, prompt) for prompt in tests} & set(asked)
+    assert not {numbers(name, prompt) for prompt in tests} & set(requested)
 
 
 # What parts do with them
@@ -461,7 +461,7 @@ def test_a_scheme_that_is_not_told_places_asks_for_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "word", "said"),
+    ("scheme", "word", "message"),
     [
         ("abacus", "rows=127", "rows=127 must be more than T + shift (28 + 99): places up to that"),
         ("abacus", "rows=0", "rows=0 must be more than T + shift (28 + 99)"),
@@ -473,14 +473,14 @@ def test_a_scheme_that_is_not_told_places_asks_for_none() -> None:
     ],
 )
 def test_a_value_that_a_part_refuses_is_one_line_with_its_key(
-    scheme: str, word: str, said: str
+    scheme: str, word: str, message: str
 ) -> None:
-    asked = ["task=addition_reversed_all", f"scheme={scheme}", "train.length=28"]
+    requested = ["task=addition_reversed_all", f"scheme={scheme}", "train.length=28"]
     batch = "train.batch_tokens=896"
     with pytest.raises(UserError) as caught:
-        composed(*asked, batch, f"scheme.parts.{scheme}.{word}")
+        composed(*requested, batch, f"scheme.parts.{scheme}.{word}")
     assert str(caught.value).startswith(f"scheme.parts.{scheme}")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -489,8 +489,8 @@ def test_a_value_that_a_part_refuses_is_one_line_with_its_key(
     [("abacus", "rows=128"), ("abacus", "shift=995"), ("position_coupling", "rows=1")],
 )
 def test_the_last_value_that_fits_is_taken(scheme: str, word: str) -> None:
-    asked = ["task=addition_reversed_all", f"scheme={scheme}", "train.length=28"]
-    composed(*asked, "train.batch_tokens=896", f"scheme.parts.{scheme}.{word}")
+    requested = ["task=addition_reversed_all", f"scheme={scheme}", "train.length=28"]
+    composed(*requested, "train.batch_tokens=896", f"scheme.parts.{scheme}.{word}")
 
 
 # Runs
@@ -573,10 +573,10 @@ def test_training_where_nothing_tells_the_places_is_refused_before_a_run_is_writ
         config = composed(f"task={corpus}", *words)
     with pytest.raises(UserError) as caught:
         train_and_evaluate(config, ranks=ALONE, show=QUIET)
-    said = str(caught.value)
-    assert said.startswith(f"scheme.parts.{scheme}: a task tells it which characters belong ")
-    assert f"{corpus} tells nothing; use task=" in said
-    assert "\n" not in said
+    message = str(caught.value)
+    assert message.startswith(f"scheme.parts.{scheme}: a task tells it which characters belong ")
+    assert f"{corpus} tells nothing; use task=" in message
+    assert "\n" not in message
     assert not root.exists()
 
 

@@ -1,4 +1,4 @@
-"""What the hooks of a part are told, and what becomes of what they return, in every kernel."""
+"""What the hooks of a part receive, and what becomes of what they return, in every kernel."""
 
 import math
 from collections.abc import Sequence

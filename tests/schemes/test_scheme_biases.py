@@ -268,7 +268,7 @@ def test_sandwich_in_fp32_at_16k_is_the_fp64_one_rounded() -> None:
 def test_bam_starts_as_alibi() -> None:
     bam = bias_at(Bam(shape_of(8), share_layers=True), 1, 100, 16383)
     alibi = bias_at(Alibi(shape_of(8), beyond="extend"), 1, 100, 16383)
-    torch.testing.assert_close(bam, alibi, rtol=2e-5, atol=0)  # the 1e-5 beside distance 1
+    torch.testing.assert_close(bam, alibi, rtol=2e-5, atol=0)  # the 1e-5 added to distance 1
 
 
 def test_bam_is_the_function_of_the_training_code_not_of_the_inference_code() -> None:

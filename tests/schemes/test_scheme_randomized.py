@@ -65,20 +65,20 @@ def test_a_draw_is_a_function_of_the_generators_seed() -> None:
 
 
 def test_all_layers_and_sequences_of_a_call_have_the_same_positions() -> None:
-    told: list[Tensor] = []
+    received: list[Tensor] = []
 
     class Listening(Rope):
         def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-            told.append(c.k_pos)
+            received.append(c.k_pos)
             return super().qk(q_BHQK, k_BHSK, c)
 
     model = small_model("randomized_rope")
     part = Listening(model.shape, base=1e4, rotary_percentage=1, layout="half")
     model.scheme.layers = [layer._replace(qk=(part,)) for layer in model.scheme.layers]
     hidden(model, some_tokens(24))
-    assert len(told) == 2
-    assert told[0].shape == (24,)
-    assert torch.equal(told[0], told[1])
+    assert len(received) == 2
+    assert received[0].shape == (24,)
+    assert torch.equal(received[0], received[1])
 
 
 @pytest.mark.parametrize(
