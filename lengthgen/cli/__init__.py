@@ -1,8 +1,10 @@
 """The command line: the only Typer, the only print; nothing heavy is imported at module level."""
 
 import os
+import re
 import sys
 import traceback
+from itertools import pairwise
 from typing import NoReturn
 
 import typer
@@ -47,7 +49,7 @@ def main() -> NoReturn:
         code = app(args=sys.argv[1:] or ["--help"], prog_name="lengthgen", standalone_mode=False)
         sys.stdout.flush()
     except (UserError, typer.TyperException) as error:
-        message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        message = _with_value(error) if isinstance(error, typer.TyperException) else str(error)
         _end(error, "error: " + " ".join(message.split()), 2)
     except Stopped as stopped:
         _end(stopped, str(stopped), stopped.exit_code)
@@ -61,6 +63,21 @@ def main() -> NoReturn:
     if code == 130:  # what Typer makes of KeyboardInterrupt; training itself raises Stopped
         warn_once("interrupted; the same command continues with what is done")
     sys.exit(code)
+
+
+def _with_value(error: typer.TyperException) -> str:
+    """Returns Typer's message with the value that an option was given, and where to read more."""
+    message = error.format_message()
+    found = re.fullmatch(
+        r"Invalid value for '(--[\w-]+)': (?:Value error, )?(.+)", message, re.DOTALL
+    )
+    if found is None:
+        return message
+    option, reason = found.groups()
+    words = [word for argument in sys.argv[1:] for word in argument.split("=", 1)]
+    value = dict(pairwise(words)).get(option, "")
+    reason = reason[0].lower() + reason[1:].rstrip(".")
+    return f"{option}: {value!r}: {reason}; lengthgen {sys.argv[1]} --help describes it"
 
 
 def _end(error: Exception, message: str, exit_code: int) -> NoReturn:

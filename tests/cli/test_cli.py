@@ -127,7 +127,7 @@ def test_no_arguments_at_all_give_the_help(shell: Shell) -> None:
     [
         ("trian", "No such command 'trian'. Did you mean 'train', 'track'?"),
         ("train --gpu 2", "No such option: --gpu (Possible options: --gpus, --plugin)"),
-        ("train --gpus two", "Invalid value for '--gpus': "),
+        ("train --gpus two", "--gpus: 'two': input should be a valid integer"),
         ("train --gpus", "Option '--gpus' requires an argument."),
         ("list", "Missing argument 'schemes|variants|models|corpora|tasks|experiments|"),
         ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
@@ -149,7 +149,7 @@ def test_no_arguments_at_all_give_the_help(shell: Shell) -> None:
         ("train scheme=nope +scheme.parts.rop={}", "scheme.parts.rop: no such part; did you mean"),
         ("train --plugin none.py", "none.py cannot be read (No such file or directory); give the"),
         ("train --config-dir none", "--config-dir: none is not a folder; give a folder of groups"),
-        ("train --gpus 0", "Invalid value for '--gpus': "),
+        ("train --gpus 0", "--gpus: '0': input should be greater than"),
         ("train --gpus 2 scheme=rpoe", "scheme=rpoe: no such scheme; did you mean rope?"),
         ("eval", "runs holds no run yet; lengthgen train scheme=rope makes one"),
         ("eval some-run", "some-run: no such run in runs; "),

@@ -329,9 +329,9 @@ def test_what_a_machine_does_not_have_is_refused(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--jobs", "two"], "Invalid value for '--jobs': "),
-        (["--gpus", "0"], "Invalid value for '--gpus': "),
-        (["--per-gpu", "-1"], "Invalid value for '--per-gpu': "),
+        (["--jobs", "two"], "--jobs: 'two': input should be "),
+        (["--gpus", "0"], "--gpus: '0': input should be greater than"),
+        (["--per-gpu", "-1"], "--per-gpu: '-1': input should be "),
         (["--slurm", "time=5", "--jobs", "2"], "--slurm: jobs and GPUs are Slurm's; give --slurm"),
     ],
 )
