@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE, named  # noqa: F401
+from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.evaluation.rows import FORMAT, CellFacts, Condition, EvalRow
 
 Curve = tuple[str, str | None]  # a run and a variant of its scheme

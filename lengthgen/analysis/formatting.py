@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from lengthgen.analysis.curves import HEADLINE, Point
-from lengthgen.evaluation.protocols import named
+from lengthgen.analysis.curves import Point
+from lengthgen.evaluation.protocols import HEADLINE, named
 
 
 def number(value: float) -> str:

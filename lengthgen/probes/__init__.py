@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lengthgen.analysis.curves import HEADLINE
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import Show, open_run, trained_model
+from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.probes import (
     attention,
     bias,

@@ -13,14 +13,14 @@ from safetensors import SafetensorError, safe_open
 
 from lengthgen.analysis import curves, reference_results, seed_groups
 from lengthgen.analysis.accuracy import Accuracy, accuracies
-from lengthgen.analysis.curves import BY_POSITION, HEADLINE, Curve, Point
+from lengthgen.analysis.curves import Curve, Point
 from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.formatting import apart, short
 from lengthgen.analysis.reference_results import Anchor
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.config import rates, trust
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.protocols import ANSWERS, named
+from lengthgen.evaluation.protocols import ANSWERS, BY_POSITION, HEADLINE, named
 from lengthgen.report import html, tables, tasks, text_tables
 from lengthgen.report.figures import curve, style
 from lengthgen.report.figures.chart import Chart

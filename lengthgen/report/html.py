@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from lengthgen.analysis.curves import BY_POSITION, HEADLINE, Point, perplexity
+from lengthgen.analysis.curves import Point, perplexity
 from lengthgen.analysis.findings import EPS, Finding, Word
 from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import LEVEL, RESAMPLES, Estimate
 from lengthgen.analysis.reference_results import Anchor
 from lengthgen.analysis.seed_groups import Series, scheme_lr_ratio
 from lengthgen.config import rates
-from lengthgen.evaluation.protocols import named
+from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE, named
 from lengthgen.report import text_tables
 from lengthgen.report.figures import curve
 from lengthgen.report.figures.chart import Chart, Line

@@ -8,11 +8,11 @@ import yaml
 
 from lengthgen import pipeline
 from lengthgen.analysis import curves
-from lengthgen.analysis.curves import HEADLINE
 from lengthgen.config import rates
 from lengthgen.config.rates import Trial, Tuned
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.report import tables, text_tables
 from lengthgen.storage import read_rows, replace_file
 from lengthgen.sweep import grid

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from lengthgen.analysis import curves, seed_groups
 from lengthgen.analysis.accuracy import Accuracy, accuracies
-from lengthgen.analysis.curves import BY_POSITION, HEADLINE, Point, perplexity
+from lengthgen.analysis.curves import Point, perplexity
 from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import ANSWERS
+from lengthgen.evaluation.protocols import ANSWERS, BY_POSITION, HEADLINE
 from lengthgen.report.figures import curve
 from lengthgen.report.figures.accuracy import accuracy
 from lengthgen.report.figures.layout import laid_out

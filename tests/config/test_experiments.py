@@ -13,10 +13,10 @@ from repository import ROOT
 from small import small_config
 
 from lengthgen.analysis import reference_results
-from lengthgen.analysis.curves import HEADLINE
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_plain
 from lengthgen.evaluation import plan, protocols
+from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows

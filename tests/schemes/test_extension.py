@@ -12,12 +12,11 @@ from repository import ROOT
 from small import SMALL
 
 from lengthgen.config.schema import Config, from_words
-from lengthgen.evaluation.evaluator import evaluate
+from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import checkpoints
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Part, registry
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import train
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -71,8 +70,7 @@ def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(
     tmp_path: Path, text: str
 ) -> None:
     config = configuration(tmp_path, text)
-    run_dir = train(config, ranks=ALONE, show=QUIET)
-    evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     rows = [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
     skipped = {row["length"]: row.get("skipped") for row in rows}
     assert skipped == {16: None, 32: None, 64: "my_bias ends at 32 tokens"}

@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lengthgen.analysis.curves import HEADLINE
 from lengthgen.analysis.findings.cautions import cautions, exchange_cautions, left_out, unigram_loss
 from lengthgen.analysis.findings.differences import Comparison, compare, difference
 from lengthgen.analysis.findings.effective_context import recl
@@ -26,6 +25,7 @@ from lengthgen.analysis.findings.used_context import UsedContext, used_context
 from lengthgen.analysis.findings.verdicts import EPS, Factor, Verdict, Word, factor, verdict
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import Series
+from lengthgen.evaluation.protocols import HEADLINE
 
 __all__ = [
     "EPS",

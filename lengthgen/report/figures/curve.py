@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lengthgen.analysis.curves import HEADLINE, perplexity
+from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import EPS, Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import Series
+from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.report.figures.chart import Chart, Line, Values
 from lengthgen.report.figures.style import line_styles
 
