@@ -73,6 +73,7 @@ def protocols() -> tuple[list[str], list[list[str]]]:
 def runs(root: Path) -> tuple[list[str], list[list[str]]]:
     """Returns how far each run is, and its perplexities by the headline protocol."""
     from lengthgen.analysis import curves
+    from lengthgen.evaluation.protocols import HEADLINE
     from lengthgen.runs.directory import list_runs, training_log
     from lengthgen.storage import read_rows
 
@@ -84,7 +85,7 @@ def runs(root: Path) -> tuple[list[str], list[list[str]]]:
             points = [
                 point
                 for point in curves.curve(read_rows(run.path / "eval.jsonl"))
-                if point.protocol == curves.HEADLINE and point.variant is None
+                if point.protocol == HEADLINE and point.variant is None
             ]
             curve = {p.length: p for p in curves.comparable(points) if p.ppl is not None}
         except UserError as error:  # a damaged file hides no other run

@@ -21,6 +21,7 @@ from lengthgen.analysis.seed_groups import Series
 from lengthgen.config import rates, trust
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.protocols import ANSWERS, BY_POSITION, HEADLINE, named
+from lengthgen.evaluation.rows import FORMAT
 from lengthgen.report import html, tables, tasks, text_tables
 from lengthgen.report.figures import curve, style
 from lengthgen.report.figures.chart import Chart
@@ -101,7 +102,7 @@ def read(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
             )
         seen[path.name] = path
         trust.refuse_links(path)
-        found = [r for r in read_rows(path / "eval.jsonl") if r.get("format") == curves.FORMAT]
+        found = [r for r in read_rows(path / "eval.jsonl") if r.get("format") == FORMAT]
         if not found:
             raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")
         rows += [{**row, "run": path.name} for row in found]
