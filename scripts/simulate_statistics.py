@@ -145,7 +145,7 @@ def family(rng: Rng, tables: Callable[[int], int]) -> Table:
         head=[
             "documents",
             "series",
-            "R",
+            "seeds",
             "tables",
             *(f"{s}: {how}" for s in spreads for how in said),
         ],
