@@ -62,7 +62,7 @@ def runnable() -> dict[str, list[str]]:
         lines = [line for line in lengthgen_commands(page) if not needs_the_network(line)]
         found[name] = [line for line in dict.fromkeys(lines) if line not in seen]
         seen.update(found[name])
-    return {name: lines for name, lines in found.items() if lines}
+    return {name: lines for name, lines in found.items() if lines or blocks(PAGES[name], "python")}
 
 
 RUNNABLE = runnable()

@@ -362,6 +362,13 @@ def test_a_factor_without_an_interval_stands_alone() -> None:
     assert "interval n/a" not in render(found)
 
 
+def test_a_scheme_without_a_factor_has_dashes_in_its_place(contents: Contents) -> None:
+    first, *others = contents.findings
+    found = replace(contents, findings=[replace(first, factors=()), *others])
+    row = verdicts(found)[first.series.label]
+    assert [text_of(cell) for cell in row[-len(first.factors) :]] == ["-"] * len(first.factors)
+
+
 def test_a_scheme_has_its_own_part_with_probes_and_yaml(contents: Contents) -> None:
     page = render(contents)
     for label, key in contents.keys.items():
