@@ -82,6 +82,7 @@ def evaluate(
     requested = {"lengths": lengths, "protocols": protocols, "variants": variants}
     changes = {f"eval.{key}": [*value] for key, value in requested.items() if value is not None}
     changes |= compose.values(compose.overrides_of(values)) if values else {}
+    schema.check_changes(changes, ("eval", "runtime"))
     config, run_dir = _opened(run, changes)
     ranks = Ranks.from_env()
     device = devices.device_of(config.runtime, ranks)

@@ -27,6 +27,7 @@ of one that has only built the model.
 import argparse
 import csv
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -53,14 +54,14 @@ V, SCORED = 4096, 256
 COLUMNS = ["scheme", "what", "precision", "peer", "ratio", "tokens_per_s", "mfu", "mib", "peer_mib"]
 
 
-class Peer(nn.Module):
+class Peer(nn.Module, ABC):
     """Another implementation: hidden states of a window, and logits of some of them."""
 
-    def hidden(self, tokens_BT: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def hidden(self, tokens_BT: Tensor) -> Tensor: ...
 
-    def logits(self, x_BTD: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def logits(self, x_BTD: Tensor) -> Tensor: ...
 
 
 class HuggingFace(Peer):

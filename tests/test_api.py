@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,3 +62,20 @@ def test_a_wrong_value_is_named_as_on_the_command_line(tmp_path: Path) -> None:
         lengthgen.train(scheme="rope", train={"lenght": 1})
     with pytest.raises(UserError, match="no such run"):
         lengthgen.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"train": {"length": 8}}, "train.length: only eval.* and runtime.* can be given here"),
+        ({"eval": {"lenghts": [16]}}, "eval.lenghts: unknown key; did you mean eval.lengths?"),
+    ],
+)
+def test_an_evaluation_changes_nothing_that_the_run_fixes(
+    run: Path, values: dict[str, Any], message: str
+) -> None:
+    before = (run / "eval.jsonl").read_bytes()
+    with pytest.raises(UserError) as caught:
+        lengthgen.evaluate(run, **values)
+    assert message in str(caught.value)
+    assert (run / "eval.jsonl").read_bytes() == before

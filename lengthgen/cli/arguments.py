@@ -9,7 +9,7 @@ import typer
 from lengthgen.cli import completion
 from lengthgen.cli.console import warn_once
 from lengthgen.config import compose
-from lengthgen.errors import UserError, suggestion
+from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
     from lengthgen.config.schema import Config
@@ -75,13 +75,7 @@ def split(
     from lengthgen.config import schema
 
     changes = compose.values(overrides)
-    known = [key for key in schema.known_keys() if key.partition(".")[0] in sections]
-    for key in changes:
-        if key.partition(".")[0] not in sections or "." not in key:
-            allowed = " and ".join(f"{section}.*" for section in sections)
-            raise UserError(f"{key}: only {allowed} can be given here; the run fixes the rest")
-        if key not in known:
-            raise UserError(f"{key}: unknown key; {suggestion(key, known)}")
+    schema.check_changes(changes, sections)
     return names, changes
 
 

@@ -477,6 +477,17 @@ def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
         )
 
 
+def check_changes(changes: Mapping[str, Any], sections: Sequence[str]) -> None:
+    """Raises UserError for a changed key of a run outside the sections, or unknown within them."""
+    known = [key for key in known_keys() if key.partition(".")[0] in sections]
+    for key in changes:
+        if key.partition(".")[0] not in sections or "." not in key:
+            allowed = " and ".join(f"{section}.*" for section in sections)
+            raise UserError(f"{key}: only {allowed} can be given here; the run fixes the rest")
+        if key not in known:
+            raise UserError(f"{key}: unknown key; {suggestion(key, known)}")
+
+
 def known_keys(model: type[BaseModel] | None = None, prefix: str = "") -> list[str]:
     """Returns every dotted key of the schema that a user may set."""
     found: set[str] = set()
