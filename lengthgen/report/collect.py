@@ -31,7 +31,7 @@ from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.tables import Table
 from lengthgen.report.tasks import TaskReport, task_of
 from lengthgen.runs import directory as runs
-from lengthgen.storage import read_rows, replace_file, unsealed
+from lengthgen.storage import read_rows, replace_file, strip_checksum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,7 +368,7 @@ def exhibits(report: Report, run_dirs: Sequence[Path]) -> html.Contents:
 
 def _environment(run_dir: Path) -> dict[str, Any] | None:
     try:
-        return json.loads(unsealed((run_dir / "env.json").read_bytes()))
+        return json.loads(strip_checksum((run_dir / "env.json").read_bytes()))
     except (OSError, ValueError):
         return None
 

@@ -93,7 +93,7 @@ def about(config: Mapping[str, Any]) -> About:
         return About(unit="length", chance=0.0)
     try:
         lengths = [n for n in config["eval"]["lengths"] if n <= spec["length"]]
-        chance = rule.chance or tasks.blind(rule, lengths)
+        chance = rule.chance or tasks.majority_accuracy(rule, lengths)
     except (UserError, KeyError, TypeError, ValueError):  # a file that is gone, say
         chance = rule.chance
     return About(unit=rule.unit, chance=chance)

@@ -22,7 +22,7 @@ from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.runs import checkpoints, status
-from lengthgen.storage import read_rows, replace_file, sealed, unsealed
+from lengthgen.storage import add_checksum, read_rows, replace_file, strip_checksum
 
 _LIBRARIES = ("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors")
 _HEADING = b"# crc32 of what follows: "
@@ -55,7 +55,7 @@ def logged(run_dir: Path) -> Generator[None]:
     except OSError as error:
         raise UserError(
             f"{path}: cannot be written ({error.strerror}); "
-            "free disk space or mend its permissions, then run the same command again"
+            "free disk space or fix its permissions, then run the same command again"
         ) from None
     handler.handleError = _pass_over
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
@@ -130,9 +130,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml") from None
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read ({error.strerror}); mend its permissions"
-        ) from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
     except (yaml.YAMLError, ValueError) as error:
         raise UserError(
             f"{path} is damaged ({error}); restore it, or repeat the lengthgen train command of "
@@ -165,7 +163,7 @@ def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
         "libraries": {name: version(name) for name in _LIBRARIES},
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
-    replace_file(path, sealed(json.dumps(said, indent=1).encode()))
+    replace_file(path, add_checksum(json.dumps(said, indent=1).encode()))
 
 
 def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
@@ -174,7 +172,7 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
     if not path.exists():
         return
     try:
-        begun = json.loads(unsealed(path.read_bytes()))["fingerprint"]
+        begun = json.loads(strip_checksum(path.read_bytes()))["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
     if begun != corpus.fingerprint:
@@ -207,7 +205,7 @@ def _summary(path: Path) -> RunSummary:
         steps = load_config(path).train.steps
         kept = checkpoints.folders(path)
         step = int(kept[-1].name.removeprefix("step-")) if kept else 0
-        argv = json.loads(unsealed((path / "env.json").read_bytes()))["argv"]
+        argv = json.loads(strip_checksum((path / "env.json").read_bytes()))["argv"]
         if argv[1] == "train":
             command = shlex.join(["lengthgen", *argv[1:]])
     except UserError as error:

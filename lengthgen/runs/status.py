@@ -50,7 +50,7 @@ def claimed(run_dir: Path, work: str) -> Generator[None]:
         ) from None
     except OSError as error:
         raise UserError(
-            f"runtime.root: cannot write {run_dir} ({error.strerror}); free disk space or mend its "
+            f"runtime.root: cannot write {run_dir} ({error.strerror}); free disk space or fix its "
             "permissions, or give runtime.root=FOLDER"
         ) from None
     try:
