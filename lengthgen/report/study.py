@@ -224,12 +224,6 @@ def task_facts(config: Plain) -> TaskFacts:
 
 def _completed(record: RunRecord, run_dir: Path) -> RunRecord:
     """Adds the environment, the cost and the pictures of the probes that the directory holds."""
-    environment: dict[str, Any] | None = None
-    try:
-        found = json.loads(unsealed((run_dir / "env.json").read_bytes()))
-        environment = {key: found[key] for key in (*ENVIRONMENT, "argv") if key in found}
-    except (OSError, ValueError, TypeError):
-        pass
     weights = sorted(run_dir.glob("checkpoints/*/model.safetensors"))
     try:
         n_parameters = parameters(weights[-1]) if weights else None
@@ -237,12 +231,24 @@ def _completed(record: RunRecord, run_dir: Path) -> RunRecord:
         n_parameters = None
     return replace(
         record,
-        environment=environment,
+        environment=_environment(run_dir),
         cost=cost(directory.training_log(run_dir), parameters=n_parameters),
         probes={
             path.stem.replace("_", " "): _svg(path) for path in sorted(run_dir.glob("probes/*.svg"))
         },
     )
+
+
+def _environment(run_dir: Path) -> dict[str, Any] | None:
+    """Returns what env.json holds of the command, machine and versions; no host, no local paths."""
+    try:
+        found = json.loads(unsealed((run_dir / "env.json").read_bytes()))
+        words = [str(word) for word in found.get("argv", [])[1:]]
+        kept = {key: found[key] for key in ENVIRONMENT if key in found}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    command = shlex.join(["lengthgen", *(word for word in words if not word.startswith(PLACES))])
+    return {"command": command, **kept} if words else kept
 
 
 def _svg(path: Path) -> str:
@@ -279,21 +285,11 @@ def _manifest(records: Sequence[RunRecord]) -> dict[str, Any]:
     return {
         "command": shlex.join(["lengthgen", *sys.argv[1:]]),
         **directory.environment(),
-        "training_seconds": round(math.fsum(record.cost.seconds or 0 for record in records)),
+        "training_seconds": math.fsum(record.cost.seconds or 0 for record in records),
         "tokens": sorted({str(row.get("fingerprint")) for row in rows}),
         "endpoints": {name: sorted(of) for name, of in sorted(endpoints.items())},
-        "runs": {record.run: _provenance(record) for record in records},
-    }
-
-
-def _provenance(record: RunRecord) -> dict[str, Any]:
-    known = dict(record.environment or {})
-    argv = known.pop("argv", None)
-    words = [str(word) for word in argv[1:]] if isinstance(argv, list) else []
-    words = [word for word in words if not word.startswith(PLACES)]
-    seconds = record.cost.seconds
-    return {
-        "command": shlex.join(["lengthgen", *words]) if words else None,
-        **known,
-        "training_seconds": None if seconds is None else round(seconds),
+        "runs": {
+            record.run: {**(record.environment or {}), "training_seconds": record.cost.seconds}
+            for record in records
+        },
     }
