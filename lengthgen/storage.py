@@ -55,9 +55,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read ({error.strerror}); mend its permissions"
-        ) from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
@@ -107,7 +105,7 @@ def _writes(path: Path) -> Generator[None]:
     except OSError as error:
         raise UserError(
             f"{path}: cannot be written ({error.strerror}); "
-            "free disk space or mend its permissions, then run the same command again"
+            "free disk space or fix its permissions, then run the same command again"
         ) from error
 
 
@@ -146,3 +144,28 @@ def unsealed(content: bytes) -> bytes:
     if int(seal[1], 16) != zlib.crc32(body):
         raise ValueError("the text differs from its checksum")
     return body + b"}"
+
+
+def refuse_links(run_dir: Path) -> None:
+    """Raises UserError if a link in a run directory leads out of it.
+
+    A file that is appended to, or a folder that is cleaned, would be one of the user's own. Not in
+    wandb/, where W&B keeps links to its logs.
+    """
+    inside = run_dir.resolve()
+    for folder, folders, files in os.walk(inside):
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            if path.is_symlink() and not _leads_into(inside, path):
+                raise UserError(
+                    f"{path} is a link that leads out of the run's directory, to "
+                    f"{os.readlink(path)}; replace it by what it links to, or remove it"
+                )
+        folders[:] = [name for name in folders if name != "wandb"]
+
+
+def _leads_into(folder: Path, link: Path) -> bool:
+    try:
+        return link.resolve().is_relative_to(folder)
+    except (OSError, RuntimeError):  # links in a circle
+        return False

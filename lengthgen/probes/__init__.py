@@ -94,7 +94,7 @@ def probe(config: Config, run_dir: Path, names: Sequence[str], *, show: Show) ->
         "windows": len(planned.endpoints),
         "eval_seed": config.eval.seed,
     }
-    with status.claimed(run_dir, "probe"):
+    with status.run_lock(run_dir, "probe"):
         return [_outcome(name, run_dir, about, inputs) for name in names]
 
 

@@ -18,7 +18,7 @@ from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.formatting import apart, short
 from lengthgen.analysis.reference_results import Anchor
 from lengthgen.analysis.seed_groups import Series
-from lengthgen.config import rates, trust
+from lengthgen.config import rates
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.protocols import ANSWERS, BY_POSITION, HEADLINE, named
 from lengthgen.evaluation.rows import FORMAT
@@ -31,7 +31,7 @@ from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.tables import Table
 from lengthgen.report.tasks import TaskReport, task_of
 from lengthgen.runs import directory as runs
-from lengthgen.storage import read_rows, replace_file, unsealed
+from lengthgen.storage import read_rows, refuse_links, replace_file, unsealed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def read(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
                 f"run {path.name} lies in {seen[path.name].parent} and in {path.parent}; name one"
             )
         seen[path.name] = path
-        trust.refuse_links(path)
+        refuse_links(path)
         found = [r for r in read_rows(path / "eval.jsonl") if r.get("format") == FORMAT]
         if not found:
             raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")

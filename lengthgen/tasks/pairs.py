@@ -99,7 +99,7 @@ def _read(path: Path, state: tuple[int, int] | None) -> File:
         if match is None:
             raise UserError(
                 f"{WHERE}={path}, line {number}: neither IN: words OUT: words nor two texts with a "
-                "tab between; mend or drop it"
+                "tab between; fix or drop it"
             )
         asked, done = (tuple(part.split()) for part in match.groups())
         if answers.setdefault(asked, done) != done:

@@ -236,7 +236,7 @@ def test_a_configuration_that_cannot_be_read_is_one_line(finished: Finished) -> 
     path.unlink()
     path.mkdir()
     said = here(*words_of("eval", finished.copy)).error
-    assert f"{path}: cannot be read (Is a directory); mend its permissions" in said
+    assert f"{path}: cannot be read (Is a directory); fix its permissions" in said
 
 
 def test_rows_and_configurations_without_a_checksum_are_read_as_they_stand(
