@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lengthgen.analysis.seed_groups import UPPER_BOUND
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, TaskCorpus, from_words
+from lengthgen.config.schema import Config, TaskCorpus, from_overrides
 from lengthgen.data import corpora
 from lengthgen.data.sources import examples
 from lengthgen.data.tokenizer import alignment_ids, given_tokenizer
@@ -46,7 +46,7 @@ OTHERS = ("lm", "scan")  # no task, and one that needs a file
 
 
 def composed(*words: str) -> Config:
-    return validate(from_words(words, config_dir=None, plugins=[]))
+    return validate(from_overrides(words, config_dir=None, plugins=[]))
 
 
 @cache
@@ -578,8 +578,8 @@ def test_training_where_nothing_tells_the_places_is_refused_before_a_run_is_writ
     with pytest.raises(UserError) as caught:
         train_and_evaluate(config, ranks=ALONE, show=QUIET)
     message = str(caught.value)
-    assert message.startswith(f"scheme.parts.{scheme}: a task tells it which characters belong ")
-    assert f"{corpus} tells nothing; use task=" in message
+    assert message.startswith(f"scheme.parts.{scheme}: needs to know which characters belong ")
+    assert f"{corpus} does not define it; use task=" in message
     assert "\n" not in message
     assert not root.exists()
 
