@@ -21,11 +21,15 @@ Every model takes a turn in each round, and the ratio is the median over rounds 
 seconds over lengthgen's: above 1 lengthgen is faster. MFU is of lengthgen: (6 N + 6 L D T) flop a
 token (causal attention) over the rate of a product of two matrices of 2048 in the same precision,
 measured in the same rounds. MiB is the peak of a process of its own that does this alone, less that
-of one that has only built the model.
+of one that has only built the model; a peer that needs more than half of the machine's memory there
+is not timed.
 """
 
 import argparse
 import csv
+import math
+import os
+import resource
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -349,10 +353,17 @@ def memory(scheme: str, peer: str | None, work: Work, words: list[str], longest:
     return max(0, peak_memory(device) - before) / 2**20
 
 
+def limit_memory() -> None:
+    """Makes allocations in this process fail beyond half of the machine's memory."""
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    resource.setrlimit(resource.RLIMIT_DATA, (half, half))
+
+
 def alone(*arguments: Any) -> float:
-    """Returns `memory` of a process of its own; nan if it does not fit."""
+    """Returns `memory` of a process of its own; nan if half of the machine's is not enough."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
+            pool.submit(limit_memory).result()
             return pool.submit(memory, *arguments).result()
         except (BrokenProcessPool, RuntimeError):
             return float("nan")
@@ -410,9 +421,11 @@ def rows_of(
     for work in works:
         if scheme == "learned_absolute" and (work.length or 0) > config.train.length:
             continue  # no value there
+        needs = {name: alone(scheme, name, work, words, longest) for name in (None, *names)}
         models: dict[str, Transformer | Peer] = {
             name or "lengthgen": build(scheme, name, config, longest, device)
-            for name in (None, *names)
+            for name, mib in needs.items()
+            if not math.isnan(mib)
         }
         calls = {name: caller(model, work, config) for name, model in models.items()}
         few = rounds if work.length is None else max(1, rounds * 2048 // max(2048, work.length))
@@ -424,9 +437,9 @@ def rows_of(
         T = work.length or config.train.length
         flop = n * (6 * parameters + 6 * size.n_layers * size.d_model * T)
         rate = 2 * 2048**3 / median(taken["product"])
-        mib = alone(scheme, None, work, words, longest)
         for name in names:
-            ratio = median(p / o for p, o in zip(taken[name], ours, strict=True))
+            pairs = zip(taken.get(name, []), ours, strict=name in taken)
+            ratio = median([p / o for p, o in pairs] or [math.nan])
             found.append(
                 {
                     "scheme": scheme,
@@ -436,8 +449,8 @@ def rows_of(
                     "ratio": f"{ratio:.2f}",
                     "tokens_per_s": f"{n / seconds:.0f}",
                     "mfu": f"{flop / seconds / rate:.2f}" if work.length is None else "",
-                    "mib": f"{mib:.0f}",
-                    "peer_mib": f"{alone(scheme, name, work, words, longest):.0f}",
+                    "mib": f"{needs[None]:.0f}",
+                    "peer_mib": f"{needs[name]:.0f}",
                 }
             )
     return found
