@@ -103,7 +103,9 @@ def _speed(speed: Speed | None) -> list[str]:
 
 def _alone(measure: Callable[..., Any], config: Config, *arguments: object) -> Any:
     """Returns what `measure` finds in a process of its own, whose peak of memory is its own."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    context = get_context("forkserver")  # its server imports torch once, and starts no thread
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(measure, to_plain(config), *arguments).result()
 
 
