@@ -59,6 +59,8 @@ def test_a_study_that_is_killed_in_every_phase_ends_as_its_undisturbed_twin(
             return Forked("-m", "lengthgen", *words, stderr=file)
 
     monkeypatch.setattr(soak, "begin", begin)
+    less = ["train.tokens=20480", "model.n_layers=1", "corpus.documents=40"]
+    monkeypatch.setattr(soak, "SETTINGS", [*soak.SETTINGS, *less])
     assert soak.soak(tmp_path / "soak", kills=6, seed=1, schemes=["rope"]).total() == 6
 
 
@@ -375,7 +377,7 @@ def timed(root: Path, backend: FailingBackend, *, gone: bool) -> tuple[float, li
 @pytest.mark.slow
 def test_a_slow_wandb_does_not_slow_the_training_down(tmp_path: Path) -> None:
     with FailingBackend() as backend:
-        backend.seconds = 2.0  # two hundred rows would take minutes if any waited for an answer
+        backend.seconds = 0.5  # two hundred rows would take 100 s if each waited for an answer
         seconds, said = timed(tmp_path, backend, gone=False)
     assert seconds < 20  # JSONL alone, each row flushed to disk, on a loaded machine
     assert said[0].startswith(f"W&B: {backend.url}")
