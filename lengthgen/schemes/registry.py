@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from lengthgen.config import kinds, sections
+from lengthgen.config import sections
 from lengthgen.config.plugins import Plugin
+from lengthgen.config.registry import registered
 from lengthgen.errors import UserError, suggestion
 from lengthgen.schemes.base import ModelDims, Part
 from lengthgen.schemes.scheme import Scheme
@@ -35,7 +36,7 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Part]]:
     Raises UserError for a plugin that fails, and for two parts of one name.
     """
     modules = [*_installed(), *(plugin.module() for plugin in plugins)]
-    return kinds.subclasses(modules, Part, what="part")
+    return registered(modules, Part)
 
 
 @cache

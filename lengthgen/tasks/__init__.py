@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from lengthgen.config import kinds
+from lengthgen.config import registry as classes
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import TaskCorpus
 from lengthgen.tasks.base import END, Example, Task
@@ -27,7 +27,7 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Task]]:
         for found in pkgutil.iter_modules(__path__)
     ]
     modules += [plugin.module() for plugin in plugins]
-    return kinds.subclasses(modules, Task, what="task")
+    return classes.registered(modules, Task)
 
 
 def build(
@@ -40,7 +40,7 @@ def build(
     """
     known = registry()
     known = known if kind in known else registry(plugins)
-    return kinds.build(known, kind, arguments, what="task", where=where)
+    return classes.build(known, kind, arguments, where=where)
 
 
 def task_of(corpus: TaskCorpus) -> Task:

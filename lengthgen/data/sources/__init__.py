@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lengthgen.config import kinds, schema
+from lengthgen.config import registry as classes
+from lengthgen.config import schema
 from lengthgen.config.plugins import Plugin
 from lengthgen.data.sources import examples, files, hub, installed, paths, stdlib, synthetic
 from lengthgen.data.sources.document import Document, Documents, Say, Source, name_hash
@@ -28,13 +29,13 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Source]]:
         for found in pkgutil.iter_modules(__path__)
     ]
     modules += [plugin.module() for plugin in plugins]
-    return kinds.subclasses(modules, Source, what="source")
+    return classes.registered(modules, Source)
 
 
 def source_of(corpus: schema.CustomCorpus) -> Source:
     """Builds the source of a corpus. Raises UserError for a mistake in kind or arguments."""
     known = registry(corpus.plugins)
-    return kinds.build(known, corpus.kind, corpus.arguments, what="source", where="corpus")
+    return classes.build(known, corpus.kind, corpus.arguments, where="corpus")
 
 
 def read(corpus: schema.Corpus, *, say: Say) -> Documents:
@@ -110,7 +111,7 @@ def source_key(corpus: schema.Corpus) -> dict[str, Any]:
             pass
         case schema.CustomCorpus():
             source = source_of(corpus)
-            text = f"{kinds.code_of(type(source))}\0{source.data_key()}"
+            text = f"{classes.code_of(type(source))}\0{source.data_key()}"
             key["sha256"] = hashlib.sha256(text.encode()).hexdigest()
         case schema.TaskCorpus():
             key["sha256"] = examples.source_sha256(corpus)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 
 from lengthgen.config import schema
-from lengthgen.config.kinds import code_of
+from lengthgen.config.registry import code_of
 from lengthgen.data.sources.document import Document, Documents, name_hash
 from lengthgen.errors import UserError
 from lengthgen.tasks import END, Example, Task, base, scratchpad, task_of
