@@ -13,7 +13,7 @@ from lengthgen.analysis import curves
 from lengthgen.config.schema import Config, TaskCorpus, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.export.about import About
-from lengthgen.report import collect
+from lengthgen.report import collect, study
 from lengthgen.tasks import task_of
 
 Row = Mapping[str, Any]
@@ -172,5 +172,5 @@ def _measured(run_dir: Path, rows: Sequence[Row], config: Config) -> str:
     )
     if isinstance(config.corpus, TaskCorpus):
         about = "Every length has tests of its own, none of which asks what training did."
-    tables = collect.table([run_dir], rows).replace("<", "&lt;")
+    tables = collect.table(study.read([run_dir], rows)).replace("<", "&lt;")
     return f"{about}\n\n{tables}"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from eval_rows import table_of
 from faults import here
 from small import small_config
 from torch import Tensor
@@ -32,7 +33,6 @@ from lengthgen.evaluation import plan as plans
 from lengthgen.evaluation.plan import Cell, Plan
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.report import collect
 from lengthgen.runs import checkpoints, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
@@ -433,7 +433,7 @@ def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
     assert {row["nats"] for row in rows if row["length"] == 16} == {None}
     [point] = [p for p in curves.curve(rows) if p.length == 16]
     assert point.ppl == math.inf
-    assert "inf" in collect.table([run_dir])
+    assert "inf" in table_of(run_dir)
 
 
 def test_nonoverlap_refuses_a_length_at_which_it_would_score_other_tokens(

@@ -29,6 +29,7 @@ from lengthgen.model.cache import why_uncached
 from lengthgen.model.transformer import create
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import collect, tasks
+from lengthgen.report.study import RunRecord, task_facts
 from lengthgen.report.tables import Table
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import AttentionContext, ModelDims, Part
@@ -621,7 +622,16 @@ def reported(right: Mapping[str, Sequence[int]]) -> tasks.TaskReport:
             spec = {"name": task, "kind": task, "arguments": arguments}
             parts = {"name": scheme, "parts": {scheme: {}}}
             configs[rows[-1]["run"]] = {"seed": 1, "corpus": {"task": spec}, "scheme": parts}
-    return collect.gather_tasks(rows, configs)
+    records = [
+        RunRecord(
+            run=run,
+            config=config,
+            task=task_facts(config),
+            rows=[dict(row) for row in rows if row["run"] == run],
+        )
+        for run, config in configs.items()
+    ]
+    return collect.gather_tasks(records)
 
 
 PLAIN = {"alibi": (5, 6), "rope": (7, 2)}
