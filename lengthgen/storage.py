@@ -144,3 +144,28 @@ def strip_checksum(content: bytes) -> bytes:
     if int(checksum[1], 16) != zlib.crc32(body):
         raise ValueError("the text differs from its checksum")
     return body + b"}"
+
+
+def refuse_links(run_dir: Path) -> None:
+    """Raises UserError if a link in a run directory leads out of it.
+
+    A file that is appended to, or a folder that is cleaned, would be one of the user's own. Not in
+    wandb/, where W&B keeps links to its logs.
+    """
+    inside = run_dir.resolve()
+    for folder, folders, files in os.walk(inside):
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            if path.is_symlink() and not _leads_into(inside, path):
+                raise UserError(
+                    f"{path} is a link that leads out of the run's directory, to "
+                    f"{os.readlink(path)}; replace it by what it links to, or remove it"
+                )
+        folders[:] = [name for name in folders if name != "wandb"]
+
+
+def _leads_into(folder: Path, link: Path) -> bool:
+    try:
+        return link.resolve().is_relative_to(folder)
+    except (OSError, RuntimeError):  # links in a circle
+        return False

@@ -22,12 +22,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from lengthgen import tasks
-from lengthgen.config import trust
 from lengthgen.config.schema import NAME
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT
 from lengthgen.runs import directory
-from lengthgen.storage import read_rows, strip_checksum
+from lengthgen.storage import read_rows, refuse_links, strip_checksum
 
 ROWS, MANIFEST = "rows.jsonl.gz", "manifest.json"
 ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
@@ -169,7 +168,7 @@ def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
                 f"run {path.name} lies in {seen[path.name].parent} and in {path.parent}; name one"
             )
         seen[path.name] = path
-        trust.refuse_links(path)
+        refuse_links(path)
         found = [r for r in read_rows(path / "eval.jsonl") if r.get("format") == FORMAT]
         if not found:
             raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")

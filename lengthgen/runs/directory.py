@@ -37,7 +37,7 @@ class RunSummary:
 
     run_id: str
     path: Path
-    state: str  # as status.of says it, or unreadable
+    state: str  # that of status.read_status, or unreadable
     reason: str | None
     step: int
     steps: int
@@ -48,8 +48,8 @@ class RunSummary:
 def logged(run_dir: Path) -> Generator[None]:
     """Copies the package's log into log.txt while the block lasts.
 
-    A line that a full disk has no room for is lost, and nothing said: the terminal has shown it,
-    and what may not be lost ends the run by itself.
+    A line that a full disk has no room for is lost silently: the terminal has shown it, and a loss
+    that matters ends the run by itself.
     """
     package = logging.getLogger("lengthgen")
     path = run_dir / "log.txt"
@@ -60,7 +60,7 @@ def logged(run_dir: Path) -> Generator[None]:
             f"{path}: cannot be written ({error.strerror}); "
             "free disk space or fix its permissions, then run the same command again"
         ) from None
-    handler.handleError = _pass_over
+    handler.handleError = _ignore
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     level = package.level
     package.addHandler(handler)
@@ -70,16 +70,16 @@ def logged(run_dir: Path) -> Generator[None]:
     finally:
         package.setLevel(level)
         package.removeHandler(handler)
-        with suppress(OSError):  # it writes the lines again that there was no room for
+        with suppress(OSError):  # it writes again the lines that there was no room for
             handler.close()
 
 
-def _pass_over(record: logging.LogRecord) -> None:
-    """Takes the place of logging's own traceback."""
+def _ignore(record: logging.LogRecord) -> None:
+    """Replaces logging's traceback on stderr."""
 
 
 def write_config(config: Config, run_dir: Path) -> None:
-    """Writes config.yaml and the plugins, and reads them back to prove that they say the same.
+    """Writes config.yaml and the plugins, and reads them back to prove that they are the same.
 
     A plugin becomes plugins/DIGEST.py, and config.yaml names it so: a run that is moved, or whose
     author goes on to edit the original, keeps what it was trained with.
@@ -97,7 +97,7 @@ def write_config(config: Config, run_dir: Path) -> None:
 def load_config(run_dir: Path) -> Config:
     """Reads the configuration of a run. Raises UserError if there is none or it is damaged.
 
-    What an older version did not know of evaluation and runtime has its default: it does not
+    Keys of eval and runtime that an older version did not have take their defaults, which do not
     change what was trained.
     """
     plain = read_config(run_dir)
@@ -154,14 +154,14 @@ def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
     path = run_dir / "env.json"
     if path.exists():
         return
-    said = {
+    provenance = {
         "fingerprint": corpus.fingerprint,
         "corpus": corpus.meta,
         "argv": sys.argv,
         "host": platform.node(),
         **environment(),
     }
-    replace_file(path, add_checksum(json.dumps(said, indent=1).encode()))
+    replace_file(path, add_checksum(json.dumps(provenance, indent=1).encode()))
 
 
 def environment() -> dict[str, Any]:
@@ -218,8 +218,8 @@ def list_runs(root: Path) -> list[RunSummary]:
 
 
 def _summary(path: Path) -> RunSummary:
-    said = status.of(path)
-    state, reason, step, steps, command = said.state, said.reason, 0, 0, None
+    found = status.read_status(path)
+    state, reason, step, steps, command = found.state, found.reason, 0, 0, None
     try:
         steps = load_config(path).train.steps
         kept = checkpoints.folders(path)
@@ -272,7 +272,7 @@ def _commit() -> str | None:
     """Returns the commit of the checkout this package runs from, None outside one."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, check=False)
+        described = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:  # no git here
         return None
-    return asked.stdout.strip() or None
+    return described.stdout.strip() or None

@@ -405,7 +405,7 @@ def test_a_variant_that_was_redefined_is_computed_again(tmp_path: Path, cache: P
 def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     whole = (run_dir / "eval.jsonl").read_bytes()
-    with status.claimed(run_dir, "eval"):
+    with status.run_lock(run_dir, "eval"):
         evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)  # which has nothing to write
         (run_dir / "eval.jsonl").unlink()
         with pytest.raises(UserError, match=r"another process is at work on this run \(eval\)"):

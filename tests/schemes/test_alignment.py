@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 from eval_rows import row
-from small import small_config, some_tokens
+from small import dims, small_config, some_tokens
 from torch import Tensor
 
 from lengthgen.analysis.seed_groups import UPPER_BOUND
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, TaskCorpus, from_words
+from lengthgen.config.schema import Config, TaskCorpus, from_overrides
 from lengthgen.data import corpora
 from lengthgen.data.sources import examples
 from lengthgen.data.tokenizer import alignment_ids, given_tokenizer
@@ -32,7 +32,7 @@ from lengthgen.report import collect, tasks
 from lengthgen.report.study import RunRecord, task_facts
 from lengthgen.report.tables import Table
 from lengthgen.runs.distributed import Ranks
-from lengthgen.schemes import AttentionContext, ModelDims, Part
+from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.absolute.abacus import Abacus
 from lengthgen.schemes.absolute.position_coupling import PositionCoupling
 from lengthgen.tasks import END, Task
@@ -46,7 +46,7 @@ OTHERS = ("lm", "scan")  # no task, and one that needs a file
 
 
 def composed(*words: str) -> Config:
-    return validate(from_words(words, config_dir=None, plugins=[]))
+    return validate(from_overrides(words, config_dir=None, plugins=[]))
 
 
 @cache
@@ -222,7 +222,7 @@ def test_a_sum_and_the_same_sum_in_another_order_are_never_in_training_and_in_te
 
 # What parts do with them
 
-SHAPE = ModelDims(d_model=6, n_layers=1, n_heads=1, d_head=6, train_length=8, init_std=0.5)
+SHAPE = replace(dims(6, train_length=8), init_std=0.5)
 PLACES = torch.tensor([[-1, 2, 1, 0, 1, 0, 1, 2], [-1, 1, 2, 3, 0, 0, 1, 0]])
 MAKERS: list[Callable[[], Part]] = [
     lambda: Abacus(SHAPE, rows=40, shift=5),
@@ -578,8 +578,8 @@ def test_training_where_nothing_tells_the_places_is_refused_before_a_run_is_writ
     with pytest.raises(UserError) as caught:
         train_and_evaluate(config, ranks=ALONE, show=QUIET)
     message = str(caught.value)
-    assert message.startswith(f"scheme.parts.{scheme}: a task tells it which characters belong ")
-    assert f"{corpus} tells nothing; use task=" in message
+    assert message.startswith(f"scheme.parts.{scheme}: needs to know which characters belong ")
+    assert f"{corpus} does not define it; use task=" in message
     assert "\n" not in message
     assert not root.exists()
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lengthgen import generation
-from lengthgen.config.schema import Config, TaskCorpus, from_plain, from_words, to_plain
+from lengthgen.config.schema import Config, TaskCorpus, from_overrides, from_plain, to_plain
 from lengthgen.data.sources import Document, examples
 from lengthgen.errors import UserError
 from lengthgen.export import load
@@ -58,7 +58,7 @@ def lines(pairs: Mapping[str, str]) -> str:
 
 def composed(path: Path, *words: str) -> Config:
     asked = ["task=scan", f"task.arguments.path={path}", *words]
-    return validate(from_words(asked, config_dir=None, plugins=[]))
+    return validate(from_overrides(asked, config_dir=None, plugins=[]))
 
 
 def corpus_of(config: Config) -> TaskCorpus:

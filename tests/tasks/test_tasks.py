@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, TaskCorpus, from_words
+from lengthgen.config.schema import Config, TaskCorpus, from_overrides
 from lengthgen.data.sources import Document, examples
 from lengthgen.errors import UserError
 from lengthgen.pipeline import validate
@@ -327,7 +327,7 @@ def expected(name: str, prompt: str, *, parts: str) -> str:
 @cache
 def configured(name: str) -> Config:
     few = ["task.examples=2000", "task.examples_per_length=5"]
-    return from_words([f"task={name}", *few], config_dir=None, plugins=[])
+    return from_overrides([f"task={name}", *few], config_dir=None, plugins=[])
 
 
 def corpus_of(name: str) -> TaskCorpus:
@@ -367,7 +367,7 @@ def prompt_of(document: Document) -> str:
 
 def refused(*words: str) -> str:
     with pytest.raises(UserError) as caught:
-        validate(from_words(words, config_dir=None, plugins=[]))
+        validate(from_overrides(words, config_dir=None, plugins=[]))
     said = str(caught.value)
     assert "\n" not in said
     return said
