@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from small import SMALL
 
-from lengthgen.config.schema import Config, from_words
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora, sources
 from lengthgen.errors import UserError
 from lengthgen.pipeline import train_and_evaluate, validate
@@ -59,7 +59,7 @@ def write(root: Path, text: str = FILE) -> Path:
 def configured(root: Path, *words: str, plugins: list[Path]) -> Config:
     small = [word for word in SMALL if not word.startswith("corpus")]
     words = "scheme=alibi", "corpus=counting", *small, f"runtime.root={root}/runs", *words
-    return validate(from_words(words, config_dir=root / "conf", plugins=plugins))
+    return validate(from_overrides(words, config_dir=root / "conf", plugins=plugins))
 
 
 def key_of(config: Config) -> object:
