@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -63,7 +63,7 @@ def _build_if_needed(folder: Path, build: Callable[[Path], None], say: Say) -> N
         raise
 
 
-def _locked(folder: Path, say: Say) -> filelock.AcquireReturnProxy:
+def _locked(folder: Path, say: Say) -> AbstractContextManager[object]:
     """Returns the held lock of a folder, to be used in a with statement."""
     lock = filelock.FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
