@@ -11,8 +11,12 @@ from lengthgen.config import compose
 from lengthgen.errors import UserError, suggestion
 
 _GROUPS = {
-    **{"schemes": "scheme", "variants": "variant", "models": "model", "corpora": "corpus"},
-    **{"tasks": "task", "experiments": "experiment"},
+    "schemes": "scheme",
+    "variants": "variant",
+    "models": "model",
+    "corpora": "corpus",
+    "tasks": "task",
+    "experiments": "experiment",
 }
 _KINDS = (*_GROUPS, "protocols", "probes", "runs")
 

@@ -79,7 +79,7 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list
         return ranks.of_main(missing(config, planned, about, present))
 
     if todo():
-        with status.claimed(run_dir, "eval") if ranks.is_main else nullcontext():
+        with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
             if found := todo():  # another process may have written them meanwhile
                 if ranks.is_main:
                     _write_endpoints(run_dir, planned)

@@ -77,7 +77,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         reach=reach,
         count=wanted.endpoints,
         per_document=wanted.endpoints if corpus.packed else wanted.endpoints_per_document,
-        apart=reach if corpus.packed else wanted.targets,
+        spacing=reach if corpus.packed else wanted.targets,
         targets=wanted.targets,
         seed=wanted.seed,
         seen=seen,

@@ -126,7 +126,7 @@ def probe(config: Config, run_dir: Path, chosen: Sequence[Probe], *, show: Show)
         "windows": len(planned.endpoints),
         "eval_seed": config.eval.seed,
     }
-    with status.claimed(run_dir, "probe"):
+    with status.run_lock(run_dir, "probe"):
         return [_outcome(one, run_dir, about, inputs) for one in chosen]
 
 

@@ -25,6 +25,7 @@ from lengthgen.analysis.seed_groups import Series, series
 from lengthgen.errors import UserError
 from lengthgen.report import collect, tasks
 from lengthgen.report.figures.accuracy import PALE, Dot, accuracy, relation
+from lengthgen.report.study import RunRecord, task_facts
 from lengthgen.report.tables import Cell
 
 L = 4
@@ -157,7 +158,16 @@ def reported(rows: Sequence[dict[str, object]]) -> tasks.TaskReport:
         spec = {"name": one["corpus"], "kind": one["corpus"], "arguments": {}}
         parts = {"name": one["scheme"], "parts": {one["scheme"]: {}}}
         configs[str(one["run"])] = {"corpus": {"task": spec}, "scheme": parts}
-    return collect.gather_tasks(rows, configs)
+    records = [
+        RunRecord(
+            run=run,
+            config=config,
+            task=task_facts(config),
+            rows=[dict(row) for row in rows if row["run"] == run],
+        )
+        for run, config in configs.items()
+    ]
+    return collect.gather_tasks(records)
 
 
 def skipped(length: int, scheme: str) -> dict[str, object]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from eval_rows import table_of
 from faults import here
 from small import small_config
 from torch import Tensor
@@ -32,7 +33,6 @@ from lengthgen.evaluation import plan as plans
 from lengthgen.evaluation.plan import Cell, Plan
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.report import collect
 from lengthgen.runs import checkpoints, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
@@ -405,7 +405,7 @@ def test_a_variant_that_was_redefined_is_computed_again(tmp_path: Path, cache: P
 def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     whole = (run_dir / "eval.jsonl").read_bytes()
-    with status.claimed(run_dir, "eval"):
+    with status.run_lock(run_dir, "eval"):
         evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)  # which has nothing to write
         (run_dir / "eval.jsonl").unlink()
         with pytest.raises(UserError, match=r"another process is at work on this run \(eval\)"):
@@ -433,7 +433,7 @@ def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
     assert {row["nats"] for row in rows if row["length"] == 16} == {None}
     [point] = [p for p in curves.curve(rows) if p.length == 16]
     assert point.ppl == math.inf
-    assert "inf" in collect.table([run_dir])
+    assert "inf" in table_of(run_dir)
 
 
 def test_nonoverlap_refuses_a_length_at_which_it_would_score_other_tokens(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.config.compose import choices
-from lengthgen.config.schema import Config, from_words
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.model.transformer import Transformer, create, with_parts
 from lengthgen.pipeline import validate
 from lengthgen.schemes import AttentionContext, LayerHooks
@@ -54,7 +54,7 @@ def small_config(*overrides: str) -> Config:
 
 @lru_cache(maxsize=1024)
 def _built(*overrides: str) -> Config:
-    return validate(from_words([*SMALL, *overrides], config_dir=None, plugins=[]))
+    return validate(from_overrides([*SMALL, *overrides], config_dir=None, plugins=[]))
 
 
 def every_scheme() -> list[tuple[str, str | None]]:
