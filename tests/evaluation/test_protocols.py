@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from evaluated import ALONE, QUIET, save_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import small_config
@@ -27,13 +28,7 @@ from lengthgen.evaluation.protocols import OF_TEXT, Places
 from lengthgen.evaluation.scoring import Altered
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.runs import checkpoints
-from lengthgen.runs.distributed import Ranks
-from lengthgen.terminal import Progress
-from lengthgen.training.optim import adamw
 
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
-QUIET = Progress(is_main=False)
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 LETTERS = "abcd"
 LENGTHS = (16, 32, 96)
@@ -83,14 +78,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
     ids = {letter: tokens[TEXT.index(letter)] for letter in LETTERS}
     model = create(config, vocab_size=corpus.vocab_size)
     make_unigram(model, {ids[letter]: p for letter, p in P.items()})
-    checkpoints.save(
-        run_dir,
-        step=config.train.steps,
-        unlogged=(0.0, 0),
-        memory=None,
-        model=model,
-        optimizer=adamw(model, config.train),
-    )
+    save_model(run_dir, model, config, step=config.train.steps)
     (run_dir / "eval.jsonl").unlink()
     evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     return config, run_dir
