@@ -84,6 +84,7 @@ class Protocol:
     scores_k: bool = False  # K targets, of eval.targets
     matched: bool = False  # in blocks of S(C)
     one_window: bool = False  # which holds all K targets: no length may be below K
+    last: int | None = None  # the convention's own K
     of_answers: bool = False  # scores a task: rows say whether each answer is right
 
 
@@ -209,6 +210,7 @@ def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
         "length",
         source=source,
         spans=partial(_one_per_block, targets=targets),
+        last=targets,
         in_stream=True,
     )
 
