@@ -146,7 +146,10 @@ def test_the_order_of_five_schemes_is_said_to_be_too_short_for_a_correlation() -
             rows.append({**one, "train_length": 20, "corpus": "copy_repeat"})
     (table,) = tasks.contents(reported(rows))
     (said,) = (note for note in table.notes if "The order of" in note)
-    assert "over 21 to 40 beside that of Kazemnejad et al. 2023: no rank correlation (n = 5" in said
+    assert (
+        "over 21 to 40 compared with that of Kazemnejad et al. 2023: no rank correlation (n = 5"
+        in said
+    )
 
 
 def reported(rows: Sequence[dict[str, object]]) -> tasks.TaskReport:

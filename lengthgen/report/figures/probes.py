@@ -123,7 +123,7 @@ def attention(rows: Sequence[Row]) -> Figure:
 def bias(rows: Sequence[Row]) -> Figure:
     """Draws what every head's logits get over the distance, a panel per layer."""
     panels = [
-        (f"{_spoken(row['kind'])}, {where}", row["distances"], layer)
+        (f"{row['kind'].replace('_', ' ')}, {where}", row["distances"], layer)
         for row in rows
         for where, layer in _distinct(row["bias"])
     ]
@@ -184,7 +184,7 @@ def word_position(rows: Sequence[Row]) -> Figure:
                     values, cmap="RdBu_r", vmin=-top, vmax=top, extent=(1, T, T, 1), aspect="auto"
                 )
                 size = f"mean |.| {row['size'][head]:.2g}"
-                name = _spoken(row["term"]).replace(" ", "-")
+                name = row["term"].replace("_", "-")
                 axes.set_title(f"{name}\n{size}" if head == 0 else size, fontsize=FONT_SIZE - 1)
                 axes.set_xticks([1, T // 2, T])
                 axes.set_yticks([1, T // 2, T])
@@ -197,7 +197,7 @@ def word_position(rows: Sequence[Row]) -> Figure:
 
 
 def position(rows: Sequence[Row]) -> Figure:
-    """Draws errors over layers, and what every layer's network says over the true position."""
+    """Draws errors over layers, and the reading of every layer over the true position."""
     [row] = rows
     n_states = len(row["error"])
     layers = range(n_states)
@@ -328,7 +328,3 @@ def _distinct(layers: Sequence[Any]) -> list[tuple[str, Any]]:
     return [
         (f"layer{'s' * (len(ns) > 1)} {', '.join(map(str, ns))}", layer) for ns, layer in groups
     ]
-
-
-def _spoken(name: str) -> str:
-    return name.replace("_", " ")
