@@ -212,8 +212,8 @@ def _by_length(name: str, report: TaskReport) -> Table:
         notes=[
             "Right: all of the answer, its end included, is what greedy decoding writes. Seen, "
             "unseen: means over the lengths that all were evaluated at, up to L, and beyond, each "
-            "with the same weight, and their 95% intervals over seeds and examples. L50: the last of the "
-            "evaluated lengths before less than half of the answers are right. "
+            "with the same weight, and their 95% intervals over seeds and examples. L50: the last "
+            "of the evaluated lengths before less than half of the answers are right. "
             f"Tests of a length: {min(tests, default=0)} to {max(tests, default=0)}.",
             *(
                 [f"A model that ignores the prompt can be right in {about.chance:.0%} up to L."]

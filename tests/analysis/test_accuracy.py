@@ -578,9 +578,10 @@ def test_the_relation_says_its_correlation_of_six_schemes_and_more(n: int, said:
     dots = [Dot(f"s{i}", 2.0 - i / 10, i / 10, 4.0) for i in range(n)]
     figure = relation(dots, tasks=["copy"], left_out="a reason of many lines " * 20 + "(why)")
     (axes,) = figure.axes
-    title = " ".join(axes.get_title(loc="left").split())
+    title = " ".join(figure.get_suptitle().split())
     figure.draw_without_rendering()
-    assert figure.bbox.y1 >= max(one.get_window_extent().y1 for one in axes.get_children())
+    assert figure.bbox.y1 >= max(one.get_window_extent().y1 for one in figure.texts)
+    assert axes.get_window_extent().height > figure.bbox.height / 3
     assert said in title
     assert "left out: a reason" in title
     assert title.endswith("(why)")

@@ -1,7 +1,6 @@
 """Pictures of the probes: each is drawn of the rows of one probe of one checkpoint."""
 
 import math
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,14 +12,21 @@ from matplotlib.ticker import MaxNLocator
 
 from lengthgen.analysis.formatting import short
 from lengthgen.report.figures.scales import plain, plain_ticks
-from lengthgen.report.figures.style import COLOURS, DASHES, FONT_SIZE, GREY, MARKERS, rc_style
+from lengthgen.report.figures.style import (
+    COLOURS,
+    DASHES,
+    FONT_SIZE,
+    GREY,
+    MARKERS,
+    framed,
+    rc_style,
+)
 
 Row = Mapping[str, Any]
 Draw = Callable[[Sequence[Row]], Figure]
 
 FLOOR = 1e-12  # of logarithmic axes; equal numbers stand there
 WIDTH = 8.6  # inches
-LETTERS = 105  # of a line of text over this width
 DEPTH = 30  # of biases; a key this far below another has e^-30 of its weight
 ROUNDING = 1e-5  # changes in nats below this are of fp32, not of the model
 SINK_SCALE = 0.1  # a share that the colours of the first keys reach at least
@@ -243,9 +249,6 @@ def position(rows: Sequence[Row]) -> Figure:
 
 def _framed(rows: Sequence[Row], title: str, *, height: float, unit: str | None = None) -> Figure:
     """Returns an empty figure with its title, whose checkpoint it shows, and what is not there."""
-    drawn = Figure(figsize=(WIDTH, height), dpi=200)
-    # Labels at the ends of colour bars, one above another, need room between rows.
-    drawn.set_layout_engine("constrained", h_pad=0.1)
     lines = [title, f"{rows[0]['run']}, {rows[0]['tokens_seen']:,} tokens seen"]
     missing: dict[str, list[str]] = {}
     for row in rows:
@@ -255,9 +258,8 @@ def _framed(rows: Sequence[Row], title: str, *, height: float, unit: str | None 
                 f"{value:,}" if isinstance(value, int) else str(value)
             )
     for reason, values in missing.items():
-        lines += textwrap.wrap(f"n/a at {unit} {', '.join(values)}: {reason}", LETTERS)
-    drawn.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=FONT_SIZE)
-    return drawn
+        lines.append(f"n/a at {unit} {', '.join(values)}: {reason}")
+    return framed(lines, size=(WIDTH, height))
 
 
 def _over_tokens(axes: Axes, ticks: Sequence[int], train_length: int) -> None:
