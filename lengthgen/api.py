@@ -42,7 +42,7 @@ def train(
     A run that was interrupted resumes; a finished one is returned at once.
 
     Args:
-        overrides: Words as on the command line, such as "train.lr=2e-3".
+        overrides: As typed on the command line, such as "train.lr=2e-3".
         config_dir: Folder with groups of your own.
         plugins: Python files with parts of your own, whose code this call allows to run.
         values: The same as nested values: scheme="rope", seed=2, train={"tokens": 1_000_000}.
@@ -53,9 +53,9 @@ def train(
     files = [Path(plugin) for plugin in plugins]
     for file in files:
         Plugin.read(file).allow()
-    words = [*overrides, *compose.overrides_of(values)]
+    combined = [*overrides, *compose.overrides_of(values)]
     folder = None if config_dir is None else Path(config_dir)
-    config = schema.from_words(words, config_dir=folder, plugins=files)
+    config = schema.from_overrides(combined, config_dir=folder, plugins=files)
     return pipeline.train(pipeline.validate(config))
 
 

@@ -9,7 +9,7 @@ from lengthgen.analysis import curves, reference_results, seed_groups
 from lengthgen.analysis.accuracy import Accuracy, accuracies
 from lengthgen.analysis.curves import Curve, Point
 from lengthgen.analysis.findings import Finding, findings
-from lengthgen.analysis.formatting import apart, short
+from lengthgen.analysis.formatting import condition_difference, short
 from lengthgen.analysis.reference_results import Anchor
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.config import rates
@@ -181,7 +181,7 @@ def _hidden(points: Sequence[Point], kept: Sequence[Point]) -> list[str]:
     for protocol in dict.fromkeys(p.protocol for p in hidden):
         lost = [p for p in hidden if p.protocol == protocol]
         lengths = ", ".join(map(short, sorted({p.length for p in lost})))
-        why = apart(lost, [p for p in kept if p.protocol == protocol])
+        why = condition_difference(lost, [p for p in kept if p.protocol == protocol])
         found.append(
             f"Not shown: {protocol} at {lengths} ({why}), evaluated otherwise than the rest. "
             f"All in one table: {_command([p for p in points if p.protocol == protocol])}"

@@ -15,10 +15,11 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from lengthgen.analysis.curves import perplexity
-from lengthgen.analysis.findings import EPS, Finding, Word
+from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import LEVEL, RESAMPLES, Estimate
 from lengthgen.analysis.seed_groups import Series, scheme_lr_ratio
+from lengthgen.analysis.verdicts import EPS, Word
 from lengthgen.config import rates
 from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE, named
 from lengthgen.report import text_tables
@@ -78,7 +79,7 @@ class Tasks:
 def render(report: Report | None, tasks: Tasks | None = None) -> str:
     """Returns the page of runs of text, of tasks, or of both; in ASCII.
 
-    Raises UserError as findings.compare does.
+    Raises UserError as comparisons.compare does.
     """
     environment = Environment(
         loader=PackageLoader("lengthgen", "report"),
@@ -322,7 +323,7 @@ def perplexities(report: Report) -> list[tuple[str, str, Table]]:
     found: list[tuple[str, str, Table]] = []
     for protocol, lines in report.by_protocol.items():
         about, is_headline = named(protocol), protocol == HEADLINE
-        explanation = f"Perplexity, {about.says} ({about.source})."
+        explanation = f"Perplexity, {about.summary} ({about.source})."
         title = "Matched tail" if is_headline else protocol
         found.append((title, explanation, text_tables.perplexities(lines, [])))
         longest = (

@@ -22,12 +22,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from lengthgen import tasks
-from lengthgen.config import trust
 from lengthgen.config.schema import NAME
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT
 from lengthgen.runs import directory
-from lengthgen.storage import read_rows, unsealed
+from lengthgen.storage import read_rows, refuse_links, strip_checksum
 
 ROWS, MANIFEST = "rows.jsonl.gz", "manifest.json"
 ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
@@ -169,7 +168,7 @@ def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
                 f"run {path.name} lies in {seen[path.name].parent} and in {path.parent}; name one"
             )
         seen[path.name] = path
-        trust.refuse_links(path)
+        refuse_links(path)
         found = [r for r in read_rows(path / "eval.jsonl") if r.get("format") == FORMAT]
         if not found:
             raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")
@@ -216,7 +215,7 @@ def task_facts(config: Plain) -> TaskFacts:
         return TaskFacts(unit="length", chance=0.0)
     try:
         lengths = [n for n in config["eval"]["lengths"] if n <= spec["length"]]
-        chance = rule.chance or tasks.blind(rule, lengths)
+        chance = rule.chance or tasks.majority_accuracy(rule, lengths)
     except (UserError, KeyError, TypeError, ValueError):  # a file that is gone, say
         chance = rule.chance
     return TaskFacts(unit=rule.unit, chance=chance)
@@ -242,7 +241,7 @@ def _completed(record: RunRecord, run_dir: Path) -> RunRecord:
 def _environment(run_dir: Path) -> dict[str, Any] | None:
     """Returns what env.json holds of the command, machine and versions; no host, no local paths."""
     try:
-        found = json.loads(unsealed((run_dir / "env.json").read_bytes()))
+        found = json.loads(strip_checksum((run_dir / "env.json").read_bytes()))
         words = [str(word) for word in found.get("argv", [])[1:]]
         kept = {key: found[key] for key in ENVIRONMENT if key in found}
     except (OSError, ValueError, TypeError, AttributeError):

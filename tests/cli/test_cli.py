@@ -30,21 +30,6 @@ SMALL = shlex.split(
 )
 
 
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # main() then leaves the environment alone
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def shell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    return Shell(monkeypatch, capsys)
-
-
 @pytest.fixture(scope="module")
 def runs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose runs/ holds one small trained and evaluated run."""
@@ -127,7 +112,10 @@ def test_no_arguments_at_all_give_the_help(shell: Shell) -> None:
     [
         ("trian", "No such command 'trian'. Did you mean 'train', 'track'?"),
         ("train --gpu 2", "No such option: --gpu (Possible options: --gpus, --plugin)"),
-        ("train --gpus two", "--gpus: 'two': input should be a valid integer"),
+        (
+            "train --gpus two",
+            "--gpus: 'two': input should be a valid integer; give --gpus N (start N processes with",
+        ),
         ("train --gpus", "Option '--gpus' requires an argument."),
         ("list", "Missing argument 'schemes|variants|models|corpora|tasks|experiments|"),
         ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
@@ -403,7 +391,10 @@ def test_evaluation_of_a_path_works_from_anywhere(
         ("--lengths 64,99999", "(lengthgen eval: --lengths 64)"),
         ("--protocols tial", "eval.protocols: no protocol 'tial'; did you mean tail?"),
         ("--protocols sliding", "eval.protocols: sliding needs its stride in tokens, such as"),
-        ("--audit bf16", "'bf16' is not one of 'fp32', 'fp64'"),
+        (
+            "--audit bf16",
+            "--audit: 'bf16': 'bf16' is not one of 'fp32', 'fp64'; give --audit fp32|fp64 (score a",
+        ),
         ("--variants yarm", "eval.variants: scheme rope has no variant 'yarm'; "),
         (
             "--protocols last_k eval.targets=64",

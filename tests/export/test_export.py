@@ -31,7 +31,7 @@ from lengthgen.export.folder import export
 from lengthgen.pipeline import read_configs, train_and_evaluate
 from lengthgen.runs import checkpoints, directory
 from lengthgen.runs.distributed import Ranks
-from lengthgen.storage import read_rows, unsealed
+from lengthgen.storage import read_rows, strip_checksum
 from lengthgen.terminal import Progress
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
@@ -393,7 +393,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(run: Config, tmp_path: Path
 
 def test_a_corpus_that_has_changed_is_refused(run: Config, tmp_path: Path) -> None:
     env = run.run_dir / "env.json"
-    begun = json.loads(unsealed(env.read_bytes()))
+    begun = json.loads(strip_checksum(env.read_bytes()))
     env.write_text(json.dumps({**begun, "fingerprint": "0" * 64}))
     with pytest.raises(UserError, match="has changed since this run began"):
         exported(run, tmp_path / "model")

@@ -1,5 +1,6 @@
 """What happens to long jobs costs nothing but time: kills, signals, races, clocks, bad losses."""
 
+import importlib
 import itertools
 import json
 import os
@@ -9,12 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Ran, begin, ended, eval_words, here, train_words
+from faults import Ran, begin, ended, eval_words, here, one_run, result, train_words
 from forks import Forked
 from repository import PYTHONPATH, ROOT
 from safetensors.torch import load_file
@@ -32,38 +33,13 @@ LONG = [  # an evaluation that takes a while
 ]
 
 
-def one_run(root: Path) -> Path:
-    (run_dir,) = root.glob("rope-*")
-    return run_dir
-
-
 def eval_lines(root: Path) -> list[str]:
     return (one_run(root) / "eval.jsonl").read_text().splitlines()
 
 
-def result(root: Path) -> dict[str, Any]:
-    """Returns what training and evaluation have found, without what a clock said."""
-    newest = sorted(one_run(root).glob("checkpoints/step-*"))[-1]
-    rows = read_rows(one_run(root) / "train.jsonl")
-    return {
-        "checkpoint": newest.name,
-        "weights": (newest / "model.safetensors").read_bytes(),
-        "log": [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in rows],
-        "rows": sorted(eval_lines(root)),
-    }
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of a run that nothing happened to."""
-    root = tmp_path_factory.mktemp("undisturbed")
-    assert here(*train_words(root, "scheme=rope")).code == 0
-    return root
-
-
 @pytest.fixture
 def trained(undisturbed: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of the run that nothing happened to."""
     return shutil.copytree(undisturbed, tmp_path / "runs")
 
 
@@ -72,23 +48,20 @@ def trained(undisturbed: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_study_that_is_killed_in_every_phase_ends_as_its_undisturbed_twin(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The short form of what scripts/soak.py does with a hundred kills."""
-    script = ROOT / "scripts" / "soak.py"
-    words = [
-        sys.executable,
-        script,
-        "--kills",
-        "6",
-        "--schemes",
-        "rope",
-        "--root",
-        tmp_path / "soak",
-    ]
-    ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "PASS: 6 kills" in ran.stdout
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    soak = importlib.import_module("soak")
+
+    def begin(words: Sequence[str], log: Path) -> Forked:
+        with log.open("a") as file:
+            return Forked("-m", "lengthgen", *words, stderr=file)
+
+    monkeypatch.setattr(soak, "begin", begin)
+    less = ["train.tokens=20480", "model.n_layers=1", "corpus.documents=40"]
+    monkeypatch.setattr(soak, "SETTINGS", [*soak.SETTINGS, *less])
+    assert soak.soak(tmp_path / "soak", kills=6, seed=1, schemes=["rope"]).total() == 6
 
 
 # Signals
@@ -136,7 +109,7 @@ def test_a_signal_while_a_trained_run_is_evaluated_keeps_its_rows(tmp_path: Path
     ran = after(lambda: bool(list(root.glob("*/eval.jsonl"))), begin(*words), signal.SIGTERM)
     stopped_by(signal.SIGTERM, ran)
     run_dir, kept = one_run(root), eval_lines(root)
-    said = status.of(run_dir)
+    said = status.read_status(run_dir)
     assert (said.state, said.reason) == (
         "stopped",
         "stopped by SIGTERM; the same command continues with what is done",
@@ -145,7 +118,7 @@ def test_a_signal_while_a_trained_run_is_evaluated_keeps_its_rows(tmp_path: Path
     assert here(*words).code == 0
     lines = eval_lines(root)
     assert lines[: len(kept)] == kept
-    assert status.of(run_dir).state == "done"
+    assert status.read_status(run_dir).state == "done"
     (run_dir / "eval.jsonl").unlink()
     assert here(*words).code == 0
     assert set(eval_lines(root)) == set(lines)
@@ -185,7 +158,7 @@ def test_of_two_that_start_one_run_one_trains_it_and_the_other_waits_or_says_so(
     if ran[1].code:
         assert "another process is at work on this run (train); wait for it" in ran[1].error
     assert result(tmp_path) == result(undisturbed)
-    assert status.of(one_run(tmp_path)).state == "done"
+    assert status.read_status(one_run(tmp_path)).state == "done"
 
 
 @pytest.mark.slow
@@ -209,7 +182,7 @@ def test_a_run_that_others_look_at_all_the_time_can_be_started(tmp_path: Path) -
     def look() -> None:
         while not over.is_set():
             for path in tmp_path.glob("rope-*"):
-                status.of(path)
+                status.read_status(path)
 
     lookers = [threading.Thread(target=look) for _ in range(2)]
     for one in lookers:
@@ -316,7 +289,7 @@ def test_a_run_that_diverges_is_marked_so_and_keeps_the_checkpoint_before(
     said = here(*words).error
     assert said.startswith("the loss is nan in step ")
     run_dir = one_run(tmp_path)
-    found = status.of(run_dir)
+    found = status.read_status(run_dir)
     assert (found.state, found.reason) == ("diverged", said)
     step = int(said.removeprefix("the loss is nan in step ").split()[0])
     kept = sorted(run_dir.glob("checkpoints/step-*"))
@@ -404,7 +377,7 @@ def timed(root: Path, backend: FailingBackend, *, gone: bool) -> tuple[float, li
 @pytest.mark.slow
 def test_a_slow_wandb_does_not_slow_the_training_down(tmp_path: Path) -> None:
     with FailingBackend() as backend:
-        backend.seconds = 2.0  # two hundred rows would take minutes if any waited for an answer
+        backend.seconds = 0.5  # two hundred rows would take 100 s if each waited for an answer
         seconds, said = timed(tmp_path, backend, gone=False)
     assert seconds < 20  # JSONL alone, each row flushed to disk, on a loaded machine
     assert said[0].startswith(f"W&B: {backend.url}")

@@ -22,8 +22,8 @@ from eval_rows import Runs
 from shell import Shell
 from small import SMALL, small_config
 
-from lengthgen.config import trust
-from lengthgen.config.schema import from_words
+from lengthgen.config import allowlist
+from lengthgen.config.schema import from_overrides
 from lengthgen.errors import UserError
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import study, write
@@ -54,7 +54,7 @@ class Account(Shell):
 
     def forget_this_process(self) -> None:
         """Makes the next command like one of a new process: what ran is gone, and its consent."""
-        self.monkeypatch.delenv(trust.ALLOWED, raising=False)
+        self.monkeypatch.delenv(allowlist.ALLOWED, raising=False)
         for name in [one for one in sys.modules if one.startswith("lengthgen_plugin_")]:
             self.monkeypatch.delitem(sys.modules, name)
 
@@ -221,15 +221,15 @@ def test_processes_that_are_started_from_here_may_run_what_is_allowed_here(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
-    asks = "import sys; from lengthgen.config import trust; print(trust.is_allowed(sys.argv[1]))"
+    asks = "from lengthgen.config.allowlist import is_allowed; print(is_allowed('a' * 64))"
     said: list[str] = []
     for _ in range(2):
         ran = subprocess.run(
-            [sys.executable, "-c", asks, "a" * 64], capture_output=True, text=True, check=True
+            [sys.executable, "-c", asks], capture_output=True, text=True, check=True
         )
         said.append(ran.stdout.strip())
-        trust.allow("a" * 64)
-        trust.allow("b" * 64)
+        allowlist.allow("a" * 64)
+        allowlist.allow("b" * 64)
     assert said == ["False", "True"]
 
 
@@ -256,7 +256,7 @@ def test_a_tab_runs_no_code_and_allows_none(
     assert "scheme=" in account.run().out
     assert marks(tmp_path) == []
     assert not (tmp_path / "state").exists()
-    assert trust.ALLOWED not in os.environ
+    assert allowlist.ALLOWED not in os.environ
 
 
 @pytest.mark.parametrize("where", ["../../evil.py", "{folder}/evil.py", "plugins/../../../evil.py"])
@@ -341,7 +341,7 @@ def test_a_plugin_that_a_yaml_names_runs_if_it_is_given_too(
     file = folder_of_groups / "experiment" / "e.yaml"
     file.write_text("# @package _global_\nplugins: [evil.py]\n")
     words = ["experiment=e", *SMALL, *PARTS]
-    config = from_words(words, config_dir=folder_of_groups, plugins=[Path("evil.py")])
+    config = from_overrides(words, config_dir=folder_of_groups, plugins=[Path("evil.py")])
     assert [plugin.path.name for plugin in config.plugins] == ["evil.py"]
 
 
@@ -457,7 +457,7 @@ def test_a_loading_script_of_a_dataset_does_not_run(account: Account, tmp_path: 
 @pytest.mark.parametrize("name", ["..", "../evil", "a/b", ".hidden", "", "/evil", "a\nb", "x" * 65])
 def test_a_name_of_which_a_folder_is_named_leads_nowhere_else(section: str, name: str) -> None:
     with pytest.raises(UserError, match=rf"^{section}\.name: .*(may hold|at most 64)"):
-        from_words([*SMALL, f"{section}.name={json.dumps(name)}"], config_dir=None, plugins=[])
+        from_overrides([*SMALL, f"{section}.name={json.dumps(name)}"], config_dir=None, plugins=[])
 
 
 @pytest.mark.parametrize("name", ["..", "../../evil", ".hidden"])
@@ -503,10 +503,12 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "command", ["eval", "audit", "probe", "generate", "export", "report", "push", "train"]
-)
-@pytest.mark.parametrize(
-    "name", ["eval.jsonl", "audit.jsonl", "probes.jsonl", "probes", "checkpoints", "wandb", "x/y"]
+    ("command", "name"),
+    [
+        *((one, "eval.jsonl") for one in COMMANDS if one != "list"),
+        *(("eval", one) for one in ("audit.jsonl", "probes.jsonl", "probes", "checkpoints")),
+        *(("train", one) for one in ("wandb", "x/y")),
+    ],
 )
 def test_a_link_that_leads_out_of_a_run_is_refused(
     command: str, name: str, plain: Path, account: Account, tmp_path: Path

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from eval_rows import Runs, gathered, row
 
+from lengthgen.analysis.comparisons import compare, difference
 from lengthgen.analysis.curves import curve
-from lengthgen.analysis.findings import compare, difference
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.evaluation.protocols import named
 from lengthgen.report import text_tables
@@ -265,7 +265,7 @@ def test_the_protocols_of_a_run_stand_below_each_other_and_say_what_they_score(
         ["rope", "sliding-128", "1", "-", "12.18", "-", "-", "n/a"],
     ]
     said = " ".join(table.notes)
-    assert all(f"{n}: {named(n).says}" in said for n in ("tail", "nonoverlap", "sliding-128"))
+    assert all(f"{n}: {named(n).summary}" in said for n in ("tail", "nonoverlap", "sliding-128"))
 
 
 def test_one_protocol_needs_no_such_table(runs: Runs) -> None:
@@ -338,7 +338,7 @@ def test_the_csv_of_differences_parses_back_to_the_same_numbers() -> None:
         together = compare(lines, int(got["length"]))
         assert together is not None
         pair = (got["a"], got["b"])
-        assert got["apart"] == str(bool({pair, pair[::-1]} & together.apart))
+        assert got["apart"] == str(bool({pair, pair[::-1]} & together.different))
     assert {got["apart"] for got in rows} == {"True", "False"}
 
 

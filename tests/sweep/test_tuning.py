@@ -35,14 +35,6 @@ T = 16
 GRID = ["train.lr=1e-3,2e-3,4e-3"]
 
 
-@pytest.fixture
-def shell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    return Shell(monkeypatch, capsys)
-
-
 # The tuning split
 
 

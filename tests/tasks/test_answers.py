@@ -16,7 +16,7 @@ from small import SMALL, small_config
 
 from lengthgen import probes
 from lengthgen.analysis import curves
-from lengthgen.config.schema import Config, from_words
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import IGNORED, train_batch, training_windows
@@ -42,7 +42,7 @@ TASK = [
 
 
 def configured(*words: str) -> Config:
-    return validate(from_words([*TASK, *words], config_dir=None, plugins=[]))
+    return validate(from_overrides([*TASK, *words], config_dir=None, plugins=[]))
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +323,7 @@ def test_text_has_no_answers() -> None:
 
 
 def test_characters_are_no_tokenizer_of_text(tmp_path: Path) -> None:
-    config = from_words([*SMALL, "corpus.tokenizer=characters"], config_dir=None, plugins=[])
+    config = from_overrides([*SMALL, "corpus.tokenizer=characters"], config_dir=None, plugins=[])
     with pytest.raises(UserError, match="characters are those of a task; give bytes, bpe"):
         loaded(config, tmp_path)
 
@@ -349,7 +349,7 @@ def test_a_task_all_of_whose_prompts_are_held_out_says_so(tmp_path: Path) -> Non
 def test_what_reads_text_refuses_a_run_of_a_task(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     with pytest.raises(UserError, match=r"^probe: .* is of a task, and probes read text"):
-        probes.probe(config, run_dir, list(probes.PROBES), show=QUIET)
+        probes.probe(config, run_dir, probes.build(None), show=QUIET)
     with pytest.raises(UserError, match=r"^--audit: scores text again, and .* is of a task"):
         precision.audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
 
@@ -378,7 +378,7 @@ def test_tasks_and_text_are_one_report(
     words = [f"runtime.root={tmp_path}", f"runtime.cache={cache}"]
     runs = [run[1]]
     for scheme in ("nope", "alibi"):
-        text = from_words([*SMALL, *words, f"scheme={scheme}"], config_dir=None, plugins=[])
+        text = from_overrides([*SMALL, *words, f"scheme={scheme}"], config_dir=None, plugins=[])
         runs.append(train_and_evaluate(text, ranks=ALONE, show=QUIET))
         reverse = configured("task=reverse", f"scheme={scheme}", *words)
         runs.append(train_and_evaluate(reverse, ranks=ALONE, show=QUIET))
