@@ -119,7 +119,7 @@ def _training(plain: dict[str, Any], rounds: int, vocab_size: int) -> tuple[int,
         forward = forward_of(state, compiled=devices.compiles(config.runtime, device))
 
         def step() -> None:
-            train_step(state, windows, config, device=device, ranks=ALONE, forward=forward)
+            train_step(state, windows, ranks=ALONE, forward=forward)
 
         return state, step
 

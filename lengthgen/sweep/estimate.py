@@ -121,12 +121,11 @@ def _measured(plain: dict[str, Any], threads: int) -> Pace:
     vocab_size = config.corpus.vocab_size
     windows = training_windows(random_corpus(config, vocab_size), T)
     state = fresh_state(config, vocab_size=vocab_size, device=device)
-    forward = forward_of(
-        state, compiled=runtime.compile or False
-    )  # not by default: it takes a minute
+    compiled = runtime.compile or False  # not by default: it takes a minute
+    forward = forward_of(state, compiled=compiled)
 
     def step() -> None:
-        train_step(state, windows, config, device=device, ranks=ALONE, forward=forward)
+        train_step(state, windows, ranks=ALONE, forward=forward)
 
     step()  # allocators, thread pools, compilation
     train_seconds = _timed(step, device) / (batch * T)
