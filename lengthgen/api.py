@@ -22,7 +22,7 @@ from lengthgen.config import compose, schema
 from lengthgen.config.plugins import Plugin
 from lengthgen.evaluation import evaluator
 from lengthgen.model.transformer import Transformer
-from lengthgen.report import collect
+from lengthgen.report import study
 from lengthgen.runs import devices, directory
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
@@ -104,7 +104,7 @@ def results(runs: str | Path | Sequence[Run] = "runs") -> pd.DataFrame:
         found = sorted(path.parent for path in Path(runs).glob("*/eval.jsonl"))
     else:
         found = [_directory(run) for run in runs]
-    return _frame(collect.read(found))
+    return _frame(study.evaluated(found))
 
 
 def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenizers.Tokenizer]:

@@ -212,7 +212,7 @@ def _check_parts(config: Config) -> None:
 
 def _check_examples(corpus: TaskCorpus) -> None:
     """Raises UserError for arguments or lengths that a rule makes no examples of."""
-    rule = tasks.rule_of(corpus)
+    rule = tasks.task_of(corpus)
     for key, length in (("length", corpus.task.length), ("longest", corpus.task.longest)):
         try:
             rule.example(length, Random(0))

@@ -145,7 +145,7 @@ def answers(one: Trained, length: int) -> list[tuple[list[int], list[int]]]:
     split = one.corpus.validation
     found: list[tuple[list[int], list[int]]] = []
     for span in spans(Cell("answers", None, length), one.planned):
-        tokens, given = split.document(span.document).tolist(), split.given(span.document)
+        tokens, given = split.document(span.document).tolist(), split.prompt_length(span.document)
         assert one.corpus.bos_id is not None
         prompt = [one.corpus.bos_id, *tokens[:given]]
         got = written(one.model, prompt, limit=len(tokens) - given, end=one.end)

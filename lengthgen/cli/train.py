@@ -29,7 +29,7 @@ def train(
     plugins = plugin or []
     config = schema.from_overrides(overrides or [], config_dir=config_dir, plugins=plugins)
     from lengthgen import pipeline  # after what needs no torch was checked
-    from lengthgen.report import collect
+    from lengthgen.report import collect, study
     from lengthgen.runs.distributed import Ranks
     from lengthgen.terminal import Progress
 
@@ -43,7 +43,7 @@ def train(
         _torchrun(gpus, ["train", *(overrides or []), *options])
     run_dir = pipeline.train(config)
     if Ranks.from_env().is_main:
-        print(collect.table([run_dir]))
+        print(collect.table(study.read([run_dir])))
         print(f"run: {run_dir}")
 
 

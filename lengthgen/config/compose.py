@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lengthgen.errors import UserError, suggestion
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
+PROBE = "probe"  # nor this one: options of probes, which no run depends on
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -238,7 +239,7 @@ def _groups(config_dir: Path | None) -> list[str]:
         for directory in _directories(config_dir)
         for file in directory.glob("*/*.yaml")
     }
-    return sorted((named | folders) - {VARIANT})
+    return sorted((named | folders) - {VARIANT, PROBE})
 
 
 def _files(group: str, config_dir: Path | None) -> dict[str, Path]:

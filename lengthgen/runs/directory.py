@@ -22,9 +22,12 @@ from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.runs import checkpoints, status
-from lengthgen.storage import read_rows, replace_file, sealed, unsealed
+from lengthgen.storage import add_checksum, read_rows, replace_file, strip_checksum
 
-_LIBRARIES = ("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors")
+_LIBRARIES = (
+    *("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors"),
+    *("scipy", "matplotlib"),  # a report's intervals and figures
+)
 _HEADING = b"# crc32 of what follows: "
 
 
@@ -155,15 +158,31 @@ def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
         "fingerprint": corpus.fingerprint,
         "corpus": corpus.meta,
         "argv": sys.argv,
-        "commit": _commit(),
         "host": platform.node(),
+        **environment(),
+    }
+    replace_file(path, add_checksum(json.dumps(provenance, indent=1).encode()))
+
+
+def environment() -> dict[str, Any]:
+    """Returns commit, machine and versions of this process."""
+    return {
+        "commit": _commit(),
         "platform": platform.platform(),
+        "processor": _processor(),
         "python": platform.python_version(),
         "lengthgen": version("lengthgen"),
         "libraries": {name: version(name) for name in _LIBRARIES},
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
-    replace_file(path, sealed(json.dumps(provenance, indent=1).encode()))
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
@@ -172,7 +191,7 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
     if not path.exists():
         return
     try:
-        begun = json.loads(unsealed(path.read_bytes()))["fingerprint"]
+        begun = json.loads(strip_checksum(path.read_bytes()))["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
     if begun != corpus.fingerprint:
@@ -205,7 +224,7 @@ def _summary(path: Path) -> RunSummary:
         steps = load_config(path).train.steps
         kept = checkpoints.folders(path)
         step = int(kept[-1].name.removeprefix("step-")) if kept else 0
-        argv = json.loads(unsealed((path / "env.json").read_bytes()))["argv"]
+        argv = json.loads(strip_checksum((path / "env.json").read_bytes()))["argv"]
         if argv[1] == "train":
             command = shlex.join(["lengthgen", *argv[1:]])
     except UserError as error:

@@ -406,6 +406,23 @@ def test_a_report_names_the_files_it_wrote(shell: Shell, trained: str, tmp_path:
     assert len(written) > 2
 
 
+def test_the_folder_of_a_report_is_made_again_in_its_place_or_elsewhere(
+    shell: Shell, trained: str, tmp_path: Path
+) -> None:
+    out, other = tmp_path / "out", tmp_path / "other"
+    ran = shell.run("report", "--out", str(out))
+    written = {path.name: path.read_bytes() for path in out.iterdir()}
+    (out / "table.md").unlink()
+    assert shell.run("report", str(out)).out == ran.out
+    shell.run("report", str(out), "--out", str(other))
+    for folder in (out, other):
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
+    for words in ([trained], ["--group", "rope"]):
+        assert "is the folder of a report; name it alone" in shell.refused(
+            "report", str(out), *words
+        )
+
+
 @pytest.mark.slow
 def test_gpus_starts_processes_that_agree_and_speak_once(tmp_path: Path) -> None:
     words = ["train", "scheme=alibi", *SMALL, "--gpus", "2"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from eval_rows import gathered
 from small import small_config
 from trained import QUIET, rows_of
 
@@ -13,7 +14,6 @@ from lengthgen.cli import lists
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
-from lengthgen.report import collect
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
 
@@ -104,7 +104,7 @@ def test_runs_whose_plugins_differ_under_one_name_stand_side_by_side(
         (run_dir / "eval.jsonl").unlink()
         evaluator.evaluate(directory.load_config(run_dir), run_dir, ranks=ALONE, show=QUIET)
         assert rows_of(run_dir / "eval.jsonl") == before
-    labels = set(collect.gather([one, two]).labels.values())
+    labels = {line.label for line in gathered(one, two).lines}
     assert len(labels) == 2
     assert all(label.startswith("nope (plugins=") for label in labels)
 
@@ -112,8 +112,8 @@ def test_runs_whose_plugins_differ_under_one_name_stand_side_by_side(
 def test_seeds_of_one_plugin_are_one_series(tmp_path: Path, cache: Path) -> None:
     path = plugin(tmp_path / "mine.py", 0.5)
     copy = plugin(tmp_path / "copy.py", 0.5)
-    points = collect.gather([trained(path, cache), trained(copy, cache, "seed=2")])
-    assert set(points.labels.values()) == {"nope"}
+    found = gathered(trained(path, cache), trained(copy, cache, "seed=2"))
+    assert [line.label for line in found.lines] == ["nope"]
 
 
 def test_a_plugin_that_was_edited_within_its_run_is_refused(tmp_path: Path, cache: Path) -> None:

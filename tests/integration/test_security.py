@@ -26,7 +26,7 @@ from lengthgen.config import allowlist
 from lengthgen.config.schema import from_overrides
 from lengthgen.errors import UserError
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.report import collect
+from lengthgen.report import study, write
 from lengthgen.runs import checkpoints, directory
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import registry
@@ -549,7 +549,7 @@ def test_a_protocol_of_a_row_names_no_file_elsewhere(
     rows.write("rope", losses, lengths=(512, 1024), protocol=protocol)
     before = snapshot(tmp_path)
     with pytest.raises(UserError, match="no protocol"):
-        collect.write_report([run_dir], tmp_path / "deep" / "in" / "out")
+        write.write_report(study.of_runs([run_dir]), tmp_path / "deep" / "in" / "out")
     assert snapshot(tmp_path) == before
 
 
@@ -599,7 +599,7 @@ def page_of(root: Path, text: str) -> str:
         (path / "env.json").write_text(json.dumps({**env, "lengthgen": text, "devices": [text]}))
         (path / "probes").mkdir()
         (path / "probes" / f"{folder}.svg").write_text(SVG.format(text))
-    collect.write_report(paths, root / "out")
+    write.write_report(study.of_runs(paths), root / "out")
     return (root / "out" / "report.html").read_text()
 
 

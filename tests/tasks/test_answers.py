@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from eval_rows import table_of
 from small import SMALL, small_config
 
 from lengthgen import probes
@@ -26,7 +27,7 @@ from lengthgen.export import load
 from lengthgen.export.folder import export
 from lengthgen.model.transformer import with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.report import collect
+from lengthgen.report import study, write
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
@@ -269,7 +270,7 @@ def test_a_strangers_task_names_no_file(
     (copied / "config.yaml").write_text(yaml.safe_dump(plain))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="is no name of a task; drop this run"):
-        collect.write_report([copied], tmp_path / "out" / "report")
+        write.write_report(study.of_runs([copied]), tmp_path / "out" / "report")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -279,7 +280,7 @@ def test_a_corpus_that_is_no_mapping_is_no_traceback(
     copied = Path(shutil.copytree(run[1], tmp_path / run[1].name))
     plain: Any = yaml.safe_load((copied / "config.yaml").read_text())
     (copied / "config.yaml").write_text(yaml.safe_dump({**plain, "corpus": [1]}))
-    assert "Perplexity, answers" in collect.table([copied])
+    assert "Perplexity, answers" in table_of(copied)
 
 
 def test_what_makes_the_examples_is_in_the_name_of_their_cache(cache: Path) -> None:
@@ -383,7 +384,9 @@ def test_tasks_and_text_are_one_report(
         runs.append(train_and_evaluate(reverse, ranks=ALONE, show=QUIET))
     alibi = configured("scheme=alibi", *words)
     runs.append(train_and_evaluate(alibi, ranks=ALONE, show=QUIET))
-    written = {path.name: path for path in collect.write_report(runs, tmp_path / "report")}
+    written = {
+        path.name: path for path in write.write_report(study.of_runs(runs), tmp_path / "report")
+    }
     for name in ("accuracy-copy", "accuracy-reverse", "curve"):
         assert written[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
     assert "relation.png" not in written  # of tasks that no scheme has learned
@@ -407,11 +410,9 @@ def test_tasks_and_text_are_one_report(
 def test_a_report_of_tasks_alone_has_no_curve_of_perplexity(
     run: tuple[Config, Path], tmp_path: Path
 ) -> None:
-    names = {path.name for path in collect.write_report([run[1]], tmp_path)}
+    names = {path.name for path in write.write_report(study.of_runs([run[1]]), tmp_path)}
     assert names == {
         *("accuracy-copy.png", "accuracy-copy.svg", "accuracy.csv", "tasks.csv"),
-        *("table.md", "table.tex", "report.html"),
+        *("table.md", "table.tex", "report.html", "rows.jsonl.gz", "manifest.json"),
     }
-    assert "Right answers in percent, by length in characters, trained to L=3" in collect.table(
-        [run[1]]
-    )
+    assert "Right answers in percent, by length in characters, trained to L=3" in table_of(run[1])
