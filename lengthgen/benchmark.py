@@ -128,9 +128,7 @@ def training_step(
     windows = training_windows(random_corpus(config, vocab_size), config.train.length)
     state = fresh_state(config, vocab_size=vocab_size, device=device)
     forward = forward_of(state, compiled=compiled)
-    return state, lambda: train_step(
-        state, windows, config, device=device, ranks=ALONE, forward=forward
-    )
+    return state, lambda: train_step(state, windows, ranks=ALONE, forward=forward)
 
 
 def random_tokens(length: int, vocab_size: int, device: torch.device) -> Tensor:
