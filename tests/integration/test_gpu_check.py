@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import forks
 import pytest
 import torch
 from repository import ROOT
@@ -48,9 +49,13 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return out, run("--schemes", "kerple,learned_absolute", "--out", str(out)).stdout
 
 
+PROGRAM = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+
+
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--quick", "--models", "tiny"]
-    return subprocess.run([*command, *words], capture_output=True, text=True, check=True)
+    ran = forks.run("-c", PROGRAM, "--device", "cpu", "--quick", "--models", "tiny", *words)
+    assert ran.returncode == 0, ran.stderr
+    return ran
 
 
 @pytest.mark.slow
@@ -130,12 +135,6 @@ def test_the_kernel_check_finds_a_kernel_that_rounds_the_bias() -> None:
 
 
 def test_without_a_gpu_the_script_says_so() -> None:
-    ran = subprocess.run(
-        [sys.executable, str(SCRIPT)],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = forks.run("-c", PROGRAM, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert ran.returncode == 1
     assert ran.stderr.startswith("error: there is no GPU in this machine; --device cpu")

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from hashlib import sha256
 from pathlib import Path
@@ -48,7 +47,6 @@ LONG = [
     "runtime.log_every=4",
 ]
 QUIET = Progress(is_main=False)
-Process = Forked | subprocess.Popen[str]
 
 
 @pytest.fixture(scope="session")
@@ -61,24 +59,16 @@ def words(root: Path, cache: Path, *more: str) -> list[str]:
     return ["train", *SMALL, *LONG, f"runtime.root={root}", f"runtime.cache={cache}", *more]
 
 
-def begin(root: Path, cache: Path, *more: str, processes: int = 1) -> Process:
+def begin(root: Path, cache: Path, *more: str, processes: int = 1) -> Forked:
     """Starts `lengthgen train` as a user would, one thread per process."""
     command = ["-m", "lengthgen", *words(root, cache, *more)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if processes == 1:
-        return Forked(*command, env=env, stderr=subprocess.STDOUT)
-    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.Popen(
-        [sys.executable, "-m", *torchrun, *command],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = command if processes == 1 else [*torchrun, *command]
+    return Forked(*command, env=env, stderr=subprocess.STDOUT)
 
 
-def finish(process: Process) -> str:
+def finish(process: Forked) -> str:
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     return said
@@ -106,7 +96,7 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in asked.stdout.split()]
 
 
-def kill_after(step: int, process: Process, root: Path, *, ranks: bool) -> None:
+def kill_after(step: int, process: Forked, root: Path, *, ranks: bool) -> None:
     """Kills with -9 once the log has reached a step: the process, or one of torchrun's ranks."""
     while step_reached(root) < step:
         assert process.poll() is None, process.communicate()[0]
