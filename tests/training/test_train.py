@@ -59,12 +59,10 @@ def words(root: Path, cache: Path, *more: str) -> list[str]:
     return ["train", *SMALL, *LONG, f"runtime.root={root}", f"runtime.cache={cache}", *more]
 
 
-def begin(root: Path, cache: Path, *more: str, processes: int = 1) -> Forked:
+def begin(root: Path, cache: Path, *more: str) -> Forked:
     """Starts `lengthgen train` as a user would, one thread per process."""
     command = ["-m", "lengthgen", *words(root, cache, *more)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command = command if processes == 1 else [*torchrun, *command]
     return Forked(*command, env=env, stderr=subprocess.STDOUT)
 
 
@@ -91,18 +89,17 @@ def step_reached(root: Path) -> int:
     return json.loads(lines[-1])["train/step"] if lines else 0
 
 
-def children(pid: int) -> list[int]:
-    asked = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
-    return [int(word) for word in asked.stdout.split()]
+def begin_two(root: Path, cache: Path, scheme: str) -> list[Forked]:
+    """Starts the two processes of a run."""
+    return forks.ranks(2, "-m", "lengthgen", *words(root, cache, scheme))
 
 
-def kill_after(step: int, process: Forked, root: Path, *, ranks: bool) -> None:
-    """Kills with -9 once the log has reached a step: the process, or one of torchrun's ranks."""
+def kill_after(step: int, process: Forked, root: Path) -> None:
+    """Kills with -9 once the log has reached a step."""
     while step_reached(root) < step:
-        assert process.poll() is None, process.communicate()[0]
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    for pid in children(process.pid)[:1] if ranks else [process.pid]:
-        os.kill(pid, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=120)
     assert process.returncode != 0
 
@@ -128,7 +125,7 @@ def test_a_run_killed_twice_ends_with_the_bits_of_an_undisturbed_one(
 ) -> None:
     for step in (4, 24):  # before the first checkpoint, and between two
         process = begin(tmp_path, cache, scheme)
-        kill_after(step, process, tmp_path, ranks=False)
+        kill_after(step, process, tmp_path)
     assert step_reached(tmp_path) < STEPS
     said = finish(begin(tmp_path, cache, scheme))
     assert "resuming after step" in said
@@ -143,10 +140,13 @@ def test_two_processes_agree_with_one_and_with_themselves_after_a_kill(
     tmp_path: Path, cache: Path, undisturbed: Path, scheme: str
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(begin(whole, cache, scheme, processes=2))
-    process = begin(killed, cache, scheme, processes=2)
-    kill_after(16, process, killed, ranks=True)
-    finish(begin(killed, cache, scheme, processes=2))
+    for process in begin_two(whole, cache, scheme):
+        finish(process)
+    main, other = begin_two(killed, cache, scheme)
+    kill_after(16, other, killed)
+    assert main.wait(timeout=120) != 0
+    for process in begin_two(killed, cache, scheme):
+        finish(process)
     assert rows_of(killed) == rows_of(whole)
     for name, weight in weights_of(whole).items():
         assert torch.equal(weights_of(killed)[name], weight), name
