@@ -16,6 +16,8 @@ import torch
 from repository import ROOT
 from torch import Tensor
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
 CPU = torch.device("cpu")
 
@@ -58,7 +60,6 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return ran
 
 
-@pytest.mark.slow
 def test_every_check_of_every_scheme_asked_for_is_a_row(checked: tuple[Path, str]) -> None:
     rows = rows_of(checked[0])
     checks = {
@@ -70,7 +71,6 @@ def test_every_check_of_every_scheme_asked_for_is_a_row(checked: tuple[Path, str
     assert {row["check"] for row in rows} > {"processes", "tokens/s", "kernel SDPA with a mask"}
 
 
-@pytest.mark.slow
 def test_every_number_is_within_its_bound_or_says_why_there_is_none(
     checked: tuple[Path, str],
 ) -> None:
@@ -85,7 +85,6 @@ def test_every_number_is_within_its_bound_or_says_why_there_is_none(
             assert row["note"]
 
 
-@pytest.mark.slow
 def test_what_stands_in_the_output_is_not_measured_again(checked: tuple[Path, str]) -> None:
     out, printed = checked
     before = out.read_bytes()

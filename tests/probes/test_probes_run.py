@@ -27,6 +27,8 @@ from lengthgen.report.figures.style import rendered
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 
+pytestmark = pytest.mark.slow
+
 QUIET = Progress(is_main=False)
 WORDS = ["scheme=sinusoidal", "train.tokens=256", "runtime.threads=1"]
 ABOUT = {"run": "rope-tiny-toy-s1-0a0a0a0a", "tokens_seen": 4_194_304, "train_length": 512}
