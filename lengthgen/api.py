@@ -22,7 +22,7 @@ from lengthgen.config import compose, schema
 from lengthgen.config.plugins import Plugin
 from lengthgen.evaluation import evaluator
 from lengthgen.model.transformer import Transformer
-from lengthgen.report import collect
+from lengthgen.report import study
 from lengthgen.runs import devices, directory
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
@@ -42,7 +42,7 @@ def train(
     A run that was interrupted resumes; a finished one is returned at once.
 
     Args:
-        overrides: Words as on the command line, such as "train.lr=2e-3".
+        overrides: As typed on the command line, such as "train.lr=2e-3".
         config_dir: Folder with groups of your own.
         plugins: Python files with parts of your own, whose code this call allows to run.
         values: The same as nested values: scheme="rope", seed=2, train={"tokens": 1_000_000}.
@@ -53,9 +53,9 @@ def train(
     files = [Path(plugin) for plugin in plugins]
     for file in files:
         Plugin.read(file).allow()
-    words = [*overrides, *compose.overrides_of(values)]
+    combined = [*overrides, *compose.overrides_of(values)]
     folder = None if config_dir is None else Path(config_dir)
-    config = schema.from_words(words, config_dir=folder, plugins=files)
+    config = schema.from_overrides(combined, config_dir=folder, plugins=files)
     return pipeline.train(pipeline.validate(config))
 
 
@@ -104,7 +104,7 @@ def results(runs: str | Path | Sequence[Run] = "runs") -> pd.DataFrame:
         found = sorted(path.parent for path in Path(runs).glob("*/eval.jsonl"))
     else:
         found = [_directory(run) for run in runs]
-    return _frame(collect.read(found))
+    return _frame(study.evaluated(found))
 
 
 def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenizers.Tokenizer]:

@@ -1,4 +1,4 @@
-"""What a scheme costs: parameters, speed of training, decoding, evaluation, memory; beside none.
+"""What a scheme costs: parameters, speed of training, decoding, evaluation, memory; against none.
 
 Every ratio is of two things that took turns in one process, since a machine's speed drifts. The
 baseline is the same model without positional parts. Weights and tokens are random.
@@ -63,14 +63,14 @@ def costs(
     """Yields the cost of each configuration's scheme, measured in a fresh process per number."""
     for config in configs:
         show.start(f"bench {config.scheme.name}", 2 + len(lengths), unit="measurements")
-        parameters, train = _alone(_training, config, rounds, vocab_size)
+        parameters, train = _in_own_process(_training, config, rounds, vocab_size)
         show.advance(1)
-        decode = _alone(_decoding, config, rounds, vocab_size)
+        decode = _in_own_process(_decoding, config, rounds, vocab_size)
         show.advance(1)
         evaluated: list[Evaluated] = []
         for length in lengths:
             try:
-                evaluated.append(_alone(_evaluation, config, length, rounds, vocab_size))
+                evaluated.append(_in_own_process(_evaluation, config, length, rounds, vocab_size))
             except BrokenProcessPool:
                 reason = "out of memory: the process was killed"
                 evaluated.append(Evaluated(length, None, None, reason))
@@ -101,8 +101,8 @@ def _speed(speed: Speed | None) -> list[str]:
     return [f"{speed.tokens_per_s:,.0f}", f"{speed.relative:.2f}"]
 
 
-def _alone(measure: Callable[..., Any], config: Config, *arguments: object) -> Any:
-    """Returns what `measure` finds in a process of its own, whose peak of memory is its own."""
+def _in_own_process(measure: Callable[..., Any], config: Config, *arguments: object) -> Any:
+    """Returns the result of `measure`, run in a process of its own: the memory peak is its own."""
     context = get_context("forkserver")  # its server imports torch once, and starts no thread
     context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(1, mp_context=context) as pool:
@@ -127,7 +127,7 @@ def _training(plain: dict[str, Any], rounds: int, vocab_size: int) -> tuple[int,
 
     state, step = stepper(config)
     _, plain_step = stepper(_without_parts(config))
-    seconds, plain_seconds = _in_turn([step, plain_step], rounds, device)
+    seconds, plain_seconds = _alternating([step, plain_step], rounds, device)
     parameters = sum(p.numel() for p in state.model.scheme.parameters())
     return parameters, Speed(config.train.batch_tokens / seconds, plain_seconds / seconds)
 
@@ -156,7 +156,7 @@ def _decoding(plain: dict[str, Any], rounds: int, vocab_size: int) -> Speed | No
         return decode
 
     bare = create(_without_parts(config), vocab_size=vocab_size).to(device).eval()
-    seconds, plain_seconds = _in_turn([decoder(model), decoder(bare)], rounds, device)
+    seconds, plain_seconds = _alternating([decoder(model), decoder(bare)], rounds, device)
     return Speed(DECODED / seconds, plain_seconds / seconds)
 
 
@@ -190,15 +190,17 @@ def _evaluation(plain: dict[str, Any], length: int, rounds: int, vocab_size: int
     score()
     added = max(0, peak_memory(device) - before) / MIB
     bare = create(_without_parts(config), vocab_size=vocab_size).to(device).eval()
-    few = max(1, rounds * config.train.length // length)  # long windows drown the noise themselves
-    seconds, plain_seconds = _in_turn([score, scoring(bare, tokens)], few, device)
+    few = max(
+        1, rounds * config.train.length // length
+    )  # long windows average the noise themselves
+    seconds, plain_seconds = _alternating([score, scoring(bare, tokens)], few, device)
     return Evaluated(length, Speed(length / seconds, plain_seconds / seconds), added, None)
 
 
-def _in_turn(
+def _alternating(
     calls: Sequence[Callable[[], object]], rounds: int, device: torch.device
 ) -> list[float]:
-    """Returns the median seconds of each call; they take turns, after one round that counts not."""
+    """Returns the median seconds of each call; they take turns, after one warm-up round."""
     taken: list[list[float]] = [[] for _ in calls]
     for round_ in range(rounds + 1):
         for call, seconds in zip(calls, taken, strict=True):

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """A mistake the user can mend: what is wrong, where (dotted key or path), and the remedy."""
+    """A mistake the user can fix: what is wrong, where (dotted key or path), and the remedy."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
@@ -16,7 +16,7 @@ class Diverged(UserError):
 
 
 class Stopped(Exception):
-    """A signal asked a run to end; it has a checkpoint. exit_code is 128 + the signal's number."""
+    """A signal ended a run, which has a checkpoint. exit_code is 128 + the signal's number."""
 
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)

@@ -25,7 +25,7 @@ from lengthgen.evaluation.protocols import Span
 from lengthgen.model.cache import forward_cached, why_uncached
 from lengthgen.model.transformer import Transformer, seed_of, with_parts
 from lengthgen.runs.distributed import ALONE
-from lengthgen.tasks import END, rule_of
+from lengthgen.tasks import END, task_of
 
 TOKENS = 64  # that a text is continued by, by default
 
@@ -124,8 +124,8 @@ def generate(
     """Returns the prompt and what follows it: up to the end of an answer, or `limit` tokens."""
     tokens, end = prompt_tokens(trained, prompt), trained.end
     corpus = trained.config.corpus
-    if isinstance(corpus, TaskCorpus) and not prompt.endswith(rule_of(corpus).ends):
-        show.say(f"a prompt of {corpus.name} ends in {rule_of(corpus).ends}")
+    if isinstance(corpus, TaskCorpus) and not prompt.endswith(task_of(corpus).prompt_end):
+        show.say(f"a prompt of {corpus.name} ends in {task_of(corpus).prompt_end}")
     limit = trained.limit if limit is None else limit
     show.start("generate", limit)
     written: list[int] = []
@@ -145,7 +145,7 @@ def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
     corpus = trained.config.corpus
     if isinstance(corpus, TaskCorpus):
         try:
-            prompt = rule_of(corpus).abridged(prompt)
+            prompt = task_of(corpus).tokenize(prompt)
         except ValueError as error:
             raise UserError(f"--prompt: {corpus.name} has {error}") from None
     try:
@@ -156,7 +156,7 @@ def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
     kept = _text(trained, tokens)
     if kept != prompt:
         missing = "".join(sorted(set(prompt) - set(kept)))
-        has = f"; it has {rule_of(corpus).alphabet}" if isinstance(corpus, TaskCorpus) else ""
+        has = f"; it has {task_of(corpus).alphabet}" if isinstance(corpus, TaskCorpus) else ""
         raise UserError(f"--prompt: {corpus.name} has no token for {missing!r}{has}")
     bos = trained.corpus.bos_id
     if bos is None and not tokens:
@@ -234,7 +234,7 @@ def _wrong(
 def _failure(trained: Trained, span: Span) -> Failure | None:
     """Returns a test as text with what the model writes, or None if that is right."""
     split, bos = trained.corpus.validation, trained.corpus.bos_id
-    tokens, given = split.document(span.document).tolist(), split.given(span.document)
+    tokens, given = split.document(span.document).tolist(), split.prompt_length(span.document)
     assert split.examples is not None
     prompt = tokens[:given] if bos is None else [bos, *tokens[:given]]
     got = list(_written(trained, prompt, limit=span.scored, temperature=0))
@@ -262,7 +262,7 @@ def _written(
 def _spelled(trained: Trained, tokens: Sequence[int]) -> str:
     """Returns text as people are to read it."""
     text, corpus = _text(trained, tokens), trained.config.corpus
-    return rule_of(corpus).spelled(text) if isinstance(corpus, TaskCorpus) else text
+    return task_of(corpus).detokenize(text) if isinstance(corpus, TaskCorpus) else text
 
 
 def _text(trained: Trained, tokens: Sequence[int]) -> str:

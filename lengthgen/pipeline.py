@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lengthgen import schemes, tasks
-from lengthgen.config import compose, trust
+from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, Parts, TaskCorpus, from_plain, to_plain
 from lengthgen.data import corpora
@@ -22,6 +22,7 @@ from lengthgen.model.plugin_check import check_plugins
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
+from lengthgen.storage import refuse_links
 from lengthgen.terminal import Progress, Show
 from lengthgen.tracking import Tracker, is_shown, results
 from lengthgen.training import trainer as training
@@ -75,7 +76,7 @@ def read_configs(
     """Returns the configurations of runs with the changes; no code of a run needs to be allowed."""
     found: list[Config] = []
     for run_dir in run_dirs:
-        trust.refuse_links(run_dir)
+        refuse_links(run_dir)
         plain = to_plain(directory.load_config(run_dir))
         plain["variants"] |= compose.variants(config_dir=config_dir)
         cache = plain["runtime"]["cache"]
@@ -135,9 +136,9 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Show) -> Path:
     with ExitStack() as stack:
         tracker = Tracker(config, run_dir, say=show.say)
         if ranks.is_main:
-            stack.enter_context(status.claimed(run_dir, "train"))
+            stack.enter_context(status.run_lock(run_dir, "train"))
             stack.enter_context(directory.logged(run_dir))
-            stack.enter_context(status.kept(run_dir, evaluation_id=config.evaluation_id))
+            stack.enter_context(status.record_status(run_dir, evaluation_id=config.evaluation_id))
             _write_run(config, corpus)
         ranks.barrier()
         trained = _is_trained(config, ranks=ranks, show=show)
@@ -177,8 +178,8 @@ def _check_alignment(config: Config) -> None:
     names = [name for name, part in model.scheme.parts.items() if part.reads_alignment]
     if names and model.alignment_ids is None:
         raise UserError(
-            f"scheme.parts.{names[0]}: a task tells it which characters belong together, and "
-            f"{config.corpus.name} tells nothing; use task=addition_reversed_all, "
+            f"scheme.parts.{names[0]}: needs to know which characters belong together, and "
+            f"{config.corpus.name} does not define it; use task=addition_reversed_all, "
             "addition_padded or copy, or another scheme"
         )
 
@@ -211,7 +212,7 @@ def _check_parts(config: Config) -> None:
 
 def _check_examples(corpus: TaskCorpus) -> None:
     """Raises UserError for arguments or lengths that a rule makes no examples of."""
-    rule = tasks.rule_of(corpus)
+    rule = tasks.task_of(corpus)
     for key, length in (("length", corpus.task.length), ("longest", corpus.task.longest)):
         try:
             rule.example(length, Random(0))

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, cast
 from lengthgen.errors import UserError
 
 Row = Mapping[str, Any]
-_SEAL = re.compile(rb',?\s*"crc32": "([0-9a-f]{8})"\s*\}\Z')
+_CHECKSUM = re.compile(rb',?\s*"crc32": "([0-9a-f]{8})"\s*\}\Z')
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
@@ -55,13 +55,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read ({error.strerror}); mend its permissions"
-        ) from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            row = json.loads(unsealed(line))
+            row = json.loads(strip_checksum(line))
         except ValueError:
             row = None
         if not isinstance(row, dict):
@@ -83,7 +81,7 @@ def keep_rows(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Puts a file in place of another in one step: written aside, flushed to disk, renamed.
 
-    Makes its folder if that is missing. Of two processes at once the last one's content stands.
+    Makes its folder if that is missing. The last of several processes that write at once wins.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with _writes(path):
@@ -107,12 +105,12 @@ def _writes(path: Path) -> Generator[None]:
     except OSError as error:
         raise UserError(
             f"{path}: cannot be written ({error.strerror}); "
-            "free disk space or mend its permissions, then run the same command again"
+            "free disk space or fix its permissions, then run the same command again"
         ) from error
 
 
 def _lines(rows: Iterable[Row]) -> bytes:
-    return b"".join(sealed(json.dumps(row).encode()) + b"\n" for row in rows)
+    return b"".join(add_checksum(json.dumps(row).encode()) + b"\n" for row in rows)
 
 
 def _end_of_rows(file: BinaryIO) -> int:
@@ -128,8 +126,8 @@ def _end_of_rows(file: BinaryIO) -> int:
     return 0
 
 
-def sealed(text: bytes) -> bytes:
-    """Returns the text of a JSON object with its seal, on a line of its own if it has lines."""
+def add_checksum(text: bytes) -> bytes:
+    """Returns the text of a JSON object with its checksum, on a line of its own if it has lines."""
     assert text[:1] + text[-1:] == b"{}", text[-20:]
     body = text[:-1].rstrip()
     comma = b"" if body == b"{" else b","
@@ -137,12 +135,37 @@ def sealed(text: bytes) -> bytes:
     return b'%s%s%s"crc32": "%08x"%s' % (body, comma, blank, zlib.crc32(body), end)
 
 
-def unsealed(content: bytes) -> bytes:
-    """Returns the object without its seal. Raises ValueError if it is not what was sealed."""
-    seal = _SEAL.search(content)
-    if seal is None:
+def strip_checksum(content: bytes) -> bytes:
+    """Returns the text without its checksum. Raises ValueError if it differs from that."""
+    checksum = _CHECKSUM.search(content)
+    if checksum is None:
         return content
-    body = content[: seal.start()]
-    if int(seal[1], 16) != zlib.crc32(body):
+    body = content[: checksum.start()]
+    if int(checksum[1], 16) != zlib.crc32(body):
         raise ValueError("the text differs from its checksum")
     return body + b"}"
+
+
+def refuse_links(run_dir: Path) -> None:
+    """Raises UserError if a link in a run directory leads out of it.
+
+    A file that is appended to, or a folder that is cleaned, would be one of the user's own. Not in
+    wandb/, where W&B keeps links to its logs.
+    """
+    inside = run_dir.resolve()
+    for folder, folders, files in os.walk(inside):
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            if path.is_symlink() and not _leads_into(inside, path):
+                raise UserError(
+                    f"{path} is a link that leads out of the run's directory, to "
+                    f"{os.readlink(path)}; replace it by what it links to, or remove it"
+                )
+        folders[:] = [name for name in folders if name != "wandb"]
+
+
+def _leads_into(folder: Path, link: Path) -> bool:
+    try:
+        return link.resolve().is_relative_to(folder)
+    except (OSError, RuntimeError):  # links in a circle
+        return False

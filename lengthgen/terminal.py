@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Screen(Console):
-    """Stderr, whose reader may go (`| tee log` does on Ctrl-C) or whose disk be full: work goes on.
+    """Stderr, whose reader may end (`| tee log` on Ctrl-C) or disk be full: work continues.
 
     A line that is not [markup] or coloured by guess, and is broken by the terminal alone.
     """
@@ -49,7 +49,7 @@ class Screen(Console):
 
 
 class Show(Protocol):
-    """Where long work says what it does."""
+    """Where long work reports what it does."""
 
     def say(self, message: str) -> None: ...
     def start(self, task: str, total: int, unit: str = "tokens", *, done: int = 0) -> None: ...
@@ -85,12 +85,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.finish()
 
     def say(self, message: str) -> None:

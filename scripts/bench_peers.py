@@ -48,7 +48,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lengthgen.benchmark import peak_memory
-from lengthgen.config.schema import Config, from_words
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
@@ -370,7 +370,7 @@ def alone(*arguments: Any) -> float:
 
 
 def prepared(scheme: str, words: list[str]) -> tuple[Config, torch.device]:
-    config = from_words([f"scheme={scheme}", *words], config_dir=None, plugins=[])
+    config = from_overrides([f"scheme={scheme}", *words], config_dir=None, plugins=[])
     device = devices.device_of(config.runtime, ALONE)
     devices.prepare(config.runtime, device)
     return config, device

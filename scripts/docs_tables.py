@@ -14,6 +14,7 @@ BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 COLUMNS = {
     "schemes": ["scheme", "description", "variants of its own"],
     "protocols": ["protocol", "what it scores", "source"],
+    "probes": ["probe", "what it shows"],
 }
 
 

@@ -49,13 +49,13 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from lengthgen.benchmark import ALONE, random_corpus
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, from_words
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data.windows import training_windows
 from lengthgen.model.kernels import flex
 from lengthgen.model.transformer import Transformer, create, with_parts
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
-from lengthgen.training.trainer import batch_of, forward_of, fresh_state, launch_step, look
+from lengthgen.training.trainer import batch_of, check_finite, forward_of, fresh_state, launch_step
 
 # fp32 on a CPU stays below 1.2e-4 and 3e-5 under every scheme. TF32 and bf16 do not.
 FORWARD, GRADIENT, BF16, PROCESSES = 5e-4, 5e-4, 2e-2, 1e-4
@@ -135,7 +135,7 @@ def every_scheme(asked: str | None) -> Iterator[tuple[str, str | None]]:
 
 
 def configuration(*overrides: str) -> Config:
-    return from_words(overrides, config_dir=None, plugins=[])
+    return from_overrides(overrides, config_dir=None, plugins=[])
 
 
 def model_of(scheme: tuple[str, str | None], T: int, *more: str) -> Transformer:
@@ -349,7 +349,7 @@ class Steps:
         """Launches n steps, waits for them, and returns the seconds."""
         began = time.perf_counter()
         self.launch(n)
-        look(self.state, ALONE)
+        check_finite(self.state, ALONE)
         waited_for(self.device)
         return time.perf_counter() - began
 

@@ -1,44 +1,107 @@
 #!/usr/bin/env bash
-# Makes a study of results/: bash scripts/results.sh NAME [OPTIONS of lengthgen sweep or tune].
+# Makes a study of results/: bash scripts/results.sh NAME [OPTIONS of lengthgen sweep, KEY=VALUE].
 #
-#   rates      learning rate and own rate of six schemes, by the loss at T on the tuning split
-#   precision  training in bf16 against fp32 at equal seeds
-#   figure1    six schemes at T = 512 and four at T = 1024, 12 million tokens, three seeds; needs rates
+#   report      six schemes, two seeds, 3 million tokens of python
+#   baselines   what T5's own rate and the size of sinusoidal positions bring; makes report first
+#   precision   training in bf16 and in fp32 at equal seeds
+#   rates       learning rate and own rate of six schemes, by the loss at T on the tuning split
+#   figure1     six schemes at T = 512 and four at T = 1024, three seeds, 12 million tokens; with the
+#               rates of results/rates
+#   schemes     every scheme and every variant of RoPE, one seed, 1.5 million bytes
+#   tasks       five tasks, six schemes, two seeds, and text under five of the schemes
+#   statistics  error rates of intervals, ranks and verdicts, by simulation
 #
-# Runs go to runs/NAME; killed, the same command continues. Hours on 2 cores that multiply bf16
-# natively; with --jobs N, N runs at a time.
+# Runs go to runs/NAME, tables and figures to results/NAME. Killed, the same command continues. An
+# hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 takes five.
+# --jobs N: runs at a time; --dry-run: what would be done, and how long it would take.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-name=${1:?name a study: rates, precision or figure1}
-shift
-usual=(runtime.threads=1 runtime.wandb=off)
-six=sinusoidal,rope,t5,alibi,nope,kerple
+studies="report baselines precision rates figure1 schemes tasks statistics"
+name=${1-}
+shift || true
+if [[ " $studies " != *" ${name:-none} "* ]]; then
+  echo "error: results.sh: no study ${name:-given}; there are: $studies" >&2
+  exit 2
+fi
 
-rates() {
-  .venv/bin/lengthgen tune "scheme=$six" train.lr=2e-3,4e-3,8e-3 train.scheme_lr_ratio=1,4,16,64 \
-    train.tokens=2000000 "${usual[@]}" --out runs/rates "$@"
+six=sinusoidal,rope,t5,alibi,nope,kerple
+given=("$@")
+
+# sweep NAME OVERRIDE...: trains what is left of it and evaluates it
+sweep() {
+  local root=runs/$1
+  shift
+  .venv/bin/lengthgen sweep "$@" runtime.threads=1 runtime.wandb=off "runtime.root=$root" "${given[@]}"
+}
+
+# draw RUN... --out FOLDER: tables and figures, unless nothing was to be done
+draw() {
+  [[ " ${given[*]} " == *" --dry-run "* || " ${given[*]} " == *" --status "* ]] || .venv/bin/lengthgen report "$@"
+}
+
+report() {
+  sweep report "scheme=$six" seed=1,2 train.tokens=3000000 eval.targets=64 'eval.reference_variants=[]'
+  draw runtime.root=runs/report --out results/report
+}
+
+baselines() {
+  report
+  local change
+  for change in "scheme=t5 train.scheme_lr_ratio=1" \
+    "scheme=sinusoidal scheme.parts.sinusoidal.scale=match"; do
+    # shellcheck disable=SC2086  # two words
+    sweep ablations $change seed=1,2 train.tokens=3000000 eval.targets=64 \
+      'eval.reference_variants=[]' 'eval.lengths=[128,512,2048,16384]' runtime.cache=runs/report/.cache
+  done
+  draw runs/report/t5-* runs/ablations/t5-* --out results/baselines/own_rate
+  draw runs/report/sinusoidal-* runs/ablations/sinusoidal-* \
+    --out results/baselines/embedding_scale
 }
 
 precision() {
-  .venv/bin/lengthgen sweep scheme=rope,alibi seed=1,2,3 train.precision=bf16,fp32 \
-    'eval.lengths=[128,512,2048]' 'eval.reference_variants=[]' "${usual[@]}" \
-    runtime.root=runs/precision "$@"
+  sweep precision scheme=rope,alibi seed=1,2,3 train.precision=bf16,fp32 \
+    'eval.lengths=[128,512,2048]' 'eval.reference_variants=[]'
+  draw runtime.root=runs/precision --out results/precision
+}
+
+rates() {
+  .venv/bin/lengthgen tune "scheme=$six" train.lr=2e-3,4e-3,8e-3 train.scheme_lr_ratio=1,4,16,64 \
+    train.tokens=2000000 runtime.threads=1 runtime.wandb=off runtime.root=runs/rates/runs \
+    --out results/rates "${given[@]}"
 }
 
 figure1() {
-  local common=(seed=1,2,3 train.tokens=12000000 train.tuned=results/rates/tuned.yaml
-    eval.targets=64 'eval.protocols=[tail,alibi_nonoverlap]' "${usual[@]}")
-  .venv/bin/lengthgen sweep "scheme=$six" "${common[@]}" runtime.root=runs/figure1 "$@"
-  .venv/bin/lengthgen sweep scheme=sinusoidal,rope,t5,alibi train.length=1024 "${common[@]}" \
-    runtime.root=runs/figure1_1024 "$@"
+  local common=(seed=1,2,3 train.tokens=12000000 train.tuned=results/rates/tuned.yaml eval.targets=64
+    'eval.protocols=[tail,alibi_nonoverlap]')
+  sweep figure1 "scheme=$six" "${common[@]}"
+  sweep figure1 scheme=sinusoidal,rope,t5,alibi train.length=1024 "${common[@]}"
+  draw runtime.root=runs/figure1 --out results/figure1
 }
 
-case $name in
-rates | precision | figure1) "$name" "$@" ;;
-*)
-  echo "results.sh: no study $name; there are rates, precision and figure1" >&2
-  exit 2
-  ;;
-esac
+schemes() {
+  sweep schemes 'scheme=glob(*)' corpus=stdlib corpus.tokenizer=bytes train.tokens=1500000 \
+    'eval.lengths=[512,1024,4096,16384]' eval.endpoints=4
+  local variants
+  variants=$(.venv/bin/lengthgen list variants | cut -f1 | paste -sd,)
+  .venv/bin/lengthgen eval runs/schemes/rope-tiny-* --lengths 512,1024,4096,16384 \
+    --variants "$variants,ntk+logn,rerope+logn"
+  draw runtime.root=runs/schemes --out results/schemes
+}
+
+tasks() {
+  local tasks=copy,copy_repeat,addition,sort,mqar
+  sweep tasks task=$tasks scheme=nope,rope,alibi,kerple,t5 seed=1,2
+  # Past its table it goes on with the last row that was trained; as it is it has no value there.
+  sweep tasks task=$tasks scheme=learned_absolute scheme.parts.learned_absolute.beyond=clamp seed=1,2
+  sweep tasks scheme=nope,rope,alibi,kerple,t5 seed=1,2 train.length=256 train.tokens=1000000 \
+    'eval.lengths=[256,512,1024,2048,4096]' eval.endpoints=8
+  draw runtime.root=runs/tasks --out results/tasks
+}
+
+statistics() {
+  .venv/bin/python scripts/simulate_statistics.py
+}
+
+"$name"

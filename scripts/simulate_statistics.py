@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from lengthgen.analysis.findings.differences import compared
-from lengthgen.analysis.findings.samples import Sample
-from lengthgen.analysis.findings.used_context import used_context
-from lengthgen.analysis.findings.verdicts import Word, verdict
+from lengthgen.analysis.comparisons import compared
 from lengthgen.analysis.intervals import Estimate, Floats, gap, ratio
+from lengthgen.analysis.paired_sums import Sample
+from lengthgen.analysis.used_context import used_context
+from lengthgen.analysis.verdicts import Word, verdict
 from lengthgen.report.tables import Cell, Table, csv_text, markdown
 
 Rng = np.random.Generator
@@ -134,7 +134,7 @@ def family(rng: Rng, tables: Callable[[int], int]) -> Table:
                         losses, pairs = _table(rng, shape, R, 64, [0.0] * k, spread(k))
                         found = compared(losses, pairs)
                         assert found is not None
-                        apart += bool(found.apart)
+                        apart += bool(found.different)
                         alone += any(e.has_sign for pair, e in pairs.items() if found.best in pair)
                     rates += [_percent(apart, n), _percent(alone, n)]
                 rows.append([*map(Cell, (shape, str(k), str(R), str(tables(k)), *rates))])

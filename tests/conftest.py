@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from shell import Shell
 from small_corpora import TEXTS
 
 # The same examples in every run, and few: a test that draws is as quick as one that lists.
@@ -53,3 +54,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def cache_dir(tmp_path: Path) -> Path:
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Shell:
+    """Commands given in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return Shell(monkeypatch, capsys)

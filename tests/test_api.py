@@ -33,7 +33,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_values_and_overrides_name_the_same_run(run: Path) -> None:
     words = [*SMALL, "scheme=rope", "seed=3", f"runtime.root={run.parent}"]
-    assert schema.from_words(words, config_dir=None, plugins=[]).run_dir == run
+    assert schema.from_overrides(words, config_dir=None, plugins=[]).run_dir == run
 
 
 def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) -> None:

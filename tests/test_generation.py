@@ -11,7 +11,7 @@ from small import small_config, small_model
 from torch import Tensor
 
 from lengthgen import generation
-from lengthgen.config.schema import Config, from_words
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import Cell, spans
@@ -128,7 +128,7 @@ class Runs(NamedTuple):
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     root = tmp_path_factory.mktemp("runs")
     where = f"runtime.root={root}"
-    copying = from_words([*COPYING, where], config_dir=None, plugins=[])
+    copying = from_overrides([*COPYING, where], config_dir=None, plugins=[])
     texts = small_config("scheme=learned_absolute", "train.tokens=256", where)
     for config in (copying, texts):
         train_and_evaluate(config, ranks=ALONE, show=QUIET)
@@ -145,7 +145,7 @@ def answers(one: Trained, length: int) -> list[tuple[list[int], list[int]]]:
     split = one.corpus.validation
     found: list[tuple[list[int], list[int]]] = []
     for span in spans(Cell("answers", None, length), one.planned):
-        tokens, given = split.document(span.document).tolist(), split.given(span.document)
+        tokens, given = split.document(span.document).tolist(), split.prompt_length(span.document)
         assert one.corpus.bos_id is not None
         prompt = [one.corpus.bos_id, *tokens[:given]]
         got = written(one.model, prompt, limit=len(tokens) - given, end=one.end)

@@ -1,4 +1,4 @@
-"""A sealed row is read as it was written, or not at all."""
+"""A row with a checksum is read as it was written, or not at all."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lengthgen.errors import UserError
-from lengthgen.storage import append_rows, read_rows, sealed, unsealed
+from lengthgen.storage import add_checksum, append_rows, read_rows, strip_checksum
 
 ROWS: list[dict[str, Any]] = [
     {"train/step": 10, "train/loss": 6.25, "document": "a \u00e9\n"},
@@ -24,7 +24,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "train.jsonl"
 
 
-def test_a_seal_is_one_more_key_to_every_reader(log: Path) -> None:
+def test_a_checksum_is_one_more_key_to_every_reader(log: Path) -> None:
     for line, row in zip(log.read_bytes().splitlines(), ROWS, strict=True):
         plain: dict[str, Any] = json.loads(line)
         digits = plain.pop("crc32")
@@ -65,18 +65,21 @@ def test_a_row_that_was_edited_is_named_with_its_line(log: Path) -> None:
         read_rows(log)
 
 
-def test_a_row_without_a_seal_is_read_as_it_stands(log: Path) -> None:
+def test_a_row_without_a_checksum_is_read_as_it_is(log: Path) -> None:
     log.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     assert read_rows(log) == ROWS
     append_rows(log, ROWS)
     assert read_rows(log) == [*ROWS, *ROWS]
 
 
-def test_text_over_several_lines_is_sealed_too() -> None:
+def test_text_over_several_lines_has_a_checksum_too() -> None:
     text = json.dumps(ROWS[0], indent=1).encode()
-    assert list(json.loads(sealed(text))) == [*ROWS[0], "crc32"]
-    assert sealed(text).splitlines()[:-2] == [*text.splitlines()[:-2], text.splitlines()[-2] + b","]
-    assert json.loads(unsealed(sealed(text))) == ROWS[0]
-    assert unsealed(text) == text
+    assert list(json.loads(add_checksum(text))) == [*ROWS[0], "crc32"]
+    assert add_checksum(text).splitlines()[:-2] == [
+        *text.splitlines()[:-2],
+        text.splitlines()[-2] + b",",
+    ]
+    assert json.loads(strip_checksum(add_checksum(text))) == ROWS[0]
+    assert strip_checksum(text) == text
     with pytest.raises(ValueError, match="differs from its checksum"):
-        unsealed(sealed(text).replace(b"10", b"11"))
+        strip_checksum(add_checksum(text).replace(b"10", b"11"))

@@ -30,7 +30,7 @@ ROUNDING = 1e-9  # of means of shares
 class Accuracy:
     """What the answers of one series show, by length where every seed has a value.
 
-    seen and unseen are means over the lengths that all series of the task were asked, each with the
+    seen and unseen are means over the lengths that all series of the task have, each with the
     same weight; None for a series that lacks a value at one of them.
     """
 
@@ -54,23 +54,23 @@ class Accuracy:
     def half_length(self) -> str:
         """L50: the length before the first one with less than half of the answers right, as text.
 
-        ">= 80" if that is the longest asked; "< 2" if it is the first.
+        ">= 80" if that is the longest evaluated; "< 2" if it is the first.
         """
-        asked = sorted({p.length for p in self.series.points})
+        lengths = sorted({p.length for p in self.series.points})
         good: int | None = None
-        for length in asked:
+        for length in lengths:
             if length not in self.exact:  # no value there: neither more nor less
                 return f"{good} (n/a beyond)" if good is not None else "-"
             if self.exact[length].value < HALF:
-                return f"< {asked[0]}" if good is None else str(good)
+                return f"< {lengths[0]}" if good is None else str(good)
             good = length
         return f">= {good}" if good is not None else "-"
 
 
 def accuracies(lines: Sequence[Series]) -> list[Accuracy]:
     """Returns the accuracy of each series of one task."""
-    asked = [{p.length for p in line.points} for line in lines]
-    shared = set[int].intersection(*asked) if asked else set[int]()
+    lengths = [{p.length for p in line.points} for line in lines]
+    shared = set[int].intersection(*lengths) if lengths else set[int]()
     return [_accuracy(line, shared) for line in lines]
 
 

@@ -1,4 +1,4 @@
-"""Numbers from eval rows: curves, context gain, and what may stand side by side.
+"""Numbers from eval rows: curves, context gain, and which points are comparable.
 
 Rows hold sums of nats and counts; they are added exactly (fsum) and divided once, here.
 """
@@ -48,7 +48,7 @@ def perplexity(loss: float) -> float:
 def curve(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
     """Returns a point for each complete cell, sorted; of a document's rows the last counts.
 
-    Rows of another FORMAT are passed over, and those of a scheme or variant that was evaluated
+    Rows of another FORMAT are skipped, and those of a scheme or variant that was evaluated
     again under another definition.
 
     Raises UserError, naming run and field, if a field is missing or holds no possible value.
@@ -65,17 +65,17 @@ def curve(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
 
 
 def incomplete(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Says which cells lack documents: a writer was killed, or lines were cut since."""
-    said: list[str] = []
+    """Returns which cells lack documents: a writer was killed, or lines were cut since."""
+    messages: list[str] = []
     for cell in _cells(rows).values():
         if _point(cell) is None:
             first = next(iter(cell.values()))
             variant = f" + {first.variant}" if first.variant else ""
-            said.append(
+            messages.append(
                 f"{first.protocol}{variant} at {first.length:,} of {first.run} has {len(cell)} of "
                 f"{first.n_documents} documents"
             )
-    return said
+    return messages
 
 
 def _cells(
@@ -183,7 +183,7 @@ def context_gain(points: Iterable[Point]) -> list[Gain]:
 
 
 def comparable(points: Sequence[Point]) -> list[Point]:
-    """Returns the points that may stand side by side.
+    """Returns the points that can be compared.
 
     Of each run the newest checkpoint; under each protocol the one condition (precision, targets,
     endpoints) that all curves share, and of several the one that covers the most lengths. Raises
@@ -255,7 +255,7 @@ def _shared_condition(points: Sequence[Point], preferred: Condition | None) -> C
 
 
 def _nothing_shared(conditions: Mapping[Curve, set[Condition]]) -> UserError:
-    """Says of which two curves nothing can be compared, and in what they differ."""
+    """Returns the error that names two curves without a shared condition, and their difference."""
     pairs = [(a, b) for a, b in combinations(conditions, 2) if not conditions[a] & conditions[b]]
     (run_a, _), (run_b, _) = a, b = pairs[0] if pairs else tuple(conditions)[:2]
     runs = " ".join(dict.fromkeys((run_a, run_b)))
@@ -266,7 +266,7 @@ def _nothing_shared(conditions: Mapping[Curve, set[Condition]]) -> UserError:
             values = " and ".join(", ".join(map(str, sorted(of, key=str))) for of in (of_a, of_b))
             return UserError(
                 f"{where} were evaluated with eval.{what} {values}; report runs of one "
-                f"{what}, or evaluate both alike: lengthgen eval {runs} --lengths ..."
+                f"{what}, or evaluate both the same way: lengthgen eval {runs} --lengths ..."
             )
     return UserError(
         f"{where} share no endpoints, so they scored different tokens; report other runs, or "

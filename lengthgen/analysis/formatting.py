@@ -19,14 +19,14 @@ def short(length: int) -> str:
 
 
 def headline(points: Sequence[Point]) -> str:
-    """Says what was scored: protocol, targets, endpoints, documents."""
+    """Returns what was scored: protocol, targets, endpoints, documents."""
     protocol, K = named(points[0].protocol), points[0].targets
     documents = _count(max(p.n_documents for p in points), "documents")
     n_tokens = max(p.n_tokens for p in points)
     if protocol.name == HEADLINE and K is not None:
         endpoints = _count(n_tokens // K, "endpoints")
         return f"matched tail: K={K} targets before each of {endpoints} in {documents}"
-    return f"{protocol.name}: {protocol.says}; up to {n_tokens:,} tokens of {documents}"
+    return f"{protocol.name}: {protocol.summary}; up to {n_tokens:,} tokens of {documents}"
 
 
 def _count(n: int, plural: str) -> str:
@@ -34,7 +34,7 @@ def _count(n: int, plural: str) -> str:
 
 
 def subject(points: Sequence[Point]) -> str:
-    """Says on which corpus, with which model, and in which precisions it was trained and scored."""
+    """Returns the corpus, the model, and the precisions of training and scoring."""
     packed = " (packed)" if points[0].packed else ""
     models = ", ".join(sorted({p.model for p in points}))
     corpora = ", ".join(sorted({p.corpus for p in points}))
@@ -43,20 +43,20 @@ def subject(points: Sequence[Point]) -> str:
     return f"corpus {corpora}{packed}, model {models}, {trained}{points[0].precision}"
 
 
-def apart(points: Sequence[Point], beside: Sequence[Point]) -> str:
-    """Says what keeps points from standing beside others."""
-    words = {
+def condition_difference(points: Sequence[Point], others: Sequence[Point]) -> str:
+    """Returns the conditions that points have and others do not."""
+    formats = {
         "precision": "{}",
         "targets": "K={}",
         "reach": "endpoints {:,} deep",
         "tokens_seen": "{:,} tokens seen",
     }
-    said = [
+    texts = [
         text.format(value)
-        for field, text in words.items()
+        for field, text in formats.items()
         for value in sorted(
-            {getattr(p, field) for p in points} - {getattr(p, field) for p in beside}
+            {getattr(p, field) for p in points} - {getattr(p, field) for p in others}
         )
         if value is not None
     ]
-    return ", ".join(said) or "other endpoints"
+    return ", ".join(texts) or "other endpoints"

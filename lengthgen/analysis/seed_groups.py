@@ -1,4 +1,4 @@
-"""Series: runs that differ in the seed alone, under a name that says what else differs."""
+"""Series: runs that differ in the seed alone, under a name that holds what else differs."""
 
 import json
 import math
@@ -19,7 +19,7 @@ class Series:
     label: str
     points: tuple[Point, ...]
     reference: bool = False  # a line to compare its scheme with, not a competitor
-    bound: bool = False  # nor this one: a task tells it which characters belong together
+    bound: bool = False  # nor this one: alignment ids give it which characters belong together
 
     @property
     def scheme(self) -> str:
@@ -119,12 +119,12 @@ def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) ->
     firsts = [members[0] for members in groups.values()]
     names = _plain_names([facts[first] for first in firsts])
     named: dict[Curve, str] = {}
-    told = {name for name, part in schemes.registry().items() if part.reads_alignment}
+    oracles = {name for name, part in schemes.registry().items() if part.reads_alignment}
     for name, first, members in zip(names, firsts, groups.values(), strict=True):
         twins = [identity[f] for f, n in zip(firsts, names, strict=True) if n == name]
         label = name if len(twins) == 1 else f"{name} ({_difference(first, identity, twins)})"
         parts: Mapping[str, Any] = configs[first[0]].get("scheme", {}).get("parts") or {}
-        label += UPPER_BOUND * (not told.isdisjoint(parts))
+        label += UPPER_BOUND * (not oracles.isdisjoint(parts))
         named |= dict.fromkeys(members, label)
     return named
 
@@ -138,12 +138,12 @@ def _plain_names(points: Sequence[Point]) -> list[str]:
     }
     names: list[str] = []
     for p in points:
-        told = {
+        texts = {
             "model": p.model,
             "train_length": f"T={p.train_length}",
             "tokens_seen": f"{p.tokens_seen:,} tokens",
         }
-        details = [text for field, text in told.items() if field in several]
+        details = [text for field, text in texts.items() if field in several]
         name = f"{p.scheme} + {p.variant.replace('+', ' + ')}" if p.variant else p.scheme
         names.append(f"{name} ({', '.join(details)})" if details else name)
     return names
@@ -161,9 +161,9 @@ def _difference(
     }
     ordered = sorted(keys, key=lambda key: (not key.startswith("scheme."), key))
     own = identity[first]
-    said = [f"{k}={_short(own[k])}" if k in own else f"no {k}" for k in ordered[:3]]
+    changes = [f"{k}={_short(own[k])}" if k in own else f"no {k}" for k in ordered[:3]]
     run = first[0]
-    return ", ".join([*said, run.rsplit("-", 1)[-1]] if len(ordered) > 3 else said)
+    return ", ".join([*changes, run.rsplit("-", 1)[-1]] if len(ordered) > 3 else changes)
 
 
 def _short(value: object) -> str:

@@ -4,7 +4,6 @@ import os
 import re
 import sys
 import traceback
-from itertools import pairwise
 from typing import NoReturn
 
 import typer
@@ -49,11 +48,11 @@ def main() -> NoReturn:
         code = app(args=sys.argv[1:] or ["--help"], prog_name="lengthgen", standalone_mode=False)
         sys.stdout.flush()
     except (UserError, typer.TyperException) as error:
-        message = _with_value(error) if isinstance(error, typer.TyperException) else str(error)
+        message = _message(error) if isinstance(error, typer.TyperException) else str(error)
         _end(error, "error: " + " ".join(message.split()), 2)
     except Stopped as stopped:
         _end(stopped, str(stopped), stopped.exit_code)
-    except BrokenPipeError:  # `lengthgen list runs | head`: the reader has what it wanted
+    except BrokenPipeError:  # as in `lengthgen list runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:  # a bug; Python shows it, unless there are several to choose from
@@ -65,19 +64,20 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
-def _with_value(error: typer.TyperException) -> str:
-    """Returns Typer's message with the value that an option was given, and where to read more."""
-    message = error.format_message()
-    found = re.fullmatch(
-        r"Invalid value for '(--[\w-]+)': (?:Value error, )?(.+)", message, re.DOTALL
+def _message(error: typer.TyperException) -> str:
+    """Returns Typer's message; for a wrong value with the option, the value and what to give."""
+    from pydantic import ValidationError  # which Typer imports only where it converts a value
+
+    param, cause = getattr(error, "param", None), error.__cause__
+    if param is None or not isinstance(cause, ValidationError):
+        return error.format_message()
+    found, option = cause.errors()[0], max(param.opts, key=len)
+    reason = re.sub(r"^Value error, |, unable to .*|\.$", "", found["msg"])
+    about = param.help.rstrip(".")
+    return (
+        f"{option}: {found['input']!r}: {reason[0].lower()}{reason[1:]}; "
+        f"give {option} {param.metavar} ({about[0].lower()}{about[1:]})"
     )
-    if found is None:
-        return message
-    option, reason = found.groups()
-    words = [word for argument in sys.argv[1:] for word in argument.split("=", 1)]
-    value = dict(pairwise(words)).get(option, "")
-    reason = reason[0].lower() + reason[1:].rstrip(".")
-    return f"{option}: {value!r}: {reason}; lengthgen {sys.argv[1]} --help describes it"
 
 
 def _end(error: Exception, message: str, exit_code: int) -> NoReturn:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def _allow(ctx: typer.Context, files: list[Path] | None) -> list[Path] | None:
     """Allows the content of --plugin FILE to run, now and later."""
     if not ctx.resilient_parsing:  # completion runs nothing
-        from lengthgen.config import trust
+        from lengthgen.config import allowlist
         from lengthgen.config.plugins import Plugin
 
         for file in files or []:
             plugin = Plugin.read(file)
             plugin.allow()
-            trust.remember(plugin.sha256, file)
+            allowlist.allow_permanently(plugin.sha256, file)
     return files
 
 
@@ -55,7 +55,7 @@ Plugin = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        help="Python file with parts of your own, or of a run whose code you have read.",
+        help="Python file with parts of your own, or of a run, to be read before it is allowed.",
         callback=_allow,
     ),
 ]

@@ -46,7 +46,7 @@ def evaluate_runs(
     """
     from lengthgen.evaluation import evaluator, precision
     from lengthgen.evaluation.protocols import OF_TEXT
-    from lengthgen.report import collect
+    from lengthgen.report import collect, study
     from lengthgen.runs import devices
     from lengthgen.runs.distributed import Ranks
     from lengthgen.terminal import Progress
@@ -73,7 +73,7 @@ def evaluate_runs(
                     config, run_dir, precision=audit, ranks=ranks, show=show
                 )
     if ranks.is_main:
-        print(collect.table(run_dirs, rows))
+        print(collect.table(study.read(run_dirs, rows)))
         for run, found in audits.items():
             change = f"{found[0].again_in} - {found[0].scored_in}" if found else ""
             head = ["run", "length", "windows", "tokens", f"nats {change}: mean", "mean |d|"]

@@ -5,16 +5,20 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, root_of, split
+from lengthgen.cli.arguments import ConfigDir, Plugin, root_of, split
 from lengthgen.cli.console import print_table, warn_once
 from lengthgen.config import compose
 from lengthgen.errors import UserError, suggestion
 
 _GROUPS = {
-    **{"schemes": "scheme", "variants": "variant", "models": "model", "corpora": "corpus"},
-    **{"tasks": "task", "experiments": "experiment"},
+    "schemes": "scheme",
+    "variants": "variant",
+    "models": "model",
+    "corpora": "corpus",
+    "tasks": "task",
+    "experiments": "experiment",
 }
-_KINDS = (*_GROUPS, "protocols", "runs")
+_KINDS = (*_GROUPS, "protocols", "probes", "runs")
 
 
 def _complete_kinds(incomplete: str) -> list[str]:
@@ -33,6 +37,7 @@ def list_kind(
         typer.Argument(metavar="[KEY=VALUE ...]", help="runtime.root=DIR: where the runs are."),
     ] = None,
     config_dir: ConfigDir = None,
+    plugin: Plugin = None,
 ) -> None:
     """List what can be chosen, or the runs there are."""
     names, changes = split(arguments, sections=("runtime",))
@@ -44,6 +49,8 @@ def list_kind(
         print_table(*choices(_GROUPS[kind], config_dir=config_dir))
     elif kind == "protocols":
         print_table(*protocols())
+    elif kind == "probes":
+        print_table(*probes(plugin or []))
     elif (found := runs(root_of(changes)))[1]:
         print_table(*found)
     else:
@@ -66,8 +73,17 @@ def protocols() -> tuple[list[str], list[list[str]]]:
     """Returns what each protocol scores, and where it comes from."""
     from lengthgen.evaluation.protocols import PROTOCOLS
 
-    rows = [[one.name, one.says, one.source] for one in PROTOCOLS.values()]
+    rows = [[one.name, one.summary, one.source] for one in PROTOCOLS.values()]
     return ["protocol", "what it scores", "source"], rows
+
+
+def probes(plugins: list[Path]) -> tuple[list[str], list[list[str]]]:
+    """Returns what each probe shows; probes of plugins are included."""
+    from lengthgen import probes as probing
+
+    known = probing.registry(probing.probes_of(plugins))
+    rows = [[name, (one.__doc__ or "").partition("\n")[0]] for name, one in known.items()]
+    return ["probe", "what it shows"], rows
 
 
 def runs(root: Path) -> tuple[list[str], list[list[str]]]:

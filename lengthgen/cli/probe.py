@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Plugin, Runs, configs_of, find_runs, split
+from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, configs_of, find_runs, split
 from lengthgen.cli.console import print_table
 
 
@@ -12,25 +12,27 @@ def probe_runs(
     arguments: Runs = None,
     probes: Annotated[
         str | None,
-        typer.Option(
-            metavar="P,...",
-            help="shift_invariance, receptive_field, attention, bias, word_position, position.",
-        ),
+        typer.Option(metavar="P,...", help="All by default; lengthgen list probes names them."),
     ] = None,
+    config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
     """Look into trained runs, the newest if none is named: numbers and a picture per probe.
 
     Takes eval.* and runtime.* overrides. Writes probes.jsonl and probes/ of the run; only missing
-    probes are computed.
+    probes are computed. A plugin may define probes of your own.
     """
     from lengthgen import probes as probing
     from lengthgen.terminal import Progress
 
     names, changes = split(arguments, sections=("eval", "runtime"))
-    chosen = probing.named(probes.split(",") if probes is not None else None)
+    own = probing.probes_of(plugin or [])
+    chosen = probing.build(
+        probes.split(",") if probes is not None else None, config_dir=config_dir, plugins=own
+    )
     run_dirs = find_runs(names, changes)
-    configs = configs_of(run_dirs, changes, plugins=plugin)
+    others = [path for path in plugin or [] if path not in {one.path for one in own}]
+    configs = configs_of(run_dirs, changes, plugins=others)
     for config, run_dir in zip(configs, run_dirs, strict=True):
         with Progress(is_main=True) as show:
             found = probing.probe(config, run_dir, chosen, show=show)

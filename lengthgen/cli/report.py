@@ -1,7 +1,8 @@
 """lengthgen report."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,24 +17,43 @@ def write_report(
         str | None,
         typer.Option(metavar="SCHEME,...", help="All evaluated runs of these schemes."),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")] = Path("report"),
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to write; report, or the folder that is named."),
+    ] = None,
 ) -> None:
-    """Write figures, tables, CSV and a page of runs, of all if none is named."""
-    from lengthgen.report import collect
+    """Write figures, tables, CSV and a page of runs, of all if none is named.
+
+    The folder holds the rows too: named instead of runs, it is made again from them alone.
+    """
+    from lengthgen.report import collect, study, write
 
     names, changes = split(arguments, sections=("runtime",))
+    folders = [Path(name) for name in names if (Path(name) / study.ROWS).is_file()]
+    if folders:
+        if len(names) > 1 or group is not None:
+            raise UserError(f"{folders[0]} is the folder of a report; name it alone")
+        found, out = study.of_folder(folders[0]), out or folders[0]
+    else:
+        found = study.of_runs(_run_dirs(names, changes, group))
+    written = write.write_report(found, out or Path("report"))
+    print(collect.table(found.records))
+    for path in written:
+        print(path)
+
+
+def _run_dirs(names: Sequence[str], changes: Mapping[str, Any], group: str | None) -> list[Path]:
+    from lengthgen.report import study
+
     root = root_of(changes)
     evaluated = [p for p in completion.run_dirs(root) if (p / "eval.jsonl").is_file()]
     named = find_runs(names, changes) if names else []
     if group is not None:
-        named += collect.of_groups(evaluated, [name.strip() for name in group.split(",")])
+        named += study.of_groups(evaluated, [name.strip() for name in group.split(",")])
     run_dirs = named or evaluated
     if not run_dirs:
         raise UserError(
             f"{root}: no evaluated runs; lengthgen train scheme=rope makes one, "
             "runtime.root=DIR looks elsewhere"
         )
-    written = collect.write_report(run_dirs, out)
-    print(collect.table(run_dirs))
-    for path in written:
-        print(path)
+    return run_dirs

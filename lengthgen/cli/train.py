@@ -27,9 +27,9 @@ def train(
     from lengthgen.config import schema
 
     plugins = plugin or []
-    config = schema.from_words(overrides or [], config_dir=config_dir, plugins=plugins)
+    config = schema.from_overrides(overrides or [], config_dir=config_dir, plugins=plugins)
     from lengthgen import pipeline  # after what needs no torch was checked
-    from lengthgen.report import collect
+    from lengthgen.report import collect, study
     from lengthgen.runs.distributed import Ranks
     from lengthgen.terminal import Progress
 
@@ -43,7 +43,7 @@ def train(
         _torchrun(gpus, ["train", *(overrides or []), *options])
     run_dir = pipeline.train(config)
     if Ranks.from_env().is_main:
-        print(collect.table([run_dir]))
+        print(collect.table(study.read([run_dir])))
         print(f"run: {run_dir}")
 
 
@@ -74,6 +74,6 @@ def _torchrun(gpus: int, arguments: Sequence[str]) -> NoReturn:
     os.environ.setdefault("OMP_NUM_THREADS", str(devices.default_threads(gpus)))
     sys.stdout.flush()
     ended = distributed.launch(gpus, arguments)
-    if ended.said is not None:
-        warn_once(ended.said)
+    if ended.text is not None:
+        warn_once(ended.text)
     sys.exit(ended.exit_code)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lengthgen.errors import UserError, suggestion
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
+PROBE = "probe"  # nor this one: options of probes, which no run depends on
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -136,14 +137,23 @@ def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[st
 
 
 def _points(override: Override) -> list[str]:
-    """Returns the values of a sweep as they were typed: 1e-3, not 0.001.
+    """Returns the values of a sweep as they were typed: 1e-3, not 0.001; ${x}, not $\\{x\\}.
 
-    Those of range(), of lists and of quoted values are written as Hydra does.
+    Those of range() and other functions are written as Hydra does.
     """
-    typed = str(override.input_line).partition("=")[2]
-    if re.search(r"[][(){}'\"\\]", typed):
-        return list(override.sweep_string_iterator())
-    return [value.strip() for value in typed.split(",")]
+    typed: list[Override] = []
+    start = ""  # of a value: a comma may stand within its brackets or quotes
+    for piece in str(override.input_line).partition("=")[2].split(","):
+        try:
+            typed += _parse([f"value={start}{piece}"])
+            start = ""
+        except UserError:
+            start += f"{piece},"
+    written = list(override.sweep_string_iterator())
+    if any(one.is_sweep_override() for one in typed):
+        return written
+    values = [one.get_value_element_as_str() for one in typed]
+    return [str(o.input_line)[6:].strip() for o in typed] if values == written else written
 
 
 def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
@@ -229,7 +239,7 @@ def _groups(config_dir: Path | None) -> list[str]:
         for directory in _directories(config_dir)
         for file in directory.glob("*/*.yaml")
     }
-    return sorted((named | folders) - {VARIANT})
+    return sorted((named | folders) - {VARIANT, PROBE})
 
 
 def _files(group: str, config_dir: Path | None) -> dict[str, Path]:
@@ -259,21 +269,16 @@ def read(path: Path) -> dict[str, Any]:
         with path.open(encoding="utf-8") as file:
             values = yaml.load(file, Loader=loader)
     except yaml.YAMLError as error:
-        raise _not_yaml(error) from None
+        mark = getattr(error, "problem_mark", None)
+        where, problem = path, getattr(error, "problem", error)
+        if mark is not None:
+            where = f"{path}:{mark.line + 1}"
+        raise UserError(f"{where}: not valid YAML: {problem}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8; save it as UTF-8") from None
     if not isinstance(values, dict | None):
         raise UserError(f"{path}: holds no KEY: VALUE lines")
     return cast("dict[str, Any]", values or {})
-
-
-def _not_yaml(error: Exception) -> UserError:
-    """Returns the error with file and line of what PyYAML could not read."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return UserError(f"not valid YAML: {error}")
-    problem = getattr(error, "problem", None)
-    return UserError(f"{mark.name}:{mark.line + 1}: not valid YAML: {problem}")
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -407,8 +412,11 @@ def _hydra(overrides: Sequence[Override], config_dir: Path | None) -> DictConfig
         words.append(f"hydra.searchpath=['file://{quoted}']")
     try:
         return _compose(words)
-    except yaml.YAMLError as error:
-        raise _not_yaml(error) from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        for directory in _directories(config_dir):
+            for file in directory.glob("*/*.yaml"):
+                read(file)  # names the file that Hydra could not read
+        raise
     except ConfigCompositionException as error:
         raise _unknown(error, overrides, config_dir) from None
     except OmegaConfBaseException as error:

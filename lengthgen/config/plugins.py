@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from lengthgen.config import trust
+from lengthgen.config import allowlist
 from lengthgen.errors import UserError
 
 
@@ -48,11 +48,11 @@ class Plugin:
     @property
     def is_allowed(self) -> bool:
         """True if this content may run: it was given to --plugin, now or before."""
-        return trust.is_allowed(self.sha256)
+        return allowlist.is_allowed(self.sha256)
 
     def allow(self) -> None:
         """Lets this content run in this process and in those that it starts."""
-        trust.allow(self.sha256)
+        allowlist.allow(self.sha256)
 
     def refuse_unless_allowed(self) -> None:
         """Raises UserError for code that came with a run, or is named by a YAML alone."""

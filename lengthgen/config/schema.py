@@ -254,7 +254,7 @@ class Config(Section):
 
     @property
     def run_id(self) -> str:
-        """The run's name: what was trained, as words and a hash; no clock in it.
+        """The run's name: what was trained, as names and a hash; no clock in it.
 
         Evaluation and runtime do not enter, nor does what cannot change the weights
         (train.checkpoint_every, train.tuned, training-free variants). Plugins enter by their
@@ -322,7 +322,7 @@ class Config(Section):
                 if one not in self.scheme.variants and part in placed:
                     raise UserError(
                         f"eval.variants: {one} sets {part}, which is in some layers of scheme "
-                        f"{self.scheme.name} only; define a variant in its YAML that says where"
+                        f"{self.scheme.name} only; define a variant in its YAML with layers"
                     )
                 if arguments is None:
                     merged.pop(part, None)
@@ -331,7 +331,7 @@ class Config(Section):
         return merged
 
 
-def from_words(
+def from_overrides(
     overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
 ) -> Config:
     """Composes and builds the configuration of a command line.
@@ -411,7 +411,7 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
 def _with_lengths(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the plain configuration with T/8, T/4 ... 32T, up to eval.reach, as default lengths.
 
-    Without lengths below T a flat curve says nothing: the model may have read a few tokens only.
+    Without lengths below T a flat curve shows nothing: the model may have read a few tokens only.
     """
     train, wanted = plain.get("train"), plain.get("eval")
     if not isinstance(train, Mapping) or not isinstance(wanted, Mapping):

@@ -3,7 +3,7 @@
 A folder per corpus, CACHE_DIR/NAME-HASH, where HASH covers all that decides the tokens:
 train.bin and validation.bin (token ids, little-endian uint16, or uint32 if the vocabulary needs
 it), *.offsets.bin (int64, where documents begin), *.names.json, tokenizer.json, meta.json.
-It is built beside its place, as .NAME-HASH.building under a lock, and renamed when complete.
+It is built next to its place, as .NAME-HASH.building under a lock, and renamed when complete.
 """
 
 import errno
@@ -22,14 +22,14 @@ import filelock
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.storage import sealed, unsealed
+from lengthgen.storage import add_checksum, strip_checksum
 
 VERIFY_BYTES = 1_000_000_000  # a larger cache is checked by file sizes alone when it is loaded
 SPLITS = ("train", "validation")
 
 
 def ensure(folder: Path, build: Callable[[Path], None], *, say: Say) -> None:
-    """Has the folder built unless it is there as it was built.
+    """Builds the folder unless it is there and undamaged.
 
     One process builds, others wait for it. A damaged folder is named, removed and built again.
     """
@@ -82,7 +82,7 @@ def _lock(cache_dir: Path, name: str) -> filelock.BaseFileLock:
 
 
 def _remove_leftovers(cache_dir: Path) -> None:
-    """Removes what builders that died have left: those whose lock nobody holds."""
+    """Removes unfinished folders of dead processes: those whose lock is free."""
     for left in cache_dir.glob(".*.building"):
         lock = _lock(cache_dir, left.name.removeprefix(".").removesuffix(".building"))
         try:
@@ -134,7 +134,7 @@ def check_room(folder: Path, needed_bytes: int) -> None:
 def damage(folder: Path) -> str | None:
     """Returns what is wrong with a cache folder, or None if it is as it was built."""
     try:
-        meta = json.loads(unsealed((folder / "meta.json").read_bytes()))
+        meta = json.loads(strip_checksum((folder / "meta.json").read_bytes()))
         sizes: dict[str, int] = meta["files"]
         for name, n_bytes in sizes.items():
             found = (folder / name).stat().st_size
@@ -156,24 +156,24 @@ def fingerprint(folder: Path) -> str:
     digest = hashlib.sha256()
     for split in SPLITS:
         for name in (f"{split}.bin", f"{split}.offsets.bin", f"{split}.examples.json"):
-            if name != f"{split}.examples.json" or (folder / name).exists():  # of tasks alone
+            if name != f"{split}.examples.json" or (folder / name).exists():  # of tasks only
                 digest.update(bytes.fromhex(_sha256(folder / name)))
     vocab = read_tokenizer(folder / "tokenizer.json").get_vocab(with_added_tokens=True)
     digest.update(json.dumps(vocab, sort_keys=True).encode())
     return digest.hexdigest()
 
 
-def seal(folder: Path, about: Mapping[str, Any]) -> None:
-    """Writes meta.json, by which damage() knows the folder again: the last file of a build."""
+def write_meta(folder: Path, about: Mapping[str, Any]) -> None:
+    """Writes meta.json, by which damage() verifies the folder: the last file of a build."""
     paths = sorted(folder.iterdir())
     meta = {
         **about,
         "files": {path.name: path.stat().st_size for path in paths},
         "fingerprint": fingerprint(folder),
-        # Of what the fingerprint, which names the tokens alone, does not cover.
+        # The fingerprint covers the tokens and the vocabulary only.
         "sha256": {path.name: _sha256(path) for path in paths if path.suffix == ".json"},
     }
-    write(folder / "meta.json", sealed(json.dumps(meta, indent=1).encode()))
+    write(folder / "meta.json", add_checksum(json.dumps(meta, indent=1).encode()))
     _sync(folder)
 
 
@@ -196,7 +196,7 @@ def flush(file: BinaryIO) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Makes the names in a folder durable, where the system can (not on Windows)."""
+    """Flushes the names in a folder to disk, where the system can (not on Windows)."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -48,8 +48,8 @@ class Split:
         """Tokens of each document, [n_documents]."""
         return np.diff(self.offsets)
 
-    def given(self, i: int) -> int:
-        """Returns how many tokens of document i nobody is asked to predict."""
+    def prompt_length(self, i: int) -> int:
+        """Returns the number of tokens of document i that are a prompt: they are not predicted."""
         return 0 if self.examples is None else int(self.examples[i, 1])
 
     def document(self, i: int) -> Tokens:
@@ -172,27 +172,27 @@ def _build(
         **source.about,
         **splits,
     }
-    cache.seal(folder, about)
-    said = (
+    cache.write_meta(folder, about)
+    counts = (
         f"{split} {n['tokens']:,} in {n['documents']:,} documents" for split, n in splits.items()
     )
-    say(f"tokens of {corpus.name}: {', '.join(said)}")
+    say(f"tokens of {corpus.name}: {', '.join(counts)}")
 
 
 class Progress:
-    """Says how far a long task is, every few seconds."""
+    """Reports the progress of a long task every few seconds."""
 
     def __init__(self, say: Say, task: str, *, total_bytes: int | None) -> None:
         self.say, self.task, self.total_bytes = say, task, total_bytes
         self.done_bytes = 0
-        self.said = time.monotonic()
+        self.last_report = time.monotonic()
 
     def advance(self, n_bytes: int) -> None:
         """Counts n_bytes more as done."""
         self.done_bytes += n_bytes
-        if time.monotonic() - self.said < 3:
+        if time.monotonic() - self.last_report < 3:
             return
-        self.said = time.monotonic()
+        self.last_report = time.monotonic()
         done = f"{self.done_bytes / 1e6:.1f}"
         total = "" if self.total_bytes is None else f" of {self.total_bytes / 1e6:.1f}"
         self.say(f"{self.task}: {done}{total} MB")
@@ -227,7 +227,7 @@ def _write_texts(folder: Path, split: str, source: Iterator[Document], say: Say)
             file.write(raw)
             texts.names.append(document.name)
             texts.sizes.append(len(raw))
-            texts.examples.append((document.length, document.given))
+            texts.examples.append((document.length, document.prompt_bytes))
             progress.advance(len(raw))
     return texts
 

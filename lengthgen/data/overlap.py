@@ -1,7 +1,7 @@
-"""What stands twice: validation text that the training split holds too, and copies of far text.
+"""Repeated text: validation text that is also in the training split, and copies of far text.
 
 Lee et al. 2022 (Deduplicating Training Data Makes Language Models Better, arXiv 2107.06499) compare
-runs of 50 tokens. These are shorter: a file of which 39 % stood in training passed runs of 50.
+runs of 50 tokens. These are shorter: a file of which 39 % was in training had no run of 50.
 """
 
 import hashlib
@@ -25,17 +25,17 @@ Mask = NDArray[np.bool_]
 
 
 def run_length(corpus: TokenizedCorpus) -> int:
-    """Returns how many tokens make a run that must not stand in both splits."""
+    """Returns the length of a run of tokens that must not be in both splits."""
     return GRAM if corpus.token_bytes.max() > 1 else BYTES
 
 
 def in_training(corpus: TokenizedCorpus, *, cache_dir: Path) -> Mask:
     """Returns which validation tokens lie in a run of tokens that training has too, [n].
 
-    The answer is kept beside the token cache, since a long corpus takes minutes to read.
+    The result is stored next to the token cache, since a long corpus takes minutes to read.
     """
-    said = f"{corpus.fingerprint} {run_length(corpus)}"
-    name = hashlib.sha256(said.encode()).hexdigest()[:16]
+    text = f"{corpus.fingerprint} {run_length(corpus)}"
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
     kept = cache_dir / f".overlap-{name}.bin"
     n = len(corpus.validation.tokens)
     found = _kept(kept, n)
@@ -48,7 +48,7 @@ def in_training(corpus: TokenizedCorpus, *, cache_dir: Path) -> Mask:
 
 
 def _kept(path: Path, n: int) -> Mask | None:
-    """Returns the answer for n tokens that was kept, None if there is none or it is damaged."""
+    """Returns the stored mask of n tokens, None if there is none or it is damaged."""
     try:
         raw = path.read_bytes()
     except OSError:
@@ -66,7 +66,7 @@ def _known_runs(corpus: TokenizedCorpus) -> Mask:
     hashes, where = np.unique(held_out, return_inverse=True)
     bits = (8 * len(hashes)).bit_length()
     unused = np.uint64(64 - bits)
-    maybe = np.zeros(1 << bits, dtype=bool)  # passes nearly all of training by without a search
+    maybe = np.zeros(1 << bits, dtype=bool)  # skips nearly all of training without a search
     maybe[hashes >> unused] = True
     known = np.zeros(len(hashes), dtype=bool)
     for chunk in _hashes_of(corpus.train.tokens, n):
@@ -99,8 +99,8 @@ def far_copies(
 ) -> NDArray[np.bool_]:
     """Returns which of the last K targets before an endpoint copy far text, bool [K].
 
-    The bigram that ends at such a target stands before it at a distance of more than `near` (T) and
-    at most `far` tokens, and at no smaller distance. It generalises the tokens of Sun et al. 2021
+    The bigram that ends at such a target occurs before it at a distance of more than `near` (T) and
+    at most `far` tokens, and at no smaller distance. This generalises the tokens of Sun et al. 2021
     (Do Long-Range Language Models Actually Use Long-Range Context?, arXiv 2109.09115) whose last
     occurrence lies far back.
     """

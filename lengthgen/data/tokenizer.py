@@ -1,4 +1,4 @@
-"""Byte-level tokenizers: a BPE trained on the corpus, bytes, or a tokenizer.json of one's own."""
+"""Byte-level tokenizers: a BPE trained on the corpus, bytes, or a given tokenizer.json."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lengthgen.config import schema
 from lengthgen.errors import UserError, suggestion
-from lengthgen.tasks import END, rule_of
+from lengthgen.tasks import END, task_of
 
 AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the id of each
 
@@ -106,23 +106,23 @@ def _characters(corpus: schema.Corpus) -> list[str]:
         raise UserError(
             "corpus.tokenizer: characters are those of a task; give bytes, bpe or a tokenizer.json"
         )
-    return sorted({*rule_of(corpus).alphabet, END})
+    return sorted({*task_of(corpus).alphabet, END})
 
 
 def alignment_ids(corpus: schema.Corpus) -> AlignmentIds | None:
-    """Returns what gives equal ids to tokens that belong together; None for corpora without any.
+    """Returns the alignment ids of tokens as a function of them; None for corpora without any.
 
-    A leading bos token has id -1, and no others; elsewhere it counts as a character between.
+    A leading bos token has id -1; elsewhere it counts as a character between.
     """
-    if not isinstance(corpus, schema.TaskCorpus) or not rule_of(corpus).has_places:
+    if not isinstance(corpus, schema.TaskCorpus) or not task_of(corpus).has_alignment:
         return None
-    rule, characters = rule_of(corpus), _characters(corpus)
+    rule, characters = task_of(corpus), _characters(corpus)
     bos = len(characters)
 
     def ids(tokens: Sequence[int]) -> list[int]:
         begins = int(tokens[0] >= bos)
         text = "".join(characters[token] if token < bos else END for token in tokens[begins:])
-        return [-1] * begins + rule.places(text)
+        return [-1] * begins + rule.alignment_ids(text)
 
     return ids
 

@@ -55,8 +55,8 @@ def train_batch(windows: TrainingWindows, *, seed: int, step: int, batch: int) -
     """Returns the global batch of a step: the same windows whatever the number of processes.
 
     Windows are drawn without replacement, epoch after epoch, each epoch in an order of its own.
-    A document that is no multiple of T is cut anew in each epoch: every target is in at least one
-    window, and only windows at the document's ends overlap.
+    A document that is no multiple of T is cut differently in each epoch: every target is in one
+    window at least, and only windows at the ends of a document overlap.
     """
     T = windows.length
     drawn = np.arange(step * batch, (step + 1) * batch)
@@ -75,11 +75,11 @@ def train_batch(windows: TrainingWindows, *, seed: int, step: int, batch: int) -
 def consecutive_batch(
     windows: TrainingWindows, *, seed: int, step: int, batch: int
 ) -> tuple[Windows, NDArray[np.bool_]]:
-    """Returns the global batch of a step whose rows go on where they stopped in the step before.
+    """Returns the global batch of a step whose rows continue those of the step before.
 
-    Row b reads a stretch of the corpus of its own, in the corpus' order and from another place in
-    every epoch. The second array says of each row whether it begins anew: at the first token of a
-    document, or in the first step of an epoch.
+    Each row reads its own part of the corpus in order, from another position in every epoch. The
+    second array marks the rows that do not continue: those at the first token of a document, or in
+    the first step of an epoch.
     """
     steps = max(1, windows.count // batch)
     epoch, step_of_epoch = divmod(step, steps)
@@ -115,7 +115,7 @@ def window(
         piece[0], piece[1:] = corpus.bos_id, tokens[start : start + targets]
     inputs, wanted = np.zeros(length, dtype=np.int64), np.full(length, IGNORED, dtype=np.int64)
     inputs[:targets], wanted[:targets] = piece[:-1], piece[1:]
-    wanted[: max(0, split.given(document) - start)] = IGNORED
+    wanted[: max(0, split.prompt_length(document) - start)] = IGNORED
     return inputs, wanted
 
 
@@ -130,14 +130,14 @@ def endpoints(
     reach: int,
     count: int,
     per_document: int,
-    apart: int,
+    spacing: int,
     targets: int,
     seed: int,
     seen: NDArray[np.bool_] | None,
 ) -> list[Endpoint]:
     """Draws where scored spans end: at least `reach` targets deep in a validation document.
 
-    Each document that is long enough gives at most `per_document` endpoints, at least `apart`
+    Each document that is long enough gives at most `per_document` endpoints, at least `spacing`
     targets apart; documents are taken in a seeded order, one endpoint from each before a second.
     No span of `targets` holds a validation token that was `seen` in training, and a document of
     which more than MOST_SEEN was gives none. Fewer than `count` if there are no more.
@@ -151,11 +151,11 @@ def endpoints(
         if not len(ends):
             continue
         room = len(ends) - 1
-        n = min(per_document, 1 + room // apart)
+        n = min(per_document, 1 + room // spacing)
         random = np.random.Generator(np.random.Philox(key=[seed, document]))
-        free = np.sort(random.random(n)) * (room - (n - 1) * apart)
+        free = np.sort(random.random(n)) * (room - (n - 1) * spacing)
         for j, gap in enumerate(np.floor(free).astype(int).tolist()):
-            rounds[j].append(Endpoint(document, int(ends[j * apart + gap])))
+            rounds[j].append(Endpoint(document, int(ends[j * spacing + gap])))
     return [endpoint for one in rounds for endpoint in one][:count]
 
 
@@ -193,8 +193,8 @@ def share_seen(
 
 def manifest(corpus: TokenizedCorpus, *places: object) -> str:
     """Returns 12 hexadecimal digits that name places in a corpus, such as sorted endpoints."""
-    said = json.dumps([corpus.fingerprint, corpus.bos_id is None, *places])
-    return hashlib.sha256(said.encode()).hexdigest()[:12]
+    text = json.dumps([corpus.fingerprint, corpus.bos_id is None, *places])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def position_bins(length: int, longest: int) -> Ints:

@@ -1,4 +1,4 @@
-"""Evaluation of a run: the cells that are asked, scored, as rows of sums per document."""
+"""Evaluation of a run: the cells that are missing, scored, as rows of sums per document."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ from lengthgen.schemes import Scheme
 from lengthgen.storage import append_rows, read_rows, replace_file
 from lengthgen.terminal import Show
 
-SECONDS_WORTH_SAYING = 10
+SECONDS_TO_REPORT = 10
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedRun:
-    """A trained run that is about to be looked at."""
+    """A trained run, ready to be scored."""
 
     device: torch.device
     planned: Plan
@@ -79,12 +79,12 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list
         return ranks.of_main(missing(config, planned, about, present))
 
     if todo():
-        with status.claimed(run_dir, "eval") if ranks.is_main else nullcontext():
-            if found := todo():  # since another process may have been at it until now
+        with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
+            if found := todo():  # another process may have written them meanwhile
                 if ranks.is_main:
                     _write_endpoints(run_dir, planned)
-                for remark in plan.remarks(config, planned):
-                    show.say(remark)
+                for message in plan.messages(config, planned):
+                    show.say(message)
                 model = trained_model(config, opened)
                 for rows in _rows(config, planned, model, found, ranks=ranks, show=show):
                     if ranks.is_main:
@@ -132,7 +132,7 @@ def trained_model(config: Config, opened: OpenedRun) -> Transformer:
 def missing(
     config: Config, planned: Plan, about: dict[str, Any], rows: Sequence[dict[str, Any]]
 ) -> list[Cell]:
-    """Returns the cells that the configuration asks for and the rows do not hold completely."""
+    """Returns the cells of the configuration that the rows do not hold completely."""
     present: dict[tuple[object, ...], tuple[set[str], int]] = {}
     for row in rows:
         if eval_rows.is_of(row, about, planned):
@@ -173,7 +173,7 @@ def _rows(
     work = [(job, _passes(model, job)) for job in jobs]
     total = sum(job.n_passes * one.n_tokens for job, passes in work for one in passes)
     if total:
-        _say_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
+        _report_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
         show.start(f"evaluate {config.scheme.name}", total)
     log_frequency = eval_rows.unigram(planned.corpus) if jobs else None
     for job in jobs:
@@ -257,13 +257,19 @@ def _jobs(
             if cell.variant == variant and undefined(cell, schemes, planned) is None
         }
         for together in _together(scored):
-            asked = [cell for cell in together if cell in todo]
-            if asked:
+            to_score = [cell for cell in together if cell in todo]
+            if to_score:
                 wanted = [span for cell in together for span in scored[cell]]
-                needed = [span for cell in asked for span in scored[cell]]
-                replaced = replacements(config, planned, asked[0].protocol, wanted)
+                needed = [span for cell in to_score for span in scored[cell]]
+                replaced = replacements(config, planned, to_score[0].protocol, wanted)
                 jobs.append(
-                    Job(cells=asked, scheme=scheme, wanted=wanted, needed=needed, altered=replaced)
+                    Job(
+                        cells=to_score,
+                        scheme=scheme,
+                        wanted=wanted,
+                        needed=needed,
+                        altered=replaced,
+                    )
                 )
     return jobs
 
@@ -271,7 +277,7 @@ def _jobs(
 def _together(scored: Mapping[Cell, Sequence[Span]]) -> list[list[Cell]]:
     """Returns the cells in groups of which no two have windows that begin at one token.
 
-    A cell of which every token's nats are kept stands alone: what else is asked changes no digit.
+    A cell of which every token's nats are kept is alone: what else is scored changes no digit.
     """
     groups: list[tuple[list[Cell], set[tuple[int, int]]]] = []
     for cell, found in scored.items():
@@ -283,7 +289,7 @@ def _together(scored: Mapping[Cell, Sequence[Span]]) -> list[list[Cell]]:
                 groups.remove(group)
                 members, starts = [*group[0], *members], starts | group[1]
         else:
-            starts = set[tuple[int, int]]()  # nobody joins
+            starts = set[tuple[int, int]]()  # none is added
         groups.append((members, starts))
     return [members for members, _ in groups]
 
@@ -323,7 +329,7 @@ def _passes(model: Transformer, job: Job) -> list[scoring.Pass]:
     return scoring.passes(model, job.wanted, job.needed)
 
 
-def _say_estimate(
+def _report_estimate(
     config: Config,
     model: Transformer,
     work: Sequence[tuple[Job, Sequence[scoring.Pass]]],
@@ -332,7 +338,7 @@ def _say_estimate(
     ranks: Ranks,
     show: Show,
 ) -> None:
-    """Says how long the evaluation will take, from two short calls under each scheme."""
+    """Shows how long the evaluation will take, from two short calls under each scheme."""
     by_scheme: dict[Scheme, list[scoring.Pass]] = {}
     for job, planned_passes in work:
         by_scheme.setdefault(job.scheme, []).extend(job.n_passes * list(planned_passes))
@@ -341,7 +347,7 @@ def _say_estimate(
         if sum(one.n_tokens for one in planned_passes) > 4 * scoring.BATCH_TOKENS:
             model.scheme = scheme
             seconds += scoring.seconds(model, planned_passes, corpus) / ranks.world_size
-    if seconds > SECONDS_WORTH_SAYING:
+    if seconds > SECONDS_TO_REPORT:
         n_cells = sum(len(job.cells) for job, _ in work)
         minutes, rest = divmod(round(seconds), 60)
         show.say(f"evaluating {n_cells} cells of {config.run_id} takes about {minutes}:{rest:02}")

@@ -50,9 +50,9 @@ class Plan:
 
 
 def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
-    """Chooses the endpoints: how deep they lie, _reach says.
+    """Returns what to score, with endpoints as deep as _reach.
 
-    Raises UserError, with changes that help, if no document has the longest length asked, or none
+    Raises UserError, with changes that help, if no document has the longest length, or none
     of the training split a window, or if all that is held out stands in the training split too.
     """
     wanted = config.eval
@@ -77,7 +77,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         reach=reach,
         count=wanted.endpoints,
         per_document=wanted.endpoints if corpus.packed else wanted.endpoints_per_document,
-        apart=reach if corpus.packed else wanted.targets,
+        spacing=reach if corpus.packed else wanted.targets,
         targets=wanted.targets,
         seed=wanted.seed,
         seen=seen,
@@ -105,7 +105,7 @@ def places(
     packed: bool = False,
     answers: Sequence[Answer] = (),
 ) -> Places:
-    """Returns what there is to score, in the sizes that the configuration asks for."""
+    """Returns what there is to score, in the sizes of the configuration."""
     wanted = config.eval
     return Places(
         endpoints=tuple(endpoints),
@@ -147,18 +147,18 @@ def _stream_targets(corpus: TokenizedCorpus) -> int:
 
 
 def cells(config: Config) -> list[Cell]:
-    """Returns all cells that the configuration asks for, the longest first under each protocol."""
+    """Returns all cells of the configuration, the longest first under each protocol."""
     wanted = config.eval
     lengths = sorted(set(wanted.lengths), reverse=True)
     found: dict[Cell, None] = {}
     for name in wanted.protocols:
         protocol = protocols.named(name)
-        beside = wanted.reference_variants if protocol.headline else []
-        for variant in (None, *wanted.variants, *beside):
+        references = wanted.reference_variants if protocol.headline else []
+        for variant in (None, *wanted.variants, *references):
             first = 0
             if protocol.altered:
                 first = config.train.length + 1
-            elif variant in beside and variant not in wanted.variants:
+            elif variant in references and variant not in wanted.variants:
                 first = config.train.length
             for length in lengths[:1] if protocol.by_position else lengths:
                 if length >= first:
@@ -171,31 +171,31 @@ def spans(cell: Cell, planned: Plan) -> list[Span]:
     return list(protocols.named(cell.protocol).spans(cell.length, planned.places))
 
 
-def remarks(config: Config, planned: Plan) -> list[str]:
-    """Says in what the endpoints differ from those that the configuration asks for."""
-    said: list[str] = []
+def messages(config: Config, planned: Plan) -> list[str]:
+    """Returns how the endpoints differ from those of the configuration."""
+    found: list[str] = []
     if planned.places.answers:
-        return said
+        return found
     if planned.reach != config.eval.reach:
-        said.append(_depth(config, planned))
+        found.append(_depth(config, planned))
     if planned.repeated:
-        said.append(
+        found.append(
             f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs of "
             f"{overlap.run_length(planned.corpus)} tokens that training has too; none is "
             "a target of an endpoint"
         )
     if len(planned.endpoints) < config.eval.endpoints:
-        said.append(
-            f"{len(planned.endpoints)} of the {config.eval.endpoints} endpoints asked are left in "
-            f"the validation documents of at least {planned.reach:,} tokens"
+        found.append(
+            f"{len(planned.endpoints)} of the {config.eval.endpoints} endpoints requested are left "
+            f"in the validation documents of at least {planned.reach:,} tokens"
         )
     streams = any(protocols.named(name).in_stream for name in config.eval.protocols)
     if streams and planned.places.blocks < config.eval.blocks:
-        said.append(
+        found.append(
             f"the validation documents joined hold {planned.places.blocks} of the "
-            f"{config.eval.blocks} blocks asked, of {planned.reach:,} tokens each"
+            f"{config.eval.blocks} blocks requested, of {planned.reach:,} tokens each"
         )
-    return said
+    return found
 
 
 def _reach(config: Config, longest: int) -> int:
@@ -216,7 +216,7 @@ def _spanned(config: Config, length: int) -> int:
 
 
 def _common_reach(config: Config, longest: int) -> int:
-    """Returns the depth that no length asked changes, so that all evaluations score the same.
+    """Returns the depth that no length changes, so that all evaluations score the same.
 
     eval.reach; where no document is that long, what the trained length can be doubled to in one.
     """
@@ -226,7 +226,7 @@ def _common_reach(config: Config, longest: int) -> int:
 
 
 def _depth(config: Config, planned: Plan) -> str:
-    """Says how deep endpoints lie, and why not eval.reach."""
+    """Returns how deep endpoints lie, and why not eval.reach."""
     longest = int(n_targets(planned.corpus, planned.corpus.validation).max())
     common = _common_reach(config, longest)
     if planned.reach > common:
@@ -248,11 +248,11 @@ def _doubled(length: int, limit: int) -> int:
 def _refuse_short_documents(config: Config, corpus: TokenizedCorpus, longest: int) -> None:
     """Raises UserError, naming all that must change, if no document holds a window of a length."""
     wanted, trained = config.eval, config.train.length
-    asked = max(_spanned(config, length) for length in wanted.lengths)
+    needed = max(_spanned(config, length) for length in wanted.lengths)
     in_training = int(corpus.train.lengths.max())
-    if asked <= longest and trained <= in_training:
+    if needed <= longest and trained <= in_training:
         return
-    enough = asked <= corpus.validation.lengths.sum() and trained <= corpus.train.lengths.sum()
+    enough = needed <= corpus.validation.lengths.sum() and trained <= corpus.train.lengths.sum()
     changes: dict[str, object] = {}
     if trained > in_training:
         trained = changes["train.length"] = _doubled(trained, in_training)
@@ -268,14 +268,14 @@ def _refuse_short_documents(config: Config, corpus: TokenizedCorpus, longest: in
     if targets < wanted.targets:
         changes["eval.targets"] = targets
     written = ",".join(map(str, lengths))
-    if asked > longest:
+    if needed > longest:
         changes["eval.lengths"] = f"[{written}]"
     remedy = "try " + " ".join(f"{key}={changes[key]}" for key in sorted(changes))
     if enough and not corpus.packed:
         remedy += ", or train with corpus.packed=true"
-    if asked > longest:
+    if needed > longest:
         raise UserError(
-            f"eval.lengths: no validation document of corpus {corpus.name} has the {asked} tokens "
+            f"eval.lengths: no validation document of corpus {corpus.name} has the {needed} tokens "
             f"that the windows of {max(wanted.lengths)} span (the longest has {longest}); {remedy} "
             f"(lengthgen eval: --lengths {written})"
         )

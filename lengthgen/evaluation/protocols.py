@@ -39,7 +39,7 @@ class Places:
     train_length: int  # T, which decides how many targets of an endpoint share a window
     sliding_documents: int  # that sliding windows read: each costs reach / stride windows
     exact_targets: int  # of each endpoint that get a window of their own
-    longest: int  # of the lengths asked
+    longest: int  # of the lengths evaluated
     packed: bool = False  # the endpoints lie in one document, at least `reach` apart
     answers: tuple[Answer, ...] = ()  # of a task
 
@@ -70,7 +70,7 @@ class Protocol:
     """How a length is scored, and how sums become one number."""
 
     name: str
-    says: str  # what is scored, in a few words
+    summary: str  # what is scored, in a few words
     source: str
     spans: Callable[[int, Places], Iterator[Span]]
     mean: Literal["tokens", "windows"] = "tokens"  # what the loss is a mean over
@@ -196,7 +196,7 @@ def _one_per_block(length: int, places: Places, *, targets: int | None) -> Itera
 def _sliding_by(stride: int) -> Protocol:
     return Protocol(
         name=f"sliding-{stride}",
-        says=f"windows {stride} tokens apart, each token once, the first one's all",
+        summary=f"windows {stride} tokens apart, each token once, the first one's all",
         source="ALiBi Tables 7 and 13-15; PI and YaRN with stride 256",
         spans=partial(_sliding, stride=stride),
         reads=("sliding_documents",),
@@ -208,7 +208,7 @@ PROTOCOLS = {
     for protocol in (
         Protocol(
             name="tail",
-            says="matched tail: the same K targets at every length, from >= T tokens beyond T",
+            summary="matched tail: the same K targets at every length, from >= T tokens beyond T",
             source="the headline here",
             spans=_tail,
             headline=True,
@@ -218,7 +218,7 @@ PROTOCOLS = {
         ),
         Protocol(
             name="swap",
-            says="matched tail, tokens beyond T of every target from another document, 3 times",
+            summary="matched tail, tokens beyond T of every target from another document, 3 times",
             source="far-context swap test",
             spans=_tail,
             per_token=True,
@@ -228,7 +228,7 @@ PROTOCOLS = {
         ),
         Protocol(
             name="shuffle",
-            says="matched tail, tokens beyond T of every target in random order, 3 times",
+            summary="matched tail, tokens beyond T of every target in random order, 3 times",
             source="far-context swap test",
             spans=_tail,
             per_token=True,
@@ -238,7 +238,7 @@ PROTOCOLS = {
         ),
         Protocol(
             name="nonoverlap",
-            says="all tokens before one endpoint per document, in windows side by side",
+            summary="all tokens before one endpoint per document, in windows side by side",
             source="the usual one, inside documents",
             spans=_nonoverlap,
             divides=True,
@@ -246,7 +246,7 @@ PROTOCOLS = {
         _sliding_by(256),
         Protocol(
             name="last_k",
-            says="the same K targets from one window: those of up to T see fewer than C tokens",
+            summary="the same K targets from one window: those of up to T see fewer than C tokens",
             source="the usual last-K convention, on the endpoints of tail",
             spans=_last_k,
             scores_k=True,
@@ -254,14 +254,14 @@ PROTOCOLS = {
         ),
         Protocol(
             name="per_position",
-            says="one window of the longest length per endpoint, loss at every position",
+            summary="one window of the longest length per endpoint, loss at every position",
             source="Forgetting Transformer, arXiv 2503.02130",
             spans=_whole,
             by_position=True,
         ),
         Protocol(
             name="alibi_nonoverlap",
-            says="documents joined to a stream, windows side by side, all tokens",
+            summary="documents joined to a stream, windows side by side, all tokens",
             source="ALiBi Tables 2-4, arXiv 2108.12409",
             spans=partial(_nonoverlap, in_stream=True),
             in_stream=True,
@@ -269,21 +269,22 @@ PROTOCOLS = {
         ),
         Protocol(
             name="alibi_sliding1",
-            says="stride 1: every token with its full context, on a sample of targets",
+            summary="stride 1: every token with its full context, on a sample of targets",
             source="ALiBi Tables 13-15, arXiv 2108.12409",
             spans=_exact,
             reads=("exact_targets", "longest"),
         ),
         Protocol(
             name="kerple",
-            says="as many windows of the stream at every length, all tokens: more text if longer",
+            summary="as many windows of the stream at every length, all tokens: more text if "
+            "longer",
             source="KERPLE, arXiv 2205.09921 (320 windows there)",
             spans=partial(_one_per_block, targets=None),
             in_stream=True,
         ),
         Protocol(
             name="dape",
-            says="last 256 tokens of as many windows of the stream: other tokens at each length",
+            summary="last 256 tokens of as many windows of the stream: other tokens at each length",
             source="DAPE, arXiv 2405.14722",
             spans=partial(_one_per_block, targets=256),
             last=256,
@@ -291,7 +292,7 @@ PROTOCOLS = {
         ),
         Protocol(
             name="yarn",
-            says="stride 256 inside documents, mean over windows instead of tokens",
+            summary="stride 256 inside documents, mean over windows instead of tokens",
             source="YaRN, arXiv 2309.00071",
             spans=partial(_sliding, stride=256),
             reads=("sliding_documents",),
@@ -299,7 +300,7 @@ PROTOCOLS = {
         ),
         Protocol(
             name="nope_f",
-            says="last 200 tokens of as many windows of the stream: other tokens at each length",
+            summary="last 200 tokens of as many windows of the stream: other tokens at each length",
             source="NoPE appendix F, arXiv 2305.19466",
             spans=partial(_one_per_block, targets=200),
             last=200,
@@ -307,14 +308,14 @@ PROTOCOLS = {
         ),
         Protocol(
             name="fox",
-            says="prefixes of one long window per endpoint: mean of the loss up to each length",
+            summary="prefixes of one long window per endpoint: mean of the loss up to each length",
             source="Forgetting Transformer, arXiv 2503.02130",
             spans=_prefix,
             reads=("longest",),
         ),
         Protocol(
             name=ANSWERS,
-            says="answers of a task: right if all of it, its end included, is what is likeliest",
+            summary="answers of a task: right if all of it, its end included, is most likely",
             source="exact match under greedy decoding, as NoPE, arXiv 2305.19466",
             spans=_answers,
             of_answers=True,

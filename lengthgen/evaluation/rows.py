@@ -120,7 +120,7 @@ def measured(
         tokens = np.concatenate([scoring.targets_of(span, corpus) for span in scored])
         per_token = np.concatenate([nats[span] for span in scored])
         row: dict[str, Any] = {
-            **_said(cell, config, planned),
+            **_cell_facts(cell, config, planned),
             "n_documents": len(clusters),
             "document": cluster_name(cluster, corpus),
             "nats": math.fsum(per_token),
@@ -146,7 +146,7 @@ def measured(
 def _answered(
     cell: Cell, config: Config, planned: Plan, scored: Mapping[Span, Scored]
 ) -> dict[str, Any]:
-    """Returns the one row of a length of a task: what became of each answer.
+    """Returns the one row of a length of a task: where each answer goes wrong.
 
     Teacher forcing shows what greedy decoding would write up to its first mistake, and that is
     what makes an answer right or wrong.
@@ -156,16 +156,16 @@ def _answered(
     first_wrong: list[int | None] = []
     n_hits = n_stops = 0
     for span in wanted:
-        targets, said = scoring.targets_of(span, corpus), scored[span][:, 1].astype(np.int64)
-        finite = np.isfinite(scored[span][:, 0]).all()  # a diverged model says nothing
-        wrong = np.flatnonzero(said != targets) if finite else np.arange(span.scored)
+        targets, predicted = scoring.targets_of(span, corpus), scored[span][:, 1].astype(np.int64)
+        finite = np.isfinite(scored[span][:, 0]).all()  # a diverged model has no answer
+        wrong = np.flatnonzero(predicted != targets) if finite else np.arange(span.scored)
         n_hits += span.scored - len(wrong)
         first_wrong.append(int(wrong[0]) if len(wrong) else None)
         if len(wrong):
-            n_stops += end in (int(said[wrong[0]]), int(targets[wrong[0]]))
+            n_stops += end in (int(predicted[wrong[0]]), int(targets[wrong[0]]))
     nats = [math.fsum(scored[span][:, 0]) for span in wanted]
     row: dict[str, Any] = {
-        **_said(cell, config, planned),
+        **_cell_facts(cell, config, planned),
         "n_documents": 1,
         "document": f"{len(wanted)} examples",
         "nats": math.fsum(nats),
@@ -208,13 +208,13 @@ def _far(span: Span, config: Config, planned: Plan) -> Any:
 
 
 def skipped(cell: Cell, config: Config, planned: Plan, reason: str) -> dict[str, Any]:
-    """Returns the row that says why a cell has no value."""
+    """Returns the row of a cell without a value, and why."""
     nothing = {"n_tokens": 0, "n_bytes": 0, "n_windows": 0, "nats": 0.0, "window_nats": 0.0}
-    said = _said(cell, config, planned)
-    return {**said, "document": None, "n_documents": 0, **nothing, "skipped": reason}
+    facts = _cell_facts(cell, config, planned)
+    return {**facts, "document": None, "n_documents": 0, **nothing, "skipped": reason}
 
 
-def _said(cell: Cell, config: Config, planned: Plan) -> dict[str, Any]:
+def _cell_facts(cell: Cell, config: Config, planned: Plan) -> dict[str, Any]:
     return {
         **cell._asdict(),
         "targets": targets_scored(config, cell.protocol),
@@ -272,23 +272,22 @@ def is_current(row: Mapping[str, Any], config: Config) -> bool:
 def is_of(row: Mapping[str, Any], shared: Mapping[str, Any], planned: Plan) -> bool:
     """True if a row belongs to this evaluation: one checkpoint, one set of scored tokens."""
     if any(row.get(key) != shared[key] for key in shared if key != "trained_in"):
-        return False  # rows older than that key say it by their run
+        return False  # rows older than that key have it by their run
     return row.get("endpoints") == planned.manifest(row["protocol"])
 
 
 def parts_hash(config: Config, variant: str | None) -> str:
     """Returns 8 hexadecimal digits that name what a cell's scheme computes.
 
-    A variant or a plugin may be redefined after it was evaluated: its name does not say which one
-    was.
+    A variant or a plugin may be redefined after it was evaluated under the same name.
     """
     try:
         parts = config.scheme.parts if variant is None else config.variant(variant)
     except UserError as error:  # a reference variant that this scheme cannot take
         parts = {"error": str(error)}
     plugins = [plugin.digest for plugin in config.plugins]
-    said = json.dumps([variant, parts, config.scheme.layers, *plugins], sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()[:8]
+    definition = json.dumps([variant, parts, config.scheme.layers, *plugins], sort_keys=True)
+    return hashlib.sha256(definition.encode()).hexdigest()[:8]
 
 
 def targets_scored(config: Config, protocol: str) -> int | None:

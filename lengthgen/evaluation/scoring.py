@@ -21,7 +21,9 @@ from lengthgen.runs.distributed import Ranks
 BATCH_TOKENS = 8192  # of one forward pass; fixed, so that sums do not depend on the world size
 MIN_LAST = 2  # states of a window; SDPA sums one query's keys in an order that depends on threads
 Nats = NDArray[np.float64]
-Scored = NDArray[np.float64]  # nats of each token; with `predict`, [n, 2]: and the likeliest token
+Scored = NDArray[
+    np.float64
+]  # nats of each token; with `predict`, [n, 2]: and the most likely token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +70,10 @@ def passes(model: Transformer, wanted: Sequence[Span], needed: Collection[Span])
     while hosts:
         first = hosts[0]
         size = max(1, BATCH_TOKENS // first.length)
-        alike = [host for host in hosts[:size] if host.length == first.length]
-        del hosts[: len(alike)]
-        if not used.isdisjoint(alike):
-            found.append(Pass(hosts=tuple(alike), n_last=n_last[first]))
+        together = [host for host in hosts[:size] if host.length == first.length]
+        del hosts[: len(together)]
+        if not used.isdisjoint(together):
+            found.append(Pass(hosts=tuple(together), n_last=n_last[first]))
     return found
 
 
@@ -97,8 +99,8 @@ def score(
 ) -> dict[Span, Scored]:
     """Returns the nats of each scored token of the needed spans (default: of all), in float64.
 
-    With `predict`, beside them the id of the token that the model takes for the likeliest when it
-    has read what stands before: no more, also where outputs depend on the length of the call.
+    With `predict`, also the id of the most likely token given the tokens before it and no others,
+    also where outputs depend on the length of the call.
 
     The same numbers for any number of processes: forward passes hold the same windows whatever the
     world size, and each process takes every n-th of them, the longest first.
@@ -130,8 +132,8 @@ def score(
             x_BTD = model(inputs, n_last=one.n_last, generator=generator)
             scored = model.token_nll(x_BTD, targets).cpu().double().numpy()
             if predict:
-                likeliest = model.argmax_tokens(x_BTD).cpu().double().numpy()
-                scored = np.stack([scored, likeliest], axis=-1)
+                predicted = model.argmax_tokens(x_BTD).cpu().double().numpy()
+                scored = np.stack([scored, predicted], axis=-1)
         mine |= dict(zip(one.hosts, scored, strict=True))
         advance(one.n_tokens * ranks.world_size)
     nats = {host: found for part in ranks.gather(mine) for host, found in part.items()}
@@ -203,7 +205,7 @@ def _with_other_text(inputs_T: Ints, span: Span, corpus: TokenizedCorpus, altere
 def seconds(model: Transformer, planned: Sequence[Pass], corpus: TokenizedCorpus) -> float:
     """Returns about how long the passes take on this machine now.
 
-    Two short calls on their text are timed, and a L + b L^2 is laid through them.
+    Two short calls on their text are timed, and a L + b L^2 is fitted to them.
     """
     first = max(planned, key=lambda one: one.hosts[0].length)
     host = first.hosts[0]  # its first tokens are shorter texts

@@ -13,8 +13,8 @@ from lengthgen.analysis import curves
 from lengthgen.config.schema import Config, TaskCorpus, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.export.about import About
-from lengthgen.report import collect
-from lengthgen.tasks import rule_of
+from lengthgen.report import collect, study
+from lengthgen.tasks import task_of
 
 Row = Mapping[str, Any]
 
@@ -100,7 +100,7 @@ def card(
 def _text(config: Config) -> str:
     """Returns what the snippet encodes: a prompt of the task, if it is one."""
     if isinstance(config.corpus, TaskCorpus):
-        return rule_of(config.corpus).example(config.corpus.task.length, Random(0)).prompt
+        return task_of(config.corpus).example(config.corpus.task.length, Random(0)).prompt
     return "def main():"
 
 
@@ -108,8 +108,10 @@ def _words(config: Config) -> list[str]:
     """Returns what characters stand for, where they stand for words."""
     if not isinstance(config.corpus, TaskCorpus):
         return []
-    rule = rule_of(config.corpus)
-    said = [f"`{one}` {rule.spelled(one)}" for one in rule.alphabet if rule.spelled(one) != one]
+    rule = task_of(config.corpus)
+    said = [
+        f"`{one}` {rule.detokenize(one)}" for one in rule.alphabet if rule.detokenize(one) != one
+    ]
     return [f"A word is a character: {', '.join(said)}."] if said else []
 
 
@@ -170,5 +172,5 @@ def _measured(run_dir: Path, rows: Sequence[Row], config: Config) -> str:
     )
     if isinstance(config.corpus, TaskCorpus):
         about = "Every length has tests of its own, none of which asks what training did."
-    tables = collect.table([run_dir], rows).replace("<", "&lt;")
+    tables = collect.table(study.read([run_dir], rows)).replace("<", "&lt;")
     return f"{about}\n\n{tables}"

@@ -65,13 +65,16 @@ def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, see
     """Returns what is read when each layer has seen the tokens that are new."""
     scheme, length = model.scheme, tokens_BS.shape[1]
     done, start = (0, 0) if cache is None else (cache.tokens_BS.shape[1], cache.segment_start)
-    layers = () if cache is None else cache.layers
+    layers: tuple[LayerCache, ...] = () if cache is None else cache.layers
     size = model.shape.train_length if scheme.memory else length
     x_BND = tokens_BS.new_empty(0)
     while done < length:
         if done == start + size:  # which is full: of it, the memory alone is kept
-            start, n = done, max(0, layers[0].k_BSD.shape[1] - scheme.memory)
-            layers = tuple(LayerCache(*(kept[:, n:] for kept in layer)) for layer in layers)
+            start = done
+            layers = tuple(
+                LayerCache(*(kept[:, max(0, kept.shape[1] - scheme.memory) :] for kept in layer))
+                for layer in layers
+            )
         remembered = layers[0].k_BSD.shape[1] - (done - start) if layers else 0
         stop = min(start + size, length)
         x_BSD, c = model.embedded(

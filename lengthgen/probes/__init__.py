@@ -1,49 +1,40 @@
 """Probes: what a trained checkpoint does with positions, in rows of numbers and a picture each."""
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+import inspect
+import json
+import pkgutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from lengthgen.config import compose, sections
+from lengthgen.config.plugins import Plugin
+from lengthgen.config.registry import subclasses
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import Show, open_run, trained_model
 from lengthgen.evaluation.protocols import HEADLINE
-from lengthgen.probes import (
-    attention,
-    bias,
-    position,
-    receptive_field,
-    shift_invariance,
-    word_position,
-)
+from lengthgen.probes.base import LengthProbe, Probe
 from lengthgen.probes.inputs import ProbeInputs, Row
-from lengthgen.report.figures import probes as pictures
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs import status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.storage import append_rows, read_rows, replace_file
 
+__all__ = [
+    "LengthProbe",
+    "Outcome",
+    "Probe",
+    "ProbeInputs",
+    "Row",
+    "build",
+    "probe",
+    "probes_of",
+    "registry",
+]
+
 FORMAT = 1  # of a row of probes.jsonl; a change of what its numbers mean raises it
-
-
-class Probe(NamedTuple):
-    """An analysis: its numbers, what decides them, what they come to, and their picture."""
-
-    rows: Callable[[ProbeInputs], list[Row]]
-    settings: Callable[[ProbeInputs], Row]
-    summary_of: Callable[[list[Row]], str]  # of rows that have numbers
-    figure: pictures.Draw
-
-    def summary(self, rows: list[Row]) -> str:
-        """Returns a line, also for rows that are all skipped."""
-        measured = [row for row in rows if "skipped" not in row]
-        return self.summary_of(measured) if measured else f"n/a: {rows[0]['skipped']}"
-
-
-PROBES: Mapping[str, Probe] = {
-    one.NAME: Probe(one.rows, one.settings, one.summary, getattr(pictures, one.NAME))
-    for one in (shift_invariance, receptive_field, attention, bias, word_position, position)
-}
 
 
 class Outcome(NamedTuple):
@@ -54,15 +45,56 @@ class Outcome(NamedTuple):
     picture: Path | None
 
 
-def named(words: Sequence[str] | None) -> list[str]:
-    """Returns the names of the probes requested, all if None. Refuses unknown ones."""
-    for word in words or []:
-        if word not in PROBES:
-            raise UserError(f"--probes: no such probe {word!r}; {suggestion(word, PROBES)}")
-    return [name for name in PROBES if words is None or name in words]
+def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Probe]]:
+    """Returns all probes by name, those of this folder and of plugins, in the order of output.
+
+    Raises UserError for a plugin that fails, and for two probes of one name.
+    """
+    files = (f"{__name__}.{found.name}" for found in pkgutil.iter_modules(__path__))
+    found: dict[str, type[Probe]] = {}
+    for module in [*map(importlib.import_module, files), *(one.module() for one in plugins)]:
+        for name, of_name in subclasses(module, Probe).items():
+            if found.setdefault(name, of_name) is not of_name:
+                raise UserError(
+                    f"probe {name} is defined twice, in {inspect.getfile(found[name])} and in "
+                    f"{module.__file__}; rename one of the classes"
+                )
+    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
 
-def probe(config: Config, run_dir: Path, names: Sequence[str], *, show: Show) -> list[Outcome]:
+def probes_of(files: Sequence[Path]) -> list[Plugin]:
+    """Returns the plugins that define a probe; the others hold parts of a run's scheme."""
+    plugins = map(Plugin.read, files)
+    return [plugin for plugin in plugins if subclasses(plugin.module(), Probe)]
+
+
+def build(
+    names: Sequence[str] | None, *, config_dir: Path | None = None, plugins: Sequence[Plugin] = ()
+) -> list[Probe]:
+    """Returns the probes requested, all if None, with the options that conf/probe/NAME.yaml holds.
+
+    Raises UserError for an unknown probe, and for options that do not fit its signature or that it
+    refuses.
+    """
+    known = registry(plugins)
+    for name in names or []:
+        if name not in known:
+            raise UserError(f"--probes: no such probe {name!r}; {suggestion(name, known)}")
+    with_options = compose.choices(compose.PROBE, config_dir=config_dir)
+    found: list[Probe] = []
+    for name in known if names is None else [name for name in known if name in names]:
+        given = (
+            compose.load(compose.PROBE, name, config_dir=config_dir) if name in with_options else {}
+        )
+        options = sections.arguments(known[name], given, where=f"probe.{name}")
+        try:
+            found.append(known[name](**options))
+        except ValueError as error:
+            raise UserError(f"probe.{name}: {error}") from None
+    return found
+
+
+def probe(config: Config, run_dir: Path, chosen: Sequence[Probe], *, show: Show) -> list[Outcome]:
     """Computes what probes.jsonl lacks for this checkpoint and text; draws all requested.
 
     Pictures are probes/NAME.png and .svg. Raises UserError if the run has no checkpoint, or is of a
@@ -94,14 +126,17 @@ def probe(config: Config, run_dir: Path, names: Sequence[str], *, show: Show) ->
         "windows": len(planned.endpoints),
         "eval_seed": config.eval.seed,
     }
-    with status.claimed(run_dir, "probe"):
-        return [_outcome(name, run_dir, about, inputs) for name in names]
+    with status.run_lock(run_dir, "probe"):
+        return [_outcome(one, run_dir, about, inputs) for one in chosen]
 
 
-def _outcome(name: str, run_dir: Path, about: Row, inputs: ProbeInputs) -> Outcome:
+def _outcome(
+    chosen: Probe, run_dir: Path, about: Mapping[str, object], inputs: ProbeInputs
+) -> Outcome:
     """Returns the outcome of a probe, computed only if the run's rows do not have it yet."""
-    chosen, log = PROBES[name], run_dir / "probes.jsonl"
-    key = {**about, "probe": name, "settings": chosen.settings(inputs)}
+    log = run_dir / "probes.jsonl"
+    settings = json.loads(json.dumps(chosen.settings(inputs)))  # as rows hold them
+    key: Row = {**about, "probe": chosen.name, "settings": settings}
 
     def kept() -> list[Row]:
         return [row for row in read_rows(log) if all(row.get(k) == key[k] for k in key)]
@@ -109,13 +144,14 @@ def _outcome(name: str, run_dir: Path, about: Row, inputs: ProbeInputs) -> Outco
     if not kept():
         append_rows(log, [{**key, **row} for row in chosen.rows(inputs)])
     found = kept()
-    picture = run_dir / "probes" / f"{name}.png"
-    if all("skipped" in row for row in found):
+    measured = [row for row in found if "skipped" not in row]
+    picture = run_dir / "probes" / f"{chosen.name}.png"
+    if not measured:
         for path in (picture, picture.with_suffix(".svg")):
             path.unlink(missing_ok=True)
-        return Outcome(name, chosen.summary(found), None)
+        return Outcome(chosen.name, f"n/a: {found[0]['skipped']}", None)
     picture.parent.mkdir(exist_ok=True)
     drawn = chosen.figure(found)
     for path in (picture, picture.with_suffix(".svg")):
         replace_file(path, rendered(drawn, path.suffix[1:]))
-    return Outcome(name, chosen.summary(found), picture)
+    return Outcome(chosen.name, chosen.summary(measured), picture)

@@ -1,23 +1,25 @@
-"""Attention: how far, how widely, and how much on the first keys every head looks, by length.
+"""Attention: how far and how widely each head attends, and how much to the first keys, by length.
 
 Mean attention distance as in the NoPE paper (Kazemnejad et al. 2023, arXiv 2305.19466, section
 6.1): i - j + 1 of query i and key j, over the length. Entropy and the weight of the first keys
 (sinks: Xiao et al. 2023, arXiv 2309.17453) show how attention dilutes. Only the last queries of a
-window are looked at.
+window are measured.
 
 B windows, H heads, Q queries, S keys.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from lengthgen.probes.attach import attach_module
+from lengthgen.probes.base import LengthProbe
 from lengthgen.probes.inputs import ProbeInputs, Row, numbers
+from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 
-NAME = "attention"
 QUERIES = 256  # at most, and no more than half of T
 SINKS = 4
 MEASURES = ("distance", "entropy", "relative_entropy", "sink")
@@ -50,31 +52,43 @@ class AttentionRecorder(Part):
         return torch.stack(found, dim=1) / torch.tensor([length, 1, 1, 1])[:, None, None]
 
 
-def settings(inputs: ProbeInputs) -> Row:
-    n_queries = max(1, min(QUERIES, inputs.train_length // 2))
-    return {"lengths": inputs.lengths, "queries": n_queries, "sinks": SINKS}
+class Attention(LengthProbe):
+    """How far and how widely each head attends, and how much to the first keys, by length."""
 
+    order = 3
+    figure = staticmethod(pictures.attention)
 
-@torch.no_grad()
-def rows(inputs: ProbeInputs) -> list[Row]:
-    """Returns a row per length: each of MEASURES, [layers][heads]; distances over the length."""
-    return [_row(inputs, length) for length in inputs.lengths]
+    def settings(self, inputs: ProbeInputs) -> Row:
+        n_queries = max(1, min(QUERIES, inputs.train_length // 2))
+        return {**super().settings(inputs), "queries": n_queries, "sinks": SINKS}
 
+    @torch.no_grad()
+    def measure(self, inputs: ProbeInputs, length: int) -> Row:
+        """Returns each of MEASURES, [layers][heads]; distances over the length."""
+        n_queries = self.settings(inputs)["queries"]
+        model, total = inputs.model, torch.zeros((), dtype=torch.float64)
+        recorder = AttentionRecorder(model.shape, model.scheme, n_queries=n_queries)
+        with attach_module(model, recorder):
+            for text in inputs.windows(self.name, length):
+                inputs.states(text.inputs_BT, n_last=n_queries)
+                total = total + recorder.means(length)
+        means = total / len(inputs.endpoints)
+        return {name: numbers(mean) for name, mean in zip(MEASURES, means, strict=True)}
 
-def _row(inputs: ProbeInputs, length: int) -> Row:
-    reason = inputs.unsupported_reason(length)
-    if reason:
-        return {"length": length, "skipped": reason}
-    n_queries = settings(inputs)["queries"]
-    model, total = inputs.model, torch.zeros((), dtype=torch.float64)
-    recorder = AttentionRecorder(model.shape, model.scheme, n_queries=n_queries)
-    with attach_module(model, recorder):
-        for text in inputs.windows(f"{NAME} {length:,}", length):
-            inputs.states(text.inputs_BT, n_last=n_queries)
-            total = total + recorder.means(length)
-    means = total / len(inputs.endpoints)
-    found = {name: numbers(mean) for name, mean in zip(MEASURES, means, strict=True)}
-    return {"length": length, **found}
+    def summary(self, rows: Sequence[Row]) -> str:
+        """Returns the means over heads at the shortest length and at the longest."""
+        names = {
+            "distance": "mean distance / length",
+            "relative_entropy": "entropy / its maximum ln i (i keys)",
+            "sink": f"share of attention on the first {SINKS} keys",
+        }
+        ends = [*rows[:1], *rows[1:][-1:]]
+        each = [
+            f"{label} " + " -> ".join(f"{torch.tensor(row[name]).mean():.2f}" for row in ends)
+            for name, label in names.items()
+        ]
+        lengths = " -> ".join(f"{row['length']:,}" for row in ends)
+        return f"{', '.join(each)} at {lengths} tokens"
 
 
 def measured(w_BHQS: Tensor, c: AttentionContext) -> Tensor:
@@ -91,19 +105,3 @@ def measured(w_BHQS: Tensor, c: AttentionContext) -> Tensor:
     entropy = torch.special.entr(w).sum(-1)
     relative = entropy / (i + 1.0).log().clamp(min=1e-9)
     return torch.stack([distance, entropy, relative, w[..., :SINKS].sum(-1)])
-
-
-def summary(found: list[Row]) -> str:
-    """Returns the means over heads at the shortest length and at the longest."""
-    words = {
-        "distance": "mean distance / length",
-        "relative_entropy": "entropy / its maximum ln i (i keys)",
-        "sink": f"share of attention on the first {SINKS} keys",
-    }
-    ends = found[:1] + found[1:][-1:]
-    each = [
-        f"{word} " + " -> ".join(f"{torch.tensor(row[name]).mean():.2f}" for row in ends)
-        for name, word in words.items()
-    ]
-    lengths = " -> ".join(f"{row['length']:,}" for row in ends)
-    return f"{', '.join(each)} at {lengths} tokens"

@@ -2,21 +2,23 @@
 
 Either what `bias` gives the last query of a long window, or q.r_d / sqrt(d_head) with the rows r_d
 of `relative_keys`. Means over windows where they depend on content, and over the last queries for
-relative keys. What a part adds in other ways, such as by rotation, is not seen.
+relative keys. What a part adds in other ways, such as by rotation, is not measured.
 
 B windows, H heads, Q queries, S keys, N distances, K head width.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from lengthgen.probes.attach import attach_module
+from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import ProbeInputs, Row, numbers, spaced
+from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated, Scheme
 
-NAME = "bias"
 QUERIES = 256  # behind the mean over queries for relative keys
 
 
@@ -53,39 +55,53 @@ class BiasRecorder(Part):
                 self.bias_HN[c.layer] = total.mean(0)[:, 0].flip(-1)
 
 
-def settings(inputs: ProbeInputs) -> Row:
-    return {"lengths": inputs.lengths, "queries": QUERIES}
+class Bias(Probe):
+    """What parts add to the logits of each head by distance, up to 4T."""
 
+    order = 4
+    figure = staticmethod(pictures.bias)
 
-@torch.no_grad()
-def rows(inputs: ProbeInputs) -> list[Row]:
-    """Returns a row for each of `bias` and `relative_keys` that parts have, [layers][heads][n].
+    def settings(self, inputs: ProbeInputs) -> Row:
+        return {"lengths": inputs.lengths, "queries": QUERIES}
 
-    A layer that adds nothing has None.
-    """
-    scheme = inputs.model.scheme
-    if not adds_by_distance(scheme):
-        return [{"skipped": "no part adds to the logits by distance"}]
-    there = [n for n in inputs.lengths if inputs.unsupported_reason(n) is None]
-    if not there:
-        return [{"skipped": inputs.unsupported_reason(inputs.train_length)}]
-    length, n_layers = there[-1], len(scheme.layers)
-    sums: dict[str, dict[int, Tensor]] = {}
-    recorder = BiasRecorder(inputs.model.shape)
-    with attach_module(inputs.model, recorder):
-        for text in inputs.windows(f"{NAME} {length:,}", length):
-            inputs.states(text.inputs_BT)
-            for kind, added in (
-                ("bias", recorder.bias_HN),
-                ("relative_keys", recorder.relative_HN),
-            ):
-                for layer, b_HN in added.items():
-                    of_kind, wide = sums.setdefault(kind, {}), b_HN.cpu().double()
-                    of_kind[layer] = of_kind[layer] + wide if layer in of_kind else wide
-    return [
-        _row(kind, [of_kind.get(i) for i in range(n_layers)], len(inputs.endpoints))
-        for kind, of_kind in sums.items()
-    ]
+    @torch.no_grad()
+    def rows(self, inputs: ProbeInputs) -> list[Row]:
+        """Returns a row for each of `bias` and `relative_keys` that parts have, [layers][heads][n].
+
+        A layer that adds nothing has None.
+        """
+        scheme = inputs.model.scheme
+        if not adds_by_distance(scheme):
+            return [{"skipped": "no part adds to the logits by distance"}]
+        there = [n for n in inputs.lengths if inputs.unsupported_reason(n) is None]
+        if not there:
+            return [{"skipped": inputs.unsupported_reason(inputs.train_length)}]
+        length, n_layers = there[-1], len(scheme.layers)
+        sums: dict[str, dict[int, Tensor]] = {}
+        recorder = BiasRecorder(inputs.model.shape)
+        with attach_module(inputs.model, recorder):
+            for text in inputs.windows(self.name, length):
+                inputs.states(text.inputs_BT)
+                for kind, added in (
+                    ("bias", recorder.bias_HN),
+                    ("relative_keys", recorder.relative_HN),
+                ):
+                    for layer, b_HN in added.items():
+                        of_kind, wide = sums.setdefault(kind, {}), b_HN.cpu().double()
+                        of_kind[layer] = of_kind[layer] + wide if layer in of_kind else wide
+        return [
+            _row(kind, [of_kind.get(i) for i in range(n_layers)], len(inputs.endpoints))
+            for kind, of_kind in sums.items()
+        ]
+
+    def summary(self, rows: Sequence[Row]) -> str:
+        """Returns what the far end of a window gets, relative to the query itself."""
+        heads = [head for layer in rows[0]["bias"] if layer is not None for head in layer]
+        falls = sorted(head[-1] - head[0] for head in heads)
+        return (
+            f"from distance 0 to {rows[0]['distances'][-1]:,}: {falls[0]:+.3g} to {falls[-1]:+.3g} "
+            f"in {len(heads)} heads"
+        )
 
 
 def adds_by_distance(scheme: Scheme) -> bool:
@@ -102,13 +118,3 @@ def _row(kind: str, sums: list[Tensor | None], n_windows: int) -> Row:
         "distances": distances,
         "bias": [None if mean is None else numbers(mean) for mean in means],
     }
-
-
-def summary(found: list[Row]) -> str:
-    """Returns what the far end of a window gets, relative to the query itself."""
-    heads = [head for layer in found[0]["bias"] if layer is not None for head in layer]
-    falls = sorted(head[-1] - head[0] for head in heads)
-    return (
-        f"from distance 0 to {found[0]['distances'][-1]:,}: {falls[0]:+.3g} to {falls[-1]:+.3g} "
-        f"in {len(heads)} heads"
-    )

@@ -28,7 +28,7 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeInputs:
-    """A model in fp32 under its trained scheme, the text it is shown, and where progress goes."""
+    """A model in fp32 under its trained scheme, the text it reads, and where progress goes."""
 
     model: Transformer
     corpus: TokenizedCorpus
@@ -47,18 +47,18 @@ class ProbeInputs:
         return [n * self.train_length for n in (1, 2, 4)]
 
     def unsupported_reason(self, length: int) -> str | None:
-        """Returns why there is nothing to see at a length, or None."""
+        """Returns why there are no numbers at a length, or None."""
         if length > self.reach:
             return f"endpoints lie {self.reach:,} tokens deep in their documents"
         return self.model.scheme.unsupported_reason(length)
 
-    def windows(self, task: str, length: int, *, of_each: int = 1) -> Iterator[Text]:
+    def windows(self, probe: str, length: int, *, of_each: int = 1) -> Iterator[Text]:
         """Yields the `of_each` windows before every endpoint, and shows how far that is.
 
         The first ends at the endpoint, each other one where the one before begins.
         """
         device = self.model.embedding.weight.device
-        self.show.start(task, len(self.endpoints) * of_each, "windows")
+        self.show.start(f"{probe} {length:,}", len(self.endpoints) * of_each, "windows")
         for endpoint in self.endpoints:
             for n in range(of_each):
                 start = endpoint.end - (n + 1) * length

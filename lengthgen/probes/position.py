@@ -9,13 +9,16 @@ N layers, S samples, D width, T tokens, U hidden units.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lengthgen.probes.attach import attach_module
+from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import ProbeInputs, Row, numbers
+from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 
 NAME = "position"
@@ -58,51 +61,68 @@ class StateRecorder(Part):
         return Rotated(q_BHQK, k_BHSK)
 
 
-def settings(inputs: ProbeInputs) -> Row:
-    learning = {"samples": SAMPLES, "units": UNITS, "steps": STEPS, "batch": BATCH, "rate": RATE}
-    text = {"lengths": inputs.lengths, "held_out": HELD_OUT, "beside": EXTRA_WINDOWS}
-    return {**text, **learning, "stretches": STRETCHES}
+class Position(Probe):
+    """Whether the position of a token can be predicted from its hidden state, by layer."""
 
+    order = 6
+    figure = staticmethod(pictures.position)
 
-@torch.no_grad()
-def rows(inputs: ProbeInputs) -> list[Row]:
-    """Returns one row: mean absolute errors [N], and mean predictions [N] by position; all over T.
+    def settings(self, inputs: ProbeInputs) -> Row:
+        text = {"lengths": inputs.lengths, "held_out": HELD_OUT, "beside": EXTRA_WINDOWS}
+        learning = {"units": UNITS, "steps": STEPS, "batch": BATCH, "rate": RATE}
+        return {**text, "samples": SAMPLES, **learning, "stretches": STRETCHES}
 
-    error: at positions up to T; error_beyond: from T to the longest length there is, None if that
-    is T. Positions are the middles of stretches of T/16 tokens.
-    """
-    T = inputs.train_length
-    documents = list(dict.fromkeys(e.document for e in inputs.endpoints))
-    held_out = set(documents[HELD_OUT - 1 :: HELD_OUT] or documents[1:][-1:])
-    reason = inputs.unsupported_reason(T)
-    if not held_out:
-        reason = "all endpoints lie in one document; another is needed to test on"
-    if reason:
-        return [{"skipped": reason}]
-    texts = samples(inputs, held_out)
-    network = fitted(texts.x_NSD, texts.y_S, inputs)
-    within = torch.stack([network(x_NTD) for x_NTD in texts.tested], dim=1)
-    longest = max(n for n in inputs.lengths if inputs.unsupported_reason(n) is None)
-    predicted, beyond = within.mean(1), None
-    y_T = place(torch.arange(longest), T)
-    if longest > T:
-        after = [
-            network(hidden_states(inputs, text.inputs_BT))[:, T:]
-            for text in inputs.windows(f"{NAME} {longest:,}", longest)
-            if text.document in held_out
+    @torch.no_grad()
+    def rows(self, inputs: ProbeInputs) -> list[Row]:
+        """Returns one row: mean absolute errors [N], and mean predictions [N] by position, over T.
+
+        error: at positions up to T; error_beyond: from T to the longest length there is, None if
+        that is T. Positions are the middles of stretches of T/16 tokens.
+        """
+        T = inputs.train_length
+        documents = list(dict.fromkeys(e.document for e in inputs.endpoints))
+        held_out = set(documents[HELD_OUT - 1 :: HELD_OUT] or documents[1:][-1:])
+        reason = inputs.unsupported_reason(T)
+        if not held_out:
+            reason = "all endpoints lie in one document; another is needed to test on"
+        if reason:
+            return [{"skipped": reason}]
+        texts = samples(inputs, held_out)
+        network = fitted(texts.x_NSD, texts.y_S, inputs)
+        within = torch.stack([network(x_NTD) for x_NTD in texts.tested], dim=1)
+        longest = max(n for n in inputs.lengths if inputs.unsupported_reason(n) is None)
+        predicted, beyond = within.mean(1), None
+        y_T = relative_position(torch.arange(longest), T)
+        if longest > T:
+            after = [
+                network(hidden_states(inputs, text.inputs_BT))[:, T:]
+                for text in inputs.windows(NAME, longest)
+                if text.document in held_out
+            ]
+            beyond = torch.stack(after, dim=1)
+            predicted = torch.cat([predicted, beyond.mean(1)], dim=1)
+        stretch = max(1, T // STRETCHES)
+        return [
+            {
+                "length": longest,
+                "error": _error(within, y_T[:T]),
+                "error_beyond": None if beyond is None else _error(beyond, y_T[T:]),
+                "positions": numbers(_means(y_T, stretch)),
+                "predicted": numbers(_means(predicted, stretch)),
+            }
         ]
-        beyond = torch.stack(after, dim=1)
-        predicted = torch.cat([predicted, beyond.mean(1)], dim=1)
-    stretch = max(1, T // STRETCHES)
-    return [
-        {
-            "length": longest,
-            "error": _error(within, y_T[:T]),
-            "error_beyond": None if beyond is None else _error(beyond, y_T[T:]),
-            "positions": numbers(_means(y_T, stretch)),
-            "predicted": numbers(_means(predicted, stretch)),
-        }
-    ]
+
+    def summary(self, rows: Sequence[Row]) -> str:
+        """Returns the errors of the best layer within T, and there beyond."""
+        row = rows[0]
+        best = min(range(len(row["error"])), key=row["error"].__getitem__)
+        line = (
+            f"mean absolute error {row['error'][best]:.3f} T up to T (about 0.25 T if always T/2), "
+            f"least with {best} layer{'s' * (best != 1)} below"
+        )
+        if row["error_beyond"] is None:
+            return line
+        return f"{line}; {row['error_beyond'][best]:.3f} T from T to {row['length']:,}"
 
 
 class Samples(NamedTuple):
@@ -119,13 +139,13 @@ def samples(inputs: ProbeInputs, held_out: set[int]) -> Samples:
     learned: list[tuple[Tensor, Tensor]] = []
     tested: list[Tensor] = []
     of_each = min(1 + EXTRA_WINDOWS, inputs.reach // T)
-    for text in inputs.windows(f"{NAME} {T:,}", T, of_each=of_each):
+    for text in inputs.windows(NAME, T, of_each=of_each):
         x_NTD = hidden_states(inputs, text.inputs_BT)
         if text.document in held_out:
             tested.append(x_NTD)
         else:
             at = torch.randperm(T, generator=draws)[:SAMPLES]
-            learned.append((x_NTD[:, at], place(at, T)))
+            learned.append((x_NTD[:, at], relative_position(at, T)))
     xs, ys = zip(*learned, strict=True)
     return Samples(torch.cat(xs, dim=1), torch.cat(ys), tested)
 
@@ -140,7 +160,7 @@ def _means(x: Tensor, n: int) -> Tensor:
     return torch.stack([piece.mean(-1) for piece in x.split(n, dim=-1)], dim=-1)
 
 
-def place(index: Tensor, train_length: int) -> Tensor:
+def relative_position(index: Tensor, train_length: int) -> Tensor:
     """Returns the position over T of tokens counted from 0: 1/T for the first, 1 for the T-th."""
     return (index + 1) / train_length
 
@@ -180,16 +200,3 @@ def fitted(x_NSD: Tensor, y_S: Tensor, inputs: ProbeInputs) -> Network:
             inputs.show.advance(1)
     inputs.show.finish()
     return Network(*(x.detach() for x in network))
-
-
-def summary(found: list[Row]) -> str:
-    """Returns the errors of the best layer within T, and there beyond."""
-    row = found[0]
-    best = min(range(len(row["error"])), key=row["error"].__getitem__)
-    line = (
-        f"mean absolute error {row['error'][best]:.3f} T up to T (about 0.25 T if always T/2), "
-        f"least with {best} layer{'s' * (best != 1)} below"
-    )
-    if row["error_beyond"] is None:
-        return line
-    return f"{line}; {row['error_beyond'][best]:.3f} T from T to {row['length']:,}"

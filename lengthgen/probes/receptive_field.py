@@ -8,14 +8,16 @@ tokens have of it; ERF_q = min{n : c_n >= q}.
 B windows, T tokens, D width, N numbers of tokens.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from lengthgen.probes.attach import attach_module
+from lengthgen.probes.base import LengthProbe
 from lengthgen.probes.inputs import ProbeInputs, Row, Text, numbers, spaced
+from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import AttentionContext, Part
-
-NAME = "receptive_field"
 
 
 class EmbeddingRecorder(Part):
@@ -26,35 +28,37 @@ class EmbeddingRecorder(Part):
         return self.kept_BTD
 
 
-def settings(inputs: ProbeInputs) -> Row:
-    return {"lengths": inputs.lengths}
+class ReceptiveField(LengthProbe):
+    """How many of the nearest tokens carry 90 and 99 % of the gradient of the loss, by length."""
 
+    order = 2
+    figure = staticmethod(pictures.receptive_field)
 
-def rows(inputs: ProbeInputs) -> list[Row]:
-    """Returns a row per length: ERF_0.9, ERF_0.99, and c_n at some n."""
-    return [_row(inputs, length) for length in inputs.lengths]
+    def unsupported_reason(self, inputs: ProbeInputs, length: int) -> str | None:
+        if inputs.model.scheme.memory and length > inputs.train_length:
+            return "text is read in segments of T tokens, and gradients do not pass between them"
+        return super().unsupported_reason(inputs, length)
 
+    def measure(self, inputs: ProbeInputs, length: int) -> Row:
+        """Returns ERF_0.9, ERF_0.99, and c_n at some n."""
+        recorder = EmbeddingRecorder(inputs.model.shape)
+        total_N = torch.zeros(length, dtype=torch.float64)
+        with attach_module(inputs.model, recorder):
+            for text in inputs.windows(self.name, length):
+                total_N += cumulative(gradients(inputs, recorder, text))
+        c_N = total_N / len(inputs.endpoints)
+        n = spaced(length)
+        return {
+            "erf_90": reached(c_N, 0.9),
+            "erf_99": reached(c_N, 0.99),
+            "n": n,
+            "c": numbers(c_N[torch.tensor(n) - 1]),
+        }
 
-def _row(inputs: ProbeInputs, length: int) -> Row:
-    reason = inputs.unsupported_reason(length)
-    if inputs.model.scheme.memory and length > inputs.train_length:
-        reason = "text is read in segments of T tokens, and gradients do not pass between them"
-    if reason:
-        return {"length": length, "skipped": reason}
-    recorder = EmbeddingRecorder(inputs.model.shape)
-    total_N = torch.zeros(length, dtype=torch.float64)
-    with attach_module(inputs.model, recorder):
-        for text in inputs.windows(f"{NAME} {length:,}", length):
-            total_N += cumulative(gradients(inputs, recorder, text))
-    c_N = total_N / len(inputs.endpoints)
-    n = spaced(length)
-    return {
-        "length": length,
-        "erf_90": reached(c_N, 0.9),
-        "erf_99": reached(c_N, 0.99),
-        "n": n,
-        "c": numbers(c_N[torch.tensor(n) - 1]),
-    }
+    def summary(self, rows: Sequence[Row]) -> str:
+        """Returns how many tokens have 99 % of the gradient, by length."""
+        each = [f"{row['erf_99']:,} of {row['length']:,}" for row in rows]
+        return f"99 % of the gradient in {', '.join(each)}"
 
 
 def gradients(inputs: ProbeInputs, recorder: EmbeddingRecorder, text: Text) -> Tensor:
@@ -74,9 +78,3 @@ def cumulative(norm_T: Tensor) -> Tensor:
 def reached(c_N: Tensor, share: float) -> int:
     """Returns the least n with c_n >= share; rounding of sums aside."""
     return int((c_N < share - 1e-9).sum()) + 1
-
-
-def summary(found: list[Row]) -> str:
-    """Returns how many tokens have 99 % of the gradient, by length."""
-    each = [f"{row['erf_99']:,} of {row['length']:,}" for row in found]
-    return f"99 % of the gradient in {', '.join(each)}"

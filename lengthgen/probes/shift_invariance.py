@@ -7,16 +7,18 @@ changes by rounding alone.
 B windows, T tokens, D width, V vocabulary.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from lengthgen.model.transformer import Transformer
 from lengthgen.probes.attach import attach_module
+from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import ProbeInputs, Row
-from lengthgen.report.figures.probes import ROUNDING
+from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 
-NAME = "shift_invariance"
 POSITIONS = 256  # whose logits are formed at a time
 
 
@@ -32,40 +34,52 @@ class Shift(Part):
         return self.scheme.positions(tokens_BT, c) + self.by
 
 
-def settings(inputs: ProbeInputs) -> Row:
-    """Returns what decides the numbers, apart from the text: the shifts and the windows' length."""
-    T = inputs.train_length
-    shifts = sorted({k for k in (1, 16, 64, 256) if k < T} | {T, 4 * T})
-    return {"shifts": shifts, "length": max(1, T // 2)}
+class ShiftInvariance(Probe):
+    """How the output changes if all positions are shifted by k and the tokens stay the same."""
 
+    order = 1
+    figure = staticmethod(pictures.shift_invariance)
 
-@torch.no_grad()
-def rows(inputs: ProbeInputs) -> list[Row]:
-    """Returns a row per shift k: means over all targets of l_k - l_0 and KL(p_0 || p_k), in nats.
+    def settings(self, inputs: ProbeInputs) -> Row:
+        T = inputs.train_length
+        shifts = sorted({k for k in (1, 16, 64, 256) if k < T} | {T, 4 * T})
+        return {"shifts": shifts, "length": max(1, T // 2)}
 
-    max_dlogit is the largest change of any logit.
-    """
-    length, shifts = settings(inputs)["length"], settings(inputs)["shifts"]
-    scheme = inputs.model.scheme
-    reasons = {k: unsupported_reason(scheme, length, shift=k) for k in shifts}
-    shift = Shift(inputs.model.shape, scheme)
-    sums = {k: [0.0, 0.0, 0.0] for k in shifts if reasons[k] is None}
-    with attach_module(inputs.model, shift):
-        for text in inputs.windows(f"{NAME} {length:,}", length):
-            shift.by = 0
-            before = inputs.states(text.inputs_BT)
-            for k in sums:
-                shift.by = k
-                after = inputs.states(text.inputs_BT)
-                dnll, kl, largest = changes(inputs.model, before, after, text.targets_BT)
-                sums[k] = [sums[k][0] + dnll, sums[k][1] + kl, max(sums[k][2], largest)]
-    n = len(inputs.endpoints) * length
-    return [
-        {"k": k, "skipped": reasons[k]}
-        if k not in sums
-        else {"k": k, "dnll": sums[k][0] / n, "kl": sums[k][1] / n, "max_dlogit": sums[k][2]}
-        for k in shifts
-    ]
+    @torch.no_grad()
+    def rows(self, inputs: ProbeInputs) -> list[Row]:
+        """Returns a row per shift k: means over targets of l_k - l_0 and KL(p_0 || p_k), in nats.
+
+        max_dlogit is the largest change of any logit.
+        """
+        settings = self.settings(inputs)
+        length, shifts = settings["length"], settings["shifts"]
+        scheme = inputs.model.scheme
+        reasons = {k: unsupported_reason(scheme, length, shift=k) for k in shifts}
+        shift = Shift(inputs.model.shape, scheme)
+        sums = {k: [0.0, 0.0, 0.0] for k in shifts if reasons[k] is None}
+        with attach_module(inputs.model, shift):
+            for text in inputs.windows(self.name, length):
+                shift.by = 0
+                before = inputs.states(text.inputs_BT)
+                for k in sums:
+                    shift.by = k
+                    after = inputs.states(text.inputs_BT)
+                    dnll, kl, largest = changes(inputs.model, before, after, text.targets_BT)
+                    sums[k] = [sums[k][0] + dnll, sums[k][1] + kl, max(sums[k][2], largest)]
+        n = len(inputs.endpoints) * length
+        return [
+            {"k": k, "skipped": reasons[k]}
+            if k not in sums
+            else {"k": k, "dnll": sums[k][0] / n, "kl": sums[k][1] / n, "max_dlogit": sums[k][2]}
+            for k in shifts
+        ]
+
+    def summary(self, rows: Sequence[Row]) -> str:
+        """Returns the changes at the largest shift that there is, and whether all are rounding."""
+        last = rows[-1]
+        rounded = all(abs(row[name]) < pictures.ROUNDING for row in rows for name in ("dnll", "kl"))
+        verdict = "invariant up to fp32 rounding" if rounded else "not invariant"
+        return f"at k={last['k']:,}: loss {last['dnll']:+.2g}, KL {last['kl']:.2g} nats ({verdict})"
 
 
 def unsupported_reason(scheme: Scheme, length: int, *, shift: int) -> str | None:
@@ -95,11 +109,3 @@ def changes(
         found[1] += (log_0.exp() * gained).sum().item()
         found[2] = max(found[2], (s_k - s_0).abs().max().item())
     return found[0], found[1], found[2]
-
-
-def summary(found: list[Row]) -> str:
-    """Returns the changes at the largest shift that there is, and whether all are rounding."""
-    last = found[-1]
-    rounded = all(abs(row[name]) < ROUNDING for row in found for name in ("dnll", "kl"))
-    word = "invariant up to fp32 rounding" if rounded else "not invariant"
-    return f"at k={last['k']:,}: loss {last['dnll']:+.2g}, KL {last['kl']:.2g} nats ({word})"

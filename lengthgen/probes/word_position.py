@@ -8,54 +8,68 @@ so that the four add up to the logits exactly.
 B windows, T tokens, D width, H heads, K head width, N blocks of tokens.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lengthgen.model.transformer import Block, Transformer
+from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import ProbeInputs, Row, numbers
+from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import Scheme
 
-NAME = "word_position"
 TERMS = ("word_word", "word_position", "position_word", "position_position")
 BLOCKS = 32  # a picture's rows and columns
 HEADS = 4  # that have pictures; sizes are of all
 
 
-def settings(inputs: ProbeInputs) -> Row:
-    return {"length": inputs.train_length, "blocks": BLOCKS, "heads": HEADS}
+class WordPosition(Probe):
+    """How much of the first layer's logits is due to words, to positions, and to both together."""
+
+    order = 5
+    figure = staticmethod(pictures.word_position)
+
+    def settings(self, inputs: ProbeInputs) -> Row:
+        return {"length": inputs.train_length, "blocks": BLOCKS, "heads": HEADS}
+
+    @torch.no_grad()
+    def rows(self, inputs: ProbeInputs) -> list[Row]:
+        """Returns a row per term: mean size of its part of the logits [heads], and mean in blocks.
+
+        Over causal pairs of windows of T tokens; a block without any has None.
+        """
+        length = inputs.train_length
+        reason = without_terms(inputs.model.scheme) or inputs.unsupported_reason(length)
+        if reason:
+            return [{"skipped": reason}]
+        sizes = means = torch.zeros((), dtype=torch.float64)
+        causal = torch.ones(length, length, dtype=torch.float64).tril()
+        for text in inputs.windows(self.name, length):
+            s_4BHTT = terms(inputs, text.inputs_BT).cpu().double()[:, 0] * causal
+            sizes = sizes + s_4BHTT.abs().sum((-1, -2)) / causal.sum()
+            means = means + in_blocks(s_4BHTT[:, :HEADS])
+        n, counts = len(inputs.endpoints), in_blocks(causal)
+        return [
+            {
+                "term": term,
+                "size": numbers(size / n),
+                "map": [_map(mean / n, counts) for mean in of_heads],
+            }
+            for term, size, of_heads in zip(TERMS, sizes, means, strict=True)
+        ]
+
+    def summary(self, rows: Sequence[Row]) -> str:
+        """Returns the mean size of each term over heads."""
+        each = [
+            f"{row['term'].replace('_', '-')} {sum(row['size']) / len(row['size']):.3g}"
+            for row in rows
+        ]
+        return f"mean size: {', '.join(each)}"
 
 
-@torch.no_grad()
-def rows(inputs: ProbeInputs) -> list[Row]:
-    """Returns a row per term: mean size of its part of the logits [heads], and mean in blocks.
-
-    Over causal pairs of windows of T tokens; a block without any has None.
-    """
-    length = inputs.train_length
-    reason = undefined(inputs.model.scheme) or inputs.unsupported_reason(length)
-    if reason:
-        return [{"skipped": reason}]
-    sizes, means = 0.0, 0.0
-    causal = torch.ones(length, length, dtype=torch.float64).tril()
-    for text in inputs.windows(f"{NAME} {length:,}", length):
-        s_4BHTT = terms(inputs, text.inputs_BT).cpu().double()[:, 0] * causal
-        sizes = sizes + s_4BHTT.abs().sum((-1, -2)) / causal.sum()
-        means = means + in_blocks(s_4BHTT[:, :HEADS])
-    n, counts = len(inputs.endpoints), in_blocks(causal)
-    assert isinstance(sizes, Tensor)
-    assert isinstance(means, Tensor)
-    return [
-        {
-            "term": term,
-            "size": numbers(size / n),
-            "map": [_map(mean / n, counts) for mean in of_heads],
-        }
-        for term, size, of_heads in zip(TERMS, sizes, means, strict=True)
-    ]
-
-
-def undefined(scheme: Scheme) -> str | None:
+def without_terms(scheme: Scheme) -> str | None:
     """Returns why the first layer's logits have no such terms, or None."""
     if not any(part.overrides("embed") for part in scheme.all):
         return "no part adds positions to the embeddings"
@@ -104,12 +118,3 @@ def _map(sums_NN: Tensor, counts_NN: Tensor) -> list[list[float | None]]:
         [mean if count else None for mean, count in zip(*pair, strict=True)]
         for pair in zip(means, counts_NN.tolist(), strict=True)
     ]
-
-
-def summary(found: list[Row]) -> str:
-    """Returns the mean size of each term over heads."""
-    each = [
-        f"{row['term'].replace('_', '-')} {sum(row['size']) / len(row['size']):.3g}"
-        for row in found
-    ]
-    return f"mean size: {', '.join(each)}"

@@ -9,27 +9,26 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from lengthgen.analysis.curves import Point, perplexity
-from lengthgen.analysis.findings import EPS, Finding, Word
+from lengthgen.analysis.curves import perplexity
+from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import LEVEL, RESAMPLES, Estimate
-from lengthgen.analysis.reference_results import Anchor
 from lengthgen.analysis.seed_groups import Series, scheme_lr_ratio
+from lengthgen.analysis.verdicts import EPS, Word
 from lengthgen.config import rates
 from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE, named
 from lengthgen.report import text_tables
+from lengthgen.report.collect import Report
 from lengthgen.report.figures import curve
 from lengthgen.report.figures.chart import Chart, Line
 from lengthgen.report.figures.inline import inline, swatch
 from lengthgen.report.figures.positions import AVERAGED, positions
 from lengthgen.report.figures.ratios import ratios
-from lengthgen.report.figures.style import line_styles
 from lengthgen.report.tables import Cell, Table
 
 MISSING = object()
@@ -57,31 +56,15 @@ UNLIKE = (
 
 
 class Picture(NamedTuple):
-    """A figure: the text of an SVG file, or the bytes of a PNG."""
+    """A figure: the text of an SVG file."""
 
     name: str
-    content: str | bytes
+    svg: str
 
     @property
     def address(self) -> str:
         """The picture as a data URI; as an image, an SVG can neither run nor load anything."""
-        is_svg = isinstance(self.content, str)
-        content = self.content.encode() if isinstance(self.content, str) else self.content
-        kind = "svg+xml" if is_svg else "png"
-        return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What a run took; None is unknown."""
-
-    parameters: int | None
-    tokens: int | None
-    seconds: float | None  # of training steps alone, over all its sessions
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        return self.tokens / self.seconds if self.tokens and self.seconds else None
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,60 +76,10 @@ class Tasks:
     remarks: Sequence[str]  # what is not shown or not comparable
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contents:
-    """What the page shows of runs of text. All of it may be untrusted and is escaped."""
-
-    findings: Sequence[Finding]  # of the headline protocol; none if it was not evaluated
-    series: Mapping[str, Sequence[Series]]  # by protocol, the headline first
-    remarks: Sequence[str]  # what is not shown or not comparable
-    configs: Mapping[str, Mapping[str, Any]]  # the plain configuration of each run
-    environments: Mapping[str, Mapping[str, Any]]  # env.json of each run that has one
-    pictures: Mapping[str, Sequence[Picture]]  # of the probes of a run
-    anchors: Sequence[Anchor]
-    costs: Mapping[str, Cost]
-
-    @cached_property
-    def points(self) -> list[Point]:
-        """All points of all protocols."""
-        return [p for lines in self.series.values() for line in lines for p in line.points]
-
-    @cached_property
-    def runs(self) -> list[str]:
-        return sorted({p.run for p in self.points})
-
-    @cached_property
-    def schemes(self) -> list[str]:
-        return sorted({p.scheme for p in self.points})
-
-    @cached_property
-    def lines(self) -> list[Series]:
-        """One series of each label, whatever its protocol."""
-        found: dict[str, Series] = {}
-        for lines in self.series.values():
-            for line in lines:
-                found.setdefault(line.label, line)
-        return list(found.values())
-
-    @cached_property
-    def keys(self) -> dict[str, str]:
-        """A short name of each label, for ids and attributes."""
-        return {line.label: f"s{i}" for i, line in enumerate(self.lines)}
-
-    @cached_property
-    def styles(self) -> dict[str, dict[str, Any]]:
-        return line_styles(self.lines)
-
-    @cached_property
-    def swatches(self) -> dict[str, str]:
-        """A sample of each line as SVG, by label."""
-        return {one.label: swatch(self.styles[one.label], thin=one.reference) for one in self.lines}
-
-
-def render(contents: Contents | None, tasks: Tasks | None = None) -> str:
+def render(report: Report | None, tasks: Tasks | None = None) -> str:
     """Returns the page of runs of text, of tasks, or of both; in ASCII.
 
-    Raises UserError as findings.compare does.
+    Raises UserError as comparisons.compare does.
     """
     environment = Environment(
         loader=PackageLoader("lengthgen", "report"),
@@ -158,14 +91,14 @@ def render(contents: Contents | None, tasks: Tasks | None = None) -> str:
     script, style = (_source(environment, name) for name in ("report.js", "report.css"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = environment.get_template("report.html.j2")
-    shown = {"title": "Accuracy of tasks over length"} | (_shown(contents) if contents else {})
+    shown = {"title": "Accuracy of tasks over length"} | (_shown(report) if report else {})
     parts = {"tasks": "Tasks"} if tasks is not None else {}
-    if contents is not None:
+    if report is not None:
         first = {"verdicts": "Verdicts"} | ({"curves": "Curves"} if shown["charts"] else {})
         warned = {"warnings": f"Warnings ({len(shown['warnings'])})"}
         parts = first | parts | PARTS | warned
     page = template.render(
-        **{"contents": contents, "tasks": tasks, "parts": parts, **shown},
+        **{"report": report, "tasks": tasks, "parts": parts, **shown},
         **{"script": script, "style": style, "digest": digest},
     )
     return page.encode("ascii", "xmlcharrefreplace").decode()
@@ -176,13 +109,13 @@ def _source(environment: Environment, name: str) -> str:
     return environment.loader.get_source(environment, name)[0]
 
 
-def _shown(contents: Contents) -> dict[str, Any]:
-    """Returns what the template needs of runs of text next to their contents."""
-    names, lengths = contents.schemes, sorted({p.train_length for p in contents.points})
+def _shown(report: Report) -> dict[str, Any]:
+    """Returns what the template needs of runs of text next to the report itself."""
+    names, lengths = report.schemes, sorted({p.train_length for p in report.points})
     measured = names[0] if len(names) == 1 else f"{len(names)} positional schemes"
-    longest = short(max(p.length for p in contents.points))
-    first = [p for line in next(iter(contents.series.values())) for p in line.points]
-    judged = text_tables.judged(contents.findings)
+    longest = short(max(p.length for p in report.points))
+    first = [p for line in next(iter(report.by_protocol.values())) for p in line.points]
+    judged = text_tables.judged(report.findings)
     trained = ", ".join(map(str, lengths))
     return {
         "title": f"{measured}, trained at T = {trained}, measured up to {longest} tokens",
@@ -190,18 +123,18 @@ def _shown(contents: Contents) -> dict[str, Any]:
         "judged": judged,
         "verdict_lengths": sorted({n for finding in judged for n in finding.verdicts}),
         "epsilons": sorted({factor.eps for finding in judged for factor in finding.factors}),
-        "faint": text_tables.poor([finding.series for finding in contents.findings]),
+        "faint": text_tables.poor([finding.series for finding in report.findings]),
         "meanings": MEANINGS,
-        "charts": charts(contents),
-        "perplexities": perplexities(contents),
-        "sections": [_section(contents, line) for line in contents.lines],
-        "facts": facts(contents),
-        "scored": _scored_how(contents),
-        "protocols": protocols(contents),
-        "rates": text_tables.rates(*rates.of_runs(_configs(contents))),
-        "settings": settings(contents),
-        "costs": costs(contents),
-        "warnings": text_tables.warnings(contents.findings, contents.remarks),
+        "charts": charts(report),
+        "perplexities": perplexities(report),
+        "sections": [_section(report, line) for line in report.lines],
+        "facts": facts(report),
+        "scored": _scored_how(report),
+        "protocols": protocols(report),
+        "rates": text_tables.rates(*rates.of_runs(report.configs.values())),
+        "settings": settings(report),
+        "costs": costs(report),
+        "warnings": text_tables.warnings(report.findings, report.remarks),
         "headline": HEADLINE,
         **{name: getattr(text_tables, name) for name in ("bounds", "change", "detectable")},
         **{"seeds": text_tables.n_seeds, "used": text_tables.used, "short": short},
@@ -233,20 +166,20 @@ class Exhibit:
     entries: Sequence[Entry]
 
 
-def charts(contents: Contents) -> list[Exhibit]:
+def charts(report: Report) -> list[Exhibit]:
     """Returns the charts that there are numbers for, the headline first."""
-    others = {a.protocol for a in contents.anchors} & {*contents.series} - {HEADLINE}
+    others = {a.protocol for a in report.anchors} & {*report.by_protocol} - {HEADLINE}
     found = [
-        _perplexity(contents),
-        _gain(contents),
-        _positions(contents),
-        *(_ratios(contents, protocol) for protocol in [HEADLINE, *sorted(others)]),
+        _perplexity(report),
+        _gain(report),
+        _positions(report),
+        *(_ratios(report, protocol) for protocol in [HEADLINE, *sorted(others)]),
     ]
     return [exhibit for exhibit in found if exhibit is not None]
 
 
-def _perplexity(contents: Contents) -> Exhibit | None:
-    findings, lines = contents.findings, contents.series.get(HEADLINE, ())
+def _perplexity(report: Report) -> Exhibit | None:
+    findings, lines = report.findings, report.by_protocol.get(HEADLINE, ())
     caption = [
         "The same tokens are scored at every length; only the text before them differs.",
         f"{BAND} {SHARED} Dotted: what the last T tokens alone give (crop).",
@@ -256,7 +189,7 @@ def _perplexity(contents: Contents) -> Exhibit | None:
     if any(finding.unigram is not None for finding in findings):
         caption.append("Unigram floor: each token predicted by its frequency in training.")
     return _exhibit(
-        contents,
+        report,
         curve.perplexities(lines, findings) if findings else None,
         name="perplexity",
         title="Tail perplexity over length",
@@ -266,10 +199,10 @@ def _perplexity(contents: Contents) -> Exhibit | None:
     )
 
 
-def _gain(contents: Contents) -> Exhibit | None:
+def _gain(report: Report) -> Exhibit | None:
     return _exhibit(
-        contents,
-        curve.gains(contents.findings),
+        report,
+        curve.gains(report.findings),
         name="gain",
         title="Context gain G(C)",
         caption=[
@@ -281,10 +214,10 @@ def _gain(contents: Contents) -> Exhibit | None:
     )
 
 
-def _positions(contents: Contents) -> Exhibit | None:
+def _positions(report: Report) -> Exhibit | None:
     return _exhibit(
-        contents,
-        positions(contents.series.get(BY_POSITION, ())),
+        report,
+        positions(report.by_protocol.get(BY_POSITION, ())),
         name="positions",
         title="Loss at each position",
         caption=[
@@ -296,17 +229,17 @@ def _positions(contents: Contents) -> Exhibit | None:
     )
 
 
-def _ratios(contents: Contents, protocol: str) -> Exhibit | None:
-    is_headline, lines = protocol == HEADLINE, contents.series.get(protocol, ())
-    findings = contents.findings if is_headline else ()
-    chart = ratios(lines, contents.anchors, findings=findings, unlike=is_headline)
+def _ratios(report: Report, protocol: str) -> Exhibit | None:
+    is_headline, lines = protocol == HEADLINE, report.by_protocol.get(protocol, ())
+    findings = report.findings if is_headline else ()
+    chart = ratios(lines, report.anchors, findings=findings, unlike=is_headline)
     caption = [f"ppl(C) / ppl(T) over C / T. {BAND if is_headline else 'Means over seeds.'}"]
     if chart is not None and chart.behind:
         caption.append(GREY)
     if chart is not None and any(not one.alike for one in chart.behind):
         caption.append(UNLIKE)
     return _exhibit(
-        contents,
+        report,
         chart,
         name="ratios" if protocol == HEADLINE else f"ratios-{protocol}".replace("_", "-"),
         title=f"Perplexity relative to that at T, {protocol}",
@@ -326,7 +259,7 @@ def times(value: float) -> str:
 
 
 def _exhibit(
-    contents: Contents,
+    report: Report,
     chart: Chart | None,
     *,
     name: str,
@@ -337,16 +270,16 @@ def _exhibit(
 ) -> Exhibit | None:
     if chart is None or not any(line.lengths for line in chart.lines):
         return None
-    lines = [replace(line, style=contents.styles[line.name], seeds=()) for line in chart.lines]
+    lines = [replace(line, style=report.styles[line.name], seeds=()) for line in chart.lines]
     xs = sorted({x for line in lines for x in line.values})
     groups = {one.group: one for one in chart.behind}
     keys = {group: f"published-{name}-{i}" for i, group in enumerate(groups)}
-    drawn = inline(replace(chart, lines=lines), keys={**contents.keys, **keys}, name=name, at=xs)
+    drawn = inline(replace(chart, lines=lines), keys={**report.keys, **keys}, name=name, at=xs)
     entries = [
         Entry(
-            key=contents.keys[line.name],
+            key=report.keys[line.name],
             label=line.name,
-            swatch=contents.swatches[line.name],
+            swatch=report.swatches[line.name],
             values=[_value(line, x, write) for x in xs],
             pressed=True,
         )
@@ -385,12 +318,12 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     return Table(key="", title="", head=head, rows=cells, notes=[])
 
 
-def perplexities(contents: Contents) -> list[tuple[str, str, Table]]:
+def perplexities(report: Report) -> list[tuple[str, str, Table]]:
     """Returns the tables of perplexity with title and explanation, a protocol each, and RECL."""
     found: list[tuple[str, str, Table]] = []
-    for protocol, lines in contents.series.items():
+    for protocol, lines in report.by_protocol.items():
         about, is_headline = named(protocol), protocol == HEADLINE
-        explanation = f"Perplexity, {about.says} ({about.source})."
+        explanation = f"Perplexity, {about.summary} ({about.source})."
         title = "Matched tail" if is_headline else protocol
         found.append((title, explanation, text_tables.perplexities(lines, [])))
         longest = (
@@ -414,18 +347,22 @@ class Section(NamedTuple):
     settings: str
 
 
-def _section(contents: Contents, line: Series) -> Section:
-    finding = next((one for one in contents.findings if one.series.label == line.label), None)
-    pictures = {} if line.variant else {run: contents.pictures.get(run, ()) for run in line.runs}
+def _section(report: Report, line: Series) -> Section:
+    finding = next((one for one in report.findings if one.series.label == line.label), None)
+    probes = {} if line.variant else {run: report.runs[run].probes for run in line.runs}
     return Section(
-        key=contents.keys[line.label],
+        key=report.keys[line.label],
         label=line.label,
         finding=finding,
         numbers=None if finding is None else _numbers(finding),
         sentences=[] if finding is None else _sentences(finding),
         seeds=_seeds(line),
-        pictures={run: found for run, found in pictures.items() if found},
-        settings=_configuration(contents, line),
+        pictures={
+            run: [Picture(name, svg) for name, svg in found.items()]
+            for run, found in probes.items()
+            if found
+        },
+        settings=_configuration(report, line),
     )
 
 
@@ -481,9 +418,9 @@ def _seeds(line: Series) -> Table:
     return _table(["seed", *map(short, lengths), "run"], rows)
 
 
-def _configuration(contents: Contents, line: Series) -> str:
+def _configuration(report: Report, line: Series) -> str:
     """Returns the YAML of the scheme, and of the variant."""
-    config = contents.configs.get(line.runs[0], {})
+    config = report.configs[line.runs[0]]
     scheme = {key: value for key, value in config.get("scheme", {}).items() if key != "variants"}
     variants = {**config.get("variants", {}), **config.get("scheme", {}).get("variants", {})}
     names = line.variant.split("+") if line.variant else []
@@ -495,9 +432,14 @@ def _configuration(contents: Contents, line: Series) -> str:
 # Method and costs
 
 
-def facts(contents: Contents) -> dict[str, str]:
+def facts(report: Report) -> dict[str, str]:
     """Returns the settings and fingerprints that decide the numbers, by name; none is empty."""
-    points, configs, environments = contents.points, contents.configs, contents.environments
+    points, configs = report.points, report.configs
+    environments = {
+        run: record.environment
+        for run, record in report.runs.items()
+        if record.environment is not None
+    }
     libraries = [
         f"{name} {version}"
         for one in environments.values()
@@ -508,7 +450,8 @@ def facts(contents: Contents) -> dict[str, str]:
     ]
     own = {(str(c.get("scheme", {}).get("name")), scheme_lr_ratio(c)) for c in configs.values()}
     devices = [
-        ", ".join(map(str, one.get("devices", []))) or "CPU" for one in environments.values()
+        ", ".join(map(str, one.get("devices", []))) or one.get("processor") or "CPU"
+        for one in environments.values()
     ]
     found: dict[str, Iterable[str]] = {
         "corpus": [p.corpus + (" (packed)" if p.packed else "") for p in points],
@@ -553,8 +496,8 @@ def _values(plain: Mapping[str, Mapping[str, Any]], *path: str) -> list[str]:
     return found
 
 
-def _scored_how(contents: Contents) -> str:
-    tail = [p for p in contents.points if p.protocol == HEADLINE]
+def _scored_how(report: Report) -> str:
+    tail = [p for p in report.points if p.protocol == HEADLINE]
     if not tail:
         return "The runs were not evaluated under the headline protocol, so there are no verdicts."
     return (
@@ -566,10 +509,10 @@ def _scored_how(contents: Contents) -> str:
     )
 
 
-def protocols(contents: Contents) -> Table:
+def protocols(report: Report) -> Table:
     """Returns what was scored under each protocol."""
     rows: list[list[str]] = []
-    for protocol, lines in contents.series.items():
+    for protocol, lines in report.by_protocol.items():
         points = [p for line in lines for p in line.points]
         last = named(protocol).last
         K = [last if p.targets is None else p.targets for p in points]
@@ -589,13 +532,9 @@ def protocols(contents: Contents) -> Table:
     return _table([*head, "lengths"], rows)
 
 
-def _configs(contents: Contents) -> list[Mapping[str, Any]]:
-    return [contents.configs[run] for run in contents.runs if run in contents.configs]
-
-
-def settings(contents: Contents) -> str:
+def settings(report: Report) -> str:
     """Returns the settings of training that the runs share as YAML; empty if there are none."""
-    same = shared(_configs(contents))
+    same = shared([*report.configs.values()])
     trained = {key: value for key, value in same.items() if key not in EVALUATION}
     return yaml.safe_dump(trained, sort_keys=False) if trained else ""
 
@@ -617,7 +556,7 @@ def shared(plains: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def costs(contents: Contents) -> Table:
+def costs(report: Report) -> Table:
     """Returns what each run took to train."""
     rows = [
         [
@@ -628,8 +567,7 @@ def costs(contents: Contents) -> Table:
             ),
             "-" if cost.seconds is None else duration(cost.seconds),
         ]
-        for run in contents.runs
-        if (cost := contents.costs.get(run)) is not None
+        for run, cost in sorted((run, record.cost) for run, record in report.runs.items())
     ]
     return _table(["run", "parameters", "training tokens", "tokens/s", "training time"], rows)
 

@@ -2,13 +2,10 @@
 to perplexity.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
 
-from lengthgen import tasks
 from lengthgen.analysis import reference_results
 from lengthgen.analysis.accuracy import (
     BEYOND_CHANCE,
@@ -23,12 +20,11 @@ from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.reference_results import TaskAnchor
-from lengthgen.config.schema import NAME
-from lengthgen.errors import UserError
 from lengthgen.report.figures import style
 from lengthgen.report.figures.accuracy import UNCOUNTED, Dot, accuracy, relation
 from lengthgen.report.figures.chart import Published
 from lengthgen.report.figures.layout import laid_out
+from lengthgen.report.study import TaskFacts
 from lengthgen.report.tables import Cell, Table, csv_text
 
 MOST_COLUMNS = 12  # lengths in a table; of more,
@@ -39,23 +35,12 @@ FAINT = "grey or in parentheses"
 UNSOLVED = f"no scheme that learned it exceeds chance by {100 * BEYOND_CHANCE:g} points beyond L"
 
 
-class About(NamedTuple):
-    """What a task's length counts, and how often a model that ignores the prompt can be right."""
-
-    unit: str
-    chance: float
-
-    @property
-    def shown_chance(self) -> float:
-        return self.chance if self.chance >= LEAST_CHANCE else 0.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class TaskReport:
     """The accuracies of the series of each task, by the task's name, and the remarks below."""
 
     by_task: Mapping[str, Sequence[Accuracy]]
-    about: Mapping[str, About]
+    about: Mapping[str, TaskFacts]
     remarks: Sequence[str]
 
     @cached_property
@@ -69,43 +54,13 @@ class TaskReport:
         return [name for name in self.by_task if name not in self.counted]
 
 
-def task_of(config: Mapping[str, Any]) -> str | None:
-    """Returns the name of the task that a run's plain configuration trains on; None for text.
-
-    Raises UserError for one that no configuration could have: files are named by it.
-    """
-    corpus = config.get("corpus")
-    spec = corpus.get("task") if isinstance(corpus, Mapping) else None
-    if not isinstance(spec, Mapping):
-        return None
-    name = str(spec.get("name"))
-    if not re.fullmatch(NAME, name) or len(name) > 64:
-        raise UserError(f"config.yaml is damaged: {name!r} is no name of a task; drop this run")
-    return name
-
-
-def about(config: Mapping[str, Any]) -> About:
-    """Returns what the rule says of a task, if it is one that is known here."""
-    spec = config["corpus"]["task"]
-    try:
-        rule = tasks.build(str(spec.get("kind")), spec.get("arguments") or {}, where="task")
-    except (UserError, AttributeError, TypeError, ValueError):
-        return About(unit="length", chance=0.0)
-    try:
-        lengths = [n for n in config["eval"]["lengths"] if n <= spec["length"]]
-        chance = rule.chance or tasks.blind(rule, lengths)
-    except (UserError, KeyError, TypeError, ValueError):  # a file that is gone, say
-        chance = rule.chance
-    return About(unit=rule.unit, chance=chance)
-
-
 def pictures(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes]:
     """Returns the figures by file name: one per task, and how they relate to perplexities."""
     drawn = {
         f"accuracy-{name}": accuracy(
             found,
             unit=report.about[name].unit,
-            chance=report.about[name].shown_chance,
+            chance=_shown_chance(report.about[name]),
             published=_published(name, found),
         )
         for name, found in report.by_task.items()
@@ -116,6 +71,10 @@ def pictures(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes
         out = left_out(report, findings, [dot.label for dot in there])
         figures["relation"] = relation(there, tasks=list(report.counted), left_out=out)
     return style.files(figures)
+
+
+def _shown_chance(about: TaskFacts) -> float:
+    return about.chance if about.chance >= LEAST_CHANCE else 0.0
 
 
 def contents(report: TaskReport) -> list[Table]:
@@ -258,7 +217,7 @@ def _by_length(name: str, report: TaskReport) -> Table:
             f"Tests of a length: {min(tests, default=0)} to {max(tests, default=0)}.",
             *(
                 [f"A model that ignores the prompt can be right in {about.chance:.0%} up to L."]
-                if about.shown_chance
+                if _shown_chance(about)
                 else []
             ),
             *(

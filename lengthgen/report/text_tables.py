@@ -6,11 +6,14 @@ from dataclasses import fields
 from itertools import combinations
 from typing import Literal
 
-from lengthgen.analysis.curves import Curve, Point, context_gain, perplexity
-from lengthgen.analysis.findings import EPS, Comparison, Finding, compare, difference, recl
+from lengthgen.analysis.comparisons import Comparison, compare, difference
+from lengthgen.analysis.curves import Point, context_gain, perplexity
+from lengthgen.analysis.effective_context import recl
+from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import Series, ordered
+from lengthgen.analysis.verdicts import EPS
 from lengthgen.config.rates import Trial, Tuned
 from lengthgen.evaluation.protocols import named
 from lengthgen.report.tables import TIE, UNKNOWN, Cell, Table, csv_text
@@ -453,7 +456,7 @@ def protocols(series: Mapping[str, Sequence[Series]]) -> Table | None:
         rows=rows,
         notes=[
             *(
-                f"{protocol}: {named(protocol).says} ({named(protocol).source})"
+                f"{protocol}: {named(protocol).summary} ({named(protocol).source})"
                 for protocol in series
             ),
             *_dashes(rows),
@@ -461,15 +464,19 @@ def protocols(series: Mapping[str, Sequence[Series]]) -> Table | None:
     )
 
 
-def points_csv(points: Sequence[Point], labels: Mapping[Curve, str]) -> str:
+def points_csv(by_protocol: Mapping[str, Sequence[Series]]) -> str:
     """Returns one line per point: its series, all its fields and, under the headline, its gain."""
-    gains = {id(gain.point): gain for gain in context_gain(points)}
     names = [field.name for field in fields(Point) if field.name != "rows"]
     rows: list[list[object]] = []
-    for p in points:
-        gain = gains.get(id(p))
-        derived = (gain.nats, gain.ratio) if gain else (None, None)
-        rows.append([labels[p.run, p.variant], *(getattr(p, name) for name in names), *derived])
+    for lines in by_protocol.values():
+        labelled = [(line.label, p) for line in lines for p in line.points]
+        gains = {id(gain.point): gain for gain in context_gain(p for _, p in labelled)}
+        for label, p in sorted(
+            labelled, key=lambda of: (of[1].run, of[1].variant or "", of[1].length)
+        ):
+            gain = gains.get(id(p))
+            derived = (gain.nats, gain.ratio) if gain else (None, None)
+            rows.append([label, *(getattr(p, name) for name in names), *derived])
     return csv_text(["series", *names, "context_gain", "ratio_to_T"], rows)
 
 
@@ -491,7 +498,7 @@ def differences_csv(lines: Sequence[Series]) -> str:
                 found[n] = compare(compared, n)
             at_n = found[n]
             if estimate is not None:
-                names, pairs = (a.label, b.label), at_n.apart if at_n is not None else set()
+                names, pairs = (a.label, b.label), at_n.different if at_n is not None else set()
                 is_apart = names in pairs or names[::-1] in pairs
                 known = at_n is not None and {*names} <= at_n.ranks.keys()
                 distinct = is_apart if known else ""

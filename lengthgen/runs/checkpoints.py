@@ -132,8 +132,8 @@ def folders(run_dir: Path) -> list[Path]:
 def _reason(error: Exception) -> str:
     """Returns why a file was not written; torch keeps the system's own error in its context."""
     first = error.__context__ if isinstance(error.__context__, OSError) else error
-    said = first.strerror if isinstance(first, OSError) else None
-    return said or str(first).splitlines()[0]
+    reason = first.strerror if isinstance(first, OSError) else None
+    return reason or str(first).splitlines()[0]
 
 
 def _sha256(path: Path) -> str:

@@ -6,7 +6,7 @@ import shutil
 
 import torch
 from torch import Tensor
-from torch.utils._triton import has_triton  # not public; as PyTorch itself asks
+from torch.utils._triton import has_triton  # not public; as PyTorch itself tests
 
 from lengthgen.config.schema import Runtime
 from lengthgen.errors import UserError
@@ -56,26 +56,26 @@ def default_threads(local_processes: int) -> int:
 
     1 does not count for several processes: torchrun sets it where it is not set.
     """
-    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # the others are of inner loops
-    if asked.isdecimal() and int(asked) > (local_processes > 1):
-        return int(asked)
+    outer = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # the others are of inner loops
+    if outer.isdecimal() and int(outer) > (local_processes > 1):
+        return int(outer)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, (cores or 1) // local_processes)
 
 
 def summary(precision: str, device: torch.device, *, multiplies_bf16: bool) -> str:
     """Returns the precision and device of a training, with a remedy where they do not fit."""
-    said = f"training in {precision} on {device}"
+    message = f"training in {precision} on {device}"
     if precision == "bf16" and device.type == "cpu" and not multiplies_bf16:
-        said += (
+        message += (
             "; this processor has no bf16 products: train.precision=fp32 (another run) may be many "
             "times faster"
         )
-    return said
+    return message
 
 
 def compiles(runtime: Runtime, device: torch.device) -> bool:
-    """True if training is compiled: as runtime.compile says, or where Triton makes fast kernels."""
+    """True if training is compiled: by runtime.compile, or where Triton makes fast kernels."""
     if runtime.compile is not None:
         return runtime.compile
     has_cc = any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))  # Triton's own
@@ -83,10 +83,10 @@ def compiles(runtime: Runtime, device: torch.device) -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc to keep freed blocks instead of returning them to the kernel.
+    """Makes glibc keep freed blocks instead of returning them to the kernel.
 
-    By default every tensor above 32 MiB is mapped and unmapped anew, and each of its pages faults
-    on first use. Elsewhere than on glibc nothing happens.
+    By default every tensor above 32 MiB is mapped and unmapped each time, and each of its pages
+    faults on first use. Without glibc nothing happens.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -105,8 +105,8 @@ def micro_batch(runtime: Runtime, device: torch.device, length: int) -> int:
     return runtime.micro_batch or max(1, tokens // length)
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """Returns a tensor of the CPU on the device; a GPU copies it when it comes to it."""
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor of the CPU on the device; to a GPU without waiting for the copy."""
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

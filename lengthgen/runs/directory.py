@@ -22,9 +22,12 @@ from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.runs import checkpoints, status
-from lengthgen.storage import read_rows, replace_file, sealed, unsealed
+from lengthgen.storage import add_checksum, read_rows, replace_file, strip_checksum
 
-_LIBRARIES = ("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors")
+_LIBRARIES = (
+    *("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors"),
+    *("scipy", "matplotlib"),  # a report's intervals and figures
+)
 _HEADING = b"# crc32 of what follows: "
 
 
@@ -34,7 +37,7 @@ class RunSummary:
 
     run_id: str
     path: Path
-    state: str  # as status.of says it, or unreadable
+    state: str  # that of status.read_status, or unreadable
     reason: str | None
     step: int
     steps: int
@@ -45,8 +48,8 @@ class RunSummary:
 def logged(run_dir: Path) -> Generator[None]:
     """Copies the package's log into log.txt while the block lasts.
 
-    A line that a full disk has no room for is lost, and nothing said: the terminal has shown it,
-    and what may not be lost ends the run by itself.
+    A line that a full disk has no room for is lost silently: the terminal has shown it, and a loss
+    that matters ends the run by itself.
     """
     package = logging.getLogger("lengthgen")
     path = run_dir / "log.txt"
@@ -55,9 +58,9 @@ def logged(run_dir: Path) -> Generator[None]:
     except OSError as error:
         raise UserError(
             f"{path}: cannot be written ({error.strerror}); "
-            "free disk space or mend its permissions, then run the same command again"
+            "free disk space or fix its permissions, then run the same command again"
         ) from None
-    handler.handleError = _pass_over
+    handler.handleError = _ignore
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     level = package.level
     package.addHandler(handler)
@@ -67,16 +70,16 @@ def logged(run_dir: Path) -> Generator[None]:
     finally:
         package.setLevel(level)
         package.removeHandler(handler)
-        with suppress(OSError):  # it writes the lines again that there was no room for
+        with suppress(OSError):  # it writes again the lines that there was no room for
             handler.close()
 
 
-def _pass_over(record: logging.LogRecord) -> None:
-    """Takes the place of logging's own traceback."""
+def _ignore(record: logging.LogRecord) -> None:
+    """Replaces logging's traceback on stderr."""
 
 
 def write_config(config: Config, run_dir: Path) -> None:
-    """Writes config.yaml and the plugins, and reads them back to prove that they say the same.
+    """Writes config.yaml and the plugins, and reads them back to prove that they are the same.
 
     A plugin becomes plugins/DIGEST.py, and config.yaml names it so: a run that is moved, or whose
     author goes on to edit the original, keeps what it was trained with.
@@ -94,7 +97,7 @@ def write_config(config: Config, run_dir: Path) -> None:
 def load_config(run_dir: Path) -> Config:
     """Reads the configuration of a run. Raises UserError if there is none or it is damaged.
 
-    What an older version did not know of evaluation and runtime has its default: it does not
+    Keys of eval and runtime that an older version did not have take their defaults, which do not
     change what was trained.
     """
     plain = read_config(run_dir)
@@ -130,9 +133,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml") from None
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read ({error.strerror}); mend its permissions"
-        ) from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
     except (yaml.YAMLError, ValueError) as error:
         raise UserError(
             f"{path} is damaged ({error}); restore it, or repeat the lengthgen train command of "
@@ -153,19 +154,35 @@ def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
     path = run_dir / "env.json"
     if path.exists():
         return
-    said = {
+    provenance = {
         "fingerprint": corpus.fingerprint,
         "corpus": corpus.meta,
         "argv": sys.argv,
-        "commit": _commit(),
         "host": platform.node(),
+        **environment(),
+    }
+    replace_file(path, add_checksum(json.dumps(provenance, indent=1).encode()))
+
+
+def environment() -> dict[str, Any]:
+    """Returns commit, machine and versions of this process."""
+    return {
+        "commit": _commit(),
         "platform": platform.platform(),
+        "processor": _processor(),
         "python": platform.python_version(),
         "lengthgen": version("lengthgen"),
         "libraries": {name: version(name) for name in _LIBRARIES},
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
-    replace_file(path, sealed(json.dumps(said, indent=1).encode()))
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
@@ -174,7 +191,7 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
     if not path.exists():
         return
     try:
-        begun = json.loads(unsealed(path.read_bytes()))["fingerprint"]
+        begun = json.loads(strip_checksum(path.read_bytes()))["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
     if begun != corpus.fingerprint:
@@ -201,13 +218,13 @@ def list_runs(root: Path) -> list[RunSummary]:
 
 
 def _summary(path: Path) -> RunSummary:
-    said = status.of(path)
-    state, reason, step, steps, command = said.state, said.reason, 0, 0, None
+    found = status.read_status(path)
+    state, reason, step, steps, command = found.state, found.reason, 0, 0, None
     try:
         steps = load_config(path).train.steps
         kept = checkpoints.folders(path)
         step = int(kept[-1].name.removeprefix("step-")) if kept else 0
-        argv = json.loads(unsealed((path / "env.json").read_bytes()))["argv"]
+        argv = json.loads(strip_checksum((path / "env.json").read_bytes()))["argv"]
         if argv[1] == "train":
             command = shlex.join(["lengthgen", *argv[1:]])
     except UserError as error:
@@ -255,7 +272,7 @@ def _commit() -> str | None:
     """Returns the commit of the checkout this package runs from, None outside one."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, check=False)
+        described = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:  # no git here
         return None
-    return asked.stdout.strip() or None
+    return described.stdout.strip() or None

@@ -1,15 +1,15 @@
-"""The only torch.distributed: starts processes, says which one this is, and sums over all.
+"""The processes of a run under torch.distributed: sums over them, and how a failure ends them all.
 
-How a run of several processes ends when one of them does, in its own words and within seconds:
+A process that   the others
+raises           find its report in the store that all share once its sockets close (RankFailed).
+                 Rank 0 puts it into status.json and on stderr and ends with its exit code; the
+                 process writes it to stderr itself where rank 0 has not ended in SECONDS_TO_END.
+is killed        find no report. torchrun notices within 0.1 s; `launch` names the rank and signal.
+hangs            give up after TIMEOUT. NCCL does not see a closed socket either: torchrun ends
+                 whoever waits in it, by SIGTERM and 30 s later by SIGKILL.
 
-raises     It leaves its words in the store that all share, and its sockets close. The others stop
-           waiting for it (RankFailed); rank 0 puts the words into status.json and on stderr, and
-           ends with its exit code. If rank 0 has not asked for the words within SECONDS_TO_END,
-           they are said by the process itself.
-is killed  It leaves no words. torchrun notices within 0.1 s, and `launch` says which rank it was
-           and by which signal.
-hangs      After TIMEOUT the others give up. NCCL does not see a closed socket either: torchrun
-           ends who waits in it, by SIGTERM and 30 s later by SIGKILL.
+torch elastic's `record` does not replace the store: what it writes is read by torchrun alone, never
+by rank 0, and Slurm starts processes without torchrun.
 """
 
 import json
@@ -21,7 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -36,39 +36,39 @@ from lengthgen.errors import Stopped, UserError
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a rank that waits longer for another one gives up
-SECONDS_TO_END = 5.0  # that a rank leaves to rank 0 to speak, and to torchrun to terminate it
-_WORDS, _SPEAKER = "lengthgen/words", "lengthgen/speaker"  # keys of the store
+SECONDS_TO_END = 5.0  # in which rank 0 reports the failure of another rank
+_REPORT = "lengthgen/report"  # a key of the store
 
 
-class Words(NamedTuple):
-    """What a process that fails leaves to the others: one line, and all that is to be said."""
+class FailureReport(NamedTuple):
+    """What a process that fails leaves to the others; `text` is for stderr."""
 
     rank: int
-    line: str
-    said: str
+    reason: str
+    text: str
     exit_code: int
 
 
 class RankFailed(UserError):
-    """Another process of the run has failed, with its last words, or was lost without any."""
+    """Another process of the run has failed; without a report it was lost."""
 
-    def __init__(self, message: str, *, words: Words | None) -> None:
+    def __init__(self, message: str, *, report: FailureReport | None) -> None:
         super().__init__(message)
-        self.words = words
+        self.report = report
 
 
 class Ended(NamedTuple):
-    """How a process ends: what it says, if anything, and its exit code."""
+    """How a process ends: what it writes to stderr, if anything, and its exit code."""
 
-    said: str | None
+    text: str | None
     exit_code: int
 
 
 def launch(n: int, arguments: Sequence[str]) -> Ended:
     """Runs this program in n processes under torchrun, and returns how they ended.
 
-    torchrun passes SIGINT and SIGTERM on and waits; the processes themselves say how they ended, so
-    its own accounts are left out. What they cannot say, that they were killed, is said here.
+    torchrun passes SIGINT and SIGTERM on and waits. Its own summaries are left out: the processes
+    report their failures themselves, except that they were killed, which is reported here.
     """
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -87,7 +87,7 @@ def launch(n: int, arguments: Sequence[str]) -> Ended:
             (ended or failed.failures).items(), key=lambda failure: failure[1].timestamp
         )
         code = first.exitcode
-        if first.error_file != "<N/A>":  # torchrun's word; it has said what it wrote there
+        if first.error_file != "<N/A>":  # as torchrun writes; the process has written its report
             return Ended(None, code)
         how = f"was killed by {first.signal_name()}" if code < 0 else f"ended with exit code {code}"
         return Ended(
@@ -97,28 +97,28 @@ def launch(n: int, arguments: Sequence[str]) -> Ended:
     return Ended(None, 0)
 
 
-def end(error: Exception, said: str, exit_code: int) -> Ended:
+def end(error: Exception, text: str, exit_code: int) -> Ended:
     """Returns how this process of several ends with an error that alone would end it as given.
 
-    torchrun terminates all when the first one ends, and takes that one for the failed one: who is
-    not to speak waits for it. An error before the processes are connected is rank 0's, too, if it
-    has ended by then.
+    torchrun terminates all when the first one ends, and takes that one for the failed one: rank 0
+    ends first, or else the process that failed.
     """
-    ranks = Ranks.from_env()
-    if isinstance(error, RankFailed) and error.words is None:
-        if ranks.is_main and not _by_torchrun():
-            return Ended(said, exit_code)
-        time.sleep(SECONDS_TO_END * _by_torchrun())
+    ranks, report = Ranks.from_env(), error.report if isinstance(error, RankFailed) else None
+    if report is not None:
+        text, exit_code = report.text, report.exit_code
+    is_lost = isinstance(error, RankFailed) and report is None
+    if isinstance(error, Stopped) or (ranks.is_main and not (is_lost and _by_torchrun())):
+        _write_error_file(text)
+        return Ended(text if ranks.is_main else None, exit_code)
+    if not _by_torchrun():
         return Ended(None, exit_code)
-    if isinstance(error, RankFailed) and error.words is not None:
-        said, exit_code, speaks = error.words.said, error.words.exit_code, True
-    elif ranks.is_main or isinstance(error, Stopped):
-        speaks = ranks.is_main
-    else:
-        time.sleep(SECONDS_TO_END * _by_torchrun())
-        said, speaks = _words_of(error, ranks.rank).said, _by_torchrun()
-    _tell_torchrun(said)
-    return Ended(said if speaks else None, exit_code)
+    if isinstance(error, RankFailed):
+        time.sleep(2 * SECONDS_TO_END)
+        return Ended(None, exit_code)
+    time.sleep(SECONDS_TO_END)
+    text = _report_of(error, ranks.rank).text
+    _write_error_file(text)
+    return Ended(text, exit_code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,20 +161,17 @@ class Ranks:
             dist.init_process_group(
                 backend, rank=self.rank, world_size=self.world_size, timeout=TIMEOUT
             )
-        with _one_speaker(_store(), self.rank):
-            try:
-                yield
-            except Exception as error:
-                if not isinstance(error, RankFailed):
-                    _leave_words(_words_of(error, self.rank))
-                raise
-            finally:
-                error = sys.exception()
-                _forget(error)
-                if (
-                    error is None or device_type != "cuda"
-                ):  # NCCL would wait for those that are gone
-                    dist.destroy_process_group()
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, RankFailed):
+                _leave_report(_report_of(error, self.rank))
+            raise
+        finally:
+            error = sys.exception()
+            _clear_frames(error)
+            if error is None or device_type != "cuda":  # NCCL would wait for processes that ended
+                dist.destroy_process_group()
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Sums a tensor over all processes, in place, and returns it."""
@@ -278,78 +275,45 @@ ALONE = Ranks(rank=0, world_size=1, local_rank=0)  # of work that is never divid
 
 @contextmanager
 def _together() -> Generator[None]:
-    """Raises RankFailed for another process that is gone, Stopped for one that was told to stop."""
+    """Raises RankFailed for another process that ended, Stopped for one that a signal stopped."""
     try:
         yield
     except RuntimeError as error:
-        words = _last_words()
-        if words is not None and words.exit_code > 128:
-            raise Stopped(words.line, exit_code=words.exit_code) from error
-        if words is not None:
-            raise RankFailed(f"rank {words.rank}: {words.line}", words=words) from error
+        report = _left_report()
+        if report is not None and report.exit_code > 128:
+            raise Stopped(report.reason, exit_code=report.exit_code) from error
+        if report is not None:
+            raise RankFailed(f"rank {report.rank}: {report.reason}", report=report) from error
         reason = re.sub(r"^\[.*?\] ", "", _first_line(error)).partition(". ")[0]  # less of gloo
         raise RankFailed(
             f"another process of this run was lost ({reason}); the same command continues",
-            words=None,
+            report=None,
         ) from error
 
 
-@contextmanager
-def _one_speaker(store: Any, rank: int) -> Generator[None]:
-    """Under torchrun, gives the first words to one process: rank 0, unless it does not ask for it.
-
-    All others end as RankFailed without words.
-    """
-    try:
-        yield
-    except Stopped:
-        raise
-    except Exception as error:
-        lost = isinstance(error, RankFailed)
-        words = error.words if isinstance(error, RankFailed) else _words_of(error, rank)
-        if words is None or not _by_torchrun():
-            raise
-        if (lost and rank != 0) or not _is_speaker(store, rank):
-            words = None
-        raise RankFailed(str(error), words=words) from error
-
-
-def _is_speaker(store: Any, rank: int) -> bool:
-    try:
-        until = time.monotonic() + SECONDS_TO_END
-        while rank != 0 and time.monotonic() < until and not store.check([_SPEAKER]):
-            time.sleep(0.05)
-        return store.add(_SPEAKER, 1) == 1
-    except RuntimeError:  # the store is gone, and rank 0 with it
-        return True
-
-
-def _words_of(error: Exception, rank: int) -> Words:
-    """Returns the words of a process for its error; those of a bug begin with the traceback."""
+def _report_of(error: Exception, rank: int) -> FailureReport:
+    """Returns the report of a process on its error; that of a bug begins with the traceback."""
     if isinstance(error, Stopped):
-        return Words(rank, str(error), str(error), error.exit_code)
+        return FailureReport(rank, str(error), str(error), error.exit_code)
     by = f"rank {rank}: " if rank else ""
     if isinstance(error, UserError):
-        return Words(rank, str(error), f"error: {by}{error}", 2)
-    line = f"{type(error).__name__}: {_first_line(error)}"
+        return FailureReport(rank, str(error), f"error: {by}{error}", 2)
+    reason = f"{type(error).__name__}: {_first_line(error)}"
     trace = "".join(traceback.format_exception(error))
-    return Words(rank, line, f"{trace}error: {by}{line}", 1)
+    return FailureReport(rank, reason, f"{trace}error: {by}{reason}", 1)
 
 
-def _leave_words(words: Words) -> None:
-    """Leaves words in the store unless another process has done so, or the store is gone."""
-    try:
-        _store().compare_set(_WORDS, "", json.dumps(words))
-    except (RuntimeError, ValueError):
-        return
+def _leave_report(report: FailureReport) -> None:
+    """Leaves a report in the store unless another process has done so, or the store is gone."""
+    with suppress(RuntimeError, ValueError):
+        _store().compare_set(_REPORT, "", json.dumps(report))
 
 
-def _last_words() -> Words | None:
-    try:
-        store = _store()
-        return Words(*json.loads(store.get(_WORDS))) if store.check([_WORDS]) else None
-    except (RuntimeError, ValueError):
-        return None
+def _left_report() -> FailureReport | None:
+    with suppress(RuntimeError, ValueError):
+        if _store().check([_REPORT]):
+            return FailureReport(*json.loads(_store().get(_REPORT)))
+    return None
 
 
 def _by_torchrun() -> bool:
@@ -360,18 +324,18 @@ def _store() -> Any:
     return dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
 
 
-def _tell_torchrun(said: str) -> None:
-    """Writes what torchrun shows of a process that failed, in the form of its `record`."""
+def _write_error_file(text: str) -> None:
+    """Writes what torchrun shows of a process that failed, in the format of its `record`."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path is not None:
-        about = {"message": said, "extraInfo": {"timestamp": str(int(time.time()))}}
-        Path(path).write_text(json.dumps({"message": about}), encoding="utf-8")
+        message = {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}
+        Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
 
 
-def _forget(error: BaseException | None) -> None:
+def _clear_frames(error: BaseException | None) -> None:
     """Clears the frames of calls that an error has ended: they hold the group, and it its sockets.
 
-    As long as these are open nobody else sees that this process has gone.
+    As long as these are open no other process notices that this one has failed.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)

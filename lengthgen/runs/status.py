@@ -1,5 +1,6 @@
-"""What a run says of itself: which process is at work on it, and how the last one ended."""
+"""The status of a run: which process works on it, and how the last one ended."""
 
+import errno
 import fcntl
 import json
 import os
@@ -11,16 +12,15 @@ from typing import Literal, NamedTuple, get_args
 
 from filelock import FileLock, Timeout
 
-from lengthgen.config import trust
 from lengthgen.errors import Diverged, Stopped, UserError
-from lengthgen.storage import replace_file
+from lengthgen.storage import refuse_links, replace_file
 
 State = Literal["running", "stopped", "killed", "failed", "diverged", "done"]
-SECONDS_OF_A_LOOK = 2.0  # a lock that another process only looks at is free again by then
+SECONDS_OF_A_CHECK = 2.0  # a lock that another process only checks is free again by then
 
 
 class Status(NamedTuple):
-    """The state of a run, why it ended so, and the process that said so.
+    """The state of a run, why it ended so, and the process that wrote it.
 
     `evaluated` is the config.evaluation_id of the curve that a run in the state done holds; None of
     runs older than this file.
@@ -34,23 +34,26 @@ class Status(NamedTuple):
 
 
 @contextmanager
-def claimed(run_dir: Path, work: str) -> Generator[None]:
+def run_lock(run_dir: Path, work: str) -> Generator[None]:
     """Holds the run directory for one process that does this work (train or eval).
 
     Raises UserError if another process holds it or the directory cannot be written.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        trust.refuse_links(run_dir)
+        refuse_links(run_dir)
         lock = FileLock(_lock(run_dir, work))
-        lock.acquire(timeout=SECONDS_OF_A_LOOK)
+        lock.acquire(timeout=SECONDS_OF_A_CHECK)
     except Timeout:
+        held = _read(run_dir / "status.json")
+        holder = f"process {held.pid} on {held.host}" if held and held.state == "running" else "it"
         raise UserError(
-            f"{run_dir}: another process is at work on this run ({work}); wait for it, or stop it"
+            f"{run_dir}: another process is at work on this run ({work}); wait for it, "
+            f"or stop {holder}"
         ) from None
     except OSError as error:
         raise UserError(
-            f"runtime.root: cannot write {run_dir} ({error.strerror}); free disk space or mend its "
+            f"runtime.root: cannot write {run_dir} ({error.strerror}); free disk space or fix its "
             "permissions, or give runtime.root=FOLDER"
         ) from None
     try:
@@ -61,23 +64,32 @@ def claimed(run_dir: Path, work: str) -> Generator[None]:
 
 def is_running(run_dir: Path) -> bool:
     """True if a process trains this run, on any host that sees the same locks."""
+    path = _lock(run_dir, "train")
     try:
-        # A shared lock, and not that of `claimed`: two that look do not take each other for a
-        # process at work, and a root that cannot be written can be looked at.
-        with _lock(run_dir, "train").open("rb") as file:
+        # A shared lock, unlike that of `run_lock`: two processes that check do not take each other
+        # for one at work, and a root that cannot be written can be checked.
+        with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
     except BlockingIOError:
         return True
-    except OSError:  # there is no such file
+    except OSError as error:
+        if error.errno != errno.ENOSYS:  # there is no such file
+            return False
+    try:  # a file system without flock: FileLock then writes its process into the file
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
         return False
-    return False
 
 
 @contextmanager
-def kept(run_dir: Path, *, evaluation_id: str) -> Generator[None]:
-    """Keeps status.json while the block lasts: running, then how the block ended.
+def record_status(run_dir: Path, *, evaluation_id: str) -> Generator[None]:
+    """Writes status.json: running while the block lasts, then how it ended.
 
-    A disk that is full at the end keeps what stood there: the block's own error is the one to see.
+    On a disk that is full at the end the file stays as it was, and the block's error is raised.
     """
     write(run_dir, Status("running"))
     try:
@@ -91,7 +103,7 @@ def kept(run_dir: Path, *, evaluation_id: str) -> Generator[None]:
 def _keep_error(run_dir: Path, error: BaseException) -> None:
     """Writes how the block ended, even if a signal comes: `signals.interruptible` raises once.
 
-    torchrun sends it to all within 0.1 s of losing a process, just when the others say so.
+    torchrun sends it to all within 0.1 s of losing a process, while the others write their status.
     """
     for _ in range(2):
         with suppress(UserError, KeyboardInterrupt):
@@ -100,27 +112,26 @@ def _keep_error(run_dir: Path, error: BaseException) -> None:
 
 
 def write(run_dir: Path, status: Status) -> None:
-    """Writes status.json, as said by this process. Raises UserError if it cannot be written."""
-    said = status._replace(host=platform.node(), pid=os.getpid())
-    replace_file(run_dir / "status.json", json.dumps(said._asdict(), indent=1).encode())
+    """Writes status.json as of this process. Raises UserError if it cannot be written."""
+    own = status._replace(host=platform.node(), pid=os.getpid())
+    replace_file(run_dir / "status.json", json.dumps(own._asdict(), indent=1).encode())
 
 
-def of(run_dir: Path) -> Status:
-    """Returns how a run stands, of which at least the directory is there.
+def read_status(run_dir: Path) -> Status:
+    """Returns the status of a run, of which at least the directory is there.
 
-    A run that says it is running although no process holds it was killed. A status.json that is
-    missing or damaged says nothing; DONE and the lock still do.
+    A run whose status.json says running although no process holds it was killed. Where the file is
+    missing or damaged, DONE and the lock decide.
     """
-    said = _read(run_dir / "status.json")
+    found = _read(run_dir / "status.json")
     if is_running(run_dir):
-        return (said or Status("running"))._replace(state="running", reason=None, evaluated=None)
-    if said is None:
+        return (found or Status("running"))._replace(state="running", reason=None, evaluated=None)
+    if found is None:
         return Status("done" if is_trained(run_dir) else "stopped")
-    if said.state == "running":
-        return said._replace(
-            state="killed", reason=f"process {said.pid} on {said.host} ended without a word"
-        )
-    return said
+    if found.state == "running":
+        reason = f"process {found.pid} on {found.host} ended without a report"
+        return found._replace(state="killed", reason=reason)
+    return found
 
 
 def mark_trained(run_dir: Path, *, step: int) -> None:
@@ -134,7 +145,7 @@ def is_trained(run_dir: Path) -> bool:
 
 
 def trained_step(run_dir: Path) -> int | None:
-    """Returns the step that DONE speaks of, None if there is no DONE; 0 if it is damaged."""
+    """Returns the step in DONE, None if there is no DONE; 0 if it is damaged."""
     try:
         return int((run_dir / "DONE").read_bytes())
     except FileNotFoundError:
@@ -156,10 +167,10 @@ def _of_error(error: BaseException) -> Status:
 
 def _read(path: Path) -> Status | None:
     try:
-        said = Status(**json.loads(path.read_text(encoding="utf-8")))
+        found = Status(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    return said if said.state in get_args(State) else None
+    return found if found.state in get_args(State) else None
 
 
 def _lock(run_dir: Path, work: str) -> Path:

@@ -4,7 +4,6 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 
 from lengthgen.config import sections
 from lengthgen.config.plugins import Plugin
+from lengthgen.config.registry import subclasses
 from lengthgen.errors import UserError, suggestion
 from lengthgen.schemes.base import ModelDims, Part
 from lengthgen.schemes.scheme import Scheme
@@ -39,11 +39,11 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Part]]:
     modules = [*_installed()]
     for plugin in plugins:
         modules.append(plugin.module())
-        if not _parts_of(modules[-1]):
+        if not subclasses(modules[-1], Part):
             raise UserError(f"plugins: {plugin.path} defines no subclass of lengthgen.schemes.Part")
     found: dict[str, type[Part]] = {}
     for module in modules:
-        for name, part in _parts_of(module).items():
+        for name, part in subclasses(module, Part).items():
             if found.setdefault(name, part) is not part:
                 raise UserError(
                     f"part {name} is defined twice, in {inspect.getfile(found[name])} and in "
@@ -125,16 +125,3 @@ def build_meta(
 def _acts(part: Part) -> bool:
     """True if the part changes anything: it overrides a hook, or says what is remembered."""
     return any(map(part.overrides, HOOKS)) or "memory" in vars(part) or part.memory > 0
-
-
-def _parts_of(module: ModuleType) -> dict[str, type[Part]]:
-    return {
-        re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower(): value
-        for name, value in vars(module).items()
-        if isinstance(value, type)
-        and issubclass(value, Part)
-        and value is not Part
-        and not inspect.isabstract(value)
-        and value.__module__ == module.__name__
-        and not name.startswith("_")
-    }

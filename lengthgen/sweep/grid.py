@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lengthgen import pipeline
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, from_words
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
 
 
@@ -67,7 +67,7 @@ def points(
     for chosen in grid:
         swept = [override for override, varies in zip(chosen, differs, strict=True) if varies]
         try:
-            config = pipeline.validate(from_words(chosen, config_dir=config_dir, plugins=files))
+            config = pipeline.validate(from_overrides(chosen, config_dir=config_dir, plugins=files))
         except UserError as error:
             raise UserError(f"{' '.join(swept)}: {error}" if swept else str(error)) from None
         point = Point(

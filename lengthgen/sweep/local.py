@@ -30,7 +30,7 @@ BYTES_READ = 4096
 class Console(NamedTuple):
     """What a run prints, from byte `begin` of a file on.
 
-    The run holds the file itself, and no pipe: it goes on if the sweep is killed.
+    The run writes to the file itself, without a pipe: it continues if the sweep is killed.
     """
 
     path: Path
@@ -154,7 +154,7 @@ class _Queue:
     def _wait_for(self, points: Sequence[Point]) -> None:
         """Waits for points that run elsewhere; those on this machine take slots, too."""
         self._elsewhere = points
-        self._taken = sum(status.of(p.run_dir).host == platform.node() for p in points)
+        self._taken = sum(status.read_status(p.run_dir).host == platform.node() for p in points)
         self._next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS_ELSEWHERE
 
     def stop(self, *, kill: bool) -> None:
@@ -191,7 +191,7 @@ def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
     point.run_dir.mkdir(parents=True, exist_ok=True)
     path = point.run_dir / "console.txt"
     with path.open("ab") as file:
-        console, before = Console(path, file.tell()), status.of(point.run_dir)
+        console, before = Console(path, file.tell()), status.read_status(point.run_dir)
         process = subprocess.Popen(
             [sys.executable, "-m", "lengthgen", *arguments],
             stdin=subprocess.DEVNULL,
@@ -207,7 +207,7 @@ def _ended(child: Child, *, stopping: bool) -> PointState:
     """Returns the state of a point whose process has ended; writes it if the process did not."""
     code, point, run_dir = child.process.returncode, child.point, child.point.run_dir
     found = state_of(point)
-    written = found.state != "killed" and status.of(run_dir) != child.before
+    written = found.state != "killed" and status.read_status(run_dir) != child.before
     if code == 0 or found.state in ("done", "running") or written:
         return found
     by = next((kind for kind in signal.Signals if kind in (-code, code - 128)), None)
@@ -221,7 +221,7 @@ def _ended(child: Child, *, stopping: bool) -> PointState:
     try:
         status.write(run_dir, ended)
     except UserError as error:
-        if by is None and not last.startswith("error: "):  # a full disk hides it here, too
+        if by is None and not last.startswith("error: "):  # a full disk prevents it here, too
             ended = ended._replace(reason=str(error))
     return PointState(ended.state, ended.reason)
 
@@ -229,7 +229,7 @@ def _ended(child: Child, *, stopping: bool) -> PointState:
 def kill_with_children(pid: int) -> None:
     """Kills a process with all that it started: torchrun's processes have sessions of their own."""
     children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):  # elsewhere than on Linux its group must do
+    for path in Path("/proc").glob("[0-9]*/stat"):  # without /proc its process group alone
         with suppress(OSError):  # it has ended
             parent = path.read_text(errors="replace").rpartition(")")[2].split()[1]
             children.setdefault(int(parent), []).append(int(path.parent.name))

@@ -21,7 +21,7 @@ class Machine(NamedTuple):
 
     @staticmethod
     def this() -> "Machine":
-        """Looks at this machine, within what taskset and CUDA_VISIBLE_DEVICES leave."""
+        """Returns what is here, within what taskset and CUDA_VISIBLE_DEVICES leave."""
         import torch
 
         gpus = tuple(str(i) for i in range(torch.cuda.device_count()))
@@ -40,9 +40,10 @@ def slots(
     """Returns the places for runs: the machine's GPUs if it has any, else its cores.
 
     With GPUs: `gpus` of them (one by default) for a run, and `per_gpu` runs on each. On a CPU one
-    process takes one core: two runs with a thread each finish sooner than two in turn with two.
+    process takes one core: two runs of one thread each finish sooner than two runs of two threads
+    one after the other.
     `jobs` sets the number of runs at a time; cores are divided among as many as there can be.
-    Raises UserError if a run asks for what the machine does not have.
+    Raises UserError if a run needs what the machine does not have.
     """
     each = gpus or 1
     if not machine.gpus:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from lengthgen.sweep.grid import Point
 
-# Only what a task needs before it listens to signals is imported at module level: torch is not.
+# Only what a task needs before it handles signals is imported at module level: torch is not.
 
-SECONDS_OF_GRACE = 120  # a step and a checkpoint, between Slurm's warning and its time limit
+SECONDS_OF_GRACE = 120  # a step and a checkpoint, between Slurm's signal and its time limit
 SECONDS_FOR_SQUEUE = 60
 TIME_LIMITS = 100  # that a job may reach and be requeued; a run that never advances ends then
-BEGINNING = "lengthgen: begins in job "  # of what a start writes: a log holds all of them
+BEGINNING = "lengthgen: begins in job "  # what each start writes: a log holds all of them
 STOPPED = "stopped by "  # the beginning of the message of a run that a signal ended
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 ENDED = (
@@ -161,7 +161,7 @@ def submit(
     try:
         for point, job in zip(points, jobs, strict=True):
             record(point, job=job, logs=folder)
-    except BaseException:  # nothing would know of these jobs: a second sweep would submit them too
+    except BaseException:  # without a record a second sweep would submit these jobs too
         subprocess.run(["scancel", array], check=False)
         raise
     say(
@@ -190,7 +190,7 @@ class Task:
 
     A stop with a checkpoint requeues the job where Slurm does not do that itself: before a time
     limit (SIGUSR2), and while a preempted job has time left (SIGTERM). The main process decides;
-    the others just end, since their exit code would kill it.
+    the others end with 0, since another exit code would kill it.
     """
 
     run_id: str
@@ -224,7 +224,7 @@ class Task:
         place = TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
         _write(f"{BEGINNING}{job}: process {place.rank} of {place.world_size}")
         requeue = signal.getsignal(signal.SIGUSR2)  # submitit's handler: requeue, and exit
-        assert callable(requeue), f"submitit does not listen to SIGUSR2: {requeue}"
+        assert callable(requeue), f"submitit does not handle SIGUSR2: {requeue}"
         is_main = place.rank == 0
         handler = _Signals(job, is_main=is_main, alone=place.world_size == 1)
         install(SCHEDULER, handler)
@@ -257,7 +257,9 @@ class Task:
         from lengthgen.config import schema
 
         sys.argv = ["lengthgen", *self.arguments]  # for env.json and list runs
-        config = schema.from_words(self.overrides, config_dir=self.config_dir, plugins=self.plugins)
+        config = schema.from_overrides(
+            self.overrides, config_dir=self.config_dir, plugins=self.plugins
+        )
         if config.run_id != self.run_id:
             raise UserError(
                 f"{self.run_id}: a file of its configuration was changed after it was submitted, "
@@ -287,7 +289,7 @@ class _Signals:
         if not self._is_main:  # the main process ends the run; Slurm then kills what is left
             return
         if number == signal.SIGTERM and not self._alone and _outlook(self._job) == "runs on":
-            return  # srun does this when another process fails: the failure is the news, not this
+            return  # as srun sends when another process fails, whose failure ends the job
         self.received = number
         raise KeyboardInterrupt(
             f"{STOPPED}{signal.Signals(number).name} outside of training; "
@@ -296,7 +298,7 @@ class _Signals:
 
 
 def _outlook(job: str) -> Literal["runs on", "preempted", "ends"]:
-    """Returns what Slurm will do with this job: after a SIGTERM only Slurm knows.
+    """Returns what Slurm will do with this job after a SIGTERM.
 
     A preempted job that ends in its partition's GraceTime counts as failed: it must requeue itself.
     Without GraceTime, and when it is cancelled, it is completing by now.
@@ -318,9 +320,9 @@ def _write(line: str) -> None:
 
 
 class Job(NamedTuple):
-    """The Slurm job that owns a point, or owned it: `gone` if Slurm will not work on it any more.
+    """The Slurm job that owns a point, or owned it: `gone` if Slurm will not run it any more.
 
-    `reason` is why Slurm lets it wait or how it ended, in Slurm's words, or why it is unknown.
+    `reason` is why it waits or how it ended, as Slurm writes it, or why its state is unknown.
     """
 
     id: str
@@ -362,7 +364,7 @@ def jobs(points: Sequence["Point"]) -> dict[str, Job]:
         ran = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS_FOR_SQUEUE, check=False
         )
-        if ran.returncode and "Invalid job id" not in ran.stderr:  # that of a job long gone
+        if ran.returncode and "Invalid job id" not in ran.stderr:  # of a job that ended long ago
             unknown = f"squeue failed: {ran.stderr.strip()}"
         for line in ran.stdout.splitlines():
             id, state, reason = line.split("|", 2)

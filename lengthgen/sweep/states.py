@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lengthgen.runs import status
 
-if TYPE_CHECKING:  # the grid imports torch, and a task of Slurm listens to signals before
+if TYPE_CHECKING:  # the grid imports torch, and a task of Slurm handles signals before
     from lengthgen.sweep.grid import Point
 
 State = Literal[
@@ -28,7 +28,7 @@ def state_of(point: "Point") -> PointState:
     """Returns the state of a point, by status.json, lock and DONE of its run."""
     if not point.run_dir.is_dir():
         return PointState("new")
-    run = status.of(point.run_dir)
+    run = status.read_status(point.run_dir)
     if run.state == "done" and run.evaluated != point.config.evaluation_id:
         return PointState("trained", "its curve is to be measured as requested")
     if run.state == "stopped" and not (point.run_dir / "config.yaml").exists():

@@ -13,9 +13,9 @@ from lengthgen.config.schema import TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.tasks.base import END, Example, Task
 
-__all__ = ["END", "Example", "Task", "blind", "build", "registry", "rule_of"]
+__all__ = ["END", "Example", "Task", "build", "majority_accuracy", "registry", "task_of"]
 
-BLIND_EXAMPLES = 300  # of each length
+MAJORITY_EXAMPLES = 300  # of each length
 
 
 def registry() -> dict[str, type[Task]]:
@@ -52,20 +52,20 @@ def build(kind: str, arguments: Mapping[str, Any], *, where: str) -> Task:
         raise UserError(f"{where}.arguments: {error}") from None
 
 
-def rule_of(corpus: TaskCorpus) -> Task:
+def task_of(corpus: TaskCorpus) -> Task:
     """Returns what makes a corpus's examples. Raises UserError as `build` does."""
     return build(corpus.task.kind, corpus.task.arguments, where="task")
 
 
-def blind(rule: Task, lengths: Sequence[int]) -> float:
+def majority_accuracy(rule: Task, lengths: Sequence[int]) -> float:
     """Returns the share of right answers of a model that knows each length's commonest answer.
 
-    The mean over the lengths, from examples drawn anew: about the best that can be had without
-    looking at the prompt.
+    The mean over the lengths, over new examples: about the best that is possible without reading
+    the prompt.
     """
     shares: list[float] = []
     for length in lengths:
         random = Random(length)
-        answers = Counter(rule.example(length, random).answer for _ in range(BLIND_EXAMPLES))
-        shares.append(answers.most_common(1)[0][1] / BLIND_EXAMPLES)
+        answers = Counter(rule.example(length, random).answer for _ in range(MAJORITY_EXAMPLES))
+        shares.append(answers.most_common(1)[0][1] / MAJORITY_EXAMPLES)
     return sum(shares) / len(shares) if shares else 0.0

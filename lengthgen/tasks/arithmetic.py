@@ -10,8 +10,15 @@ from random import Random
 from string import ascii_letters, digits
 from typing import Literal
 
-from lengthgen.tasks.base import Example, Task, counted, drawn, positive, within
-from lengthgen.tasks.scratchpad import Step, checked, signs, written
+from lengthgen.tasks.base import (
+    Example,
+    Task,
+    check_positive,
+    check_range,
+    number_runs,
+    random_text,
+)
+from lengthgen.tasks.scratchpad import Step, format_steps, scratchpad_alphabet, validate_parts
 
 CARRY = 10  # the base
 
@@ -21,7 +28,7 @@ class Addition(Task):
 
     reverse: nothing, the sum ("output"), or all three numbers ("all"): the lowest digit first.
     pad: both numbers have `length` digits, the sum one more. hints: every digit has a letter before
-    it that says its place, from a random first letter on; lengths up to 51.
+    it that marks its place, from a random first letter on; lengths up to 51.
     """
 
     unit = "digits of the longer number"
@@ -35,19 +42,21 @@ class Addition(Task):
         scratchpad: str,
     ) -> None:
         self.reverse, self.pad, self.hints = reverse, pad, hints
-        self.parts = checked(scratchpad)
+        self.parts = validate_parts(scratchpad)
         if self.parts and (hints or pad or reverse != "none"):
             raise ValueError("a scratchpad goes with plain addition only")
-        self.alphabet = digits + "+=" + (ascii_letters if hints else "") + signs(self.parts)
+        self.alphabet = (
+            digits + "+=" + (ascii_letters if hints else "") + scratchpad_alphabet(self.parts)
+        )
         self.alphabet += "," * bool(self.parts)
-        self.has_places = reverse != "none" and not hints
+        self.has_alignment = reverse != "none" and not hints
 
-    def places(self, text: str) -> list[int]:
-        """Returns the place values of digits, 1 the lowest: where a plain sum begins is unknown."""
-        return counted(text, digits, backwards=self.reverse != "all")
+    def alignment_ids(self, text: str) -> list[int]:
+        """Returns the place value of every digit, 1 for the lowest."""
+        return number_runs(text, digits, backwards=self.reverse != "all")
 
-    def meant(self, prompt: str) -> str:
-        """Returns the sum with its numbers in order, and without what hints tell beside."""
+    def canonical_prompt(self, prompt: str) -> str:
+        """Returns the sum with its numbers in order, without hints."""
         return "+".join(sorted(re.sub("[a-zA-Z=]", "", prompt).split("+")))
 
     def example(self, length: int, random: Random) -> Example:
@@ -58,7 +67,7 @@ class Addition(Task):
             a, b, total = a.zfill(length), b.zfill(length), total.zfill(length + 1)
         if self.parts:
             steps = _added(a, b)
-            return Example(f"{a}+{b}=", written(steps, total, parts=self.parts))
+            return Example(f"{a}+{b}=", format_steps(steps, total, parts=self.parts))
         if self.reverse == "all":
             a, b = a[::-1], b[::-1]
         if self.reverse != "none":
@@ -89,24 +98,24 @@ class Modsum(Task):
     unit = "terms"
 
     def __init__(self, *, modulus: int, scratchpad: str) -> None:
-        within(2, CARRY, modulus=modulus)
-        self.modulus, self.parts = modulus, checked(scratchpad)
+        check_range(2, CARRY, modulus=modulus)
+        self.modulus, self.parts = modulus, validate_parts(scratchpad)
         self.chance = 0.0 if self.parts else 1 / modulus
-        self.alphabet = digits + "+=" + signs(self.parts)
+        self.alphabet = digits + "+=" + scratchpad_alphabet(self.parts)
 
-    def meant(self, prompt: str) -> str:
+    def canonical_prompt(self, prompt: str) -> str:
         """Returns the terms in order."""
         return "+".join(sorted(prompt[:-1].split("+")))
 
     def example(self, length: int, random: Random) -> Example:
-        terms = drawn(digits[1:], length, random)
+        terms = random_text(digits[1:], length, random)
         steps: list[Step] = []
         total = 0
         for i, term in enumerate(terms):
             before, total = total, (total + int(term)) % self.modulus
             rest = "+".join(terms[i + 1 :])
             steps.append(Step(term, f"{before}+{term}", str(total), str(total), rest))
-        answer = written(steps, str(total), parts=self.parts)
+        answer = format_steps(steps, str(total), parts=self.parts)
         return Example(f"{'+'.join(terms)}=", answer)
 
 
@@ -116,18 +125,18 @@ class Parity(Task):
     unit = "bits"
 
     def __init__(self, *, scratchpad: str) -> None:
-        self.parts = checked(scratchpad)
+        self.parts = validate_parts(scratchpad)
         self.chance = 0.0 if self.parts else 1 / 2
-        self.alphabet = "01=+" + signs(self.parts)
+        self.alphabet = "01=+" + scratchpad_alphabet(self.parts)
 
     def example(self, length: int, random: Random) -> Example:
-        bits = drawn("01", length, random)
+        bits = random_text("01", length, random)
         steps: list[Step] = []
         odd = 0
         for i, bit in enumerate(bits):
             before, odd = odd, odd ^ int(bit)
             steps.append(Step(bit, f"{before}+{bit}", str(odd), str(odd), bits[i + 1 :]))
-        return Example(f"{bits}=", written(steps, str(odd), parts=self.parts))
+        return Example(f"{bits}=", format_steps(steps, str(odd), parts=self.parts))
 
 
 class Polynomial(Task):
@@ -140,10 +149,10 @@ class Polynomial(Task):
     unit = "terms"
 
     def __init__(self, *, scratchpad: str) -> None:
-        self.parts = checked(scratchpad)
-        self.alphabet = digits + "@x+-=" + signs(self.parts) + "*" * bool(self.parts)
+        self.parts = validate_parts(scratchpad)
+        self.alphabet = digits + "@x+-=" + scratchpad_alphabet(self.parts) + "*" * bool(self.parts)
 
-    def meant(self, prompt: str) -> str:
+    def canonical_prompt(self, prompt: str) -> str:
         """Returns the place, and the terms in order."""
         place, terms = prompt[:-1].split("@")
         return f"{place}@{sorted(re.findall('..x.', terms))}"
@@ -159,7 +168,7 @@ class Polynomial(Task):
             total = (total + coefficient * power) % CARRY
             output, rest = str(coefficient * power % CARRY), "".join(terms[i + 1 :])
             steps.append(Step(terms[i], f"{coefficient:+}*{power:+}", output, str(total), rest))
-        answer = written(steps, str(total), parts=self.parts)
+        answer = format_steps(steps, str(total), parts=self.parts)
         return Example(f"{x:+}@{''.join(terms)}=", answer)
 
 
@@ -173,10 +182,10 @@ class Multiplication(Task):
     alphabet = digits + "*="
 
     def __init__(self, *, by: int, reverse: Literal["none", "output"]) -> None:
-        positive(by=by)
+        check_positive(by=by)
         self.by, self.reverse = by, reverse
 
-    def meant(self, prompt: str) -> str:
+    def canonical_prompt(self, prompt: str) -> str:
         """Returns the product with its numbers in order."""
         return "*".join(sorted(prompt[:-1].split("*")))
 
@@ -195,27 +204,27 @@ class BitwiseOr(Task):
 
     unit = "bits of the longer number"
     alphabet = "01|="
-    has_places = True
+    has_alignment = True
 
-    def places(self, text: str) -> list[int]:
+    def alignment_ids(self, text: str) -> list[int]:
         """Returns the number of every bit, 1 the first."""
-        return counted(text, "01", backwards=False)
+        return number_runs(text, "01", backwards=False)
 
-    def meant(self, prompt: str) -> str:
+    def canonical_prompt(self, prompt: str) -> str:
         """Returns the two numbers in order."""
         return "|".join(sorted(prompt[:-1].split("|")))
 
     def example(self, length: int, random: Random) -> Example:
         sizes = random.sample([length, random.randint(1, length)], 2)
-        a, b = (drawn("01", size, random) for size in sizes)
+        a, b = (random_text("01", size, random) for size in sizes)
         bits = zip(a.ljust(length, "0"), b.ljust(length, "0"), strict=True)
         return Example(f"{a}|{b}=", "".join(max(pair) for pair in bits))
 
 
 def _number(n_digits: int, random: Random) -> str:
     """Returns a number of so many digits; it does not begin with 0 unless it is one digit."""
-    first = drawn(digits if n_digits == 1 else digits[1:], 1, random)
-    return first + drawn(digits, n_digits - 1, random)
+    first = random_text(digits if n_digits == 1 else digits[1:], 1, random)
+    return first + random_text(digits, n_digits - 1, random)
 
 
 def _added(a: str, b: str) -> list[Step]:

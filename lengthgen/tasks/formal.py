@@ -1,12 +1,19 @@
-"""Formal languages: what an automaton with a state, a stack or a tape can say of a text.
+"""Formal languages: texts for automata with a state, a stack or a tape.
 
-After Deletang et al. 2022, arXiv 2207.02098, and its release; Dyck has a source of its own.
+After Deletang et al. 2022, arXiv 2207.02098, and its release; for Dyck see its docstring.
 """
 
 from random import Random
 from string import ascii_letters, digits
 
-from lengthgen.tasks.base import Example, Task, drawn, letters, positive, within
+from lengthgen.tasks.base import (
+    Example,
+    Task,
+    check_positive,
+    check_range,
+    first_characters,
+    random_text,
+)
 
 BRACKETS = ("()", "[]", "{}", "<>")
 
@@ -19,7 +26,7 @@ class EvenPairs(Task):
     chance = 1 / 2
 
     def example(self, length: int, random: Random) -> Example:
-        bits = drawn("01", length, random)
+        bits = random_text("01", length, random)
         return Example(f"{bits}=", str((bits.count("01") + bits.count("10")) % 2))
 
 
@@ -32,27 +39,27 @@ class CycleNavigation(Task):
     unit = "steps"
 
     def __init__(self, *, states: int) -> None:
-        within(2, len(digits), states=states)
+        check_range(2, len(digits), states=states)
         self.states, self.chance = states, 1 / states
         self.alphabet = "+-=" + digits[:states]
 
     def example(self, length: int, random: Random) -> Example:
-        steps = drawn("+-0", length, random)
+        steps = random_text("+-0", length, random)
         return Example(f"{steps}=", str((steps.count("+") - steps.count("-")) % self.states))
 
 
 class OddsFirst(Task):
     """Random characters: the first, third, fifth and so on, then the second, fourth and so on.
 
-    As the release says; its code has the second, fourth and so on first.
+    As documented by the release; its code puts the second, fourth and so on first.
     """
 
     def __init__(self, *, alphabet: int) -> None:
-        self.characters = letters(alphabet, of=ascii_letters + digits)
+        self.characters = first_characters(alphabet, of=ascii_letters + digits)
         self.alphabet = self.characters + "="
 
     def example(self, length: int, random: Random) -> Example:
-        text = drawn(self.characters, length, random)
+        text = random_text(self.characters, length, random)
         return Example(f"{text}=", text[::2] + text[1::2])
 
 
@@ -67,8 +74,8 @@ class StackManipulation(Task):
 
     def example(self, length: int, random: Random) -> Example:
         n_values = random.randint(1, max(1, length - 1))
-        values = drawn("01", n_values, random)
-        actions = drawn("01-", length - n_values, random)
+        values = random_text("01", n_values, random)
+        actions = random_text("01-", length - n_values, random)
         stack = values
         for action in actions:
             stack = stack[:-1] if action == "-" else stack + action
@@ -84,17 +91,17 @@ class Dyck(Task):
     unit = "brackets"
 
     def __init__(self, *, kinds: int, depth: int) -> None:
-        within(1, len(BRACKETS), kinds=kinds)
-        positive(depth=depth)
+        check_range(1, len(BRACKETS), kinds=kinds)
+        check_positive(depth=depth)
         self.kinds, self.depth = BRACKETS[:kinds], depth
         self.alphabet = "".join(self.kinds) + "="
 
     def example(self, length: int, random: Random) -> Example:
-        said, closing = "", ""
+        text, closing = "", ""
         for _ in range(length):
             if not closing or (len(closing) < self.depth and random.random() < 0.5):
                 opened, closed = random.choice(self.kinds)
-                said, closing = said + opened, closed + closing
+                text, closing = text + opened, closed + closing
             else:
-                said, closing = said + closing[0], closing[1:]
-        return Example(f"{said}=", closing)
+                text, closing = text + closing[0], closing[1:]
+        return Example(f"{text}=", closing)

@@ -3,42 +3,42 @@
 from random import Random
 from string import ascii_letters
 
-from lengthgen.tasks.base import Example, Task, distinct
-from lengthgen.tasks.scratchpad import Step, checked, signs, written
+from lengthgen.tasks.base import Example, Task, distinct_characters
+from lengthgen.tasks.scratchpad import Step, format_steps, scratchpad_alphabet, validate_parts
 
 
 class Lego(Task):
     """a=+1;b=-a;... and a letter from the second half of the chain, for its sign.
 
-    permuted: the clauses stand in random order.
+    permuted: the clauses are in random order.
     """
 
     unit = "clauses"
 
     def __init__(self, *, permuted: bool, scratchpad: str) -> None:
         self.permuted = permuted
-        self.parts = checked(scratchpad)
+        self.parts = validate_parts(scratchpad)
         self.chance = 0.0 if self.parts else 1 / 2
-        self.alphabet = ascii_letters + "+-1=;?" + signs(self.parts)
+        self.alphabet = ascii_letters + "+-1=;?" + scratchpad_alphabet(self.parts)
 
     def example(self, length: int, random: Random) -> Example:
-        names = distinct(ascii_letters, length, random)
+        names = distinct_characters(ascii_letters, length, random)
         signs = random.choices("+-", k=length)
         sources = ["1", *names[:-1]]
         clauses = [
             f"{name}={sign}{source}"
             for name, sign, source in zip(names, signs, sources, strict=True)
         ]
-        asked = random.randrange(length // 2, length)
+        queried = random.randrange(length // 2, length)
         values: list[str] = []
         steps: list[Step] = []
-        for i in range(asked + 1):
+        for i in range(queried + 1):
             before = values[-1] if values else "+"
             values.append("+" if signs[i] == before else "-")
             computed = f"{signs[i]}{before}"
-            rest = ";".join(clauses[i + 1 : asked + 1])
+            rest = ";".join(clauses[i + 1 : queried + 1])
             steps.append(Step(clauses[i], computed, values[-1], f"{names[i]}{values[-1]}", rest))
         order = random.sample(range(length), length) if self.permuted else range(length)
         prompt = "".join(f"{clauses[i]};" for i in order)
-        answer = written(steps, values[-1], parts=self.parts)
-        return Example(f"{prompt}?{names[asked]}=", answer)
+        answer = format_steps(steps, values[-1], parts=self.parts)
+        return Example(f"{prompt}?{names[queried]}=", answer)

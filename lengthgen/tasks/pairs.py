@@ -1,4 +1,4 @@
-"""Pairs of a file: what to do in words, and what is to be done; such as SCAN.
+"""Pairs of a prompt and an answer, in words, from a file such as that of SCAN.
 
 Lake and Baroni 2018, arXiv 1711.00350; lengths split as in Kazemnejad et al. 2023, arXiv
 2305.19466.
@@ -24,12 +24,12 @@ LINES = (re.compile(r"IN: *(\S.*?) *OUT: *(.+)"), re.compile(r"([^\t]+)\t([^\t]+
 class Pair(NamedTuple):
     """One line of a file, as words."""
 
-    asked: tuple[str, ...]
-    done: tuple[str, ...]
+    prompt: tuple[str, ...]
+    answer: tuple[str, ...]
 
 
 class File(NamedTuple):
-    """What a file of pairs says."""
+    """The content of a file of pairs."""
 
     by_length: Mapping[int, Sequence[Pair]]  # by the number of words of the answer
     signs: Mapping[str, str]  # from a word to its character
@@ -40,7 +40,7 @@ class Pairs(Task):
     """A line of a file, "IN: words OUT: words" as in SCAN, or the two parted by a tab.
 
     A word is one character: a letter of its own if one is free. The length is the number of words
-    of the answer. Lines are drawn again and again: the file has as many as it has.
+    of the answer. Lines are drawn with replacement.
     """
 
     unit = "words of the answer"
@@ -50,7 +50,7 @@ class Pairs(Task):
 
     @property
     def file(self) -> "File":
-        """What the file says, read when it is asked for: a trained model does without it."""
+        """The content of the file, read when it is needed: a trained model works without it."""
         return _read(self.path, _state(self.path))
 
     @property
@@ -62,17 +62,17 @@ class Pairs(Task):
         if length not in by_length:
             raise ValueError(f"the file has no answer of {length} words")
         pair = random.choice(by_length[length])
-        asked, done = ("".join(signs[word] for word in words) for words in pair)
-        return Example(f"{asked}=", done)
+        prompt, answer = ("".join(signs[word] for word in words) for words in pair)
+        return Example(f"{prompt}=", answer)
 
-    def source(self) -> str:
+    def data_key(self) -> str:
         return self.file.sha256
 
-    def spelled(self, text: str) -> str:
+    def detokenize(self, text: str) -> str:
         words = {sign: word for word, sign in self.file.signs.items()}
         return " ".join(words.get(character, character) for character in text)
 
-    def abridged(self, text: str) -> str:
+    def tokenize(self, text: str) -> str:
         words, signs = text.replace("=", " = ").split(), self.file.signs
         for word in words:
             if word not in signs and word != "=":
@@ -99,16 +99,16 @@ def _read(path: Path, state: tuple[int, int] | None) -> File:
         if match is None:
             raise UserError(
                 f"{WHERE}={path}, line {number}: neither IN: words OUT: words nor two texts with a "
-                "tab between; mend or drop it"
+                "tab between; correct or remove it"
             )
-        asked, done = (tuple(part.split()) for part in match.groups())
-        if answers.setdefault(asked, done) != done:
+        prompt, answer = (tuple(part.split()) for part in match.groups())
+        if answers.setdefault(prompt, answer) != answer:
             raise UserError(
-                f"{WHERE}={path}, line {number}: {' '.join(asked)} has another answer in a line "
-                "above; drop one"
+                f"{WHERE}={path}, line {number}: {' '.join(prompt)} has another answer in a line "
+                "above; remove one"
             )
-        by_length.setdefault(len(done), []).append(Pair(asked, done))
-        words.update(asked, done)
+        by_length.setdefault(len(answer), []).append(Pair(prompt, answer))
+        words.update(prompt, answer)
     for word in sorted(words):
         if "=" in word:
             raise UserError(f"{WHERE}={path}: {word}: = ends a prompt here; write another word")
@@ -117,13 +117,13 @@ def _read(path: Path, state: tuple[int, int] | None) -> File:
 
 def _text(path: Path) -> str:
     try:
-        if path.is_file():  # a device would be read for ever
+        if path.is_file():  # reading a device may never end
             return path.read_bytes().decode()
         why = "no such file"
     except OSError as error:
         why = str(error.strerror)
     except UnicodeDecodeError:
-        why = "this is no UTF-8 text"
+        why = "not UTF-8 text"
     raise UserError(
         f"{WHERE}={path}: cannot read it ({why}); give a file of lines such as "
         "IN: jump twice OUT: I_JUMP I_JUMP, for SCAN its tasks.txt"
@@ -135,7 +135,7 @@ def _signs(words: set[str], path: Path) -> dict[str, str]:
     if len(words) > len(SIGNS):
         raise UserError(
             f"{WHERE}={path}: {len(words)} different words, and there are {len(SIGNS)} characters "
-            "to stand for them"
+            "to represent them"
         )
     found: dict[str, str] = {}
     for word in sorted(words):

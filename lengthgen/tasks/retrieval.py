@@ -1,9 +1,17 @@
-"""Retrieval: what stands somewhere in the prompt is to be found, and the rest passed over."""
+"""Retrieval: some part of the prompt is the answer, the rest is a distraction."""
 
 from random import Random
 from string import ascii_letters, ascii_lowercase, digits
 
-from lengthgen.tasks.base import Example, Task, distinct, drawn, letters, positive, within
+from lengthgen.tasks.base import (
+    Example,
+    Task,
+    check_positive,
+    check_range,
+    distinct_characters,
+    first_characters,
+    random_text,
+)
 
 NOISE = "."
 
@@ -12,25 +20,25 @@ class Mqar(Task):
     """Different letters, of `keys`, with a digit each; then up to `queries` of them, to be written
     again with their digits.
 
-    Multi-query associative recall: Arora et al. 2023, arXiv 2312.04927. As there a value is written
-    behind its key; which keys are asked, the prompt says.
+    Multi-query associative recall: Arora et al. 2023, arXiv 2312.04927. As there a value follows
+    its key; the prompt lists the keys that are queried.
     """
 
     unit = "pairs"
 
     def __init__(self, *, keys: int, queries: int) -> None:
-        within(1, len(ascii_letters), keys=keys)
-        positive(queries=queries)
+        check_range(1, len(ascii_letters), keys=keys)
+        check_positive(queries=queries)
         self.keys, self.queries = ascii_letters[:keys], queries
         self.alphabet = self.keys + digits + "|="
 
     def example(self, length: int, random: Random) -> Example:
-        keys = distinct(self.keys, length, random)
-        values = drawn(digits, length, random)
-        asked = random.sample(range(length), min(length, self.queries))
+        keys = distinct_characters(self.keys, length, random)
+        values = random_text(digits, length, random)
+        queried = random.sample(range(length), min(length, self.queries))
         pairs = "".join(key + value for key, value in zip(keys, values, strict=True))
-        answer = "".join(keys[i] + values[i] for i in asked)
-        return Example(f"{pairs}|{''.join(keys[i] for i in asked)}=", answer)
+        answer = "".join(keys[i] + values[i] for i in queried)
+        return Example(f"{pairs}|{''.join(keys[i] for i in queried)}=", answer)
 
 
 class Passkey(Task):
@@ -42,13 +50,13 @@ class Passkey(Task):
     unit = "letters around the number"
 
     def __init__(self, *, key_digits: int) -> None:
-        positive(key_digits=key_digits)
+        check_positive(key_digits=key_digits)
         self.key_digits = key_digits
         self.alphabet = ascii_lowercase + digits + "#="
 
     def example(self, length: int, random: Random) -> Example:
-        filler = drawn(ascii_lowercase, length, random)
-        key = drawn(digits, self.key_digits, random)
+        filler = random_text(ascii_lowercase, length, random)
+        key = random_text(digits, self.key_digits, random)
         place = random.randint(0, length)
         return Example(f"{filler[:place]}#{key}{filler[place:]}=", key)
 
@@ -60,12 +68,12 @@ class SelectiveCopy(Task):
     """
 
     def __init__(self, *, alphabet: int, kept: int) -> None:
-        positive(kept=kept)
-        self.characters, self.kept = letters(alphabet, of=ascii_letters + digits), kept
+        check_positive(kept=kept)
+        self.characters, self.kept = first_characters(alphabet, of=ascii_letters + digits), kept
         self.alphabet = self.characters + NOISE + "="
 
     def example(self, length: int, random: Random) -> Example:
-        text = drawn(self.characters, min(self.kept, length), random)
+        text = random_text(self.characters, min(self.kept, length), random)
         shown = [NOISE] * length
         places = sorted(random.sample(range(length), len(text)))
         for place, character in zip(places, text, strict=True):
@@ -83,7 +91,7 @@ class FlipFlop(Task):
     unit = "instructions before the last"
     alphabet = "wir01"
     chance = 1 / 2
-    ends = "r"
+    prompt_end = "r"
 
     def __init__(self, *, ignored: float) -> None:
         if not 0 <= ignored <= 1:
@@ -92,9 +100,9 @@ class FlipFlop(Task):
         self.shares = (either, ignored, either)
 
     def example(self, length: int, random: Random) -> Example:
-        said, stored = "", ""
+        text, stored = "", ""
         for kind in ["w", *random.choices("wir", self.shares, k=length - 1)]:
-            bit = stored if kind == "r" else drawn("01", 1, random)
+            bit = stored if kind == "r" else random_text("01", 1, random)
             stored = bit if kind == "w" else stored
-            said += kind + bit
-        return Example(f"{said}r", stored)
+            text += kind + bit
+        return Example(f"{text}r", stored)

@@ -4,7 +4,7 @@ from collections import Counter
 from random import Random
 from string import ascii_letters, ascii_lowercase, digits
 
-from lengthgen.tasks.base import Example, Task, distinct, positive, within
+from lengthgen.tasks.base import Example, Task, check_positive, check_range, distinct_characters
 
 
 class VariableTracking(Task):
@@ -17,21 +17,21 @@ class VariableTracking(Task):
     unit = "assignments"
 
     def __init__(self, *, chains: int) -> None:
-        within(1, len(digits), chains=chains)
+        check_range(1, len(digits), chains=chains)
         self.chains = chains
         self.alphabet = ascii_letters + digits + "=;?"
 
     def example(self, length: int, random: Random) -> Example:
-        names = distinct(ascii_letters, length, random)
-        values = distinct(digits, self.chains, random)
+        names = distinct_characters(ascii_letters, length, random)
+        values = distinct_characters(digits, self.chains, random)
         order = [i % self.chains for i in range(length)]
         random.shuffle(order)
-        held, said = [""] * self.chains, ""
+        held, text = [""] * self.chains, ""
         for name, chain in zip(names, order, strict=True):
-            said += f"{name}={held[chain][-1:] or values[chain]};"
+            text += f"{name}={held[chain][-1:] or values[chain]};"
             held[chain] += name
-        asked = random.choice(order)
-        return Example(f"{said}?{values[asked]}=", held[asked])
+        queried = random.choice(order)
+        return Example(f"{text}?{values[queried]}=", held[queried])
 
 
 class FrequentWords(Task):
@@ -44,14 +44,14 @@ class FrequentWords(Task):
     unit = "letters"
 
     def __init__(self, *, most: int, exponent: int) -> None:
-        within(1, len(ascii_lowercase), most=most)
-        positive(exponent=exponent)
+        check_range(1, len(ascii_lowercase), most=most)
+        check_positive(exponent=exponent)
         self.most = most
         self.weights = [1 / rank**exponent for rank in range(1, len(ascii_lowercase) + 1)]
         self.alphabet = ascii_lowercase + "="
 
     def example(self, length: int, random: Random) -> Example:
-        ranked = distinct(ascii_lowercase, len(ascii_lowercase), random)
+        ranked = distinct_characters(ascii_lowercase, len(ascii_lowercase), random)
         text = "".join(random.choices(ranked, self.weights, k=length))
         frequent = Counter(text).most_common(self.most)  # in order of appearance where equal
         return Example(f"{text}=", "".join(letter for letter, _ in frequent))

@@ -1,7 +1,7 @@
 """Scratchpads: the steps of a computation in five parts, each of which can be left out.
 
 After Kazemnejad et al. 2023, arXiv 2305.19466, section 5 and figure 4, whose parts are words; here
-they are signs. An answer is its steps, one after another, then "#" and the result.
+they are characters. An answer is its steps, one after another, then "#" and the result.
 
 part  in a step of 57+68, the second        there
 I     5,6         what is read              "For digits 5, 6"
@@ -29,23 +29,23 @@ class Step(NamedTuple):
     rest: str
 
 
-def checked(parts: str) -> str:
-    """Returns the parts as asked. Raises ValueError if one is unknown or named twice."""
+def validate_parts(parts: str) -> str:
+    """Returns the parts unchanged. Raises ValueError if one is unknown or named twice."""
     if len(set(parts)) < len(parts) or not set(parts) <= set(PARTS):
         raise ValueError(f"scratchpad={parts!r} is not made of {PARTS}, each at most once")
     return parts
 
 
-def signs(parts: str) -> str:
+def scratchpad_alphabet(parts: str) -> str:
     """Returns the characters that a scratchpad of these parts adds to those of its texts."""
     return "".join(SIGNS) + BETWEEN + RESULT if parts else ""
 
 
-def written(steps: Iterable[Step], result: str, *, parts: str) -> str:
+def format_steps(steps: Iterable[Step], result: str, *, parts: str) -> str:
     """Returns the steps' parts in the order I, C, O, V, R, and the result; that alone if none."""
     if not parts:
         return result
-    said = (
+    texts = (
         "".join(
             sign + text
             for part, sign, text in zip(PARTS, SIGNS, step, strict=True)
@@ -53,4 +53,4 @@ def written(steps: Iterable[Step], result: str, *, parts: str) -> str:
         )
         for step in steps
     )
-    return BETWEEN.join(said) + RESULT + result
+    return BETWEEN.join(texts) + RESULT + result

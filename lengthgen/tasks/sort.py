@@ -4,8 +4,8 @@ from random import Random
 from string import ascii_letters, digits
 from typing import Literal
 
-from lengthgen.tasks.base import Example, Task, drawn
-from lengthgen.tasks.scratchpad import Step, checked, signs, written
+from lengthgen.tasks.base import Example, Task, random_text
+from lengthgen.tasks.scratchpad import Step, format_steps, scratchpad_alphabet, validate_parts
 
 LARGEST = 9999
 
@@ -16,13 +16,13 @@ class Sort(Task):
     unit = "items"
 
     def __init__(self, *, items: Literal["letters", "numbers"], scratchpad: str) -> None:
-        self.items, self.parts = items, checked(scratchpad)
+        self.items, self.parts = items, validate_parts(scratchpad)
         self.alphabet = (ascii_letters if items == "letters" else digits + ",") + "="
-        self.alphabet += signs(self.parts)
+        self.alphabet += scratchpad_alphabet(self.parts)
 
     def example(self, length: int, random: Random) -> Example:
         if self.items == "letters":
-            found = list(drawn(ascii_letters, length, random))
+            found = list(random_text(ascii_letters, length, random))
             key, joint = ord, ""
         else:
             found = [str(random.randint(0, LARGEST)) for _ in range(length)]
@@ -35,5 +35,5 @@ class Sort(Task):
             left.remove(least)
             ordered.append(least)
             steps.append(Step(before, least, least, joint.join(ordered), joint.join(left)))
-        answer = written(steps, joint.join(ordered), parts=self.parts)
+        answer = format_steps(steps, joint.join(ordered), parts=self.parts)
         return Example(f"{joint.join(found)}=", answer)

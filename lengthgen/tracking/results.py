@@ -40,7 +40,7 @@ def push(config: Config, run_dir: Path, *, again: bool, say: Say) -> None:
     """
     if config.runtime.wandb == "off":
         raise UserError("runtime.wandb=off: so nothing can be pushed; drop it")
-    with status.claimed(run_dir, "train"):
+    with status.run_lock(run_dir, "train"):
         found = results(run_dir)
         if again:
             start_again(config, run_dir)

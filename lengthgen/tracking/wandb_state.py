@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.storage import read_rows, replace_file, sealed, unsealed
+from lengthgen.storage import add_checksum, read_rows, replace_file, strip_checksum
 
 
 class Sent(BaseModel):
@@ -81,7 +81,7 @@ def _project(config: Config) -> str:
 def _load(run_dir: Path) -> dict[str, Sent]:
     path = run_dir / "wandb.json"
     try:
-        return _FILE.validate_json(unsealed(path.read_bytes()))
+        return _FILE.validate_json(strip_checksum(path.read_bytes()))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):  # pydantic's errors are ValueErrors
@@ -92,4 +92,4 @@ def _load(run_dir: Path) -> dict[str, Sent]:
 
 
 def _save(every: dict[str, Sent], run_dir: Path) -> None:
-    replace_file(run_dir / "wandb.json", sealed(_FILE.dump_json(every)))
+    replace_file(run_dir / "wandb.json", add_checksum(_FILE.dump_json(every)))

@@ -51,7 +51,7 @@ class MicroBatch(NamedTuple):
     inputs_BT: Tensor
     targets_BT: Tensor
     rows_B: Tensor
-    anew_B: Tensor  # bool: the row does not go on where it stopped in the step before
+    begins_B: Tensor  # bool: the row does not continue that of the step before
 
 
 class Batch(NamedTuple):
@@ -120,7 +120,7 @@ def train(
             logs = state.step % runtime.log_every == 0 or last
             saves = last or stopping or state.step % train.checkpoint_every == 0
             if logs or saves or device.type != "cuda":
-                look(state, ranks)
+                check_finite(state, ranks)
             if logs:
                 now = time.perf_counter()
                 tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
@@ -140,7 +140,7 @@ def train(
                 show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
             show.advance(train.batch_tokens)
             if saves:
-                memory = _whole(state.memory, ranks)
+                memory = _whole_memory(state.memory, ranks)
                 if ranks.is_main:
                     checkpoints.save(
                         run_dir,
@@ -199,7 +199,7 @@ def train_step(
     """
     batch = batch_of(state, windows, config, device=device, ranks=ranks)
     nats = launch_step(state, batch, config, device=device, ranks=ranks, forward=forward)
-    look(state, ranks)
+    check_finite(state, ranks)
     return StepResult(float(nats), batch.n_targets, float(state.last[2]))
 
 
@@ -217,7 +217,7 @@ def launch_step(
     The loss is the sum of nats over all processes divided once by their number of targets, so that
     any split of the batch over processes and micro-batches gives the same gradient. Nothing here
     waits for a GPU: it is the device itself that makes no update after a loss or gradient that is
-    not finite, and look() that tells.
+    not finite, and check_finite() reports it.
     """
     model, optimizer, train = state.model, state.optimizer, config.train
     nats = torch.zeros((), dtype=_wide(device), device=device)
@@ -228,7 +228,7 @@ def launch_step(
             if state.memory is None:
                 x_BTD = forward(micro.inputs_BT, generator=generator)
             else:
-                x_BTD = _go_on(state.memory, micro, forward, generator)
+                x_BTD = _forward_with_memory(state.memory, micro, forward, generator)
             sum_nats = model.sum_token_nll(x_BTD, micro.targets_BT)
         (sum_nats / batch.n_targets).backward()
         nats.add_(sum_nats.detach())
@@ -254,7 +254,7 @@ def launch_step(
     return total
 
 
-def look(state: State, ranks: Ranks) -> None:
+def check_finite(state: State, ranks: Ranks) -> None:
     """Waits for the steps that were launched.
 
     Raises Diverged in every process if the loss or gradient of one was not finite, naming the first
@@ -271,13 +271,13 @@ def look(state: State, ranks: Ranks) -> None:
     raise Diverged(f"the gradient's norm is {grad_norm} in step {int(step)}; {remedy}")
 
 
-def _go_on(
+def _forward_with_memory(
     memory: Memory, micro: MicroBatch, forward: Callable[..., Any], generator: torch.Generator
 ) -> Tensor:
     """Returns the hidden states of a micro-batch after its rows' memory, and updates that."""
     x_NBMD, absent_B = memory
     size, rows_B = x_NBMD.shape[2], micro.rows_B
-    known_B = absent_B[rows_B].masked_fill(micro.anew_B, size)
+    known_B = absent_B[rows_B].masked_fill(micro.begins_B, size)
     before = Memory(x_NBMD[:, rows_B], known_B)
     x_BTD, after = forward(
         micro.inputs_BT, before, n_last=micro.inputs_BT.shape[1], generator=generator
@@ -287,7 +287,7 @@ def _go_on(
 
 
 def _embedding_row(state: State, batch: Batch, config: Config) -> dict[str, float]:
-    """Returns how large embedded positions are beside tokens, in windows of the next step."""
+    """Returns how large embedded positions are next to tokens, in windows of the next step."""
     if not state.model.scheme.embeds:
         return {}
     micro = batch.micro_batches[0]
@@ -321,7 +321,7 @@ def _state(
     return state
 
 
-def _whole(memory: Memory | None, ranks: Ranks) -> Memory | None:
+def _whole_memory(memory: Memory | None, ranks: Ranks) -> Memory | None:
     """Returns the memory of all rows, each from the process that keeps it up to date."""
     if memory is None or ranks.world_size == 1:
         return memory
@@ -344,16 +344,16 @@ def batch_of(
     ranks: Ranks,
 ) -> Batch:
     """Returns this process's share of the windows of the state's next step."""
-    asked: dict[str, int] = {"seed": config.seed, "step": state.step, "batch": config.train.batch}
+    which: dict[str, int] = {"seed": config.seed, "step": state.step, "batch": config.train.batch}
     if state.memory is None:
-        batch, anew = train_batch(windows, **asked), np.ones(config.train.batch, dtype=bool)
+        batch, begins = train_batch(windows, **which), np.ones(config.train.batch, dtype=bool)
     else:
-        batch, anew = consecutive_batch(windows, **asked)
+        batch, begins = consecutive_batch(windows, **which)
     mine = np.arange(ranks.rank, config.train.batch, ranks.world_size)
     size = devices.micro_batch(config.runtime, device, config.train.length)
     share = [
-        devices.sent(torch.from_numpy(one), device)
-        for one in (batch.inputs_BT[mine], batch.targets_BT[mine], mine, anew[mine])
+        devices.to_device(torch.from_numpy(one), device)
+        for one in (batch.inputs_BT[mine], batch.targets_BT[mine], mine, begins[mine])
     ]
     micro_batches = [
         MicroBatch(*(one[first : first + size] for one in share))

@@ -25,6 +25,7 @@ from lengthgen.analysis.seed_groups import Series, series
 from lengthgen.errors import UserError
 from lengthgen.report import collect, tasks
 from lengthgen.report.figures.accuracy import PALE, Dot, accuracy, relation
+from lengthgen.report.study import RunRecord, task_facts
 from lengthgen.report.tables import Cell
 
 L = 4
@@ -100,7 +101,7 @@ def test_a_mean_of_answers_all_wrong_has_the_interval_of_so_many_answers() -> No
     assert found.seen.low == pytest.approx(wilson(3, 3)[0])
 
 
-def test_seeds_count_alike_and_each_is_kept() -> None:
+def test_seeds_have_equal_weight_and_each_is_kept() -> None:
     found = only(
         answered(None, None, None, 0, length=5),
         answered(0, None, 0, 0, length=5, seed=2),
@@ -144,8 +145,10 @@ def test_the_order_of_five_schemes_is_said_to_be_too_short_for_a_correlation() -
             one = answered(*wrong, length=length, scheme=anchor.scheme)
             rows.append({**one, "train_length": 20, "corpus": "copy_repeat"})
     (table,) = tasks.contents(reported(rows))
-    (said,) = (note for note in table.notes if "The order of" in note)
-    assert "over 21 to 40 beside that of Kazemnejad et al. 2023: no rank correlation (n = 5" in said
+    (message,) = (note for note in table.notes if "The order of" in note)
+    assert (
+        "over 21 to 40 beside that of Kazemnejad et al. 2023: no rank correlation (n = 5" in message
+    )
 
 
 def reported(rows: Sequence[dict[str, object]]) -> tasks.TaskReport:
@@ -155,14 +158,23 @@ def reported(rows: Sequence[dict[str, object]]) -> tasks.TaskReport:
         spec = {"name": one["corpus"], "kind": one["corpus"], "arguments": {}}
         parts = {"name": one["scheme"], "parts": {one["scheme"]: {}}}
         configs[str(one["run"])] = {"corpus": {"task": spec}, "scheme": parts}
-    return collect.gather_tasks(rows, configs)
+    records = [
+        RunRecord(
+            run=run,
+            config=config,
+            task=task_facts(config),
+            rows=[dict(row) for row in rows if row["run"] == run],
+        )
+        for run, config in configs.items()
+    ]
+    return collect.gather_tasks(records)
 
 
 def skipped(length: int, scheme: str) -> dict[str, object]:
     nothing = {"document": None, "n_documents": 0, "nats": 0.0, "n_tokens": 0, "n_windows": 0}
     absent = dict.fromkeys(("first_wrong", "token_hits", "stop_errors"))
-    said = answered(None, length=length, scheme=scheme)
-    return {**said, **nothing, **absent, "window_nats": 0.0, "skipped": "no rows"}
+    message = answered(None, length=length, scheme=scheme)
+    return {**message, **nothing, **absent, "window_nats": 0.0, "skipped": "no rows"}
 
 
 def test_a_half_length_before_lengths_without_a_value_is_not_called_censored() -> None:
@@ -170,7 +182,7 @@ def test_a_half_length_before_lengths_without_a_value_is_not_called_censored() -
     assert found.half_length == "4 (n/a beyond)"
 
 
-def test_means_of_a_task_are_over_the_lengths_that_all_series_were_asked() -> None:
+def test_means_of_a_task_are_over_the_lengths_that_all_series_have() -> None:
     alone = answered(None, length=16)
     rows = [answered(None, 0, length=5), alone, answered(None, None, length=5, scheme="nope")]
     nope, rope = accuracies(of(*rows))
@@ -250,12 +262,12 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
 
 
 def test_seeds_that_differ_widen_the_interval() -> None:
-    alike = [answered(*[None] * 50, *[0] * 50, length=5, seed=seed) for seed in (1, 2)]
-    apart = [
+    equal = [answered(*[None] * 50, *[0] * 50, length=5, seed=seed) for seed in (1, 2)]
+    different = [
         answered(*[None] * 90, *[0] * 10, length=5, seed=1),
         answered(*[None] * 10, *[0] * 90, length=5, seed=2),
     ]
-    narrow, wide = (only(*rows).exact[5] for rows in (alike, apart))
+    narrow, wide = (only(*rows).exact[5] for rows in (equal, different))
     assert narrow.value == wide.value == 0.5
     assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
 
@@ -340,15 +352,15 @@ def counting(
     return {one.series.label for ones in by_task.values() for one in ones}, found
 
 
-@pytest.mark.parametrize(("seen", "said"), [(0.94, "not learned"), (0.95, None), (1.0, None)])
+@pytest.mark.parametrize(("seen", "message"), [(0.94, "not learned"), (0.95, None), (1.0, None)])
 def test_a_scheme_counts_where_it_is_right_in_95_percent_up_to_L(
-    seen: float, said: str | None
+    seen: float, message: str | None
 ) -> None:
     labels, found = counting(
         shares("alibi", seen=1.0, unseen=0.5), shares("rope", seen=seen, unseen=0.9)
     )
-    assert found["rope"].excluded == said
-    assert labels == {"alibi"} | ({"rope"} if said is None else set())
+    assert found["rope"].excluded == message
+    assert labels == {"alibi"} | ({"rope"} if message is None else set())
 
 
 def test_it_is_the_mean_over_lengths_and_seeds_that_decides() -> None:
@@ -440,7 +452,7 @@ def test_the_figure_of_a_task_pales_a_scheme_that_did_not_learn_it() -> None:
     ends = {line.end: line.style["color"] for line in chart.lines}
     assert set(ends) == {"alibi", "rope (not learned)"}
     assert ends["rope (not learned)"] == PALE["color"] != ends["alibi"]
-    assert any(said.startswith("pale: less than 95%") for said in chart.notes)
+    assert any(message.startswith("pale: less than 95%") for message in chart.notes)
 
 
 # Rank correlations
@@ -555,19 +567,19 @@ def test_the_relation_is_of_the_tasks_that_count_and_the_schemes_that_learned_th
 
 
 @pytest.mark.parametrize(
-    ("n", "said"),
+    ("n", "message"),
     [
         (5, "no rank correlation (n = 5"),
         (6, "Spearman's rho +1.00 (n = 6, permutation P = 0.0028)"),
     ],
 )
-def test_the_relation_says_its_correlation_of_six_schemes_and_more(n: int, said: str) -> None:
+def test_the_relation_says_its_correlation_of_six_schemes_and_more(n: int, message: str) -> None:
     dots = [Dot(f"s{i}", 2.0 - i / 10, i / 10, 4.0) for i in range(n)]
     figure = relation(dots, tasks=["copy"], left_out="a reason of many lines " * 20 + "(why)")
     (axes,) = figure.axes
     title = " ".join(axes.get_title(loc="left").split())
     figure.draw_without_rendering()
     assert figure.bbox.y1 >= max(one.get_window_extent().y1 for one in axes.get_children())
-    assert said in title
+    assert message in title
     assert "left out: a reason" in title
     assert title.endswith("(why)")

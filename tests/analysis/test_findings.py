@@ -1,4 +1,4 @@
-"""findings: every formula against plain loops over rows, and what may be said of it."""
+"""findings: every formula against plain loops over rows, and the verdicts on them."""
 
 import math
 import random
@@ -10,22 +10,14 @@ import numpy as np
 import pytest
 from eval_rows import NOTHING, Row, row
 
+from lengthgen.analysis.comparisons import Comparison, compare, compared, difference
 from lengthgen.analysis.curves import curve
-from lengthgen.analysis.findings import (
-    EPS,
-    Comparison,
-    Finding,
-    UsedContext,
-    Word,
-    compare,
-    difference,
-    findings,
-    recl,
-)
-from lengthgen.analysis.findings.differences import compared
-from lengthgen.analysis.findings.verdicts import verdict
+from lengthgen.analysis.effective_context import recl
+from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.intervals import Estimate, Floats, Spread, gap, ratio
 from lengthgen.analysis.seed_groups import Series
+from lengthgen.analysis.used_context import UsedContext
+from lengthgen.analysis.verdicts import EPS, Word, verdict
 from lengthgen.errors import UserError
 from lengthgen.evaluation.rows import FORMAT
 
@@ -47,7 +39,7 @@ def rows_of(
     lengths: Sequence[int] = LENGTHS,
     **changes: Any,
 ) -> list[Row]:
-    """Rows of runs with a loss by seed, document and length; documents have 4 targets or said."""
+    """Rows of runs with a loss by seed, document and length; documents have 4 targets."""
     n_tokens = documents if isinstance(documents, Mapping) else dict.fromkeys(documents, 4)
     return [
         row(
@@ -461,7 +453,7 @@ TOYS: dict[Word, Callable[[int], float]] = {
 
 @pytest.mark.parametrize("word", TOYS)
 @pytest.mark.parametrize("seeds", [(1,), (1, 2, 3)])
-def test_a_toy_model_gets_its_word_on_documents_and_blocks_of_a_stream_alike(
+def test_a_toy_model_gets_its_verdict_on_documents_as_on_blocks_of_a_stream(
     word: Word, seeds: Sequence[int]
 ) -> None:
     found = toy(TOYS[word], seeds=seeds, packed=True)
@@ -510,16 +502,18 @@ MANY = "abcdefghijklmnop"
 
 def besides_documents(found: Finding) -> tuple[str, ...]:
     """Returns the warnings without that of few documents, which most cases here have."""
-    return tuple(said for said in found.warnings if " documents: intervals hold" not in said)
+    return tuple(
+        message for message in found.warnings if " documents: intervals hold" not in message
+    )
 
 
-def test_enough_alike_seeds_and_documents_give_no_warning() -> None:
+def test_enough_similar_seeds_and_documents_give_no_warning() -> None:
     assert of(noisy(1, scale=0.01), seeds=range(5), documents=MANY).warnings == ()
 
 
 def test_few_documents_are_said_to_be_few() -> None:
-    (said,) = of(noisy(1, scale=0.01), seeds=range(5), documents=MANY[:15]).warnings
-    assert said == "15 documents: intervals hold if their losses are near normal"
+    (message,) = of(noisy(1, scale=0.01), seeds=range(5), documents=MANY[:15]).warnings
+    assert message == "15 documents: intervals hold if their losses are near normal"
 
 
 def test_without_a_loss_at_T_it_is_said_what_is_missing() -> None:
@@ -534,8 +528,8 @@ def test_without_a_loss_at_T_it_is_said_what_is_missing() -> None:
 def test_a_model_worse_than_token_frequencies_is_said_to_be(unigram: float, warned: bool) -> None:
     rows = rows_of(by_length(3, 3, 3, 3), seeds=range(5))
     rows = [{**row, "unigram_nats": unigram * row["n_tokens"]} for row in rows]
-    said = [w for w in one({"tail": [line(rows)]}).warnings if "nothing was learnt" in w]
-    assert bool(said) == warned
+    message = [w for w in one({"tail": [line(rows)]}).warnings if "nothing was learned" in w]
+    assert bool(message) == warned
 
 
 def test_a_length_without_a_loss_ends_the_extrapolation_factor() -> None:
@@ -546,9 +540,9 @@ def test_a_length_without_a_loss_ends_the_extrapolation_factor() -> None:
 
 
 def test_one_seed_is_said() -> None:
-    said = besides_documents(of(noisy(1), seeds=[1]))
-    assert said == (
-        "one seed: what is said holds for this checkpoint on other documents, not the scheme",
+    message = besides_documents(of(noisy(1), seeds=[1]))
+    assert message == (
+        "one seed: statements hold for this checkpoint on other documents, not the scheme",
     )
 
 
@@ -607,7 +601,7 @@ def test_the_spread_is_measured_with_n_minus_1(spread: float, warned: bool) -> N
     """Two perplexities m (1 - x), m (1 + x) have a standard deviation of m x sqrt(2)."""
     x = spread / math.sqrt(2)
     found = of(lambda s, _d, _n: math.log(10 * (1 + (x if s == 1 else -x))), seeds=[1, 2])
-    assert any("perplexity differs" in said for said in found.warnings) is warned
+    assert any("perplexity differs" in message for message in found.warnings) is warned
 
 
 def test_a_length_that_one_seed_lacks_is_left_out_and_said() -> None:
@@ -636,7 +630,7 @@ def test_a_skipped_length_has_no_numbers() -> None:
     skipped = [row(**NOTHING, run=f"r{s}", seed=s, length=4096, skipped="x") for s in (1, 2, 3)]
     found = one({"tail": [line([*rows_of(noisy(1)), *skipped])]})
     assert list(found.loss) == list(LENGTHS)
-    assert not any("left out" in said for said in found.warnings)
+    assert not any("left out" in message for message in found.warnings)
 
 
 def test_a_series_without_a_shared_length_says_so() -> None:
@@ -674,7 +668,7 @@ def test_a_swap_on_other_targets_is_left_out_and_said() -> None:
 def test_a_swap_that_was_skipped_is_not_left_out() -> None:
     skipped = row(**NOTHING, run="r1", protocol="swap", skipped="x")
     found = one({"tail": [line(rows_of(noisy(1)))], "swap": [line([skipped])]})
-    assert not any("swap" in said for said in found.warnings)
+    assert not any("swap" in message for message in found.warnings)
 
 
 def test_a_swap_of_fewer_seeds_is_said_and_compared_with_those() -> None:
@@ -779,7 +773,7 @@ def test_what_may_be_best_are_the_series_not_told_apart_from_the_least() -> None
     assert {found.best, *found.ties} == {"best", "close"}
     assert found.unknown == frozenset()
     assert found.ranks == {"best": (1, 2), "close": (1, 2), "worst": (3, 3)}
-    assert found.apart == {("best", "worst"), ("close", "worst")}
+    assert found.different == {("best", "worst"), ("close", "worst")}
 
 
 def test_what_cannot_be_compared_with_the_best_is_unknown_and_no_tie() -> None:
@@ -823,7 +817,7 @@ def shared_error(
 def test_equal_series_are_seldom_told_apart(k: int, R: int, heavy: bool, n: int) -> None:
     """Of n tables at most 5% and two standard errors; calling each pair alone does so in 20%."""
     rng = np.random.default_rng(2)
-    wrong = sum(bool(shared_error(rng, k, R, heavy=heavy).apart) for _ in range(n))
+    wrong = sum(bool(shared_error(rng, k, R, heavy=heavy).different) for _ in range(n))
     assert wrong <= 0.05 * n + 2 * math.sqrt(0.05 * 0.95 * n)
 
 

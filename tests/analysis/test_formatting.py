@@ -24,7 +24,7 @@ def test_a_number_is_as_long_as_its_reader_needs(value: float, text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"precision": "bf16", "targets": 2}, "bf16, K=2"),
         ({"reach": 16384, "endpoints": "deep"}, "endpoints 16,384 deep"),
@@ -32,24 +32,24 @@ def test_a_number_is_as_long_as_its_reader_needs(value: float, text: str) -> Non
         ({"endpoints": "few"}, "other endpoints"),
     ],
 )
-def test_what_keeps_points_apart_is_named(changes: dict[str, object], said: str) -> None:
-    assert formatting.apart(curve(cell(8.0, **changes)), curve(cell(8.0))) == said
+def test_what_keeps_points_apart_is_named(changes: dict[str, object], message: str) -> None:
+    assert formatting.condition_difference(curve(cell(8.0, **changes)), curve(cell(8.0))) == message
 
 
 def test_a_headline_names_targets_windows_and_documents() -> None:
-    said = formatting.headline(curve(cell(8.0, 8.0)))
-    assert said == "matched tail: K=4 targets before each of 4 endpoints in 2 documents"
+    message = formatting.headline(curve(cell(8.0, 8.0)))
+    assert message == "matched tail: K=4 targets before each of 4 endpoints in 2 documents"
 
 
 @pytest.mark.parametrize(
-    ("protocol", "targets", "said"),
+    ("protocol", "targets", "message"),
     [("tail", 4, "of 2 endpoints in 1 document"), ("nonoverlap", None, "8 tokens of 1 document")],
 )
-def test_one_document_is_not_plural(protocol: str, targets: int | None, said: str) -> None:
+def test_one_document_is_not_plural(protocol: str, targets: int | None, message: str) -> None:
     found = formatting.headline(curve(cell(8.0, protocol=protocol, targets=targets)))
-    assert found.endswith(said)
+    assert found.endswith(message)
 
 
 def test_another_protocol_says_what_it_scores() -> None:
-    said = formatting.headline(curve(cell(8.0, 8.0, protocol="nonoverlap", targets=None)))
-    assert said == f"nonoverlap: {named('nonoverlap').says}; up to 16 tokens of 2 documents"
+    message = formatting.headline(curve(cell(8.0, 8.0, protocol="nonoverlap", targets=None)))
+    assert message == f"nonoverlap: {named('nonoverlap').summary}; up to 16 tokens of 2 documents"

@@ -70,7 +70,7 @@ def test_seeds_and_documents_are_drawn_uniformly_and_independently(R: int, D: in
     assert np.abs(together).max() < 5 / math.sqrt(RESAMPLES)
 
 
-def test_the_same_numbers_of_seeds_and_documents_are_drawn_alike_every_time() -> None:
+def test_the_same_numbers_of_seeds_and_documents_are_drawn_the_same_every_time() -> None:
     assert np.array_equal(draws(3, 7).documents_ND, draws(3, 7).documents_ND)
     assert np.array_equal(draws(3, 7).seeds_NR, draws(3, 7).seeds_NR)
 

@@ -50,9 +50,9 @@ def test_series_of_one_scheme_say_in_which_key_they_differ() -> None:
 
 def test_runs_are_one_series_if_the_same_rate_of_the_scheme_is_in_force() -> None:
     points = curve([*cell(8.0, run="x"), *cell(8.0, run="y", seed=2)])
-    old, told = config(), config(seed=2, train__scheme_lr_ratio=1.0, scheme__lr_ratio=16.0)
+    old, expected = config(), config(seed=2, train__scheme_lr_ratio=1.0, scheme__lr_ratio=16.0)
     own = config(seed=2, train__scheme_lr_ratio=None, scheme__lr_ratio=16.0)
-    assert set(labels(points, {"x": old, "y": told}).values()) == {"rope"}
+    assert set(labels(points, {"x": old, "y": expected}).values()) == {"rope"}
     assert labels(points, {"x": old, "y": own}) == {
         ("x", None): "rope (train.scheme_lr_ratio=1)",
         ("y", None): "rope (train.scheme_lr_ratio=16)",
@@ -83,7 +83,7 @@ def test_schemes_of_different_names_need_no_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "expected"),
     [
         ("model", "small", "rope (small)"),
         ("train_length", 1024, "rope (T=1024)"),
@@ -91,11 +91,11 @@ def test_schemes_of_different_names_need_no_keys() -> None:
     ],
 )
 def test_labels_tell_model_T_and_tokens_seen_where_they_vary(
-    field: str, value: object, told: str
+    field: str, value: object, expected: str
 ) -> None:
     points = curve([*cell(8.0, run="x", scheme="alibi"), *cell(8.0, run="y", **{field: value})])
     named = labels(points, {"x": config(scheme__name="alibi"), "y": config()})
-    assert named["y", None] == told
+    assert named["y", None] == expected
 
 
 def test_a_variant_stands_behind_its_scheme() -> None:
@@ -126,7 +126,7 @@ def test_a_reference_is_a_variant_that_its_run_lists() -> None:
     }
 
 
-def test_a_variant_that_one_of_its_runs_asked_for_competes() -> None:
+def test_a_variant_that_one_of_its_runs_requests_competes() -> None:
     points = curve(r for run in "xy" for r in cell(8.0, run=run, variant="window"))
     configs = {"x": config(eval__reference_variants=["window"]), "y": config(seed=2)}
     (line,) = series(points, labels(points, configs), references(points, configs))

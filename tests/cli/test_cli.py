@@ -31,21 +31,6 @@ SMALL = shlex.split(
 )
 
 
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # main() then leaves the environment alone
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def shell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    return Shell(monkeypatch, capsys)
-
-
 @pytest.fixture(scope="module")
 def runs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose runs/ holds one small trained and evaluated run."""
@@ -128,7 +113,10 @@ def test_no_arguments_at_all_give_the_help(shell: Shell) -> None:
     [
         ("trian", "No such command 'trian'. Did you mean 'train', 'track'?"),
         ("train --gpu 2", "No such option: --gpu (Possible options: --gpus, --plugin)"),
-        ("train --gpus two", "--gpus: 'two': input should be a valid integer"),
+        (
+            "train --gpus two",
+            "--gpus: 'two': input should be a valid integer; give --gpus N (start N processes with",
+        ),
         ("train --gpus", "Option '--gpus' requires an argument."),
         ("list", "Missing argument 'schemes|variants|models|corpora|tasks|experiments|"),
         ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
@@ -394,7 +382,10 @@ def test_evaluation_of_a_path_works_from_anywhere(
         ("--lengths 64,99999", "(lengthgen eval: --lengths 64)"),
         ("--protocols tial", "eval.protocols: no protocol 'tial'; did you mean tail?"),
         ("--protocols sliding", "eval.protocols: sliding needs its stride in tokens, such as"),
-        ("--audit bf16", "'bf16' is not one of 'fp32', 'fp64'"),
+        (
+            "--audit bf16",
+            "--audit: 'bf16': 'bf16' is not one of 'fp32', 'fp64'; give --audit fp32|fp64 (score a",
+        ),
         ("--variants yarm", "eval.variants: scheme rope has no variant 'yarm'; "),
         (
             "--protocols last_k eval.targets=64",
@@ -414,6 +405,23 @@ def test_a_report_names_the_files_it_wrote(shell: Shell, trained: str, tmp_path:
     written = [line for line in ran.out.splitlines() if line.startswith(str(tmp_path))]
     assert sorted(written) == sorted(str(path) for path in (tmp_path / "out").iterdir())
     assert len(written) > 2
+
+
+def test_the_folder_of_a_report_is_made_again_in_its_place_or_elsewhere(
+    shell: Shell, trained: str, tmp_path: Path
+) -> None:
+    out, other = tmp_path / "out", tmp_path / "other"
+    ran = shell.run("report", "--out", str(out))
+    written = {path.name: path.read_bytes() for path in out.iterdir()}
+    (out / "table.md").unlink()
+    assert shell.run("report", str(out)).out == ran.out
+    shell.run("report", str(out), "--out", str(other))
+    for folder in (out, other):
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
+    for words in ([trained], ["--group", "rope"]):
+        assert "is the folder of a report; name it alone" in shell.refused(
+            "report", str(out), *words
+        )
 
 
 @pytest.mark.slow

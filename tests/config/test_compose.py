@@ -1,11 +1,14 @@
 """Overrides become one plain dict, and every mistake in them one line."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lengthgen.config import compose
 from lengthgen.errors import UserError
@@ -23,6 +26,12 @@ def message(overrides: Sequence[str], config_dir: Path | None = None) -> str:
     return text
 
 
+def quoted(text: str) -> str:
+    """Returns a text as a quoted value of an override."""
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    return "'" + re.sub(r"(\\+)$", r"\1\1", escaped) + "'"
+
+
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -32,7 +41,7 @@ def write(path: Path, text: str) -> Path:
 def test_reading_a_configuration_needs_no_torch_and_nothing_of_the_package_but_config() -> None:
     code = (
         "import sys; from lengthgen.config import schema;"
-        "schema.from_words(['train.precision=fp32'], config_dir=None, plugins=[]);"
+        "schema.from_overrides(['train.precision=fp32'], config_dir=None, plugins=[]);"
         "print(*{*sys.modules})"
     )
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -199,37 +208,31 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert said == f"--config-dir: {tmp_path}/none is not a folder; give a folder of groups"
 
 
-def test_a_file_that_shadows_a_shipped_choice_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "scheme/rope.yaml", "name: rope\n")
-    assert message(["scheme=rope"], tmp_path).startswith(f"{path}: scheme=rope exists already")
+EXPERIMENT = "# @package _global_\ndefaults:\n  - override /scheme: {}\n"
 
 
-def test_a_broken_yaml_is_named_with_its_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "scheme/mine.yaml", "name: mine\nparts: [\n")
-    assert message(["scheme=mine"], tmp_path).startswith(f"{path}:3: not valid YAML: ")
-
-
-def test_a_yaml_that_is_not_utf8_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "scheme/mine.yaml", "")
-    path.write_bytes(b"name: \xff\n")
-    assert message(["scheme=mine"], tmp_path) == f"{path}: not UTF-8; save it as UTF-8"
-
-
-def test_a_yaml_without_keys_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "scheme/mine.yaml", "- rope\n")
-    assert message(["scheme=mine"], tmp_path) == f"{path}: holds no KEY: VALUE lines"
-
-
-def test_a_broken_yaml_behind_an_experiment_is_named_with_its_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "scheme/mine.yaml", "name: mine\nparts: [\n")
-    text = "# @package _global_\ndefaults:\n  - override /scheme: mine\n"
-    write(tmp_path / "experiment/paper.yaml", text)
-    assert message(["experiment=paper"], tmp_path).startswith(f"{path}:3: not valid YAML: ")
+@pytest.mark.parametrize(
+    ("override", "content", "said"),
+    [
+        ("scheme=rope", b"name: rope\n", "{path}: scheme=rope exists already"),
+        ("scheme=mine", b"- rope\n", "{path}: holds no KEY: VALUE lines"),
+        ("scheme=mine", b"name: mine\nparts: [\n", "{path}:3: not valid YAML: "),
+        ("experiment=paper", b"name: mine\nparts: [\n", "{path}:3: not valid YAML: "),
+        ("scheme=mine", b"name: \xff\n", "{path}: not UTF-8; save it as UTF-8"),
+        ("experiment=paper", b"name: \xff\n", "{path}: not UTF-8; save it as UTF-8"),
+    ],
+)
+def test_a_file_of_the_users_own_that_cannot_be_used_is_named(
+    tmp_path: Path, override: str, content: bytes, said: str
+) -> None:
+    path = write(tmp_path / f"scheme/{'rope' if override == 'scheme=rope' else 'mine'}.yaml", "")
+    path.write_bytes(content)
+    write(tmp_path / "experiment/paper.yaml", EXPERIMENT.format("mine"))
+    assert message([override], tmp_path).startswith(said.format(path=path))
 
 
 def test_a_choice_that_an_experiment_lacks_is_named_with_the_experiment(tmp_path: Path) -> None:
-    text = "# @package _global_\ndefaults:\n  - override /scheme: rpoe\n"
-    write(tmp_path / "experiment/paper.yaml", text)
+    write(tmp_path / "experiment/paper.yaml", EXPERIMENT.format("rpoe"))
     assert "Could not find 'scheme/rpoe'" in message(["experiment=paper"], tmp_path)
 
 
@@ -250,6 +253,29 @@ def test_a_grid_is_the_product_of_lists_ranges_and_globs() -> None:
     assert len(points) == len({tuple(point) for point in points}) == 8
     assert points[0] == ["scheme=rope", "seed=1", "corpus=stdlib", "model=tiny"]
     assert points[-1] == ["scheme=alibi", "seed=2", "corpus=synthetic", "model=tiny"]
+
+
+PLAIN = st.text("abcXYZ019_-./ +*", min_size=1).map(str.strip).filter(bool)
+VALUES = st.recursive(
+    st.one_of(
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        PLAIN.map(lambda text: f"{text}x"),
+        st.text("ab ,:=[]{}()'\\").map(quoted),
+        PLAIN.map(lambda key: f"${{{re.sub('[^a-z]', '', key) or 'seed'}}}"),
+    ),
+    lambda values: st.lists(values, max_size=3).map(lambda v: f"[{','.join(map(str, v))}]"),
+    max_leaves=4,
+).map(str)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(VALUES, min_size=2, max_size=4))
+def test_each_point_of_a_sweep_holds_its_value_as_typed(typed: list[str]) -> None:
+    grid = compose.expand([f"x={','.join(typed)}"], config_dir=None)
+    assert grid == [[f"x={value}"] for value in typed]
+    for value, point in zip(typed, grid, strict=True):
+        assert compose.values(point) == compose.values([f"x={value}"])
 
 
 @pytest.mark.parametrize(

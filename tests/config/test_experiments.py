@@ -12,15 +12,14 @@ import pytest
 from repository import ROOT
 from small import small_config
 
+from lengthgen import pipeline
 from lengthgen.analysis import reference_results
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_plain
 from lengthgen.evaluation import plan, protocols
 from lengthgen.evaluation.protocols import HEADLINE
-from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.runs.distributed import Ranks
+from lengthgen.pipeline import validate
 from lengthgen.storage import read_rows
-from lengthgen.terminal import Progress
 
 PUBLISHED = reference_results.FOLDER / "perplexity.csv"
 NAMES = compose.choices("experiment", config_dir=None)
@@ -245,8 +244,7 @@ def test_its_commands_train_every_scheme_that_the_table_has(name: str, table: Ta
 def in_miniature(words: list[str], root: Path) -> dict[tuple[str, str | None, int], float]:
     """Trains and measures a point with a model and a text of a second; returns its losses."""
     config = small_config(*words, f"runtime.root={root}")
-    alone = Ranks(rank=0, world_size=1, local_rank=0)
-    run_dir = train_and_evaluate(config, ranks=alone, show=Progress(is_main=False))
+    run_dir = pipeline.train(config)
     rows = read_rows(run_dir / "eval.jsonl")
     assert [row["skipped"] for row in rows if "skipped" in row] == []
     scored = {(row["protocol"], row["variant"], row["length"]) for row in rows}

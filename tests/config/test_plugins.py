@@ -1,26 +1,22 @@
 """A plugin's content belongs to the run: to its name, its directory and its rows."""
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from eval_rows import gathered
 from small import small_config
+from trained import QUIET, rows_of
 
+from lengthgen import pipeline
 from lengthgen.cli import lists
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
-from lengthgen.pipeline import train_and_evaluate
-from lengthgen.report import collect
 from lengthgen.runs import directory
-from lengthgen.runs.distributed import Ranks
-from lengthgen.terminal import Progress
+from lengthgen.runs.distributed import ALONE
 
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
-QUIET = Progress(is_main=False)
 TEXT = """
 from torch import Tensor
 from lengthgen.schemes import AttentionContext, Part
@@ -54,11 +50,7 @@ def configuration(path: Path, cache: Path, *overrides: str) -> Config:
 
 
 def trained(path: Path, cache: Path, *overrides: str) -> Path:
-    return train_and_evaluate(configuration(path, cache, *overrides), ranks=ALONE, show=QUIET)
-
-
-def rows_of(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
+    return pipeline.train(configuration(path, cache, *overrides))
 
 
 def test_an_edited_plugin_is_another_run_with_other_numbers(tmp_path: Path, cache: Path) -> None:
@@ -67,8 +59,8 @@ def test_an_edited_plugin_is_another_run_with_other_numbers(tmp_path: Path, cach
     assert trained(path, cache) == one
     two = trained(plugin(path, 4.0), cache)
     assert one != two
-    assert rows_of(one)[0]["nats"] != rows_of(two)[0]["nats"]
-    assert rows_of(one)[0]["parts"] != rows_of(two)[0]["parts"]
+    assert rows_of(one / "eval.jsonl")[0]["nats"] != rows_of(two / "eval.jsonl")[0]["nats"]
+    assert rows_of(one / "eval.jsonl")[0]["parts"] != rows_of(two / "eval.jsonl")[0]["parts"]
 
 
 def test_neither_place_nor_order_nor_number_of_plugin_files_changes_the_name(
@@ -95,9 +87,9 @@ def test_a_run_keeps_its_plugin_wherever_it_goes(tmp_path: Path, cache: Path) ->
     (kept,) = yaml.safe_load((moved / "config.yaml").read_text())["plugins"]
     assert not Path(kept).is_absolute()
     assert (moved / kept).read_text() == TEXT.format(slope=0.5)
-    before = rows_of(moved)
+    before = rows_of(moved / "eval.jsonl")
     evaluator.evaluate(directory.load_config(moved), moved, ranks=ALONE, show=QUIET)
-    assert rows_of(moved) == before
+    assert rows_of(moved / "eval.jsonl") == before
 
 
 def test_runs_whose_plugins_differ_under_one_name_stand_side_by_side(
@@ -108,11 +100,11 @@ def test_runs_whose_plugins_differ_under_one_name_stand_side_by_side(
     two = trained(plugin(path, 4.0), cache, "seed=2")
     assert {row[1] for row in lists.runs(tmp_path / "runs")[1]} == {"done"}
     for run_dir in (one, two):
-        before = rows_of(run_dir)
+        before = rows_of(run_dir / "eval.jsonl")
         (run_dir / "eval.jsonl").unlink()
         evaluator.evaluate(directory.load_config(run_dir), run_dir, ranks=ALONE, show=QUIET)
-        assert rows_of(run_dir) == before
-    labels = set(collect.gather([one, two]).labels.values())
+        assert rows_of(run_dir / "eval.jsonl") == before
+    labels = {line.label for line in gathered(one, two).lines}
     assert len(labels) == 2
     assert all(label.startswith("nope (plugins=") for label in labels)
 
@@ -120,8 +112,8 @@ def test_runs_whose_plugins_differ_under_one_name_stand_side_by_side(
 def test_seeds_of_one_plugin_are_one_series(tmp_path: Path, cache: Path) -> None:
     path = plugin(tmp_path / "mine.py", 0.5)
     copy = plugin(tmp_path / "copy.py", 0.5)
-    points = collect.gather([trained(path, cache), trained(copy, cache, "seed=2")])
-    assert set(points.labels.values()) == {"nope"}
+    found = gathered(trained(path, cache), trained(copy, cache, "seed=2"))
+    assert [line.label for line in found.lines] == ["nope"]
 
 
 def test_a_plugin_that_was_edited_within_its_run_is_refused(tmp_path: Path, cache: Path) -> None:

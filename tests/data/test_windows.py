@@ -181,7 +181,7 @@ def test_a_large_batch_is_the_small_batches_in_a_row() -> None:
 def drawn(
     corpus: TokenizedCorpus, *, seen: NDArray[np.bool_] | None = None, **changed: int
 ) -> list[Endpoint]:
-    asked = {"reach": 64, "count": 10, "per_document": 4, "apart": 8, "targets": 8, "seed": 0}
+    asked = {"reach": 64, "count": 10, "per_document": 4, "spacing": 8, "targets": 8, "seed": 0}
     return endpoints(corpus, **{**asked, **changed}, seen=seen)
 
 

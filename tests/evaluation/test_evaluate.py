@@ -14,6 +14,7 @@ import forks
 import numpy as np
 import pytest
 import torch
+from eval_rows import table_of
 from faults import here
 from small import small_config
 from torch import Tensor
@@ -30,7 +31,6 @@ from lengthgen.evaluation import plan as plans
 from lengthgen.evaluation.plan import Cell, Plan
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.report import collect
 from lengthgen.runs import checkpoints, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
@@ -159,7 +159,7 @@ def test_the_longest_length_decides_how_deep_endpoints_lie(corpus: TokenizedCorp
         assert plans.plan(config, corpus).reach == want
 
 
-def test_where_no_document_has_eval_reach_all_lengths_asked_share_endpoints(
+def test_where_no_document_has_eval_reach_all_lengths_share_endpoints(
     corpus: TokenizedCorpus,
 ) -> None:
     deepest = 512  # 32 T, and documents of 600 tokens
@@ -173,7 +173,7 @@ def test_where_no_document_has_eval_reach_all_lengths_asked_share_endpoints(
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"reach": 64}, None),
         ({"reach": 16384}, "endpoints lie 512 tokens deep: no validation document has the 16,384"),
@@ -188,19 +188,19 @@ def test_where_no_document_has_eval_reach_all_lengths_asked_share_endpoints(
     ],
 )
 def test_endpoints_elsewhere_than_at_eval_reach_are_said_in_one_line(
-    run: tuple[Config, Path], changed: dict[str, Any], said: str | None
+    run: tuple[Config, Path], changed: dict[str, Any], message: str | None
 ) -> None:
     config, run_dir = run
     (run_dir / "eval.jsonl").unlink()
     show = Said(is_main=False)
     evaluator.evaluate(with_eval(config, **changed), run_dir, ranks=ALONE, show=show)
     lines = [line for line in show.lines if "deep" in line]
-    assert len(lines) == (0 if said is None else 1)
-    assert said is None or lines[0].startswith(said)
+    assert len(lines) == (0 if message is None else 1)
+    assert message is None or lines[0].startswith(message)
 
 
 class Said(Progress):
-    """Keeps what is said."""
+    """Keeps the messages."""
 
     def __init__(self, *, is_main: bool) -> None:
         super().__init__(is_main=is_main)
@@ -213,13 +213,13 @@ class Said(Progress):
 def test_a_length_beyond_all_documents_says_the_longest_and_what_to_ask(
     corpus: TokenizedCorpus,
 ) -> None:
-    said = rf"the longest has {longest(corpus)}\); try eval\.lengths=\[16,32\]"
-    with pytest.raises(UserError, match=rf"{said}, .* \(lengthgen eval: --lengths 16,32\)"):
+    message = rf"the longest has {longest(corpus)}\); try eval\.lengths=\[16,32\]"
+    with pytest.raises(UserError, match=rf"{message}, .* \(lengthgen eval: --lengths 16,32\)"):
         plans.plan(small_config("eval.lengths=[16,32,1000]"), corpus)
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         ["eval.lengths=[512,1024]", "eval.targets=512"],
         ["train.length=1024", "train.batch_tokens=1024", "eval.lengths=[4096]", "eval.targets=999"],
@@ -228,14 +228,14 @@ def test_a_length_beyond_all_documents_says_the_longest_and_what_to_ask(
     ],
 )
 def test_documents_that_are_too_short_are_one_error_whose_remedy_works(
-    corpus: TokenizedCorpus, asked: list[str]
+    corpus: TokenizedCorpus, requested: list[str]
 ) -> None:
-    asked = [*asked, "eval.reach=16384"]
+    requested = [*requested, "eval.reach=16384"]
     with pytest.raises(UserError) as caught:
-        plans.plan(small_config(*asked), corpus)
+        plans.plan(small_config(*requested), corpus)
     remedy = re.search(r"; try (.*?)(,? or| \(|$)", str(caught.value))
     assert remedy is not None
-    plans.plan(small_config(*asked, *remedy[1].split()), corpus)
+    plans.plan(small_config(*requested, *remedy[1].split()), corpus)
 
 
 def test_packing_is_offered_only_where_there_is_enough_text(corpus: TokenizedCorpus) -> None:
@@ -354,7 +354,7 @@ def test_several_processes_give_the_rows_of_one(run: tuple[Config, Path], cache:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_precision_asked_is_the_one_used_and_written(
+def test_the_requested_precision_is_the_one_used_and_written(
     run: tuple[Config, Path], precision: str
 ) -> None:
     config, run_dir = run
@@ -401,7 +401,7 @@ def test_a_variant_that_was_redefined_is_computed_again(tmp_path: Path, cache: P
 def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     whole = (run_dir / "eval.jsonl").read_bytes()
-    with status.claimed(run_dir, "eval"):
+    with status.run_lock(run_dir, "eval"):
         evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)  # which has nothing to write
         (run_dir / "eval.jsonl").unlink()
         with pytest.raises(UserError, match=r"another process is at work on this run \(eval\)"):
@@ -429,7 +429,7 @@ def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
     assert {row["nats"] for row in rows if row["length"] == 16} == {None}
     [point] = [p for p in curves.curve(rows) if p.length == 16]
     assert point.ppl == math.inf
-    assert "inf" in collect.table([run_dir])
+    assert "inf" in table_of(run_dir)
 
 
 def test_nonoverlap_refuses_a_length_at_which_it_would_score_other_tokens(
@@ -464,7 +464,7 @@ def cells_of(run_dir: Path) -> list[tuple[str, str | None, int]]:
     return list(dict.fromkeys(found))
 
 
-def test_a_reference_variant_is_scored_beside_the_headline_alone(
+def test_a_reference_variant_is_scored_with_the_headline_only(
     run: tuple[Config, Path],
 ) -> None:
     config, run_dir = run
@@ -509,11 +509,11 @@ def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Pat
 def test_what_a_pass_holds_does_not_depend_on_what_is_missing(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[list[Span], list[Span]]] = []
+    calls: list[tuple[list[Span], list[Span]]] = []
     score = scoring.score
 
     def noted(model: Transformer, wanted: list[Span], *rest: Any, **more: Any) -> Any:
-        asked.append((wanted, more["needed"]))
+        calls.append((wanted, more["needed"]))
         return score(model, wanted, *rest, **more)
 
     monkeypatch.setattr(scoring, "score", noted)
@@ -523,7 +523,7 @@ def test_what_a_pass_holds_does_not_depend_on_what_is_missing(
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line for line in lines if json.loads(line)["length"] == 64))
     evaluator.evaluate(config, log.parent, ranks=ALONE, show=QUIET)
-    [(whole, all_of_it), (again, rest)] = asked
+    [(whole, all_of_it), (again, rest)] = calls
     assert again == whole == all_of_it
     assert {span.length for span in rest} == {16, 32}
 
@@ -584,7 +584,9 @@ def test_targets_that_training_has_seen_are_not_scored(corpus: TokenizedCorpus) 
     assert leaked.document not in {e.document for e in planned.endpoints}
     assert len(planned.endpoints) == 6
     assert 0.1 < planned.repeated < 1
-    said = f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs of 50"
-    assert any(line.startswith(said) for line in plans.remarks(config, planned))
+    message = (
+        f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs of 50"
+    )
+    assert any(line.startswith(message) for line in plans.messages(config, planned))
     with pytest.raises(UserError, match="the training split has tokens of every span of"):
         plans.plan(config, replace(leaky, validation=seen, train=seen, fingerprint="2" * 64))

@@ -125,7 +125,7 @@ def test_rows_of_other_targets_are_no_measure(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     one_each = with_eval(config, endpoints_per_document=1)
     for targets in (8, 16, 8):
-        asked = with_eval(one_each, targets=targets)
-        found = audit(asked, run_dir, precision="fp32", ranks=ALONE, show=QUIET)
+        changed = with_eval(one_each, targets=targets)
+        found = audit(changed, run_dir, precision="fp32", ranks=ALONE, show=QUIET)
         assert {a.n_tokens for a in found} == {2 * targets}
         assert all(a.max_absolute <= 2e-6 for a in found)

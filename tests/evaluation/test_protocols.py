@@ -208,14 +208,14 @@ def test_lengths_at_which_nothing_is_far_are_skipped_with_their_reason() -> None
     corpus = corpus_of(config)
     planned = plan.plan(config, corpus)
     model = create(config, vocab_size=corpus.vocab_size)
-    said = {
+    message = {
         n: evaluator.undefined(Cell("swap", None, n), {None: model.scheme}, planned)
         for n in (24, 25, 64)
     }
-    assert said[24] is not None
-    assert said[24].startswith("of windows of up to 24 tokens, no token lies further than T")
-    assert said[25] is None
-    assert said[64] is None
+    assert message[24] is not None
+    assert message[24].startswith("of windows of up to 24 tokens, no token lies further than T")
+    assert message[25] is None
+    assert message[64] is None
 
 
 # Spans
@@ -389,13 +389,13 @@ def test_the_longest_span_from_a_place_serves_those_that_begin_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("sliding", "sliding needs its stride in tokens, such as sliding-256"),
         ("sliding-0", "no protocol 'sliding-0'"),
         ("tial", "did you mean tail"),
     ],
 )
-def test_unknown_protocols_are_refused_with_a_remedy(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_unknown_protocols_are_refused_with_a_remedy(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         small_config(f"eval.protocols=[{name}]")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from eval_rows import table_of
 from safetensors.torch import load_file, save_file
 from small import small_config
 from torch import Tensor
@@ -28,10 +29,9 @@ from lengthgen.evaluation import evaluator
 from lengthgen.export import load
 from lengthgen.export.folder import export
 from lengthgen.pipeline import read_configs, train_and_evaluate
-from lengthgen.report import collect
 from lengthgen.runs import checkpoints, directory
 from lengthgen.runs.distributed import Ranks
-from lengthgen.storage import read_rows, unsealed
+from lengthgen.storage import read_rows, strip_checksum
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow
@@ -219,7 +219,7 @@ def test_the_card_says_what_was_trained_and_measured(run: Config, tmp_path: Path
     folder = exported(run, tmp_path / "model")
     card = card_of(folder)
     corpus = corpora.load(run.corpus, cache_dir=run.runtime.cache_dir, say=QUIET.say)
-    assert collect.table([run.run_dir]) in card
+    assert table_of(run.run_dir) in card
     assert f"# {run.run_id}\n" in card
     assert "trained at length T = 16 with the positional scheme `rope`" in card
     assert f"corpus `synthetic` (fingerprint `{corpus.fingerprint[:12]}`)" in card
@@ -395,7 +395,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(run: Config, tmp_path: Path
 
 def test_a_corpus_that_has_changed_is_refused(run: Config, tmp_path: Path) -> None:
     env = run.run_dir / "env.json"
-    begun = json.loads(unsealed(env.read_bytes()))
+    begun = json.loads(strip_checksum(env.read_bytes()))
     env.write_text(json.dumps({**begun, "fingerprint": "0" * 64}))
     with pytest.raises(UserError, match="has changed since this run began"):
         exported(run, tmp_path / "model")

@@ -20,7 +20,7 @@ def test_calls_take_turns_and_the_first_round_does_not_count() -> None:
     def call(name: str) -> Callable[[], object]:
         return lambda: order.append(name)
 
-    seconds = benchmark._in_turn([call("a"), call("b")], 2, torch.device("cpu"))  # pyright: ignore[reportPrivateUsage]
+    seconds = benchmark._alternating([call("a"), call("b")], 2, torch.device("cpu"))  # pyright: ignore[reportPrivateUsage]
     assert order == ["a", "b"] * 3
     assert len(seconds) == 2
 

@@ -12,7 +12,7 @@ import pytest
 from faults import HARMS, eval_words, here, result, train_words
 
 from lengthgen.errors import UserError
-from lengthgen.report import collect, html
+from lengthgen.report import collect, html, study
 from lengthgen.storage import read_rows
 
 pytestmark = pytest.mark.slow
@@ -131,8 +131,8 @@ def test_a_lost_file_is_made_again_or_was_not_needed(finished: Finished, pattern
 
 def shown(run: Path) -> tuple[set[Any], str]:
     """Returns the points of a report, and the page."""
-    found = collect.gather([run])
-    text = html.render(collect.exhibits(found, [run]))
+    found = collect.gather(study.of_runs([run]).records)
+    text = html.render(found)
     return {repr(point) for point in found.points}, text
 
 
@@ -159,7 +159,7 @@ def test_a_damaged_picture_of_a_probe_is_named_by_the_report(finished: Finished)
     (run / "probes").mkdir()
     (run / "probes" / "bias.svg").write_bytes(b"<svg>\xff</svg>")
     with pytest.raises(UserError, match=r"bias\.svg is damaged .*; lengthgen probe .* again"):
-        collect.exhibits(collect.gather([run]), [run])
+        study.of_runs([run])
 
 
 @pytest.mark.parametrize("harm", [HARMS["truncated to a half"], HARMS["zeros"], Path.unlink])
@@ -220,7 +220,7 @@ def test_a_configuration_that_cannot_be_read_is_one_line(finished: Finished) -> 
     path.unlink()
     path.mkdir()
     said = here(*words_of("eval", finished.copy)).error
-    assert f"{path}: cannot be read (Is a directory); mend its permissions" in said
+    assert f"{path}: cannot be read (Is a directory); fix its permissions" in said
 
 
 def test_rows_and_configurations_without_a_checksum_are_read_as_they_stand(

@@ -213,7 +213,7 @@ def test_tables_of_the_docs_are_those_of_lengthgen_list() -> None:
     rendered = runpy.run_path(str(ROOT / "scripts" / "docs_tables.py"))["rendered"]
     for name, page in DOCS.items():
         assert rendered(page, listed) == page, f"docs/{name}: run python scripts/docs_tables.py"
-    for kind in ("schemes", "variants", "models", "corpora", "tasks", "protocols"):
+    for kind in ("schemes", "variants", "models", "corpora", "tasks", "protocols", "probes"):
         assert f"<!-- table: {kind} -->" in "".join(DOCS.values())
 
 

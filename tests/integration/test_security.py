@@ -22,11 +22,11 @@ from eval_rows import Runs
 from shell import Shell
 from small import SMALL, small_config
 
-from lengthgen.config import trust
-from lengthgen.config.schema import from_words
+from lengthgen.config import allowlist
+from lengthgen.config.schema import from_overrides
 from lengthgen.errors import UserError
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.report import collect
+from lengthgen.report import study, write
 from lengthgen.runs import checkpoints, directory
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import registry
@@ -56,7 +56,7 @@ class Account(Shell):
 
     def forget_this_process(self) -> None:
         """Makes the next command like one of a new process: what ran is gone, and its consent."""
-        self.monkeypatch.delenv(trust.ALLOWED, raising=False)
+        self.monkeypatch.delenv(allowlist.ALLOWED, raising=False)
         for name in [one for one in sys.modules if one.startswith("lengthgen_plugin_")]:
             self.monkeypatch.delitem(sys.modules, name)
 
@@ -223,15 +223,15 @@ def test_processes_that_are_started_from_here_may_run_what_is_allowed_here(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
-    asks = "import sys; from lengthgen.config import trust; print(trust.is_allowed(sys.argv[1]))"
+    asks = "from lengthgen.config.allowlist import is_allowed; print(is_allowed('a' * 64))"
     said: list[str] = []
     for _ in range(2):
         ran = subprocess.run(
-            [sys.executable, "-c", asks, "a" * 64], capture_output=True, text=True, check=True
+            [sys.executable, "-c", asks], capture_output=True, text=True, check=True
         )
         said.append(ran.stdout.strip())
-        trust.allow("a" * 64)
-        trust.allow("b" * 64)
+        allowlist.allow("a" * 64)
+        allowlist.allow("b" * 64)
     assert said == ["False", "True"]
 
 
@@ -258,7 +258,7 @@ def test_a_tab_runs_no_code_and_allows_none(
     assert "scheme=" in account.run().out
     assert marks(tmp_path) == []
     assert not (tmp_path / "state").exists()
-    assert trust.ALLOWED not in os.environ
+    assert allowlist.ALLOWED not in os.environ
 
 
 @pytest.mark.parametrize("where", ["../../evil.py", "{folder}/evil.py", "plugins/../../../evil.py"])
@@ -343,7 +343,7 @@ def test_a_plugin_that_a_yaml_names_runs_if_it_is_given_too(
     file = folder_of_groups / "experiment" / "e.yaml"
     file.write_text("# @package _global_\nplugins: [evil.py]\n")
     words = ["experiment=e", *SMALL, *PARTS]
-    config = from_words(words, config_dir=folder_of_groups, plugins=[Path("evil.py")])
+    config = from_overrides(words, config_dir=folder_of_groups, plugins=[Path("evil.py")])
     assert [plugin.path.name for plugin in config.plugins] == ["evil.py"]
 
 
@@ -459,7 +459,7 @@ def test_a_loading_script_of_a_dataset_does_not_run(account: Account, tmp_path: 
 @pytest.mark.parametrize("name", ["..", "../evil", "a/b", ".hidden", "", "/evil", "a\nb", "x" * 65])
 def test_a_name_of_which_a_folder_is_named_leads_nowhere_else(section: str, name: str) -> None:
     with pytest.raises(UserError, match=rf"^{section}\.name: .*(may hold|at most 64)"):
-        from_words([*SMALL, f"{section}.name={json.dumps(name)}"], config_dir=None, plugins=[])
+        from_overrides([*SMALL, f"{section}.name={json.dumps(name)}"], config_dir=None, plugins=[])
 
 
 @pytest.mark.parametrize("name", ["..", "../../evil", ".hidden"])
@@ -553,7 +553,7 @@ def test_a_protocol_of_a_row_names_no_file_elsewhere(
     rows.write("rope", losses, lengths=(512, 1024), protocol=protocol)
     before = snapshot(tmp_path)
     with pytest.raises(UserError, match="no protocol"):
-        collect.write_report([run_dir], tmp_path / "deep" / "in" / "out")
+        write.write_report(study.of_runs([run_dir]), tmp_path / "deep" / "in" / "out")
     assert snapshot(tmp_path) == before
 
 
@@ -603,7 +603,7 @@ def page_of(root: Path, text: str) -> str:
         (path / "env.json").write_text(json.dumps({**env, "lengthgen": text, "devices": [text]}))
         (path / "probes").mkdir()
         (path / "probes" / f"{folder}.svg").write_text(SVG.format(text))
-    collect.write_report(paths, root / "out")
+    write.write_report(study.of_runs(paths), root / "out")
     return (root / "out" / "report.html").read_text()
 
 

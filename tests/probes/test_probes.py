@@ -17,6 +17,7 @@ from lengthgen.model.transformer import Block, Transformer, create
 from lengthgen.probes import (
     attention,
     bias,
+    build,
     position,
     receptive_field,
     shift_invariance,
@@ -152,7 +153,11 @@ def test_shifted_positions_change_nothing_just_where_the_parts_claim_so(
     name: str, variant: str | None
 ) -> None:
     model = every_model(name, variant)
-    found = [row for row in shift_invariance.rows(inputs_of(model)) if "skipped" not in row]
+    found = [
+        row
+        for row in shift_invariance.ShiftInvariance().rows(inputs_of(model))
+        if "skipped" not in row
+    ]
     assert found
     for row in found:
         unchanged = abs(row["dnll"]) < 1e-4 and row["kl"] < 1e-4 and row["max_dlogit"] < 1e-3
@@ -165,7 +170,7 @@ def test_shifted_positions_change_nothing_just_where_the_parts_claim_so(
 def test_a_shift_of_a_table_is_the_table_read_further_on() -> None:
     model = small_model("learned_absolute")
     inputs = inputs_of(model)
-    rows = shift_invariance.rows(inputs)
+    rows = shift_invariance.ShiftInvariance().rows(inputs)
     [row] = [row for row in rows if row["k"] == 1]
     [(name, table)] = model.scheme.named_parameters()
     logits: list[Tensor] = []
@@ -183,7 +188,7 @@ def test_a_shift_of_a_table_is_the_table_read_further_on() -> None:
 
 
 def test_a_shift_beyond_a_table_is_skipped_with_the_reason_of_the_part() -> None:
-    rows = shift_invariance.rows(inputs_of(small_model("learned_absolute")))
+    rows = shift_invariance.ShiftInvariance().rows(inputs_of(small_model("learned_absolute")))
     message = {row["k"]: row.get("skipped") for row in rows}
     assert message == {1: None, T: message[T], 4 * T: message[T]}
     assert "16 rows" in str(message[T])
@@ -195,7 +200,7 @@ def test_the_last_row_of_a_table_may_be_read() -> None:
     assert shift_invariance.unsupported_reason(scheme, T // 2, shift=T // 2 + 1) is not None
 
 
-def test_a_part_that_gives_out_positions_is_asked_for_the_largest_one() -> None:
+def test_the_limit_of_a_part_that_gives_out_positions_is_its_largest_one() -> None:
     scheme = small_model("randomized_rope").scheme  # no limit of its own stands in the way
     assert shift_invariance.unsupported_reason(scheme, T // 2, shift=10**6) is None
 
@@ -241,7 +246,7 @@ def test_absolute_positions_are_part_of_the_embedding() -> None:
 
 
 def test_shares_of_the_gradient_grow_to_one_and_the_field_is_where_they_pass_q() -> None:
-    for row in receptive_field.rows(inputs_of(small_model("alibi"))):
+    for row in receptive_field.ReceptiveField().rows(inputs_of(small_model("alibi"))):
         assert row["n"][-1] == row["length"]
         assert row["c"][-1] == pytest.approx(1)
         assert row["c"] == sorted(row["c"])
@@ -258,7 +263,7 @@ def test_the_share_of_the_last_tokens_comes_first() -> None:
 @pytest.mark.parametrize("width", [4, 8])
 def test_a_window_lets_no_gradient_pass_beyond_layers_times_width(width: int) -> None:
     parts = f"{{window:{{width:{width / T},sinks:0}}}}"
-    for row in receptive_field.rows(inputs_of(parts_model(parts))):
+    for row in receptive_field.ReceptiveField().rows(inputs_of(parts_model(parts))):
         reach = 2 * (width - 1) + 1
         shares = dict(zip(row["n"], row["c"], strict=True))
         assert row["erf_99"] <= reach <= 2 * width
@@ -267,7 +272,7 @@ def test_a_window_lets_no_gradient_pass_beyond_layers_times_width(width: int) ->
 
 
 def test_a_text_in_segments_has_no_field_beyond_the_first() -> None:
-    rows = receptive_field.rows(inputs_of(small_model("transformer_xl_recurrent")))
+    rows = receptive_field.ReceptiveField().rows(inputs_of(small_model("transformer_xl_recurrent")))
     assert ["skipped" in row for row in rows] == [False, True, True]
 
 
@@ -278,7 +283,7 @@ def test_a_text_in_segments_has_no_field_beyond_the_first() -> None:
 def test_attention_is_measured_as_on_the_whole_matrix(name: str) -> None:
     model = small_model(name)
     inputs = inputs_of(model)
-    for row in attention.rows(inputs):
+    for row in attention.Attention().rows(inputs):
         length = row["length"]
         want = {key: torch.zeros(2, 4, dtype=torch.float64) for key in attention.MEASURES}
         for tokens, _ in texts(inputs, length):
@@ -301,7 +306,7 @@ def test_attention_is_measured_as_on_the_whole_matrix(name: str) -> None:
 @EVERY
 def test_attention_lies_within_its_bounds(name: str, variant: str | None) -> None:
     model = every_model(name, variant)
-    found = attention.rows(inputs_of(model, documents=[0]))
+    found = attention.Attention().rows(inputs_of(model, documents=[0]))
     there = [row for row in found if "skipped" not in row]
     assert [row["length"] for row in there] == [
         n for n in (T, 2 * T, 4 * T) if model.scheme.unsupported_reason(n) is None
@@ -331,7 +336,7 @@ def test_weights_that_do_not_sum_to_one_count_as_shares() -> None:
 
 
 def test_the_bias_of_slopes_falls_by_the_slope_at_every_distance() -> None:
-    [row] = bias.rows(inputs_of(small_model("alibi")))
+    [row] = bias.Bias().rows(inputs_of(small_model("alibi")))
     assert (row["kind"], row["length"]) == ("bias", 4 * T)
     assert row["distances"][:4] == [0, 1, 2, 3]
     assert row["distances"][-1] == 4 * T - 1
@@ -344,7 +349,7 @@ def test_the_bias_of_slopes_falls_by_the_slope_at_every_distance() -> None:
 def test_a_bias_that_depends_on_content_is_the_mean_over_windows() -> None:
     model = small_model("fox")
     inputs = inputs_of(model)
-    [row] = bias.rows(inputs)
+    [row] = bias.Bias().rows(inputs)
     want = torch.zeros(4, len(row["distances"]), dtype=torch.float64)
     for tokens, _ in texts(inputs, 4 * T):
         c = AttentionContext.of_call(
@@ -366,7 +371,7 @@ def test_a_bias_that_depends_on_content_is_the_mean_over_windows() -> None:
 def test_rows_added_to_keys_count_as_their_mean_product_with_the_queries() -> None:
     model = small_model("shaw")
     inputs = inputs_of(model)
-    [row] = bias.rows(inputs)
+    [row] = bias.Bias().rows(inputs)
     aK = next(p for name, p in model.scheme.named_parameters() if name.endswith("aK"))
     want = torch.zeros(4, len(row["distances"]), dtype=torch.float64)
     for tokens, _ in texts(inputs, 4 * T):
@@ -395,7 +400,7 @@ def test_queries_for_relative_keys_have_what_is_added_to_them() -> None:
         for block in model.blocks:
             assert isinstance(block, Block)
             block.qkv.weight.zero_()  # q is 0, so that v alone meets the rows
-    [row] = bias.rows(inputs_of(model))
+    [row] = bias.Bias().rows(inputs_of(model))
     named = dict(model.scheme.named_parameters())
     v, W_R = (next(p for n, p in named.items() if n.endswith(f".{key}")) for key in ("v", "W_R"))
     omega = 10000.0 ** (-torch.arange(0, 32, 2, dtype=torch.float64) / 32)
@@ -409,15 +414,15 @@ def test_queries_for_relative_keys_have_what_is_added_to_them() -> None:
 
 def test_a_layer_that_adds_nothing_has_no_bias() -> None:
     model = parts_model("{alibi:{beyond:extend}}", "scheme.layers=[[alibi],[]]")
-    [row] = bias.rows(inputs_of(model))
+    [row] = bias.Bias().rows(inputs_of(model))
     assert [layer is None for layer in row["bias"]] == [False, True]
 
 
 @pytest.mark.parametrize(
     ("probe", "name", "message"),
     [
-        (bias.rows, "rope", "no part adds to the logits by distance"),
-        (word_position.rows, "alibi", "no part adds positions to the embeddings"),
+        (bias.Bias().rows, "rope", "no part adds to the logits by distance"),
+        (word_position.WordPosition().rows, "alibi", "no part adds positions to the embeddings"),
     ],
 )
 def test_what_a_scheme_does_not_have_is_skipped_with_a_reason(
@@ -457,10 +462,10 @@ def test_terms_with_positions_vanish_without_positions_and_those_with_words_with
     with torch.no_grad():
         kept = table.clone()
         table.zero_()
-        rows["position"] = word_position.rows(inputs_of(model))
+        rows["position"] = word_position.WordPosition().rows(inputs_of(model))
         table.copy_(kept)
         model.embedding.weight.zero_()
-        rows["word"] = word_position.rows(inputs_of(model))
+        rows["word"] = word_position.WordPosition().rows(inputs_of(model))
     for gone, found in rows.items():
         for row in found:
             assert (max(row["size"]) == 0) == (gone in row["term"].split("_")), row["term"]
@@ -470,7 +475,7 @@ def test_sizes_and_maps_are_means_over_causal_pairs(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(word_position, "BLOCKS", 5)  # 16 tokens: blocks of 3 and 4
     model = small_model("sinusoidal")
     inputs = inputs_of(model)
-    rows = word_position.rows(inputs)
+    rows = word_position.WordPosition().rows(inputs)
     with torch.no_grad():
         s = torch.stack(
             [word_position.terms(inputs, tokens[None])[:, 0] for tokens, _ in texts(inputs, T)]
@@ -521,7 +526,7 @@ def test_absolute_positions_are_found_in_the_embedding_and_words_alone_hold_none
     with_positions = parts_model("{sinusoidal:{base:100.0,layout:concat,scale:1.0}}")
     without = parts_model("{}")
     found, nothing = (
-        position.rows(inputs_of(model, documents=documents))[0]
+        position.Position().rows(inputs_of(model, documents=documents))[0]
         for model in (with_positions, without)
     )
     assert found["error"][0] < 0.1
@@ -570,12 +575,12 @@ def test_the_states_of_a_text_in_segments_are_of_every_token_once() -> None:
     torch.testing.assert_close(got[0], x[0].float())
 
 
-def test_predictions_are_asked_beyond_T_where_the_scheme_has_them(
+def test_predictions_go_beyond_T_where_the_scheme_has_values(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(position, "STEPS", 10)
     for name, longest in (("nope", 4 * T), ("learned_absolute", T)):
-        [row] = position.rows(inputs_of(small_model(name, dtype=torch.float32)))
+        [row] = position.Position().rows(inputs_of(small_model(name, dtype=torch.float32)))
         assert row["length"] == longest
         assert (row["error_beyond"] is None) == (longest == T)
         assert len(row["predicted"]) == 3
@@ -584,12 +589,12 @@ def test_predictions_are_asked_beyond_T_where_the_scheme_has_them(
 
 
 def test_one_document_cannot_be_learned_from_and_tested_on() -> None:
-    [row] = position.rows(inputs_of(small_model("nope"), documents=[0]))
+    [row] = position.Position().rows(inputs_of(small_model("nope"), documents=[0]))
     assert "one document" in row["skipped"]
 
 
 def test_a_length_that_no_endpoint_has_is_skipped_with_the_depth() -> None:
-    found = attention.rows(inputs_of(small_model("nope"), reach=40))
+    found = attention.Attention().rows(inputs_of(small_model("nope"), reach=40))
     assert [row.get("skipped") for row in found] == [
         None,
         None,
@@ -601,5 +606,5 @@ def test_what_is_drawn_is_the_same_at_every_time(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(position, "STEPS", 10)
     model = small_model("randomized_rope", dtype=torch.float32)
     inputs = inputs_of(model)
-    for probe in (shift_invariance, receptive_field, attention, position):
+    for probe in build(["shift_invariance", "receptive_field", "attention", "position"]):
         assert probe.rows(inputs) == probe.rows(inputs)

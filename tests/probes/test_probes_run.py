@@ -1,6 +1,7 @@
 """lengthgen probe: rows are computed once, pictures can be read, mistakes are one line."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,10 +15,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.text import Text
+from repository import ROOT
 from small import SMALL, small_config
 
 from lengthgen import cli, probes
 from lengthgen.config.compose import compose
+from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, from_plain
 from lengthgen.errors import UserError
 from lengthgen.pipeline import train_and_evaluate
@@ -31,6 +34,7 @@ pytestmark = pytest.mark.slow
 
 QUIET = Progress(is_main=False)
 WORDS = ["scheme=sinusoidal", "train.tokens=256", "runtime.threads=1"]
+PROBES = list(probes.registry())
 ABOUT = {"run": "rope-tiny-toy-s1-0a0a0a0a", "tokens_seen": 4_194_304, "train_length": 512}
 
 
@@ -56,15 +60,20 @@ def config_of(run_dir: Path, *overrides: str) -> Config:
     return from_plain(compose([*SMALL, *words], config_dir=None))
 
 
+def of_name(probe: str) -> probes.Probe:
+    [found] = probes.build([probe])
+    return found
+
+
 def rows_of(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "probes.jsonl").read_text().splitlines()]
 
 
 def test_every_probe_leaves_rows_and_those_with_numbers_a_picture(run_dir: Path) -> None:
-    found = probes.probe(config_of(run_dir), run_dir, probes.named(None), show=QUIET)
-    assert [one.probe for one in found] == list(probes.PROBES)
+    found = probes.probe(config_of(run_dir), run_dir, probes.build(None), show=QUIET)
+    assert [one.probe for one in found] == PROBES
     rows = rows_of(run_dir)
-    assert {row["probe"] for row in rows} == set(probes.PROBES)
+    assert {row["probe"] for row in rows} == set(PROBES)
     for row in rows:
         assert (row["run"], row["tokens_seen"]) == (run_dir.name, 256)
     for one in found:
@@ -78,22 +87,22 @@ def test_every_probe_leaves_rows_and_those_with_numbers_a_picture(run_dir: Path)
 
 
 def test_a_second_time_nothing_is_computed_and_a_lost_picture_comes_back(run_dir: Path) -> None:
-    config, names = config_of(run_dir), ["shift_invariance", "receptive_field"]
-    first = probes.probe(config, run_dir, names, show=QUIET)
+    config, chosen = config_of(run_dir), probes.build(["shift_invariance", "receptive_field"])
+    first = probes.probe(config, run_dir, chosen, show=QUIET)
     before = (run_dir / "probes.jsonl").read_bytes()
     drawn = [one.picture.read_bytes() for one in first if one.picture]
     assert first[0].picture is not None
     first[0].picture.unlink()
-    assert probes.probe(config, run_dir, names, show=QUIET) == first
+    assert probes.probe(config, run_dir, chosen, show=QUIET) == first
     assert (run_dir / "probes.jsonl").read_bytes() == before
     assert [one.picture.read_bytes() for one in first if one.picture] == drawn
 
 
 def test_only_the_probes_that_are_missing_are_computed(run_dir: Path) -> None:
     config = config_of(run_dir)
-    probes.probe(config, run_dir, ["receptive_field"], show=QUIET)
+    probes.probe(config, run_dir, probes.build(["receptive_field"]), show=QUIET)
     before = (run_dir / "probes.jsonl").read_text()
-    probes.probe(config, run_dir, ["shift_invariance", "receptive_field"], show=QUIET)
+    probes.probe(config, run_dir, probes.build(["shift_invariance", "receptive_field"]), show=QUIET)
     after = (run_dir / "probes.jsonl").read_text()
     assert after.startswith(before)
     added = [json.loads(line)["probe"] for line in after[len(before) :].splitlines()]
@@ -101,9 +110,11 @@ def test_only_the_probes_that_are_missing_are_computed(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["eval.endpoints=3", "eval.seed=1"])
-def test_another_text_is_computed_beside_the_first(run_dir: Path, change: str) -> None:
+def test_another_text_is_computed_next_to_the_first(run_dir: Path, change: str) -> None:
     for overrides in ((), (change,), ()):
-        probes.probe(config_of(run_dir, *overrides), run_dir, ["receptive_field"], show=QUIET)
+        probes.probe(
+            config_of(run_dir, *overrides), run_dir, probes.build(["receptive_field"]), show=QUIET
+        )
     rows = rows_of(run_dir)
     assert len({(row["endpoints"], row["length"]) for row in rows}) == len(rows) == 6
     key, value = change.removeprefix("eval.").split("=")
@@ -111,20 +122,20 @@ def test_another_text_is_computed_beside_the_first(run_dir: Path, change: str) -
     assert [row[written] == int(value) for row in rows] == [False] * 3 + [True] * 3
 
 
-def test_other_settings_of_a_probe_are_computed_anew(
+def test_other_settings_of_a_probe_are_computed_again(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(run_dir)
     for steps in (5, 6, 5):
         monkeypatch.setattr(position, "STEPS", steps)
-        probes.probe(config, run_dir, ["position"], show=QUIET)
+        probes.probe(config, run_dir, probes.build(["position"]), show=QUIET)
     assert [row["settings"]["steps"] for row in rows_of(run_dir)] == [5, 6]
 
 
 def test_a_run_without_a_checkpoint_cannot_be_probed(run_dir: Path) -> None:
     shutil.rmtree(run_dir / "checkpoints")
     with pytest.raises(UserError, match="has no checkpoint yet; lengthgen train continues it"):
-        probes.probe(config_of(run_dir), run_dir, ["attention"], show=QUIET)
+        probes.probe(config_of(run_dir), run_dir, probes.build(["attention"]), show=QUIET)
 
 
 # The command
@@ -141,7 +152,7 @@ def ran(
     return int(ended.value.code or 0), out, err
 
 
-def test_the_newest_run_is_probed_and_its_numbers_and_pictures_are_said(
+def test_the_newest_run_is_probed_and_its_numbers_and_pictures_are_printed(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--probes", "shift_invariance,bias", f"runtime.root={run_dir.parent}"]
@@ -176,15 +187,101 @@ def test_a_mistake_is_one_line(
     assert err.count("\n") == 1
 
 
-def test_help_names_every_probe_and_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys, atexit; from lengthgen.cli import main;"
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
     )
     command = [sys.executable, "-c", code, "probe", "--help"]
     requested = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert all(name in requested.stdout for name in probes.PROBES)
     assert {"torch", "numpy", "matplotlib"}.isdisjoint(requested.stderr.split())
+
+
+# A probe of a user's own
+
+
+FILE = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "probes.md").read_text(), re.DOTALL)[0]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> tuple[Path, Path]:
+    """The file and the folder of YAMLs of a probe of a user's own."""
+    file, options = tmp_path / "uncertainty.py", tmp_path / "conf" / "probe" / "uncertainty.yaml"
+    options.parent.mkdir(parents=True)
+    file.write_text(FILE)
+    options.write_text("# Options of a probe.\ntemperature: 2\n")
+    return file, tmp_path / "conf"
+
+
+def test_a_file_is_a_probe_and_a_yaml_holds_its_options(
+    run_dir: Path,
+    own: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file, folder = own
+    limit = "return 'too long' if length > 32 else None"
+    method = (
+        f"    def unsupported_reason(self, inputs, length):\n        {limit}\n\n    def measure("
+    )
+    file.write_text(FILE.replace("    def measure(", method))
+    words = ["--plugin", str(file), "--config-dir", str(folder), "--probes", "uncertainty"]
+    code, out, err = ran([*words, f"runtime.root={run_dir.parent}"], monkeypatch, capsys)
+    assert (code, err.count("error")) == (0, 0)
+    _, line, picture = out.splitlines()
+    assert re.fullmatch(r"uncertainty\t\S+ nats at 16, \S+ nats at 32", line)
+    assert picture == str(run_dir / "probes" / "uncertainty.png")
+    rows = rows_of(run_dir)
+    assert [row["settings"] for row in rows] == [{"lengths": [16, 32, 64], "temperature": 2}] * 3
+    assert [row["entropy"] > 0 for row in rows if "skipped" not in row] == [True] * 2
+    (folder / "probe" / "uncertainty.yaml").write_text("temperature: 1.0\n")
+    ran([*words, f"runtime.root={run_dir.parent}"], monkeypatch, capsys)
+    assert [row["settings"]["temperature"] for row in rows_of(run_dir)] == [2, 2, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("temperature: -1\n", "probe.uncertainty: temperature=-1.0 must be above 0"),
+        (
+            "temprature: 1\n",
+            "probe.uncertainty.temprature: unknown key; did you mean probe.uncertainty",
+        ),
+        ("temperature: two\n", "probe.uncertainty.temperature: 'two' is not a number"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(
+    options: str,
+    message: str,
+    own: tuple[Path, Path],
+) -> None:
+    file, folder = own
+    (folder / "probe" / "uncertainty.yaml").write_text(options)
+    plugin = Plugin.read(file)
+    plugin.allow()
+    with pytest.raises(UserError) as refused:
+        probes.build(None, config_dir=folder, plugins=[plugin])
+    assert str(refused.value).startswith(message)
+
+
+def test_two_probes_of_one_name_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bias.py"
+    file.write_text(FILE.replace("Uncertainty", "Bias"))
+    plugin = Plugin.read(file)
+    plugin.allow()
+    with pytest.raises(UserError, match=r"probe bias is defined twice, in .*; rename one of"):
+        probes.registry([plugin])
+
+
+def test_the_list_of_probes_has_those_of_plugins_too(
+    own: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lengthgen", "list", "probes", "--plugin", str(own[0])])
+    with pytest.raises(SystemExit):
+        cli.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[0] for line in lines] == [*PROBES, "uncertainty"]
+    assert lines[-1].startswith("uncertainty\tThe mean entropy of the prediction")
 
 
 # Pictures, of a model of the usual size
@@ -233,7 +330,7 @@ def synthetic_rows(probe: str) -> list[dict[str, Any]]:
 
 
 def drawn(probe: str) -> Figure:
-    return probes.PROBES[probe].figure(synthetic_rows(probe))
+    return of_name(probe).figure(synthetic_rows(probe))
 
 
 def texts_of(figure: Figure) -> Iterator[tuple[str, Any]]:
@@ -252,7 +349,7 @@ def texts_of(figure: Figure) -> Iterator[tuple[str, Any]]:
             yield text.get_text(), text.get_window_extent(canvas.get_renderer())
 
 
-EVERY = pytest.mark.parametrize("probe", probes.PROBES)
+EVERY = pytest.mark.parametrize("probe", PROBES)
 
 
 @EVERY
@@ -270,7 +367,7 @@ def test_no_text_of_a_picture_lies_on_another_or_outside(probe: str) -> None:
 
 
 @EVERY
-def test_names_of_lines_stand_beside_the_axes(probe: str) -> None:
+def test_names_of_lines_stand_next_to_the_axes(probe: str) -> None:
     figure = drawn(probe)
     FigureCanvasAgg(figure).draw()
     named = [legend.get_window_extent() for legend in figure.findobj(Legend)]
@@ -281,7 +378,7 @@ def test_names_of_lines_stand_beside_the_axes(probe: str) -> None:
 
 
 @EVERY
-def test_a_picture_says_what_it_is_of_and_marks_T(probe: str) -> None:
+def test_a_picture_names_its_run_and_marks_T(probe: str) -> None:
     figure = drawn(probe)
     message = " ".join(text for text, _ in texts_of(figure))
     assert "rope-tiny-toy-s1-0a0a0a0a, 4,194,304 tokens seen" in message
@@ -292,7 +389,7 @@ def test_a_picture_says_what_it_is_of_and_marks_T(probe: str) -> None:
     assert any(one.get_ylabel() for one in axes)
 
 
-def test_what_is_not_there_is_said_in_the_picture() -> None:
+def test_what_is_not_there_is_named_in_the_picture() -> None:
     message = [text for text, _ in texts_of(drawn("shift_invariance"))]
     assert any("n/a at k 512, 2,048: learned_absolute has 512 rows" in text for text in message)
 
@@ -300,7 +397,7 @@ def test_what_is_not_there_is_said_in_the_picture() -> None:
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ([{"dnll": -3e-7, "kl": 2e-9}, {"skipped": "has 8 rows"}], "invariant up to fp32 rounding"),
+        ([{"dnll": -3e-7, "kl": 2e-9}], "invariant up to fp32 rounding"),
         ([{"dnll": -3e-7, "kl": 2e-9}, {"dnll": 1e-8, "kl": 2e-5}], "not invariant"),
         ([{"dnll": -3e-5, "kl": 2e-9}, {"dnll": 1e-8, "kl": 2e-9}], "not invariant"),
     ],
@@ -308,12 +405,12 @@ def test_what_is_not_there_is_said_in_the_picture() -> None:
 def test_a_scheme_is_called_invariant_if_no_shift_changes_more_than_rounding(
     changes: list[dict[str, Any]], word: str
 ) -> None:
-    rows = [{"k": k, **change} for k, change in zip((1, 16), changes, strict=True)]
-    assert probes.PROBES["shift_invariance"].summary(rows).endswith(f" nats ({word})")
+    rows = [{"k": k, **change} for k, change in zip((1, 16), changes, strict=False)]
+    assert of_name("shift_invariance").summary(rows).endswith(f" nats ({word})")
 
 
 def test_lines_of_probes_spell_out_their_units() -> None:
-    message = {name: probe.summary(synthetic_rows(name)) for name, probe in probes.PROBES.items()}
+    message = {name: of_name(name).summary(synthetic_rows(name)[:4]) for name in PROBES}
     assert (
         "0.010 T up to T (about 0.25 T if always T/2), least with 4 layers" in message["position"]
     )

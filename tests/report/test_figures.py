@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from eval_rows import LENGTHS, LOSSES, Runs
+from eval_rows import LENGTHS, LOSSES, Runs, gathered
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
 from lengthgen.analysis.formatting import number
-from lengthgen.report import collect
 from lengthgen.report.figures.curve import perplexities
 from lengthgen.report.figures.layout import laid_out
 from lengthgen.report.figures.scales import plain, plain_ticks, signed, signed_ticks, spread
@@ -28,7 +27,7 @@ def runs(tmp_path: Path) -> Runs:
 
 
 def drawn(*run_dirs: Path, protocol: str = "tail") -> Figure:
-    found = collect.gather(run_dirs)
+    found = gathered(*run_dirs)
     return laid_out(perplexities(found.by_protocol[protocol], found.findings))
 
 
@@ -125,7 +124,7 @@ def spread_runs(runs: Runs, scheme: str, **changes: Any) -> list[Path]:
 def test_the_band_is_the_interval_of_the_finding(runs: Runs) -> None:
     paths = spread_runs(runs, "rope")
     low, high = band(drawn(*paths), scheme_styles(["rope"])["rope"].colour)
-    (finding,) = collect.gather(paths).findings
+    (finding,) = gathered(*paths).findings
     assert low == pytest.approx({n: math.exp(e.low) for n, e in finding.loss.items()})
     assert high == pytest.approx({n: math.exp(e.high) for n, e in finding.loss.items()})
     assert all(high[n] > low[n] * 1.1 for n in LENGTHS)
@@ -352,7 +351,7 @@ def test_a_displaced_scheme_takes_no_slot_that_another_one_wants() -> None:
 def test_variants_share_the_colour_of_their_scheme_in_another_line_style(runs: Runs) -> None:
     path = runs.write("rope")
     runs.write("rope", variant="yarn")
-    found = line_styles(collect.gather([path]).by_protocol["tail"])
+    found = line_styles(gathered(path).by_protocol["tail"])
     base, variant = found["rope"], found["rope + yarn"]
     assert (base["color"], base["marker"]) == (variant["color"], variant["marker"])
     assert base["linestyle"] == "-" != variant["linestyle"]
@@ -360,7 +359,7 @@ def test_variants_share_the_colour_of_their_scheme_in_another_line_style(runs: R
 
 def test_eight_series_of_one_scheme_are_drawn_in_eight_ways(runs: Runs) -> None:
     paths = [runs.write("rope", parts={"rope": {"base": 10.0**i}}, suffix=str(i)) for i in range(8)]
-    found = line_styles(collect.gather(paths).by_protocol["tail"])
+    found = line_styles(gathered(*paths).by_protocol["tail"])
     assert len({str(style) for style in found.values()}) == 8
 
 

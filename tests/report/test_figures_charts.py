@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from eval_rows import LENGTHS, LOSSES, Row, Runs, row
+from eval_rows import LENGTHS, LOSSES, Row, Runs, gathered, row
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -19,7 +19,7 @@ from lengthgen.analysis.reference_results import Anchor
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
-from lengthgen.report import collect
+from lengthgen.report import write
 from lengthgen.report.figures.chart import Chart
 from lengthgen.report.figures.curve import gains, perplexities
 from lengthgen.report.figures.layout import MOST_NAMED, laid_out, panels
@@ -53,7 +53,7 @@ def data(axes: Axes, label: str) -> dict[float, float]:
 
 
 def gain_chart(*paths: Path) -> Chart:
-    return there(gains(collect.gather(paths).findings))
+    return there(gains(gathered(*paths).findings))
 
 
 def test_the_gain_is_the_loss_at_T_minus_that_at_each_length(runs: Runs) -> None:
@@ -87,7 +87,7 @@ def test_the_axis_of_gains_is_linear_in_the_zone_and_logarithmic_beyond(runs: Ru
 
 def test_without_a_loss_at_T_there_is_no_chart_of_gains(runs: Runs) -> None:
     path = runs.write("rope", (3.0, 3.0), lengths=(1024, 2048))
-    assert gains(collect.gather([path]).findings) is None
+    assert gains(gathered(path).findings) is None
 
 
 # Positions
@@ -209,7 +209,7 @@ def anchor(scheme: str, protocol: str = AS_PRESS) -> Anchor:
 
 
 def ratio_chart(paths: Sequence[Path], anchors: Sequence[Anchor]) -> Chart | None:
-    return ratios(collect.gather(paths).by_protocol[AS_PRESS], anchors)
+    return ratios(gathered(*paths).by_protocol[AS_PRESS], anchors)
 
 
 def as_press(runs: Runs, scheme: str, *losses: float, **changes: Any) -> Path:
@@ -234,10 +234,10 @@ def test_a_published_curve_of_another_protocol_is_in_no_figure(runs: Runs, tmp_p
     assert ratio_chart([as_press(runs, "alibi")], anchors) is None
     chart = there(ratio_chart([as_press(runs, "alibi")], [*anchors, anchor("alibi")]))
     assert [one.label.split("; ")[1] for one in chart.behind] == ["alibi_nonoverlap, T=512"]
-    tail = collect.gather([runs.write("rope")])
-    assert not [name for name in collect.pictures(tail) if "ratios" in name]  # none is of tail
-    both = collect.gather([as_press(runs, "rope"), runs.write("rope")])
-    drawn = [name for name in collect.pictures(both) if "ratios" in name]
+    tail = gathered(runs.write("rope"))
+    assert not [name for name in write.pictures(tail) if "ratios" in name]  # none is of tail
+    both = gathered(as_press(runs, "rope"), runs.write("rope"))
+    drawn = [name for name in write.pictures(both) if "ratios" in name]
     assert drawn == ["ratios-alibi_nonoverlap.png", "ratios-alibi_nonoverlap.svg"]
 
 
@@ -286,7 +286,7 @@ def test_published_curves_are_named_behind_small_axes_as_well(runs: Runs) -> Non
 
 
 def curves(*paths: Path) -> Chart:
-    found = collect.gather(paths)
+    found = gathered(*paths)
     return perplexities(found.by_protocol["tail"], found.findings)
 
 
@@ -361,7 +361,7 @@ def test_names_of_twelve_lines_do_not_overlap_and_lie_within_the_figure(runs: Ru
 
 
 def test_panels_show_each_chart_and_one_legend(runs: Runs) -> None:
-    found = collect.gather([runs.write("rope"), runs.write("alibi")])
+    found = gathered(runs.write("rope"), runs.write("alibi"))
     charts = [curves(*runs.root.iterdir()), there(gains(found.findings))]
     figure = panels(charts)
     assert [axes.get_ylabel() for axes in figure.axes] == ["perplexity", "G(C), nats per token"]

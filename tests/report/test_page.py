@@ -12,19 +12,17 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 import pytest
-from page_example import DOCUMENTS, LENGTHS, SCHEMES, T, example
+from page_example import DOCUMENTS, LENGTHS, PICTURE, SCHEMES, T, example
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
 from safetensors.torch import save_model
 from torch import nn
 
 from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.formatting import number, short
-from lengthgen.report.collect import cost, parameters
+from lengthgen.report.collect import Report
 from lengthgen.report.html import (
     MEANINGS,
-    Contents,
     Exhibit,
-    Picture,
     Tasks,
     charts,
     duration,
@@ -34,6 +32,7 @@ from lengthgen.report.html import (
     shared,
     times,
 )
+from lengthgen.report.study import cost, parameters
 from lengthgen.report.tables import TIE, Cell, Table
 from lengthgen.report.text_tables import NOT_MARKED, judged, warnings
 
@@ -52,26 +51,29 @@ THREE = {name: SCHEMES[name] for name in HOSTILE}
 
 
 @pytest.fixture(scope="module")
-def contents() -> Contents:
+def contents() -> Report:
     return example()
 
 
 @pytest.fixture(scope="module")
-def hostile() -> Contents:
+def hostile() -> Report:
     bad = '<script>window.hit = 1</script><img src="http://example.org/x.png">'
     found = example(THREE, names=HOSTILE, corpus=bad, model=bad, fingerprint=bad)
     environment = {"commit": bad, "libraries": {bad: bad}, "devices": [bad], "platform": bad}
     svg = '<svg xmlns="http://www.w3.org/2000/svg"><script>parent.hit = 1</script></svg>'
-    return replace(
-        found,
-        remarks=[bad],
-        environments=dict.fromkeys(found.configs, environment),
-        configs={run: {**config, "scheme": {bad: bad}} for run, config in found.configs.items()},
-        pictures={run: [Picture(bad, svg)] for run in found.configs},
-    )
+    runs = {
+        run: replace(
+            record,
+            environment=environment,
+            config={**record.config, "scheme": {bad: bad}},
+            probes={bad: svg},
+        )
+        for run, record in found.runs.items()
+    }
+    return replace(found, remarks=[bad], runs=runs)
 
 
-def chart(contents: Contents, name: str) -> Exhibit:
+def chart(contents: Report, name: str) -> Exhibit:
     [found] = [one for one in charts(contents) if one.name == name]
     return found
 
@@ -97,7 +99,7 @@ def element(page: str, pattern: str) -> Element:
     return ElementTree.fromstring(found[0].replace("&times;", ""))
 
 
-def verdicts(contents: Contents) -> dict[str, list[Element]]:
+def verdicts(contents: Report) -> dict[str, list[Element]]:
     """Returns the cells of the table of verdicts by scheme."""
     table = element(render(contents), r'<table class="verdicts">.*?</table>')
     found = [list(row) for row in table.iter("tr")]
@@ -111,13 +113,13 @@ def cells(table: Table) -> dict[str, list[Cell]]:
 # What is in it
 
 
-def test_verdicts_come_first_and_the_parts_follow_in_their_order(contents: Contents) -> None:
+def test_verdicts_come_first_and_the_parts_follow_in_their_order(contents: Report) -> None:
     ids = re.findall(r'<section id="(\w+)"', render(contents))
     assert ids == ["verdicts", "curves", "tables", "schemes", "method", "costs", "warnings"]
 
 
 def test_each_verdict_is_a_word_with_a_sign_its_interval_and_its_sentence(
-    contents: Contents,
+    contents: Report,
 ) -> None:
     table = verdicts(contents)
     assert set(table) == set(SCHEMES)
@@ -133,7 +135,7 @@ def test_each_verdict_is_a_word_with_a_sign_its_interval_and_its_sentence(
                 assert cell.get("title") == verdict.why
 
 
-def test_verdicts_of_different_words_differ_in_sign_and_in_class(contents: Contents) -> None:
+def test_verdicts_of_different_words_differ_in_sign_and_in_class(contents: Report) -> None:
     badges = [
         one
         for row in verdicts(contents).values()
@@ -150,7 +152,7 @@ def test_verdicts_of_different_words_differ_in_sign_and_in_class(contents: Conte
         assert len(set(alike)) == len(signs)
 
 
-def test_every_line_has_a_curve_and_those_that_compete_a_band(contents: Contents) -> None:
+def test_every_line_has_a_curve_and_those_that_compete_a_band(contents: Report) -> None:
     drawn = chart(contents, "perplexity")
     keys = contents.keys
     competing = {keys[line.label] for line in contents.lines if not line.reference}
@@ -158,7 +160,7 @@ def test_every_line_has_a_curve_and_those_that_compete_a_band(contents: Contents
     assert series_of(drawn, "line band") == series_of(drawn, "line level") == competing
 
 
-def test_values_are_read_at_the_evaluated_lengths_from_left_to_right(contents: Contents) -> None:
+def test_values_are_read_at_the_evaluated_lengths_from_left_to_right(contents: Report) -> None:
     stops = chart(contents, "perplexity").stops
     assert [name for _, name in stops] == [f"{short(n)} tokens" for n in LENGTHS]
     places = [place for place, _ in stops]
@@ -167,7 +169,7 @@ def test_values_are_read_at_the_evaluated_lengths_from_left_to_right(contents: C
     assert 0 < places[0] < places[-1] < 1
 
 
-def test_the_legend_holds_the_value_of_each_line_at_each_length(contents: Contents) -> None:
+def test_the_legend_holds_the_value_of_each_line_at_each_length(contents: Report) -> None:
     entries = {one.label: one.values for one in chart(contents, "perplexity").entries}
     for finding in contents.findings:
         for i, (_, loss) in enumerate(sorted(finding.loss.items())):
@@ -175,13 +177,13 @@ def test_the_legend_holds_the_value_of_each_line_at_each_length(contents: Conten
             assert entries[finding.series.label][i] == f"{value} [{low}, {high}]"
 
 
-def test_what_holds_exactly_at_T_has_no_interval(contents: Contents) -> None:
+def test_what_holds_exactly_at_T_has_no_interval(contents: Report) -> None:
     for name, text in (("gain", "0"), ("ratios", "1")):
         values = [one.values[LENGTHS.index(T)] for one in chart(contents, name).entries]
         assert {*values} <= {text, ""}
 
 
-def test_lines_of_one_label_share_a_key_in_all_charts(contents: Contents) -> None:
+def test_lines_of_one_label_share_a_key_in_all_charts(contents: Report) -> None:
     for drawn in charts(contents):
         for entry in drawn.entries:
             assert entry.key == contents.keys.get(entry.label, entry.key)
@@ -190,12 +192,12 @@ def test_lines_of_one_label_share_a_key_in_all_charts(contents: Contents) -> Non
     assert of_positions < set(contents.keys.values())
 
 
-def test_the_drawings_of_a_page_share_no_id(contents: Contents) -> None:
+def test_the_drawings_of_a_page_share_no_id(contents: Report) -> None:
     ids = [re.findall(r' id="([^"]+)"', drawn.svg) for drawn in charts(contents)]
     assert len({one for of in ids for one in of}) == sum(map(len, ids)) > 10
 
 
-def test_published_curves_of_the_same_schemes_stand_behind(contents: Contents) -> None:
+def test_published_curves_of_the_same_schemes_stand_behind(contents: Report) -> None:
     drawn = chart(contents, "ratios")
     behind = groups(drawn, "behind")
     expected = [anchor for anchor in contents.anchors if anchor.scheme in SCHEMES]
@@ -210,7 +212,7 @@ def test_published_curves_of_the_same_schemes_stand_behind(contents: Contents) -
 
 
 def test_published_curves_of_another_protocol_are_dashed_and_hidden_behind_their_button(
-    contents: Contents,
+    contents: Report,
 ) -> None:
     drawn = chart(contents, "ratios")
     hidden = groups(drawn, "behind")
@@ -222,12 +224,12 @@ def test_published_curves_of_another_protocol_are_dashed_and_hidden_behind_their
     assert {buttons[g.get("data-series", "")].pressed for g in hidden} == {False}
 
 
-def test_published_curves_of_the_same_protocol_are_solid_and_shown(contents: Contents) -> None:
+def test_published_curves_of_the_same_protocol_are_solid_and_shown(contents: Report) -> None:
     lines = [
         replace(one, points=tuple(replace(p, protocol="alibi_nonoverlap") for p in one.points))
-        for one in contents.series["nonoverlap"]
+        for one in contents.by_protocol["nonoverlap"]
     ]
-    alike = replace(contents, series={**contents.series, "alibi_nonoverlap": lines})
+    alike = replace(contents, by_protocol={**contents.by_protocol, "alibi_nonoverlap": lines})
     drawn = chart(alike, "ratios-alibi-nonoverlap")
     behind = groups(drawn, "behind")
     wanted = [a for a in contents.anchors if a.protocol == "alibi_nonoverlap"]
@@ -247,9 +249,9 @@ def dashed(group: Element) -> bool:
     return "stroke-dasharray" in path.get("style", "")
 
 
-def test_on_the_page_the_best_is_bold_and_what_ties_with_it_is_marked(contents: Contents) -> None:
+def test_on_the_page_the_best_is_bold_and_what_ties_with_it_is_marked(contents: Report) -> None:
     part = render(contents).split('<section id="tables">')[1]
-    [best] = [line.label for line in contents.series["tail"] if line.label == "kerple"]
+    [best] = [line.label for line in contents.by_protocol["tail"] if line.label == "kerple"]
     table = element(part, r"<table>.*?</table>")
     found = {text_of(row[0]): list(row)[1:] for row in table.iter("tr")}
     for name, cell in zip(LENGTHS[3:], found[best][4:], strict=False):
@@ -278,7 +280,7 @@ def test_from_one_seed_nothing_is_marked_and_verdicts_are_of_the_checkpoint() ->
     assert {text_of(of[0]) for of in verdicts(found).values()} == {"1 (this checkpoint)"}
 
 
-def test_what_is_relative_to_T_is_grey_where_little_was_learnt(contents: Contents) -> None:
+def test_what_is_relative_to_T_is_grey_where_little_was_learnt(contents: Report) -> None:
     """nope's loss at T is 0.09 nats above kerple's, rope's 0.03."""
     table = verdicts(contents)
     assert {cell.get("class") for cell in table["nope"][-2:]} == {"faint"}
@@ -286,7 +288,7 @@ def test_what_is_relative_to_T_is_grey_where_little_was_learnt(contents: Content
     assert "<li>Grey: " in render(contents)
 
 
-def test_every_protocol_has_a_table_that_says_what_is_scored(contents: Contents) -> None:
+def test_every_protocol_has_a_table_that_says_what_is_scored(contents: Report) -> None:
     titles = [title for title, _, _ in perplexities(contents)]
     assert titles[:1] == ["Matched tail"]
     assert {"nonoverlap", "per_position", "swap"} <= set(titles)
@@ -306,18 +308,18 @@ def test_recl_stands_below_the_headline_where_rows_hold_the_loss_of_each_target(
 def test_a_skipped_length_gives_its_reason() -> None:
     found = example(TWO)
     reason = "the table has 512 rows"
-    line = found.series["tail"][0]
+    line = found.by_protocol["tail"][0]
     points = tuple(
         p if p.length < 4096 else replace(p, loss=None, ppl=None, skipped=reason, rows=())
         for p in line.points
     )
-    changed = replace(found, findings=(), series={"tail": [replace(line, points=points)]})
+    changed = replace(found, findings=(), by_protocol={"tail": [replace(line, points=points)]})
     page = render(changed)
     assert page.count("n/a (1)</td>") == 3
     assert f"1. {reason}" in page
 
 
-def test_equal_warnings_are_said_once_with_all_that_they_concern(contents: Contents) -> None:
+def test_equal_warnings_are_said_once_with_all_that_they_concern(contents: Report) -> None:
     some = [replace(f, warnings=("one seed",)) for f in contents.findings[:3]]
     found = warnings(some, ["Unfinished: x"])
     labels = ", ".join(f.series.label for f in some)
@@ -328,12 +330,12 @@ def test_equal_warnings_are_said_once_with_all_that_they_concern(contents: Conte
     "setting",
     ["0123456789ab", "f" * 64, "997ac56", "torch 2.13.0", "bf16", "2,000", "16,384", "lr: 0.004"],
 )
-def test_the_method_holds_each_setting_and_fingerprint(contents: Contents, setting: str) -> None:
+def test_the_method_holds_each_setting_and_fingerprint(contents: Report, setting: str) -> None:
     page = render(contents)
     assert setting in page[page.index('id="method"') : page.index('id="costs"')]
 
 
-def test_settings_of_evaluation_are_not_shown_as_settings_of_the_runs(contents: Contents) -> None:
+def test_settings_of_evaluation_are_not_shown_as_settings_of_the_runs(contents: Report) -> None:
     page = render(contents)
     settings = page.split("All settings of training")[1].split("</details>")[0]
     assert "d_model: 128" in settings
@@ -346,11 +348,11 @@ def test_a_convention_shows_its_own_number_of_targets() -> None:
     lines = {
         name: [
             replace(line, points=tuple(replace(p, protocol=name) for p in line.points))
-            for line in found.series["tail" if name == "tail" else "nonoverlap"]
+            for line in found.by_protocol["tail" if name == "tail" else "nonoverlap"]
         ]
         for name in scored
     }
-    table = protocols(replace(found, series=lines))
+    table = protocols(replace(found, by_protocol=lines))
     assert {name: of[0].text for name, of in cells(table).items()} == scored
 
 
@@ -364,14 +366,14 @@ def test_a_factor_without_an_interval_stands_alone() -> None:
     assert "interval n/a" not in render(found)
 
 
-def test_a_scheme_without_a_factor_has_dashes_in_its_place(contents: Contents) -> None:
+def test_a_scheme_without_a_factor_has_dashes_in_its_place(contents: Report) -> None:
     first, *others = contents.findings
     found = replace(contents, findings=[replace(first, factors=()), *others])
     row = verdicts(found)[first.series.label]
     assert [text_of(cell) for cell in row[-len(first.factors) :]] == ["-"] * len(first.factors)
 
 
-def test_a_scheme_has_its_own_part_with_probes_and_yaml(contents: Contents) -> None:
+def test_a_scheme_has_its_own_part_with_probes_and_yaml(contents: Report) -> None:
     page = render(contents)
     for label, key in contents.keys.items():
         part = page.split(f'<details id="{key}">')[1].split("</details>")[0]
@@ -382,7 +384,9 @@ def test_a_scheme_has_its_own_part_with_probes_and_yaml(contents: Contents) -> N
 
 def test_without_the_headline_protocol_the_page_says_so() -> None:
     found = example(TWO)
-    page = render(replace(found, findings=[], series={"nonoverlap": found.series["nonoverlap"]}))
+    page = render(
+        replace(found, findings=[], by_protocol={"nonoverlap": found.by_protocol["nonoverlap"]})
+    )
     assert "no run was evaluated under the protocol tail" in page
     assert "<h3>nonoverlap</h3>" in page
     assert 'class="chart"' not in page
@@ -450,26 +454,23 @@ class Markup(HTMLParser):
         self.attributes += [(name, value or "") for name, value in attrs]
 
 
-def test_names_never_become_markup(contents: Contents, hostile: Contents) -> None:
+def test_names_never_become_markup(contents: Report, hostile: Report) -> None:
     page = Markup(render(hostile))
     assert page.tags.count("script") == page.tags.count("style") == 1
     assert set(page.tags) == set(Markup(render(contents)).tags)
     assert [name for name, _ in page.attributes if name.startswith("on")] == []
 
 
-def test_no_address_in_the_page_leads_elsewhere(hostile: Contents) -> None:
+def test_no_address_in_the_page_leads_elsewhere(hostile: Report) -> None:
     links = [v for name, v in Markup(render(hostile)).attributes if name in ("href", "src")]
     assert links
     assert all(link.startswith(("#", "data:")) for link in links)
     assert render(hostile).isascii()
 
 
-def test_a_picture_is_the_file_itself() -> None:
-    found = example(TWO)
-    png = b"\x89PNG\r\n\x1a\n"
-    run = found.runs[0]
-    page = render(replace(found, pictures={run: [Picture("bias", png)]}))
-    assert f"data:image/png;base64,{base64.b64encode(png).decode()}" in page
+def test_a_picture_is_the_file_itself(contents: Report) -> None:
+    picture = base64.b64encode(PICTURE.encode()).decode()
+    assert f"data:image/svg+xml;base64,{picture}" in render(contents)
 
 
 # In a browser
@@ -485,7 +486,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def files(
-    contents: Contents, hostile: Contents, tmp_path_factory: pytest.TempPathFactory
+    contents: Report, hostile: Report, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
     """Returns the address of each written page."""
     folder = tmp_path_factory.mktemp("pages")
@@ -570,7 +571,7 @@ def test_hostile_names_are_read_as_they_are(browser: Browser, files: dict[str, s
 
 @needs_browser
 def test_a_click_hides_a_line_in_all_charts_and_another_shows_it(
-    shown: Opened, contents: Contents
+    shown: Opened, contents: Report
 ) -> None:
     key, other = contents.keys["rope"], contents.keys["alibi"]
     names = ("perplexity", "gain", "positions", "ratios")
@@ -588,7 +589,7 @@ def test_a_click_hides_a_line_in_all_charts_and_another_shows_it(
 
 @needs_browser
 @pytest.mark.parametrize("press", ["Enter", "Space"])
-def test_the_keyboard_hides_and_shows_a_line(shown: Opened, contents: Contents, press: str) -> None:
+def test_the_keyboard_hides_and_shows_a_line(shown: Opened, contents: Report, press: str) -> None:
     key = contents.keys["kerple"]
     shown.button("gain", key).focus()
     shown.page.keyboard.press(press)
@@ -614,13 +615,13 @@ def test_published_curves_of_a_protocol_can_be_shown_and_hidden(shown: Opened) -
 @needs_browser
 @pytest.mark.parametrize("length", [256, 512, 4096, 16384])
 def test_the_pointer_reads_the_values_at_the_nearest_length(
-    shown: Opened, contents: Contents, length: int
+    shown: Opened, contents: Report, length: int
 ) -> None:
     across, _ = chart(contents, "perplexity").stops[LENGTHS.index(length)]
     shown.page.mouse.move(*shown.place("perplexity", across + 0.03))
     assert shown.page.locator("#perplexity output").inner_text() == f"{short(length)} tokens"
     values = shown.values("perplexity")
-    for line in contents.series["tail"]:
+    for line in contents.by_protocol["tail"]:
         expected = number(math.exp(line.losses()[length]))
         assert values[line.label].split(" ")[0] == expected
     cross = shown.page.locator("#perplexity .cross")
@@ -631,7 +632,7 @@ def test_the_pointer_reads_the_values_at_the_nearest_length(
 
 
 @needs_browser
-def test_the_keyboard_reads_values_step_by_step(shown: Opened, contents: Contents) -> None:
+def test_the_keyboard_reads_values_step_by_step(shown: Opened, contents: Report) -> None:
     slider = shown.page.locator("#gain input")
     slider.focus()
     shown.page.keyboard.press("ArrowLeft")
@@ -654,7 +655,7 @@ def test_a_touch_reads_values(browser: Browser, files: dict[str, str]) -> None:
 
 @needs_browser
 def test_a_verdict_and_a_published_curve_are_explained_on_hover_and_focus(
-    shown: Opened, contents: Contents
+    shown: Opened, contents: Report
 ) -> None:
     cells, why = shown.page.locator(".verdict"), shown.page.locator(".why")
     sentences = [
@@ -686,7 +687,7 @@ def test_a_narrow_page_says_that_tables_scroll_and_breaks_no_protocols_name(
 
 
 @needs_browser
-def test_a_link_to_a_scheme_opens_its_part(shown: Opened, contents: Contents) -> None:
+def test_a_link_to_a_scheme_opens_its_part(shown: Opened, contents: Report) -> None:
     part = shown.page.locator(f"#{contents.keys['rope']}")
     assert part.get_attribute("open") is None
     shown.page.locator(".verdicts a", has_text="rope").click()
@@ -695,13 +696,13 @@ def test_a_link_to_a_scheme_opens_its_part(shown: Opened, contents: Contents) ->
 
 @needs_browser
 def test_without_scripts_everything_is_shown(
-    browser: Browser, files: dict[str, str], contents: Contents
+    browser: Browser, files: dict[str, str], contents: Report
 ) -> None:
     found = opened(browser, files["contents"], java_script_enabled=False)
     for key in contents.keys.values():
         assert found.line("perplexity", key).is_visible()
-    at_last = contents.series["tail"][0].losses()[LENGTHS[-1]]
-    value = found.values("perplexity")[contents.series["tail"][0].label]
+    at_last = contents.by_protocol["tail"][0].losses()[LENGTHS[-1]]
+    value = found.values("perplexity")[contents.by_protocol["tail"][0].label]
     assert value.startswith(number(math.exp(at_last)))
     assert not any(one.is_visible() for one in found.page.locator(".script").all())
     found.page.context.close()
@@ -709,7 +710,7 @@ def test_without_scripts_everything_is_shown(
 
 @needs_browser
 def test_a_script_that_slips_in_cannot_run(
-    browser: Browser, contents: Contents, tmp_path: Path
+    browser: Browser, contents: Report, tmp_path: Path
 ) -> None:
     spoilt = render(contents).replace("</main>", "<script>window.hit = 1</script></main>")
     (tmp_path / "spoilt.html").write_text(spoilt)

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from eval_rows import Runs, row
+from eval_rows import Runs, gathered, row
 
+from lengthgen.analysis.comparisons import compare, difference
 from lengthgen.analysis.curves import curve
-from lengthgen.analysis.findings import compare, difference
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.evaluation.protocols import named
-from lengthgen.report import collect, text_tables
-from lengthgen.report.collect import Report
+from lengthgen.report import text_tables
 from lengthgen.report.tables import Cell, Table
 
 
@@ -62,10 +61,6 @@ def there(table: Table | None) -> Table:
 def cells(table: Table, name: str) -> dict[str, Cell]:
     (found,) = [r for r in table.rows if r[0].text == name]
     return dict(zip(table.head, found, strict=True))
-
-
-def gathered(*paths: Path) -> Report:
-    return collect.gather(paths)
 
 
 # Perplexity
@@ -270,7 +265,7 @@ def test_the_protocols_of_a_run_stand_below_each_other_and_say_what_they_score(
         ["rope", "sliding-128", "1", "-", "12.18", "-", "-", "n/a"],
     ]
     said = " ".join(table.notes)
-    assert all(f"{n}: {named(n).says}" in said for n in ("tail", "nonoverlap", "sliding-128"))
+    assert all(f"{n}: {named(n).summary}" in said for n in ("tail", "nonoverlap", "sliding-128"))
 
 
 def test_one_protocol_needs_no_such_table(runs: Runs) -> None:
@@ -286,7 +281,7 @@ def parsed(text: str) -> list[dict[str, str]]:
 
 def test_the_csv_of_points_parses_back_to_the_same_numbers(runs: Runs) -> None:
     found = gathered(runs.write("rope", (3.1, 1 / 3, 7.7)))
-    rows = parsed(text_tables.points_csv(found.points, found.labels))
+    rows = parsed(text_tables.points_csv(found.by_protocol))
     for point, got in zip(found.points, rows, strict=True):
         for name in ("loss", "ppl", "bits_per_byte"):
             number = getattr(point, name)
@@ -297,7 +292,7 @@ def test_the_csv_of_points_parses_back_to_the_same_numbers(runs: Runs) -> None:
 
 def test_the_csv_of_points_holds_gain_and_ratio_of_the_headline(runs: Runs) -> None:
     found = gathered(runs.write("rope"))
-    rows = parsed(text_tables.points_csv(found.points, found.labels))
+    rows = parsed(text_tables.points_csv(found.by_protocol))
     assert [float(got["context_gain"]) for got in rows] == [0.0, 0.5, -1.0, -2.0]
     assert float(rows[-1]["ratio_to_T"]) == math.exp(2.0)
 
@@ -343,7 +338,7 @@ def test_the_csv_of_differences_parses_back_to_the_same_numbers() -> None:
         together = compare(lines, int(got["length"]))
         assert together is not None
         pair = (got["a"], got["b"])
-        assert got["apart"] == str(bool({pair, pair[::-1]} & together.apart))
+        assert got["apart"] == str(bool({pair, pair[::-1]} & together.different))
     assert {got["apart"] for got in rows} == {"True", "False"}
 
 

@@ -136,12 +136,12 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, trained: Traine
 
 def test_two_processes_cannot_hold_one_run(tmp_path: Path) -> None:
     with (
-        status.claimed(tmp_path / "run", "train"),
+        status.run_lock(tmp_path / "run", "train"),
         pytest.raises(UserError, match="another process"),
-        status.claimed(tmp_path / "run", "train"),
+        status.run_lock(tmp_path / "run", "train"),
     ):
         pass
-    with status.claimed(tmp_path / "run", "train"):
+    with status.run_lock(tmp_path / "run", "train"):
         pass
 
 
@@ -149,7 +149,7 @@ def test_a_root_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(UserError, match=r"runtime\.root: cannot write"),
-        status.claimed(tmp_path / "file" / "run", "train"),
+        status.run_lock(tmp_path / "file" / "run", "train"),
     ):
         pass
 

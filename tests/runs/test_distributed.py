@@ -17,10 +17,10 @@ import forks
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from small import small_config
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from trained import QUIET, one_thread_each, rows_of, weights_of
 
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
@@ -28,11 +28,9 @@ from lengthgen.data.windows import train_batch, training_windows
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.runs.distributed import SECONDS_TO_END, Ranks
-from lengthgen.terminal import Progress
+from lengthgen.runs.distributed import ALONE, SECONDS_TO_END, Ranks
 
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
-QUIET = Progress(is_main=False)
+pytestmark = pytest.mark.slow
 STEPS = 8
 # 8 windows do not divide by 3 processes nor by 3 windows at a time; 2 leave one of 3 without any.
 RUNS = {
@@ -134,17 +132,6 @@ def several(
     return found
 
 
-def rows(root: Path, cache: Path, run: str) -> list[dict[str, Any]]:
-    lines = (configuration(root, cache, run).run_dir / "train.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def weights(root: Path, cache: Path, run: str) -> dict[str, Tensor]:
-    folder = configuration(root, cache, run).run_dir / "checkpoints" / f"step-{STEPS:08d}"
-    return load_file(folder / "model.safetensors")
-
-
-@pytest.mark.slow
 @EACH
 def test_the_processes_together_read_the_windows_of_one(
     several: dict[int, Several], cache: Path, n: int
@@ -163,34 +150,34 @@ def test_the_processes_together_read_the_windows_of_one(
     assert got == sorted(np.concatenate(want).tolist())
 
 
-@pytest.mark.slow
 @EACH
 @RUN
 def test_the_loss_curve_is_that_of_one_process(
     several: dict[int, Several], alone: Path, cache: Path, n: int, run: str
 ) -> None:
-    of_one, of_several = rows(alone, cache, run), rows(several[n].root, cache, run)
+    of_one, of_several = (
+        rows_of(configuration(root, cache, run).run_dir / "train.jsonl")
+        for root in (alone, several[n].root)
+    )
     assert len(of_several) == len(of_one) == STEPS
     for one, other in zip(of_one, of_several, strict=True):
         assert other["train/loss"] == pytest.approx(one["train/loss"], abs=1e-6)
         assert other["train/grad_norm"] == pytest.approx(one["train/grad_norm"], rel=1e-4)
 
 
-@pytest.mark.slow
 @EACH
 @RUN
 def test_the_weights_are_those_of_one_process(
     several: dict[int, Several], alone: Path, cache: Path, n: int, run: str
 ) -> None:
-    got = weights(several[n].root, cache, run)
-    for name, weight in weights(alone, cache, run).items():
+    got = weights_of(configuration(several[n].root, cache, run).run_dir)
+    for name, weight in weights_of(configuration(alone, cache, run).run_dir).items():
         # A slow cosine of Transformer-XL adds nearly the same to all logits of a query, which
         # softmax ignores: its column's gradient is rounding alone, and Adam makes steps of that.
         if not name.endswith("W_R"):
             torch.testing.assert_close(got[name], weight, rtol=0, atol=2e-5)
 
 
-@pytest.mark.slow
 @EACH
 def test_the_rows_of_an_evaluation_are_those_of_one_process_digit_by_digit(
     several: dict[int, Several], alone: Path, cache: Path, n: int
@@ -200,7 +187,6 @@ def test_the_rows_of_an_evaluation_are_those_of_one_process_digit_by_digit(
     assert given.read_text() == want.read_text()
 
 
-@pytest.mark.slow
 @EACH
 def test_only_rank_0_writes(several: dict[int, Several], n: int) -> None:
     by_main, *by_others = (process["changed"] for process in several[n].saw)
@@ -208,7 +194,6 @@ def test_only_rank_0_writes(several: dict[int, Several], n: int) -> None:
     assert by_others == [[]] * (n - 1)
 
 
-@pytest.mark.slow
 @EACH
 def test_no_thread_outlives_the_group_to_meet_the_end_of_python(
     several: dict[int, Several], n: int
@@ -237,7 +222,6 @@ with ranks.connected("cpu"):
 """
 
 
-@pytest.mark.slow
 def test_gradients_sent_in_buckets_during_the_backward_pass_are_those_sent_after_it() -> None:
     main, other = forks.ranks(2, "-c", SUMS)
     want = str([[17.0] * 3, [6.0] * 5, [0.0] * 4])
@@ -275,7 +259,7 @@ class Faulty(Part):
         if int(rank) in self.ranks:
             Path(f"failed-{rank}").touch()
             if self.how == "mistake":
-                raise UserError("x is wrong; mend x")
+                raise UserError("x is wrong; fix x")
             if self.how == "bug":
                 raise ZeroDivisionError("a bug")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -323,8 +307,7 @@ def fail(
         *("runtime.wandb=off", "runtime.device=cpu", "runtime.threads=1"),
     ]
     start, end = (TORCHRUN, []) if torchrun else ([], ["--gpus", "2"])
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ran = forks.run(*start, "-m", "lengthgen", *words, *end, cwd=folder, env=env)
+    ran = forks.run(*start, "-m", "lengthgen", *words, *end, cwd=folder, env=one_thread_each())
     ended = time.time()
     failures = list(folder.glob("failed-*"))
     assert failures, ran.stderr
@@ -357,7 +340,6 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Failed]:
         return {name: one.result() for name, one in started.items()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failure_of_one_process_ends_all_within_seconds(
     failed: dict[str, Failed], name: str
@@ -365,12 +347,11 @@ def test_a_failure_of_one_process_ends_all_within_seconds(
     assert failed[name].seconds < 6 * SECONDS_TO_END
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        ("a mistake in all", 2, "error: x is wrong; mend x"),
-        ("a mistake in rank 1", 2, "error: rank 1: x is wrong; mend x"),
+        ("a mistake in all", 2, "error: x is wrong; fix x"),
+        ("a mistake in rank 1", 2, "error: rank 1: x is wrong; fix x"),
         ("rank 1 killed in training", 137, f"error: rank 1 {KILLED}"),
         ("rank 1 killed in evaluation", 137, f"error: rank 1 {KILLED}"),
         ("rank 0 killed in training", 137, f"error: rank 0 {KILLED}"),
@@ -386,17 +367,15 @@ def test_a_failure_of_one_process_is_one_line_and_its_exit_code(
     assert "Traceback" not in ended.err
 
 
-@pytest.mark.slow
 def test_a_rank_speaks_itself_and_alone_if_rank_0_does_not_listen(
     failed: dict[str, Failed],
 ) -> None:
     ended = failed["a mistake that rank 0 sleeps through"]
     assert (ended.code, ended.out) == (2, "")
-    assert ended.errors == ["error: rank 1: x is wrong; mend x"]
+    assert ended.errors == ["error: rank 1: x is wrong; fix x"]
     assert "Traceback" not in ended.err
 
 
-@pytest.mark.slow
 def test_a_bug_in_one_process_keeps_its_traceback(failed: dict[str, Failed]) -> None:
     ended = failed["a bug in rank 1"]
     assert (ended.code, ended.out) == (1, "")
@@ -408,21 +387,19 @@ def test_a_bug_in_one_process_keeps_its_traceback(failed: dict[str, Failed]) -> 
     ]
 
 
-@pytest.mark.slow
 def test_torchrun_shows_the_message_of_the_rank_that_failed(failed: dict[str, Failed]) -> None:
     ended = failed["a mistake under torchrun"]
     assert ended.code == 1
     said = [line.strip() for line in ended.err.splitlines()]
-    assert said.count("error: rank 1: x is wrong; mend x") == 1
-    assert "traceback : error: rank 1: x is wrong; mend x" in said
+    assert said.count("error: rank 1: x is wrong; fix x") == 1
+    assert "traceback : error: rank 1: x is wrong; fix x" in said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "state", "reason"),
     [
-        ("a mistake in all", "failed", "x is wrong; mend x"),
-        ("a mistake in rank 1", "failed", "rank 1: x is wrong; mend x"),
+        ("a mistake in all", "failed", "x is wrong; fix x"),
+        ("a mistake in rank 1", "failed", "rank 1: x is wrong; fix x"),
         ("a bug in rank 1", "failed", "rank 1: ZeroDivisionError: a bug"),
         ("rank 1 killed in training", "failed", "another process of this run was lost"),
     ],
@@ -434,7 +411,6 @@ def test_the_status_of_a_run_says_which_rank_failed_and_why(
     assert failed[name].status["reason"].startswith(reason)
 
 
-@pytest.mark.slow
 def test_a_rank_that_is_lost_does_not_leave_the_run_as_running(failed: dict[str, Failed]) -> None:
     assert failed["rank 1 killed in evaluation"].status["state"] in ("failed", "stopped")
 

@@ -1,5 +1,6 @@
 """What a run says of itself is true, whoever asks and however its last process ended."""
 
+import errno
 import fcntl
 import json
 import os
@@ -32,18 +33,18 @@ from pathlib import Path
 from lengthgen.runs import status
 
 run_dir = Path(sys.argv[1])
-with status.claimed(run_dir, "train"), status.kept(run_dir, evaluation_id="abc"):
+with status.run_lock(run_dir, "train"), status.record_status(run_dir, evaluation_id="abc"):
     os.kill(os.getpid(), 9)
 """
 
 
 def said(run_dir: Path) -> tuple[str, str | None]:
-    found = status.of(run_dir)
+    found = status.read_status(run_dir)
     return found.state, found.reason
 
 
 def end_with(error: BaseException, run_dir: Path) -> None:
-    with pytest.raises(type(error)), status.kept(run_dir, evaluation_id="abc"):
+    with pytest.raises(type(error)), status.record_status(run_dir, evaluation_id="abc"):
         raise error
 
 
@@ -56,23 +57,23 @@ def test_a_run_says_how_it_ended_and_why(
 
 
 def test_a_run_that_is_done_says_by_which_process_and_what_was_evaluated(tmp_path: Path) -> None:
-    with status.kept(tmp_path, evaluation_id="abc"):
+    with status.record_status(tmp_path, evaluation_id="abc"):
         pass
-    found = status.of(tmp_path)
+    found = status.read_status(tmp_path)
     assert (found.state, found.evaluated, found.pid) == ("done", "abc", os.getpid())
 
 
 def test_a_run_that_a_process_holds_is_running_whatever_it_said_before(tmp_path: Path) -> None:
     end_with(UserError("no room"), tmp_path)
-    with status.claimed(tmp_path, "train"):
+    with status.run_lock(tmp_path, "train"):
         assert said(tmp_path) == ("running", None)
     assert said(tmp_path) == ("failed", "no room")
 
 
 def test_a_run_that_is_only_evaluated_is_not_running(tmp_path: Path) -> None:
-    with status.kept(tmp_path, evaluation_id="abc"):
+    with status.record_status(tmp_path, evaluation_id="abc"):
         pass
-    with status.claimed(tmp_path, "eval"):
+    with status.run_lock(tmp_path, "eval"):
         assert said(tmp_path)[0] == "done"
 
 
@@ -93,7 +94,7 @@ def test_a_damaged_status_leaves_what_else_the_run_says(tmp_path: Path, damage: 
     assert said(tmp_path) == ("stopped", None)
     status.mark_trained(tmp_path, step=8)
     assert said(tmp_path) == ("done", None)
-    with status.claimed(tmp_path, "train"):
+    with status.run_lock(tmp_path, "train"):
         assert said(tmp_path) == ("running", None)
 
 
@@ -104,7 +105,7 @@ def fill_and_fail(disk: Disk) -> None:
 
 def test_a_full_disk_at_the_end_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", n_bytes=65536) as disk:
-        work = status.kept(disk.folder, evaluation_id="abc")(fill_and_fail)
+        work = status.record_status(disk.folder, evaluation_id="abc")(fill_and_fail)
         with pytest.raises(UserError, match="the first error"):
             work(disk)
         assert said(disk.folder)[0] == "killed"  # running, it says, and nobody is: it stands whole
@@ -115,13 +116,13 @@ def test_a_full_disk_at_the_beginning_names_the_file(tmp_path: Path) -> None:
         disk.fill()
         with (
             pytest.raises(UserError, match=r"status\.json: cannot be written \(No space left"),
-            status.kept(disk.folder, evaluation_id="abc"),
+            status.record_status(disk.folder, evaluation_id="abc"),
         ):
             pass
 
 
 def test_those_who_look_at_a_run_never_see_each_other(tmp_path: Path) -> None:
-    with status.claimed(tmp_path, "train"):
+    with status.run_lock(tmp_path, "train"):
         pass
     seen: list[bool] = []
 
@@ -138,19 +139,19 @@ def test_those_who_look_at_a_run_never_see_each_other(tmp_path: Path) -> None:
 
 
 def test_a_look_that_takes_a_moment_does_not_make_a_start_fail(tmp_path: Path) -> None:
-    with status.claimed(tmp_path, "train"):
+    with status.run_lock(tmp_path, "train"):
         pass
     file = (tmp_path / ".train.lock").open("rb")
     fcntl.flock(file, fcntl.LOCK_SH)  # as status.is_running does
     moment = threading.Timer(0.3, file.close)
     moment.start()
-    with status.claimed(tmp_path, "train"):
+    with status.run_lock(tmp_path, "train"):
         assert file.closed
     moment.join()
 
 
 def test_looking_at_a_run_all_the_time_keeps_nobody_from_starting_it(tmp_path: Path) -> None:
-    with status.claimed(tmp_path, "train"):
+    with status.run_lock(tmp_path, "train"):
         pass
     over = threading.Event()
 
@@ -163,7 +164,7 @@ def test_looking_at_a_run_all_the_time_keeps_nobody_from_starting_it(tmp_path: P
         one.start()
     try:
         for _ in range(20):
-            with status.claimed(tmp_path, "train"):
+            with status.run_lock(tmp_path, "train"):
                 assert status.is_running(tmp_path)
     finally:
         over.set()
@@ -171,9 +172,31 @@ def test_looking_at_a_run_all_the_time_keeps_nobody_from_starting_it(tmp_path: P
             one.join()
 
 
+def test_a_run_is_running_while_it_is_locked_on_a_file_system_without_flock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(file: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "no flock")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.warns(UserWarning, match="soft|flock"), status.run_lock(tmp_path, "train"):
+        assert status.is_running(tmp_path)
+    assert not status.is_running(tmp_path)
+
+
+def test_a_run_at_work_is_refused_with_the_process_that_holds_it(tmp_path: Path) -> None:
+    with (
+        status.run_lock(tmp_path, "train"),
+        status.record_status(tmp_path, evaluation_id="abc"),
+        pytest.raises(UserError, match=f"or stop process {os.getpid()} on "),
+        status.run_lock(tmp_path, "train"),
+    ):
+        pass
+
+
 def test_a_run_without_any_of_its_files_is_not_running(tmp_path: Path) -> None:
     assert not status.is_running(tmp_path / "nothing")
-    assert status.of(tmp_path / "nothing") == Status("stopped")
+    assert status.read_status(tmp_path / "nothing") == Status("stopped")
 
 
 class Signalling(Exception):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lengthgen.analysis.seed_groups import UPPER_BOUND
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, TaskCorpus, from_words
+from lengthgen.config.schema import Config, TaskCorpus, from_overrides
 from lengthgen.data import corpora
 from lengthgen.data.sources import examples
 from lengthgen.data.tokenizer import alignment_ids, given_tokenizer
@@ -29,13 +29,14 @@ from lengthgen.model.cache import why_uncached
 from lengthgen.model.transformer import create
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import collect, tasks
+from lengthgen.report.study import RunRecord, task_facts
 from lengthgen.report.tables import Table
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.absolute.abacus import Abacus
 from lengthgen.schemes.absolute.position_coupling import PositionCoupling
 from lengthgen.tasks import END, Task
-from lengthgen.tasks import rule_of as rule_of_corpus
+from lengthgen.tasks import task_of as task_of_corpus
 from lengthgen.terminal import Progress
 from lengthgen.training.trainer import fresh_state, train_step
 
@@ -45,11 +46,11 @@ OTHERS = ("lm", "scan")  # no task, and one that needs a file
 
 
 def composed(*words: str) -> Config:
-    return validate(from_words(words, config_dir=None, plugins=[]))
+    return validate(from_overrides(words, config_dir=None, plugins=[]))
 
 
 @cache
-def task_of(name: str) -> dict[str, Any]:
+def yaml_of(name: str) -> dict[str, Any]:
     return compose.load("task", name, config_dir=None)["task"]
 
 
@@ -62,12 +63,12 @@ def some_corpus() -> TaskCorpus:
 
 def corpus_of(name: str, **changes: int) -> TaskCorpus:
     """Returns the corpus of a task, with some sizes of its YAML replaced."""
-    spec = some_corpus().task.model_copy(update={**task_of(name), **changes})
+    spec = some_corpus().task.model_copy(update={**yaml_of(name), **changes})
     return some_corpus().model_copy(update={"name": name, "task": spec})
 
 
-def rule_of(name: str) -> Task:
-    return rule_of_corpus(corpus_of(name))
+def task_of(name: str) -> Task:
+    return task_of_corpus(corpus_of(name))
 
 
 TASKS = [name for name in compose.choices("task", config_dir=None) if name not in OTHERS]
@@ -91,16 +92,16 @@ def marked(text: str, places: Sequence[int]) -> list[list[tuple[int, str]]]:
 
 
 def test_the_tasks_with_places_are_those_whose_answers_are_aligned_with_their_prompts() -> None:
-    assert sorted(name for name in TASKS if rule_of(name).has_places) == ALIGNED
+    assert sorted(name for name in TASKS if task_of(name).has_alignment) == ALIGNED
 
 
 @pytest.mark.parametrize("name", ADDITIONS)
 def test_digits_of_additions_read_at_their_places_are_the_numbers(name: str) -> None:
-    rule, random = rule_of(name), Random(1)
+    rule, random = task_of(name), Random(1)
     for length in LENGTHS:
         prompt, answer = rule.example(length, random)
         text = prompt + answer + END
-        runs = marked(text, rule.places(text))
+        runs = marked(text, rule.alignment_ids(text))
         a, b, total = (sum(int(d) * 10 ** (place - 1) for place, d in run) for run in runs)
         written = [one if name != ADDITIONS[2] else one[::-1] for one in prompt[:-1].split("+")]
         assert [a, b] == [int(one) for one in written]
@@ -111,21 +112,21 @@ def test_digits_of_additions_read_at_their_places_are_the_numbers(name: str) -> 
 def test_a_character_of_an_answer_has_the_place_of_the_one_that_it_is_copied_from(
     name: str,
 ) -> None:
-    rule, random = rule_of(name), Random(1)
+    rule, random = task_of(name), Random(1)
     for length in LENGTHS:
         prompt, answer = rule.example(length, random)
         text = prompt + answer + END
-        requested, answered = marked(text, rule.places(text))
+        requested, answered = marked(text, rule.alignment_ids(text))
         assert dict(requested) == dict(answered)
         assert [place for place, _ in answered] == [*range(1, length + 1)]
 
 
 def test_the_first_bits_of_all_three_numbers_have_place_1() -> None:
-    rule, random = rule_of("bitwise_or"), Random(1)
+    rule, random = task_of("bitwise_or"), Random(1)
     for length in LENGTHS:
         prompt, answer = rule.example(length, random)
         text = prompt + answer + END
-        runs = marked(text, rule.places(text))
+        runs = marked(text, rule.alignment_ids(text))
         assert ["".join(bit for _, bit in run) for run in runs] == re.findall("[01]+", text)
         assert all(run[0][0] == 1 for run in runs)
         a, b, either = map(dict, runs)
@@ -134,11 +135,11 @@ def test_the_first_bits_of_all_three_numbers_have_place_1() -> None:
 
 @pytest.mark.parametrize("name", ALIGNED)
 def test_signs_and_the_end_have_no_place_and_all_else_has_one(name: str) -> None:
-    rule, random = rule_of(name), Random(2)
+    rule, random = task_of(name), Random(2)
     for length in LENGTHS:
         example = rule.example(length, random)
         text = example.prompt + example.answer + END
-        places = rule.places(text)
+        places = rule.alignment_ids(text)
         assert len(places) == len(text)
         for place, character in zip(places, text, strict=True):
             assert (place == 0) == (character in f"+|={END}")
@@ -146,26 +147,26 @@ def test_signs_and_the_end_have_no_place_and_all_else_has_one(name: str) -> None
 
 @pytest.mark.parametrize("name", ALIGNED)
 def test_what_follows_a_prompt_changes_no_place_of_what_is_there(name: str) -> None:
-    rule, random = rule_of(name), Random(3)
+    rule, random = task_of(name), Random(3)
     for length in range(1, 11):
         for _ in range(10):
             prompt, answer = rule.example(length, random)
             n = len(prompt)
             garbage = "".join(random.choices(rule.alphabet + END, k=3 * length))
             for text in (prompt + garbage, prompt + answer + garbage):
-                places = rule.places(text)
-                assert places[:n] == rule.places(prompt)
+                places = rule.alignment_ids(text)
+                assert places[:n] == rule.alignment_ids(prompt)
                 for stop in range(n, len(text)):
-                    assert rule.places(text[:stop]) == places[:stop]
+                    assert rule.alignment_ids(text[:stop]) == places[:stop]
 
 
 @pytest.mark.parametrize("name", [name for name in TASKS if name not in ALIGNED])
 def test_a_task_without_places_tells_none(name: str) -> None:
     assert alignment_ids(corpus_of(name)) is None
-    rule = rule_of(name)
-    if type(rule).places is Task.places:
+    rule = task_of(name)
+    if type(rule).alignment_ids is Task.alignment_ids:
         text = "".join(rule.example(5, Random(0))) + END
-        assert rule.places(text) == [0] * len(text)
+        assert rule.alignment_ids(text) == [0] * len(text)
 
 
 def test_a_text_corpus_has_no_places() -> None:
@@ -176,7 +177,7 @@ def test_a_text_corpus_has_no_places() -> None:
 def test_tokens_have_the_places_of_their_characters_and_a_first_bos_has_minus_one(
     name: str,
 ) -> None:
-    corpus, rule, random = corpus_of(name), rule_of(name), Random(4)
+    corpus, rule, random = corpus_of(name), task_of(name), Random(4)
     tokenizer, places = given_tokenizer(corpus), alignment_ids(corpus)
     assert tokenizer is not None
     assert places is not None
@@ -184,7 +185,7 @@ def test_tokens_have_the_places_of_their_characters_and_a_first_bos_has_minus_on
     for length in (1, 2, 7, 20):
         example = rule.example(length, random)
         text = example.prompt + example.answer + END
-        tokens, want = tokenizer.encode(text).ids, rule.places(text)
+        tokens, want = tokenizer.encode(text).ids, rule.alignment_ids(text)
         assert places(tokens) == want
         assert places([bos, *tokens]) == [-1, *want]
         assert places([bos]) == [-1]
@@ -210,7 +211,7 @@ def test_a_sum_and_the_same_sum_in_another_order_are_never_in_training_and_in_te
     few = corpus_of(name, length=3, longest=3, examples=4000, examples_per_length=100)
     both = examples.read(few)
     train, tests = (
-        {one.text[: one.given] for one in split} for split in (both.train, both.validation)
+        {one.text[: one.prompt_bytes] for one in split} for split in (both.train, both.validation)
     )
     requested = [numbers(name, prompt) for prompt in train]
     assert len(set(requested)) < len(requested)  # both orders are there
@@ -530,7 +531,10 @@ def test_decoding_with_kept_keys_writes_what_one_pass_over_the_right_answers_say
     for found in rows:
         decoded: list[int | None] = []
         for span in spans(Cell("answers", None, found["length"]), one.planned):
-            tokens, given = split.document(span.document).tolist(), split.given(span.document)
+            tokens, given = (
+                split.document(span.document).tolist(),
+                split.prompt_length(span.document),
+            )
             prompt, right = [one.corpus.bos_id, *tokens[:given]], tokens[given:]
             how: dict[str, Any] = {"limit": len(right), "end": one.end, "temperature": 0, "seed": 0}
             got = continuation(one.model, prompt, precision="fp32", **how)
@@ -574,8 +578,8 @@ def test_training_where_nothing_tells_the_places_is_refused_before_a_run_is_writ
     with pytest.raises(UserError) as caught:
         train_and_evaluate(config, ranks=ALONE, show=QUIET)
     message = str(caught.value)
-    assert message.startswith(f"scheme.parts.{scheme}: a task tells it which characters belong ")
-    assert f"{corpus} tells nothing; use task=" in message
+    assert message.startswith(f"scheme.parts.{scheme}: needs to know which characters belong ")
+    assert f"{corpus} does not define it; use task=" in message
     assert "\n" not in message
     assert not root.exists()
 
@@ -618,7 +622,16 @@ def reported(right: Mapping[str, Sequence[int]]) -> tasks.TaskReport:
             spec = {"name": task, "kind": task, "arguments": arguments}
             parts = {"name": scheme, "parts": {scheme: {}}}
             configs[rows[-1]["run"]] = {"seed": 1, "corpus": {"task": spec}, "scheme": parts}
-    return collect.gather_tasks(rows, configs)
+    records = [
+        RunRecord(
+            run=run,
+            config=config,
+            task=task_facts(config),
+            rows=[dict(row) for row in rows if row["run"] == run],
+        )
+        for run, config in configs.items()
+    ]
+    return collect.gather_tasks(records)
 
 
 PLAIN = {"alibi": (5, 6), "rope": (7, 2)}

@@ -11,7 +11,7 @@ import torch
 from repository import ROOT
 from small import SMALL
 
-from lengthgen.config.schema import Config, from_words
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import checkpoints
 from lengthgen.runs.distributed import Ranks
@@ -62,7 +62,7 @@ def configuration(folder: Path, text: str) -> Config:
     plugin.write_text(text)
     scheme.write_text(YAML)
     words = [*SMALL, "scheme=my_bias", "train.tokens=512", f"runtime.root={folder}/runs"]
-    return from_words(words, config_dir=folder / "conf", plugins=[plugin])
+    return from_overrides(words, config_dir=folder / "conf", plugins=[plugin])
 
 
 @pytest.mark.parametrize("text", [FILE, FORMER_FILE], ids=["names of today", "former names"])

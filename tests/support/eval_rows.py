@@ -8,6 +8,8 @@ from typing import Any
 import yaml
 
 from lengthgen.evaluation.rows import FORMAT
+from lengthgen.report import collect, study
+from lengthgen.report.collect import Report
 
 Row = dict[str, Any]
 
@@ -112,3 +114,13 @@ def _cell(loss: float | None) -> list[dict[str, Any]]:
         }
         for name, n in (("a", 64), ("b", 128))
     ]
+
+
+def gathered(*run_dirs: Path) -> Report:
+    """The report of runs of text."""
+    return collect.gather(study.read(run_dirs))
+
+
+def table_of(*run_dirs: Path) -> str:
+    """What a terminal shows of runs."""
+    return collect.table(study.read(run_dirs))

@@ -1,4 +1,4 @@
-"""Contents of a page: made-up runs of schemes that differ in what they do beyond T."""
+"""The report of a page: made-up runs of schemes that differ in what they do beyond T."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,9 +7,9 @@ import numpy as np
 from eval_rows import row
 
 from lengthgen.analysis import curves, findings, seed_groups
-from lengthgen.analysis.reference_results import anchors
 from lengthgen.data.windows import position_bins
-from lengthgen.report.html import Contents, Cost, Picture
+from lengthgen.report.collect import Report
+from lengthgen.report.study import Cost, RunRecord
 
 T = 512
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -37,8 +37,8 @@ def example(
     names: Mapping[str, str] | None = None,
     diverged: tuple[str, int] | None = None,
     **changes: Any,
-) -> Contents:
-    """Contents of all parts.
+) -> Report:
+    """A report of all parts.
 
     `names` are those that schemes go by; a scheme that diverged did so in all documents of a
     length; changes are of the rows.
@@ -63,19 +63,25 @@ def example(
         )
         for protocol in ("tail", "nonoverlap", "per_position", "swap")
     }
-    return Contents(
+    return Report(
+        by_protocol=by_protocol,
         findings=findings.findings(by_protocol),
-        series=by_protocol,
         remarks=["Not shown: last_k at 512 (bf16), evaluated otherwise than the rest."],
-        configs=configs,
-        environments=dict.fromkeys(configs, ENVIRONMENT),
-        pictures={run: [Picture("receptive field", PICTURE)] for run in configs},
-        anchors=anchors(),
-        costs={run: Cost(parameters=1_318_144, tokens=2_502_656, seconds=125.5) for run in configs},
+        runs={run: _record(run, config) for run, config in configs.items()},
     )
 
 
-ENVIRONMENT = {
+def _record(run: str, config: dict[str, Any]) -> RunRecord:
+    return RunRecord(
+        run=run,
+        config=config,
+        environment=ENVIRONMENT,
+        cost=Cost(parameters=1_318_144, tokens=2_502_656, seconds=125.5),
+        probes={"receptive field": PICTURE},
+    )
+
+
+ENVIRONMENT: dict[str, Any] = {
     **{"commit": "997ac56", "python": "3.11.7", "lengthgen": "0.1.0", "devices": []},
     **{"libraries": {"torch": "2.13.0", "numpy": "2.4.6"}, "platform": "Linux-x86_64"},
 }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.config.compose import choices, load
-from lengthgen.config.schema import Config, ModelDims, from_words
+from lengthgen.config.schema import Config, ModelDims, from_overrides
 from lengthgen.model.transformer import Transformer, create, with_parts
 from lengthgen.pipeline import validate
 from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme
@@ -55,7 +55,7 @@ def small_config(*overrides: str) -> Config:
 
 @lru_cache(maxsize=1024)
 def _built(*overrides: str) -> Config:
-    return validate(from_words([*SMALL, *overrides], config_dir=None, plugins=[]))
+    return validate(from_overrides([*SMALL, *overrides], config_dir=None, plugins=[]))
 
 
 def every_scheme() -> list[tuple[str, str | None]]:

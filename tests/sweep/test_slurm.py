@@ -10,24 +10,23 @@ import signal
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import slurm_cluster
 import torch
-from safetensors.torch import load_file
 from slurm_cluster import STEPS, Cluster, program, read, swept
 from small import SMALL
-from torch import Tensor
+from trained import assert_same_bits, rows_of, weights_of
 
 from lengthgen import pipeline
 from lengthgen.errors import UserError
 from lengthgen.runs import directory
-from lengthgen.storage import read_rows
 from lengthgen.sweep import slurm
 from lengthgen.sweep.grid import Point, points
 from lengthgen.sweep.states import left
 
+pytestmark = pytest.mark.slow
 SLOW_EVALUATION = [
     "train.tokens=1280",
     "corpus.document_tokens=3000",
@@ -36,7 +35,7 @@ SLOW_EVALUATION = [
     "eval.lengths=[64,128]",
     "eval.reach=1024",
 ]
-LONG = "train.tokens=128000"  # some seconds: a signal comes in the middle of training
+LONG = "train.tokens=128000"  # some seconds: a signal, or Slurm, comes in the middle of training
 SECONDS = 240  # that a test waits for a cluster which shares its machine with other tests
 
 
@@ -109,23 +108,9 @@ def state_of(point: Point) -> tuple[str, str | None]:
     return slurm.states([point])[point.run_id]
 
 
-def rows_of(log: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in read_rows(log)]
-
-
-def weights_of(run_dir: Path) -> dict[str, Tensor]:
-    return load_file(sorted((run_dir / "checkpoints").glob("step-*"))[-1] / "model.safetensors")
-
-
 def steps_of(point: Point) -> int:
     log = point.run_dir / "train.jsonl"
     return log.read_text().count("\n") if log.exists() else 0
-
-
-def same_bits(one: Path, other: Path) -> None:
-    assert rows_of(one / "train.jsonl") == rows_of(other / "train.jsonl")
-    for name, weight in weights_of(other).items():
-        assert torch.equal(weights_of(one)[name], weight), name
 
 
 def log_of(point: Point, rank: int = 0) -> str:
@@ -183,16 +168,14 @@ def array(
     return dict(zip(names, asked, strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed"), [("good", 1), ("warned", 2)])
 def test_a_point_on_slurm_ends_with_the_bits_of_a_local_run_warned_or_not(
     array: dict[str, Point], tmp_path: Path, cache: Path, name: str, seed: int
 ) -> None:
     assert state_of(array[name]) == ("done", None)
-    same_bits(array[name].run_dir, locally(tmp_path, cache, f"seed={seed}", LONG))
+    assert_same_bits(array[name].run_dir, locally(tmp_path, cache, f"seed={seed}", LONG))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["good", "early"])
 def test_a_run_on_slurm_is_listed_with_the_command_that_continues_it(
     array: dict[str, Point], name: str
@@ -201,7 +184,6 @@ def test_a_run_on_slurm_is_listed_with_the_command_that_continues_it(
     assert found[array[name].run_id] == array[name].command
 
 
-@pytest.mark.slow
 def test_a_job_that_slurm_warns_stops_with_a_checkpoint_and_is_put_back(
     array: dict[str, Point], cluster: Cluster
 ) -> None:
@@ -211,7 +193,6 @@ def test_a_job_that_slurm_warns_stops_with_a_checkpoint_and_is_put_back(
     assert said.index("resuming after step") > stopped
 
 
-@pytest.mark.slow
 def test_a_warning_before_training_puts_the_job_back_whatever_code_it_interrupts(
     array: dict[str, Point], cluster: Cluster
 ) -> None:
@@ -220,7 +201,6 @@ def test_a_warning_before_training_puts_the_job_back_whatever_code_it_interrupts
     assert state_of(array["early"]) == ("done", None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "state", "word"),
     [
@@ -241,14 +221,12 @@ def test_a_point_that_fails_leaves_the_others_alone_and_says_why(
     assert cluster.of_job(job_of(array[name]), "Restarts") == "0"
 
 
-@pytest.mark.slow
 def test_a_sweep_is_one_job_array(array: dict[str, Point]) -> None:
     jobs = [job_of(point) for point in array.values()]
     assert len({job.partition("_")[0] for job in jobs}) == 1
     assert sorted(job.partition("_")[2] for job in jobs) == [str(i) for i in range(len(array))]
 
 
-@pytest.mark.slow
 def test_a_process_takes_as_many_threads_as_it_was_given_cpus(array: dict[str, Point]) -> None:
     assert array["good"].config.runtime.threads is None
     assert directory.load_config(array["good"].run_dir).runtime.threads == 1
@@ -299,7 +277,6 @@ def two_nodes(cluster: Cluster, cache: Path, tmp_path_factory: pytest.TempPathFa
     return TwoNodes(point, begun, locally(here, cache, *overrides, plugins=[stray]))
 
 
-@pytest.mark.slow
 def test_two_nodes_train_as_one_process_does(two_nodes: TwoNodes) -> None:
     run_dir, alone = two_nodes.point.run_dir, two_nodes.alone
     assert "process 1 of 2" in log_of(two_nodes.point, rank=1)
@@ -311,7 +288,6 @@ def test_two_nodes_train_as_one_process_does(two_nodes: TwoNodes) -> None:
         assert one["train/loss"] == pytest.approx(other["train/loss"], abs=1e-5)
 
 
-@pytest.mark.slow
 def test_an_evaluation_that_is_warned_is_put_back_and_goes_on_where_it_was(
     two_nodes: TwoNodes,
 ) -> None:
@@ -324,7 +300,6 @@ def test_an_evaluation_that_is_warned_is_put_back_and_goes_on_where_it_was(
         assert one["nats"] == pytest.approx(other["nats"], rel=1e-4)
 
 
-@pytest.mark.slow
 def test_only_warnings_to_the_main_process_put_a_job_back(
     two_nodes: TwoNodes, cluster: Cluster
 ) -> None:
@@ -333,7 +308,6 @@ def test_only_warnings_to_the_main_process_put_a_job_back(
     assert "stopped by SIGTERM" not in log_of(two_nodes.point)
 
 
-@pytest.mark.slow
 def test_the_others_end_in_a_way_that_leaves_the_main_process_the_time_it_needs(
     two_nodes: TwoNodes,
 ) -> None:
@@ -345,23 +319,20 @@ def test_the_others_end_in_a_way_that_leaves_the_main_process_the_time_it_needs(
 # Signals
 
 
-@pytest.mark.slow
 def test_a_preempted_job_with_time_left_is_put_back_with_a_checkpoint(
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:
-    long = "train.tokens=128000"  # some seconds: Slurm takes one to preempt
     options = "time=5,cpus=1,partition=graced"
-    point = submitted(tmp_path / "slurm", cache, long, options=options)
+    point = submitted(tmp_path / "slurm", cache, LONG, options=options)
     until(lambda: steps_of(point) > 5)
     urgent = ["sbatch", "--partition=urgent", "--exclusive", "--nodes=2", "--time=1"]
     cluster.ask(*urgent, "--output=/dev/null", "--wrap=true")
     finished(cluster, point)
     assert "stopped by SIGTERM after step" in log_of(point)
     assert cluster.of_job(job_of(point), "Restarts") == "1"
-    same_bits(point.run_dir, locally(tmp_path / "here", cache, long))
+    assert_same_bits(point.run_dir, locally(tmp_path / "here", cache, LONG))
 
 
-@pytest.mark.slow
 def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_put_back(
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:
@@ -381,7 +352,6 @@ def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_put_back(
 # Processes that die
 
 
-@pytest.mark.slow
 def test_a_hard_killed_job_is_told_from_one_that_runs(
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:
@@ -394,7 +364,6 @@ def test_a_hard_killed_job_is_told_from_one_that_runs(
     assert left([point], slurm.states([point])) == [point]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("work", ["train", "eval"])
 def test_a_process_that_dies_ends_the_job_with_its_own_message(
     cluster: Cluster, tmp_path: Path, cache: Path, work: str
@@ -436,7 +405,6 @@ def waiting(cluster: Cluster, tmp_path: Path, cache: Path) -> Generator[list[Poi
     cluster.ask("scancel", job_of(found[0]).partition("_")[0])
 
 
-@pytest.mark.slow
 def test_a_point_whose_job_waits_is_queued_for_slurms_reason_and_not_left_to_do(
     waiting: list[Point], tmp_path: Path, cache: Path
 ) -> None:
@@ -447,7 +415,6 @@ def test_a_point_whose_job_waits_is_queued_for_slurms_reason_and_not_left_to_do(
     assert left(asked, states) == asked[2:]
 
 
-@pytest.mark.slow
 def test_a_submission_says_its_job_how_to_watch_it_and_where_its_logs_are(
     waiting: list[Point], tmp_path: Path
 ) -> None:
@@ -458,7 +425,6 @@ def test_a_submission_says_its_job_how_to_watch_it_and_where_its_logs_are(
         assert word in said
 
 
-@pytest.mark.slow
 def test_a_point_whose_job_was_cancelled_before_it_began_is_left_to_do(
     waiting: list[Point], cluster: Cluster
 ) -> None:
@@ -467,7 +433,6 @@ def test_a_point_whose_job_was_cancelled_before_it_began_is_left_to_do(
     assert left(waiting, slurm.states(waiting)) == waiting[:1]
 
 
-@pytest.mark.slow
 def test_jobs_are_asked_for_no_more_than_once_however_many_points_there_are(
     waiting: list[Point], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,7 +443,6 @@ def test_jobs_are_asked_for_no_more_than_once_however_many_points_there_are(
     assert asked.read_text() == "x\n"
 
 
-@pytest.mark.slow
 def test_a_submission_that_cannot_be_recorded_is_cancelled(
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:
@@ -490,7 +454,6 @@ def test_a_submission_that_cannot_be_recorded_is_cancelled(
     assert cluster.of_job(job, "JobState") == "CANCELLED"
 
 
-@pytest.mark.slow
 def test_a_sweep_that_slurm_refuses_says_its_reason(
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:

@@ -18,12 +18,18 @@ from lengthgen.sweep.grid import Point
 from lengthgen.sweep.states import left
 
 
+@pytest.fixture
+def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose programs are found before all others."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return tmp_path
+
+
 def test_a_root_that_cannot_be_written_is_refused_before_anything_is_submitted(
-    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+    bin: Path, tmp_path: Path, cache_dir: Path
 ) -> None:
     for name in ("sbatch", "srun"):
-        program(tmp_path, name, f"touch {tmp_path}/submitted")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        program(bin, name, f"touch {tmp_path}/submitted")
     [point] = swept(tmp_path, cache_dir)
     point.run_dir.touch()
     with pytest.raises(UserError, match=rf"runtime\.root: cannot write {point.run_dir}"):
@@ -104,7 +110,7 @@ def test_a_job_trains_in_the_precision_of_the_machine_that_submits_it(
     precisions = {one for one in task.overrides if one.startswith("train.precision=")}
     assert precisions == {f"train.precision={point.config.train.precision}"}
     assert precisions < {*task.arguments}
-    built = schema.from_words(task.overrides, config_dir=None, plugins=[])
+    built = schema.from_overrides(task.overrides, config_dir=None, plugins=[])
     assert built.run_id == point.run_id == task.run_id
 
 
@@ -145,11 +151,10 @@ def of_job(tmp_path: Path, cache_dir: Path, *logs: str) -> Point:
 
 @pytest.mark.parametrize("script", ["exit 127", "echo 'slurm_load_jobs: timed out' >&2; exit 1"])
 def test_a_job_that_cannot_be_asked_for_counts_as_queued(
-    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, script: str
+    bin: Path, cache_dir: Path, script: str
 ) -> None:
-    point = of_job(tmp_path, cache_dir)
-    program(tmp_path, "squeue", script)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    point = of_job(bin, cache_dir)
+    program(bin, "squeue", script)
     state, reason = state_of(point)
     assert state == "queued"
     assert reason is not None
@@ -167,25 +172,19 @@ def test_where_there_is_no_squeue_runs_copied_from_a_cluster_speak_for_themselve
     assert left([point], slurm.states([point])) == [point]
 
 
-def test_a_job_that_slurm_has_forgotten_is_gone(
-    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(
-        tmp_path, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
-    )
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert state_of(of_job(tmp_path, cache_dir)) == ("new", None)
+def test_a_job_that_slurm_has_forgotten_is_gone(bin: Path, cache_dir: Path) -> None:
+    program(bin, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert state_of(of_job(bin, cache_dir)) == ("new", None)
 
 
 def test_a_point_whose_job_runs_is_running_though_its_lock_seems_free(
-    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+    bin: Path, cache_dir: Path
 ) -> None:
-    program(tmp_path, "squeue", "echo '7|RUNNING|None'")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    point = of_job(tmp_path, cache_dir)
+    program(bin, "squeue", "echo '7|RUNNING|None'")
+    point = of_job(bin, cache_dir)
     status.write(point.run_dir, status.Status("running"))
     assert state_of(point) == ("running", None)
-    program(tmp_path, "squeue", "echo '7|NODE_FAIL|None'")
+    program(bin, "squeue", "echo '7|NODE_FAIL|None'")
     assert state_of(point)[0] == "killed"
 
 
@@ -239,10 +238,9 @@ def test_the_word_of_the_process_that_ended_first_is_the_failure(
 
 
 def test_a_log_older_than_what_a_later_process_said_of_the_run_is_not_its_reason(
-    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+    bin: Path, tmp_path: Path, cache_dir: Path
 ) -> None:
-    program(tmp_path, "squeue", "exit 0")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    program(bin, "squeue", "exit 0")
     point = of_job(tmp_path, cache_dir, BEGINS + "error: of the job\n")
     assert state_of(point) == ("failed", "of the job")
     os.utime(tmp_path / "7_0_log.err", (1, 1))

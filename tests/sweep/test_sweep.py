@@ -17,6 +17,7 @@ import pytest
 import torch
 from shell import Shell
 from small import SMALL
+from trained import is_alive
 
 from lengthgen.cli.sweep import sweep
 from lengthgen.config import compose, schema
@@ -99,6 +100,8 @@ def test_a_grid_of_one_point_is_called_by_its_run() -> None:
         ("seed=range(1)", ["0"]),
         ("scheme.layers=[[],[]],[[rope],[rope]]", ["[[],[]]", "[[rope],[rope]]"]),
         ("corpus.name='a,b','c d'", ["'a,b'", "'c d'"]),
+        ("train.tokens=${seed},4", ["${seed}", "4"]),
+        ("eval.lengths=[${train.length},8],[4]", ["[${train.length},8]", "[4]"]),
     ],
 )
 def test_a_value_is_written_as_it_was_typed_where_that_can_be_told(
@@ -158,7 +161,7 @@ def test_the_command_of_a_point_makes_the_same_run_from_any_folder(
         assert (program, command) == ("lengthgen", "train")
         assert rest[-4::2] == ["--config-dir", "--plugin"]
         config_dir, plugin = map(Path, rest[-3::2])
-        again = schema.from_words(rest[:-4], config_dir=config_dir, plugins=[plugin])
+        again = schema.from_overrides(rest[:-4], config_dir=config_dir, plugins=[plugin])
         assert again.run_id == point.run_id
 
 
@@ -197,7 +200,7 @@ def test_a_point_runs_as_long_as_its_run_is_held_and_was_killed_if_it_is_not(
     tmp_path: Path,
 ) -> None:
     point = begun(one(tmp_path), Status("running"))
-    with status.claimed(point.run_dir, "train"):
+    with status.run_lock(point.run_dir, "train"):
         assert state_of(point).state == "running"
         assert str(os.getpid()) in str(state_of(point).reason)
     assert state_of(point).state == "killed"
@@ -336,12 +339,9 @@ def test_what_a_machine_does_not_have_is_refused(
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(
-    options: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    shell: Shell, options: list[str], said: str
 ) -> None:
-    assert Shell(monkeypatch, capsys).refused("sweep", *options).startswith(said)
+    assert shell.refused("sweep", *options).startswith(said)
 
 
 def test_a_sweep_within_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,13 +483,6 @@ def test_killing_a_process_reaches_those_in_sessions_of_their_own() -> None:
     while is_alive(child):
         assert time.monotonic() < until
         time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    """True if a process is there and no zombie."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 # What is shown

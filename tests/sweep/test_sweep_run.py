@@ -4,27 +4,28 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 import yaml
 from forks import Forked
-from safetensors.torch import load_file
 from small import SMALL, small_config
-from torch import Tensor
+from trained import (
+    assert_same_bits,
+    descendants,
+    is_alive,
+    newest_checkpoint,
+    one_thread_each,
+    rows_of,
+)
 
+from lengthgen import pipeline
 from lengthgen.config import schema
-from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import status
-from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
-from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,14 @@ except Stopped as stopped:
 """
 PLUGIN = """
 import torch
-from torch import Tensor
+from trained import (
+    assert_same_bits,
+    descendants,
+    is_alive,
+    newest_checkpoint,
+    one_thread_each,
+    rows_of,
+)
 from lengthgen.schemes import AttentionContext, Part, ModelDims
 
 class Faulty(Part):
@@ -83,8 +91,7 @@ class Running:
         self.folder = folder
         self.said = folder / "stderr.txt"
         with self.said.open("w") as err:
-            env = {**os.environ, "OMP_NUM_THREADS": "1"}
-            self.process = Forked(*command, cwd=folder, env=env, stderr=err)
+            self.process = Forked(*command, cwd=folder, env=one_thread_each(), stderr=err)
 
     def until(self, is_so: Callable[[], bool]) -> None:
         """Waits until something is so while the command works."""
@@ -104,18 +111,6 @@ class Running:
         return Ran(self.process.wait(), out, self.said.read_text(), alive)
 
 
-def descendants(pid: int) -> list[int]:
-    asked = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
-    found = [int(word) for word in asked.stdout.split()]
-    return found + [other for one in found for other in descendants(one)]
-
-
-def is_alive(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
 def sweep(folder: Path, *words: str) -> Ran:
     return Running([*COMMAND, *words], folder).ended()
 
@@ -127,7 +122,7 @@ def files(folder: Path) -> dict[str, int]:
 
 def pids(root: Path) -> dict[str, int | None]:
     """Returns which process wrote each run's state last."""
-    return {path.name: status.of(path).pid for path in root.glob("*-*")}
+    return {path.name: status.read_status(path).pid for path in root.glob("*-*")}
 
 
 class Mixed(NamedTuple):
@@ -188,7 +183,7 @@ def test_every_bad_end_is_said_as_it_comes_and_with_the_command_that_repeats_it(
         assert words[:2] == ["lengthgen", "train"]
         overrides = words[2 : words.index("--plugin")]
         plugin = Path(words[words.index("--plugin") + 1])
-        assert schema.from_words(overrides, config_dir=None, plugins=[plugin]).run_dir == Path(
+        assert schema.from_overrides(overrides, config_dir=None, plugins=[plugin]).run_dir == Path(
             row[1]
         )
 
@@ -265,14 +260,16 @@ def test_a_plugin_that_cannot_work_is_named_with_its_point_before_anything_start
 def test_a_reason_is_that_of_the_last_start(tmp_path: Path) -> None:
     words = [*SMALL, "corpus=files", "corpus.path=gone.txt"]
     words = [word for word in words if not re.match(r"corpus\.(?!path)|corpus=syn", word)]
-    built = schema.from_words(words, config_dir=None, plugins=[])
+    built = schema.from_overrides(words, config_dir=None, plugins=[])
     run_dir = tmp_path / built.run_dir
     run_dir.mkdir(parents=True)
     (run_dir / "console.txt").write_text("error: another one\n")
     status.write(run_dir, status.Status("failed", reason="another one"))
     Running(["-c", ENGINE, "1", *words], tmp_path).ended()
-    assert status.of(run_dir).state == "failed"
-    assert str(status.of(run_dir).reason).startswith("corpus.path: gone.txt does not exist")
+    assert status.read_status(run_dir).state == "failed"
+    assert str(status.read_status(run_dir).reason).startswith(
+        "corpus.path: gone.txt does not exist"
+    )
 
 
 class Disturbed(NamedTuple):
@@ -330,11 +327,11 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
     third = small_config(*WORDS, "scheme=rope", "seed=3", f"runtime.root={root}").run_dir
     at_work = engine(2)
     at_work.until(lambda: training(1) > 0)
-    with status.claimed(third, "train"):  # as another sweep would that began at the same time
+    with status.run_lock(third, "train"):  # as another sweep would that began at the same time
         os.kill(training(1), signal.SIGKILL)
         at_work.until(lambda: "seed=3: running elsewhere" in at_work.said.read_text())
     child_killed = at_work.ended()
-    stand = {path.name.split("-")[3]: status.of(path) for path in root.glob("*-*")}
+    stand = {path.name.split("-")[3]: status.read_status(path) for path in root.glob("*-*")}
 
     training = trains(root)
     at_work = engine(1)
@@ -367,7 +364,7 @@ def trains(root: Path) -> Callable[[int], int]:
     def training(seed: int) -> int:
         if written(seed) <= before[seed]:
             return 0
-        said = status.of(one_of(root, seed))
+        said = status.read_status(one_of(root, seed))
         rows = read_rows(one_of(root, seed) / "train.jsonl")
         return said.pid or 0 if said.state == "running" and len(rows) > 2 else 0
 
@@ -442,24 +439,12 @@ def one_of(root: Path, seed: int) -> Path:
     return path
 
 
-def numbers(run_dir: Path) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
-    """Returns the rows of a run but for what a clock says, and its weights."""
-    clocked = ("train/tokens_per_s", "seconds")
-    rows = [*read_rows(run_dir / "train.jsonl"), *read_rows(run_dir / "eval.jsonl")]
-    newest = max(run_dir.glob("checkpoints/step-*"))
-    assert newest.name == f"step-{STEPS:08d}"
-    kept = [{k: v for k, v in row.items() if k not in clocked} for row in rows]
-    return kept, load_file(newest / "model.safetensors")
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_disturbed_sweep_ends_with_the_bits_of_an_undisturbed_run(
     disturbed: Disturbed, tmp_path: Path, seed: int
 ) -> None:
-    alone = Ranks(rank=0, world_size=1, local_rank=0)
     built = small_config(*WORDS, "scheme=rope", f"seed={seed}", f"runtime.root={tmp_path}")
-    want_rows, want = numbers(train_and_evaluate(built, ranks=alone, show=Progress(is_main=False)))
-    rows, weights = numbers(one_of(disturbed.root, seed))
-    assert rows == want_rows
-    assert weights.keys() == want.keys()
-    assert all(torch.equal(weights[name], tensor) for name, tensor in want.items())
+    alone, run_dir = pipeline.train(built), one_of(disturbed.root, seed)
+    assert newest_checkpoint(run_dir).name == f"step-{STEPS:08d}"
+    assert_same_bits(run_dir, alone)
+    assert rows_of(run_dir / "eval.jsonl") == rows_of(alone / "eval.jsonl")

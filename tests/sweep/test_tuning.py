@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import forks
 import pytest
 import yaml
-from eval_rows import row
+from eval_rows import gathered, row
 from shell import Shell
 from small import SMALL, small_config
 from small_corpora import files, load, names, read_all, stdlib, write
@@ -22,7 +22,8 @@ from lengthgen.config import rates
 from lengthgen.config.schema import Corpus, from_plain, to_plain
 from lengthgen.data import sources
 from lengthgen.errors import UserError
-from lengthgen.report import collect
+from lengthgen.report import study
+from lengthgen.report.write import write_report
 from lengthgen.runs import directory, status
 from lengthgen.runs.status import Status
 from lengthgen.sweep import tuning
@@ -32,14 +33,6 @@ SET_BY_TUNE = ("eval.lengths", "eval.reach", "eval.reference_variants")
 WORDS = [word for word in SMALL if not word.startswith(SET_BY_TUNE)]
 T = 16
 GRID = ["train.lr=1e-3,2e-3,4e-3"]
-
-
-@pytest.fixture
-def shell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    return Shell(monkeypatch, capsys)
 
 
 # The tuning split
@@ -438,7 +431,7 @@ def test_a_run_with_tuned_rates_records_the_grid_and_its_report_shows_it(done: T
     kept = directory.load_config(run_dir)
     assert kept.train.tuned == chosen
     assert kept.train.lr == chosen.lr
-    collect.write_report([run_dir], done.folder / "report")
+    write_report(study.of_runs([run_dir]), done.folder / "report")
     for name in ("table.md", "report.html"):
         text = (done.folder / "report" / name).read_text()
         assert "Loss at T on the tuning split" in text
@@ -446,4 +439,4 @@ def test_a_run_with_tuned_rates_records_the_grid_and_its_report_shows_it(done: T
             assert f"{trial.loss:.4f}" in text
     tuning_run = next((done.folder / "tune/runs").glob("alibi-*"))
     with pytest.raises(UserError, match="were measured on different tokens"):
-        collect.gather([run_dir, tuning_run])
+        gathered(run_dir, tuning_run)

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from eval_rows import table_of
 from small import SMALL, small_config
 
 from lengthgen import probes
 from lengthgen.analysis import curves
-from lengthgen.config.schema import Config, from_words
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import IGNORED, train_batch, training_windows
@@ -26,7 +27,7 @@ from lengthgen.export import load
 from lengthgen.export.folder import export
 from lengthgen.model.transformer import with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.report import collect
+from lengthgen.report import study, write
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
@@ -43,7 +44,7 @@ TASK = [
 
 
 def configured(*words: str) -> Config:
-    return validate(from_words([*TASK, *words], config_dir=None, plugins=[]))
+    return validate(from_overrides([*TASK, *words], config_dir=None, plugins=[]))
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +272,7 @@ def test_a_strangers_task_names_no_file(
     (copied / "config.yaml").write_text(yaml.safe_dump(plain))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="is no name of a task; drop this run"):
-        collect.write_report([copied], tmp_path / "out" / "report")
+        write.write_report(study.of_runs([copied]), tmp_path / "out" / "report")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -281,7 +282,7 @@ def test_a_corpus_that_is_no_mapping_is_no_traceback(
     copied = Path(shutil.copytree(run[1], tmp_path / run[1].name))
     plain: Any = yaml.safe_load((copied / "config.yaml").read_text())
     (copied / "config.yaml").write_text(yaml.safe_dump({**plain, "corpus": [1]}))
-    assert "Perplexity, answers" in collect.table([copied])
+    assert "Perplexity, answers" in table_of(copied)
 
 
 def test_what_makes_the_examples_is_in_the_name_of_their_cache(cache: Path) -> None:
@@ -324,7 +325,7 @@ def test_text_has_no_answers() -> None:
 
 
 def test_characters_are_no_tokenizer_of_text(tmp_path: Path) -> None:
-    config = from_words([*SMALL, "corpus.tokenizer=characters"], config_dir=None, plugins=[])
+    config = from_overrides([*SMALL, "corpus.tokenizer=characters"], config_dir=None, plugins=[])
     with pytest.raises(UserError, match="characters are those of a task; give bytes, bpe"):
         loaded(config, tmp_path)
 
@@ -350,7 +351,7 @@ def test_a_task_all_of_whose_prompts_are_held_out_says_so(tmp_path: Path) -> Non
 def test_what_reads_text_refuses_a_run_of_a_task(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     with pytest.raises(UserError, match=r"^probe: .* is of a task, and probes read text"):
-        probes.probe(config, run_dir, list(probes.PROBES), show=QUIET)
+        probes.probe(config, run_dir, probes.build(None), show=QUIET)
     with pytest.raises(UserError, match=r"^--audit: scores text again, and .* is of a task"):
         precision.audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
 
@@ -379,13 +380,15 @@ def test_tasks_and_text_are_one_report(
     words = [f"runtime.root={tmp_path}", f"runtime.cache={cache}"]
     runs = [run[1]]
     for scheme in ("nope", "alibi"):
-        text = from_words([*SMALL, *words, f"scheme={scheme}"], config_dir=None, plugins=[])
+        text = from_overrides([*SMALL, *words, f"scheme={scheme}"], config_dir=None, plugins=[])
         runs.append(train_and_evaluate(text, ranks=ALONE, show=QUIET))
         reverse = configured("task=reverse", f"scheme={scheme}", *words)
         runs.append(train_and_evaluate(reverse, ranks=ALONE, show=QUIET))
     alibi = configured("scheme=alibi", *words)
     runs.append(train_and_evaluate(alibi, ranks=ALONE, show=QUIET))
-    written = {path.name: path for path in collect.write_report(runs, tmp_path / "report")}
+    written = {
+        path.name: path for path in write.write_report(study.of_runs(runs), tmp_path / "report")
+    }
     for name in ("accuracy-copy", "accuracy-reverse", "curve"):
         assert written[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
     assert "relation.png" not in written  # of tasks that no scheme has learned
@@ -409,11 +412,9 @@ def test_tasks_and_text_are_one_report(
 def test_a_report_of_tasks_alone_has_no_curve_of_perplexity(
     run: tuple[Config, Path], tmp_path: Path
 ) -> None:
-    names = {path.name for path in collect.write_report([run[1]], tmp_path)}
+    names = {path.name for path in write.write_report(study.of_runs([run[1]]), tmp_path)}
     assert names == {
         *("accuracy-copy.png", "accuracy-copy.svg", "accuracy.csv", "tasks.csv"),
-        *("table.md", "table.tex", "report.html"),
+        *("table.md", "table.tex", "report.html", "rows.jsonl.gz", "manifest.json"),
     }
-    assert "Right answers in percent, by length in characters, trained to L=3" in collect.table(
-        [run[1]]
-    )
+    assert "Right answers in percent, by length in characters, trained to L=3" in table_of(run[1])

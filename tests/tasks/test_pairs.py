@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lengthgen import generation
-from lengthgen.config.schema import Config, TaskCorpus, from_plain, from_words, to_plain
+from lengthgen.config.schema import Config, TaskCorpus, from_overrides, from_plain, to_plain
 from lengthgen.data.sources import Document, examples
 from lengthgen.errors import UserError
 from lengthgen.export import load
@@ -20,7 +20,7 @@ from lengthgen.export.folder import export as write_export
 from lengthgen.generation import Trained, open_trained
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import Ranks
-from lengthgen.tasks import END, Task, rule_of
+from lengthgen.tasks import END, Task, task_of
 from lengthgen.tasks.pairs import SIGNS
 from lengthgen.terminal import Progress
 
@@ -58,7 +58,7 @@ def lines(pairs: Mapping[str, str]) -> str:
 
 def composed(path: Path, *words: str) -> Config:
     asked = ["task=scan", f"task.arguments.path={path}", *words]
-    return validate(from_words(asked, config_dir=None, plugins=[]))
+    return validate(from_overrides(asked, config_dir=None, plugins=[]))
 
 
 def corpus_of(config: Config) -> TaskCorpus:
@@ -80,7 +80,7 @@ def config(tasks_txt: Path) -> Config:
 
 @pytest.fixture(scope="module")
 def rule(config: Config) -> Task:
-    return rule_of(corpus_of(config))
+    return task_of(corpus_of(config))
 
 
 class Split(NamedTuple):
@@ -121,7 +121,7 @@ def test_the_grammar_makes_the_published_number_of_commands() -> None:
 
 def test_every_word_has_one_character_of_its_own(rule: Task) -> None:
     words = words_of(scan())
-    signs = [rule.abridged(word) for word in words]
+    signs = [rule.tokenize(word) for word in words]
     assert {len(one) for one in signs} == {1}
     assert len(set(signs)) == len(words)
     assert set(signs) < set(SIGNS)
@@ -132,34 +132,34 @@ def test_every_word_has_one_character_of_its_own(rule: Task) -> None:
 
 def test_a_word_has_a_letter_of_its_own_where_one_is_free(rule: Task) -> None:
     for word in ("I_JUMP", "I_WALK", "I_TURN_LEFT", "jump", "look", "thrice"):
-        assert rule.abridged(word) in word.rpartition("_")[2]
+        assert rule.tokenize(word) in word.rpartition("_")[2]
 
 
 def test_spelled_and_abridged_are_inverse_on_every_pair(rule: Task) -> None:
     for asked, done in scan().items():
-        short = rule.abridged(f"{asked} = {done}")
+        short = rule.tokenize(f"{asked} = {done}")
         assert len(short) == n_words(asked) + 1 + n_words(done)
-        assert rule.spelled(short) == f"{asked} = {done}"
-        assert rule.abridged(rule.spelled(short)) == short
+        assert rule.detokenize(short) == f"{asked} = {done}"
+        assert rule.tokenize(rule.detokenize(short)) == short
 
 
 def test_spaces_between_words_and_around_the_sign_do_not_matter(rule: Task) -> None:
-    want = rule.abridged("jump twice =")
+    want = rule.tokenize("jump twice =")
     assert len(want) == 3
     for text in ("jump twice=", " jump  twice =", "jump twice = "):
-        assert rule.abridged(text) == want
+        assert rule.tokenize(text) == want
 
 
 def test_characters_are_words_by_the_set_of_words_alone(rule: Task, tmp_path: Path) -> None:
     simple = phrases({verb: f"I_{verb.upper()}" for verb in ("walk", "run", "look", "jump")})
     other = dict(reversed(simple.items())) | {"after and": "I_RUN"}
     path = written(tmp_path / "other.txt", lines(other))
-    there = rule_of(
+    there = task_of(
         corpus_of(composed(path, "task.length=8", "task.longest=24", "eval.lengths=[24]"))
     )
     assert words_of(other) == words_of(scan())
     for word in words_of(scan()):
-        assert there.abridged(word) == rule.abridged(word)
+        assert there.tokenize(word) == rule.tokenize(word)
 
 
 # Examples
@@ -170,8 +170,8 @@ def test_an_example_is_a_pair_of_the_file_with_so_many_words_in_its_answer(rule:
     for length in sorted(set(map(n_words, scan().values()))):
         drawn = [rule.example(length, random) for _ in range(30)]
         for one in drawn:
-            asked = rule.spelled(one.prompt).removesuffix(" =")
-            assert scan()[asked] == rule.spelled(one.answer)
+            asked = rule.detokenize(one.prompt).removesuffix(" =")
+            assert scan()[asked] == rule.detokenize(one.answer)
             assert len(one.answer) == length
         different = sum(n_words(done) == length for done in scan().values())
         assert len(set(drawn)) > 1 or different == 1
@@ -179,7 +179,7 @@ def test_an_example_is_a_pair_of_the_file_with_so_many_words_in_its_answer(rule:
 
 def test_an_example_is_a_function_of_its_random_alone(rule: Task, tasks_txt: Path) -> None:
     once = [rule.example(length, Random(length)) for length in range(1, 20)]
-    again = rule_of(corpus_of(composed(tasks_txt)))
+    again = task_of(corpus_of(composed(tasks_txt)))
     assert [again.example(length, Random(length)) for length in range(1, 20)] == once
 
 
@@ -189,7 +189,7 @@ def test_a_length_without_answers_has_no_example(rule: Task) -> None:
 
 
 def test_no_prompt_is_in_training_and_in_tests(splits: Split) -> None:
-    train, tests = ({one.text[: one.given] for one in split} for split in splits)
+    train, tests = ({one.text[: one.prompt_bytes] for one in split} for split in splits)
     assert len(train) > 1000
     assert len(tests) > 300
     assert not train & tests
@@ -205,9 +205,9 @@ def test_training_has_the_lengths_up_to_L_that_the_file_has_and_tests_all_of_it(
 
 def test_a_document_is_a_command_its_actions_and_the_end(splits: Split, rule: Task) -> None:
     for document in (*splits.train, *splits.tests):
-        asked, done = document.text[: document.given], document.text[document.given :]
+        asked, done = document.text[: document.prompt_bytes], document.text[document.prompt_bytes :]
         assert done.endswith(END)
-        assert scan()[rule.spelled(asked).removesuffix(" =")] == rule.spelled(done[:-1])
+        assert scan()[rule.detokenize(asked).removesuffix(" =")] == rule.detokenize(done[:-1])
         assert len(done) - 1 == document.length
 
 
@@ -235,7 +235,7 @@ def test_lines_with_a_tab_are_the_same_pairs(tmp_path: Path) -> None:
     tabs = "\n".join(f"{asked}\t{done}" for asked, done in FEW.items())
     mixed = lines(FEW).replace("\n", "\r\n\r\n", 1)
     one, other, third = (
-        rule_of(corpus_of(composed(written(tmp_path / name, text), *SHORT)))
+        task_of(corpus_of(composed(written(tmp_path / name, text), *SHORT)))
         for name, text in (("tabs", tabs), ("said", lines(FEW)), ("mixed", mixed))
     )
     for length in (1, 2):
@@ -243,7 +243,9 @@ def test_lines_with_a_tab_are_the_same_pairs(tmp_path: Path) -> None:
             want = one.example(length, Random(seed))
             assert other.example(length, Random(seed)) == want
             assert third.example(length, Random(seed)) == want
-            assert FEW[one.spelled(want.prompt).removesuffix(" =")] == one.spelled(want.answer)
+            assert FEW[one.detokenize(want.prompt).removesuffix(" =")] == one.detokenize(
+                want.answer
+            )
 
 
 def test_a_changed_file_has_another_source(tmp_path: Path) -> None:
@@ -260,14 +262,14 @@ def test_a_file_that_changes_while_a_process_lasts_is_read_again(tmp_path: Path)
     written(path, lines(FEW).replace("WALK", "STEP"))
     after = corpus_of(composed(path, *SHORT))
     assert examples.source_sha256(after) != before
-    assert len(rule_of(after).abridged("STEP")) == 1
+    assert len(task_of(after).tokenize("STEP")) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (None, "cannot read it (no such file); give a file of lines such as IN: "),
-        (b"IN: a OUT: \xff\n", "cannot read it (this is no UTF-8 text); give a file of lines"),
+        (b"IN: a OUT: \xff\n", "cannot read it (not UTF-8 text); give a file of lines"),
         ("IN: a OUT: b\n\na b c\n", ", line 3: neither IN: words OUT: words nor two texts with a "),
         ("a\tb\tc\n", ", line 1: neither IN: words OUT: words nor two texts with a tab between"),
         ("IN: a OUT:\n", ", line 1: neither IN: words OUT: words nor two texts with a tab between"),
@@ -331,7 +333,7 @@ def test_a_device_is_not_read() -> None:
 def test_as_many_words_as_there_are_characters_are_taken(tmp_path: Path) -> None:
     words = [f"w{n}" for n in range(len(SIGNS))]
     rule = corpus_of(composed(written(tmp_path / "a", f"{' '.join(words)}\tw0 w1\nw2\tw3"), *SHORT))
-    assert sorted(rule_of(rule).abridged(" ".join(words))) == sorted(SIGNS)
+    assert sorted(task_of(rule).tokenize(" ".join(words))) == sorted(SIGNS)
 
 
 @pytest.mark.parametrize(

@@ -15,30 +15,27 @@ import pytest
 import torch
 from faults import here
 from forks import Forked
-from safetensors.torch import load_file
 from small import SMALL, small_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from trained import QUIET, assert_same_bits, one_thread_each, rows_of, weights_of
 
-from lengthgen.config.schema import Config
+from lengthgen import pipeline
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora
 from lengthgen.data.windows import train_batch, training_windows
 from lengthgen.errors import Diverged, UserError
-from lengthgen.pipeline import train_and_evaluate
-from lengthgen.runs.distributed import Ranks
-from lengthgen.storage import read_rows
-from lengthgen.terminal import Progress
+from lengthgen.runs.distributed import ALONE
 from lengthgen.training.optim import set_rates
 from lengthgen.training.trainer import (
     State,
     batch_of,
+    check_finite,
     fresh_state,
     launch_step,
-    look,
     train_step,
 )
 
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 CPU = torch.device("cpu")
 STEPS = 120  # a kill comes before the last one, on a loaded machine too
 LONG = [
@@ -46,7 +43,6 @@ LONG = [
     "train.checkpoint_every=7",
     "runtime.log_every=4",
 ]
-QUIET = Progress(is_main=False)
 
 
 @pytest.fixture(scope="session")
@@ -62,8 +58,7 @@ def words(root: Path, cache: Path, *more: str) -> list[str]:
 def begin(root: Path, cache: Path, *more: str) -> Forked:
     """Starts `lengthgen train` as a user would, one thread per process."""
     command = ["-m", "lengthgen", *words(root, cache, *more)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return Forked(*command, env=env, stderr=subprocess.STDOUT)
+    return Forked(*command, env=one_thread_each(), stderr=subprocess.STDOUT)
 
 
 def finish(process: Forked) -> str:
@@ -72,15 +67,9 @@ def finish(process: Forked) -> str:
     return said
 
 
-def rows_of(root: Path) -> list[dict[str, Any]]:
+def run_of(root: Path) -> Path:
     [log] = root.glob("*/train.jsonl")
-    return [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in read_rows(log)]
-
-
-def weights_of(root: Path) -> dict[str, Tensor]:
-    newest = sorted(root.glob("*/checkpoints/step-*"))[-1]
-    assert newest.name == f"step-{STEPS:08d}"
-    return load_file(newest / "model.safetensors")
+    return log.parent
 
 
 def step_reached(root: Path) -> int:
@@ -129,9 +118,7 @@ def test_a_run_killed_twice_ends_with_the_bits_of_an_undisturbed_one(
     assert step_reached(tmp_path) < STEPS
     said = finish(begin(tmp_path, cache, scheme))
     assert "resuming after step" in said
-    assert rows_of(tmp_path) == rows_of(undisturbed)
-    for name, weight in weights_of(undisturbed).items():
-        assert torch.equal(weights_of(tmp_path)[name], weight), name
+    assert_same_bits(run_of(tmp_path), run_of(undisturbed))
 
 
 @pytest.mark.slow
@@ -147,17 +134,16 @@ def test_two_processes_agree_with_one_and_with_themselves_after_a_kill(
     assert main.wait(timeout=120) != 0
     for process in begin_two(killed, cache, scheme):
         finish(process)
-    assert rows_of(killed) == rows_of(whole)
-    for name, weight in weights_of(whole).items():
-        assert torch.equal(weights_of(killed)[name], weight), name
+    one, two = run_of(undisturbed), run_of(whole)
+    assert_same_bits(run_of(killed), two)
+    for name, weight in weights_of(two).items():
         # A slow cosine of Transformer-XL adds nearly the same to all logits of a query, which
         # softmax ignores: its column's gradient is rounding alone, and Adam makes steps of that.
         if not name.endswith("W_R"):
-            torch.testing.assert_close(weights_of(undisturbed)[name], weight, rtol=0, atol=2e-5)
-    for one, two in zip(rows_of(undisturbed), rows_of(whole), strict=True):
-        assert one["train/loss"] == pytest.approx(two["train/loss"], abs=1e-6)
-    [one], [two] = (list(root.glob("*/eval.jsonl")) for root in (undisturbed, whole))
-    assert len(one.read_text().splitlines()) == len(two.read_text().splitlines()) > 0
+            torch.testing.assert_close(weights_of(one)[name], weight, rtol=0, atol=2e-5)
+    for row, other in zip(*(rows_of(run / "train.jsonl") for run in (one, two)), strict=True):
+        assert row["train/loss"] == pytest.approx(other["train/loss"], abs=1e-6)
+    assert len(rows_of(one / "eval.jsonl")) == len(rows_of(two / "eval.jsonl")) > 0
 
 
 @pytest.mark.slow
@@ -180,11 +166,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_the_same_command_continues(
 
 
 def in_process(root: Path, cache: Path, *more: str) -> Path:
-    return train_and_evaluate(
-        small_config(f"runtime.root={root}", f"runtime.cache={cache}", *more),
-        ranks=ALONE,
-        show=QUIET,
-    )
+    return pipeline.train(small_config(f"runtime.root={root}", f"runtime.cache={cache}", *more))
 
 
 def test_a_finished_run_is_done_at_once_and_computes_nothing_again(
@@ -216,17 +198,12 @@ def test_a_corpus_that_changed_since_the_run_began_is_refused(tmp_path: Path, ca
         (text / f"{i}.txt").write_text(f"{i} some words " * 60)
     asked = ["corpus=files", f"corpus.path={text}", "corpus.tokenizer=bytes"]
     arguments = [one for one in SMALL if not one.startswith("corpus")]
-    from lengthgen.config.compose import compose
-    from lengthgen.config.schema import from_plain
-
-    def run() -> Path:
-        plain = compose([*arguments, *asked, f"runtime.root={tmp_path}/runs"], config_dir=None)
-        return train_and_evaluate(from_plain(plain), ranks=ALONE, show=QUIET)
-
-    run()
+    asked += [*arguments, f"runtime.root={tmp_path}/runs"]
+    config = from_overrides(asked, config_dir=None, plugins=[])
+    pipeline.train(config)
     (text / "0.txt").write_text("something else " * 60)
     with pytest.raises(UserError, match="has changed since this run began"):
-        run()
+        pipeline.train(config)
 
 
 def test_a_length_that_no_document_has_is_refused_before_training(
@@ -345,7 +322,7 @@ def test_steps_launched_after_one_that_is_not_finite_change_nothing(
         assert torch.equal(one, other)
     said = {"loss": r"the loss is nan in step 3 on rank 0", "gradient": r"norm is nan in step 3"}
     with pytest.raises(Diverged, match=said[what]):
-        look(state, ALONE)
+        check_finite(state, ALONE)
     assert state.step == 2
 
 
@@ -359,7 +336,7 @@ def test_steps_that_are_looked_at_later_are_those_looked_at_one_by_one(
         launch(launched, stepping, launched.model)
         how: dict[str, Any] = {"device": CPU, "ranks": ALONE, "forward": looked_at.model}
         nats += train_step(looked_at, windows, config, **how).nats
-    look(launched, ALONE)
+    check_finite(launched, ALONE)
     assert float(launched.nats) == nats
     for one, other in zip(kept(launched), kept(looked_at), strict=True):
         assert torch.equal(one, other)
@@ -383,7 +360,7 @@ def test_launching_a_step_reads_no_tensor(stepping: tuple[Config, Any], scheme: 
         launch_step(state, batch, config, device=CPU, ranks=ALONE, forward=state.model)
         launch_step(state, batch, config, device=CPU, ranks=ALONE, forward=state.model)
     with pytest.raises(AssertionError, match="_local_scalar_dense"), Unread():
-        look(state, ALONE)
+        check_finite(state, ALONE)
 
 
 @pytest.mark.parametrize("lost", ["all", "newest"])
@@ -432,8 +409,8 @@ def test_positions_stay_about_as_large_as_the_tokens_that_grow_beside_them(
     tmp_path: Path, cache: Path, scheme: str, least: float
 ) -> None:
     words = [f"scheme={scheme}", "model.init_std=0.02", "train.lr=4e-3", "train.tokens=12800"]
-    in_process(tmp_path, cache, *words)
-    ratios = [row["train/positions_to_tokens"] for row in rows_of(tmp_path)]
+    log = in_process(tmp_path, cache, *words) / "train.jsonl"
+    ratios = [row["train/positions_to_tokens"] for row in rows_of(log)]
     assert len(ratios) == 100
     assert least < min(ratios) <= max(ratios) < 1.2
 
@@ -441,8 +418,8 @@ def test_positions_stay_about_as_large_as_the_tokens_that_grow_beside_them(
 def test_a_scheme_that_embeds_no_positions_has_no_ratio_to_tokens(
     tmp_path: Path, cache: Path
 ) -> None:
-    in_process(tmp_path, cache, "train.tokens=128", "eval.lengths=[16]")
-    assert all("train/positions_to_tokens" not in row for row in rows_of(tmp_path))
+    run_dir = in_process(tmp_path, cache, "train.tokens=128", "eval.lengths=[16]")
+    assert all("train/positions_to_tokens" not in row for row in rows_of(run_dir / "train.jsonl"))
 
 
 def test_the_schemes_rate_survives_a_restart_bit_for_bit_even_from_two_groups(
@@ -462,12 +439,7 @@ def test_the_schemes_rate_survives_a_restart_bit_for_bit_even_from_two_groups(
     sums = json.loads((at_7 / "sha256.json").read_text())
     sums["trainer.pt"] = sha256((at_7 / "trainer.pt").read_bytes()).hexdigest()
     (at_7 / "sha256.json").write_text(json.dumps(sums))
-    in_process(tmp_path / "cut", cache, *words)
-    assert rows_of(tmp_path / "cut") == rows_of(tmp_path / "whole")
-    last = "checkpoints/step-00000010/model.safetensors"
-    got = load_file(run_dir / last)
-    for name, weight in load_file(whole / last).items():
-        assert torch.equal(got[name], weight), name
+    assert_same_bits(in_process(tmp_path / "cut", cache, *words), whole)
 
 
 def test_a_ratio_of_1_trains_as_adamw_in_two_groups_bit_for_bit(

@@ -1,4 +1,4 @@
-"""What every source of documents gives: documents in two splits, named independently of place."""
+"""Documents in two splits, with names that do not depend on the machine."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +14,7 @@ class Document:
 
     name: str
     text: str
-    given: int = 0  # leading bytes that nobody is asked to predict: the prompt of an example
+    prompt_bytes: int = 0  # of an example: leading bytes that are not predicted
     length: int = 0  # of an example, in the unit of its task
 
 

@@ -9,39 +9,38 @@ from random import Random
 from lengthgen.config import schema
 from lengthgen.data.sources.document import Document, Documents, name_hash
 from lengthgen.errors import UserError
-from lengthgen.tasks import END, Example, Task, base, rule_of, scratchpad
+from lengthgen.tasks import END, Example, Task, base, scratchpad, task_of
 
 HELD_OUT = 5  # one prompt in so many is for tests
 MOST_REFUSED = 1000  # draws one after another that are all held out
-TRIES = 40  # draws for each test that is asked: short prompts are soon exhausted
+TRIES = 40  # draws for each test: there are few short prompts
 
 
 def read(corpus: schema.TaskCorpus) -> Documents:
     """Opens both splits, a function of the configuration alone.
 
     Training lengths are uniform from 1 to task.length, but for what is held out. The tests of one
-    length ask different things; where so many cannot be found there are fewer. Nothing that is
-    asked in one is asked in the other.
+    length are different prompts, fewer where not so many are found. No prompt is in both splits.
     """
     return Documents(train=_training(corpus), validation=_tests(corpus), n_bytes=None)
 
 
 def source_sha256(corpus: schema.TaskCorpus) -> str:
-    """Returns the hash of what makes the examples: code, since a mended rule makes others; data."""
-    rule = rule_of(corpus)
+    """Returns the hash of the code and the data that the examples are made from."""
+    rule = task_of(corpus)
     modules = (inspect.getmodule(type(rule)), base, scratchpad, sys.modules[__name__])
     texts = [inspect.getsource(module) for module in modules if module is not None]
-    texts.append(rule.source())
+    texts.append(rule.data_key())
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def is_held_out(meant: str) -> bool:
-    """True if prompts of this meaning are for tests only."""
-    return name_hash(meant) % HELD_OUT == 0
+def is_held_out(canonical_prompt: str) -> bool:
+    """True if prompts that are equivalent to this one are for tests only."""
+    return name_hash(canonical_prompt) % HELD_OUT == 0
 
 
 def _training(corpus: schema.TaskCorpus) -> Iterator[Document]:
-    spec, rule, random = corpus.task, rule_of(corpus), _random(corpus, "train")
+    spec, rule, random = corpus.task, task_of(corpus), _random(corpus, "train")
     made = refused = 0
     while made < spec.examples:
         if refused > MOST_REFUSED:
@@ -51,7 +50,7 @@ def _training(corpus: schema.TaskCorpus) -> Iterator[Document]:
             )
         length = random.randint(1, spec.length)
         example = _made(rule, length, random)
-        if example is not None and not is_held_out(rule.meant(example.prompt)):
+        if example is not None and not is_held_out(rule.canonical_prompt(example.prompt)):
             yield _document(example, length, f"train:{made}")
             made, refused = made + 1, 0
         else:
@@ -59,16 +58,16 @@ def _training(corpus: schema.TaskCorpus) -> Iterator[Document]:
 
 
 def _tests(corpus: schema.TaskCorpus) -> Iterator[Document]:
-    spec, rule, random = corpus.task, rule_of(corpus), _random(corpus, "tests")
+    spec, rule, random = corpus.task, task_of(corpus), _random(corpus, "tests")
     for length in range(1, spec.longest + 1):
         found: dict[str, Example] = {}
         for _ in range(TRIES * spec.examples_per_length):
             example = _made(rule, length, random)
             if example is None:
                 break
-            meant = rule.meant(example.prompt)
-            if length > spec.length or is_held_out(meant):
-                found.setdefault(meant, example)
+            prompt = rule.canonical_prompt(example.prompt)
+            if length > spec.length or is_held_out(prompt):
+                found.setdefault(prompt, example)
             if len(found) == spec.examples_per_length:
                 break
         for i, example in enumerate(found.values()):
@@ -85,7 +84,7 @@ def _made(rule: Task, length: int, random: Random) -> Example | None:
 
 def _document(example: Example, length: int, name: str) -> Document:
     text = example.prompt + example.answer + END
-    return Document(name=name, text=text, given=len(example.prompt), length=length)
+    return Document(name=name, text=text, prompt_bytes=len(example.prompt), length=length)
 
 
 def _random(corpus: schema.TaskCorpus, split: str) -> Random:

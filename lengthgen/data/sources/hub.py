@@ -105,7 +105,7 @@ def _one_line_errors(corpus: schema.HubCorpus, split: str) -> Generator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    """Returns what the innermost cause of an error says."""
+    """Returns the first line of the innermost cause of an error."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).splitlines() or [type(error).__name__])[0][:300]

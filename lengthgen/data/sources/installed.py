@@ -21,7 +21,7 @@ LEFT_OUT = {
     *("gen", "_generated", "_antlr", "proto", "serialized_patterns"),  # output of programs
 }
 GENERATED = re.compile(rb"(?i)do not (edit|modify)|auto-?generated|generated (by|from|with)")
-HEAD_BYTES = 500  # where a generated file says so
+HEAD_BYTES = 500  # where a generated file is marked as such
 TOKENIZER_EVERY = 4  # training documents: 25 MB, a quarter of the time
 MOST_DIGITS = 0.2  # of the characters that are not blank; a file with more is a table
 
@@ -51,7 +51,7 @@ def distributions(
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of the interpreter and of the distributions, by which they are known."""
+    """Returns the versions of the interpreter and the distributions: they identify the corpus."""
     interpreter = f"{platform.python_version()} {sysconfig.get_platform()}"
     return {"python": interpreter} | {name: one.version for name, one in distributions().items()}
 
@@ -96,8 +96,8 @@ def _is_code(content: bytes) -> bool:
 def is_held_out(name: str, *, n_bytes: int) -> bool:
     """True if the source belongs to validation: 1 in 40, but 1 in 2 of those >= LONG_BYTES.
 
-    Decided by the hash of the name. Training keeps about 4/5 of all bytes; what stands in both
-    splits is passed over token by token when endpoints are drawn (repeats.py).
+    Decided by the hash of the name. Training keeps about 4/5 of all bytes; text in both
+    splits is skipped token by token when endpoints are drawn (overlap.py).
     """
     return name_hash(name) % (2 if n_bytes >= stdlib.LONG_BYTES else 40) == 0
 

@@ -54,17 +54,17 @@ def planted(corpus: schema.SyntheticCorpus, *, index: int, held_out: bool) -> Pl
         words[target : target + span] = words[source : source + span]
         copies.append(Copy(source=source, target=target, n_words=span))
     name = f"{'validation' if held_out else 'train'}:{index}"
-    text = _spell(words, corpus.alphabet)
+    text = _as_text(words, corpus.alphabet)
     return Planted(document=Document(name=name, text=text), copies=tuple(copies))
 
 
-def _spell(words: NDArray[np.int64], alphabet: int) -> str:
+def _as_text(words: NDArray[np.int64], alphabet: int) -> str:
     """Writes word numbers in letters, all of one length, each followed by a space."""
     letters, width = string.ascii_lowercase, 1
     while len(letters) ** width < alphabet:
         width += 1
-    spelled = ["".join(word) + " " for word in itertools.product(letters, repeat=width)]
-    return "".join(spelled[word] for word in words)
+    words_by_number = ["".join(word) + " " for word in itertools.product(letters, repeat=width)]
+    return "".join(words_by_number[word] for word in words)
 
 
 def read(corpus: schema.SyntheticCorpus) -> Documents:

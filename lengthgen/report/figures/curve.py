@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from lengthgen.analysis.curves import perplexity
-from lengthgen.analysis.findings import EPS, Finding
+from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import Series
+from lengthgen.analysis.verdicts import EPS
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.report.figures.chart import Chart, Line, Values
 from lengthgen.report.figures.style import line_styles

@@ -241,6 +241,22 @@ def position(rows: Sequence[Row]) -> Figure:
     return drawn
 
 
+def columns(rows: Sequence[Row]) -> Figure:
+    """Draws the numbers that all rows of a probe have over the first of them, a panel for each."""
+    there = [row for row in rows if "skipped" not in row]
+    own = list(there[0])[list(there[0]).index("settings") + 1 :]
+    x, *names = [key for key in own if all(isinstance(row[key], (int, float)) for row in there)]
+    with rc_style():
+        drawn = _framed(rows, _spoken(rows[0]["probe"]), unit=x, height=1.2 + 2.4 * len(names))
+        for axes, name in zip(drawn.subplots(len(names), squeeze=False).flat, names, strict=True):
+            axes.plot([row[x] for row in there], [row[name] for row in there], marker="o")
+            axes.set_xlabel(_spoken(x))
+            axes.set_ylabel(_spoken(name))
+            axes.grid(visible=True, color="0.9", linewidth=0.8)
+            axes.spines[["top", "right"]].set_visible(False)
+    return drawn
+
+
 def _framed(rows: Sequence[Row], title: str, *, height: float, unit: str | None = None) -> Figure:
     """Returns an empty figure with its title, whose checkpoint it shows, and what is not there."""
     drawn = Figure(figsize=(WIDTH, height), dpi=200)

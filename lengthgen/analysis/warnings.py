@@ -1,25 +1,25 @@
-"""Warnings that a finding carries: diverged seeds, too few of them, and what was left out."""
+"""Warnings of a finding: diverged seeds, too few of them, and what was left out."""
 
 import math
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from lengthgen.analysis.curves import perplexity
-from lengthgen.analysis.findings.samples import Cell, Sample, independent_runs
 from lengthgen.analysis.formatting import number, short
 from lengthgen.analysis.intervals import Estimate, central
+from lengthgen.analysis.paired_sums import Cell, Sample, independent_runs
 from lengthgen.analysis.seed_groups import Series
 
 FEW_DOCUMENTS = 16  # below which an interval leans on documents being normally distributed
 SPREAD = 0.1  # of the perplexity over seeds, std / mean, from which on the mean says little
 
 
-def cautions(
+def of_series(
     line: Series, cells: Mapping[int, Cell], found: Sample, loss: Mapping[int, Estimate]
 ) -> Iterator[str]:
-    """Yields one sentence for each thing to know before the numbers of a series are believed."""
+    """Yields a sentence for each limit of the numbers of a series."""
     if len(found.seeds) == 1:
-        yield "one seed: what is said holds for this checkpoint on other documents, not the scheme"
+        yield "one seed: statements hold for this checkpoint on other documents, not the scheme"
     if len(found.documents) == 1:
         yield "one document: no interval, no verdict"
     elif len(found.documents) < FEW_DOCUMENTS:
@@ -31,7 +31,7 @@ def cautions(
     if unigram is not None and T in loss and loss[T].value > unigram:
         yield (
             f"perplexity {number(perplexity(loss[T].value))} at T is above the "
-            f"{number(perplexity(unigram))} of token frequencies: nothing was learnt to compare"
+            f"{number(perplexity(unigram))} of token frequencies: nothing was learned to compare"
         )
     yield from left_out(line, cells, found.documents)
     yield from _diverged(line)
@@ -48,10 +48,10 @@ def unigram_loss(found: Sample, scored: Mapping[int, Cell]) -> float | None:
     return math.fsum(nats) / sum(row.n_tokens for row in rows)
 
 
-def exchange_cautions(
+def of_exchanges(
     found: Sample, exchanged: Iterable[tuple[Series | None, Mapping[int, Estimate]]]
 ) -> Iterator[str]:
-    """Yields what is missing of the swap and shuffle tests: series, and what came of it."""
+    """Yields what is missing of the swap and shuffle tests."""
     for other, estimates in exchanged:
         protocol = other.points[0].protocol if other else ""
         if other and not estimates and any(p.loss is not None for p in other.points):
@@ -62,7 +62,7 @@ def exchange_cautions(
 
 
 def left_out(line: Series, cells: Mapping[int, Cell], documents: Collection[str]) -> Iterator[str]:
-    """Yields what of a series is in no number, given the cells and the documents that are."""
+    """Yields the lengths, runs and documents that the numbers of a series leave out."""
     lengths = sorted({p.length for p in line.points if p.loss is not None} - set(cells))
     if lengths:
         yield f"left out: {_lengths(lengths)}, which not every seed has"
@@ -85,17 +85,17 @@ def _diverged(line: Series) -> Iterator[str]:
 
 
 def _spread(loss: Mapping[int, Estimate]) -> Iterator[str]:
-    said: list[str] = []
+    wide: list[str] = []
     for n, estimate in loss.items():
         ppl = [perplexity(one) for one in estimate.seeds]
         if _wide(ppl):
             low, high = central(ppl, 0.5)
             median = number(statistics.median(ppl))
-            said.append(f"{short(n)}: {median} [{number(low)}, {number(high)}]")
-    if said:
+            wide.append(f"{short(n)}: {median} [{number(low)}, {number(high)}]")
+    if wide:
         yield (
             f"perplexity differs by more than {SPREAD:.0%} (std / mean) over seeds; median and "
-            f"quartiles at {'; '.join(said)}"
+            f"quartiles at {'; '.join(wide)}"
         )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from lengthgen.analysis.findings.used_context import UsedContext
 from lengthgen.analysis.formatting import short
 from lengthgen.analysis.intervals import Estimate
+from lengthgen.analysis.used_context import UsedContext
 
 EPS = 0.01  # nats per token that count as nothing
 MOST_DOCUMENTS = 1_000_000  # that a remedy names
@@ -61,8 +61,8 @@ def verdict(
     seen. Otherwise "uses" and "harmed": G and all seeds lie above 0, below 0.
     """
     word, reason = _judged(gain, swap, train_length, used)
-    said = "" if gain.of_scheme else "this checkpoint (one seed): "
-    why = f"{said}G({short(length)}) = {_interval(gain)} nats per token: {word}{reason}"
+    subject = "" if gain.of_scheme else "this checkpoint (one seed): "
+    why = f"{subject}G({short(length)}) = {_interval(gain)} nats per token: {word}{reason}"
     if word == "no gain" and swap is not None:
         why += f", though it reads the far text: U({short(length)}) = {_interval(swap)}"
     return Verdict(word=word, gain=gain, swap=swap, why=why)
@@ -104,7 +104,7 @@ def _flat(
 
 
 def power(gain: Estimate) -> str:
-    """Says the least |G| that the data could have shown, and what would lower it to EPS."""
+    """Returns the least |G| that the data could have shown, and what would lower it to EPS."""
     shown = f"the least |G| that these data show is {gain.detectable:.3f}"
     spread = gain.spread
     if spread is None or gain.detectable <= EPS:

@@ -1,17 +1,17 @@
 """Differences between series: on the documents that both scored, with the seeds that both have.
 
 Which series may be the best at a length is a statement about all of them at once. All pairs are
-compared jointly at 95% (Bonferroni); those told apart from the best leave, and the rest is compared
+compared jointly at 95% (Bonferroni); those that differ from the best leave, the rest is compared
 again (Hsu 1984, Annals of Statistics 12; Hansen, Lunde, Nason, The model confidence set, 2011,
-Econometrica 79). Two series are told apart if
+Econometrica 79). Two series differ if
 
 1. the interval of their difference, widened for half as many statements as there are series,
    excludes 0, and all seeds agree in sign: the seeds of one series may vary more than the others',
 2. the difference exceeds its joint interval, whose variance over seeds is pooled over the pairs
    that are left: with two or three seeds one pair alone knows it too badly.
 
-Equal series are told apart in 0 to 4% of tables if seeds vary alike in all, and in about 5% of
-tables of two if they vary up to ten times as much in one (results/statistics).
+Equal series are called different in 0 to 4% of tables if seeds vary equally in all, and in about 5%
+of tables of two if they vary up to ten times as much in one (results/statistics).
 """
 
 import math
@@ -19,8 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from lengthgen.analysis.findings.samples import cell, sample, whole
 from lengthgen.analysis.intervals import Estimate, Spread, student, upper
+from lengthgen.analysis.paired_sums import cell, sample, whole
 from lengthgen.analysis.seed_groups import Series
 
 Pair = tuple[str, str]  # labels
@@ -28,13 +28,13 @@ Pair = tuple[str, str]  # labels
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Which of the series at one length are told apart, jointly at 95%."""
+    """Which of the series at one length differ, jointly at 95%."""
 
     best: str  # label of the least loss
-    ties: frozenset[str]  # not told apart from it
+    ties: frozenset[str]  # no difference from it is shown
     unknown: frozenset[str]  # not comparable with it: one seed or document in common, or diverged
     ranks: Mapping[str, tuple[int, int]]  # of the others: the least and the largest possible one
-    apart: frozenset[Pair]  # the better one first
+    different: frozenset[Pair]  # the better one first
 
 
 def difference(a: Series, b: Series, length: int) -> Estimate | None:
@@ -68,32 +68,32 @@ def compared(losses: Mapping[str, float], pairs: Mapping[Pair, Estimate]) -> Com
     best = min(labels, key=lambda label: (losses[label], label), default=None)
     if best is None or math.isinf(losses[best]):
         return None
-    beside = {label for pair in known if best in pair for label in pair}
-    left, apart = set(labels), set[Pair]()
+    comparable = {label for pair in known if best in pair for label in pair}
+    left, different = set(labels), set[Pair]()
     while True:
         among = {(a, b): e for (a, b), e in known.items() if a in left and b in left}
-        apart |= _apart(among, len(left))
-        worse = {b for a, b in apart if a == best} & left
+        different |= _different(among, len(left))
+        worse = {b for a, b in different if a == best} & left
         if not worse:
             break
         left -= worse
     return Comparison(
         best=best,
-        ties=frozenset((beside & left) - {best}),
-        unknown=frozenset(set(losses) - beside),
+        ties=frozenset((comparable & left) - {best}),
+        unknown=frozenset(set(losses) - comparable),
         ranks={
             label: (
-                1 + sum(b == label for _, b in apart),
-                len(labels) - sum(a == label for a, _ in apart),
+                1 + sum(b == label for _, b in different),
+                len(labels) - sum(a == label for a, _ in different),
             )
-            for label in sorted(beside)
+            for label in sorted(comparable)
         },
-        apart=frozenset(apart),
+        different=frozenset(different),
     )
 
 
-def _apart(pairs: Mapping[Pair, Estimate], n_series: int) -> set[Pair]:
-    """Returns the pairs that are told apart, the better one first."""
+def _different(pairs: Mapping[Pair, Estimate], n_series: int) -> set[Pair]:
+    """Returns the pairs that differ, the better one first."""
     spreads = [e.spread for e in pairs.values() if e.spread is not None]
     found = set[Pair]()
     for (a, b), estimate in pairs.items():

@@ -4,7 +4,7 @@ b(c, t) = min over models i of l_i(c, t), the loss at target t with context c
 f_i(c, c') = mean of min(b(c, t), l_i(c', t)) over the targets t of largest b(c, t), a share of all
 g_i(c, c') = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c)
 The context grows from c to c' as long as g_i(c, c') is at least 0.01.
-Deviations: c' is the next evaluated length, not c plus a constant; the group is compared anew in
+Deviations: c' is the next evaluated length, not c plus a constant; the group is compared again in
 each seed that all its series have, and a series gets the (lower) median of its seeds.
 """
 
@@ -16,8 +16,8 @@ from itertools import pairwise
 import numpy as np
 
 from lengthgen.analysis.curves import Point
-from lengthgen.analysis.findings.samples import Cell, cell
 from lengthgen.analysis.intervals import Floats
+from lengthgen.analysis.paired_sums import Cell, cell
 from lengthgen.analysis.seed_groups import Series
 
 THRESHOLD = 0.01  # of the relative gain
@@ -30,8 +30,8 @@ def recl(lines: Sequence[Series], *, top: float) -> dict[str, int]:
     length means that or more. Empty if the series share no seed, no document, no condition, or
     fewer than two lengths whose rows hold the loss of each target.
     """
-    asked = set[int]().union(*({p.length for p in line.points} for line in lines))
-    cells = {n: [cell(line, n) for line in lines] for n in sorted(asked)}
+    lengths = set[int]().union(*({p.length for p in line.points} for line in lines))
+    cells = {n: [cell(line, n) for line in lines] for n in sorted(lengths)}
     cells = {n: group for n, group in cells.items() if all(map(_has_tokens, group))}
     points = [p for group in cells.values() for members in group for p in members.values()]
     if len(cells) < 2 or len({p.condition for p in points}) > 1:

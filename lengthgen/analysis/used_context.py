@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations, takewhile
 
-from lengthgen.analysis.findings.samples import Sample
 from lengthgen.analysis.formatting import short
 from lengthgen.analysis.intervals import Estimate
+from lengthgen.analysis.paired_sums import Sample
 
 EPS = 0.01  # nats per token
 
@@ -18,7 +18,7 @@ class UsedContext:
 
     The bounds hold jointly at 95%: `low` is the least length that may be within 0.01 of all others
     (of which each may show that it is not, so their intervals are widened); `high` is the end of
-    the lengths from T downwards that are so for certain (a fixed sequence, which needs no
+    the lengths from T downwards that certainly are (a fixed sequence, which needs no
     widening). The shortest length bounds nothing from below.
     """
 
@@ -30,18 +30,18 @@ class UsedContext:
     @property
     def text(self) -> str:
         """Returns "256", or "<= 64" at the shortest length."""
-        return self._said(self.value)
+        return self._text(self.value)
 
     @property
     def interval(self) -> str:
         """Returns "[128, 256]"."""
-        return f"[{self._said(self.low)}, {self._said(self.high)}]"
+        return f"[{self._text(self.low)}, {self._text(self.high)}]"
 
     def at_least(self, length: float) -> bool:
-        """Whether it is so for certain, which takes a shorter length that loses more than 0.01."""
+        """Whether c* is certainly that long: a shorter length loses more than 0.01."""
         return self.low >= length and self.low > self.shortest
 
-    def _said(self, length: int) -> str:
+    def _text(self, length: int) -> str:
         return f"<= {short(length)}" if length == self.shortest else short(length)
 
 

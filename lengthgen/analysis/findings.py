@@ -8,10 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lengthgen.analysis.findings.cautions import cautions, exchange_cautions, left_out, unigram_loss
-from lengthgen.analysis.findings.differences import Comparison, compare, difference
-from lengthgen.analysis.findings.effective_context import recl
-from lengthgen.analysis.findings.samples import (
+from lengthgen.analysis import warnings
+from lengthgen.analysis.intervals import Estimate
+from lengthgen.analysis.paired_sums import (
     Cell,
     Part,
     cells,
@@ -21,25 +20,10 @@ from lengthgen.analysis.findings.samples import (
     sample,
     whole,
 )
-from lengthgen.analysis.findings.used_context import UsedContext, used_context
-from lengthgen.analysis.findings.verdicts import EPS, Factor, Verdict, Word, factor, verdict
-from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import Series
+from lengthgen.analysis.used_context import UsedContext, used_context
+from lengthgen.analysis.verdicts import Factor, Verdict, factor, verdict
 from lengthgen.evaluation.protocols import HEADLINE
-
-__all__ = [
-    "EPS",
-    "Comparison",
-    "Factor",
-    "Finding",
-    "UsedContext",
-    "Verdict",
-    "Word",
-    "compare",
-    "difference",
-    "findings",
-    "recl",
-]
 
 FACTOR_EPS = (0.01, 0.05)  # nats per token
 
@@ -111,11 +95,11 @@ def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> F
         ),
         peak=min(finite, key=lambda n: finite[n], default=None),
         bits_per_byte={n: nats.value / math.log(2) for n, nats in nats_per_byte.items()},
-        unigram=unigram_loss(found, scored),
+        unigram=warnings.unigram_loss(found, scored),
         verdicts={n: verdict(n, gain[n], swap.get(n), train_length=T, used=used) for n in beyond},
         warnings=(
-            *cautions(line, scored, found, loss),
-            *exchange_cautions(found, ((swapped, swap), (shuffled, shuffle))),
+            *warnings.of_series(line, scored, found, loss),
+            *warnings.of_exchanges(found, ((swapped, swap), (shuffled, shuffle))),
         ),
     )
 
@@ -132,7 +116,7 @@ def _nothing(line: Series, scored: Mapping[int, Cell]) -> Finding:
         bits_per_byte={},
         unigram=None,
         verdicts={},
-        warnings=tuple(left_out(line, scored, ())),
+        warnings=tuple(warnings.left_out(line, scored, ())),
     )
 
 

@@ -1,4 +1,4 @@
-"""Points as tables of sums: of the seeds and documents that some cells share."""
+"""Sums of nats over the seeds and documents that cells share, paired by both."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

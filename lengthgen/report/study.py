@@ -1,0 +1,294 @@
+"""What a report reads: records of runs, from run directories or from the folder of a report.
+
+The folder holds them as rows.jsonl.gz, from which tables and figures are made again: for each run a
+line with its configuration and costs, and behind it the lines of its eval.jsonl.
+"""
+
+import gzip
+import json
+import math
+import re
+import shlex
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+
+from lengthgen import tasks
+from lengthgen.config.schema import NAME
+from lengthgen.errors import UserError, suggestion
+from lengthgen.evaluation.rows import FORMAT
+from lengthgen.runs import directory
+from lengthgen.storage import read_rows, refuse_links, strip_checksum
+
+ROWS, MANIFEST = "rows.jsonl.gz", "manifest.json"
+ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
+PLACES = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
+
+Row = dict[str, Any]
+Plain = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a run took; None is unknown."""
+
+    parameters: int | None
+    tokens: int | None
+    seconds: float | None  # of training steps alone, over all its sessions
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        return self.tokens / self.seconds if self.tokens and self.seconds else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFacts:
+    """What a task's length counts, and how often a model that ignores the prompt can be right."""
+
+    unit: str
+    chance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What a report knows of a run."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    run: str
+    config: dict[str, Any]  # of config.yaml, without runtime, which holds local paths
+    task: TaskFacts | None = None
+    environment: dict[str, Any] | None = None  # of env.json
+    cost: Cost = Cost(parameters=None, tokens=None, seconds=None)
+    probes: dict[str, str] = field(default_factory=dict[str, str])  # SVG by the probe's name
+    rows: list[Row] = field(default_factory=list[Row])  # of eval.jsonl
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """The two files from which the others in the folder of a report are made."""
+
+    path: Path  # for messages
+    rows: bytes
+    manifest: bytes
+
+    @cached_property
+    def records(self) -> list[RunRecord]:
+        """The records that the rows hold. Raises UserError if they are damaged or of no report."""
+        try:
+            lines = gzip.decompress(self.rows).decode().splitlines()
+            found: list[RunRecord] = []
+            for row in map(json.loads, lines):
+                if "kind" in row:
+                    found.append(TypeAdapter(RunRecord).validate_python(row["run"]))
+                elif row["format"] != FORMAT:
+                    raise ValueError(f"rows of format {row['format']}, not {FORMAT}")
+                else:
+                    found[-1].rows.append({**row, "run": found[-1].run})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise self._damaged(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        except (OSError, EOFError, zlib.error, ValueError, TypeError, LookupError) as error:
+            raise self._damaged(str(error) or type(error).__name__) from None
+        if not found:
+            raise self._damaged("no run")
+        return found
+
+    def _damaged(self, reason: str) -> UserError:
+        return UserError(
+            f"{self.path} is damaged or was not written by this version of lengthgen report "
+            f"({reason}); restore it, or report its runs again"
+        )
+
+
+def of_runs(run_dirs: Sequence[Path]) -> Study:
+    """Returns the study of runs, with all that a page shows. Raises UserError as read does."""
+    paths = {path.resolve().name: path for path in run_dirs}
+    records = [_completed(record, paths[record.run]) for record in read(run_dirs)]
+    lines: list[Row] = []
+    for record in records:
+        lines += [{"kind": "run", "run": asdict(replace(record, rows=[]))}, *record.rows]
+    text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
+    return Study(
+        path=Path(ROWS),
+        rows=gzip.compress(text.encode(), mtime=0),
+        manifest=(json.dumps(_manifest(records), indent=1) + "\n").encode(),
+    )
+
+
+def of_folder(folder: Path) -> Study:
+    """Returns the study that a report was written of."""
+    try:
+        rows, manifest = ((folder / name).read_bytes() for name in (ROWS, MANIFEST))
+    except OSError as error:
+        raise UserError(
+            f"{error.filename}: cannot be read ({error.strerror}); restore it, or report the runs "
+            "again"
+        ) from None
+    return Study(path=folder / ROWS, rows=rows, manifest=manifest)
+
+
+def read(run_dirs: Sequence[Path], rows: Sequence[Plain] | None = None) -> list[RunRecord]:
+    """Returns configuration and rows of runs, by default of all that was evaluated of them.
+
+    Raises UserError as evaluated does, and for a configuration that cannot be read.
+    """
+    paths = {path.resolve().name: path for path in run_dirs}
+    records: list[RunRecord] = []
+    found = evaluated(run_dirs) if rows is None else rows
+    for run, path in paths.items():
+        config = directory.read_config(path)
+        config.pop("runtime", None)
+        facts = task_facts(config) if task_of(config) is not None else None
+        own = [dict(row) for row in found if row["run"] == run]
+        records.append(RunRecord(run=run, config=config, task=facts, rows=own))
+    return records
+
+
+def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
+    """Returns the eval rows of all runs; the directory's name is the run's.
+
+    Raises UserError for a directory without rows, and for two of one name.
+    """
+    if not run_dirs:
+        raise UserError("report: no run is named; lengthgen list runs shows those there are")
+    rows: list[Row] = []
+    seen: dict[str, Path] = {}
+    for path in dict.fromkeys(path.resolve() for path in run_dirs):
+        if path.name in seen:
+            raise UserError(
+                f"run {path.name} lies in {seen[path.name].parent} and in {path.parent}; name one"
+            )
+        seen[path.name] = path
+        refuse_links(path)
+        found = [r for r in read_rows(path / "eval.jsonl") if r.get("format") == FORMAT]
+        if not found:
+            raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")
+        rows += [{**row, "run": path.name} for row in found]
+    return rows
+
+
+def of_groups(run_dirs: Sequence[Path], groups: Sequence[str]) -> list[Path]:
+    """Returns the runs of some groups; a run's group is the name of its scheme.
+
+    Raises UserError for a group without runs.
+    """
+    names = {
+        path: str(directory.read_config(path).get("scheme", {}).get("name")) for path in run_dirs
+    }
+    for group in groups:
+        if group not in names.values():
+            known = sorted(set(names.values()))
+            raise UserError(f"--group: no evaluated run of {group!r}; {suggestion(group, known)}")
+    return [path for path in run_dirs if names[path] in groups]
+
+
+def task_of(config: Plain) -> str | None:
+    """Returns the name of the task that a run's plain configuration trains on; None for text.
+
+    Raises UserError for one that no configuration could have: files are named by it.
+    """
+    corpus = config.get("corpus")
+    spec = corpus.get("task") if isinstance(corpus, Mapping) else None
+    if not isinstance(spec, Mapping):
+        return None
+    name = str(spec.get("name"))
+    if not re.fullmatch(NAME, name) or len(name) > 64:
+        raise UserError(f"config.yaml is damaged: {name!r} is no name of a task; drop this run")
+    return name
+
+
+def task_facts(config: Plain) -> TaskFacts:
+    """Returns what the rule states of the task of a plain configuration, if it is known here."""
+    spec = config["corpus"]["task"]
+    try:
+        rule = tasks.build(str(spec.get("kind")), spec.get("arguments") or {}, where="task")
+    except (UserError, AttributeError, TypeError, ValueError):
+        return TaskFacts(unit="length", chance=0.0)
+    try:
+        lengths = [n for n in config["eval"]["lengths"] if n <= spec["length"]]
+        chance = rule.chance or tasks.majority_accuracy(rule, lengths)
+    except (UserError, KeyError, TypeError, ValueError):  # a file that is gone, say
+        chance = rule.chance
+    return TaskFacts(unit=rule.unit, chance=chance)
+
+
+def _completed(record: RunRecord, run_dir: Path) -> RunRecord:
+    """Adds the environment, the cost and the pictures of the probes that the directory holds."""
+    weights = sorted(run_dir.glob("checkpoints/*/model.safetensors"))
+    try:
+        n_parameters = parameters(weights[-1]) if weights else None
+    except (OSError, SafetensorError):
+        n_parameters = None
+    return replace(
+        record,
+        environment=_environment(run_dir),
+        cost=cost(directory.training_log(run_dir), parameters=n_parameters),
+        probes={
+            path.stem.replace("_", " "): _svg(path) for path in sorted(run_dir.glob("probes/*.svg"))
+        },
+    )
+
+
+def _environment(run_dir: Path) -> dict[str, Any] | None:
+    """Returns what env.json holds of the command, machine and versions; no host, no local paths."""
+    try:
+        found = json.loads(strip_checksum((run_dir / "env.json").read_bytes()))
+        words = [str(word) for word in found.get("argv", [])[1:]]
+        kept = {key: found[key] for key in ENVIRONMENT if key in found}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    command = shlex.join(["lengthgen", *(word for word in words if not word.startswith(PLACES))])
+    return {"command": command, **kept} if words else kept
+
+
+def _svg(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        run = path.parent.parent.name
+        raise UserError(
+            f"{path} is damaged ({error}); lengthgen probe {run} draws it again"
+        ) from None
+
+
+def cost(rows: Sequence[Plain], *, parameters: int | None) -> Cost:
+    """Returns the cost of a run from the rows of train.jsonl."""
+    seen = [0, *(row["train/tokens"] for row in rows)]
+    steps = zip(pairwise(seen), rows, strict=True)
+    seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)
+    return Cost(parameters=parameters, tokens=seen[-1] or None, seconds=seconds or None)
+
+
+def parameters(model: Path) -> int:
+    """Returns the number of parameters in a model.safetensors, tied ones counted once."""
+    with safe_open(model, framework="numpy") as tensors:
+        names = tensors.offset_keys()
+        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
+
+
+def _manifest(records: Sequence[RunRecord]) -> dict[str, Any]:
+    """Returns where the numbers come from: commands, commits, machines, versions and tokens."""
+    rows = [row for record in records for row in record.rows]
+    endpoints: dict[str, set[str]] = {}
+    for row in rows:
+        endpoints.setdefault(str(row.get("protocol")), set()).add(str(row.get("endpoints")))
+    return {
+        "command": shlex.join(["lengthgen", *sys.argv[1:]]),
+        **directory.environment(),
+        "training_seconds": math.fsum(record.cost.seconds or 0 for record in records),
+        "tokens": sorted({str(row.get("fingerprint")) for row in rows}),
+        "endpoints": {name: sorted(of) for name, of in sorted(endpoints.items())},
+        "runs": {
+            record.run: {**(record.environment or {}), "training_seconds": record.cost.seconds}
+            for record in records
+        },
+    }

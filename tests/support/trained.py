@@ -1,0 +1,65 @@
+"""What runs leave behind, and the processes that they are."""
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lengthgen.storage import read_rows
+from lengthgen.terminal import Progress
+
+QUIET = Progress(is_main=False)
+CLOCKED = ("train/tokens_per_s", "seconds")  # what no two runs have in common
+
+
+def rows_of(log: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a log without what a clock measures."""
+    return [{k: v for k, v in row.items() if k not in CLOCKED} for row in read_rows(log)]
+
+
+def newest_checkpoint(run_dir: Path) -> Path:
+    return max(run_dir.glob("checkpoints/step-*"))
+
+
+def weights_of(run_dir: Path) -> dict[str, Tensor]:
+    """Returns the weights of the newest checkpoint."""
+    return load_file(newest_checkpoint(run_dir) / "model.safetensors")
+
+
+def assert_same_bits(one: Path, other: Path) -> None:
+    """Asserts that two runs have the same weights, and the same rows of training."""
+    assert newest_checkpoint(one).name == newest_checkpoint(other).name
+    assert rows_of(one / "train.jsonl") == rows_of(other / "train.jsonl")
+    got, want = weights_of(one), weights_of(other)
+    assert got.keys() == want.keys()
+    for name, weight in want.items():
+        assert torch.equal(got[name], weight), name
+
+
+def is_alive(pid: int) -> bool:
+    """True if a process is there and no zombie."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def children(pid: int) -> list[int]:
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True
+    )
+    return [int(word) for word in listed.stdout.split()]
+
+
+def descendants(pid: int) -> list[int]:
+    found = children(pid)
+    return found + [other for one in found for other in descendants(one)]
+
+
+def one_thread_each() -> dict[str, str]:
+    """Returns the environment of a program whose processes have one thread each."""
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
