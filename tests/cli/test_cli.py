@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forks
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -184,13 +185,8 @@ def test_a_length_that_no_document_reaches_names_the_longest(shell: Shell) -> No
 @pytest.mark.slow
 def test_gpus_refuses_before_starting_processes_what_one_process_would(tmp_path: Path) -> None:
     # In a process of its own: without the refusal it would become torchrun.
-    ran = subprocess.run(
-        [sys.executable, "-m", "lengthgen", "train", *SMALL, "eval.lengths=[99999]", "--gpus", "2"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["train", *SMALL, "eval.lengths=[99999]", "--gpus", "2"]
+    ran = forks.run("-m", "lengthgen", *words, cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.splitlines()[-1].startswith("error: eval.lengths: no validation document")
     assert ran.stderr.count("error") == 1
@@ -199,14 +195,9 @@ def test_gpus_refuses_before_starting_processes_what_one_process_would(tmp_path:
 @pytest.mark.slow
 def test_gpus_says_that_it_runs_on_the_cpu_where_there_is_no_gpu(tmp_path: Path) -> None:
     words = [word for word in SMALL if not word.startswith("runtime.device")]
-    ran = subprocess.run(
-        [sys.executable, "-m", "lengthgen", "train", *words, "eval.lengths=[99999]", "--gpus", "2"],
-        cwd=tmp_path,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["train", *words, "eval.lengths=[99999]", "--gpus", "2"]
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    ran = forks.run("-m", "lengthgen", *words, cwd=tmp_path, env=env)
     said = "--gpus: there is no GPU in this machine; 2 processes on the CPU"
     assert ran.stderr.splitlines()[0] == said
 
@@ -426,13 +417,7 @@ def test_the_folder_of_a_report_is_made_again_in_its_place_or_elsewhere(
 @pytest.mark.slow
 def test_gpus_starts_processes_that_agree_and_speak_once(tmp_path: Path) -> None:
     words = ["train", "scheme=alibi", *SMALL, "--gpus", "2"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "lengthgen", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = forks.run("-m", "lengthgen", *words, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("Perplexity") == 1
     assert ran.stderr.count("train alibi: 0/512 tokens") == 1
@@ -444,13 +429,7 @@ def test_a_signal_ends_all_processes_of_gpus_with_one_line_and_no_trace(
     tmp_path: Path, kind: signal.Signals
 ) -> None:
     words = ["train", "scheme=alibi", *SMALL, "train.tokens=10000000", "runtime.log_every=1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lengthgen", *words, "--gpus", "2"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = forks.Forked("-m", "lengthgen", *words, "--gpus", "2", cwd=tmp_path)
     while not list(tmp_path.glob("runs/*/train.jsonl")):
         assert process.poll() is None
         time.sleep(0.1)

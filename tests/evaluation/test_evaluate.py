@@ -3,16 +3,14 @@
 import itertools
 import json
 import math
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -338,12 +336,10 @@ def test_several_processes_give_the_rows_of_one(run: tuple[Config, Path], cache:
     assert ran.code == 0, ran.err
     alone = rows_of(run_dir)
     log.unlink()
-    # 3 do not divide the passes; test_ranks.py evaluates with 2 as well.
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-    command = [sys.executable, *torchrun, "-m", "lengthgen", *evaluation]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    # 3 do not divide the passes; test_distributed.py evaluates with 2 as well.
+    for process in forks.ranks(3, "-m", "lengthgen", *evaluation):
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
     assert rows_of(run_dir) == alone
     assert {row["protocol"] for row in alone} == {"tail", "nonoverlap"}
 

@@ -32,6 +32,8 @@ from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
 
+pytestmark = pytest.mark.slow
+
 QUIET = Progress(is_main=False)
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 TASK = [

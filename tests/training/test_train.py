@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +18,7 @@ from forks import Forked
 from small import SMALL, small_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from trained import QUIET, assert_same_bits, children, one_thread_each, rows_of, weights_of
+from trained import QUIET, assert_same_bits, one_thread_each, rows_of, weights_of
 
 from lengthgen import pipeline
 from lengthgen.config.schema import Config, from_overrides
@@ -44,7 +43,6 @@ LONG = [
     "train.checkpoint_every=7",
     "runtime.log_every=4",
 ]
-Process = Forked | subprocess.Popen[str]
 
 
 @pytest.fixture(scope="session")
@@ -57,24 +55,13 @@ def words(root: Path, cache: Path, *more: str) -> list[str]:
     return ["train", *SMALL, *LONG, f"runtime.root={root}", f"runtime.cache={cache}", *more]
 
 
-def begin(root: Path, cache: Path, *more: str, processes: int = 1) -> Process:
+def begin(root: Path, cache: Path, *more: str) -> Forked:
     """Starts `lengthgen train` as a user would, one thread per process."""
     command = ["-m", "lengthgen", *words(root, cache, *more)]
-    env = one_thread_each()
-    if processes == 1:
-        return Forked(*command, env=env, stderr=subprocess.STDOUT)
-    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.Popen(
-        [sys.executable, "-m", *torchrun, *command],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    return Forked(*command, env=one_thread_each(), stderr=subprocess.STDOUT)
 
 
-def finish(process: Process) -> str:
+def finish(process: Forked) -> str:
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     return said
@@ -91,13 +78,17 @@ def step_reached(root: Path) -> int:
     return json.loads(lines[-1])["train/step"] if lines else 0
 
 
-def kill_after(step: int, process: Process, root: Path, *, ranks: bool) -> None:
-    """Kills with -9 once the log has reached a step: the process, or one of torchrun's ranks."""
+def begin_two(root: Path, cache: Path, scheme: str) -> list[Forked]:
+    """Starts the two processes of a run."""
+    return forks.ranks(2, "-m", "lengthgen", *words(root, cache, scheme))
+
+
+def kill_after(step: int, process: Forked, root: Path) -> None:
+    """Kills with -9 once the log has reached a step."""
     while step_reached(root) < step:
-        assert process.poll() is None, process.communicate()[0]
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    for pid in children(process.pid)[:1] if ranks else [process.pid]:
-        os.kill(pid, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=120)
     assert process.returncode != 0
 
@@ -123,7 +114,7 @@ def test_a_run_killed_twice_ends_with_the_bits_of_an_undisturbed_one(
 ) -> None:
     for step in (4, 24):  # before the first checkpoint, and between two
         process = begin(tmp_path, cache, scheme)
-        kill_after(step, process, tmp_path, ranks=False)
+        kill_after(step, process, tmp_path)
     assert step_reached(tmp_path) < STEPS
     said = finish(begin(tmp_path, cache, scheme))
     assert "resuming after step" in said
@@ -136,10 +127,13 @@ def test_two_processes_agree_with_one_and_with_themselves_after_a_kill(
     tmp_path: Path, cache: Path, undisturbed: Path, scheme: str
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(begin(whole, cache, scheme, processes=2))
-    process = begin(killed, cache, scheme, processes=2)
-    kill_after(16, process, killed, ranks=True)
-    finish(begin(killed, cache, scheme, processes=2))
+    for process in begin_two(whole, cache, scheme):
+        finish(process)
+    main, other = begin_two(killed, cache, scheme)
+    kill_after(16, other, killed)
+    assert main.wait(timeout=120) != 0
+    for process in begin_two(killed, cache, scheme):
+        finish(process)
     one, two = run_of(undisturbed), run_of(whole)
     assert_same_bits(run_of(killed), two)
     for name, weight in weights_of(two).items():
