@@ -1,6 +1,6 @@
 """Documents of files on disk: text, Markdown, Python, JSON lines and parquet.
 
-The loaders of `datasets` are not used: they lose the line numbers that are in the names of documents
+The loaders of `datasets` are not used: they lose the line numbers that are in names of documents
 and in errors, give None for a row without the column, and import in seconds.
 """
 
