@@ -1,4 +1,8 @@
-"""Documents of files on disk: text, Markdown, Python, JSON lines and parquet."""
+"""Documents of files on disk: text, Markdown, Python, JSON lines and parquet.
+
+The loaders of `datasets` are not used: they lose the line numbers that are in names of documents
+and in errors, give None for a row without the column, and import in seconds.
+"""
 
 import heapq
 import json
