@@ -24,6 +24,7 @@ fi
 .venv/bin/lint-imports
 .venv/bin/pyright --pythonpath .venv/bin/python
 NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir build/docs
-# By files: the fixtures of one cost up to two minutes, and each process would make its own. In the
-# order of tests/conftest.py, slow files first: at the end, one would leave the other cores idle.
-.venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"
+# By files: the fixtures of one cost up to a minute, and each process would make its own. In the
+# order of tests/conftest.py, long files first: at the end, one would leave the other cores idle.
+# Three processes for two cores: one often waits, for Slurm or for a signal to be answered.
+.venv/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder "$@"

@@ -17,13 +17,16 @@ settings.register_profile(
 settings.load_profile("lengthgen")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files with most slow tests first: at the end, one would leave the other cores idle.
+LONGEST = ("test_slurm", "test_sweep_run", "test_distributed", "test_readme", "test_train")
 
-    The order within a file stays.
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts long files first: at the end, one would leave the other cores idle.
+
+    These are a few, and then those with most slow tests. The order within a file stays.
     """
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    items.sort(key=lambda item: (item.path.stem not in LONGEST, -slow[item.path]))
 
 
 @pytest.fixture(autouse=True)

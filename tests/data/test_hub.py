@@ -20,6 +20,8 @@ from repository import ROOT
 
 from lengthgen.data.sources.hub import articles
 
+pytestmark = pytest.mark.slow
+
 ROWS = [
     "",
     " = One = \n",

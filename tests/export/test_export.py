@@ -34,6 +34,8 @@ from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows, strip_checksum
 from lengthgen.terminal import Progress
 
+pytestmark = pytest.mark.slow
+
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
 TEXT = "def main():"  # what the card's lines encode

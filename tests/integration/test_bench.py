@@ -11,6 +11,8 @@ from lengthgen import benchmark
 from lengthgen.benchmark import Cost, Evaluated, Speed
 from lengthgen.terminal import Progress
 
+pytestmark = pytest.mark.slow
+
 
 def test_calls_take_turns_and_the_first_round_does_not_count() -> None:
     order: list[str] = []
@@ -23,7 +25,6 @@ def test_calls_take_turns_and_the_first_round_does_not_count() -> None:
     assert len(seconds) == 2
 
 
-@pytest.mark.slow
 def test_a_cost_counts_the_schemes_own_parameters_and_says_where_it_has_no_value() -> None:
     show = Progress(is_main=False)
     config = small_config("scheme=learned_absolute")
@@ -40,7 +41,6 @@ def test_a_cost_counts_the_schemes_own_parameters_and_says_where_it_has_no_value
         assert speed.relative > 0
 
 
-@pytest.mark.slow
 def test_the_peak_of_memory_is_that_of_the_window() -> None:
     # 16,384 states of width 32 in fp32 are 2 MiB, and a window holds several such tensors.
     [plain] = benchmark.costs(
@@ -81,7 +81,6 @@ def test_the_table_has_a_column_for_every_number() -> None:
     assert row[6:] == ["9,000", "1.00", "12", "n/a", "n/a", "n/a"]
 
 
-@pytest.mark.slow
 def test_the_command_prints_head_and_rows_into_a_pipe() -> None:
     ran = here("bench", "rope", "--lengths", "16", "--rounds", "1", *SMALL)
     assert ran.code == 0, ran.err

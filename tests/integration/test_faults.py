@@ -25,6 +25,8 @@ from wandb_backend import KEY, WandbBackend
 from lengthgen.runs import status
 from lengthgen.storage import read_rows
 
+pytestmark = pytest.mark.slow
+
 STEPS = 8
 PROTOCOLS = "tail,nonoverlap,per_position,sliding-32"
 LONG = [  # an evaluation that takes a while
@@ -46,7 +48,6 @@ def trained(undisturbed: Path, tmp_path: Path) -> Path:
 # Kills
 
 
-@pytest.mark.slow
 def test_a_study_that_is_killed_in_every_phase_ends_as_its_undisturbed_twin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +84,6 @@ def stopped_by(kind: signal.Signals, ran: Ran) -> None:
     assert "Traceback" not in ran.err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGUSR2], ids=str)
 def test_a_signal_while_the_token_cache_is_built_leaves_nothing_half_built(
     tmp_path: Path, kind: signal.Signals
@@ -102,7 +102,6 @@ def test_a_signal_while_the_token_cache_is_built_leaves_nothing_half_built(
     assert not [path for path in cache.iterdir() if path.is_dir()]
 
 
-@pytest.mark.slow
 def test_a_signal_while_a_trained_run_is_evaluated_keeps_its_rows(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     words = train_words(root, "scheme=rope", *LONG)
@@ -124,7 +123,6 @@ def test_a_signal_while_a_trained_run_is_evaluated_keeps_its_rows(tmp_path: Path
     assert set(eval_lines(root)) == set(lines)
 
 
-@pytest.mark.slow
 def test_a_signal_to_an_evaluation_keeps_its_rows(tmp_path: Path) -> None:
     root, twin = tmp_path / "runs", tmp_path / "twin"
     assert here(*train_words(root, "scheme=rope", LONG[0])).code == 0
@@ -147,7 +145,6 @@ def test_a_signal_to_an_evaluation_keeps_its_rows(tmp_path: Path) -> None:
 # Two at once
 
 
-@pytest.mark.slow
 def test_of_two_that_start_one_run_one_trains_it_and_the_other_waits_or_says_so(
     tmp_path: Path, undisturbed: Path
 ) -> None:
@@ -161,7 +158,6 @@ def test_of_two_that_start_one_run_one_trains_it_and_the_other_waits_or_says_so(
     assert status.read_status(one_run(tmp_path)).state == "done"
 
 
-@pytest.mark.slow
 def test_two_evaluations_of_one_run_add_every_row_once(trained: Path, tmp_path: Path) -> None:
     twin = shutil.copytree(trained, tmp_path / "twin")
     more = ["--protocols", "tail,nonoverlap,per_position", "--lengths", "8,16,32,64"]
@@ -175,7 +171,6 @@ def test_two_evaluations_of_one_run_add_every_row_once(trained: Path, tmp_path: 
     assert len(set(eval_lines(trained))) == len(eval_lines(trained))
 
 
-@pytest.mark.slow
 def test_a_run_that_others_look_at_all_the_time_can_be_started(tmp_path: Path) -> None:
     over = threading.Event()
 
@@ -208,7 +203,6 @@ for _ in range(200):
 """
 
 
-@pytest.mark.slow
 def test_a_file_that_several_processes_write_is_always_one_that_one_of_them_wrote(
     tmp_path: Path,
 ) -> None:
@@ -374,7 +368,6 @@ def timed(root: Path, backend: FailingBackend, *, gone: bool) -> tuple[float, li
     return seconds, said
 
 
-@pytest.mark.slow
 def test_a_slow_wandb_does_not_slow_the_training_down(tmp_path: Path) -> None:
     with FailingBackend() as backend:
         backend.seconds = 0.5  # two hundred rows would take 100 s if each waited for an answer
@@ -385,7 +378,6 @@ def test_a_slow_wandb_does_not_slow_the_training_down(tmp_path: Path) -> None:
     assert len(read_rows(log)) == 200
 
 
-@pytest.mark.slow
 def test_a_wandb_that_goes_away_in_the_middle_of_training_is_one_line(tmp_path: Path) -> None:
     with FailingBackend() as backend:
         seconds, said = timed(tmp_path, backend, gone=True)

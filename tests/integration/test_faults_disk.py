@@ -20,6 +20,8 @@ from lengthgen.runs import checkpoints, directory, status
 from lengthgen.storage import append_rows, replace_file
 from lengthgen.training.optim import adamw
 
+pytestmark = pytest.mark.slow
+
 MEGABYTE = 1 << 20
 
 
@@ -52,7 +54,6 @@ def copied(root: Path, disk: Disk) -> Path:
 # Full
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("room_is_taken_later")
 def test_wherever_the_disk_fills_up_training_ends_in_one_line_and_goes_on_afterwards(
     disk: Disk, undisturbed: Path
@@ -217,7 +218,6 @@ def test_an_evaluation_without_room_names_its_file_and_loses_no_row(
     assert result(root) == result(elsewhere)
 
 
-@pytest.mark.slow
 def test_a_report_without_room_names_its_file_and_leaves_the_one_before(
     disk: Disk, undisturbed: Path
 ) -> None:
@@ -232,7 +232,6 @@ def test_a_report_without_room_names_its_file_and_leaves_the_one_before(
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-@pytest.mark.slow
 def test_a_probe_without_room_names_its_file(disk: Disk, undisturbed: Path) -> None:
     root = copied(undisturbed, disk)
     words = ["probe", f"runtime.root={root}", "runtime.threads=1", "--probes", "shift_invariance"]
@@ -245,7 +244,6 @@ def test_a_probe_without_room_names_its_file(disk: Disk, undisturbed: Path) -> N
 # Weights & Biases on a full disk
 
 
-@pytest.mark.slow
 def test_wandb_without_room_stops_nothing(tmp_path: Path, undisturbed: Path) -> None:
     run_dir = small_config("scheme=rope", f"runtime.root={tmp_path}").run_dir
     words = [*train_words(tmp_path, "scheme=rope"), "runtime.wandb=offline"]
@@ -258,7 +256,6 @@ def test_wandb_without_room_stops_nothing(tmp_path: Path, undisturbed: Path) -> 
         assert result(tmp_path) == result(undisturbed)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("room_is_taken_later")
 def test_wandb_beside_a_run_without_room_adds_nothing_to_its_one_line(
     disk: Disk, undisturbed: Path
@@ -299,7 +296,6 @@ def test_a_run_whose_root_alone_is_read_only_is_refused_in_one_line(
     assert "give runtime.root=FOLDER" in said
 
 
-@pytest.mark.slow
 def test_a_finished_run_in_a_read_only_root_can_be_listed_evaluated_and_reported(
     disk: Disk, undisturbed: Path, tmp_path: Path
 ) -> None:

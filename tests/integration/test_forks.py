@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from forks import Forked, run
 
+pytestmark = pytest.mark.slow
+
 SEEN = """
 import atexit, os, signal, sys, threading
 atexit.register(print, "the end")

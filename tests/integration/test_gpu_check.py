@@ -10,10 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import forks
 import pytest
 import torch
 from repository import ROOT
 from torch import Tensor
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
 CPU = torch.device("cpu")
@@ -48,12 +51,15 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return out, run("--schemes", "kerple,learned_absolute", "--out", str(out)).stdout
 
 
+PROGRAM = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+
+
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--quick", "--models", "tiny"]
-    return subprocess.run([*command, *words], capture_output=True, text=True, check=True)
+    ran = forks.run("-c", PROGRAM, "--device", "cpu", "--quick", "--models", "tiny", *words)
+    assert ran.returncode == 0, ran.stderr
+    return ran
 
 
-@pytest.mark.slow
 def test_every_check_of_every_scheme_asked_for_is_a_row(checked: tuple[Path, str]) -> None:
     rows = rows_of(checked[0])
     checks = {
@@ -65,7 +71,6 @@ def test_every_check_of_every_scheme_asked_for_is_a_row(checked: tuple[Path, str
     assert {row["check"] for row in rows} > {"processes", "tokens/s", "kernel SDPA with a mask"}
 
 
-@pytest.mark.slow
 def test_every_number_is_within_its_bound_or_says_why_there_is_none(
     checked: tuple[Path, str],
 ) -> None:
@@ -80,7 +85,6 @@ def test_every_number_is_within_its_bound_or_says_why_there_is_none(
             assert row["note"]
 
 
-@pytest.mark.slow
 def test_what_stands_in_the_output_is_not_measured_again(checked: tuple[Path, str]) -> None:
     out, printed = checked
     before = out.read_bytes()
@@ -130,12 +134,6 @@ def test_the_kernel_check_finds_a_kernel_that_rounds_the_bias() -> None:
 
 
 def test_without_a_gpu_the_script_says_so() -> None:
-    ran = subprocess.run(
-        [sys.executable, str(SCRIPT)],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = forks.run("-c", PROGRAM, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert ran.returncode == 1
     assert ran.stderr.startswith("error: there is no GPU in this machine; --device cpu")

@@ -33,6 +33,8 @@ from lengthgen.schemes import registry
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
 
+pytestmark = pytest.mark.slow
+
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
 MARKING = """

@@ -30,6 +30,8 @@ from lengthgen.report.figures.style import rendered
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 
+pytestmark = pytest.mark.slow
+
 QUIET = Progress(is_main=False)
 WORDS = ["scheme=sinusoidal", "train.tokens=256", "runtime.threads=1"]
 PROBES = list(probes.registry())

@@ -36,6 +36,8 @@ from lengthgen.report.study import cost, parameters
 from lengthgen.report.tables import TIE, Cell, Table
 from lengthgen.report.text_tables import NOT_MARKED, judged, warnings
 
+pytestmark = pytest.mark.slow
+
 FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
 needs_browser = pytest.mark.skipif(not FOUND, reason="no chromium; apt-get install chromium")
 

@@ -1,4 +1,4 @@
-"""Several processes on a CPU: the numbers of one, one that writes, and an end in its own words.
+"""Several processes on a CPU: the numbers of one, one that writes, one that reports the end.
 
 Run as a program this file is one process of such a run: it trains, evaluates and notes what it saw.
 """
@@ -6,8 +6,6 @@ Run as a program this file is one process of such a run: it trains, evaluates an
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -15,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import forks
 import numpy as np
 import pytest
 import torch
-from repository import PYTHONPATH
 from small import small_config
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -92,28 +90,6 @@ def changed_by(event: str, given: tuple[Any, ...]) -> list[str]:
     return []
 
 
-def start(n: int, root: Path, cache: Path) -> list[subprocess.Popen[str]]:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    about = {
-        "PYTHONPATH": PYTHONPATH,
-        "WORLD_SIZE": str(n),
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": port,
-    }
-    return [
-        subprocess.Popen(
-            [sys.executable, __file__, str(root), str(cache)],
-            env={**os.environ, **about, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(n)
-    ]
-
-
 class Several(NamedTuple):
     """What the processes of a run wrote, and what each of them saw."""
 
@@ -145,7 +121,8 @@ def several(
         trained = configuration(alone, cache, "8 windows").run_dir
         shutil.copytree(trained, root / "given" / trained.name)
         (root / "given" / trained.name / "eval.jsonl").unlink()
-    started = {n: start(n, root, cache) for n, root in roots.items()}
+    here, program = Path(__file__).parent, ("-m", Path(__file__).stem)
+    started = {n: forks.ranks(n, *program, root, cache, cwd=here) for n, root in roots.items()}
     found: dict[int, Several] = {}
     for n, processes in started.items():
         said = [process.communicate(timeout=300) for process in processes]
@@ -246,15 +223,10 @@ with ranks.connected("cpu"):
 
 
 def test_gradients_sent_in_buckets_during_the_backward_pass_are_those_sent_after_it() -> None:
-    ran = subprocess.run(
-        [sys.executable, *TORCHRUN, "--no-python", sys.executable, "-c", SUMS],
-        env=one_thread_each(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    main, other = forks.ranks(2, "-c", SUMS)
     want = str([[17.0] * 3, [6.0] * 5, [0.0] * 4])
-    assert ran.stdout.splitlines() == [want] * 3
+    assert main.communicate(timeout=300)[0].splitlines() == [want] * 3
+    assert (main.returncode, other.wait(timeout=300)) == (0, 0)
 
 
 # The end
@@ -334,16 +306,8 @@ def fail(
         "eval.protocols=[tail,sliding-2]",  # enough windows for a second pass, that of rank 1
         *("runtime.wandb=off", "runtime.device=cpu", "runtime.threads=1"),
     ]
-    start = TORCHRUN if torchrun else []
-    ran = subprocess.run(
-        [sys.executable, *start, "-m", "lengthgen", *words, *([] if torchrun else ["--gpus", "2"])],
-        cwd=folder,
-        env=one_thread_each(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    start, end = (TORCHRUN, []) if torchrun else ([], ["--gpus", "2"])
+    ran = forks.run(*start, "-m", "lengthgen", *words, *end, cwd=folder, env=one_thread_each())
     ended = time.time()
     failures = list(folder.glob("failed-*"))
     assert failures, ran.stderr
@@ -403,7 +367,7 @@ def test_a_failure_of_one_process_is_one_line_and_its_exit_code(
     assert "Traceback" not in ended.err
 
 
-def test_a_rank_speaks_itself_and_alone_if_rank_0_does_not_listen(
+def test_a_rank_reports_its_failure_itself_and_alone_if_rank_0_is_late(
     failed: dict[str, Failed],
 ) -> None:
     ended = failed["a mistake that rank 0 sleeps through"]

@@ -25,6 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from repository import PYTHONPATH
+
 # torch.optim needs torch._dynamo. No wandb, datasets or pyarrow, which start threads.
 IMPORTED = (
     *("torch", "torch._dynamo", "hydra"),
@@ -96,6 +98,19 @@ def run(
     forked = Forked(*words, cwd=cwd, env=env)
     out, err = forked.communicate(timeout=300)
     return subprocess.CompletedProcess(forked.args, forked.wait(), out, err)
+
+
+def ranks(n: int, *words: str | Path, cwd: Path | None = None) -> list[Forked]:
+    """Starts `python WORDS` as the n processes of one run, without torchrun."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    about = {"WORLD_SIZE": str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    env = {**os.environ, **about, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
+    return [
+        Forked(*words, cwd=cwd, env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(n)
+    ]
 
 
 def _text(file: IO[str]) -> str:

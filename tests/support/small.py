@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lengthgen.config.compose import choices
+from lengthgen.config.compose import choices, load
 from lengthgen.config.schema import Config, ModelDims, from_overrides
 from lengthgen.model.transformer import Transformer, create, with_parts
 from lengthgen.pipeline import validate
@@ -62,8 +62,8 @@ def every_scheme() -> list[tuple[str, str | None]]:
     """Returns (scheme, variant) of all shipped schemes, the plain scheme as variant None."""
     found: list[tuple[str, str | None]] = []
     for name in choices("scheme", config_dir=None):
-        config = small_config(f"scheme={name}")
-        found += [(name, None), *((name, variant) for variant in config.scheme.variants)]
+        variants = load("scheme", name, config_dir=None).get("variants") or {}
+        found += [(name, None), *((name, variant) for variant in variants)]
     return found + [("rope", variant) for variant in choices("variant", config_dir=None)]
 
 
