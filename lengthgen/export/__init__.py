@@ -3,10 +3,10 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
@@ -17,8 +17,28 @@ from lengthgen.config.schema import Config, from_plain
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import ANSWERS
-from lengthgen.export.about import CARD, CONFIG, TOKENIZER, WEIGHTS, About
 from lengthgen.model.transformer import Transformer
+
+WEIGHTS, CONFIG, TOKENIZER, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
+PLUGINS = "plugins"
+
+
+class About(BaseModel):
+    """The configuration of a run's training, and which checkpoint of it this is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    model_type: Literal["lengthgen"]
+    format: Literal[1]
+    lengthgen: str  # the version that wrote it
+    run: str
+    step: int
+    steps: int  # that the training was to take
+    tokens_seen: int
+    fingerprint: str  # of the corpus
+    card: str  # the sha256 of README.md as it was written
+    plugins: list[Annotated[str, Field(pattern=rf"^{PLUGINS}/[0-9a-f]{{8}}\.py$")]]
+    config: dict[str, Any]  # without plugins, eval and runtime
 
 
 class Exported(NamedTuple):

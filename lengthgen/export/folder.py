@@ -18,8 +18,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import find_bos, read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.export import read
-from lengthgen.export.about import CARD, CONFIG, PLUGINS, TOKENIZER, WEIGHTS, About
+from lengthgen.export import CARD, CONFIG, PLUGINS, TOKENIZER, WEIGHTS, About, read
 from lengthgen.export.card import card
 from lengthgen.runs import checkpoints, directory
 from lengthgen.runs.checkpoints import Checkpoint

@@ -18,7 +18,7 @@ from lengthgen.evaluation.protocols import ANSWERS, HEADLINE, named
 from lengthgen.report import tables, tasks, text_tables
 from lengthgen.report.figures.inline import swatch
 from lengthgen.report.figures.style import line_styles
-from lengthgen.report.study import RunRecord, TaskFacts, task_of
+from lengthgen.report.study import Plain, RunRecord, TaskFacts, task_of
 from lengthgen.report.tables import Table
 from lengthgen.report.tasks import TaskReport
 
@@ -94,18 +94,24 @@ def gather(records: Sequence[RunRecord]) -> Report:
     _require({p.run for p in points}, configs)
     kept = curves.comparable(points)
     labels = seed_groups.labels(kept, configs)
-    references = seed_groups.references(kept, configs)
-    names = sorted({p.protocol for p in kept}, key=lambda name: (name != HEADLINE, name))
-    by_protocol = {
-        name: seed_groups.series([p for p in kept if p.protocol == name], labels, references)
-        for name in names
-    }
+    found = by_protocol(kept, configs)
     return Report(
-        by_protocol=by_protocol,
-        findings=findings(by_protocol),
+        by_protocol=found,
+        findings=findings(found),
         remarks=[*_incomplete(rows), *_remarks(points, kept, labels, configs)],
         runs=runs,
     )
+
+
+def by_protocol(points: Sequence[Point], configs: Mapping[str, Plain]) -> dict[str, list[Series]]:
+    """Returns comparable points as the series of each protocol, the headline first."""
+    labels = seed_groups.labels(points, configs)
+    references = seed_groups.references(points, configs)
+    names = sorted({p.protocol for p in points}, key=lambda name: (name != HEADLINE, name))
+    return {
+        name: seed_groups.series([p for p in points if p.protocol == name], labels, references)
+        for name in names
+    }
 
 
 def gather_tasks(records: Sequence[RunRecord]) -> TaskReport:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lengthgen.analysis import curves, seed_groups
+from lengthgen.analysis import curves
 from lengthgen.analysis.accuracy import Accuracy, accuracies
 from lengthgen.analysis.curves import Point, perplexity
 from lengthgen.analysis.findings import Finding, findings
@@ -13,6 +13,7 @@ from lengthgen.analysis.seed_groups import Series
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import ANSWERS, BY_POSITION, HEADLINE
+from lengthgen.report import collect
 from lengthgen.report.figures import curve
 from lengthgen.report.figures.accuracy import accuracy
 from lengthgen.report.figures.layout import laid_out
@@ -66,16 +67,7 @@ def results(run_dir: Path) -> Results:
     rows = [{**row, "run": run_dir.name} for row in read_rows(run_dir / "eval.jsonl")]
     points = curves.comparable(curves.curve(rows))
     configs = {run_dir.name: to_plain(directory.load_config(run_dir))}
-    labels, references = (
-        seed_groups.labels(points, configs),
-        seed_groups.references(points, configs),
-    )
-    by_protocol = {
-        protocol: seed_groups.series(
-            [p for p in points if p.protocol == protocol], labels, references
-        )
-        for protocol in sorted({p.protocol for p in points})
-    }
+    by_protocol = collect.by_protocol(points, configs)
     judged, answered = findings(by_protocol), accuracies(by_protocol.get(ANSWERS, []))
     found = {finding.series.variant: finding for finding in judged}
     return Results(

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from eval_rows import row
 
-from lengthgen.analysis import curves, findings, seed_groups
+from lengthgen.analysis import curves, findings
 from lengthgen.data.windows import position_bins
+from lengthgen.report import collect
 from lengthgen.report.collect import Report
 from lengthgen.report.study import Cost, RunRecord
 
@@ -55,14 +56,7 @@ def example(
                     rows.append({**one, **about, **lost, "n_documents": n_documents, **changes})
     points = curves.curve(rows)
     configs = {run: _config(run, points) for run in sorted({p.run for p in points})}
-    references = seed_groups.references(points, configs)
-    labels = seed_groups.labels(points, configs)
-    by_protocol = {
-        protocol: seed_groups.series(
-            [p for p in points if p.protocol == protocol], labels, references
-        )
-        for protocol in ("tail", "nonoverlap", "per_position", "swap")
-    }
+    by_protocol = collect.by_protocol(points, configs)
     return Report(
         by_protocol=by_protocol,
         findings=findings.findings(by_protocol),
