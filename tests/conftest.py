@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from shell import Shell
 from small_corpora import TEXTS
+
+# The same examples in every run, and few: a test that draws is as quick as one that lists.
+settings.register_profile(
+    "lengthgen", derandomize=True, max_examples=25, deadline=None, database=None
+)
+settings.load_profile("lengthgen")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -65,12 +65,13 @@ def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, see
     """Returns what is read when each layer has seen the tokens that are new."""
     scheme, length = model.scheme, tokens_BS.shape[1]
     done, start = (0, 0) if cache is None else (cache.tokens_BS.shape[1], cache.segment_start)
-    layers = () if cache is None else cache.layers
+    layers: tuple[LayerCache, ...] = () if cache is None else cache.layers
     size = model.shape.train_length if scheme.memory else length
     x_BND = tokens_BS.new_empty(0)
     while done < length:
         if done == start + size:  # which is full: of it, the memory alone is kept
-            start, layers = done, tuple(_last(layer, scheme.memory) for layer in layers)
+            start, n = done, max(0, layers[0].k_BSD.shape[1] - scheme.memory)
+            layers = tuple(LayerCache(*(kept[:, n:] for kept in layer)) for layer in layers)
         remembered = layers[0].k_BSD.shape[1] - (done - start) if layers else 0
         stop = min(start + size, length)
         x_BSD, c = model.embedded(
@@ -85,11 +86,6 @@ def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, see
             kept.append(one)
         done, layers = stop, tuple(kept)
     return Cache(tokens_BS, model.logits(model.norm(x_BND[:, -1])), start, layers)
-
-
-def _last(layer: LayerCache, n: int) -> LayerCache:
-    """Returns what is kept of the last n tokens."""
-    return LayerCache(*(kept[:, max(0, kept.shape[1] - n) :] for kept in layer))
 
 
 def _draws(seed: int) -> torch.Generator:

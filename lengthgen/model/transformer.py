@@ -172,8 +172,11 @@ class Transformer(nn.Module):
                 x_BTD = _recomputed(block, x_BTD, memory.x_NBMD[i], layer, replace(c, layer=i), n)
             elif n:
                 x_BTD = block(x_BTD, memory.x_NBMD[i], layer, replace(c, layer=i), n)
-        x_BTD = x_BTD if n_last else x_BTD[:, :0]
-        return Segment(self.norm(x_BTD), self._remember(memory, inputs))
+        if self.scheme.memory:
+            x_NBSD = torch.cat([memory.x_NBMD, torch.stack(inputs).detach()], dim=2)
+            n = max(0, x_NBSD.shape[2] - self.scheme.memory)  # forgotten
+            memory = Memory(x_NBSD[:, :, n:], (memory.absent_B - n).clamp(min=0))
+        return Segment(self.norm(x_BTD if n_last else x_BTD[:, :0]), memory)
 
     def embedded(
         self,
@@ -220,14 +223,6 @@ class Transformer(nn.Module):
             weight.new_zeros(len(self.blocks), batch, size, weight.shape[1]),
             torch.full((batch,), size, device=weight.device),
         )
-
-    def _remember(self, memory: Memory, inputs: list[Tensor]) -> Memory:
-        """Returns the memory after a segment with these layer inputs, [B, T, D] each."""
-        if not self.scheme.memory:
-            return memory
-        x_NBSD = torch.cat([memory.x_NBMD, torch.stack(inputs).detach()], dim=2)
-        forgotten = max(0, x_NBSD.shape[2] - self.scheme.memory)
-        return Memory(x_NBSD[:, :, forgotten:], (memory.absent_B - forgotten).clamp(min=0))
 
     def token_nll(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Returns -log p(target) of every position, [B, T] fp32; 0 where the target is -100.

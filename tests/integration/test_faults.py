@@ -1,5 +1,6 @@
 """What happens to long jobs costs nothing but time: kills, signals, races, clocks, bad losses."""
 
+import importlib
 import itertools
 import json
 import os
@@ -9,12 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Ran, begin, ended, eval_words, here, train_words
+from faults import Ran, begin, ended, eval_words, here, one_run, result, train_words
 from forks import Forked
 from repository import PYTHONPATH, ROOT
 from safetensors.torch import load_file
@@ -32,38 +33,13 @@ LONG = [  # an evaluation that takes a while
 ]
 
 
-def one_run(root: Path) -> Path:
-    (run_dir,) = root.glob("rope-*")
-    return run_dir
-
-
 def eval_lines(root: Path) -> list[str]:
     return (one_run(root) / "eval.jsonl").read_text().splitlines()
 
 
-def result(root: Path) -> dict[str, Any]:
-    """Returns what training and evaluation have found, without what a clock said."""
-    newest = sorted(one_run(root).glob("checkpoints/step-*"))[-1]
-    rows = read_rows(one_run(root) / "train.jsonl")
-    return {
-        "checkpoint": newest.name,
-        "weights": (newest / "model.safetensors").read_bytes(),
-        "log": [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in rows],
-        "rows": sorted(eval_lines(root)),
-    }
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of a run that nothing happened to."""
-    root = tmp_path_factory.mktemp("undisturbed")
-    assert here(*train_words(root, "scheme=rope")).code == 0
-    return root
-
-
 @pytest.fixture
 def trained(undisturbed: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of the run that nothing happened to."""
     return shutil.copytree(undisturbed, tmp_path / "runs")
 
 
@@ -72,23 +48,20 @@ def trained(undisturbed: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_study_that_is_killed_in_every_phase_ends_as_its_undisturbed_twin(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The short form of what scripts/soak.py does with a hundred kills."""
-    script = ROOT / "scripts" / "soak.py"
-    words = [
-        sys.executable,
-        script,
-        "--kills",
-        "6",
-        "--schemes",
-        "rope",
-        "--root",
-        tmp_path / "soak",
-    ]
-    ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "PASS: 6 kills" in ran.stdout
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    soak = importlib.import_module("soak")
+
+    def begin(words: Sequence[str], log: Path) -> Forked:
+        with log.open("a") as file:
+            return Forked("-m", "lengthgen", *words, stderr=file)
+
+    monkeypatch.setattr(soak, "begin", begin)
+    less = ["train.tokens=20480", "model.n_layers=1", "corpus.documents=40"]
+    monkeypatch.setattr(soak, "SETTINGS", [*soak.SETTINGS, *less])
+    assert soak.soak(tmp_path / "soak", kills=6, seed=1, schemes=["rope"]).total() == 6
 
 
 # Signals
@@ -404,7 +377,7 @@ def timed(root: Path, backend: FailingBackend, *, gone: bool) -> tuple[float, li
 @pytest.mark.slow
 def test_a_slow_wandb_does_not_slow_the_training_down(tmp_path: Path) -> None:
     with FailingBackend() as backend:
-        backend.seconds = 2.0  # two hundred rows would take minutes if any waited for an answer
+        backend.seconds = 0.5  # two hundred rows would take 100 s if each waited for an answer
         seconds, said = timed(tmp_path, backend, gone=False)
     assert seconds < 20  # JSONL alone, each row flushed to disk, on a loaded machine
     assert said[0].startswith(f"W&B: {backend.url}")

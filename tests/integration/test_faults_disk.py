@@ -1,6 +1,5 @@
 """A disk that is full or read-only ends a command in one line, and costs nothing but time."""
 
-import json
 import logging
 import shutil
 import time
@@ -9,18 +8,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from faults import PAGE, Disk, begin, ended, eval_words, here, small_disk, train_words
-from safetensors.torch import load_file
+from faults import PAGE, Disk, begin, ended, eval_words, here, result, small_disk, train_words
 from small import VOCAB, small_config, some_tokens
 from small_corpora import files, load
-from torch import Tensor
 
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import checkpoints, directory, status
-from lengthgen.storage import append_rows, read_rows, replace_file
+from lengthgen.storage import append_rows, replace_file
 from lengthgen.training.optim import adamw
 
 MEGABYTE = 1 << 20
@@ -44,31 +41,6 @@ def room_is_taken_later(monkeypatch: pytest.MonkeyPatch) -> None:
         return Usage(free=1 << 40)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-
-
-def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in rows]
-
-
-def weights_of(run_dir: Path) -> dict[str, list[Any]]:
-    newest = sorted(run_dir.glob("checkpoints/step-*"))[-1]
-    weights: dict[str, Tensor] = load_file(newest / "model.safetensors")
-    return {f"{newest.name} {name}": weight.tolist() for name, weight in weights.items()}
-
-
-def result(root: Path) -> tuple[Any, ...]:
-    """Returns what training and evaluation have found, without what a clock said."""
-    (run_dir,) = root.glob("rope-*")
-    rows = {json.dumps(row, sort_keys=True) for row in read_rows(run_dir / "eval.jsonl")}
-    return weights_of(run_dir), without_times(read_rows(run_dir / "train.jsonl")), rows
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of a run that had room."""
-    root = tmp_path_factory.mktemp("undisturbed")
-    assert here(*train_words(root, "scheme=rope")).code == 0
-    return root
 
 
 def copied(root: Path, disk: Disk) -> Path:
@@ -237,7 +209,7 @@ def test_an_evaluation_without_room_names_its_file_and_loses_no_row(
     assert "endpoints.jsonl: cannot be written (No space left" in here(*words).error
     disk.fill(leave_bytes=4096)
     assert "eval.jsonl: cannot be written (No space left" in here(*words).error
-    assert result(root)[2] >= before[2]
+    assert result(root)["rows"] >= before["rows"]
     disk.empty()
     assert here(*words).code == 0
     elsewhere = shutil.copytree(undisturbed, tmp_path / "elsewhere")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from faults import HARMS, eval_words, here, train_words
+from faults import HARMS, eval_words, here, result, train_words
 
 from lengthgen.errors import UserError
 from lengthgen.report import collect, html, study
@@ -67,13 +67,9 @@ def words_of(command: str, root: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    folder = tmp_path_factory.mktemp("finished")
-    root, copy = folder / "root", folder / "copy"
-    ran = here(*words_of("train", root))
-    assert ran.code == 0, ran.err
+def finished(undisturbed: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     said: dict[str, str] = {}
-    found = Finished(root, copy, said)
+    found = Finished(undisturbed, tmp_path_factory.mktemp("finished") / "copy", said)
     for command in ("train", "eval", "list"):
         ran = here(*words_of(command, found.fresh()))
         assert ran.code == 0, ran.err
@@ -84,18 +80,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 def one(root: Path, pattern: str) -> Path:
     (path,) = root.glob(pattern)
     return path
-
-
-def result(root: Path) -> dict[str, Any]:
-    """Returns what training and evaluation have found, without what a clock said."""
-    run = one(root, "rope-*")
-    trained = read_rows(run / "train.jsonl")
-    return {
-        "weights": one(run, f"checkpoints/step-{STEPS:08d}/model.safetensors").read_bytes(),
-        "log": [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in trained],
-        "rows": {json.dumps(row, sort_keys=True) for row in read_rows(run / "eval.jsonl")},
-        "fingerprint": json.loads((run / "env.json").read_bytes())["fingerprint"],
-    }
 
 
 def test_every_file_of_a_finished_run_is_harmed_here(finished: Finished) -> None:

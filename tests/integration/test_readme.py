@@ -161,6 +161,19 @@ def test_the_commands_of_a_page_run_one_after_another(
         exec(compile(code, name, "exec"), {})
 
 
+@pytest.mark.slow
+def test_the_notebook_draws_a_curve_of_each_scheme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "svg")
+    table = runpy.run_path(str(ROOT / "docs" / "curve.py"))["table"]
+    assert list(table.columns) == ["alibi", "rope"]
+    assert list(table.index) == [32, 64, 128, 256, 512]
+    assert table.notna().all(axis=None)
+    assert "length" in (tmp_path / "curve.svg").read_text()
+
+
 def test_commands_that_need_the_network_compose() -> None:
     lines = [line for page in DOCS.values() for line in lengthgen_commands(page)]
     lines = [line for line in lines if needs_the_network(line)]

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import close, context, small_model, some_qkv
+from small import close, context, dims, layer_of, small_model, some_qkv
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from lengthgen.model.attention import EAGER_BLOCK, attend, blocked, distance_table, eager
 from lengthgen.model.kernels import flex, near_keys, reach
-from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Scheme
+from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.bias.alibi import Alibi
 
-SHAPE = ModelDims(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
-NO_PARTS = Scheme({}, layers=None, n_layers=1).layers[0]
+SHAPE = dims(n_heads=4, train_length=16)
+NO_PARTS = layer_of()
 
 
 class LearnedBias(Part):
@@ -75,11 +75,6 @@ KINDS = {
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 GRAD = pytest.mark.parametrize("grad", [True, False])
-
-
-def layer_of(*parts: Part) -> LayerHooks:
-    named = {f"part{i}": part for i, part in enumerate(parts)}
-    return Scheme(named, layers=None, n_layers=1).layers[0]
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> Tensor:

@@ -4,28 +4,31 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import VOCAB, close, context, small_config, small_model, some_qkv, some_tokens
+from small import (
+    VOCAB,
+    close,
+    context,
+    det,
+    dims,
+    layer_of,
+    small_config,
+    small_model,
+    some_qkv,
+    some_tokens,
+)
 from torch import Tensor
 
-from lengthgen.errors import UserError
 from lengthgen.model.transformer import Memory, Transformer, create
-from lengthgen.schemes import AttentionContext, ModelDims, Scheme, logits
+from lengthgen.schemes import AttentionContext, logits
 from lengthgen.schemes.absolute.sinusoidal import Sinusoidal
 from lengthgen.schemes.relative.transformer_xl import TransformerXl
 
 T = 16  # of the small configuration
 
 
-def det(*shape: int, a: float, scale: float = 1.0) -> Tensor:
-    """Returns scale sin(a (i + 1)) for i = 0, 1 ... in row-major order, in float64."""
-    n = torch.tensor(shape).prod().item()
-    return scale * torch.sin(a * (torch.arange(n, dtype=torch.float64) + 1)).view(*shape)
-
-
 def logits_of(part: TransformerXl, q: Tensor, k: Tensor, c: AttentionContext) -> Tensor:
     """Returns the scaled logits of the last queries over all keys, as a layer computes them."""
-    [acting] = Scheme({"transformer_xl": part}, layers=None, n_layers=1).layers
-    c = replace(c, acting=acting)
+    c = replace(c, acting=layer_of(part))
     q, k = part.qk(q, k, c)
     tables = {"keys_HNK": part.relative_keys(c), "queries_H1K": part.relative_queries(c)}
     return logits(q, k, replace(c, **tables))
@@ -60,14 +63,14 @@ def test_the_logits_are_those_of_the_reference_with_memory() -> None:
             [-0.043101, -0.286098, -0.261807, -0.21666, -0.043169],
         ],
     ]
-    shape = ModelDims(d_model=8, n_layers=1, n_heads=2, d_head=4, train_length=3, init_std=0.02)
+    shape = dims(4, n_heads=2, train_length=3)
     part = TransformerXl(shape, base=1e4).double()
     with torch.no_grad():
-        part.W_R.copy_(det(2, 4, 8, a=0.53, scale=0.3)[None])
-        part.u.copy_(det(2, 1, 4, a=0.9, scale=0.1))
-        part.v.copy_(det(2, 1, 4, a=1.3, scale=0.1))
+        part.W_R.copy_(0.3 * det(2, 4, 8, a=0.53)[None])
+        part.u.copy_(0.1 * det(2, 1, 4, a=0.9))
+        part.v.copy_(0.1 * det(2, 1, 4, a=1.3))
     x = torch.cat([det(2, 8, a=0.2), det(3, 8, a=0.7)])  # memory, then the segment
-    q, k, _ = (x @ det(24, 8, a=0.37, scale=0.3).T).view(5, 3, 2, 4).permute(1, 2, 0, 3)
+    q, k, _ = (x @ (0.3 * det(24, 8, a=0.37)).T).view(5, 3, 2, 4).permute(1, 2, 0, 3)
     c = context(small_model("nope"), 5, dtype=torch.float64)
     c = replace(c, shape=shape, q_pos=c.pos[2:], rows=slice(2, 5))
     [got] = logits_of(part, q[None, :, 2:], k[None], c)
@@ -157,38 +160,3 @@ def test_what_is_absent_is_forgotten_as_segments_go_by() -> None:
         _, memory = model.segment(some_tokens(T, batch=1), memory, n_last=T)
         assert memory.absent_B.tolist() == [left]
         assert memory.x_NBMD.shape[2] == 2 * T
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["scheme=transformer_xl", "scheme.parts.recurrence.mem_len=-1"], "must not be negative"),
-        (["scheme=transformer_xl", "scheme.parts.transformer_xl.base=1"], "must be above 1"),
-        (
-            ["scheme=transformer_xl", "model.d_model=33", "model.n_heads=3"],
-            r"model\.d_model=33 must be even",
-        ),
-        (
-            ["scheme=sinusoidal", "+scheme.parts.recurrence={mem_len: 1.0}"],
-            "recurrence reads a text in segments, and sinusoidal needs to know where in the text",
-        ),
-        (
-            ["scheme=transformer_xl_recurrent", "eval.variants=[logn]"],
-            "recurrence reads a text in segments, and logn needs to know",
-        ),
-        (
-            ["scheme=transformer_xl_recurrent", "eval.variants=[temperature]"],
-            "recurrence reads a text in segments, and temperature needs to know",
-        ),
-        (
-            ["scheme=transformer_xl_recurrent", "eval.variants=[window]"],
-            "recurrence reads a text in segments, and window needs to know",
-        ),
-        (["scheme=transformer_xl", "scheme.parts.recurrence.mem_len=0.01"], "less than a token"),
-    ],
-)
-def test_what_a_recurrent_scheme_cannot_honour_is_one_line(
-    overrides: list[str], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        small_config(*overrides)

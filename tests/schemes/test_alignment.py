@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from eval_rows import row
-from small import small_config, some_tokens
+from small import dims, small_config, some_tokens
 from torch import Tensor
 
 from lengthgen.analysis.seed_groups import UPPER_BOUND
@@ -32,7 +32,7 @@ from lengthgen.report import collect, tasks
 from lengthgen.report.study import RunRecord, task_facts
 from lengthgen.report.tables import Table
 from lengthgen.runs.distributed import Ranks
-from lengthgen.schemes import AttentionContext, ModelDims, Part
+from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.absolute.abacus import Abacus
 from lengthgen.schemes.absolute.position_coupling import PositionCoupling
 from lengthgen.tasks import END, Task
@@ -222,7 +222,7 @@ def test_a_sum_and_the_same_sum_in_another_order_are_never_in_training_and_in_te
 
 # What parts do with them
 
-SHAPE = ModelDims(d_model=6, n_layers=1, n_heads=1, d_head=6, train_length=8, init_std=0.5)
+SHAPE = replace(dims(6, train_length=8), init_std=0.5)
 PLACES = torch.tensor([[-1, 2, 1, 0, 1, 0, 1, 2], [-1, 1, 2, 3, 0, 0, 1, 0]])
 MAKERS: list[Callable[[], Part]] = [
     lambda: Abacus(SHAPE, rows=40, shift=5),

@@ -1,5 +1,7 @@
 """What every shipped scheme and variant must hold, whatever it computes."""
 
+import itertools
+
 import pytest
 import torch
 from small import (
@@ -68,7 +70,7 @@ def test_a_later_token_never_changes_an_earlier_output(name: str, variant: str |
 
 
 @EVERY
-def test_the_kernels_that_attend_picks_equal_the_explicit_blocks(
+def test_the_kernels_that_attend_picks_and_blocks_of_any_size_equal_the_explicit_blocks(
     name: str, variant: str | None
 ) -> None:
     model = small_model(name, variant)
@@ -76,10 +78,18 @@ def test_the_kernels_that_attend_picks_equal_the_explicit_blocks(
     c = context(model, length, dtype=torch.float64)
     for layer in model.scheme.layers:
         q, k, v = some_qkv(length, dtype=torch.float64)
-        want = eager(layer, *rotated(layer, q, k, c), v, c, block=length)
+        q_turned, k_turned = rotated(layer, q, k, c)
+        want = eager(layer, q_turned, k_turned, v, c, block=length)
         with torch.no_grad():
             close(attend(layer, q, k, v, c), want, atol=1e-12)
         close(attend(layer, q, k, v, c), want, atol=1e-12)
+        kernels = [eager]
+        if not layer.eager and (layer.numbered or not layer.relative):
+            kernels.append(blocked)
+        if not (layer.eager or layer.relative):
+            kernels.append(sdpa_by_blocks)
+        for kernel, block in itertools.product(kernels, (1, 7, 64)):
+            close(kernel(layer, q_turned, k_turned, v, c, block=block), want, atol=1e-12)
 
 
 @EVERY
@@ -106,25 +116,6 @@ def test_gradients_of_the_training_kernel_equal_those_of_the_explicit_blocks(
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             close(one, other, atol=1e-11)
-
-
-@EVERY
-@pytest.mark.parametrize("block", [1, 7, 64])
-def test_the_size_of_a_block_of_queries_changes_nothing(
-    name: str, variant: str | None, block: int
-) -> None:
-    model = small_model(name, variant)
-    length = length_for(model)
-    c = context(model, length, dtype=torch.float64)
-    layer = model.scheme.layers[0]
-    q, k, v = some_qkv(length, dtype=torch.float64)
-    q, k = rotated(layer, q, k, c)
-    whole = eager(layer, q, k, v, c, block=length)
-    close(eager(layer, q, k, v, c, block=block), whole, atol=1e-12)
-    if not layer.eager and (layer.numbered or not layer.relative):
-        close(blocked(layer, q, k, v, c, block=block), whole, atol=1e-12)
-    if not (layer.eager or layer.relative):
-        close(sdpa_by_blocks(layer, q, k, v, c, block=block), whole, atol=1e-12)
 
 
 @EVERY
@@ -161,10 +152,8 @@ def test_a_prefix_alone_gives_the_same_rows_unless_the_scheme_says_otherwise(
     length = length_for(model)
     tokens = some_tokens(length)
     with torch.no_grad():
-        prefix, whole = (
-            hidden(model, tokens[:, : length // 2]),
-            hidden(model, tokens)[:, : length // 2],
-        )
+        prefix = hidden(model, tokens[:, : length // 2])
+        whole = hidden(model, tokens)[:, : length // 2]
     same = torch.allclose(prefix, whole, rtol=0, atol=1e-11)
     assert same != model.scheme.depends_on_length
 

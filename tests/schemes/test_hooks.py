@@ -1,12 +1,13 @@
 """What the hooks of a part receive, and what becomes of what they return, in every kernel."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from parts import OwnScores, Scattered
 from small import close, context, rotated, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor
 
@@ -18,13 +19,6 @@ from lengthgen.schemes.rotary.rope import Rope
 SHAPE = small_config().shape
 LENGTH = EAGER_BLOCK + 22  # two blocks of attend(), the second not full
 OF_BLOCKS = ("bias", "visible", "scores", "weights", "values")
-
-
-class Scattered(Part):
-    """Coordinates that rise by 1 to 5, other ones in each sequence: [B, T]."""
-
-    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
-        return (1 + tokens_BT % 5).cumsum(-1)
 
 
 class LogDistance(Part):
@@ -60,11 +54,6 @@ class Near(Part):
     def visible(self, c: AttentionContext) -> Tensor:
         i = torch.arange(c.rows.start, c.rows.stop)
         return i[:, None] - torch.arange(c.cols.start, c.cols.stop) < 60
-
-
-class OwnScores(Part):
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        return super().scores(q_BHQK, k_BHSK, c)
 
 
 class OwnWeights(Part):
@@ -119,43 +108,21 @@ class Recording(Scattered):
         super().__init__(shape)
         self.calls: list[Call] = []
 
-    def wrote(self, hook: str, c: AttentionContext) -> None:
+
+def recorded(hook: str) -> Callable[..., Any]:
+    """Returns the hook of Recording."""
+
+    def method(self: Recording, *arguments: Any) -> Any:
+        c = arguments[-1]
         self.calls.append(Call(hook, c, torch.is_autocast_enabled(c.x_BTD.device.type)))
+        return getattr(Scattered, hook)(self, *arguments)
 
-    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
-        self.wrote("positions", c)
-        return super().positions(tokens_BT, c)
-
-    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
-        self.wrote("embed", c)
-        return super().embed(x_BTD, c)
-
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        self.wrote("qk", c)
-        return super().qk(q_BHQK, k_BHSK, c)
-
-    def bias(self, c: AttentionContext) -> Tensor | None:
-        self.wrote("bias", c)
-        return super().bias(c)
-
-    def visible(self, c: AttentionContext) -> Tensor | None:
-        self.wrote("visible", c)
-        return super().visible(c)
-
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        self.wrote("scores", c)
-        return super().scores(q_BHQK, k_BHSK, c)
-
-    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
-        self.wrote("weights", c)
-        return super().weights(s_BHQS, c)
-
-    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        self.wrote("values", c)
-        return super().values(w_BHQS, v_BHSK, c)
+    return method
 
 
 EVERY_HOOK = {"positions", "embed", "qk", *OF_BLOCKS}
+for name in EVERY_HOOK:
+    setattr(Recording, name, recorded(name))
 
 
 def model_under(*parts: Part, dtype: torch.dtype = torch.float64) -> Transformer:
@@ -379,25 +346,16 @@ def test_every_hook_is_told_of_the_call_that_it_acts_in(training: bool, sampled:
         assert torch.equal(c.tokens_BT, tokens), hook
 
 
-def test_positions_are_asked_of_consecutive_numbers_and_the_token_embeddings() -> None:
-    part = Recording(SHAPE)
-    model, tokens = model_under(part), some_tokens(LENGTH)
+def test_positions_and_embed_see_the_token_embeddings_and_the_coordinates_so_far() -> None:
+    part, tokens = Recording(SHAPE), some_tokens(LENGTH)
+    model = model_under(part)
     model(tokens)
-    (c,) = (call.c for call in part.calls if call.hook == "positions")
-    for pos in (c.pos, c.q_pos, c.k_pos):
-        assert torch.equal(pos, torch.arange(LENGTH))
-    assert torch.equal(c.x_BTD, model.embedding(tokens))
-    assert (c.rows, c.cols) == (slice(0, LENGTH), slice(0, LENGTH))
-
-
-def test_embed_sees_the_coordinates_and_the_token_embeddings() -> None:
-    part = Recording(SHAPE)
-    model, tokens = model_under(part), some_tokens(LENGTH)
-    model(tokens)
-    (c,) = (call.c for call in part.calls if call.hook == "embed")
-    for pos in (c.pos, c.q_pos, c.k_pos):
-        assert torch.equal(pos, (1 + tokens % 5).cumsum(-1))
-    assert torch.equal(c.x_BTD, model.embedding(tokens))
+    coordinates = {"positions": torch.arange(LENGTH), "embed": (1 + tokens % 5).cumsum(-1)}
+    for hook, want in coordinates.items():
+        (c,) = (call.c for call in part.calls if call.hook == hook)
+        assert all(torch.equal(pos, want) for pos in (c.pos, c.q_pos, c.k_pos)), hook
+        assert torch.equal(c.x_BTD, model.embedding(tokens)), hook
+        assert (c.rows, c.cols) == (slice(0, LENGTH), slice(0, LENGTH)), hook
 
 
 @pytest.mark.parametrize("n_last", [None, 3])

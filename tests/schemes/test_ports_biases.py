@@ -9,10 +9,10 @@ from typing import Literal
 
 import pytest
 import torch
-from small import close, imported
+from small import bare_call, close, dims, imported
 from torch import Tensor
 
-from lengthgen.schemes import AttentionContext, ModelDims, Part
+from lengthgen.schemes import ModelDims, Part
 from lengthgen.schemes.bias.alibi import Alibi
 from lengthgen.schemes.bias.dynamic_bias import DynamicBias
 from lengthgen.schemes.bias.t5 import T5
@@ -22,17 +22,12 @@ SEEN = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
 
 
 def shape_of(n_heads: int) -> ModelDims:
-    return ModelDims(
-        d_model=32, n_layers=2, n_heads=n_heads, d_head=64, train_length=512, init_std=0.02
-    )
+    return dims(64, d_model=32, n_layers=2, n_heads=n_heads)
 
 
-def bias_of(part: Part, length: int = LENGTH) -> Tensor:
-    """Returns the part's bias over a whole call, [H, length, length] in fp32."""
-    tokens, x = torch.zeros(1, length, dtype=torch.int64), torch.zeros(1, length, 0)
-    bias = part.bias(
-        AttentionContext.of_call(part.shape, tokens, x, training=False, generator=None)
-    )
+def bias_of(part: Part) -> Tensor:
+    """Returns the part's bias over a whole call, [H, LENGTH, LENGTH] in fp32."""
+    bias = part.bias(bare_call(part.shape, LENGTH, dtype=torch.float32))
     assert bias is not None
     return bias
 
@@ -56,10 +51,7 @@ def test_alibi_tells_keys_apart_in_bf16_at_16k_where_bloom_does_not() -> None:
     theirs = bloom.build_alibi_tensor(torch.ones(1, 16384), 8, torch.bfloat16)[0, 0, -4:]
     assert theirs.unique().numel() == 1
     part = Alibi(shape_of(8), beyond="extend")
-    x = torch.zeros(1, 16384, 0, dtype=torch.bfloat16)
-    c = AttentionContext.of_call(
-        part.shape, torch.zeros(1, 16384, dtype=torch.int64), x, training=False, generator=None
-    )
+    c = bare_call(part.shape, 16384, dtype=torch.bfloat16)
     ours = part.bias(replace(c, q_pos=c.pos[-1:]))[0, 0, -4:].bfloat16()
     assert ours.unique().numel() == 4
 

@@ -7,17 +7,17 @@ import math
 
 import pytest
 import torch
-from small import close, imported, some_qkv
+from small import close, dims, imported, layer_of, some_qkv
 from torch import Tensor
 
 from lengthgen.model.attention import eager
-from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
+from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.content.cope import Cope
 from lengthgen.schemes.content.fox import Fox
 from lengthgen.schemes.relative.shaw import Shaw
 
 LENGTH = 60
-SHAPE = ModelDims(d_model=32, n_layers=1, n_heads=4, d_head=8, train_length=16, init_std=0.02)
+SHAPE = dims(n_heads=4, train_length=16)
 SEEN = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
 
 
@@ -62,8 +62,7 @@ def test_shaw_has_the_keys_of_wav2vec2_bert() -> None:
         project(x).unflatten(-1, (4, 8)).transpose(1, 2)
         for project in (theirs.linear_q, theirs.linear_k, theirs.linear_v)
     )
-    layer = Scheme({"shaw": ours}, layers=None, n_layers=1).layers[0]
-    out = eager(layer, q, k, v, call(x), block=LENGTH).transpose(1, 2).flatten(2)
+    out = eager(layer_of(ours), q, k, v, call(x), block=LENGTH).transpose(1, 2).flatten(2)
     close(theirs.linear_out(out), want, atol=1e-12)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from small import close, imported, some_qkv
+from small import bare_call, close, dims, imported, some_qkv
 from torch import Tensor
 
-from lengthgen.schemes import AttentionContext, ModelDims, Part
+from lengthgen.schemes import Part
 from lengthgen.schemes.base import NO_PARTS
 from lengthgen.schemes.rotary.dynamic_ntk import DynamicNtk
 from lengthgen.schemes.rotary.llama3 import Llama3
@@ -29,32 +29,17 @@ from lengthgen.schemes.rotary.yarn import Yarn
 T = 512
 
 
-def shape(d_head: int = 64, *, n_heads: int = 4) -> ModelDims:
-    return ModelDims(
-        d_model=n_heads * d_head,
-        n_layers=1,
-        n_heads=n_heads,
-        d_head=d_head,
-        train_length=T,
-        init_std=0.02,
-    )
-
-
-def call(length: int, of: ModelDims) -> AttentionContext:
-    """Returns the context of a call of that length, which holds no more than its coordinates."""
-    x = torch.empty(1, length, 0, dtype=torch.float64)
-    tokens = torch.zeros(1, length, dtype=torch.int64)
-    return AttentionContext.of_call(of, tokens, x, training=False, generator=None)
+OF = dims(64, n_heads=4)
 
 
 def scaled(part: Part, length: int, *, n_rotated: int = 64) -> Tensor:
-    c = call(length, part.shape)
+    c = bare_call(part.shape, length)
     return part.frequencies(powers(1e4, n_rotated, c), c)
 
 
 def logit_factor(part: Part, length: int) -> float:
     """Returns by how much the part multiplies q."""
-    c = replace(call(length, part.shape), acting=NO_PARTS._replace(frequencies=(part,)))
+    c = replace(bare_call(part.shape, length), acting=NO_PARTS._replace(frequencies=(part,)))
     one = torch.ones(1, 1, 1, 64, dtype=torch.float64)
     return float(part.qk(one, one, c).q_BHQK[0, 0, 0, 0])
 
@@ -93,27 +78,26 @@ LONG: dict[str, Any] = {"longest": 32 * T, "original_max_position_embeddings": T
 def test_scaled_angles_and_logits_are_those_of_transformers(s: float, share: float) -> None:
     n, rotated = int(s * T), int(64 * share)
     partial: dict[str, Any] = {"partial_rotary_factor": share, "factor": s}
-    of = shape()
 
     want, factor = of_transformers("linear", n, **partial)
-    same(scaled(Pi(of, factor=None), n, n_rotated=rotated), want)
+    same(scaled(Pi(OF, factor=None), n, n_rotated=rotated), want)
     assert factor == 1
 
     want, factor = of_transformers("yarn", n, **LONG, **partial)
-    yarn = Yarn(of, factor=None, beta_fast=32, beta_slow=1)
+    yarn = Yarn(OF, factor=None, beta_fast=32, beta_slow=1)
     same(scaled(yarn, n, n_rotated=rotated), want)
     assert logit_factor(yarn, n) == pytest.approx(factor**2, rel=1e-12)
 
     bands = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     want, factor = of_transformers("llama3", n, **LONG, **bands, **partial)
-    part = Llama3(of, factor=None, **bands)
+    part = Llama3(OF, factor=None, **bands)
     same(scaled(part, n, n_rotated=rotated), want)
     assert factor == 1
 
     lambdas = [1 + m / 8 for m in range(rotated // 2)]
     by_length = {"short_factor": [1.0] * len(lambdas), "long_factor": lambdas}
     want, factor = of_transformers("longrope", n, **LONG, **by_length, **partial)
-    part = Longrope(of, factor=None, lambdas=lambdas)
+    part = Longrope(OF, factor=None, lambdas=lambdas)
     same(scaled(part, n, n_rotated=rotated), want)
     assert logit_factor(part, n) == pytest.approx(factor**2, rel=1e-12)
 
@@ -122,7 +106,7 @@ def test_scaled_angles_and_logits_are_those_of_transformers(s: float, share: flo
 @pytest.mark.parametrize("length", [100, T, T + 1, 4 * T, 32 * T])
 def test_dynamic_ntk_angles_are_those_of_transformers(f: float, length: int) -> None:
     want, factor = of_transformers("dynamic", length, factor=f)
-    same(scaled(DynamicNtk(shape(), factor=f), length), want)
+    same(scaled(DynamicNtk(OF, factor=f), length), want)
     assert factor == 1
 
 
@@ -139,21 +123,21 @@ def test_dynamic_ntk_of_transformers_remembers_its_longest_call_and_ours_does_no
         else:
             same(module.inv_freq.double(), angles[4096])
     for length, want in angles.items():
-        same(scaled(DynamicNtk(shape(), factor=1.0), length), want)
+        same(scaled(DynamicNtk(OF, factor=1.0), length), want)
 
 
 @pytest.mark.parametrize("share", [0.25, 0.3, 0.75, 1.0])
 def test_p_rope_is_the_proportional_rope_of_transformers(share: float) -> None:
     want, _ = of_transformers("proportional", 64, partial_rotary_factor=share)
-    same(scaled(PRope(shape(), share=share), 64), want)
+    same(scaled(PRope(OF, share=share), 64), want)
 
 
 def test_yarn_scales_all_of_a_partly_rotated_head_and_transformers_its_rotated_part() -> None:
     # The paper's temperature is the logit's; a factor of cos and sin reaches rotated channels only.
-    n, of = 16, shape()
-    rope = Rope(of, base=1e4, rotary_percentage=0.5, layout="half")
-    yarn = Yarn(of, factor=8.0, beta_fast=32, beta_slow=1)
-    c = replace(call(n, of), acting=NO_PARTS._replace(frequencies=(yarn,)))
+    n = 16
+    rope = Rope(OF, base=1e4, rotary_percentage=0.5, layout="half")
+    yarn = Yarn(OF, factor=8.0, beta_fast=32, beta_slow=1)
+    c = replace(bare_call(OF, n), acting=NO_PARTS._replace(frequencies=(yarn,)))
     q, k, _ = some_qkv(n, dtype=torch.float64, width=64)
     ours = yarn.qk(*rope.qk(q, k, c), c)
     angles, mscale = of_transformers("yarn", n, factor=8.0, partial_rotary_factor=0.5, **LONG)
@@ -172,13 +156,13 @@ def test_yarn_scales_all_of_a_partly_rotated_head_and_transformers_its_rotated_p
 
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_both_layouts_of_rope_are_those_of_transformers(share: float) -> None:
-    n, of = 64, shape()
+    n = 64
     q, k, _ = some_qkv(n, dtype=torch.float64, width=64)
-    c = call(n, of)
+    c = bare_call(OF, n)
     r = int(64 * share)
     theta = torch.arange(n, dtype=torch.float64)[:, None] * powers(1e4, r, c)
 
-    half = Rope(of, base=1e4, rotary_percentage=share, layout="half").qk(q, k, c)
+    half = Rope(OF, base=1e4, rotary_percentage=share, layout="half").qk(q, k, c)
     twice = theta.repeat(1, 2)
     models = ["gpt_neox"] + ["llama"] * (share == 1)
     for model in models:
@@ -187,7 +171,7 @@ def test_both_layouts_of_rope_are_those_of_transformers(share: float) -> None:
         for got, want in zip(half, theirs, strict=True):
             close(got, want, atol=1e-12)
 
-    interleaved = Rope(of, base=1e4, rotary_percentage=share, layout="interleaved").qk(q, k, c)
+    interleaved = Rope(OF, base=1e4, rotary_percentage=share, layout="interleaved").qk(q, k, c)
     gptj = imported("transformers.models.gptj.modeling_gptj").apply_rotary_pos_emb
     for got, x in zip(interleaved, (q, k), strict=True):
         turned = gptj(x.transpose(1, 2)[..., :r], theta.sin()[None], theta.cos()[None])
@@ -216,9 +200,9 @@ def of_x_transformers(q: Tensor, k: Tensor, **arguments: Any) -> tuple[Tensor, T
 
 @pytest.mark.parametrize("n", [63, 64])
 def test_rope_scalings_and_xpos_are_those_of_x_transformers(n: int) -> None:
-    of = shape(32)
+    of = dims(32, n_heads=4)
     q, k, _ = some_qkv(n, dtype=torch.float64, width=32)
-    c = call(n, of)
+    c = bare_call(of, n)
     rope = Rope(of, base=1e4, rotary_percentage=1.0, layout="interleaved")
     acting: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
         ({}, ()),
@@ -242,7 +226,7 @@ def test_rope_scalings_and_xpos_are_those_of_x_transformers(n: int) -> None:
 
 
 def test_pope_is_the_polar_embedding_of_x_transformers() -> None:
-    n, of = 64, shape(32)
+    n, of = 64, dims(32, n_heads=4)
     module = imported("x_transformers.x_transformers")
     polar = module.PolarEmbedding(32, 4)
     part = Pope(of, base=1e4, share_layers=True)
@@ -254,6 +238,6 @@ def test_pope_is_the_polar_embedding_of_x_transformers() -> None:
         part.phi.copy_(phi.transpose(0, 1))
         part.clamp_parameters()
         angles, bias = polar(torch.arange(n))
-        ours = part.qk(q, k, call(n, of))
+        ours = part.qk(q, k, bare_call(of, n))
         close(ours.q_BHQK, module.apply_polar_pos_emb(q, angles), atol=3e-5)
         close(ours.k_BHSK, module.apply_polar_pos_emb(k, angles + bias), atol=3e-5)

@@ -12,7 +12,8 @@ from typing import Literal
 
 import pytest
 import torch
-from small import close, hidden, small_config, small_model, some_qkv, some_tokens
+from parts import Sloped
+from small import close, det, dims, hidden, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -46,32 +47,12 @@ class Placed(Part):
         return self.pos
 
 
-class Sloped(Part):
-    """-distance / 10 times the head's number."""
-
-    def bias(self, c: AttentionContext) -> Tensor:
-        heads = torch.arange(1, c.shape.n_heads + 1, device=c.q_pos.device)
-        return -c.distance() / 10 * heads[:, None, None]
-
-
-def det(*shape: int, a: float) -> Tensor:
-    """Returns sin(a (i + 1)) for i = 0, 1 ... in row-major order, in float64."""
-    return torch.sin(a * (torch.arange(math.prod(shape), dtype=torch.float64) + 1)).view(shape)
-
-
 def det_qkv(length: int) -> list[Tensor]:
     return [det(1, 1, length, 4, a=a) for a in (0.7, 1.1, 0.3)]
 
 
-def shape_of(n_heads: int, *, d_head: int = 4, d_model: int = 8, n_layers: int = 1) -> ModelDims:
-    return ModelDims(
-        d_model=d_model,
-        n_layers=n_layers,
-        n_heads=n_heads,
-        d_head=d_head,
-        train_length=16,
-        init_std=0.02,
-    )
+def shape_of(n_heads: int, *, d_model: int = 8, n_layers: int = 1) -> ModelDims:
+    return dims(4, d_model=d_model, n_heads=n_heads, n_layers=n_layers, train_length=16)
 
 
 def shaw(shape: ModelDims, *, clip: int) -> Shaw:
@@ -462,19 +443,6 @@ def test_dape_refuses_a_layer_whose_bias_is_not_what_its_network_takes(
     model = create(small_config(*overrides), vocab_size=50)
     with pytest.raises(UserError, match=message):
         hidden(model, some_tokens(16))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["scheme=shaw", "scheme.parts.shaw.clip=0"], r"shaw: clip=0 must be at least 1"),
-        (["scheme=cope", "scheme.parts.cope.n_positions=1"], r"n_positions=1 must be at least 2"),
-        (["scheme=dape_kerple", "scheme.parts.dape.width=0"], r"dape: width=0 must be at least 1"),
-    ],
-)
-def test_a_part_refuses_a_size_it_cannot_have(overrides: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        small_config(*overrides)
 
 
 @pytest.mark.parametrize("name", ["shaw", "cope"])

@@ -4,11 +4,10 @@ from typing import Literal
 
 import pytest
 import torch
-from small import hidden, small_config, small_model, some_tokens
+from small import dims, hidden, small_config, small_model, some_tokens
 from torch import Tensor
 
-from lengthgen.errors import UserError
-from lengthgen.schemes import AttentionContext, ModelDims, Rotated
+from lengthgen.schemes import AttentionContext, Rotated
 from lengthgen.schemes.absolute.randomized import Randomized
 from lengthgen.schemes.rotary.rope import Rope
 
@@ -131,12 +130,6 @@ def test_a_model_that_draws_refuses_to_do_without_a_generator() -> None:
     assert model(some_tokens(8)).shape == (2, 8, 32)
 
 
-def test_positions_fewer_than_a_training_window_has_are_refused() -> None:
-    with pytest.raises(UserError, match=r"maximum=0\.5 must be at least 1"):
-        small_config("scheme=randomized_rope", "scheme.parts.randomized.maximum=0.5")
-
-
 def test_the_shipped_maximum_is_16384_positions_at_t_512() -> None:
     arguments = small_config("scheme=randomized_rope").scheme.parts["randomized"]
-    shape = ModelDims(d_model=8, n_layers=1, n_heads=1, d_head=8, train_length=512, init_std=0.02)
-    assert Randomized(shape, **arguments).maximum == 16_384
+    assert Randomized(dims(), **arguments).maximum == 16_384

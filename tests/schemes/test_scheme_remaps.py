@@ -1,26 +1,35 @@
-"""Remaps of rotary positions: their distances as published, and attention that is made of them.
-
-Evidence as in test_schemes.py; the distances are [F], with each map's formula as its release has it
-(SelfExtend: the integer form of the first one).
-"""
+"""Remaps of rotary positions: their distances as published, and attention that is made of them."""
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
 import pytest
 import torch
-from small import close, context, hidden, small_config, small_model, some_qkv, some_tokens
+from parts import Halved, OwnScores, Scattered, Sloped, head_numbers
+from repository import published
+from small import (
+    bare_call,
+    close,
+    context,
+    dims,
+    hidden,
+    layer_of,
+    small_config,
+    small_model,
+    some_qkv,
+    some_tokens,
+)
 from torch import Tensor
 
 from lengthgen import schemes
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
-from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Scheme
+from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme, registry
 from lengthgen.schemes.remap.dual_chunk import DualChunk
 from lengthgen.schemes.remap.leaky_rerope import LeakyRerope
-from lengthgen.schemes.remap.remap import Branch
+from lengthgen.schemes.remap.remap import Remap
 from lengthgen.schemes.remap.rerope import Rerope
 from lengthgen.schemes.remap.selfextend import Selfextend
 from lengthgen.schemes.remap.streaming_llm import StreamingLlm
@@ -31,39 +40,13 @@ SHAPE = small_config().shape  # T = 16
 LENGTH = 40
 
 
-class Remap(Protocol):
-    def branches(self, c: AttentionContext) -> list[Branch]: ...
-
-
-class Scattered(Part):
-    """Coordinates that rise by 1 to 5, other ones in each sequence: [B, T]."""
-
-    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
-        return (1 + tokens_BT % 5).cumsum(-1)
-
-
-class Sloped(Part):
-    """-distance / 10."""
-
-    def bias(self, c: AttentionContext) -> Tensor:
-        return -c.distance()[None] / 10
-
-
-class Halved(Part):
-    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        return omega_R / 2
-
-
 def rope() -> Rope:
     return Rope(SHAPE, base=100, rotary_percentage=1, layout="half")
 
 
-def layer_of(**parts: Part) -> LayerHooks:
-    return Scheme(parts, layers=None, n_layers=1).layers[0]
-
-
-def relative(part: Remap, c: AttentionContext) -> Tensor:
+def relative(part: Part, c: AttentionContext) -> Tensor:
     """Returns the distance at which each pair is rotated; asserts that one branch has the pair."""
+    assert isinstance(part, Remap)
     distance = torch.full((), math.nan, dtype=torch.float64)
     users = torch.zeros((), dtype=torch.int64)
     for branch in part.branches(c):
@@ -75,36 +58,11 @@ def relative(part: Remap, c: AttentionContext) -> Tensor:
     return distance
 
 
-@pytest.mark.parametrize(
-    ("part", "row", "want"),
-    [
-        (Rerope(SHAPE, window=0.25), 11, [4, 4, 4, 4, 4, 4, 4, 4, 3, 2, 1, 0]),
-        (
-            LeakyRerope(SHAPE, window=0.25, slowdown=4),
-            11,
-            [5.75, 5.5, 5.25, 5.0, 4.75, 4.5, 4.25, 4.0, 3.0, 2.0, 1.0, 0.0],
-        ),
-        (
-            Selfextend(SHAPE, neighbours=0.25, group=2),
-            11,
-            [7, 7, 6, 6, 5, 5, 4, 4, 3, 2, 1, 0],
-        ),
-        (  # the later release has 5.6667 5.6667 5.6667 4.6667 ... 3.6667 before 3 2 1 0
-            Selfextend(SHAPE, neighbours=0.25, group=3),
-            11,
-            [6, 6, 6, 5, 5, 5, 4, 4, 3, 2, 1, 0],
-        ),
-        (
-            DualChunk(SHAPE, chunk=0.5, local=0.125),
-            19,
-            [8, 7, 6, 5, 4, 3, 8, 7, 6, 5, 4, 3, 7, 6, 5, 4, 3, 2, 1, 0],
-        ),
-    ],
-    ids=["rerope", "leaky_rerope", "selfextend 4/2", "selfextend 4/3", "dual_chunk"],
-)
-def test_distances_are_the_published_ones(part: Remap, row: int, want: list[float]) -> None:
+@pytest.mark.parametrize("case", published("remapped_distances"), ids=lambda case: case["part"])
+def test_distances_are_the_published_ones(case: dict[str, Any]) -> None:
+    part, row = registry()[case["part"]](SHAPE, **case["arguments"]), case["row"]
     got = relative(part, context(small_model("nope"), 20, dtype=torch.float64))
-    assert got[row, : row + 1].tolist() == want
+    assert got[row, : row + 1].tolist() == case["want"]
 
 
 def test_streaming_numbers_keys_by_their_place_in_the_cache() -> None:
@@ -215,7 +173,7 @@ def test_a_remap_uses_the_coordinates_of_each_sequence(name: str) -> None:
 
 def test_biases_of_other_parts_keep_the_true_distance() -> None:
     c = context(small_model("nope"), LENGTH, dtype=torch.float64)
-    added = -(c.pos[:, None] - c.pos).double() / 10
+    added = -(c.pos[:, None] - c.pos).double() / 10 * head_numbers(4)
     turned = turns(distances("rerope", c.pos)[None])
     layer = layer_of(rope=rope(), sloped=Sloped(SHAPE), remap=REMAPS["rerope"][0])
     check(layer, c, lambda q, k, v: textbook(q, k, v, turned, added))
@@ -322,13 +280,10 @@ def largest_distance(variant: str, length: int) -> float:
         for part in schemes.build(config.variant(variant), layers=None, shape=config.shape).all
         if part.remaps
     )
-    tokens = torch.zeros(1, length, dtype=torch.long)
-    c = AttentionContext.of_call(
-        config.shape, tokens, torch.zeros(1, length, 1), training=False, generator=None
-    )
+    c = bare_call(config.shape, length, dtype=torch.float32)
     c = replace(c, q_pos=c.pos[-1:], rows=slice(length - 1, length))
     seen = part.visible(c)
-    distance = relative(part, c)  # pyright: ignore[reportArgumentType]
+    distance = relative(part, c)
     return float((distance if seen is None else distance[seen]).max())
 
 
@@ -361,59 +316,11 @@ def test_dual_chunk_keeps_every_distance_up_to_the_local_window() -> None:
     assert torch.equal(got[near], true[near].double())
 
 
-@pytest.mark.parametrize(
-    ("variants", "message"),
-    [
-        ("rerope+selfextend", r"rerope and selfextend both define scores"),
-        ("streaming_llm+dual_chunk", r"streaming_llm and dual_chunk both define scores"),
-    ],
-)
-def test_two_remaps_at_once_are_refused_by_name(variants: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        small_config("scheme=rope", f"eval.variants=[{variants}]")
-
-
 def test_a_remap_beside_another_owner_of_scores_is_refused_by_name() -> None:
-    class Own(Part):
-        def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-            return super().scores(q_BHQK, k_BHSK, c)
-
     with pytest.raises(UserError, match=r"own and rerope both define scores"):
-        layer_of(rope=rope(), own=Own(SHAPE), rerope=REMAPS["rerope"][0])
-
-
-@EVERY
-@pytest.mark.parametrize("scheme", ["nope", "alibi"])
-def test_a_remap_of_a_scheme_that_does_not_rotate_is_refused(name: str, scheme: str) -> None:
-    with pytest.raises(UserError, match=rf"{name} acts on rotated .* nothing here rotates"):
-        small_config(f"scheme={scheme}", f"eval.variants=[{name}]")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("rerope: {window: 0}", r"rerope: window=0.0 must be above 0"),
-        ("leaky_rerope: {window: -1, slowdown: 16}", r"window=-1.0 must be above 0"),
-        ("leaky_rerope: {window: 1, slowdown: 0.5}", r"slowdown=0.5 must be at least 1"),
-        ("selfextend: {neighbours: 0.0, group: 2}", r"neighbours=0.0 must be above 0"),
-        ("selfextend: {neighbours: 0.5, group: 0}", r"group=0 must be at least 1"),
-        ("dual_chunk: {chunk: 0, local: 1}", r"chunk=0.0 must be above 0"),
-        (
-            "dual_chunk: {chunk: 0.25, local: 0.25}",
-            r"local=0.25 must be below chunk=0.25: at train.length=16 they are 4 and 4 tokens",
-        ),
-        (
-            "streaming_llm: {width: 0.25, sinks: 4}",
-            r"sinks=4 must be .* below the width, .* 4 tokens",
-        ),
-    ],
-)
-def test_a_remap_refuses_what_it_cannot_honour(arguments: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        small_config("scheme=rope", f"+scheme.parts={{{arguments}}}")
+        layer_of(rope=rope(), own=OwnScores(SHAPE), rerope=REMAPS["rerope"][0])
 
 
 def test_a_length_in_multiples_of_t_is_at_least_one_token() -> None:
-    short = ModelDims(d_model=8, n_layers=1, n_heads=1, d_head=8, train_length=2, init_std=0.02)
-    assert Rerope(short, window=0.1).window == 1
+    assert Rerope(dims(train_length=2), window=0.1).window == 1
     assert Rerope(SHAPE, window=0.3).window == 5

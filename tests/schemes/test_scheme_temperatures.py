@@ -1,35 +1,27 @@
-"""Factors of the scores: the published numbers, and that biases are left alone.
-
-Evidence as in test_schemes.py.
-"""
+"""Factors of the scores: the published numbers, and that biases are left alone."""
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from small import close, context, small_config, small_model, some_qkv
+from parts import Sloped, head_numbers
+from repository import published
+from small import close, context, dims, layer_of, small_config, small_model, some_qkv
 from torch import Tensor
 
-from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
-from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
+from lengthgen.schemes import AttentionContext, Part, registry
 from lengthgen.schemes.temperature.llama4_temperature import Llama4Temperature
 from lengthgen.schemes.temperature.logn import Logn
 from lengthgen.schemes.temperature.ssmax import Ssmax
 from lengthgen.schemes.temperature.temperature import Temperature
 
 SHAPE = small_config().shape  # T = 16
-LONG = ModelDims(d_model=8, n_layers=2, n_heads=3, d_head=8, train_length=512, init_std=0.02)
+LONG = dims(n_layers=2, n_heads=3)  # T = 512
 LENGTH = 40
-
-
-class Sloped(Part):
-    """-distance / 10."""
-
-    def bias(self, c: AttentionContext) -> Tensor:
-        return -c.distance()[None] / 10
 
 
 def at_rows(*rows: int, dtype: torch.dtype = torch.float64) -> list[AttentionContext]:
@@ -39,25 +31,12 @@ def at_rows(*rows: int, dtype: torch.dtype = torch.float64) -> list[AttentionCon
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_log_n_factors_are_the_published_ones(dtype: torch.dtype) -> None:
-    # [F] bojone/rerope acfe788, rerope_patch.py:56, T = 512
-    rows = at_rows(0, 255, 511, 512, 1023, 4095, 16_383, dtype=dtype)
-    got = [float(Logn(LONG).factor(c)) for c in rows]
-    want = [1.0, 1.0, 1.0, 1.00031278, 1.11111111, 1.33333333, 1.55555556]
-    assert got == pytest.approx(want, abs=2e-7)
-    assert got[:3] == [1.0, 1.0, 1.0]  # no bit changes up to T
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_llama_4_temperatures_are_the_published_ones(dtype: torch.dtype) -> None:
-    # [F] transformers, models/llama4/modeling_llama4.py, attn_scale .1, floor_scale 512 and 8192
-    part = Llama4Temperature(LONG, scale=0.1, floor=1)
-    got = [float(part.factor(c)) for c in at_rows(0, 510, 511, 1023, 16_383, dtype=dtype)]
-    want = [1.0, 1.0, 1.06931472, 1.10986123, 1.34965076]
-    assert got == pytest.approx(want, abs=2e-7)
-    part = Llama4Temperature(LONG, scale=0.1, floor=16)
-    got = [float(part.factor(c)) for c in at_rows(0, 8190, 8191, 16_383, dtype=dtype)]
-    assert got == pytest.approx([1.0, 1.0, 1.06931472, 1.10986123], abs=2e-7)
+@pytest.mark.parametrize("case", published("temperatures"), ids=lambda case: case["scheme"])
+def test_factors_are_the_published_ones(case: dict[str, Any], dtype: torch.dtype) -> None:
+    part: Any = registry()[case["scheme"]](LONG, **case["arguments"])
+    got = [float(part.factor(c)) for c in at_rows(*case["rows"], dtype=dtype)]
+    assert got == pytest.approx(case["want"], abs=2e-7)
+    assert [one for one in got if one < 1 + 1e-6] == [1.0] * case["want"].count(1.0)  # to the bit
 
 
 def test_ssmax_multiplies_by_s_of_the_head_and_layer_and_the_log_of_the_keys() -> None:
@@ -77,7 +56,7 @@ def test_ssmax_multiplies_by_s_of_the_head_and_layer_and_the_log_of_the_keys() -
 
 def test_ssmax_gives_the_first_query_its_own_value_and_finite_gradients() -> None:
     part = Ssmax(SHAPE, init=1.0, share_layers=False).double()
-    layer = Scheme({"ssmax": part}, layers=None, n_layers=2).layers[0]
+    layer = layer_of(part)
     q, k, v = (x.requires_grad_() for x in some_qkv(LENGTH, dtype=torch.float64))
     out = attend(layer, q, k, v, context(small_model("nope"), LENGTH, dtype=torch.float64))
     assert torch.equal(out[:, :, 0], v[:, :, 0])
@@ -109,13 +88,13 @@ FACTORS: dict[str, tuple[Part, Callable[[int], float]]] = {  # of query i in a c
 @pytest.mark.parametrize("name", FACTORS)
 def test_a_temperature_multiplies_scores_and_never_biases(name: str) -> None:
     part, factor = FACTORS[name]
-    layer = Scheme({"sloped": Sloped(SHAPE), name: part}, layers=None, n_layers=2).layers[0]
+    layer = layer_of(Sloped(SHAPE), part)
     q, k, v = some_qkv(LENGTH, dtype=torch.float64)
     c = context(small_model("nope"), LENGTH, dtype=torch.float64)
     logits = torch.full((2, 4, LENGTH, LENGTH), -torch.inf, dtype=torch.float64)
     for i in range(LENGTH):
         scores = (q[:, :, i, None] * k[:, :, : i + 1]).sum(-1) / 8**0.5
-        biases = -(i - torch.arange(i + 1)).double() / 10
+        biases = -(i - torch.arange(i + 1)).double() / 10 * head_numbers(4)[..., 0]
         logits[:, :, i, : i + 1] = factor(i) * scores + biases
     want = logits.softmax(-1) @ v
     for grad in (True, False):
@@ -151,26 +130,3 @@ def test_bf16_attention_under_a_remap_and_a_temperature_is_the_exact_one_rounded
     assert low.dtype == torch.bfloat16
     # Logits up to about 40 (ssmax) have 8 bits: weights are off by a few per cent.
     close(low.double(), high, atol=0.1)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ["+scheme.parts.logn={}", "train.length=1"],
-            r"train\.length=1 must be above 1: log-n divides",
-        ),
-        (["+scheme.parts.temperature={coefficient: 0}"], r"coefficient=0.0 must be above 0"),
-        (
-            ["+scheme.parts.llama4_temperature={scale: 0, floor: 1}"],
-            r"scale=0.0 must be above 0",
-        ),
-        (
-            ["+scheme.parts.llama4_temperature={scale: 1, floor: 0}"],
-            r"floor=0.0 must be above 0",
-        ),
-    ],
-)
-def test_a_temperature_refuses_what_it_cannot_honour(overrides: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        small_config(*overrides)

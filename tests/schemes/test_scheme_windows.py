@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from parts import Halved, Sloped
 from small import (
     close,
     context,
     hidden,
+    layer_of,
     rotated,
     small_config,
     small_model,
@@ -15,30 +17,14 @@ from small import (
 from torch import Tensor
 
 from lengthgen import schemes
-from lengthgen.errors import UserError
 from lengthgen.model.attention import attend, eager
-from lengthgen.schemes import AttentionContext, Part, Scheme
+from lengthgen.schemes import Part, Scheme
 from lengthgen.schemes.mask.window import Window
 from lengthgen.schemes.rotary.rope import Rope
 from lengthgen.schemes.temperature.logn import Logn
 
 SHAPE = small_config().shape  # T = 16
 LENGTH = 40
-
-
-class Sloped(Part):
-    """-distance / 10 times the head's number, from 1."""
-
-    distance_only = True
-
-    def bias(self, c: AttentionContext) -> Tensor:
-        heads = torch.arange(1, 5, dtype=c.dtype)[:, None, None]
-        return -heads * c.distance() / 10
-
-
-class Halved(Part):
-    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        return omega_R / 2
 
 
 def seen(part: Window, length: int) -> Tensor:
@@ -65,19 +51,12 @@ def test_up_to_its_width_a_window_changes_no_bit(sinks: int) -> None:
         assert torch.equal(seen(part, length), causal)
     q, k, v = some_qkv(16, dtype=torch.float32)
     c = context(small_model("nope"), 16, dtype=torch.float32)
-    windowed, plain = (
-        Scheme(parts, layers=None, n_layers=1).layers[0] for parts in ({"window": part}, {})
-    )
-    got, want = (eager(layer, q, k, v, c, block=7) for layer in (windowed, plain))
+    got, want = (eager(layer, q, k, v, c, block=7) for layer in (layer_of(part), layer_of()))
     assert torch.equal(got, want)
 
 
 def test_a_window_hides_keys_and_leaves_the_biases_of_the_others() -> None:
-    parts: dict[str, Part] = {
-        "sloped": Sloped(SHAPE),
-        "window": Window(SHAPE, width=0.5, sinks=2),
-    }
-    layer = Scheme(parts, layers=None, n_layers=1).layers[0]
+    layer = layer_of(Sloped(SHAPE), Window(SHAPE, width=0.5, sinks=2))
     q, k, v = some_qkv(LENGTH, dtype=torch.float64)
     c = context(small_model("nope"), LENGTH, dtype=torch.float64)
     logits = q @ k.transpose(-1, -2) / 8**0.5
@@ -176,19 +155,6 @@ def test_log_n_scaling_acts_in_every_layer_also_without_positions() -> None:
     layers = with_variant("logn").layers
     assert [len(layer.qk) for layer in layers] == [2, 2, 2, 1, 2]
     assert all(isinstance(layer.qk[-1], Logn) for layer in layers)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("{width: 0, sinks: 0}", r"width=0.0 must be above 0"),
-        ("{width: 0.5, sinks: 8}", r"sinks=8 must be .* below the width, which is 8 tokens"),
-        ("{width: 0.5, sinks: -1}", r"sinks=-1 must be at least 0"),
-    ],
-)
-def test_a_window_refuses_what_it_cannot_honour(arguments: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        small_config("scheme=nope", f"+scheme.parts={{window: {arguments}}}")
 
 
 @pytest.mark.parametrize("scheme", ["nope", "rope", "alibi", "fox", "kerple"])

@@ -2,13 +2,14 @@
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
@@ -17,6 +18,7 @@ from repository import ROOT
 from small import SMALL
 
 from lengthgen import cli
+from lengthgen.storage import read_rows
 
 RUNTIME = ("runtime.threads=1",)
 PAGE = 4096  # what a tmpfs gives its files by
@@ -67,6 +69,26 @@ def train_words(root: Path, *more: str) -> list[str]:
 
 def eval_words(root: Path, *more: str) -> list[str]:
     return ["eval", f"runtime.root={root}", *RUNTIME, *more]
+
+
+def one_run(root: Path) -> Path:
+    """Returns the directory of the only run of RoPE."""
+    (run_dir,) = root.glob("rope-*")
+    return run_dir
+
+
+def result(root: Path) -> dict[str, Any]:
+    """Returns what training and evaluation have found, without what a clock said."""
+    run_dir = one_run(root)
+    newest = max(run_dir.glob("checkpoints/step-*"))
+    trained = read_rows(run_dir / "train.jsonl")
+    return {
+        "checkpoint": newest.name,
+        "weights": (newest / "model.safetensors").read_bytes(),
+        "log": [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in trained],
+        "rows": {json.dumps(row, sort_keys=True) for row in read_rows(run_dir / "eval.jsonl")},
+        "fingerprint": json.loads((run_dir / "env.json").read_bytes())["fingerprint"],
+    }
 
 
 def begin(*words: str, environment: Mapping[str, str] = {}) -> Forked:

@@ -1,6 +1,7 @@
 """Small configurations, models and attention inputs for tests."""
 
 import importlib
+import math
 import warnings
 from dataclasses import replace
 from functools import lru_cache
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lengthgen.config.compose import choices
-from lengthgen.config.schema import Config, from_overrides
+from lengthgen.config.schema import Config, ModelDims, from_overrides
 from lengthgen.model.transformer import Transformer, create, with_parts
 from lengthgen.pipeline import validate
-from lengthgen.schemes import AttentionContext, LayerHooks
+from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme
 
 SMALL = [
     "model.d_model=32",
@@ -115,6 +116,32 @@ def context(
     c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
     moved = model.scheme.positions(c.tokens_BT, c)
     return c if moved is c.pos else replace(c, pos=moved, q_pos=moved, k_pos=moved)
+
+
+def dims(d_head: int = 8, **changes: int) -> ModelDims:
+    """Returns the dimensions of one layer with one head at T = 512, but for what is given."""
+    d_model = d_head * changes.get("n_heads", 1)
+    sizes = {"d_model": d_model, "n_layers": 1, "n_heads": 1, "train_length": 512, **changes}
+    return ModelDims(d_head=d_head, init_std=0.02, **sizes)
+
+
+def bare_call(
+    shape: ModelDims, length: int, *, dtype: torch.dtype = torch.float64
+) -> AttentionContext:
+    """Returns the context of a call of that length that holds no more than its coordinates."""
+    tokens, x = torch.zeros(1, length, dtype=torch.int64), torch.empty(1, length, 0, dtype=dtype)
+    return AttentionContext.of_call(shape, tokens, x, training=False, generator=None)
+
+
+def layer_of(*parts: Part, **named: Part) -> LayerHooks:
+    """Returns the hooks of a layer with these parts."""
+    every = {f"part{i}": part for i, part in enumerate(parts)} | named
+    return Scheme(every, layers=None, n_layers=1).layers[0]
+
+
+def det(*size: int, a: float = 0.7, b: float = 0.0) -> Tensor:
+    """Returns sin(a (i + 1)) + b for i = 0, 1 ... in row-major order, in float64."""
+    return torch.sin(a * (torch.arange(math.prod(size), dtype=torch.float64) + 1)).view(size) + b
 
 
 def rotated(layer: LayerHooks, q: Tensor, k: Tensor, c: AttentionContext) -> tuple[Tensor, Tensor]:

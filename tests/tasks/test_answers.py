@@ -349,7 +349,7 @@ def test_a_task_all_of_whose_prompts_are_held_out_says_so(tmp_path: Path) -> Non
 def test_what_reads_text_refuses_a_run_of_a_task(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     with pytest.raises(UserError, match=r"^probe: .* is of a task, and probes read text"):
-        probes.probe(config, run_dir, list(probes.PROBES), show=QUIET)
+        probes.probe(config, run_dir, probes.build(None), show=QUIET)
     with pytest.raises(UserError, match=r"^--audit: scores text again, and .* is of a task"):
         precision.audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
 

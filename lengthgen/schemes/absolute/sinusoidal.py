@@ -67,11 +67,9 @@ class Sinusoidal(Part):
         return torch.cat([theta.sin(), theta.cos()], dim=-1)
 
     def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
-        scale = rms(c.embedding_VD) if isinstance(self.scale, str) else self.scale
+        scale = self.scale
+        if isinstance(scale, str):
+            assert c.embedding_VD is not None, "scale=published needs the model's embeddings"
+            size = math.sqrt(c.embedding_VD.numel())
+            scale = torch.linalg.vector_norm(c.embedding_VD.detach()) / size
         return x_BTD + scale * self.table(c.pos, c.dtype).to(x_BTD.dtype)
-
-
-def rms(table_VD: Tensor | None) -> Tensor:
-    """Returns the root mean square of a table's numbers, without a gradient."""
-    assert table_VD is not None, "scale=published needs the model's embeddings"
-    return torch.linalg.vector_norm(table_VD.detach()) / math.sqrt(table_VD.numel())

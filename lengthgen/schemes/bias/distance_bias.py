@@ -38,11 +38,6 @@ def over_distances(table: Callable[[Tensor], Tensor], c: AttentionContext) -> Te
     numbered = bool(c.acting.bias) and c.acting.numbered
     farthest = c.rows.stop - 1 - c.cols.start if numbered else int(d.max())
     table_HN = table(torch.arange(farthest + 1, device=d.device, dtype=wide)).to(c.dtype)
-    return at_distances(table_HN, c)
-
-
-def at_distances(table_HN: Tensor, c: AttentionContext) -> Tensor:
-    """Returns the entry at the distance of every query and key: [H, Q, S], or [B, H, Q, S]."""
-    d = c.steps().squeeze(-3) if c.steps().dim() == 4 else c.steps()
+    d = d.squeeze(-3) if d.dim() == 4 else d
     bias = table_HN.gather(1, d.flatten().expand(len(table_HN), -1))
     return bias.unflatten(1, d.shape).movedim(0, -3)

@@ -9,7 +9,6 @@ B batch, H heads, Q queries, S keys, K head width.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,23 +35,14 @@ class Remap(Part, ABC):
         """Returns the branches of the block; the last that uses a pair decides on it."""
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        return merged(self.branches(c), q_BHQK, k_BHSK, c)
-
-
-def merged(
-    branches: Sequence[Branch], q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext
-) -> Tensor:
-    """Returns the block's logits in c.dtype, biases included.
-
-    The last branch that uses a pair decides; a pair that none uses has 0.
-    """
-    s_BHQS = torch.zeros((), device=q_BHQK.device, dtype=c.dtype)
-    for branch in branches:
-        q, k = c.rotated(q_BHQK, k_BHSK, q_pos=branch.q_pos, k_pos=branch.k_pos)
-        of_branch = (q @ k.transpose(-1, -2)).to(c.dtype) * c.shape.d_head**-0.5
-        s_BHQS = torch.where(branch.used, of_branch, s_BHQS)
-    bias = c.total_bias()
-    return s_BHQS if bias is None else s_BHQS + bias
+        """Returns the block's logits in c.dtype, biases included; 0 for a pair that none uses."""
+        s_BHQS = torch.zeros((), device=q_BHQK.device, dtype=c.dtype)
+        for branch in self.branches(c):
+            q, k = c.rotated(q_BHQK, k_BHSK, q_pos=branch.q_pos, k_pos=branch.k_pos)
+            of_branch = (q @ k.transpose(-1, -2)).to(c.dtype) * c.shape.d_head**-0.5
+            s_BHQS = torch.where(branch.used, of_branch, s_BHQS)
+        bias = c.total_bias()
+        return s_BHQS if bias is None else s_BHQS + bias
 
 
 def from_first(c: AttentionContext) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,39 @@
+"""Parts for tests: coordinates with gaps, simple biases, owners of one hook."""
+
+import torch
+from torch import Tensor
+
+from lengthgen.schemes import AttentionContext, Part
+
+
+class Scattered(Part):
+    """Coordinates that rise by 1 to 5, other ones in each sequence: [B, T]."""
+
+    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
+        return (1 + tokens_BT % 5).cumsum(-1)
+
+
+class Sloped(Part):
+    """-distance / 10 times the head's number, from 1."""
+
+    distance_only = True
+
+    def bias(self, c: AttentionContext) -> Tensor:
+        return -head_numbers(c.shape.n_heads).to(c.dtype) * c.distance() / 10
+
+
+def head_numbers(n_heads: int) -> Tensor:
+    """Returns 1 ... H as [H, 1, 1]."""
+    return torch.arange(1, n_heads + 1, dtype=torch.float64)[:, None, None]
+
+
+class Halved(Part):
+    """Rotary frequencies of a half."""
+
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
+        return omega_R / 2
+
+
+class OwnScores(Part):
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
+        return super().scores(q_BHQK, k_BHSK, c)
