@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from lengthgen.errors import UserError
 from lengthgen.storage import append_rows, keep_rows, read_rows
@@ -40,27 +42,26 @@ def test_a_file_that_is_not_there_has_no_rows(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "train.jsonl") == []
 
 
-@pytest.mark.parametrize("cut", range(1, 18))
-def test_a_torn_last_line_is_dropped_and_cut_by_the_next_append(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "train.jsonl"
-    append_rows(path, train_rows(1))
-    whole = path.read_bytes()
-    path.write_bytes(whole + whole[:cut])
-
-    assert read_rows(path) == train_rows(1)
-    append_rows(path, train_rows(2))
-    assert read_rows(path) == train_rows(1, 2)
+VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+ROWS = st.lists(st.dictionaries(st.text(), VALUES | st.lists(VALUES), min_size=1), min_size=1)
 
 
-def test_a_torn_line_longer_than_one_block_is_cut_whole(tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    append_rows(path, train_rows(1))
-    with path.open("a") as file:
-        file.write("x" * 200_000)
+@settings(derandomize=True, deadline=None, database=None)
+@given(ROWS, st.floats(0, 1), st.binary())
+@example(train_rows(1, 2), 1.0, b"x" * 200_000)  # more than one block is searched for its begin
+def test_a_torn_write_leaves_the_whole_lines_and_the_next_append_follows_them(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], kept: float, torn: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("torn") / "train.jsonl"
+    append_rows(path, rows)
+    written = path.read_bytes()
+    written = written[: round(kept * len(written))]
+    path.write_bytes(written + torn.replace(b"\n", b""))
+    whole = rows[: written.count(b"\n")]
 
-    append_rows(path, train_rows(2))
-
-    assert read_rows(path) == train_rows(1, 2)
+    assert read_rows(path) == whole
+    append_rows(path, train_rows(3))
+    assert read_rows(path) == [*whole, *train_rows(3)]
 
 
 @pytest.mark.parametrize("damage", [b'{"train/st', b"[1]", b"", b"\xff\xfe{}", b"\0" * 8])
