@@ -344,19 +344,14 @@ def from_overrides(
         plain["plugins"] += [str(path.absolute()) for path in plugins]
     for path in (*plugins, *_given_plugins(overrides)):
         Plugin.read(path).allow()
-    _make_paths_absolute(plain)
+    arguments: Any = ((plain.get("corpus") or {}).get("task") or {}).get("arguments") or {}
+    if isinstance(arguments.get("path"), str):  # a run may be evaluated from another folder
+        arguments["path"] = str(Path(arguments["path"]).expanduser().absolute())
     _apply_tuned(plain, overrides)
     config = from_plain(plain)
     for plugin in config.plugins:
         plugin.refuse_unless_allowed()
     return config
-
-
-def _make_paths_absolute(plain: Mapping[str, Any]) -> None:
-    """Makes the path of a task's own file absolute: a run may be evaluated from elsewhere."""
-    arguments: Any = ((plain.get("corpus") or {}).get("task") or {}).get("arguments") or {}
-    if isinstance(arguments.get("path"), str):
-        arguments["path"] = str(Path(arguments["path"]).expanduser().absolute())
 
 
 def _apply_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:

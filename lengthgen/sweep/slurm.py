@@ -378,7 +378,8 @@ def failure(point: "Point") -> str | None:
 
     That of the process that ended first: the others end because of it.
     """
-    texts = {rank: _last_start(path) for rank, path in _logs(point).items()}
+    logs = {rank: path.read_text("utf-8", "replace") for rank, path in _logs(point).items()}
+    texts = {rank: log.split(BEGINNING)[-1] for rank, log in logs.items()}
     srun = r"^srun: error: \S+: tasks? (\d+)\S*: (.+)$"
     first = re.search(srun, texts.get("0", ""), re.MULTILINE)
     text = "\n".join(texts.values()) if first is None else texts.get(first[1], "")
@@ -432,7 +433,3 @@ def _logs(point: "Point") -> dict[str, Path]:
     job = _recorded(point)
     logs = [] if job is None else sorted(job.logs.glob(f"{job.id}_*_log.err"))
     return {path.name.split("_")[-2]: path for path in logs}
-
-
-def _last_start(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace").split(BEGINNING)[-1]
