@@ -16,7 +16,7 @@ from faults import Ran, here
 from repository import ROOT
 from small import SMALL
 
-from lengthgen import __version__, tasks
+from lengthgen import __version__
 from lengthgen.config.compose import choices, compose
 from lengthgen.config.schema import from_plain
 from lengthgen.pipeline import validate
@@ -152,8 +152,6 @@ def test_the_commands_of_a_page_run_one_after_another(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    # A file in lengthgen/tasks is part of the package; so is one in the reader's tasks/ here.
-    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(folder / "tasks")])
     for line in RUNNABLE[name]:
         ran = run(made_small(line))
         assert ran.code == 0, f"{line}\n{ran.err}"
