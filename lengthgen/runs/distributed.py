@@ -169,7 +169,9 @@ class Ranks:
             yield
         except Exception as error:
             if not isinstance(error, RankFailed):
-                _leave_report(_report_of(error, self.rank))
+                report = json.dumps(_report_of(error, self.rank))
+                with suppress(RuntimeError, ValueError):  # the store is gone
+                    _store().compare_set(_REPORT, "", report)  # unless another process was first
             raise
         finally:
             error = sys.exception()
@@ -305,12 +307,6 @@ def _report_of(error: Exception, rank: int) -> FailureReport:
     reason = f"{type(error).__name__}: {_first_line(error)}"
     trace = "".join(traceback.format_exception(error))
     return FailureReport(rank, reason, f"{trace}error: {by}{reason}", 1, now)
-
-
-def _leave_report(report: FailureReport) -> None:
-    """Leaves a report in the store unless another process has done so, or the store is gone."""
-    with suppress(RuntimeError, ValueError):
-        _store().compare_set(_REPORT, "", json.dumps(report))
 
 
 def _left_report() -> FailureReport | None:

@@ -225,14 +225,28 @@ class Task:
         _write(f"{BEGINNING}{job}: process {place.rank} of {place.world_size}")
         requeue = signal.getsignal(signal.SIGUSR2)  # submitit's handler: requeue, and exit
         assert callable(requeue), f"submitit does not handle SIGUSR2: {requeue}"
-        is_main = place.rank == 0
-        handler = _Signals(job, is_main=is_main, alone=place.world_size == 1)
-        install(SCHEDULER, handler)
+        is_main, alone, received = place.rank == 0, place.world_size == 1, 0
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            # KeyboardInterrupt, since this may come anywhere outside of training, which has its own
+            # handler: matplotlib, for one, imports parts of itself under `except Exception`.
+            nonlocal received
+            if not is_main:  # the main process ends the run; Slurm then kills what is left
+                return
+            if number == signal.SIGTERM and not alone and _outlook(job) == "runs on":
+                return  # as srun sends when another process fails, whose failure ends the job
+            received = number
+            raise KeyboardInterrupt(
+                f"{STOPPED}{signal.Signals(number).name} outside of training; "
+                "the same command continues"
+            )
+
+        install(SCHEDULER, interrupt)
         try:
             self._train()
         except (Stopped, KeyboardInterrupt) as stopped:
             install(SCHEDULER, signal.SIG_IGN)
-            code = stopped.exit_code if isinstance(stopped, Stopped) else 128 + handler.received
+            code = stopped.exit_code if isinstance(stopped, Stopped) else 128 + received
             _write(str(stopped))
             if is_main:
                 if code == 128 + signal.SIGUSR2 or _outlook(job) == "preempted":
@@ -270,31 +284,6 @@ class Task:
             runtime = config.runtime.model_copy(update={"threads": int(cpus)})
             config = config.model_copy(update={"runtime": runtime})
         pipeline.train(pipeline.validate(config))
-
-
-class _Signals:
-    """What SIGTERM and SIGUSR2 do outside of training, which has its own way to stop.
-
-    KeyboardInterrupt, since this may come anywhere: matplotlib, for one, imports parts of itself
-    under `except Exception`, and the job went on to its time limit.
-    """
-
-    def __init__(self, job: str, *, is_main: bool, alone: bool) -> None:
-        self.received = 0
-        self._job = job
-        self._is_main = is_main
-        self._alone = alone
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if not self._is_main:  # the main process ends the run; Slurm then kills what is left
-            return
-        if number == signal.SIGTERM and not self._alone and _outlook(self._job) == "runs on":
-            return  # as srun sends when another process fails, whose failure ends the job
-        self.received = number
-        raise KeyboardInterrupt(
-            f"{STOPPED}{signal.Signals(number).name} outside of training; "
-            "the same command continues"
-        )
 
 
 def _outlook(job: str) -> Literal["runs on", "preempted", "ends"]:
@@ -389,7 +378,8 @@ def failure(point: "Point") -> str | None:
 
     That of the process that ended first: the others end because of it.
     """
-    texts = {rank: _last_start(path) for rank, path in _logs(point).items()}
+    logs = {rank: path.read_text("utf-8", "replace") for rank, path in _logs(point).items()}
+    texts = {rank: log.split(BEGINNING)[-1] for rank, log in logs.items()}
     srun = r"^srun: error: \S+: tasks? (\d+)\S*: (.+)$"
     first = re.search(srun, texts.get("0", ""), re.MULTILINE)
     text = "\n".join(texts.values()) if first is None else texts.get(first[1], "")
@@ -443,7 +433,3 @@ def _logs(point: "Point") -> dict[str, Path]:
     job = _recorded(point)
     logs = [] if job is None else sorted(job.logs.glob(f"{job.id}_*_log.err"))
     return {path.name.split("_")[-2]: path for path in logs}
-
-
-def _last_start(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace").split(BEGINNING)[-1]

@@ -57,17 +57,12 @@ def points(
             raise UserError(f"{key}: rates are chosen for one value of it; give each its own --out")
     if not set(rates.KEYS) & set(varied):
         raise UserError("train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3")
-    kept = _without_idle_ratios(found)
-    _refuse_mixing(_kept(out, kept), kept[0].config, out)
-    return kept
-
-
-def _without_idle_ratios(found: Sequence[Point]) -> list[Point]:
-    """Returns the points but for those whose ratio is the rate of no parameters at all."""
-    kept: dict[object, Point] = {}
+    distinct: dict[object, Point] = {}  # less those whose ratio is the rate of no parameters
     for point in found:
-        kept.setdefault((point.config.scheme.name, *_rates(point), point.config.seed), point)
-    return list(kept.values())
+        key = (point.config.scheme.name, *_rates(point), point.config.seed)
+        distinct.setdefault(key, point)
+    _refuse_mixing(_kept(out, found), found[0].config, out)
+    return list(distinct.values())
 
 
 def _rates(point: Point) -> tuple[float, float | None]:

@@ -62,8 +62,7 @@ def test_a_signal_that_comes_again_does_not_disturb_what_is_still_written(tmp_pa
         signals.interruptible()(work)(signal.SIGTERM, signal.SIGTERM, signal.SIGUSR2)
     state, reason, *_ = status.read_status(tmp_path)
     assert state == "stopped"
-    assert reason is not None
-    assert reason.startswith("stopped by SIGTERM")
+    assert str(reason).startswith("stopped by SIGTERM")
 
 
 def test_a_signal_may_come_twice_but_a_second_interrupt_kills() -> None:
