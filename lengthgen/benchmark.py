@@ -5,7 +5,6 @@ baseline is the same model without positional parts. Weights and tokens are rand
 """
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import Split, TokenizedCorpus
@@ -113,23 +113,28 @@ def _training(plain: dict[str, Any], rounds: int, vocab_size: int) -> tuple[int,
     """Returns the scheme's parameters, and the speed of whole optimizer steps."""
     config = from_plain(plain)
     device = _prepared(config)
-    corpus = random_corpus(config, vocab_size)
-    windows = training_windows(corpus, config.train.length)
-
-    def stepper(config: Config) -> tuple[State, Callable[[], object]]:
-        state = fresh_state(config, vocab_size=vocab_size, device=device)
-        forward = forward_of(state, compiled=devices.compiles(config.runtime, device))
-
-        def step() -> None:
-            train_step(state, windows, config, device=device, ranks=ALONE, forward=forward)
-
-        return state, step
-
-    state, step = stepper(config)
-    _, plain_step = stepper(_without_parts(config))
+    compiled = devices.compiles(config.runtime, device)
+    state, step = training_step(config, vocab_size, device, compiled=compiled)
+    _, plain_step = training_step(_without_parts(config), vocab_size, device, compiled=compiled)
     seconds, plain_seconds = _alternating([step, plain_step], rounds, device)
     parameters = sum(p.numel() for p in state.model.scheme.parameters())
     return parameters, Speed(config.train.batch_tokens / seconds, plain_seconds / seconds)
+
+
+def training_step(
+    config: Config, vocab_size: int, device: torch.device, *, compiled: bool
+) -> tuple[State, Callable[[], object]]:
+    """Returns a fresh training state on random tokens, and a call that does its next step."""
+    windows = training_windows(random_corpus(config, vocab_size), config.train.length)
+    state = fresh_state(config, vocab_size=vocab_size, device=device)
+    forward = forward_of(state, compiled=compiled)
+    return state, lambda: train_step(state, windows, ranks=ALONE, forward=forward)
+
+
+def random_tokens(length: int, vocab_size: int, device: torch.device) -> Tensor:
+    """Returns the tokens of one text, [1, length]."""
+    draws = torch.Generator().manual_seed(0)
+    return torch.randint(vocab_size, (1, length), generator=draws).to(device)
 
 
 def _decoding(plain: dict[str, Any], rounds: int, vocab_size: int) -> Speed | None:
@@ -140,8 +145,7 @@ def _decoding(plain: dict[str, Any], rounds: int, vocab_size: int) -> Speed | No
     model = create(config, vocab_size=vocab_size).to(device).eval()
     if model.scheme.unsupported_reason(T + DECODED):
         return None
-    draws = torch.Generator().manual_seed(0)
-    tokens = torch.randint(vocab_size, (1, T), generator=draws).to(device)
+    tokens = random_tokens(T, vocab_size, device)
 
     def decoder(model: Transformer) -> Callable[[], object]:
         prompt = forward_cached(model, tokens, None, seed=0, precision=precision)
@@ -169,10 +173,9 @@ def _evaluation(plain: dict[str, Any], length: int, rounds: int, vocab_size: int
     reason = model.scheme.unsupported_reason(length)
     if reason:
         return Evaluated(length, None, None, reason)
-    draws = torch.Generator().manual_seed(0)
-    tokens = torch.randint(vocab_size, (1, length), generator=draws).to(device)
+    tokens = random_tokens(length, vocab_size, device)
 
-    def scoring(model: Transformer, tokens: torch.Tensor) -> Callable[[], object]:
+    def scoring(model: Transformer, tokens: Tensor) -> Callable[[], object]:
         n = min(config.eval.targets, tokens.shape[1])
 
         def score() -> float:
@@ -204,12 +207,9 @@ def _alternating(
     taken: list[list[float]] = [[] for _ in calls]
     for round_ in range(rounds + 1):
         for call, seconds in zip(calls, taken, strict=True):
-            began = time.perf_counter()
-            call()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            took = devices.seconds_of(call, device)
             if round_:
-                seconds.append(time.perf_counter() - began)
+                seconds.append(took)
     return [median(seconds) for seconds in taken]
 
 

@@ -11,8 +11,15 @@ import torch
 from lengthgen import schemes, tasks
 from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.schema import Config, Parts, TaskCorpus, from_plain, to_plain
-from lengthgen.data import corpora
+from lengthgen.config.schema import (
+    Config,
+    CustomCorpus,
+    Parts,
+    TaskCorpus,
+    from_plain,
+    to_plain,
+)
+from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
@@ -32,13 +39,17 @@ def validate(config: Config) -> Config:
     """Returns the configuration if its scheme, variants, task and protocols can be built.
 
     To be called once, where a configuration enters. Plugins that are not allowed to run are not
-    run, and the scheme is not checked then. Raises UserError with the dotted key of a mistake.
+    run; scheme and corpus are not checked then. Raises UserError with the dotted key of a mistake.
     """
     for name in config.eval.protocols:
         _check_protocol(protocols.named(name), config)
-    if isinstance(config.corpus, TaskCorpus):
-        _check_examples(config.corpus)
     if all(plugin.is_allowed for plugin in config.plugins):
+        if config.plugins:
+            _check_plugins(config.plugins)
+        if isinstance(config.corpus, TaskCorpus):
+            _check_examples(config.corpus)
+        if isinstance(config.corpus, CustomCorpus):
+            sources.source_of(config.corpus)
         _check_parts(config)
     return config
 
@@ -101,7 +112,7 @@ def prepare(
 
     `loaded` keeps corpora for the next configuration. Raises UserError.
     """
-    key = config.corpus.model_dump_json()
+    key = f"{config.corpus.model_dump_json()} {[plugin.digest for plugin in config.plugins]}"
     if key not in loaded:
         loaded[key] = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
     plan(config, loaded[key])
@@ -194,6 +205,18 @@ def scheme_parameters(config: Config, parts: Parts, where: str) -> set[str]:
         where=where,
     )
     return {f"{name} {tuple(p.shape)}" for name, p in built.named_parameters()}
+
+
+def _check_plugins(plugins: Sequence[Plugin]) -> None:
+    """Raises UserError for a plugin that defines nothing, or what is defined elsewhere."""
+    known = [schemes.registry(plugins), tasks.registry(plugins), sources.registry(plugins)]
+    modules = {kind.__module__ for kinds in known for kind in kinds.values()}
+    for plugin in plugins:
+        if plugin.module_name not in modules:
+            raise UserError(
+                f"plugins: {plugin.path} defines no subclass of lengthgen.schemes.Part, "
+                "lengthgen.tasks.Task or lengthgen.data.sources.Source"
+            )
 
 
 def _check_parts(config: Config) -> None:

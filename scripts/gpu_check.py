@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -343,7 +343,7 @@ class Steps:
         self.windows = training_windows(corpus, config.train.length)
         self.state = fresh_state(config, vocab_size=vocab_size, device=device)
         self.forward = forward_of(self.state, compiled=bool(config.runtime.compile))
-        self.config, self.device = config, device
+        self.device = device
 
     def run(self, n: int) -> float:
         """Launches n steps, waits for them, and returns the seconds."""
@@ -354,10 +354,9 @@ class Steps:
         return time.perf_counter() - began
 
     def launch(self, n: int) -> None:
-        how: dict[str, Any] = {"device": self.device, "ranks": ALONE}
         for _ in range(n):
-            batch = batch_of(self.state, self.windows, self.config, **how)
-            launch_step(self.state, batch, self.config, **how, forward=self.forward)
+            batch = batch_of(self.state, self.windows, ranks=ALONE)
+            launch_step(self.state, batch, ranks=ALONE, forward=self.forward)
 
 
 def waited_for(device: torch.device) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lengthgen.analysis.curves import Point
 from lengthgen.analysis.intervals import Estimate, Floats, draws, of_draws
 from lengthgen.analysis.seed_groups import Series
 
@@ -186,7 +185,10 @@ def _accuracy(line: Series, shared: Collection[int]) -> Accuracy:
         points = [p for p in line.points if p.length == length and p.skipped is None]
         if len(points) < len(line.runs):
             continue
-        right_RD = np.array([_right(p) for p in points], dtype=np.float64)
+        right_RD = np.array(
+            [[at is None for row in p.rows for at in row.first_wrong or []] for p in points],
+            dtype=np.float64,
+        )
         n_seeds, n_examples = right_RD.shape
         examples[length] = n_examples
         drawn = draws(n_seeds, n_examples)
@@ -208,10 +210,6 @@ def _accuracy(line: Series, shared: Collection[int]) -> Accuracy:
         unseen=None if unseen_N is None else _mean(unseen_N, [examples[n] for n in long]),
         unseen_N=unseen_N,
     )
-
-
-def _right(point: Point) -> list[bool]:
-    return [wrong is None for row in point.rows for wrong in row.first_wrong or []]
 
 
 def _widened(estimate: Estimate, n_examples: int) -> Estimate:

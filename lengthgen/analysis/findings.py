@@ -6,7 +6,7 @@ are paired by seed and document.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lengthgen.analysis import warnings
 from lengthgen.analysis.intervals import Estimate
@@ -36,18 +36,20 @@ class Finding:
     """
 
     series: Series
-    loss: dict[int, Estimate]  # at the lengths where every seed has one
-    gain: dict[int, Estimate]  # G(C) = loss(T) - loss(C), where T has a loss; C != T
-    swap: dict[int, Estimate]  # U(C) = loss with another document's text beyond T - loss(C)
-    shuffle: dict[int, Estimate]  # the same with the own tokens beyond T in random order
-    far: dict[int, Estimate]  # loss on far-copy targets
-    near: dict[int, Estimate]  # loss on all others
-    used: UsedContext | None  # c*, if lengths below T were evaluated
-    factors: tuple[Factor, ...]  # of 0.01 and 0.05 nats, if there are lengths beyond T
-    peak: int | None  # the length of least loss, the shortest of several
-    bits_per_byte: dict[int, float]
-    unigram: float | None  # loss of the training split's token frequencies on the same targets
-    verdicts: dict[int, Verdict]  # at each length beyond T
+    # Empty if the seeds share no length with a loss, or no document.
+    loss: dict[int, Estimate] = field(default_factory=dict)  # where every seed has one
+    gain: dict[int, Estimate] = field(default_factory=dict)  # G(C) = loss(T) - loss(C), C != T
+    # The loss on another text beyond T, less loss(C): another document's, or shuffled.
+    swap: dict[int, Estimate] = field(default_factory=dict)
+    shuffle: dict[int, Estimate] = field(default_factory=dict)
+    far: dict[int, Estimate] = field(default_factory=dict)  # loss on far-copy targets
+    near: dict[int, Estimate] = field(default_factory=dict)  # loss on all others
+    used: UsedContext | None = None  # c*, if lengths below T were evaluated
+    factors: tuple[Factor, ...] = ()  # of 0.01 and 0.05 nats, if there are lengths beyond T
+    peak: int | None = None  # the length of least loss, the shortest of several
+    bits_per_byte: dict[int, float] = field(default_factory=dict)
+    unigram: float | None = None  # loss of training's token frequencies on the same targets
+    verdicts: dict[int, Verdict] = field(default_factory=dict)  # at each length beyond T
     warnings: tuple[str, ...]  # sentences
 
 
@@ -68,7 +70,7 @@ def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> F
     scored = cells(line)
     found = sample([*scored.values()], whole)
     if found is None:
-        return _nothing(line, scored)
+        return Finding(series=line, warnings=tuple(warnings.left_out(line, scored, ())))
     at = {n: i for i, n in enumerate(scored)}
     loss = {n: found.mean(i) for n, i in at.items()}
     gain = {n: found.gap(at[T], i) for n, i in at.items() if n != T and T in at}
@@ -101,22 +103,6 @@ def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> F
             *warnings.of_series(line, scored, found, loss),
             *warnings.of_exchanges(found, ((swapped, swap), (shuffled, shuffle))),
         ),
-    )
-
-
-def _nothing(line: Series, scored: Mapping[int, Cell]) -> Finding:
-    """Returns the finding of a series whose seeds share no length with a loss, or no document."""
-    empty: dict[int, Estimate] = {}
-    return Finding(
-        series=line,
-        **dict.fromkeys(("loss", "gain", "swap", "shuffle", "far", "near"), empty),
-        used=None,
-        factors=(),
-        peak=None,
-        bits_per_byte={},
-        unigram=None,
-        verdicts={},
-        warnings=tuple(warnings.left_out(line, scored, ())),
     )
 
 

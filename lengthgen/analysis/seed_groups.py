@@ -8,6 +8,7 @@ from typing import Any
 
 from lengthgen import schemes
 from lengthgen.analysis.curves import Curve, Point
+from lengthgen.config import compose
 
 UPPER_BOUND = " (upper bound)"  # ends the names of such series
 
@@ -174,7 +175,7 @@ def _short(value: object) -> str:
 
 def scheme_lr_ratio(config: Mapping[str, Any]) -> float:
     """Returns Config.scheme_lr_ratio of a plain configuration: 1 if it is older than the keys."""
-    flat = _flat(config, "")
+    flat = compose.flatten(config)
     return next((flat[key] for key in _LR_RATIOS if flat.get(key) is not None), 1.0)
 
 
@@ -187,7 +188,7 @@ def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
 
     A run's plugins are files named by their content.
     """
-    flat = _flat(config, "")
+    flat = compose.flatten(config)
     aside = (
         *("seed", "runtime.", "eval.", "train.checkpoint_every", "train.tuned"),
         *_LR_RATIOS,
@@ -198,13 +199,3 @@ def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
     names = variant.split("+") if variant else []
     used = tuple(f"{home}.{name}." for home in _VARIANTS for name in names)
     return kept | {key: value for key, value in flat.items() if key.startswith(used)}
-
-
-def _flat(value: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        if isinstance(inner, Mapping) and inner:
-            found |= _flat(inner, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = inner
-    return found

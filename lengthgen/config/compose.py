@@ -164,13 +164,11 @@ def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
     """
     groups = _groups(config_dir)
     known = {group: choices(group, config_dir=config_dir) for group in groups}
-    flat = _flatten(defaults())
+    flat = flatten(defaults())
     for group in set(groups) - _nullable():  # an experiment's keys are those of other groups
         for name in choices(group, config_dir=config_dir):
             placed = _load_at_keys(group, name, config_dir)
-            flat |= _flatten(
-                {group: placed.get(group, {})}
-            )  # a task sets keys of other groups, too
+            flat |= flatten({group: placed.get(group, {})})  # a task sets keys of other groups, too
     for key, value in flat.items():
         known.setdefault(key, [] if value == "???" else [_as_override(value)])
 
@@ -200,7 +198,7 @@ def _next_level(keys: Mapping[str, object], prefix: str) -> list[str]:
 
 def overrides_of(values: Mapping[str, Any]) -> list[str]:
     """Returns nested values as overrides: {"train": {"lr": 0.004}} as ["train.lr=0.004"]."""
-    return [f"{key}={_as_override(value)}" for key, value in _flatten(values).items()]
+    return [f"{key}={_as_override(value)}" for key, value in flatten(values).items()]
 
 
 def _as_override(value: object) -> str:
@@ -211,12 +209,12 @@ def _as_override(value: object) -> str:
     return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _flatten(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns the leaves of a nested dict by dotted key; an empty dict is a leaf."""
     flat: dict[str, Any] = {}
     for key, value in plain.items():
         if isinstance(value, Mapping) and value:
-            flat |= _flatten(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+            flat |= flatten(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat
@@ -436,9 +434,9 @@ def _unknown(error: Exception, overrides: Sequence[Override], config_dir: Path |
     groups = _groups(config_dir)
     group = key.partition(".")[0]
     for name in choices(group, config_dir=config_dir):
-        if key in _flatten(_load_at_keys(group, name, config_dir)):
+        if key in flatten(_load_at_keys(group, name, config_dir)):
             return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")
     chosen = [override for override in overrides if override.key_or_group in groups]
     known = OmegaConf.to_container(_hydra(chosen, config_dir), resolve=False)
-    keys = _flatten(cast("dict[str, Any]", known))
+    keys = flatten(cast("dict[str, Any]", known))
     return UserError(f"{key}: unknown key; {suggestion(key, [*keys, *groups])}")

@@ -1,4 +1,4 @@
-"""A python file with parts of the user's own: run only if allowed, once for each content."""
+"""A Python file of the user, with parts, tasks or sources: run only if allowed, once each."""
 
 import errno
 import hashlib
@@ -11,6 +11,8 @@ from types import ModuleType
 
 from lengthgen.config import allowlist
 from lengthgen.errors import UserError
+
+MODULE_PREFIX = "lengthgen_plugin_"  # of the modules of plugins; their sha256 follows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class Plugin:
 
     @property
     def module_name(self) -> str:
-        return f"lengthgen_plugin_{self.sha256}"
+        return MODULE_PREFIX + self.sha256
 
     @property
     def is_allowed(self) -> bool:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainSerializer,
+    PrivateAttr,
     ValidationError,
 )
 
@@ -103,6 +104,19 @@ class CorpusBase(Section):
     # Left out at its default: so runs and token caches of before this key keep their names.
     held_out: HeldOut = Field(default="validation", exclude_if=lambda split: split == "validation")
 
+    _plugins: tuple[Plugin, ...] = PrivateAttr(default=())
+
+    @property
+    def plugins(self) -> tuple[Plugin, ...]:
+        """The plugins of the configuration, which may define its task or its source."""
+        return self._plugins
+
+    def with_plugins(self, plugins: Sequence[Plugin]) -> Self:
+        """Returns a copy that knows the plugins of the configuration."""
+        copied = self.model_copy()
+        copied._plugins = tuple(plugins)
+        return copied
+
 
 class StdlibCorpus(CorpusBase):
     source: Literal["stdlib"]
@@ -143,8 +157,16 @@ class SyntheticCorpus(CorpusBase):
     seed: NonNegative
 
 
+class CustomCorpus(CorpusBase):
+    """A source by the name of its class, in data/sources/ or a plugin, and its arguments."""
+
+    source: Literal["custom"]
+    kind: str
+    arguments: dict[str, Any]
+
+
 class TaskSpec(Section):
-    """A rule of tasks/, and how many examples of it are made; conf/task/*.yaml."""
+    """A rule of tasks/ or a plugin, and how many examples of it are made; conf/task/*.yaml."""
 
     name: Name
     kind: str
@@ -164,7 +186,13 @@ class TaskCorpus(CorpusBase):
 
 
 Corpus = Annotated[
-    StdlibCorpus | PythonCorpus | FilesCorpus | HubCorpus | SyntheticCorpus | TaskCorpus,
+    StdlibCorpus
+    | PythonCorpus
+    | FilesCorpus
+    | HubCorpus
+    | SyntheticCorpus
+    | CustomCorpus
+    | TaskCorpus,
     Field(discriminator="source"),
 ]
 
@@ -353,10 +381,12 @@ def from_overrides(
 
 
 def _make_paths_absolute(plain: Mapping[str, Any]) -> None:
-    """Makes the path of a task's own file absolute: a run may be evaluated from elsewhere."""
-    arguments: Any = ((plain.get("corpus") or {}).get("task") or {}).get("arguments") or {}
-    if isinstance(arguments.get("path"), str):
-        arguments["path"] = str(Path(arguments["path"]).expanduser().absolute())
+    """Makes the argument `path` of a task or a source absolute: a run may be moved."""
+    corpus: Any = plain.get("corpus") or {}
+    for spec in (corpus, corpus.get("task") or {}):
+        arguments = spec.get("arguments") or {}
+        if isinstance(arguments.get("path"), str):
+            arguments["path"] = str(Path(arguments["path"]).expanduser().absolute())
 
 
 def _apply_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -401,6 +431,7 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
         line = one_line(error, plain, known=known_keys())
         raise UserError(line.replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
+    config = config.model_copy(update={"corpus": config.corpus.with_plugins(config.plugins)})
     if config.train.precision == "auto":
         native = precision.native(config.runtime.device)
         train = config.train.model_copy(update={"precision": native})

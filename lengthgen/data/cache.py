@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -63,36 +63,22 @@ def _build_if_needed(folder: Path, build: Callable[[Path], None], say: Say) -> N
         raise
 
 
-@contextmanager
-def _locked(folder: Path, say: Say) -> Generator[None]:
-    lock = _lock(folder.parent, folder.name)
+def _locked(folder: Path, say: Say) -> AbstractContextManager[object]:
+    """Returns the held lock of a folder, to be used in a with statement."""
+    lock = filelock.FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
-        lock.acquire(blocking=False)
+        return lock.acquire(blocking=False)
     except filelock.Timeout:
         say(f"waiting for another process that builds {folder}")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _lock(cache_dir: Path, name: str) -> filelock.BaseFileLock:
-    return filelock.FileLock(cache_dir / f".{name}.lock")
+        return lock.acquire()
 
 
 def _remove_leftovers(cache_dir: Path) -> None:
     """Removes unfinished folders of dead processes: those whose lock is free."""
     for left in cache_dir.glob(".*.building"):
-        lock = _lock(cache_dir, left.name.removeprefix(".").removesuffix(".building"))
-        try:
-            lock.acquire(blocking=False)
-        except filelock.Timeout:
-            continue
-        try:
+        lock = filelock.FileLock(left.with_suffix(".lock"))
+        with suppress(filelock.Timeout), lock.acquire(blocking=False):
             shutil.rmtree(left)
-        finally:
-            lock.release()
 
 
 @contextmanager

@@ -85,16 +85,17 @@ def _plain(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 def byte_tokenizer() -> tokenizers.Tokenizer:
     """Returns the tokenizer whose ids 0-255 are bytes; 256 is the bos token."""
-    vocab = {character: byte for byte, character in enumerate(_byte_alphabet())}
-    tokenizer = _byte_level(tokenizers.models.BPE(vocab=vocab, merges=[]))
-    tokenizer.add_special_tokens([BOS])
-    return _plain(tokenizer)
+    return _without_merges(_byte_alphabet())
 
 
 def _character_tokenizer(characters: Sequence[str]) -> tokenizers.Tokenizer:
     """Returns the tokenizer whose ids are these ASCII characters; the bos token follows."""
     alphabet = _byte_alphabet()
-    vocab = {alphabet[ord(character)]: i for i, character in enumerate(characters)}
+    return _without_merges([alphabet[ord(character)] for character in characters])
+
+
+def _without_merges(tokens: Sequence[str]) -> tokenizers.Tokenizer:
+    vocab = {token: i for i, token in enumerate(tokens)}
     tokenizer = _byte_level(tokenizers.models.BPE(vocab=vocab, merges=[]))
     tokenizer.add_special_tokens([BOS])
     return _plain(tokenizer)

@@ -53,10 +53,10 @@ class Job:
     needed: list[Span]
     altered: tuple[Altered, ...]  # replacements of far text, whose nats are averaged
 
-    @property
-    def n_passes(self) -> int:
-        """How often each window is scored."""
-        return max(1, len(self.altered))
+    def passes(self, model: Transformer) -> list[scoring.Pass]:
+        """Returns the forward passes, those of each replacement one after another."""
+        model.scheme = self.scheme
+        return scoring.passes(model, self.wanted, self.needed) * max(1, len(self.altered))
 
 
 @signals.interruptible()
@@ -170,12 +170,13 @@ def _rows(
             show.say(f"{cell.title}: skipped, {reason}")
             yield [eval_rows.skipped(cell, config, planned, reason)]
     jobs = _jobs(config, planned, schemes, todo)
-    work = [(job, _passes(model, job)) for job in jobs]
-    total = sum(job.n_passes * one.n_tokens for job, passes in work for one in passes)
-    if total:
-        _report_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
-        show.start(f"evaluate {config.scheme.name}", total)
-    log_frequency = eval_rows.unigram(planned.corpus) if jobs else None
+    if not jobs:
+        return
+    work = [(job, job.passes(model)) for job in jobs]
+    _report_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
+    total = sum(one.n_tokens for _, passes in work for one in passes)
+    show.start(f"evaluate {config.scheme.name}", total)
+    log_frequency = eval_rows.unigram(planned.corpus)
     for job in jobs:
         model.scheme = job.scheme
         names = dict.fromkeys(cell.protocol for cell in job.cells)
@@ -196,7 +197,6 @@ def _rows(
             for altered in job.altered or (None,)
         ]
         nats = {span: np.mean([one[span] for one in scored], axis=0) for span in job.needed}
-        assert log_frequency is not None
         rows = [
             eval_rows.measured(cell, config, planned, nats, log_frequency) for cell in job.cells
         ]
@@ -217,9 +217,7 @@ def _schemes(
     """Returns the scheme of each variant, and why a reference variant has none."""
     schemes: dict[str | None, Scheme] = {None: model.scheme}
     reasons: dict[str | None, str] = {}
-    for variant in dict.fromkeys(cell.variant for cell in todo):
-        if variant is None:
-            continue
+    for variant in dict.fromkeys(cell.variant for cell in todo if cell.variant is not None):
         try:
             schemes[variant] = with_parts(model, config, config.variant(variant))
         except UserError as error:  # config.py has refused it among eval.variants
@@ -324,11 +322,6 @@ def replacements(
     )
 
 
-def _passes(model: Transformer, job: Job) -> list[scoring.Pass]:
-    model.scheme = job.scheme
-    return scoring.passes(model, job.wanted, job.needed)
-
-
 def _report_estimate(
     config: Config,
     model: Transformer,
@@ -341,7 +334,7 @@ def _report_estimate(
     """Shows how long the evaluation will take, from two short calls under each scheme."""
     by_scheme: dict[Scheme, list[scoring.Pass]] = {}
     for job, planned_passes in work:
-        by_scheme.setdefault(job.scheme, []).extend(job.n_passes * list(planned_passes))
+        by_scheme.setdefault(job.scheme, []).extend(planned_passes)
     seconds = 0.0
     for scheme, planned_passes in by_scheme.items():
         if sum(one.n_tokens for one in planned_passes) > 4 * scoring.BATCH_TOKENS:

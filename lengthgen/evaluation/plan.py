@@ -88,7 +88,8 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
             f"eval.targets={wanted.targets} too (runs of {overlap.run_length(corpus)} tokens); "
             "hold out other documents, or set eval.deduplicate=false"
         )
-    blocks = min(wanted.blocks, _stream_targets(corpus) // reach)
+    n_in_stream = len(corpus.validation.tokens) - (corpus.bos_id is None)  # predictable ones
+    blocks = min(wanted.blocks, n_in_stream // reach)
     found = places(config, endpoints=drawn, reach=reach, blocks=blocks, packed=corpus.packed)
     repeated = (
         0.0 if seen is None else share_seen(corpus, seen, reach=reach, targets=wanted.targets)
@@ -139,11 +140,6 @@ def _plan_of_task(config: Config, corpus: TokenizedCorpus) -> Plan:
         )
     ]
     return Plan(corpus=corpus, places=places(config, answers=answers), repeated=0.0)
-
-
-def _stream_targets(corpus: TokenizedCorpus) -> int:
-    """Returns the number of predictable tokens of the validation documents joined."""
-    return len(corpus.validation.tokens) - (corpus.bos_id is None)
 
 
 def cells(config: Config) -> list[Cell]:

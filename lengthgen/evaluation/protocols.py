@@ -6,7 +6,7 @@ conventions of papers, kept by name so that their numbers can be compared with p
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -203,38 +203,46 @@ def _sliding_by(stride: int) -> Protocol:
     )
 
 
+def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
+    return Protocol(
+        name=name,
+        summary=f"last {targets} tokens of as many windows of the stream: other tokens at each "
+        "length",
+        source=source,
+        spans=partial(_one_per_block, targets=targets),
+        last=targets,
+        in_stream=True,
+    )
+
+
+_TAIL = Protocol(
+    name="tail",
+    summary="matched tail: the same K targets at every length, from >= T tokens beyond T",
+    source="the headline here",
+    spans=_tail,
+    headline=True,
+    per_token=True,
+    scores_k=True,
+    matched=True,
+)
+_SWAP = replace(
+    _TAIL,
+    name="swap",
+    summary="matched tail, tokens beyond T of every target from another document, 3 times",
+    source="far-context swap test",
+    headline=False,
+    altered="swap",
+)
 PROTOCOLS = {
     protocol.name: protocol
     for protocol in (
-        Protocol(
-            name="tail",
-            summary="matched tail: the same K targets at every length, from >= T tokens beyond T",
-            source="the headline here",
-            spans=_tail,
-            headline=True,
-            per_token=True,
-            scores_k=True,
-            matched=True,
-        ),
-        Protocol(
-            name="swap",
-            summary="matched tail, tokens beyond T of every target from another document, 3 times",
-            source="far-context swap test",
-            spans=_tail,
-            per_token=True,
-            altered="swap",
-            scores_k=True,
-            matched=True,
-        ),
-        Protocol(
+        _TAIL,
+        _SWAP,
+        replace(
+            _SWAP,
             name="shuffle",
             summary="matched tail, tokens beyond T of every target in random order, 3 times",
-            source="far-context swap test",
-            spans=_tail,
-            per_token=True,
             altered="shuffle",
-            scores_k=True,
-            matched=True,
         ),
         Protocol(
             name="nonoverlap",
@@ -282,14 +290,7 @@ PROTOCOLS = {
             spans=partial(_one_per_block, targets=None),
             in_stream=True,
         ),
-        Protocol(
-            name="dape",
-            summary="last 256 tokens of as many windows of the stream: other tokens at each length",
-            source="DAPE, arXiv 2405.14722",
-            spans=partial(_one_per_block, targets=256),
-            last=256,
-            in_stream=True,
-        ),
+        _last_of_blocks("dape", 256, source="DAPE, arXiv 2405.14722"),
         Protocol(
             name="yarn",
             summary="stride 256 inside documents, mean over windows instead of tokens",
@@ -298,14 +299,7 @@ PROTOCOLS = {
             reads=("sliding_documents",),
             mean="windows",
         ),
-        Protocol(
-            name="nope_f",
-            summary="last 200 tokens of as many windows of the stream: other tokens at each length",
-            source="NoPE appendix F, arXiv 2305.19466",
-            spans=partial(_one_per_block, targets=200),
-            last=200,
-            in_stream=True,
-        ),
+        _last_of_blocks("nope_f", 200, source="NoPE appendix F, arXiv 2305.19466"),
         Protocol(
             name="fox",
             summary="prefixes of one long window per endpoint: mean of the loss up to each length",

@@ -131,7 +131,13 @@ def measured(
             "unigram_nats": -math.fsum(log_frequency[tokens]),
         }
         if protocol.per_token:
-            far = np.concatenate([_far(span, config, planned) for span in scored])
+            reach = {"near": config.train.length, "far": planned.reach}
+            far = np.concatenate(
+                [
+                    overlap.far_copies(corpus, s.document, s.end, targets=s.scored, **reach)
+                    for s in scored
+                ]
+            )
             row["far_nats"], row["far_tokens"] = math.fsum(per_token[far]), int(far.sum())
             row["token_nats"] = [round(one, 6) for one in per_token.tolist()]
         if protocol.by_position:
@@ -196,17 +202,6 @@ def _by_position(
     }
 
 
-def _far(span: Span, config: Config, planned: Plan) -> Any:
-    return overlap.far_copies(
-        planned.corpus,
-        span.document,
-        span.end,
-        targets=span.scored,
-        near=config.train.length,
-        far=planned.reach,
-    )
-
-
 def skipped(cell: Cell, config: Config, planned: Plan, reason: str) -> dict[str, Any]:
     """Returns the row of a cell without a value, and why."""
     nothing = {"n_tokens": 0, "n_bytes": 0, "n_windows": 0, "nats": 0.0, "window_nats": 0.0}
@@ -238,6 +233,7 @@ def unigram(corpus: TokenizedCorpus) -> Nats:
 
 def about(config: Config, run_dir: Path, planned: Plan, *, tokens_seen: int) -> dict[str, Any]:
     """Returns what all rows of an evaluation share."""
+    task = config.corpus.task if isinstance(config.corpus, TaskCorpus) else None
     return {
         "format": FORMAT,
         "run": run_dir.name,
@@ -247,18 +243,12 @@ def about(config: Config, run_dir: Path, planned: Plan, *, tokens_seen: int) -> 
         "corpus": config.corpus.name,
         "fingerprint": planned.corpus.fingerprint,
         "packed": planned.corpus.packed,
-        "train_length": trained_length(config),
+        "train_length": task.length if task else config.train.length,  # in the task's unit
         "tokens_seen": tokens_seen,
         "trained_in": config.train.precision,
         "precision": config.eval.precision,
         "reach": planned.reach,
     }
-
-
-def trained_length(config: Config) -> int:
-    """Returns the longest length in training: T in tokens, or a task's in its own unit."""
-    corpus = config.corpus
-    return corpus.task.length if isinstance(corpus, TaskCorpus) else config.train.length
 
 
 def is_current(row: Mapping[str, Any], config: Config) -> bool:

@@ -3,7 +3,6 @@
 B windows, T tokens, D width.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from lengthgen.data.spans import Span
 from lengthgen.data.windows import Ints, window
 from lengthgen.evaluation.protocols import Alteration, shared
 from lengthgen.model.transformer import Transformer, seed_of
+from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
 
 BATCH_TOKENS = 8192  # of one forward pass; fixed, so that sums do not depend on the world size
@@ -214,10 +214,13 @@ def seconds(model: Transformer, planned: Sequence[Pass], corpus: TokenizedCorpus
 
     def timed(length: int) -> float:
         n_last = max(1, round(first.n_last / host.length * length))
-        began = time.perf_counter()
-        x_BTD = model(tokens[:, :length], n_last=n_last, generator=torch.Generator().manual_seed(0))
-        model.token_nll(x_BTD, tokens[:, :n_last]).sum().item()
-        return time.perf_counter() - began
+
+        def score() -> None:
+            draws = torch.Generator().manual_seed(0)
+            x_BTD = model(tokens[:, :length], n_last=n_last, generator=draws)
+            model.token_nll(x_BTD, tokens[:, :n_last]).sum().item()
+
+        return devices.seconds_of(score, tokens.device)
 
     timed(short)  # the first call allocates
     at_short, at_long = timed(short), timed(long)

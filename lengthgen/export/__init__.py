@@ -49,7 +49,7 @@ def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
 
 
 def read(folder: Path) -> About:
-    """Returns what an export says of itself. Raises UserError if it is none, or damaged."""
+    """Returns the facts in an export. Raises UserError if it is none, or damaged."""
     for name in (CONFIG, WEIGHTS, TOKENIZER, CARD):
         if not (folder / name).is_file():
             raise UserError(
@@ -100,9 +100,9 @@ def _model(config: Config, path: Path) -> Transformer:
         with torch.device("meta"):
             wanted = Transformer(config, vocab_size=vocab_size).state_dict()
         for name in sorted({*wanted, *shapes}):
-            asked = tuple(wanted[name].shape) if name in wanted else None
-            if shapes.get(name) != asked:
-                raise ValueError(f"{name} is {shapes.get(name)} there, {asked} by {CONFIG}")
+            expected = tuple(wanted[name].shape) if name in wanted else None
+            if shapes.get(name) != expected:
+                raise ValueError(f"{name} is {shapes.get(name)} there, {expected} by {CONFIG}")
         with torch.random.fork_rng(devices=[]):  # parts draw initial values
             model = Transformer(config, vocab_size=vocab_size)
         model.load_state_dict(load_file(path))

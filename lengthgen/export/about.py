@@ -1,4 +1,4 @@
-"""What an exported folder holds, and what its config.json says."""
+"""Names of the files in an exported folder, and the schema of its config.json."""
 
 from typing import Annotated, Any, Literal
 

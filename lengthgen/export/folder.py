@@ -97,7 +97,7 @@ def _write(
 ) -> None:
     plugins = [_kept(plugin, run_dir) for plugin in config.plugins]
     tokens_seen = checkpoint.step * config.train.batch_tokens
-    said: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "model_type": "lengthgen",
         "format": 1,
         "lengthgen": __version__,
@@ -118,14 +118,14 @@ def _write(
     text = card(
         config,
         run_dir,
-        About.model_validate(said),
+        About.model_validate(facts),
         corpus,
         name=name,
         n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
         rows=rows,
         license=license,
     )
-    about = About.model_validate({**said, "card": hashlib.sha256(text.encode()).hexdigest()})
+    about = About.model_validate({**facts, "card": hashlib.sha256(text.encode()).hexdigest()})
     _tokenizer(config, corpus).save(str(aside / TOKENIZER))
     for plugin in plugins:
         (aside / PLUGINS).mkdir(exist_ok=True)

@@ -65,16 +65,13 @@ def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, see
     """Returns what is read when each layer has seen the tokens that are new."""
     scheme, length = model.scheme, tokens_BS.shape[1]
     done, start = (0, 0) if cache is None else (cache.tokens_BS.shape[1], cache.segment_start)
-    layers: tuple[LayerCache, ...] = () if cache is None else cache.layers
+    layers = [] if cache is None else list(cache.layers)
     size = model.shape.train_length if scheme.memory else length
     x_BND = tokens_BS.new_empty(0)
     while done < length:
         if done == start + size:  # which is full: of it, the memory alone is kept
-            start = done
-            layers = tuple(
-                LayerCache(*(kept[:, max(0, kept.shape[1] - scheme.memory) :] for kept in layer))
-                for layer in layers
-            )
+            start, n = done, max(0, layers[0].k_BSD.shape[1] - scheme.memory)
+            layers = [LayerCache(*(kept[:, n:] for kept in layer)) for layer in layers]
         remembered = layers[0].k_BSD.shape[1] - (done - start) if layers else 0
         stop = min(start + size, length)
         x_BSD, c = model.embedded(
@@ -87,8 +84,8 @@ def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, see
             before = layers[i] if layers else None
             x_BND, one = block.forward_cached(x_BND, before, layer, replace(c, layer=i))
             kept.append(one)
-        done, layers = stop, tuple(kept)
-    return Cache(tokens_BS, model.logits(model.norm(x_BND[:, -1])), start, layers)
+        done, layers = stop, kept
+    return Cache(tokens_BS, model.logits(model.norm(x_BND[:, -1])), start, tuple(layers))
 
 
 def _draws(seed: int) -> torch.Generator:

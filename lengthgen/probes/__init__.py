@@ -1,7 +1,6 @@
 """Probes: what a trained checkpoint does with positions, in rows of numbers and a picture each."""
 
 import importlib
-import inspect
 import json
 import pkgutil
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 from lengthgen.config import compose, sections
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.registry import subclasses
+from lengthgen.config.registry import registered, subclasses
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import Show, open_run, trained_model
@@ -51,14 +50,8 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Probe]]:
     Raises UserError for a plugin that fails, and for two probes of one name.
     """
     files = (f"{__name__}.{found.name}" for found in pkgutil.iter_modules(__path__))
-    found: dict[str, type[Probe]] = {}
-    for module in [*map(importlib.import_module, files), *(one.module() for one in plugins)]:
-        for name, of_name in subclasses(module, Probe).items():
-            if found.setdefault(name, of_name) is not of_name:
-                raise UserError(
-                    f"probe {name} is defined twice, in {inspect.getfile(found[name])} and in "
-                    f"{module.__file__}; rename one of the classes"
-                )
+    modules = [*map(importlib.import_module, files), *(one.module() for one in plugins)]
+    found = registered(modules, Probe)
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
 

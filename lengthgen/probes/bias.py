@@ -17,7 +17,7 @@ from lengthgen.probes.attach import attach_module
 from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import ProbeInputs, Row, numbers, spaced
 from lengthgen.report.figures import probes as pictures
-from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated, Scheme
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 
 QUERIES = 256  # behind the mean over queries for relative keys
 
@@ -71,7 +71,7 @@ class Bias(Probe):
         A layer that adds nothing has None.
         """
         scheme = inputs.model.scheme
-        if not adds_by_distance(scheme):
+        if not any(layer.bias or layer.relative_keys for layer in scheme.layers):
             return [{"skipped": "no part adds to the logits by distance"}]
         there = [n for n in inputs.lengths if inputs.unsupported_reason(n) is None]
         if not there:
@@ -102,10 +102,6 @@ class Bias(Probe):
             f"from distance 0 to {rows[0]['distances'][-1]:,}: {falls[0]:+.3g} to {falls[-1]:+.3g} "
             f"in {len(heads)} heads"
         )
-
-
-def adds_by_distance(scheme: Scheme) -> bool:
-    return any(layer.bias or layer.relative_keys for layer in scheme.layers)
 
 
 def _row(kind: str, sums: list[Tensor | None], n_windows: int) -> Row:

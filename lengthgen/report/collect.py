@@ -190,7 +190,7 @@ def _hidden(points: Sequence[Point], kept: Sequence[Point]) -> list[str]:
 
 
 def _command(points: Sequence[Point]) -> str:
-    """Returns the commands that evaluate every length of a protocol in all runs alike."""
+    """Returns the commands that evaluate every length of a protocol in all runs in the same way."""
     lengths = ",".join(map(str, sorted({p.length for p in points})))
     runs: dict[tuple[str, ...], list[str]] = {}  # by the variants that a run was evaluated with
     for run in dict.fromkeys(p.run for p in points):
@@ -206,7 +206,7 @@ def _command(points: Sequence[Point]) -> str:
 
 
 def _differences(points: Sequence[Point], labels: Mapping[Curve, str]) -> list[str]:
-    """Returns in what shown series differ besides their schemes."""
+    """Returns what shown series differ in other than their schemes."""
     fields = {"model": "model", "train_length": "T", "tokens_seen": "tokens seen"}
     found: list[str] = []
     for field, name in fields.items():

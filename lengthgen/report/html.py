@@ -40,7 +40,7 @@ MEANINGS: dict[Word, tuple[str, str]] = {  # a sign next to the colour, and what
     "ignores": ("\u25a0", f"G(C) is within {EPS} of 0, and c* is at least T/2"),
     "short-sighted": ("\u25e7", f"G(C) is within {EPS} of 0, but c* is below T/2"),
     "harmed": ("\u25bc", "it raises the loss"),
-    "unclear": ("?", "the data do not decide; the sentence behind it says what would"),
+    "unclear": ("?", "the data do not decide; the sentence with it states what would"),
 }
 PARTS = {
     **{"tables": "Tables", "schemes": "Schemes", "method": "Method"},
@@ -49,7 +49,7 @@ PARTS = {
 BAND = "The band is the 95% interval over seeds and documents."
 GREY = "Grey: published curves of the same schemes, of other models; point at one to see which."
 SHARED = "Lines share their documents, so bands that overlap are no tie; see the tables."
-UNLIKE = (
+OTHER_PROTOCOL = (
     "Dashed: measured under another protocol, so not comparable in height; hidden until the button "
     "with the protocol's name is pressed. Dashed lines may leave the axes."
 )
@@ -232,12 +232,12 @@ def _positions(report: Report) -> Exhibit | None:
 def _ratios(report: Report, protocol: str) -> Exhibit | None:
     is_headline, lines = protocol == HEADLINE, report.by_protocol.get(protocol, ())
     findings = report.findings if is_headline else ()
-    chart = ratios(lines, report.anchors, findings=findings, unlike=is_headline)
+    chart = ratios(lines, report.anchors, findings=findings, all_protocols=is_headline)
     caption = [f"ppl(C) / ppl(T) over C / T. {BAND if is_headline else 'Means over seeds.'}"]
     if chart is not None and chart.behind:
         caption.append(GREY)
-    if chart is not None and any(not one.alike for one in chart.behind):
-        caption.append(UNLIKE)
+    if chart is not None and any(not one.comparable for one in chart.behind):
+        caption.append(OTHER_PROTOCOL)
     return _exhibit(
         report,
         chart,
@@ -286,9 +286,9 @@ def _exhibit(
         for line in sorted(lines, key=lambda line: line.reference)
     ]
     for group, one in groups.items():
-        style = {"color": "0.6", "linestyle": "-" if one.alike else "--"}
+        style = {"color": "0.6", "linestyle": "-" if one.comparable else "--"}
         grey = swatch(style, thin=True)
-        entries.append(Entry(keys[group], group, grey, [""] * len(xs), one.alike))
+        entries.append(Entry(keys[group], group, grey, [""] * len(xs), one.comparable))
     return Exhibit(
         name=name,
         title=title,
@@ -468,7 +468,7 @@ def facts(report: Report) -> dict[str, str]:
         "interval": [
             f"{LEVEL:.0%}, from variance components of seeds and documents, each with its own "
             "Student's t; paired by seed and document. The unit is the document, or a block of a "
-            "packed stream. From one seed it speaks of this checkpoint on other documents. "
+            "packed stream. From one seed it is of this checkpoint on other documents. "
             f"Accuracies: {RESAMPLES:,} resamples of seeds and examples."
         ],
         "commit": _values(environments, "commit"),
@@ -504,8 +504,8 @@ def _scored_how(report: Report) -> str:
         f"The headline is the {headline(tail)}: each window ends at the same place at every "
         "length, and the same tokens are scored. Losses are sums of nats over tokens, divided "
         "once. Schemes are compared on the same documents with the same seeds. All pairs of a "
-        "length are compared jointly: schemes that are equal are told apart in at most 5% of "
-        "tables. From one seed no scheme is called better than another."
+        "length are compared jointly: equal schemes are called different in at most 5% of tables. "
+        "From one seed no scheme is called better than another."
     )
 
 

@@ -50,10 +50,10 @@ function prepareReading(chart) {
     chart.querySelector("output").textContent = name;
     values.forEach(([cell, texts]) => { cell.textContent = texts[index]; });
     slider.value = index;
-    slider.setAttribute("aria-valuetext", [name, ...spoken()].join(", "));
+    slider.setAttribute("aria-valuetext", [name, ...visibleValues()].join(", "));
   }
 
-  function spoken() {
+  function visibleValues() {
     return all("li", chart)
       .filter((entry) => entry.querySelector("[aria-pressed=true] + .value:not(:empty)"))
       .map((entry) => [...entry.children].map((part) => part.textContent).join(" "));

@@ -30,7 +30,7 @@ from lengthgen.report.tables import Cell, Table, csv_text
 MOST_COLUMNS = 12  # lengths in a table; of more,
 LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
 LEAST_CHANCE = 0.05  # below that it is not shown
-BOUND = "Upper bound: the task tells the scheme which characters belong together"
+BOUND = "Upper bound: the scheme is given which characters belong together"
 FAINT = "grey or in parentheses"
 UNSOLVED = f"no scheme that learned it exceeds chance by {100 * BEYOND_CHANCE:g} points beyond L"
 
@@ -146,12 +146,12 @@ def _matrix(report: TaskReport) -> Table:
     )
     return Table(
         key="tasks",
-        title="Accuracy on unseen lengths (mean over the lengths asked beyond L), in percent",
+        title="Accuracy on unseen lengths (mean over the evaluated lengths beyond L), in percent",
         head=["scheme", *report.by_task, "mean rank"],
         rows=rows,
         notes=[
             "Bold: the highest of those that count. Means are over the lengths that all were "
-            "asked; a dash: no value at one of them.",
+            "evaluated at; a dash: no value at one of them.",
             f"Mean rank: over {', '.join(report.counted)}, of the schemes that count in each; ties "
             "sharing the mean of theirs; 1 is best; with the 95% "
             "interval over seeds and examples."
@@ -211,9 +211,9 @@ def _by_length(name: str, report: TaskReport) -> Table:
         rows=rows,
         notes=[
             "Right: all of the answer, its end included, is what greedy decoding writes. Seen, "
-            "unseen: means over the lengths that all were asked up to L, and beyond, each with the "
-            "same weight, and their 95% intervals over seeds and examples. L50: the last of the "
-            "lengths asked before less than half of the answers are right. "
+            "unseen: means over the lengths that all were evaluated at, up to L, and beyond, each "
+            "with the same weight, and their 95% intervals over seeds and examples. L50: the last "
+            "of the evaluated lengths before less than half of the answers are right. "
             f"Tests of a length: {min(tests, default=0)} to {max(tests, default=0)}.",
             *(
                 [f"A model that ignores the prompt can be right in {about.chance:.0%} up to L."]
@@ -254,17 +254,17 @@ def _order(name: str, found: Sequence[Accuracy]) -> list[str]:
         if len(means) > 1:
             agreed = agreement(list(means.values()), [anchors[one].accuracy for one in means])
             compared = f"The order of {', '.join(means)} over {L + 1} to {longest}"
-            sentences.append(f"{compared} beside that of {citation}: {agreed}.")
+            sentences.append(f"{compared} compared with that of {citation}: {agreed}.")
     return sentences
 
 
 def _shared_lengths(found: Sequence[Accuracy]) -> list[str]:
-    """Returns which lengths the means are over, if not all series were asked the same."""
+    """Returns which lengths the means are over, if not all series have the same."""
     evaluated = [{p.length for p in one.series.points} for one in found]
     shared = set[int].intersection(*evaluated)
     if not shared or all(one == shared for one in evaluated):
         return []
-    return [f"Lengths that all were evaluated: {', '.join(map(str, sorted(shared)))}."]
+    return [f"Lengths that all were evaluated at: {', '.join(map(str, sorted(shared)))}."]
 
 
 def _standing(one: Accuracy, found: Sequence[Accuracy] | None) -> Cell:
@@ -318,8 +318,8 @@ def _published_rows(report: TaskReport) -> dict[str, dict[str, str]]:
     rows: dict[str, dict[str, str]] = {}
     for anchor in reference_results.accuracies():
         found = report.by_task.get(anchor.task)
-        alike = found is not None and found[0].series.train_length == anchor.train_length
-        if alike and anchor.scheme in shown:
+        same_length = found is not None and found[0].series.train_length == anchor.train_length
+        if same_length and anchor.scheme in shown:
             rows.setdefault(_anchor(anchor), {})[anchor.task] = f"{100 * anchor.accuracy:.1f}"
     return rows
 

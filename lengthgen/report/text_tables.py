@@ -29,7 +29,7 @@ NOT_COMPARED = (
 )
 NOT_MARKED = "No value is marked as the best: that takes two seeds and two documents in common."
 FAINT = "In parentheses: the loss at T is over 0.05 nats above the least, so little was learnt."
-BEHIND = 0.05  # nats of loss at T above the least, from which on ratios to T say little
+BEHIND = 0.05  # nats of loss at T above the least, from which on ratios to T mean little
 NOT_EVALUATED = "A dash: not evaluated."
 Marks = dict[tuple[str, int], Literal["best", "tie", "unknown"]]  # by label and length
 VERDICTS = (

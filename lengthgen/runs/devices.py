@@ -3,6 +3,8 @@
 import ctypes
 import os
 import shutil
+import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -72,6 +74,15 @@ def summary(precision: str, device: torch.device, *, multiplies_bf16: bool) -> s
             "times faster"
         )
     return message
+
+
+def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+    """Returns how long a call takes, until a GPU has done its work too."""
+    began = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
 
 
 def compiles(runtime: Runtime, device: torch.device) -> bool:

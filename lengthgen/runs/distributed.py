@@ -41,12 +41,13 @@ _REPORT = "lengthgen/report"  # a key of the store
 
 
 class FailureReport(NamedTuple):
-    """What a process that fails leaves to the others; `text` is for stderr."""
+    """What a process that fails leaves to the others; `text` is for stderr, `time` in seconds."""
 
     rank: int
     reason: str
     text: str
     exit_code: int
+    time: float
 
 
 class RankFailed(UserError):
@@ -109,13 +110,16 @@ def end(error: Exception, text: str, exit_code: int) -> Ended:
     is_lost = isinstance(error, RankFailed) and report is None
     if isinstance(error, Stopped) or (ranks.is_main and not (is_lost and _by_torchrun())):
         _write_error_file(text)
-        return Ended(text if ranks.is_main else None, exit_code)
+        is_late = report is not None and time.time() > report.time + SECONDS_TO_END
+        return Ended(
+            text if ranks.is_main and not (is_late and _by_torchrun()) else None, exit_code
+        )
     if not _by_torchrun():
         return Ended(None, exit_code)
     if isinstance(error, RankFailed):
         time.sleep(2 * SECONDS_TO_END)
         return Ended(None, exit_code)
-    time.sleep(SECONDS_TO_END)
+    time.sleep(SECONDS_TO_END + 1)  # rank 0 reports if it can
     text = _report_of(error, ranks.rank).text
     _write_error_file(text)
     return Ended(text, exit_code)
@@ -293,14 +297,14 @@ def _together() -> Generator[None]:
 
 def _report_of(error: Exception, rank: int) -> FailureReport:
     """Returns the report of a process on its error; that of a bug begins with the traceback."""
+    now, by = time.time(), f"rank {rank}: " if rank else ""
     if isinstance(error, Stopped):
-        return FailureReport(rank, str(error), str(error), error.exit_code)
-    by = f"rank {rank}: " if rank else ""
+        return FailureReport(rank, str(error), str(error), error.exit_code, now)
     if isinstance(error, UserError):
-        return FailureReport(rank, str(error), f"error: {by}{error}", 2)
+        return FailureReport(rank, str(error), f"error: {by}{error}", 2, now)
     reason = f"{type(error).__name__}: {_first_line(error)}"
     trace = "".join(traceback.format_exception(error))
-    return FailureReport(rank, reason, f"{trace}error: {by}{reason}", 1)
+    return FailureReport(rank, reason, f"{trace}error: {by}{reason}", 1, now)
 
 
 def _leave_report(report: FailureReport) -> None:

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.metadata
-import inspect
 import pkgutil
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -14,7 +13,7 @@ import torch
 
 from lengthgen.config import sections
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.registry import subclasses
+from lengthgen.config.registry import registered
 from lengthgen.errors import UserError, suggestion
 from lengthgen.schemes.base import ModelDims, Part
 from lengthgen.schemes.scheme import Scheme
@@ -34,22 +33,10 @@ HOOKS = tuple(
 def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Part]]:
     """Returns all parts by name: those below this directory, installed entry points', the plugins'.
 
-    Raises UserError for a plugin that fails or has no part, and for two parts of one name.
+    Raises UserError for a plugin that fails, and for two parts of one name.
     """
-    modules = [*_installed()]
-    for plugin in plugins:
-        modules.append(plugin.module())
-        if not subclasses(modules[-1], Part):
-            raise UserError(f"plugins: {plugin.path} defines no subclass of lengthgen.schemes.Part")
-    found: dict[str, type[Part]] = {}
-    for module in modules:
-        for name, part in subclasses(module, Part).items():
-            if found.setdefault(name, part) is not part:
-                raise UserError(
-                    f"part {name} is defined twice, in {inspect.getfile(found[name])} and in "
-                    f"{module.__file__}; rename one of the classes"
-                )
-    return found
+    modules = [*_installed(), *(plugin.module() for plugin in plugins)]
+    return registered(modules, Part)
 
 
 @cache

@@ -4,21 +4,19 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from lengthgen.benchmark import random_corpus
+from lengthgen.benchmark import random_tokens, training_step
 from lengthgen.config.schema import Config, TaskCorpus, from_plain, to_plain
-from lengthgen.data.windows import training_windows
 from lengthgen.evaluation import plan, protocols
 from lengthgen.evaluation.protocols import Answer, Endpoint
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import checkpoints, devices
 from lengthgen.runs.distributed import ALONE
 from lengthgen.sweep.grid import Point
-from lengthgen.training.trainer import forward_of, fresh_state, train_step
 
 
 class Pace(NamedTuple):
@@ -119,29 +117,14 @@ def _measured(plain: dict[str, Any], threads: int) -> Pace:
     small = config.train.model_copy(update={"batch_tokens": batch * T, "lr": 1e-9})
     config = config.model_copy(update={"train": small})
     vocab_size = config.corpus.vocab_size
-    windows = training_windows(random_corpus(config, vocab_size), T)
-    state = fresh_state(config, vocab_size=vocab_size, device=device)
-    forward = forward_of(
-        state, compiled=runtime.compile or False
-    )  # not by default: it takes a minute
-
-    def step() -> None:
-        train_step(state, windows, config, device=device, ranks=ALONE, forward=forward)
-
+    compiled = runtime.compile or False  # not by default: it takes a minute
+    _, step = training_step(config, vocab_size, device, compiled=compiled)
     step()  # allocators, thread pools, compilation
-    train_seconds = _timed(step, device) / (batch * T)
+    train_seconds = devices.seconds_of(step, device) / (batch * T)
     model = create(config, vocab_size=vocab_size).to(device).eval()
     per_token = [_scored(model, length, vocab_size, device) / length for length in (T, 4 * T)]
     rest = max(0.0, (per_token[1] - per_token[0]) / (3 * T))
     return Pace(train_seconds, max(0.0, per_token[0] - rest * T), rest)
-
-
-def _timed(call: Callable[[], object], device: torch.device) -> float:
-    began = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - began
 
 
 @torch.inference_mode()
@@ -149,14 +132,13 @@ def _scored(model: Transformer, length: int, vocab_size: int, device: torch.devi
     """Returns the seconds of one window whose last token is scored; 0 where there is no value."""
     if model.scheme.unsupported_reason(length):
         return 0.0
-    draws = torch.Generator().manual_seed(0)
-    tokens = torch.randint(vocab_size, (1, length), generator=draws).to(device)
+    tokens = random_tokens(length, vocab_size, device)
 
     def score() -> None:
         model(tokens, n_last=1, generator=torch.Generator().manual_seed(0))
 
     score()
-    return _timed(score, device)
+    return devices.seconds_of(score, device)
 
 
 if __name__ == "__main__":

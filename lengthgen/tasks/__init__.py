@@ -2,15 +2,14 @@
 
 import importlib
 import pkgutil
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from lengthgen.config import sections
+from lengthgen.config import registry as classes
+from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import TaskCorpus
-from lengthgen.errors import UserError, suggestion
 from lengthgen.tasks.base import END, Example, Task
 
 __all__ = ["END", "Example", "Task", "build", "majority_accuracy", "registry", "task_of"]
@@ -18,43 +17,36 @@ __all__ = ["END", "Example", "Task", "build", "majority_accuracy", "registry", "
 MAJORITY_EXAMPLES = 300  # of each length
 
 
-def registry() -> dict[str, type[Task]]:
-    """Returns all tasks by name."""
+def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Task]]:
+    """Returns all tasks by name: those of this directory and the plugins'.
+
+    Raises UserError for a plugin that fails, and for two tasks of one name.
+    """
     modules = [
         importlib.import_module(f"{__name__}.{found.name}")
         for found in pkgutil.iter_modules(__path__)
-        if found.name != "base"
     ]
-    return {
-        re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower(): value
-        for module in modules
-        for name, value in vars(module).items()
-        if isinstance(value, type)
-        and issubclass(value, Task)
-        and value.__module__ == module.__name__
-    }
+    modules += [plugin.module() for plugin in plugins]
+    return classes.registered(modules, Task)
 
 
-def build(kind: str, arguments: Mapping[str, Any], *, where: str) -> Task:
-    """Builds a task from its arguments.
+def build(
+    kind: str, arguments: Mapping[str, Any], *, where: str, plugins: Sequence[Plugin] = ()
+) -> Task:
+    """Builds a task from its arguments; no plugin is run for a task of the package.
 
     Raises UserError for an unknown task, arguments that do not fit its signature, or a value that
     it refuses.
     """
     known = registry()
-    if kind not in known:
-        raise UserError(f"{where}.kind: no task {kind!r}; {suggestion(kind, known)}")
-    made = known[kind]
-    held = sections.arguments(made, arguments, where=f"{where}.arguments")
-    try:
-        return made(**held)
-    except ValueError as error:
-        raise UserError(f"{where}.arguments: {error}") from None
+    known = known if kind in known else registry(plugins)
+    return classes.build(known, kind, arguments, where=where)
 
 
 def task_of(corpus: TaskCorpus) -> Task:
-    """Returns what makes a corpus's examples. Raises UserError as `build` does."""
-    return build(corpus.task.kind, corpus.task.arguments, where="task")
+    """Returns the task of a corpus. Raises UserError as `build` does."""
+    spec = corpus.task
+    return build(spec.kind, spec.arguments, where="task", plugins=corpus.plugins)
 
 
 def majority_accuracy(rule: Task, lengths: Sequence[int]) -> float:

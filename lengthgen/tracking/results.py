@@ -33,9 +33,9 @@ from lengthgen.tracking import (
 
 
 def push(config: Config, run_dir: Path, *, again: bool, say: Say) -> None:
-    """Hands W&B what it was not handed of a run yet; all of it, as a fresh W&B run, if `again`.
+    """Sends W&B what it lacks of a run; all of it, as a fresh W&B run, if `again`.
 
-    Raises UserError, before W&B is asked for anything, if the run's files are damaged or another
+    Raises UserError, before W&B is opened, if the run's files are damaged or another
     process trains the run.
     """
     if config.runtime.wandb == "off":
@@ -55,7 +55,7 @@ def push(config: Config, run_dir: Path, *, again: bool, say: Say) -> None:
 def _nothing_new(run_id: str, offline: Sequence[Path]) -> str:
     folders = " ".join(map(str, offline))
     upload = f"offline, to upload: wandb sync {folders}; " if offline else ""
-    return f"W&B: was handed all of {run_id} before; {upload}--again sends it to a fresh W&B run"
+    return f"W&B: has all of {run_id} already; {upload}--again sends it to a fresh W&B run"
 
 
 def results(run_dir: Path) -> Results:
@@ -130,21 +130,21 @@ def _curve_point(p: Point, finding: Finding | None) -> CurvePoint:
 def _summary(finding: Finding) -> dict[str, float | str]:
     """Returns the verdicts, used context, peak and extrapolation factors of a headline curve.
 
-    The words are of this checkpoint: one run says nothing of other seeds. The factors are those of
-    0.01 and (loose) 0.05 nats; the text of one says whether it is censored, as ">= 32".
+    The words are of this checkpoint, not of other seeds. The factors are those of
+    0.01 and (loose) 0.05 nats; the text of one shows whether it is censored, as ">= 32".
     """
     prefix = _prefix(HEADLINE, finding.series.variant)
-    said: dict[str, float | str] = {
+    summary: dict[str, float | str] = {
         f"{prefix}/verdict@{length}": verdict.word for length, verdict in finding.verdicts.items()
     }
     if finding.used is not None:
-        said[f"{prefix}/used_context"] = finding.used.value
+        summary[f"{prefix}/used_context"] = finding.used.value
     if finding.peak is not None:
-        said[f"{prefix}/peak_length"] = finding.peak
+        summary[f"{prefix}/peak_length"] = finding.peak
     for name, factor in zip(("", "_loose"), finding.factors, strict=False):
-        said[f"{prefix}/extrapolation_factor{name}"] = factor.value
-        said[f"{prefix}/extrapolation_factor{name}_text"] = factor.text
-    return said
+        summary[f"{prefix}/extrapolation_factor{name}"] = factor.value
+        summary[f"{prefix}/extrapolation_factor{name}_text"] = factor.text
+    return summary
 
 
 def _prefix(protocol: str, variant: str | None) -> str:

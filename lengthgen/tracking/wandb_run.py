@@ -35,7 +35,7 @@ class Results:
     """What W&B is given of a run's evaluation."""
 
     curve: Sequence[CurvePoint]
-    summary: Mapping[str, float | str]  # beside the curve's PREFIX/METRIC@LENGTH
+    summary: Mapping[str, float | str]  # next to the curve's PREFIX/METRIC@LENGTH
     pictures: Mapping[str, bytes]  # PNG files by the key they stand under
 
 
@@ -43,9 +43,9 @@ class Tracker:
     """Writes train.jsonl, and shows it and the results in a W&B run; on the main rank only.
 
     Nothing that W&B does or fails to do is raised, nor waited for longer than `patience_seconds`
-    (once at the start, once at the end); the reason is said in one line. `wandb.json` in the run
-    directory remembers what was handed to W&B, so that a resumed run hands over nothing twice.
-    It is written before the rows are handed over: after kill -9 the view may lack the rows that
+    (once at the start, once at the end); the reason is one line. `wandb.json` in the run
+    directory records what was sent to W&B, so that a resumed run sends nothing twice.
+    It is written before the rows are sent: after kill -9 the view may lack the rows that
     were under way, the JSONL never does.
     """
 
@@ -112,11 +112,11 @@ class Tracker:
         self._sent = load_sent(self._config, self._run_dir)
         wanted, refusal = self._config.runtime.wandb, None
         if wanted == "auto":
-            told = self._setup(None)
-            if told == "disabled":
+            mode = self._setup(None)
+            if mode == "disabled":
                 self._say("W&B: disabled, by WANDB_MODE or by `wandb disabled`")
                 return
-            wanted = "offline" if told in ("offline", "dryrun") else "online"
+            wanted = "offline" if mode in ("offline", "dryrun") else "online"
         if wanted == "online":
             try:
                 self._run = self._online()
@@ -134,7 +134,7 @@ class Tracker:
         self._mirror_train(read_rows(self._run_dir / "train.jsonl"))
 
     def _note_what_it_has(self, run: "wandb.Run") -> None:
-        """Adds what the W&B run holds though wandb.json does not say so: the file may be lost."""
+        """Adds what the W&B run holds and wandb.json lacks: the file may be lost."""
         sent = self._sent
         summary: dict[str, Any] = dict(run.summary)
         sent.step = max((x for x in (sent.step, summary.get("train/step")) if x), default=None)
@@ -189,7 +189,7 @@ class Tracker:
         )
 
     def _where(self, refusal: str | None) -> str:
-        """Returns the line that says where the run can be seen, and why not online."""
+        """Returns where the run can be seen, and why not online."""
         assert self._run is not None
         offline = unsynced(self._sent, self._run_dir)
         upload = f"to upload: wandb sync {' '.join(map(str, offline))}"
@@ -206,8 +206,8 @@ class Tracker:
             if self._run is not None:
                 with contextlib.suppress(TimeoutError):  # it is among the warnings too
                     self._run.finish(exit_code=exit_code)
-                if self._run.settings.mode == "online" and self._warnings.heard:
-                    first, folder = self._warnings.heard[0], self._run.settings.sync_dir
+                if self._run.settings.mode == "online" and self._warnings.messages:
+                    first, folder = self._warnings.messages[0], self._run.settings.sync_dir
                     self._say(f"W&B: {_shortened(first)}; to upload the rest: wandb sync {folder}")
         finally:
             wandb.teardown()
@@ -247,7 +247,7 @@ class Tracker:
         self._run.summary.update({**known, **results.summary})
 
     def _fresh(self, point: CurvePoint) -> dict[str, Any]:
-        """Returns the row of the point's numbers that W&B was not handed, empty if there are none.
+        """Returns the row of the point's numbers that W&B lacks, empty if there are none.
 
         Defines their axis by name, since the glob eval/* would add eval/T_valid to the row.
         """
@@ -282,16 +282,16 @@ class _Warnings:
     """Takes what wandb would print on the terminal; its threads call it at any time."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.messages: list[str] = []
 
     def info(self, msg: str) -> None:
         """Drops it."""
 
     def warning(self, msg: str) -> None:
-        self.heard.append(msg)
+        self.messages.append(msg)
 
     def error(self, msg: str) -> None:
-        self.heard.append(msg)
+        self.messages.append(msg)
 
 
 def _reason(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What W&B was handed of a run: wandb.json in the run directory, so that nothing is sent twice."""
+"""What was sent to W&B of a run: wandb.json in the run directory, so that nothing is sent twice."""
 
 import hashlib
 import secrets
@@ -12,23 +12,23 @@ from lengthgen.storage import add_checksum, read_rows, replace_file, strip_check
 
 
 class Sent(BaseModel):
-    """What one W&B run was handed."""
+    """What was sent to one W&B run."""
 
     model_config = ConfigDict(extra="forbid")
 
     run_id: str  # of the W&B run
     step: float | None = None  # of the last row of train.jsonl
-    evaluation: str | None = None  # the digest of the eval.jsonl whose results were handed over
+    evaluation: str | None = None  # the digest of the eval.jsonl whose results were sent
     points: set[str] = set()  # such as eval/ppl@512
     pictures: dict[str, str] = {}  # the sha256 of each
-    offline: list[str] = []  # the folders, in wandb/, that hold what was not handed over online
+    offline: list[str] = []  # the folders, in wandb/, that hold what was not sent online
 
 
 _FILE = TypeAdapter(dict[str, Sent])  # by W&B project: each has a W&B run of its own
 
 
 def load_sent(config: Config, run_dir: Path) -> Sent:
-    """Returns what the run in the configured W&B project was handed: nothing if it is new.
+    """Returns what was sent to the run in the configured W&B project: nothing if it is new.
 
     Raises UserError if wandb.json is damaged.
     """
@@ -36,7 +36,7 @@ def load_sent(config: Config, run_dir: Path) -> Sent:
 
 
 def save_sent(sent: Sent, config: Config, run_dir: Path) -> None:
-    """Writes wandb.json; what other projects were handed stays in it."""
+    """Writes wandb.json; what was sent to other projects stays in it."""
     _save({**_load(run_dir), _project(config): sent}, run_dir)
 
 
@@ -51,10 +51,10 @@ def start_again(config: Config, run_dir: Path) -> None:
 
 
 def is_shown(config: Config, run_dir: Path) -> bool:
-    """True if W&B was handed all of train.jsonl and eval.jsonl: there is nothing to open."""
+    """True if W&B has all of train.jsonl and eval.jsonl: there is nothing to open."""
     try:
         sent = load_sent(config, run_dir)
-    except UserError:  # the Tracker says so
+    except UserError:  # the Tracker reports it
         return False
     rows = read_rows(run_dir / "train.jsonl")
     trained = bool(rows) and sent.step == rows[-1]["train/step"]

@@ -72,6 +72,7 @@ class State:
     the gradient's norm.
     """
 
+    config: Config
     step: int
     nats: Tensor
     n_targets: int
@@ -80,6 +81,10 @@ class State:
     memory: Memory | None
     failed: Tensor
     last: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        return self.nats.device
 
 
 def train(
@@ -109,12 +114,11 @@ def train(
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
     stop, stopping, began, began_at = signals.StopRequest(), 0, time.perf_counter(), state.step
-    how: dict[str, Any] = {"device": device, "ranks": ranks}
-    batch = batch_of(state, windows, config, **how)
+    batch = batch_of(state, windows, ranks=ranks)
     with stop.listening():
         while state.step < train.steps and not stopping:
-            launch_step(state, batch, config, **how, forward=forward)
-            batch = batch_of(state, windows, config, **how)  # the next one, while a GPU works
+            launch_step(state, batch, ranks=ranks, forward=forward)
+            batch = batch_of(state, windows, ranks=ranks)  # the next one, while a GPU works
             stopping = ranks.max(stop.received)
             last = state.step == train.steps
             logs = state.step % runtime.log_every == 0 or last
@@ -134,7 +138,7 @@ def train(
                     "train/tokens_per_s": tokens_per_s,
                 }
                 if ranks.is_main:
-                    log(row | _embedding_row(state, batch, config))
+                    log(row | _embedding_row(state, batch))
                 state.nats, state.n_targets = torch.zeros_like(state.nats), 0
                 began, began_at = now, state.step
                 show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
@@ -167,6 +171,7 @@ def fresh_state(config: Config, *, vocab_size: int, device: torch.device) -> Sta
     model = create(config, vocab_size=vocab_size).to(device).train()
     remembered = model.scheme.memory
     return State(
+        config=config,
         step=0,
         nats=torch.zeros((), dtype=_wide(device), device=device),
         n_targets=0,
@@ -185,33 +190,19 @@ def forward_of(state: State, *, compiled: bool) -> Callable[..., Any]:
 
 
 def train_step(
-    state: State,
-    windows: TrainingWindows,
-    config: Config,
-    *,
-    device: torch.device,
-    ranks: Ranks,
-    forward: Callable[..., Any],
+    state: State, windows: TrainingWindows, *, ranks: Ranks, forward: Callable[..., Any]
 ) -> StepResult:
     """Takes one optimizer step on the step's global batch, and waits for it.
 
     Raises Diverged if loss or gradient is not finite, naming step and rank; no update was made.
     """
-    batch = batch_of(state, windows, config, device=device, ranks=ranks)
-    nats = launch_step(state, batch, config, device=device, ranks=ranks, forward=forward)
+    batch = batch_of(state, windows, ranks=ranks)
+    nats = launch_step(state, batch, ranks=ranks, forward=forward)
     check_finite(state, ranks)
     return StepResult(float(nats), batch.n_targets, float(state.last[2]))
 
 
-def launch_step(
-    state: State,
-    batch: Batch,
-    config: Config,
-    *,
-    device: torch.device,
-    ranks: Ranks,
-    forward: Callable[..., Any],
-) -> Tensor:
+def launch_step(state: State, batch: Batch, *, ranks: Ranks, forward: Callable[..., Any]) -> Tensor:
     """Launches one optimizer step, and returns the nats of its global batch.
 
     The loss is the sum of nats over all processes divided once by their number of targets, so that
@@ -219,11 +210,11 @@ def launch_step(
     waits for a GPU: it is the device itself that makes no update after a loss or gradient that is
     not finite, and check_finite() reports it.
     """
-    model, optimizer, train = state.model, state.optimizer, config.train
-    nats = torch.zeros((), dtype=_wide(device), device=device)
+    model, optimizer, device, train = state.model, state.optimizer, state.device, state.config.train
+    nats = torch.zeros_like(state.nats)
 
     def accumulate(micro: MicroBatch) -> None:
-        generator = torch.Generator().manual_seed(seed_of("step", config.seed, state.step))
+        generator = _generator(state)
         with torch.autocast(device.type, torch.bfloat16, enabled=train.precision == "bf16"):
             if state.memory is None:
                 x_BTD = forward(micro.inputs_BT, generator=generator)
@@ -244,7 +235,7 @@ def launch_step(
     seen = torch.stack([torch.full_like(nats, state.step + 1), nats, grad_norm.to(nats.dtype)])
     state.last = torch.where(state.failed.bool(), state.last, seen)
     state.failed = torch.where(total.isfinite() & grad_norm.isfinite(), state.failed, 1.0)
-    set_rates(optimizer, state.step, config)
+    set_rates(optimizer, state.step, state.config)
     update(optimizer, unless=state.failed)
     optimizer.zero_grad(set_to_none=True)
     model.scheme.clamp_parameters()
@@ -286,13 +277,17 @@ def _forward_with_memory(
     return x_BTD
 
 
-def _embedding_row(state: State, batch: Batch, config: Config) -> dict[str, float]:
+def _generator(state: State) -> torch.Generator:
+    """Returns the draws of the state's next step, which all its micro-batches share."""
+    return torch.Generator().manual_seed(seed_of("step", state.config.seed, state.step))
+
+
+def _embedding_row(state: State, batch: Batch) -> dict[str, float]:
     """Returns how large embedded positions are next to tokens, in windows of the next step."""
     if not state.model.scheme.embeds:
         return {}
-    micro = batch.micro_batches[0]
-    generator = torch.Generator().manual_seed(seed_of("step", config.seed, state.step))
-    ratio = state.model.positions_to_tokens(micro.inputs_BT, generator=generator)
+    inputs_BT = batch.micro_batches[0].inputs_BT
+    ratio = state.model.positions_to_tokens(inputs_BT, generator=_generator(state))
     return {"train/positions_to_tokens": ratio}
 
 
@@ -335,24 +330,18 @@ def _whole_memory(memory: Memory | None, ranks: Ranks) -> Memory | None:
     return whole
 
 
-def batch_of(
-    state: State,
-    windows: TrainingWindows,
-    config: Config,
-    *,
-    device: torch.device,
-    ranks: Ranks,
-) -> Batch:
+def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
     """Returns this process's share of the windows of the state's next step."""
+    config = state.config
     which: dict[str, int] = {"seed": config.seed, "step": state.step, "batch": config.train.batch}
     if state.memory is None:
         batch, begins = train_batch(windows, **which), np.ones(config.train.batch, dtype=bool)
     else:
         batch, begins = consecutive_batch(windows, **which)
     mine = np.arange(ranks.rank, config.train.batch, ranks.world_size)
-    size = devices.micro_batch(config.runtime, device, config.train.length)
+    size = devices.micro_batch(config.runtime, state.device, config.train.length)
     share = [
-        devices.to_device(torch.from_numpy(one), device)
+        devices.to_device(torch.from_numpy(one), state.device)
         for one in (batch.inputs_BT[mine], batch.targets_BT[mine], mine, begins[mine])
     ]
     micro_batches = [

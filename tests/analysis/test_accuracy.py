@@ -147,7 +147,8 @@ def test_the_order_of_five_schemes_is_said_to_be_too_short_for_a_correlation() -
     (table,) = tasks.contents(reported(rows))
     (message,) = (note for note in table.notes if "The order of" in note)
     assert (
-        "over 21 to 40 beside that of Kazemnejad et al. 2023: no rank correlation (n = 5" in message
+        "over 21 to 40 compared with that of Kazemnejad et al. 2023: no rank correlation (n = 5"
+        in message
     )
 
 
@@ -577,9 +578,10 @@ def test_the_relation_says_its_correlation_of_six_schemes_and_more(n: int, messa
     dots = [Dot(f"s{i}", 2.0 - i / 10, i / 10, 4.0) for i in range(n)]
     figure = relation(dots, tasks=["copy"], left_out="a reason of many lines " * 20 + "(why)")
     (axes,) = figure.axes
-    title = " ".join(axes.get_title(loc="left").split())
+    title = " ".join(figure.get_suptitle().split())
     figure.draw_without_rendering()
-    assert figure.bbox.y1 >= max(one.get_window_extent().y1 for one in axes.get_children())
+    assert figure.bbox.y1 >= max(one.get_window_extent().y1 for one in figure.texts)
+    assert axes.get_window_extent().height > figure.bbox.height / 3
     assert message in title
     assert "left out: a reason" in title
     assert title.endswith("(why)")

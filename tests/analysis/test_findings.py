@@ -227,20 +227,18 @@ def test_a_document_counts_by_its_targets() -> None:
 # Extrapolation factor
 
 
-def factors(*losses: float) -> list[str]:
-    return [factor.text for factor in of(by_length(*losses)).factors]
-
-
-def test_the_factor_reaches_to_the_last_length_before_the_first_failure() -> None:
-    assert factors(3.0, 3.0, 3.005, 3.02) == ["2", ">= 4"]
-
-
-def test_a_length_that_recovers_after_a_failure_does_not_count() -> None:
-    assert factors(3.0, 3.0, 3.1, 3.0) == ["1", "1"]
-
-
-def test_a_length_below_T_is_no_part_of_the_factor() -> None:
-    assert factors(9.0, 3.0, 3.0, 3.1) == ["2", "2"]
+@pytest.mark.parametrize(
+    ("losses", "texts"),
+    [
+        ((3.0, 3.0, 3.005, 3.02), ["2", ">= 4"]),
+        ((3.0, 3.0, 3.1, 3.0), ["1", "1"]),  # a length that recovers after a failure is not counted
+        ((9.0, 3.0, 3.0, 3.1), ["2", "2"]),  # nor is one below T
+    ],
+)
+def test_the_factor_reaches_to_the_last_length_before_the_first_failure(
+    losses: Sequence[float], texts: list[str]
+) -> None:
+    assert [factor.text for factor in of(by_length(*losses)).factors] == texts
 
 
 def test_a_factor_is_censored_if_no_length_fails() -> None:
@@ -633,19 +631,20 @@ def test_a_skipped_length_has_no_numbers() -> None:
     assert not any("left out" in message for message in found.warnings)
 
 
-def test_a_series_without_a_shared_length_says_so() -> None:
-    rows = rows_of(noisy(1), seeds=(1,), lengths=(512,))
-    rows += rows_of(noisy(1), seeds=(2,), lengths=(1024,))
+@pytest.mark.parametrize(
+    ("of_seed_1", "of_seed_2", "missing"),
+    [
+        ({"lengths": (512,)}, {"lengths": (1024,)}, "512, 1k, which not every seed has"),
+        ({}, {"documents": "xyz"}, "all documents, none of which every seed and length has"),
+    ],
+)
+def test_a_series_without_a_shared_length_or_document_has_no_numbers_and_a_warning(
+    of_seed_1: dict[str, Any], of_seed_2: dict[str, Any], missing: str
+) -> None:
+    rows = rows_of(noisy(1), seeds=(1,), **of_seed_1) + rows_of(noisy(1), seeds=(2,), **of_seed_2)
     found = one({"tail": [line(rows)]})
-    assert (found.loss, found.peak, found.unigram) == ({}, None, None)
-    assert found.warnings == ("left out: 512, 1k, which not every seed has",)
-
-
-def test_a_series_without_a_shared_document_says_so() -> None:
-    rows = [*rows_of(noisy(1), seeds=(1,)), *rows_of(noisy(1), seeds=(2,), documents="xyz")]
-    found = one({"tail": [line(rows)]})
-    assert (found.loss, found.verdicts) == ({}, {})
-    assert found.warnings == ("left out: all documents, none of which every seed and length has",)
+    assert (found.loss, found.verdicts, found.peak, found.unigram) == ({}, {}, None, None)
+    assert found.warnings == (f"left out: {missing}",)
 
 
 def test_rows_that_count_other_targets_are_refused_by_run_and_document() -> None:
@@ -920,7 +919,7 @@ def test_recl_counts_only_what_improves_on_the_best_of_the_group() -> None:
     assert recl(lines, top=1.0) == {"a": 512, "b": 512, "c": 2048}
 
 
-def test_recl_looks_at_the_targets_that_are_hard_in_a_short_context() -> None:
+def test_recl_counts_the_targets_that_are_hard_in_a_short_context() -> None:
     """Only the first of four targets is hard; the others fall, but do not count."""
     lines = with_tokens(lambda _l, _s, _d, n, t: 5.0 if t == 0 else 1.0 - n / 4096)
     assert recl(lines, top=0.25) == {"a": 256, "b": 256, "c": 256}
@@ -928,7 +927,7 @@ def test_recl_looks_at_the_targets_that_are_hard_in_a_short_context() -> None:
 
 
 @pytest.mark.parametrize(("fall", "end"), [(0.01004, 256), (0.01006, 2048)])
-def test_recl_asks_for_one_percent_of_the_perplexity(fall: float, end: int) -> None:
+def test_recl_needs_one_percent_of_the_perplexity(fall: float, end: int) -> None:
     """One percent is -log(0.99) = 0.01005 nats."""
     lines = with_tokens(lambda _l, _s, _d, n, _t: 3.0 - fall * LENGTHS.index(n))
     assert recl(lines, top=1.0) == {"a": end, "b": end, "c": end}

@@ -50,9 +50,9 @@ def test_series_of_one_scheme_say_in_which_key_they_differ() -> None:
 
 def test_runs_are_one_series_if_the_same_rate_of_the_scheme_is_in_force() -> None:
     points = curve([*cell(8.0, run="x"), *cell(8.0, run="y", seed=2)])
-    old, expected = config(), config(seed=2, train__scheme_lr_ratio=1.0, scheme__lr_ratio=16.0)
+    old, new = config(), config(seed=2, train__scheme_lr_ratio=1.0, scheme__lr_ratio=16.0)
     own = config(seed=2, train__scheme_lr_ratio=None, scheme__lr_ratio=16.0)
-    assert set(labels(points, {"x": old, "y": expected}).values()) == {"rope"}
+    assert set(labels(points, {"x": old, "y": new}).values()) == {"rope"}
     assert labels(points, {"x": old, "y": own}) == {
         ("x", None): "rope (train.scheme_lr_ratio=1)",
         ("y", None): "rope (train.scheme_lr_ratio=16)",

@@ -126,11 +126,6 @@ def test_no_arguments_at_all_give_the_help(shell: Shell) -> None:
         ("train scheme=rpoe", "scheme=rpoe: no such scheme; did you mean rope?"),
         ("train train.lrr=1", "train.lrr: unknown key; did you mean train.lr?"),
         ("train train.tokens=abc", "train.tokens: 'abc' is not an integer"),
-        ("train +typo=1", "typo: unknown key; "),
-        ("train ~seed", "seed: a value is required; give seed=VALUE"),
-        ("train scheme=rope,alibi", "scheme=rope,alibi holds several values, and one run takes"),
-        ("train experiment=paper", "experiment=paper: no such experiment; known: alibi_figure1, "),
-        ("train corpus=files", "corpus.path: a value is required; give corpus.path=VALUE"),
         ("train corpus=files corpus.path=none", "corpus.path: none does not exist; the folder "),
         ("train model.d_model=130", "model.d_model=130 is not divisible by model.n_heads=4; try"),
         ("train eval.lengths=[0]", "eval.lengths.0: 0 should be greater than 0"),
@@ -228,16 +223,11 @@ def test_ctrl_c_is_one_line_and_exit_code_130(shell: Shell, tmp_path: Path) -> N
 def test_a_bug_keeps_its_traceback(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (
-        "from lengthgen.schemes import Part, ModelDims\n"
-        "class Faulty(Part):\n"
-        "    def __init__(self, shape: ModelDims) -> None:\n"
-        "        raise ZeroDivisionError('a bug')\n"
-    )
-    (tmp_path / "faulty.py").write_text(text)
+    faulty = "class Faulty(Part):\n    def __init__(self, shape): 1 / 0\n"
+    (tmp_path / "faulty.py").write_text(f"from lengthgen.schemes import Part\n{faulty}")
     words = ["train", "--plugin", "faulty.py", "scheme=nope", "+scheme.parts.faulty={}"]
     monkeypatch.setattr(sys, "argv", ["lengthgen", *words])
-    with pytest.raises(ZeroDivisionError, match="a bug"):
+    with pytest.raises(ZeroDivisionError):
         cli.main()
 
 
@@ -451,20 +441,15 @@ def test_a_signal_ends_all_processes_of_gpus_with_one_line_and_no_trace(
     assert list(tmp_path.glob("runs/*/checkpoints/step-*"))
 
 
-def complete(shell: Shell, monkeypatch: pytest.MonkeyPatch, **environment: str) -> list[str]:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+def complete(shell: Shell, name: str, **environment: str) -> list[str]:
+    for key, value in {"_LENGTHGEN_COMPLETE": f"complete_{name}", **environment}.items():
+        shell.monkeypatch.setenv(key, value)
     return shell.run().out.splitlines()
 
 
-def complete_fish(shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: str) -> list[str]:
-    return complete(
-        shell,
-        monkeypatch,
-        _LENGTHGEN_COMPLETE="complete_fish",
-        _TYPER_COMPLETE_FISH_ACTION="get-args",
-        _TYPER_COMPLETE_ARGS=typed,
-    )
+def complete_fish(shell: Shell, typed: str) -> list[str]:
+    action = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    return complete(shell, "fish", **action, _TYPER_COMPLETE_ARGS=typed)
 
 
 @pytest.mark.parametrize(
@@ -481,55 +466,38 @@ def complete_fish(shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: str) -> 
     ],
 )
 def test_bash_which_breaks_words_at_the_equals_sign_completes(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: list[str], offered: list[str]
+    shell: Shell, typed: list[str], offered: list[str]
 ) -> None:
-    got = complete(
-        shell,
-        monkeypatch,
-        _LENGTHGEN_COMPLETE="complete_bash",
-        COMP_WORDS="\n".join(typed),
-        COMP_CWORD=str(len(typed) - 1),
-    )
+    words = {"COMP_WORDS": "\n".join(typed), "COMP_CWORD": str(len(typed) - 1)}
+    got = complete(shell, "bash", **words)
     assert [word for word in got if word] == offered
 
 
-def test_zsh_completes(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    got = complete(
-        shell,
-        monkeypatch,
-        _LENGTHGEN_COMPLETE="complete_zsh",
-        _TYPER_COMPLETE_ARGS="lengthgen train scheme=ro",
-    )
+def test_zsh_completes(shell: Shell) -> None:
+    got = complete(shell, "zsh", _TYPER_COMPLETE_ARGS="lengthgen train scheme=ro")
     assert got == ["""_arguments '*: :(("scheme=rope"))'"""]
 
 
-def test_fish_completes(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    got = complete_fish(shell, monkeypatch, "lengthgen train scheme=")
+def test_fish_completes(shell: Shell) -> None:
+    got = complete_fish(shell, "lengthgen train scheme=")
     assert "scheme=rope" in got
     assert "scheme=alibi" in got
 
 
 @pytest.mark.parametrize("command", ["eval", "report"])
-def test_run_ids_complete(
-    shell: Shell, trained: str, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    got = complete_fish(shell, monkeypatch, f"lengthgen {command} ro")
-    assert got == [trained]
+def test_run_ids_complete(shell: Shell, trained: str, command: str) -> None:
+    assert complete_fish(shell, f"lengthgen {command} ro") == [trained]
 
 
-def test_run_ids_of_another_root_complete(
-    shell: Shell, runs_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    got = complete_fish(shell, monkeypatch, f"lengthgen eval runtime.root={runs_root}/runs ro")
+def test_run_ids_of_another_root_complete(shell: Shell, runs_root: Path) -> None:
+    got = complete_fish(shell, f"lengthgen eval runtime.root={runs_root}/runs ro")
     assert [run_id.partition("-")[0] for run_id in got] == ["rope"]
 
 
-def test_a_broken_yaml_of_the_users_does_not_break_the_prompt(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_yaml_of_the_users_does_not_break_the_prompt(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "mine/scheme").mkdir(parents=True)
     (tmp_path / "mine/scheme/my.yaml").write_text("parts: [\n")
-    got = complete_fish(shell, monkeypatch, "lengthgen train --config-dir mine sche")
+    got = complete_fish(shell, "lengthgen train --config-dir mine sche")
     assert [word for word in got if word] == []
 
 

@@ -246,15 +246,6 @@ def test_values_refuse_signs() -> None:
         compose.values(["+eval.seed=1"])
 
 
-def test_a_grid_is_the_product_of_lists_ranges_and_globs() -> None:
-    points = compose.expand(
-        ["scheme=rope,alibi", "seed=range(1,3)", "corpus=glob(s*)", "model=tiny"], config_dir=None
-    )
-    assert len(points) == len({tuple(point) for point in points}) == 8
-    assert points[0] == ["scheme=rope", "seed=1", "corpus=stdlib", "model=tiny"]
-    assert points[-1] == ["scheme=alibi", "seed=2", "corpus=synthetic", "model=tiny"]
-
-
 PLAIN = st.text("abcXYZ019_-./ +*", min_size=1).map(str.strip).filter(bool)
 VALUES = st.recursive(
     st.one_of(

@@ -1,27 +1,22 @@
 """Files: which are read, how they split, and what is said of a user's mistake."""
 
-import json
 import os
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from small_corpora import error_of, files, names, read_all, write
 
-
-def write_parquet(path: Path, columns: dict[str, list[object]]) -> Path:
-    pq.write_table(pa.table(columns), path)
-    return path
+from lengthgen.data import sources
 
 
 def test_every_kind_of_file_is_read_from_a_folder(tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": "A", "b/c.md": "B", "d.py": "C", "e.rst": "no", ".git/x.txt": "no"})
     write(tmp_path, {"f.jsonl": '{"text": "D"}\n\n{"text": "E"}\n'})
-    write_parquet(tmp_path / "g.parquet", {"text": ["F", "G"], "id": [1, 2]})
+    write(tmp_path, {"g.parquet": {"text": ["F", "G"], "id": [1, 2]}})
     train, validation = read_all(files(tmp_path))
     assert {d.name: d.text for d in train + validation} == {
         "a.txt": "A",
@@ -91,28 +86,75 @@ def test_an_empty_init_file_is_no_document(tmp_path: Path) -> None:
     assert names(train) + names(validation) == ["b.py", "a.py"]
 
 
+def test_a_change_of_a_file_changes_the_source_key(tmp_path: Path) -> None:
+    write(tmp_path, {"a.txt": "A", "b.txt": "B"})
+    before = sources.source_key(files(tmp_path))
+    write(tmp_path, {"b.txt": "BB"})
+    assert sources.source_key(files(tmp_path)) != before
+
+
 # Mistakes
 
-
-def test_a_missing_path_is_named_with_its_nearest_neighbour(tmp_path: Path) -> None:
-    write(tmp_path, {"books/a.txt": "A", "zebra.txt": "Z"})
-    said = error_of(files(tmp_path / "boks"))
-    assert said == f"corpus.path: {tmp_path}/boks does not exist; did you mean books?"
+MANY = [f"{i}.txt" for i in range(30)]
 
 
-def test_a_missing_path_like_none_of_many_says_where_was_looked(tmp_path: Path) -> None:
-    write(tmp_path, {f"{i}.txt": "A" for i in range(30)})
-    said = error_of(files(tmp_path / "books"))
-    assert said.endswith(f"books does not exist; {tmp_path} holds nothing of a similar name")
+@pytest.mark.parametrize(
+    ("there", "path", "message"),
+    [
+        (["books/a.txt", "zebra.txt"], "boks", "{}/boks does not exist; did you mean books?"),
+        (MANY, "books", "{}/books does not exist; {} holds nothing of a similar name"),
+        ([], "no/a.txt", "{}/no/a.txt does not exist; nor does the folder {}/no"),
+        ([], "a.txt", "{}/a.txt does not exist; the folder {} is empty"),
+        (["a.docx"], "*.txt", "{}/*.txt matches no file; quote the glob and check the folder"),
+        (["a.docx"], "a.docx", "{}/a.docx has an unsupported suffix; supported: .txt .md .py "),
+        (["a.docx"], "", "no documents in {}; expected files of .txt .md .py .jsonl .parquet"),
+    ],
+)
+def test_a_path_without_documents_is_named(
+    tmp_path: Path, there: list[str], path: str, message: str
+) -> None:
+    write(tmp_path, dict.fromkeys(there, "A"))
+    said = error_of(files(tmp_path / path))
+    assert said.startswith("corpus.path: " + message.replace("{}", str(tmp_path)))
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    said = error_of(files(tmp_path / "no" / "a.txt"))
-    assert said.endswith(f"does not exist; nor does the folder {tmp_path}/no")
+UNKNOWN = "has no column 'text'; set corpus.text_column to one of: body, id"
 
 
-def test_a_missing_path_in_an_empty_folder_says_so(tmp_path: Path) -> None:
-    assert error_of(files(tmp_path / "a.txt")).endswith(f"the folder {tmp_path} is empty")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("b.txt", b"caf\xe9 au lait", " is not UTF-8 at byte 3; convert it, "),
+        ("b.jsonl", b'{"text": "A"}\n{"text": "\xff"}\n', " is not UTF-8 at byte 24; convert it, "),
+        ("b.txt", "", " is empty; remove it or fill it"),
+        ("b.jsonl", "", " is empty; remove it or fill it"),
+        ("b.jsonl", '{"text": "A"}\nno\n', ":2 is not JSON: Expecting value at column 1"),
+        ("b.jsonl", "[1]\n", ":1 is not a JSON object with a text column"),
+        ("b.jsonl", '{"text": "A"}\n{"body": "B", "id": 1}\n', f":2 {UNKNOWN}"),
+        ("b.jsonl", '{"text": 7}', ":1: column 'text' is not text but '7'; set "),
+        ("b.jsonl", '{"text": null}', ":1: column 'text' is not text but 'None'; set "),
+        ("b.jsonl", r'{"text": "\ud800"}', r":1: column 'text' is not text but '\ud800'; set "),
+        ("b.parquet", {"body": ["A"], "id": [1]}, f" {UNKNOWN}"),
+        ("b.parquet", {"text": ["A", None]}, ":2: column 'text' is not text but 'None'; set "),
+        ("b.parquet", "PAR1 and no more", " is not a parquet file, or damaged"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_among_others(
+    tmp_path: Path, name: str, content: Any, message: str
+) -> None:
+    write(tmp_path, {"a.txt": "A", name: content, "c.txt": "C"})
+    assert error_of(files(tmp_path)).startswith(f"corpus.path: {tmp_path}/{name}{message}")
+
+
+def test_rows_that_are_all_empty_are_no_documents(tmp_path: Path) -> None:
+    write(tmp_path, {"a.jsonl": '{"text": ""}\n'})
+    assert "no documents in" in error_of(files(tmp_path))
+
+
+def test_a_single_character_cannot_be_split(tmp_path: Path) -> None:
+    said = error_of(files(write(tmp_path, {"a.txt": "A"})))
+    assert "a.txt is the only document, and too short" in said
+    assert "corpus.validation_path" in said
 
 
 def test_a_missing_validation_path_is_named_by_its_own_key(tmp_path: Path) -> None:
@@ -126,58 +168,8 @@ def test_a_validation_path_that_leaves_nothing_to_train_on_is_an_error(tmp_path:
     assert "nothing is left to train on" in error_of(files(tmp_path, validation_path=str(tmp_path)))
 
 
-def test_a_glob_without_matches_is_an_error(tmp_path: Path) -> None:
-    assert "matches no file" in error_of(files(tmp_path / "*.txt"))
-
-
 def test_an_empty_list_of_paths_is_an_error() -> None:
     assert error_of(files([])).startswith("corpus.path: an empty list")
-
-
-def test_an_unsupported_suffix_is_named(tmp_path: Path) -> None:
-    write(tmp_path, {"a.docx": "A"})
-    said = error_of(files(tmp_path / "a.docx"))
-    assert said.endswith(
-        "a.docx has an unsupported suffix; supported: .txt .md .py .jsonl .parquet"
-    )
-
-
-def test_a_folder_without_documents_is_an_error(tmp_path: Path) -> None:
-    write(tmp_path, {"a.docx": "A"})
-    assert error_of(files(tmp_path)).startswith(f"corpus.path: no documents in {tmp_path};")
-
-
-def test_a_file_that_is_not_utf_8_is_named_with_the_byte(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"caf\xe9 au lait")
-    assert "a.txt is not UTF-8 at byte 3; convert it" in error_of(files(tmp_path))
-
-
-def test_the_byte_that_is_not_utf_8_is_counted_from_the_beginning_of_a_jsonl(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "A"}\n{"text": "\xff"}\n')
-    assert "a.jsonl is not UTF-8 at byte 24" in error_of(files(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["b.txt", "b.jsonl"])
-def test_an_empty_file_among_others_is_named(tmp_path: Path, name: str) -> None:
-    write(tmp_path, {"a.txt": "A", name: "", "c.txt": "C"})
-    assert (
-        error_of(files(tmp_path))
-        == f"corpus.path: {tmp_path / name} is empty; remove it or fill it"
-    )
-
-
-def test_rows_that_are_all_empty_are_no_documents(tmp_path: Path) -> None:
-    write(tmp_path, {"a.jsonl": '{"text": ""}\n'})
-    assert "no documents in" in error_of(files(tmp_path))
-
-
-def test_a_single_character_cannot_be_split(tmp_path: Path) -> None:
-    write(tmp_path, {"a.txt": "A"})
-    said = error_of(files(tmp_path))
-    assert "is the only document, and too short" in said
-    assert "corpus.validation_path" in said
 
 
 @contextmanager
@@ -194,62 +186,12 @@ def unprivileged() -> Generator[None]:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
-def test_a_file_without_permission_is_named(name: str) -> None:
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "closed"])
+def test_a_file_or_a_folder_without_permission_is_named(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
-        path = write(Path(folder), {name: "A"}) / name
+        path = write(Path(folder), {name if "." in name else f"{name}/a.txt": "A"}) / name
         path.chmod(0)
         with unprivileged():
-            said = error_of(files(path))
-    assert said == f"corpus.path: cannot read {path}: Permission denied; check permissions"
-
-
-@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-def test_a_folder_without_permission_is_named() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        closed = Path(folder, "closed")
-        write(closed, {"a.txt": "A"})
-        closed.chmod(0)
-        with unprivileged():
             said = error_of(files(folder))
-    assert f"cannot read {closed}: Permission denied" in said
-
-
-def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
-    write(tmp_path, {"a.jsonl": '{"text": "A"}\nnot json\n'})
-    assert "a.jsonl:2 is not JSON: Expecting value at column 1" in error_of(files(tmp_path))
-
-
-def test_a_line_that_is_no_object_is_named(tmp_path: Path) -> None:
-    write(tmp_path, {"a.jsonl": "[1]\n"})
-    assert "a.jsonl:1 is not a JSON object" in error_of(files(tmp_path))
-
-
-def test_a_line_without_the_column_is_named_with_its_columns(tmp_path: Path) -> None:
-    write(tmp_path, {"a.jsonl": '{"text": "A"}\n{"body": "B", "id": 1}\n'})
-    said = error_of(files(tmp_path))
-    assert "a.jsonl:2 has no column 'text'; set corpus.text_column to one of: body, id" in said
-
-
-@pytest.mark.parametrize("value", [7, None, "\ud800"])
-def test_a_line_whose_column_is_not_text_is_named(tmp_path: Path, value: object) -> None:
-    write(tmp_path, {"a.jsonl": json.dumps({"text": value}) + "\n"})
-    assert "a.jsonl:1: column 'text' is not text but " in error_of(files(tmp_path))
-
-
-def test_a_parquet_without_the_column_lists_its_columns(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "a.parquet", {"body": ["A"], "id": [1]})
-    said = error_of(files(tmp_path))
-    assert "a.parquet has no column 'text'; set corpus.text_column to one of: body, id" in said
-
-
-def test_a_parquet_row_that_is_not_text_is_named(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "a.parquet", {"text": ["A", None]})
-    assert "a.parquet:2: column 'text' is not text but 'None'" in error_of(files(tmp_path))
-
-
-def test_a_damaged_parquet_is_named(tmp_path: Path) -> None:
-    write(tmp_path, {"a.parquet": "PAR1 and no more"})
-    assert "a.parquet is not a parquet file, or damaged" in error_of(files(tmp_path))
+    assert said == f"corpus.path: cannot read {path}: Permission denied; check permissions"

@@ -51,29 +51,22 @@ def test_ids_beyond_16_bits_are_kept(folder: Path, cache_dir: Path, tmp_path: Pa
     assert 257 + 69_999 in loaded.train.tokens
 
 
-def test_a_missing_tokenizer_is_named(folder: Path, cache_dir: Path) -> None:
-    with pytest.raises(UserError, match=r"corpus.tokenizer: bite does not exist; .* mean bytes\?"):
-        load(files(folder, tokenizer="bite"), cache_dir)
-
-
-def test_an_unreadable_tokenizer_is_named(folder: Path, cache_dir: Path) -> None:
-    with pytest.raises(UserError, match=r"corpus.tokenizer: cannot read .*/texts: .*directory"):
-        load(files(folder, tokenizer=str(folder)), cache_dir)
-
-
-def test_a_file_that_is_no_tokenizer_is_named(folder: Path, cache_dir: Path) -> None:
-    path = folder / "plain.txt"
-    with pytest.raises(UserError, match=r"plain.txt is not a tokenizer.json of the tokenizers"):
-        load(files(folder, tokenizer=str(path)), cache_dir)
-
-
-def test_a_tokenizer_that_is_not_byte_level_is_refused(
-    folder: Path, cache_dir: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("bite", r"corpus.tokenizer: bite does not exist; .* mean bytes\?"),
+        ("{}", r"corpus.tokenizer: cannot read .*/texts: .*directory"),
+        ("{}/plain.txt", r"plain.txt is not a tokenizer.json of the tokenizers"),
+        ("{}/words.json", r"words.json is not byte-level"),
+    ],
+)
+def test_what_is_no_byte_level_tokenizer_is_refused(
+    folder: Path, cache_dir: Path, name: str, message: str
 ) -> None:
     model = tokenizers.models.WordLevel(vocab={"<s>": 0, "a": 1}, unk_token="<s>")
-    tokenizers.Tokenizer(model).save(str(tmp_path / "words.json"))
-    with pytest.raises(UserError, match=r"words.json is not byte-level"):
-        load(files(folder, tokenizer=str(tmp_path / "words.json")), cache_dir)
+    tokenizers.Tokenizer(model).save(str(folder / "words.json"))
+    with pytest.raises(UserError, match=message):
+        load(files(folder, tokenizer=name.format(folder)), cache_dir)
 
 
 @pytest.mark.parametrize(

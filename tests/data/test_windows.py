@@ -1,10 +1,13 @@
 """Training windows are a pure function of seed and step; evaluation windows score what they say."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lengthgen.data.corpora import Split, TokenizedCorpus
@@ -94,9 +97,9 @@ def test_epochs_of_consecutive_rows_begin_at_different_places() -> None:
     assert len(first) > 2
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 1000, 12_345])
-def test_a_permutation_meets_every_index_once(n: int) -> None:
-    keys: NDArray[np.uint64] = np.full(n, 77, dtype=np.uint64)
+@given(n=st.integers(1, 3000), key=st.integers(0, 2**64 - 1))
+def test_a_permutation_meets_every_index_once(n: int, key: int) -> None:
+    keys: NDArray[np.uint64] = np.full(n, key, dtype=np.uint64)
     assert sorted(permuted(np.arange(n), n, key=keys).tolist()) == list(range(n))
 
 
@@ -108,32 +111,33 @@ def test_two_keys_give_two_orders_that_look_random() -> None:
     assert np.mean(one == two) < 0.01
 
 
-@pytest.mark.parametrize("bos", [True, False])
-def test_every_target_of_every_document_is_in_each_epoch(bos: bool) -> None:
-    lengths = [5, 16, 17, 40, 64, 1, 99]
+@given(
+    others=st.lists(st.integers(1, 99), max_size=7),
+    length=st.integers(1, 40),
+    bos=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_each_epoch_holds_every_target_in_windows_that_stay_in_their_document(
+    others: list[int], length: int, bos: bool, seed: int
+) -> None:
+    lengths = [5, *others]  # documents of one token may have no target
     corpus = corpus_of(lengths, bos=bos)
-    count = training_windows(corpus, 16).count
-    wanted = {1000 * d + t for d, n in enumerate(lengths) for t in range(0 if bos else 1, n)}
-    drawn = batches_of(corpus, length=16, batch=1, steps=3 * count)
-    for epoch in range(3):
-        seen: list[int] = []
-        for one in drawn[epoch * count : (epoch + 1) * count]:
-            seen += one.targets_BT[one.targets_BT != IGNORED].tolist()
-        assert set(seen) == wanted
-        assert len(seen) < 1.7 * len(wanted)
-
-
-@pytest.mark.parametrize("bos", [True, False])
-def test_a_window_stays_in_its_document_and_inputs_precede_targets(bos: bool) -> None:
-    corpus = corpus_of([5, 40, 77], bos=bos)
-    for one in batches_of(corpus, length=16, batch=4, steps=12):
-        for inputs, targets in zip(one.inputs_BT, one.targets_BT, strict=True):
-            scored = targets != IGNORED
-            assert len({target // 1000 for target in targets[scored]}) == 1
-            assert (np.diff(targets[scored]) == 1).all()
-            first = 1 if bos else 0
-            assert (inputs[scored][first:] == targets[scored][first:] - 1).all()
+    first = 0 if bos else 1  # target of a document
+    windows = training_windows(corpus, length)
+    count = windows.count
+    assert count == sum(math.ceil((n - first) / length) for n in lengths)
+    wanted = {1000 * d + t for d, n in enumerate(lengths) for t in range(first, n)}
+    for epoch in np.arange(2 * count).reshape(2, count):
+        seen: set[int] = set()
+        for step in epoch.tolist():
+            (inputs,), (targets,) = train_batch(windows, seed=seed, step=step, batch=1)
+            scored = targets[targets != IGNORED]
+            assert len({target // 1000 for target in scored}) == 1
+            assert (np.diff(scored) == 1).all()
             assert inputs[0] == (BOS if bos else targets[0] - 1)
+            assert (inputs[1 : len(scored)] == scored[:-1]).all()
+            seen.update(scored.tolist())
+        assert seen == wanted
 
 
 def test_epochs_cut_a_document_anew() -> None:

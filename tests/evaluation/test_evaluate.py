@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import torch
 from eval_rows import table_of
+from evaluated import ALONE, QUIET, save_model, with_eval
 from faults import here
 from small import small_config
 from torch import Tensor
 
 from lengthgen.analysis import curves
-from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
@@ -31,14 +32,10 @@ from lengthgen.evaluation import plan as plans
 from lengthgen.evaluation.plan import Cell, Plan
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.runs import checkpoints, status
-from lengthgen.runs.distributed import Ranks
+from lengthgen.runs import status
 from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
-from lengthgen.training.optim import adamw
 
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
-QUIET = Progress(is_main=False)
 LENGTHS = [16, 32, 64]
 PROTOCOLS_IN_DOCUMENTS = [
     *("tail", "nonoverlap", "sliding-8", "sliding-1", "last_k", "per_position"),
@@ -192,14 +189,14 @@ def test_endpoints_elsewhere_than_at_eval_reach_are_said_in_one_line(
 ) -> None:
     config, run_dir = run
     (run_dir / "eval.jsonl").unlink()
-    show = Said(is_main=False)
+    show = Messages(is_main=False)
     evaluator.evaluate(with_eval(config, **changed), run_dir, ranks=ALONE, show=show)
     lines = [line for line in show.lines if "deep" in line]
     assert len(lines) == (0 if message is None else 1)
     assert message is None or lines[0].startswith(message)
 
 
-class Said(Progress):
+class Messages(Progress):
     """Keeps the messages."""
 
     def __init__(self, *, is_main: bool) -> None:
@@ -265,12 +262,6 @@ def run(trained: Path, tmp_path: Path, cache: Path) -> tuple[Config, Path]:
 
 def rows_of(run_dir: Path) -> list[dict[str, Any]]:
     return read_rows(run_dir / "eval.jsonl")
-
-
-def with_eval(config: Config, **changed: Any) -> Config:
-    plain = to_plain(config)
-    plain["eval"].update(changed)
-    return from_plain(plain)
 
 
 def test_only_missing_cells_are_computed(run: tuple[Config, Path]) -> None:
@@ -417,14 +408,7 @@ def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
     model = create(config, vocab_size=corpus.vocab_size)
     with torch.no_grad():
         model.embedding.weight[:, 0] = torch.nan
-    checkpoints.save(
-        run_dir,
-        step=9,
-        unlogged=(0.0, 0),
-        memory=None,
-        model=model,
-        optimizer=adamw(model, config.train),
-    )
+    save_model(run_dir, model, config, step=9)
     rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert {row["nats"] for row in rows if row["length"] == 16} == {None}
     [point] = [p for p in curves.curve(rows) if p.length == 16]

@@ -3,25 +3,18 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from evaluated import ALONE, QUIET, save_model, with_eval
 from small import small_config
 
-from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.config.schema import Config
 from lengthgen.data.corpora import load
 from lengthgen.errors import UserError
 from lengthgen.evaluation.precision import audit
 from lengthgen.model.transformer import create
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.runs.checkpoints import save
-from lengthgen.runs.distributed import Ranks
-from lengthgen.terminal import Progress
-from lengthgen.training.optim import adamw
-
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
-QUIET = Progress(is_main=False)
 
 
 def in_root(root: Path, cache: Path) -> Config:
@@ -45,12 +38,6 @@ def run(trained: Path, tmp_path: Path, cache: Path) -> tuple[Config, Path]:
     """A trained run of one's own to change."""
     config = in_root(tmp_path, cache)
     return config, shutil.copytree(trained, config.run_dir)
-
-
-def with_eval(config: Config, **changed: Any) -> Config:
-    plain = to_plain(config)
-    plain["eval"].update(changed)
-    return from_plain(plain)
 
 
 def test_the_same_precision_moves_nothing_but_the_digits_kept(run: tuple[Config, Path]) -> None:
@@ -93,14 +80,7 @@ def test_it_notices_rows_of_other_weights(run: tuple[Config, Path]) -> None:
     model = create(config, vocab_size=corpus.vocab_size)
     with torch.no_grad():
         model.embedding.weight *= 2
-    save(
-        run_dir,
-        step=config.train.steps,
-        unlogged=(0.0, 0),
-        memory=None,
-        model=model,
-        optimizer=adamw(model, config.train),
-    )
+    save_model(run_dir, model, config, step=config.train.steps)
     found = audit(config, run_dir, precision="fp32", ranks=ALONE, show=QUIET)
     assert all(abs(one.mean) <= one.mean_absolute <= one.max_absolute for one in found)
     assert min(one.mean_absolute for one in found) > 1e-2

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from evaluated import ALONE, QUIET, save_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small import small_config
 
 from lengthgen.analysis import curves
@@ -25,13 +28,8 @@ from lengthgen.evaluation.protocols import OF_TEXT, Places
 from lengthgen.evaluation.scoring import Altered
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.runs import checkpoints
-from lengthgen.runs.distributed import Ranks
-from lengthgen.terminal import Progress
-from lengthgen.training.optim import adamw
 
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
-QUIET = Progress(is_main=False)
+REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 LETTERS = "abcd"
 LENGTHS = (16, 32, 96)
 TEXT = "".join(random.Random(0).choices(LETTERS, weights=(8, 4, 2, 1), k=97))
@@ -80,14 +78,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
     ids = {letter: tokens[TEXT.index(letter)] for letter in LETTERS}
     model = create(config, vocab_size=corpus.vocab_size)
     make_unigram(model, {ids[letter]: p for letter, p in P.items()})
-    checkpoints.save(
-        run_dir,
-        step=config.train.steps,
-        unlogged=(0.0, 0),
-        memory=None,
-        model=model,
-        optimizer=adamw(model, config.train),
-    )
+    save_model(run_dir, model, config, step=config.train.steps)
     (run_dir / "eval.jsonl").unlink()
     evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     return config, run_dir
@@ -247,8 +238,8 @@ def test_sliding_by_whole_windows_is_nonoverlap(length: int) -> None:
     assert spans(f"sliding-{length}", length) == spans("nonoverlap", length)
 
 
-@pytest.mark.parametrize("stride", [1, 3, 7, 8, 31, 1000])
-@pytest.mark.parametrize("length", [8, 30, 96])
+@REPEATABLE
+@given(stride=st.integers(1, 200), length=st.integers(1, 96))
 def test_sliding_scores_every_token_once_with_full_windows(stride: int, length: int) -> None:
     found = spans(f"sliding-{stride}", length)
     every = [(d, t) for d, end in ((0, 101), (3, 96)) for t in range(end - 96, end)]
@@ -270,12 +261,13 @@ def test_a_stride_of_one_gives_every_later_token_its_exact_context(length: int) 
 
 # The matched tail
 
-SETTINGS = [
-    (T, K, length)
-    for T in (16, 100, 512, 1024)
-    for K in (1, 7, 32, 256)
-    for length in (T // 8, T // 2, T, T + 1, T + T // 4, T + K, 2 * T, 8 * T)
-]
+
+@st.composite
+def sizes(draw: st.DrawFn, *, beyond: bool = False) -> tuple[int, int, int]:
+    """T, K and a length up to T, just beyond T, or far beyond."""
+    T, K = draw(st.integers(1, 1024)), draw(st.integers(1, 256))
+    near, distant = st.integers(T + 1, T + 2 * K), st.integers(T + 1, 9 * T)
+    return T, K, draw(near | distant if beyond else st.integers(1, T) | near | distant)
 
 
 def tail_of(T: int, K: int, length: int) -> list[Span]:
@@ -291,10 +283,12 @@ def contexts(found: Sequence[Span]) -> dict[int, int]:
     return {t: t + 1 - s.start for s in found for t in range(s.end - s.scored, s.end)}
 
 
-@pytest.mark.parametrize(("T", "K", "length"), SETTINGS)
+@REPEATABLE
+@given(sizes())
 def test_the_tail_scores_k_targets_from_nearly_c_tokens_and_never_fewer_than_t_beyond_t(
-    T: int, K: int, length: int
+    size: tuple[int, int, int],
 ) -> None:
+    T, K, length = size
     found = tail_of(T, K, length)
     end = max(s.end for s in found)
     assert [t for _, t in scored(found)] == list(range(end - K, end))
@@ -304,16 +298,17 @@ def test_the_tail_scores_k_targets_from_nearly_c_tokens_and_never_fewer_than_t_b
     assert min(seen) > (T if length > T else 63 / 64 * length)
 
 
-@pytest.mark.parametrize("b", [0.003, 0.04, 0.5])
-@pytest.mark.parametrize(("T", "K", "length"), SETTINGS)
+@REPEATABLE
+@given(sizes(beyond=True))
 def test_a_model_that_reads_at_most_t_tokens_gains_nothing_beyond_t(
-    T: int, K: int, length: int, b: float
+    size: tuple[int, int, int],
 ) -> None:
-    def loss(length: int) -> float:
-        return -b * sum(math.log(min(n, T)) for n in contexts(tail_of(T, K, length)).values()) / K
+    T, K, length = size
 
-    if length > T:
-        assert abs(loss(T) - loss(length)) <= b / 100
+    def loss(length: int) -> float:
+        return -sum(math.log(min(n, T)) for n in contexts(tail_of(T, K, length)).values()) / K
+
+    assert abs(loss(T) - loss(length)) <= 1 / 100
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -339,8 +334,10 @@ def test_the_tail_is_the_last_s_of_windows_that_end_with_their_block(length: int
     assert set(blocks) <= set(protocols.named("tail").spans(length, whole))
 
 
-@pytest.mark.parametrize(("T", "K", "length"), SETTINGS)
-def test_a_replacement_leaves_every_target_t_tokens_of_its_own(T: int, K: int, length: int) -> None:
+@REPEATABLE
+@given(sizes())
+def test_a_replacement_leaves_every_target_t_tokens_of_its_own(size: tuple[int, int, int]) -> None:
+    T, K, length = size
     for span in tail_of(T, K, length):
         changed = Altered(kind="swap", train_length=T, donors={}, seed=0).n_replaced(span)
         first_scored = span.length - span.scored

@@ -1,10 +1,12 @@
 """Forward passes: shared prefixes, altered far text, and the same bits however they are divided."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from evaluated import ALONE, QUIET
 from small import every_scheme, small_config, small_model
 
 from lengthgen.data import corpora
@@ -15,11 +17,7 @@ from lengthgen.evaluation.plan import Cell, Plan
 from lengthgen.evaluation.protocols import shared
 from lengthgen.evaluation.scoring import Altered, Nats
 from lengthgen.model.transformer import Transformer
-from lengthgen.runs.distributed import Ranks
-from lengthgen.terminal import Progress
 
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
-QUIET = Progress(is_main=False)
 VOCAB = 50  # of small_model
 
 
@@ -90,7 +88,7 @@ def test_a_shared_pass_gives_what_each_window_gives_alone(
         np.testing.assert_allclose(together[span], alone, rtol=0, atol=1e-9)
 
 
-def test_windows_are_shared_unless_the_scheme_looks_at_the_length(
+def test_windows_are_shared_unless_the_scheme_depends_on_the_length(
     corpus: TokenizedCorpus, planned: Plan
 ) -> None:
     spans = all_spans("nonoverlap", planned)
@@ -103,7 +101,7 @@ def test_windows_are_shared_unless_the_scheme_looks_at_the_length(
     assert cost["window"] == sum(host.length for host in set(shared(spans).values())) < alone
 
 
-def test_a_prefix_is_not_the_same_where_the_scheme_looks_at_the_length(
+def test_a_prefix_is_not_the_same_where_the_scheme_depends_on_the_length(
     corpus: TokenizedCorpus,
 ) -> None:
     long, short = Span(0, 64, 64, 64), Span(0, 32, 32, 32)
@@ -149,7 +147,7 @@ def altered(kind: str, spans: list[Span], *, T: int = 8) -> Altered:
     return Altered(kind=named, train_length=T, donors=donors, seed=0)
 
 
-def heard(model: Transformer) -> list[np.ndarray]:
+def recorded_calls(model: Transformer) -> list[np.ndarray]:
     """Returns the list into which the tokens of every later call go."""
     calls: list[np.ndarray] = []
     model.register_forward_pre_hook(lambda _, args: calls.append(args[0].numpy()))
@@ -161,9 +159,9 @@ def heard(model: Transformer) -> list[np.ndarray]:
 def test_far_text_is_altered_and_t_tokens_before_each_target_are_not(
     kind: str, bos: bool, corpus: TokenizedCorpus
 ) -> None:
-    corpus = corpus if bos else corpora_without_bos(corpus)
+    corpus = corpus if bos else replace(corpus, bos_id=None)
     model, span = model_of(corpus), Span(0, 80, 64, 8)
-    calls = heard(model)
+    calls = recorded_calls(model)
     score(model, [span], corpus)
     score(model, [span], corpus, altered=altered(kind, [span]))
     score(model, [span._replace(document=1)], corpus)
@@ -179,22 +177,16 @@ def test_far_text_is_altered_and_t_tokens_before_each_target_are_not(
         assert sorted(changed[far]) == sorted(plain[far])
 
 
-def corpora_without_bos(corpus: TokenizedCorpus) -> TokenizedCorpus:
-    from dataclasses import replace
-
-    return replace(corpus, bos_id=None)
-
-
 def test_a_model_that_sees_t_tokens_does_not_notice_a_swap(corpus: TokenizedCorpus) -> None:
     """Windows of T/2 in two layers: no scored token reaches what stands T tokens back."""
     span = Span(0, 80, 64, 1)
-    blind, sighted = model_of(corpus, "rope", "bca"), model_of(corpus)
-    for model, notices in ((blind, True), (sighted, True)):
+    near, whole = model_of(corpus, "rope", "bca"), model_of(corpus)
+    for model, notices in ((near, True), (whole, True)):
         plain = score(model, [span], corpus)[span]
         swapped = score(model, [span], corpus, altered=altered("swap", [span]))[span]
         assert (abs(plain - swapped).max() > 1e-6) == notices
-    swapped = score(blind, [span], corpus, altered=altered("swap", [span], T=39))[span]
-    np.testing.assert_allclose(swapped, score(blind, [span], corpus)[span], rtol=0, atol=1e-12)
+    swapped = score(near, [span], corpus, altered=altered("swap", [span], T=39))[span]
+    np.testing.assert_allclose(swapped, score(near, [span], corpus)[span], rtol=0, atol=1e-12)
 
 
 def test_documents_take_text_of_three_others(tmp_path: Path) -> None:
@@ -219,7 +211,7 @@ def test_shuffles_are_three_different_orders(corpus: TokenizedCorpus) -> None:
     planned = plan.plan(config, corpus)
     [span, *_] = plan.spans(Cell("shuffle", None, 64), planned)
     model = model_of(corpus)
-    calls = heard(model)
+    calls = recorded_calls(model)
     for one in evaluator.replacements(config, planned, "shuffle", [span]):
         score(model, [span], corpus, altered=one)
     assert len({call.tobytes() for call in calls}) == 3

@@ -203,10 +203,7 @@ def stepped(
     windows = training_windows(corpus, config.train.length)
     state = fresh_state(config, vocab_size=corpus.vocab_size, device=CPU)
     forward = forward_of(state, compiled=devices.compiles(config.runtime, CPU))
-    nats = [
-        train_step(state, windows, config, device=CPU, ranks=ALONE, forward=forward).nats
-        for _ in range(steps)
-    ]
+    nats = [train_step(state, windows, ranks=ALONE, forward=forward).nats for _ in range(steps)]
     return nats, state.model.state_dict()
 
 

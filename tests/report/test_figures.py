@@ -1,6 +1,5 @@
 """The figure of a protocol: ticks, lines, names and looks, drawn of synthetic rows."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from matplotlib.figure import Figure
 from lengthgen.analysis.formatting import number
 from lengthgen.report.figures.curve import perplexities
 from lengthgen.report.figures.layout import laid_out
-from lengthgen.report.figures.scales import plain, plain_ticks, signed, signed_ticks, spread
+from lengthgen.report.figures.scales import plain, plain_ticks, signed, signed_ticks
 from lengthgen.report.figures.style import line_styles, rendered, scheme_styles
 
 
@@ -37,10 +36,9 @@ def axes_of(figure: Figure) -> Axes:
 
 
 def said(figure: Figure) -> list[str]:
-    """The names at the line ends, from the top down."""
-    texts = axes_of(figure).texts
-    ends = [text for text in texts if 1 < text.get_position()[0] < 2 and text.get_text()]
-    return [t.get_text() for t in sorted(ends, key=lambda t: -t.get_position()[1])]
+    """The names in the legend, from the top down."""
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def band(figure: Figure, colour: str) -> tuple[dict[float, float], dict[float, float]]:
@@ -204,7 +202,7 @@ def test_several_seeds_are_also_drawn_one_by_one(runs: Runs) -> None:
     assert heights == [pytest.approx([math.exp(x) for x in LOSSES]), [math.exp(2.0)] * 4]
 
 
-def test_names_stand_at_the_line_ends_in_the_order_of_their_values(runs: Runs) -> None:
+def test_the_legend_is_in_the_order_of_the_line_ends(runs: Runs) -> None:
     best = runs.write("aaa", (3.0, 3.0, 3.0, 3.0))
     worst = runs.write("bbb", (3.0, 3.0, 3.0, 9.0))
     middle = runs.write("ccc", (9.0, 9.0, 9.0, 4.0))
@@ -223,9 +221,8 @@ def test_a_series_that_is_skipped_everywhere_is_still_named(runs: Runs) -> None:
 
 
 def caption(figure: Figure) -> str:
-    """What stands above the axes, without its line breaks."""
-    (text,) = (t.get_text() for t in axes_of(figure).texts if "corpus toy" in t.get_text())
-    return " ".join(text.split())
+    """The title without its line breaks."""
+    return " ".join(figure.get_suptitle().split())
 
 
 def test_the_title_says_what_was_scored_and_where(runs: Runs) -> None:
@@ -295,22 +292,6 @@ def test_signed_ticks_hold_0_and_both_ends_of_the_linear_part(low: float, high: 
 
 def test_signed_ticks_are_written_with_their_sign() -> None:
     assert [signed(tick) for tick in (-0.03, 0.0, 1.0)] == ["-0.03", "0", "+1"]
-
-
-@pytest.mark.parametrize("wanted", [[0.9, 0.9, 0.9], [0.5, 0.02, 0.0, 0.0], [0.0]])
-def test_names_are_moved_apart_and_stay_in_order(wanted: list[float]) -> None:
-    placed = spread(wanted, gap=0.1)
-    steps = [above - below for above, below in itertools.pairwise(placed)]
-    assert all(step > 0.1 - 1e-12 for step in steps)  # rounding of the sums
-    assert min(placed) >= 0
-
-
-def test_names_make_way_downwards_while_there_is_room() -> None:
-    assert spread([0.75, 0.75, 0.75], gap=0.25) == [0.75, 0.5, 0.25]
-
-
-def test_names_that_are_far_apart_are_not_moved() -> None:
-    assert spread([0.9, 0.5, 0.1], gap=0.1) == [0.9, 0.5, 0.1]
 
 
 def test_no_two_of_forty_schemes_look_alike() -> None:

@@ -403,11 +403,14 @@ def test_a_folder_is_made_again_from_its_rows_alone_with_the_same_bytes(
     assert len(before) > 15
 
 
-def test_the_manifest_holds_commands_commits_tokens_and_runs(runs: Runs) -> None:
+def test_the_manifest_holds_commands_commits_tokens_and_runs(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/some/bin/lengthgen", "report", "runs/one"])
     path = runs.write("rope")
     (path / "env.json").write_text('{"commit": "abc", "argv": ["x", "train", "seed=1"]}')
     found = json.loads(study.of_runs([path]).manifest)
-    assert found["command"].startswith("lengthgen ")
+    assert found["command"].startswith("lengthgen report")
     assert found["libraries"]["matplotlib"]
     assert found["tokens"] == ["f" * 64]
     assert found["endpoints"] == {"tail": ["0123456789ab"]}
@@ -434,7 +437,7 @@ def test_a_committed_study_is_what_its_rows_give(rows: Path, tmp_path: Path) -> 
 
 
 def gzipped(*lines: object) -> bytes:
-    return gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode())
+    return gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -443,8 +446,9 @@ def gzipped(*lines: object) -> bytes:
         *(b"", b"rows", gzipped(), gzipped({"format": 3}), gzipped({"format": 2}), gzipped(1)),
         *(gzipped({"kind": "run"}), gzipped({"kind": "run", "run": {"run": "x"}})),
         *(gzipped({"kind": "run", "run": {"run": "x", "config": {}}}, {"format": 2}),),
-        *(gzip.compress(b"{"), gzip.compress(b"\xff"), gzipped({"a": 1})[:-9]),
+        *(gzip.compress(b"{", mtime=0), gzip.compress(b"\xff", mtime=0), gzipped({"a": 1})[:-9]),
     ],
+    ids=range(12),
 )
 def test_damaged_or_foreign_rows_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "rows.jsonl.gz").write_bytes(content)

@@ -134,17 +134,6 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, trained: Traine
     assert not marker.exists()
 
 
-def test_two_processes_cannot_hold_one_run(tmp_path: Path) -> None:
-    with (
-        status.run_lock(tmp_path / "run", "train"),
-        pytest.raises(UserError, match="another process"),
-        status.run_lock(tmp_path / "run", "train"),
-    ):
-        pass
-    with status.run_lock(tmp_path / "run", "train"):
-        pass
-
-
 def test_a_root_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (

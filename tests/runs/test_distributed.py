@@ -1,4 +1,4 @@
-"""Several processes on a CPU: the numbers of one, one that writes, and an end in its own words.
+"""Several processes on a CPU: the numbers of one, one that writes, one that reports the end.
 
 Run as a program this file is one process of such a run: it trains, evaluates and notes what it saw.
 """
@@ -367,7 +367,7 @@ def test_a_failure_of_one_process_is_one_line_and_its_exit_code(
     assert "Traceback" not in ended.err
 
 
-def test_a_rank_speaks_itself_and_alone_if_rank_0_does_not_listen(
+def test_a_rank_reports_its_failure_itself_and_alone_if_rank_0_is_late(
     failed: dict[str, Failed],
 ) -> None:
     ended = failed["a mistake that rank 0 sleeps through"]

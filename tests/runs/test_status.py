@@ -192,6 +192,8 @@ def test_a_run_at_work_is_refused_with_the_process_that_holds_it(tmp_path: Path)
         status.run_lock(tmp_path, "train"),
     ):
         pass
+    with status.run_lock(tmp_path, "train"):
+        pass
 
 
 def test_a_run_without_any_of_its_files_is_not_running(tmp_path: Path) -> None:

@@ -556,11 +556,10 @@ def test_how_a_step_is_divided_changes_no_start(name: str, tmp_path: Path) -> No
     losses: list[float] = []
     for size in (64, 5, 1):
         runtime = config.runtime.model_copy(update={"micro_batch": size})
-        how: dict[str, Any] = {"device": torch.device("cpu"), "ranks": ALONE}
-        state = fresh_state(config, vocab_size=corpus.vocab_size, device=how["device"])
-        how["forward"] = state.model
         divided = config.model_copy(update={"runtime": runtime})
-        losses += [train_step(state, windows, divided, **how).nats for _ in range(2)]
+        state = fresh_state(divided, vocab_size=corpus.vocab_size, device=torch.device("cpu"))
+        how: dict[str, Any] = {"ranks": ALONE, "forward": state.model}
+        losses += [train_step(state, windows, **how).nats for _ in range(2)]
     assert losses[:2] == pytest.approx(losses[2:4], rel=1e-6)
     assert losses[:2] == pytest.approx(losses[4:], rel=1e-6)
 

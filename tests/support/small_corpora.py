@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from repository import ROOT
 
@@ -111,10 +113,14 @@ def error_of(corpus: schema.Corpus) -> str:
     return str(caught.value)
 
 
-def write(folder: Path, contents: dict[str, str]) -> Path:
-    for name, text in contents.items():
+def write(folder: Path, contents: Mapping[str, str | bytes | dict[str, list[object]]]) -> Path:
+    """Writes files by name: text, bytes, or the columns of a parquet file."""
+    for name, content in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+        if isinstance(content, dict):
+            pq.write_table(pa.table(content), folder / name)
+        else:
+            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
     return folder
 
 

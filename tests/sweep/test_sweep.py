@@ -12,12 +12,13 @@ from collections import Counter
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from shell import Shell
 from small import SMALL
-from trained import is_alive
+from trained import QUIET, is_alive
 
 from lengthgen.cli.sweep import sweep
 from lengthgen.config import compose, schema
@@ -79,15 +80,11 @@ def test_a_range_and_a_glob_are_axes_like_any_other() -> None:
     ]
 
 
-def test_a_key_with_one_value_is_no_part_of_a_title() -> None:
+def test_a_title_holds_the_keys_that_vary_or_the_run_if_none_does() -> None:
     found = grid("scheme=rope", "seed=3", "train.lr=1e-3,2e-3")
     assert [point.title for point in found] == ["train.lr=1e-3", "train.lr=2e-3"]
-
-
-def test_a_grid_of_one_point_is_called_by_its_run() -> None:
     (point,) = grid("scheme=rope")
-    assert point.title == point.run_id
-    assert point.varied == {}
+    assert (point.title, point.varied) == (point.run_id, {})
 
 
 @pytest.mark.parametrize(
@@ -168,17 +165,15 @@ def test_the_command_of_a_point_makes_the_same_run_from_any_folder(
 # How a point stands
 
 
-def test_a_point_without_a_directory_is_new(tmp_path: Path) -> None:
-    assert state_of(one(tmp_path)) == PointState("new")
-
-
-@pytest.mark.parametrize("stopped", [True, False])
-def test_a_point_that_ended_before_it_was_begun_is_new(tmp_path: Path, stopped: bool) -> None:
+def test_a_point_without_a_directory_or_that_ended_before_it_was_begun_is_new(
+    tmp_path: Path,
+) -> None:
     point = one(tmp_path)
+    assert state_of(point) == PointState("new")
     point.run_dir.mkdir()
     (point.run_dir / "console.txt").write_text("importing\n")
-    if stopped:
-        status.write(point.run_dir, Status("stopped", reason="stopped by SIGTERM"))
+    assert state_of(point) == PointState("new")
+    status.write(point.run_dir, Status("stopped", reason="stopped by SIGTERM"))
     assert state_of(point) == PointState("new")
 
 
@@ -273,6 +268,11 @@ def test_slots_are_never_more_than_points_or_jobs_and_share_out_what_is_there() 
     assert made > len(CASES) / 3
 
 
+def slots_of(machine: Machine, **requested: int) -> list[Slot]:
+    options: dict[str, Any] = {"jobs": None, "gpus": None, "per_gpu": 1, "n_points": 100}
+    return slots(machine, **options | requested)
+
+
 @pytest.mark.parametrize(
     ("cores", "asked", "n_slots", "threads"),
     [
@@ -288,8 +288,7 @@ def test_slots_are_never_more_than_points_or_jobs_and_share_out_what_is_there() 
 def test_without_gpus_the_cores_are_divided_among_the_runs(
     cores: int, asked: dict[str, int], n_slots: int, threads: int
 ) -> None:
-    chosen = {"jobs": None, "gpus": None, "per_gpu": 1, "n_points": 100} | asked
-    assert slots(Machine(cores, ()), **chosen) == [Slot(threads, ())] * n_slots  # type: ignore[arg-type]
+    assert slots_of(Machine(cores, ()), **asked) == [Slot(threads, ())] * n_slots
 
 
 @pytest.mark.parametrize(
@@ -305,8 +304,7 @@ def test_without_gpus_the_cores_are_divided_among_the_runs(
 def test_runs_are_spread_over_the_gpus_before_two_share_one(
     asked: dict[str, int], held: list[str]
 ) -> None:
-    chosen = {"jobs": None, "gpus": None, "per_gpu": 1, "n_points": 100} | asked
-    found = slots(Machine(16, tuple("01234")), **chosen)  # type: ignore[arg-type]
+    found = slots_of(Machine(16, tuple("01234")), **asked)
     assert [",".join(slot.gpus) for slot in found] == held
 
 
@@ -323,10 +321,8 @@ def test_runs_are_spread_over_the_gpus_before_two_share_one(
 def test_what_a_machine_does_not_have_is_refused(
     n_gpus: int, asked: dict[str, int], said: str
 ) -> None:
-    chosen = {"jobs": None, "gpus": None, "per_gpu": 1, "n_points": 100} | asked
-    with pytest.raises(UserError) as caught:
-        slots(Machine(8, tuple(map(str, range(n_gpus)))), **chosen)  # type: ignore[arg-type]
-    assert said in str(caught.value)
+    with pytest.raises(UserError, match=re.escape(said)):
+        slots_of(Machine(8, tuple(map(str, range(n_gpus)))), **asked)
 
 
 @pytest.mark.parametrize(
@@ -399,18 +395,19 @@ def test_an_estimate_grows_with_the_tokens_that_are_left(tmp_path: Path) -> None
     assert seconds[most.run_id] == pytest.approx(want)
 
 
+def planned_of(point: Point) -> plan.Plan:
+    c = point.config
+    corpus = corpora.load(c.corpus, cache_dir=c.runtime.cache_dir, say=QUIET.say)
+    return plan.plan(c, corpus)
+
+
 @pytest.mark.parametrize("protocol", protocols.OF_TEXT)
 def test_an_estimate_counts_the_windows_that_an_evaluation_of_long_documents_scores(
     tmp_path: Path, protocol: str
 ) -> None:
-    (point,) = grid(
-        f"eval.protocols=[{protocol}]", "eval.blocks=4", "eval.endpoints=2", root=tmp_path
-    )
-    wanted = point.config
-    corpus = corpora.load(
-        wanted.corpus, cache_dir=wanted.runtime.cache_dir, say=lambda message: None
-    )
-    planned = plan.plan(wanted, corpus)
+    words = [f"eval.protocols=[{protocol}]", "eval.blocks=4", "eval.endpoints=2"]
+    (point,) = grid(*words, root=tmp_path)
+    wanted, planned = point.config, planned_of(point)
     assert (len(planned.places.segments), planned.reach) == (2, 64)
     seconds = [
         sum(span.length * (3.0 + 2.0 * span.length) for span in plan.spans(cell, planned))
@@ -423,11 +420,7 @@ def test_an_estimate_counts_the_windows_that_an_evaluation_of_long_documents_sco
 def test_an_estimate_counts_the_tests_of_a_task(tmp_path: Path) -> None:
     words = ["task=copy", "task.examples=500", "task.examples_per_length=20", "eval.lengths=[8,80]"]
     (point,) = points([*words, f"runtime.root={tmp_path}"], config_dir=None, plugins=[])
-    wanted = point.config
-    corpus = corpora.load(
-        wanted.corpus, cache_dir=wanted.runtime.cache_dir, say=lambda message: None
-    )
-    planned = plan.plan(wanted, corpus)
+    wanted, planned = point.config, planned_of(point)
     tokens = sum(s.length for cell in plan.cells(wanted) for s in plan.spans(cell, planned))
     # Texts of n characters have 2 n + 2 tokens, and are taken for as long as their share of T.
     pace = estimate.Pace(train=0.0, first=1.0, rest=0.0)
@@ -458,10 +451,8 @@ def test_the_last_line_of_a_run_is_what_this_start_of_it_printed(
     with path.open("ab") as file:
         file.write(printed)
     assert console.last() == last
-
-
-def test_a_console_that_is_gone_says_nothing(tmp_path: Path) -> None:
-    assert local.Console(tmp_path / "console.txt", 0).last() == ""
+    path.unlink()
+    assert console.last() == ""
 
 
 def test_killing_a_process_reaches_those_in_sessions_of_their_own() -> None:

@@ -49,14 +49,7 @@ except Stopped as stopped:
 """
 PLUGIN = """
 import torch
-from trained import (
-    assert_same_bits,
-    descendants,
-    is_alive,
-    newest_checkpoint,
-    one_thread_each,
-    rows_of,
-)
+from torch import Tensor
 from lengthgen.schemes import AttentionContext, Part, ModelDims
 
 class Faulty(Part):

@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +14,7 @@ from eval_rows import gathered, row
 from shell import Shell
 from small import SMALL, small_config
 from small_corpora import files, load, names, read_all, stdlib, write
+from trained import one_thread_each
 
 from lengthgen.analysis import curves, seed_groups
 from lengthgen.config import rates
@@ -374,13 +373,11 @@ class Tuning(NamedTuple):
     first: subprocess.CompletedProcess[str]
     before: dict[str, int]
     again: subprocess.CompletedProcess[str]
-    seconds: float
     taken: subprocess.CompletedProcess[str]
 
 
 def lengthgen(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return forks.run("-m", "lengthgen", *words, cwd=folder, env=env)
+    return forks.run("-m", "lengthgen", *words, cwd=folder, env=one_thread_each())
 
 
 def written(folder: Path) -> dict[str, int]:
@@ -395,12 +392,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
     words += ["corpus=files", "corpus.path=texts", "corpus.vocab_size=300"]
     command = ["tune", "scheme=rope,alibi", "train.lr=1e-3,1e-2", *words]
     first = lengthgen(folder, *command)
-    before, began = written(folder / "tune/runs"), time.monotonic()
+    before = written(folder / "tune/runs")
     again = lengthgen(folder, *command)
-    seconds = time.monotonic() - began
     of_results = ["train.tuned=tune/tuned.yaml", "eval.lengths=[16,32]", "eval.reach=32"]
     taken = lengthgen(folder, "train", "scheme=alibi", *words, *of_results)
-    return Tuning(folder, first, before, again, seconds, taken)
+    return Tuning(folder, first, before, again, taken)
 
 
 @pytest.mark.slow

@@ -303,8 +303,9 @@ def test_what_makes_the_examples_is_in_the_name_of_their_cache(cache: Path) -> N
         (["task.length=0"], "task.length: 0 should be greater than 0"),
         (["task.longest=2"], "task.longest=2 is below task.length=3; set task.longest=12"),
         (["task.arguments.alphabet=99"], "task.arguments: alphabet=99 is not from 1 to 62"),
+        (["task.arguments.times=x"], "task.arguments.times: 'x' is not an integer"),
         (["task.kind=copi"], "task.kind: no task 'copi'; did you mean copy?"),
-        (["+task.arguments.upper=true"], "task.arguments.upper: unknown key; "),
+        (["+task.arguments.tymes=2"], "task.arguments.tymes: unknown key; did you mean task.argum"),
         (
             ["eval.lengths=[7]"],
             "eval.lengths: task copy has no tests of length 7; drop it, or set ",
@@ -317,6 +318,7 @@ def test_what_a_task_cannot_honour_is_one_line(words: list[str], said: str) -> N
     with pytest.raises(UserError) as caught:
         configured(*words)
     assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
 
 
 def test_text_has_no_answers() -> None:

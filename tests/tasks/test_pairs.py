@@ -135,7 +135,7 @@ def test_a_word_has_a_letter_of_its_own_where_one_is_free(rule: Task) -> None:
         assert rule.tokenize(word) in word.rpartition("_")[2]
 
 
-def test_spelled_and_abridged_are_inverse_on_every_pair(rule: Task) -> None:
+def test_tokenize_and_detokenize_are_inverse_on_every_pair(rule: Task) -> None:
     for asked, done in scan().items():
         short = rule.tokenize(f"{asked} = {done}")
         assert len(short) == n_words(asked) + 1 + n_words(done)

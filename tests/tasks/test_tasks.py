@@ -607,21 +607,3 @@ def test_a_length_that_a_rule_has_no_example_of_is_named(name: str, said: str) -
 )
 def test_every_length_that_there_are_names_for_has_an_example(name: str, longest: int) -> None:
     assert task_of(corpus_of(name)).example(longest, Random(0)).prompt
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("kind=coppy", "task.kind: no task 'coppy'; did you mean copy?"),
-        ("arguments.times=x", "task.arguments.times: 'x' is not an integer"),
-        ("longest=19", "task.longest=19 is below task.length=20; set task.longest=80"),
-        ("length=0", "task.length: 0 should be greater than 0"),
-    ],
-)
-def test_a_mistake_in_a_task_is_one_line_with_its_key(word: str, said: str) -> None:
-    assert refused("task=copy", f"task.{word}") == said
-
-
-def test_an_argument_that_a_rule_lacks_is_named() -> None:
-    said = refused("task=copy", "+task.arguments.tymes=2")
-    assert said == "task.arguments.tymes: unknown key; did you mean task.arguments.times?"

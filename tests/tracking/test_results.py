@@ -230,9 +230,7 @@ def test_a_push_sends_the_record_once_and_later_ones_what_is_new(tmp_path: Path)
         before = list(first.rows)
         said: list[str] = []
         push(config, run_dir, again=False, say=said.append)
-        assert said == [
-            f"W&B: was handed all of {run_id} before; --again sends it to a fresh W&B run"
-        ]
+        assert said == [f"W&B: has all of {run_id} already; --again sends it to a fresh W&B run"]
 
         append_rows(run_dir / "eval.jsonl", curve()[6:])  # as `lengthgen eval` does
         append_rows(run_dir / "train.jsonl", train_rows(4))

@@ -234,7 +234,7 @@ def test_micro_batches_add_up_to_the_whole_batch(stepping: tuple[Config, Any]) -
         runtime = config.runtime.model_copy(update={"micro_batch": micro_batch})
         divided = config.model_copy(update={"runtime": runtime})
         state = state_of(divided)
-        result = train_step(state, windows, divided, device=CPU, ranks=ALONE, forward=state.model)
+        result = train_step(state, windows, ranks=ALONE, forward=state.model)
         assert result.n_targets <= config.train.batch_tokens
         ends.append(state.model.state_dict())
     for other in ends[1:]:
@@ -248,35 +248,35 @@ def test_training_lowers_the_loss_of_what_it_trains_on(stepping: tuple[Config, A
     losses: list[float] = []
     for _ in range(8):
         state.step = 0  # the same batch at the same rate
-        result = train_step(state, windows, config, device=CPU, ranks=ALONE, forward=state.model)
+        result = train_step(state, windows, ranks=ALONE, forward=state.model)
         losses.append(result.nats / result.n_targets)
     assert losses[-1] < losses[0] - 0.1
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_update(stepping: tuple[Config, Any]) -> None:
-    config, windows = stepping
-    state = state_of(config)
-    with torch.no_grad():
-        state.model.embedding.weight[:, 0] = torch.inf
-    before = {name: weight.clone() for name, weight in state.model.state_dict().items()}
-    with pytest.raises(UserError, match=r"the loss is nan in step 1 on rank 0; no update"):
-        train_step(state, windows, config, device=CPU, ranks=ALONE, forward=state.model)
-    for name, weight in state.model.state_dict().items():
-        assert torch.equal(weight, before[name])
-    assert state.step == 0
-
-
-def test_a_gradient_that_is_not_finite_stops_before_the_update(
-    stepping: tuple[Config, Any],
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("loss", r"the loss is nan in step 1 on rank 0; no update"),
+        ("gradient", r"gradient's norm is (inf|nan) in step 1; no update"),
+    ],
+)
+def test_what_is_not_finite_stops_before_the_update(
+    stepping: tuple[Config, Any], what: str, said: str
 ) -> None:
     config, windows = stepping
     state = state_of(config)
-    state.model.embedding.weight.register_hook(torch.Tensor.log)  # of what is negative: nan
-    before = {name: weight.clone() for name, weight in state.model.state_dict().items()}
-    with pytest.raises(UserError, match=r"gradient's norm is (inf|nan) in step 1; no update"):
-        train_step(state, windows, config, device=CPU, ranks=ALONE, forward=state.model)
-    for name, weight in state.model.state_dict().items():
-        assert torch.equal(weight, before[name])
+    embedding = state.model.embedding.weight
+    if what == "loss":
+        with torch.no_grad():
+            embedding[:, 0] = torch.inf
+    else:
+        embedding.register_hook(torch.Tensor.log)  # of what is negative: nan
+    before = kept(state)
+    with pytest.raises(UserError, match=said):
+        train_step(state, windows, ranks=ALONE, forward=state.model)
+    for one, other in zip(kept(state), before, strict=False):
+        assert torch.equal(one, other)
+    assert state.step == 0
 
 
 class Poisoned(torch.nn.Module):
@@ -299,9 +299,8 @@ def kept(state: State) -> list[Tensor]:
 
 
 def launch(state: State, stepping: tuple[Config, Any], forward: torch.nn.Module) -> Tensor:
-    config, windows = stepping
-    batch = batch_of(state, windows, config, device=CPU, ranks=ALONE)
-    return launch_step(state, batch, config, device=CPU, ranks=ALONE, forward=forward)
+    batch = batch_of(state, stepping[1], ranks=ALONE)
+    return launch_step(state, batch, ranks=ALONE, forward=forward)
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
@@ -326,19 +325,18 @@ def test_steps_launched_after_one_that_is_not_finite_change_nothing(
     assert state.step == 2
 
 
-def test_steps_that_are_looked_at_later_are_those_looked_at_one_by_one(
+def test_steps_that_are_checked_later_are_those_checked_one_by_one(
     stepping: tuple[Config, Any],
 ) -> None:
     config, windows = stepping
-    launched, looked_at = state_of(config), state_of(config)
+    launched, checked = state_of(config), state_of(config)
     nats = 0.0
     for _ in range(3):
         launch(launched, stepping, launched.model)
-        how: dict[str, Any] = {"device": CPU, "ranks": ALONE, "forward": looked_at.model}
-        nats += train_step(looked_at, windows, config, **how).nats
+        nats += train_step(checked, windows, ranks=ALONE, forward=checked.model).nats
     check_finite(launched, ALONE)
     assert float(launched.nats) == nats
-    for one, other in zip(kept(launched), kept(looked_at), strict=True):
+    for one, other in zip(kept(launched), kept(checked), strict=True):
         assert torch.equal(one, other)
 
 
@@ -355,10 +353,10 @@ class Unread(TorchDispatchMode):
 def test_launching_a_step_reads_no_tensor(stepping: tuple[Config, Any], scheme: str) -> None:
     config = small_config(f"scheme={scheme}")
     state = state_of(config)
-    batch = batch_of(state, stepping[1], config, device=CPU, ranks=ALONE)
+    batch = batch_of(state, stepping[1], ranks=ALONE)
     with Unread():
-        launch_step(state, batch, config, device=CPU, ranks=ALONE, forward=state.model)
-        launch_step(state, batch, config, device=CPU, ranks=ALONE, forward=state.model)
+        launch_step(state, batch, ranks=ALONE, forward=state.model)
+        launch_step(state, batch, ranks=ALONE, forward=state.model)
     with pytest.raises(AssertionError, match="_local_scalar_dense"), Unread():
         check_finite(state, ALONE)
 
@@ -398,7 +396,7 @@ def test_every_micro_batch_of_a_step_has_one_draw_and_every_step_another(
     state = state_of(config)
     forward = Recorded(state.model)
     for _ in range(2):
-        train_step(state, windows, config, device=CPU, ranks=ALONE, forward=forward)
+        train_step(state, windows, ranks=ALONE, forward=forward)
     assert len(forward.draws) == 8
     assert len(set(forward.draws[:4])) == len(set(forward.draws[4:])) == 1
     assert forward.draws[0] != forward.draws[-1]
@@ -464,7 +462,7 @@ def test_a_ratio_of_1_trains_as_adamw_in_two_groups_bit_for_bit(
     assert config.scheme_lr_ratio == 1
     for one in (state, by_hand):
         for _ in range(3):
-            train_step(one, windows, config, device=CPU, ranks=ALONE, forward=one.model)
+            train_step(one, windows, ranks=ALONE, forward=one.model)
     for name, weight in by_hand.model.state_dict().items():
         assert torch.equal(state.model.state_dict()[name], weight), name
 
@@ -475,7 +473,7 @@ def test_a_step_is_one_clipped_update_of_adamw_at_the_steps_rate(
     config, windows = stepping
     config = config.model_copy(update={"train": config.train.model_copy(update={"clip": 1e-3})})
     state, by_hand = state_of(config), state_of(config)
-    result = train_step(state, windows, config, device=CPU, ranks=ALONE, forward=state.model)
+    result = train_step(state, windows, ranks=ALONE, forward=state.model)
     batch = train_batch(windows, seed=config.seed, step=0, batch=config.train.batch)
     inputs, targets = (torch.from_numpy(part) for part in batch)
     model, optimizer = by_hand.model, by_hand.optimizer

@@ -1,17 +1,41 @@
 """The documents of a corpus, read from the source that its configuration names."""
 
-from collections.abc import Iterator
+import hashlib
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lengthgen.config import registry as classes
 from lengthgen.config import schema
+from lengthgen.config.plugins import Plugin
 from lengthgen.data.sources import examples, files, hub, installed, paths, stdlib, synthetic
-from lengthgen.data.sources.document import Document, Documents, Say, name_hash
+from lengthgen.data.sources.document import Document, Documents, Say, Source, name_hash
 
-__all__ = ["Document", "Documents", "Say", "read", "source_key"]
+__all__ = ["Document", "Documents", "Say", "Source", "read", "registry", "source_key", "source_of"]
 
 HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
+
+
+def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Source]]:
+    """Returns the sources of `corpus.kind` by name: those of this directory and the plugins'.
+
+    Raises UserError for a plugin that fails, and for two sources of one name.
+    """
+    modules = [
+        importlib.import_module(f"{__name__}.{found.name}")
+        for found in pkgutil.iter_modules(__path__)
+    ]
+    modules += [plugin.module() for plugin in plugins]
+    return classes.registered(modules, Source)
+
+
+def source_of(corpus: schema.CustomCorpus) -> Source:
+    """Builds the source of a corpus. Raises UserError for a mistake in kind or arguments."""
+    known = registry(corpus.plugins)
+    return classes.build(known, corpus.kind, corpus.arguments, where="corpus")
 
 
 def read(corpus: schema.Corpus, *, say: Say) -> Documents:
@@ -53,6 +77,10 @@ def _opened(corpus: schema.Corpus, say: Say) -> Documents:
             return hub.read(corpus, say=say)
         case schema.SyntheticCorpus():
             return synthetic.read(corpus)
+        case schema.CustomCorpus():
+            source = source_of(corpus)
+            train, validation = (source.documents(held_out=held_out) for held_out in (False, True))
+            return Documents(train=train, validation=validation, n_bytes=None)
         case schema.TaskCorpus():
             return examples.read(corpus)
 
@@ -62,7 +90,7 @@ def source_key(corpus: schema.Corpus) -> dict[str, Any]:
 
     The standard library is identified by its text; installed packages by their versions; files by
     path, size and time of change; the Hub by its names (a revision of null means whatever was
-    newest when it was first read).
+    newest when it was first read); sources of `corpus.kind` and tasks by their code and data.
     """
     key = corpus.model_dump(
         mode="json", exclude={"name", "tokenizer", "vocab_size", "bos", "packed", "streaming"}
@@ -81,6 +109,10 @@ def source_key(corpus: schema.Corpus) -> dict[str, Any]:
                 key["files"] = [paths.state(path, "corpus.repo") for path in found]
         case schema.SyntheticCorpus():
             pass
+        case schema.CustomCorpus():
+            source = source_of(corpus)
+            text = f"{classes.code_of(type(source))}\0{source.data_key()}"
+            key["sha256"] = hashlib.sha256(text.encode()).hexdigest()
         case schema.TaskCorpus():
             key["sha256"] = examples.source_sha256(corpus)
     return key

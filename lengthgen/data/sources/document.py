@@ -1,6 +1,7 @@
 """Documents in two splits, with names that do not depend on the machine."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,21 @@ class Documents:
     n_bytes: int | None
     tokenizer_every: int = 1
     about: dict[str, Any] = field(default_factory=dict[str, Any])  # enters meta.json
+
+
+class Source(ABC):
+    """Documents by rule. The keyword-only arguments are the schema of `corpus.arguments`.
+
+    A value that it cannot honour raises ValueError.
+    """
+
+    @abstractmethod
+    def documents(self, *, held_out: bool) -> Iterator[Document]:
+        """Yields the documents of validation if held_out, else those of training."""
+
+    def data_key(self) -> str:
+        """Returns what identifies the data of the documents, in addition to code and arguments."""
+        return ""
 
 
 def name_hash(name: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from random import Random
 
 from lengthgen.config import schema
+from lengthgen.config.registry import code_of
 from lengthgen.data.sources.document import Document, Documents, name_hash
 from lengthgen.errors import UserError
 from lengthgen.tasks import END, Example, Task, base, scratchpad, task_of
@@ -28,9 +29,8 @@ def read(corpus: schema.TaskCorpus) -> Documents:
 def source_sha256(corpus: schema.TaskCorpus) -> str:
     """Returns the hash of the code and the data that the examples are made from."""
     rule = task_of(corpus)
-    modules = (inspect.getmodule(type(rule)), base, scratchpad, sys.modules[__name__])
-    texts = [inspect.getsource(module) for module in modules if module is not None]
-    texts.append(rule.data_key())
+    modules = (base, scratchpad, sys.modules[__name__])
+    texts = [code_of(type(rule)), *map(inspect.getsource, modules), rule.data_key()]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 

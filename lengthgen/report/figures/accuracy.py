@@ -1,6 +1,5 @@
 """Figures of tasks: accuracy over the length of examples, and against long-context perplexity."""
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from lengthgen.analysis.formatting import subject
 from lengthgen.report.figures.chart import Chart, Published
 from lengthgen.report.figures.curve import line_of, notes, rank
 from lengthgen.report.figures.scales import plain, plain_ticks
-from lengthgen.report.figures.style import FONT_SIZE, GREY, line_styles, rc_style, scheme_styles
+from lengthgen.report.figures.style import GREY, framed, line_styles, rc_style, scheme_styles
 
 UNCOUNTED = f"less than {LEARNED:.0%} right up to L, or unknown there; neither compared nor ranked"
 PALE = {"color": "0.6", "markerfacecolor": "0.6"}
@@ -91,10 +90,8 @@ def relation(dots: Sequence[Dot], *, tasks: Sequence[str], left_out: str) -> Fig
     """Draws accuracy over the perplexity ratio, with the correlation of their ranks."""
     by_name = scheme_styles(dot.label for dot in dots)
     with rc_style():
-        title = _title(dots, tasks, left_out)
-        height = 4.0 + 0.18 * len(title)
-        drawn = Figure(figsize=(7.4, height), dpi=200)
-        axes = drawn.add_axes((0.12, 0.6 / height, 0.6, 3.25 / height))
+        drawn = framed(_title(dots, tasks, left_out), size=(7.4, 4.4))
+        axes = drawn.subplots()
         for dot in dots:
             style = by_name[dot.label]
             place = ([dot.ratio], [dot.accuracy])
@@ -116,17 +113,14 @@ def relation(dots: Sequence[Dot], *, tasks: Sequence[str], left_out: str) -> Fig
         axes.set_ylabel("accuracy on unseen lengths")
         axes.grid(visible=True, color="0.9", linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-        axes.set_title("\n".join(title), loc="left", fontsize=FONT_SIZE - 1)
+        drawn.legend(loc="outside right upper", frameon=False)
     return drawn
 
 
 def _title(dots: Sequence[Dot], tasks: Sequence[str], left_out: str) -> list[str]:
-    """Returns the lines of the title."""
     found = agreement([-dot.ratio for dot in dots], [dot.accuracy for dot in dots])
-    parts = [
+    return [
         f"accuracy: mean over {', '.join(tasks)}",
         f"less rise of perplexity, more accuracy: {found}",
         *([f"left out: {left_out}"] if left_out else []),
     ]
-    return [line for one in parts for line in textwrap.wrap(one, 80)]

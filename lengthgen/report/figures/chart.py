@@ -22,7 +22,7 @@ class Published(NamedTuple):
 
     label: str
     group: str  # lines of a group share a button on the page
-    alike: bool  # measured as the series are; else dashed, and the axes need not hold it
+    comparable: bool  # measured as the series are; else dashed, and the axes need not hold it
     values: Values
 
 
@@ -159,7 +159,7 @@ def _drawn_values(chart: Chart) -> Iterator[float]:
         for values in (line.values, *line.seeds, line.low, line.high):
             yield from (min(value, limit) for value in values.values() if math.isfinite(value))
     for one in chart.behind:
-        yield from one.values.values() if one.alike else ()
+        yield from one.values.values() if one.comparable else ()
 
 
 def _scale_y(axes: Axes, chart: Chart, values: Sequence[float]) -> None:
@@ -201,7 +201,7 @@ def backdrop(axes: Axes, chart: Chart, *, gid: str) -> None:
     """Draws the lines behind, each T, the zone around 0 and the floor."""
     for i, one in enumerate(chart.behind):
         grey: dict[str, Any] = {"color": "0.72", "linewidth": 1.0, "zorder": 1.5}
-        dashes = "-" if one.alike else (0, (5, 4))
+        dashes = "-" if one.comparable else (0, (5, 4))
         places = (list(one.values), list(one.values.values()))
         axes.plot(*places, linestyle=dashes, gid=f"{gid}-behind-{i}", **grey)
     if chart.zone is not None:

@@ -24,7 +24,7 @@ class Inline(NamedTuple):
 
 
 def inline(chart: Chart, *, keys: Mapping[str, str], name: str, at: Sequence[float]) -> Inline:
-    """Draws a chart without the names of its lines; `name` is unlike that of any other chart.
+    """Draws a chart without the names of its lines; `name` is unique among charts.
 
     `keys`: what data-series holds by the name of a line or of a group of published ones. `at`:
     places on the x axis.
@@ -51,7 +51,7 @@ def _publish(group: Element, chart: Chart, keys: Mapping[str, str], i: int) -> N
     """Makes a published line one that can be reached by pointer and keyboard."""
     one = chart.behind[i]
     about = {"class": "behind", "data-series": keys[one.group], "aria-label": one.label}
-    group.attrib.update(about | {"tabindex": "0"} | ({} if one.alike else {"hidden": ""}))
+    group.attrib.update(about | {"tabindex": "0"} | ({} if one.comparable else {"hidden": ""}))
     path = next(group.iter("path"), None)
     if path is not None:
         reach = {key: value for key, value in path.attrib.items() if key != "style"}

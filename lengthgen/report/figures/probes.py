@@ -1,7 +1,6 @@
 """Pictures of the probes: each is drawn of the rows of one probe of one checkpoint."""
 
 import math
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,14 +12,21 @@ from matplotlib.ticker import MaxNLocator
 
 from lengthgen.analysis.formatting import short
 from lengthgen.report.figures.scales import plain, plain_ticks
-from lengthgen.report.figures.style import COLOURS, DASHES, FONT_SIZE, GREY, MARKERS, rc_style
+from lengthgen.report.figures.style import (
+    COLOURS,
+    DASHES,
+    FONT_SIZE,
+    GREY,
+    MARKERS,
+    framed,
+    rc_style,
+)
 
 Row = Mapping[str, Any]
 Draw = Callable[[Sequence[Row]], Figure]
 
 FLOOR = 1e-12  # of logarithmic axes; equal numbers stand there
 WIDTH = 8.6  # inches
-LETTERS = 105  # of a line of text over this width
 DEPTH = 30  # of biases; a key this far below another has e^-30 of its weight
 ROUNDING = 1e-5  # changes in nats below this are of fp32, not of the model
 SINK_SCALE = 0.1  # a share that the colours of the first keys reach at least
@@ -123,7 +129,7 @@ def attention(rows: Sequence[Row]) -> Figure:
 def bias(rows: Sequence[Row]) -> Figure:
     """Draws what every head's logits get over the distance, a panel per layer."""
     panels = [
-        (f"{_spoken(row['kind'])}, {where}", row["distances"], layer)
+        (f"{row['kind'].replace('_', ' ')}, {where}", row["distances"], layer)
         for row in rows
         for where, layer in _distinct(row["bias"])
     ]
@@ -184,7 +190,7 @@ def word_position(rows: Sequence[Row]) -> Figure:
                     values, cmap="RdBu_r", vmin=-top, vmax=top, extent=(1, T, T, 1), aspect="auto"
                 )
                 size = f"mean |.| {row['size'][head]:.2g}"
-                name = _spoken(row["term"]).replace(" ", "-")
+                name = row["term"].replace("_", "-")
                 axes.set_title(f"{name}\n{size}" if head == 0 else size, fontsize=FONT_SIZE - 1)
                 axes.set_xticks([1, T // 2, T])
                 axes.set_yticks([1, T // 2, T])
@@ -197,7 +203,7 @@ def word_position(rows: Sequence[Row]) -> Figure:
 
 
 def position(rows: Sequence[Row]) -> Figure:
-    """Draws errors over layers, and what every layer's network says over the true position."""
+    """Draws errors over layers, and the reading of every layer over the true position."""
     [row] = rows
     n_states = len(row["error"])
     layers = range(n_states)
@@ -247,11 +253,12 @@ def columns(rows: Sequence[Row]) -> Figure:
     own = list(there[0])[list(there[0]).index("settings") + 1 :]
     x, *names = [key for key in own if all(isinstance(row[key], (int, float)) for row in there)]
     with rc_style():
-        drawn = _framed(rows, _spoken(rows[0]["probe"]), unit=x, height=1.2 + 2.4 * len(names))
+        title = rows[0]["probe"].replace("_", " ")
+        drawn = _framed(rows, title, unit=x, height=1.2 + 2.4 * len(names))
         for axes, name in zip(drawn.subplots(len(names), squeeze=False).flat, names, strict=True):
             axes.plot([row[x] for row in there], [row[name] for row in there], marker="o")
-            axes.set_xlabel(_spoken(x))
-            axes.set_ylabel(_spoken(name))
+            axes.set_xlabel(x.replace("_", " "))
+            axes.set_ylabel(name.replace("_", " "))
             axes.grid(visible=True, color="0.9", linewidth=0.8)
             axes.spines[["top", "right"]].set_visible(False)
     return drawn
@@ -259,9 +266,6 @@ def columns(rows: Sequence[Row]) -> Figure:
 
 def _framed(rows: Sequence[Row], title: str, *, height: float, unit: str | None = None) -> Figure:
     """Returns an empty figure with its title, whose checkpoint it shows, and what is not there."""
-    drawn = Figure(figsize=(WIDTH, height), dpi=200)
-    # Labels at the ends of colour bars, one above another, need room between rows.
-    drawn.set_layout_engine("constrained", h_pad=0.1)
     lines = [title, f"{rows[0]['run']}, {rows[0]['tokens_seen']:,} tokens seen"]
     missing: dict[str, list[str]] = {}
     for row in rows:
@@ -271,9 +275,8 @@ def _framed(rows: Sequence[Row], title: str, *, height: float, unit: str | None 
                 f"{value:,}" if isinstance(value, int) else str(value)
             )
     for reason, values in missing.items():
-        lines += textwrap.wrap(f"n/a at {unit} {', '.join(values)}: {reason}", LETTERS)
-    drawn.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=FONT_SIZE)
-    return drawn
+        lines.append(f"n/a at {unit} {', '.join(values)}: {reason}")
+    return framed(lines, size=(WIDTH, height))
 
 
 def _over_tokens(axes: Axes, ticks: Sequence[int], train_length: int) -> None:
@@ -344,7 +347,3 @@ def _distinct(layers: Sequence[Any]) -> list[tuple[str, Any]]:
     return [
         (f"layer{'s' * (len(ns) > 1)} {', '.join(map(str, ns))}", layer) for ns, layer in groups
     ]
-
-
-def _spoken(name: str) -> str:
-    return name.replace("_", " ")

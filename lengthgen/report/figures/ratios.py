@@ -20,17 +20,17 @@ def ratios(
     anchors: Sequence[Anchor],
     *,
     findings: Sequence[Finding] = (),
-    unlike: bool = False,
+    all_protocols: bool = False,
 ) -> Chart | None:
     """Returns ppl(C) / ppl(T) over C / T of the series of one protocol, but references.
 
     Behind them are the published curves of these schemes, under the same protocol alone or, if
-    `unlike`, under any; None if there is none under the same one, or no loss at T. Bands where a
-    series has a finding.
+    `all_protocols`, under any; None if there is none under the same one, or no loss at T. Bands
+    where a series has a finding.
     """
     there = [line for line in lines if not line.reference and _multiples(line.losses(), line)]
-    behind = _published(anchors, there, unlike=unlike)
-    if not there or not (behind or unlike):
+    behind = _published(anchors, there, all_protocols=all_protocols)
+    if not there or not (behind or all_protocols):
         return None
     points = [p for line in there for p in line.points]
     gains = {finding.series.label: finding.gain for finding in findings}
@@ -53,7 +53,7 @@ def ratios(
 
 
 def _published(
-    anchors: Sequence[Anchor], lines: Sequence[Series], *, unlike: bool
+    anchors: Sequence[Anchor], lines: Sequence[Series], *, all_protocols: bool
 ) -> list[Published]:
     measured = {(line.scheme, p.protocol) for line in lines for p in line.points}
     return [
@@ -65,7 +65,7 @@ def _published(
         )
         for anchor in anchors
         if (anchor.scheme, anchor.protocol) in measured
-        or (unlike and anchor.scheme in {line.scheme for line in lines})
+        or (all_protocols and anchor.scheme in {line.scheme for line in lines})
     ]
 
 

@@ -41,18 +41,6 @@ def _roundness(tick: float) -> tuple[float, float]:
     return (-(numerator & -numerator) / denominator, tick)
 
 
-def spread(wanted: Sequence[float], *, gap: float) -> list[float]:
-    """Moves positions, given from the top down, at least `gap` apart, and none below 0."""
-    placed: list[float] = []
-    for y in wanted:
-        placed.append(min(y, placed[-1] - gap) if placed else y)
-    floor = 0.0
-    for i in reversed(range(len(placed))):
-        placed[i] = max(placed[i], floor)
-        floor = placed[i] + gap
-    return placed
-
-
 def signed_ticks(low: float, high: float, *, linear: float) -> list[float]:
     """Returns 0 and round numbers of both signs on an axis that is linear near 0."""
     decades = math.log10(max(-low, high) / linear)

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import itertools
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -52,6 +53,15 @@ def rendered(drawn: Figure, kind: str, **settings: str) -> bytes:
     with rc_style(**settings):
         FigureCanvasAgg(drawn).print_figure(file, format=kind, dpi=200, metadata=nothing[kind])
     return file.getvalue()
+
+
+def framed(title: Sequence[str], *, size: tuple[float, float]) -> Figure:
+    """Returns an empty figure of a size in inches, its title broken where the figure ends."""
+    drawn = Figure(figsize=size, dpi=200)
+    drawn.set_layout_engine("constrained", h_pad=0.1)  # room between rows of colour bars
+    lines = [line for text in title for line in textwrap.wrap(text, int(12.2 * size[0]))]
+    drawn.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=FONT_SIZE)
+    return drawn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,29 @@
+"""Runs that a test evaluates with other settings, or gives other weights."""
+
+from pathlib import Path
+from typing import Any
+
+from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs import checkpoints
+from lengthgen.runs.distributed import Ranks
+from lengthgen.terminal import Progress
+from lengthgen.training.optim import adamw
+
+ALONE = Ranks(rank=0, world_size=1, local_rank=0)
+QUIET = Progress(is_main=False)
+
+
+def with_eval(config: Config, **changed: Any) -> Config:
+    """Returns the configuration with other values of eval.*."""
+    plain = to_plain(config)
+    plain["eval"].update(changed)
+    return from_plain(plain)
+
+
+def save_model(run_dir: Path, model: Transformer, config: Config, *, step: int) -> None:
+    """Writes a checkpoint of a model, as training does."""
+    optimizer = adamw(model, config.train)
+    checkpoints.save(
+        run_dir, step=step, unlogged=(0.0, 0), memory=None, model=model, optimizer=optimizer
+    )

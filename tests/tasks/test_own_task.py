@@ -1,0 +1,144 @@
+"""A task is one file and one YAML: in a folder of the user, or in the package."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from small import SMALL
+
+from lengthgen import generation, tasks
+from lengthgen.config.schema import Config, from_overrides
+from lengthgen.errors import UserError
+from lengthgen.evaluation import evaluator
+from lengthgen.export import load
+from lengthgen.export.folder import export
+from lengthgen.pipeline import train_and_evaluate, validate
+from lengthgen.report import collect, study
+from lengthgen.runs import directory
+from lengthgen.runs.distributed import ALONE
+from lengthgen.storage import read_rows
+from lengthgen.terminal import Progress
+
+QUIET = Progress(is_main=False)
+FILE = """
+from random import Random
+from lengthgen.tasks import Example, Task
+
+class Doubled(Task):
+    alphabet = "ab="
+
+    def __init__(self, *, times: int) -> None:
+        if times < 1:
+            raise ValueError(f"times={times} is not positive")
+        self.times = times
+
+    def example(self, length: int, random: Random) -> Example:
+        text = "".join(random.choices("ab", k=length))
+        return Example(f"{text}=", "".join(c * self.times for c in text))
+"""
+YAML = """# @package _global_
+# Every character twice: ab=aabb.
+defaults:
+  - shared/examples
+  - _self_
+task:
+  name: doubled
+  kind: doubled
+  arguments: {times: 2}
+  length: 4
+  longest: 8
+  examples: 200
+  examples_per_length: 5
+  seed: 0
+train:
+  length: 16
+  tokens: 1024
+  batch_tokens: 128
+eval:
+  lengths: [2, 4, 8]
+"""
+MODEL = [word for word in SMALL if word.startswith(("model.", "runtime."))]
+
+
+def write(root: Path, text: str = FILE, *, kind: str = "doubled") -> Path:
+    """Writes the file and the YAML of a task; returns the file."""
+    plugin, task = root / f"{kind}.py", root / "conf" / "task" / "doubled.yaml"
+    task.parent.mkdir(parents=True, exist_ok=True)
+    plugin.write_text(text)
+    task.write_text(YAML.replace("kind: doubled", f"kind: {kind}"))
+    return plugin
+
+
+def configured(root: Path, *words: str, plugins: list[Path]) -> Config:
+    words = "scheme=alibi", "task=doubled", *MODEL, f"runtime.root={root}/runs", *words
+    return validate(from_overrides(words, config_dir=root / "conf", plugins=plugins))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    root = tmp_path_factory.mktemp("own")
+    config = configured(root, plugins=[write(root)])
+    train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    (root / "doubled.py").unlink()
+    return directory.load_config(config.run_dir)
+
+
+def test_a_plugin_and_a_yaml_are_a_task_that_trains_and_is_evaluated_and_answers(
+    run: Config,
+) -> None:
+    rows = read_rows(run.run_dir / "eval.jsonl")
+    assert {(row["protocol"], row["length"], row["n_windows"] > 0) for row in rows} == {
+        ("answers", length, True) for length in (2, 4, 8)
+    }
+    evaluator.evaluate(run, run.run_dir, ranks=ALONE, show=QUIET)
+    assert read_rows(run.run_dir / "eval.jsonl") == rows
+    trained = generation.open_trained(run, run.run_dir, variant=None, show=QUIET)
+    text = generation.generate(trained, "ab=", limit=4, temperature=0, show=QUIET)
+    assert text.startswith("ab=")
+
+
+def test_a_report_runs_no_code_of_a_task_and_an_export_only_if_it_is_allowed(
+    run: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (plugin,) = run.plugins
+    monkeypatch.setenv("LENGTHGEN_ALLOWED", "")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delitem(sys.modules, plugin.module_name)
+    assert "doubled" in collect.table(study.read([run.run_dir]))
+    with pytest.raises(UserError, match="code that was not given on the command line"):
+        export(run, run.run_dir, tmp_path / "model", license=None, say=QUIET.say)
+    assert plugin.module_name not in sys.modules
+    plugin.allow()
+    export(run, run.run_dir, tmp_path / "model", license=None, say=QUIET.say)
+    ids = load(tmp_path / "model").tokenizer.encode("ab=").ids
+    assert len(ids) == 1 + 3
+
+
+def test_a_file_in_the_package_and_a_yaml_are_a_task_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, FILE.replace("Doubled", "Packaged"), kind="packaged")
+    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(path.parent)])
+    config = configured(tmp_path, plugins=[])
+    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    assert len(read_rows(run_dir / "eval.jsonl")) == 3
+    assert yaml.safe_load((run_dir / "config.yaml").read_text())["plugins"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        (FILE, ["task.arguments.times=0"], "task.arguments: times=0 is not positive"),
+        (FILE, ["+task.arguments.tims=3"], "task.arguments.tims: unknown key; did you mean task."),
+        (FILE, ["task.kind=doubld"], "task.kind: no task 'doubld'; did you mean doubled?"),
+        (FILE.replace("Doubled", "Copy"), [], "task copy is defined twice, in .*copy.py and in "),
+        ("x = 1", [], "plugins: .*doubled.py defines no subclass of lengthgen.schemes.Part, "),
+    ],
+)
+def test_a_mistake_in_a_task_of_the_user_is_one_line(
+    tmp_path: Path, text: str, words: list[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        configured(tmp_path, *words, plugins=[write(tmp_path, text)])
+    assert "\n" not in str(caught.value)
