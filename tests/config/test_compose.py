@@ -310,6 +310,7 @@ def test_every_word_that_completion_offers_for_a_section_composes() -> None:
         composed(offered)
 
 
+@pytest.mark.slow
 def test_every_key_is_reached_by_completion_a_level_at_a_time() -> None:
     level, reached = [""], set[str]()
     while level:

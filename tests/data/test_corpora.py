@@ -72,6 +72,7 @@ def test_random_documents_are_tokenised_by_bytes(cache_dir: Path) -> None:
     assert loaded.validation.lengths.tolist() == [200] * 2
 
 
+@pytest.mark.slow
 def test_the_standard_library_has_a_dozen_validation_documents_beyond_16k_tokens(
     cache_dir: Path,
 ) -> None:

@@ -40,6 +40,7 @@ def test_a_given_tokenizer_encodes_as_the_one_it_was_saved_from(
     assert given.fingerprint == trained.fingerprint
 
 
+@pytest.mark.slow
 def test_ids_beyond_16_bits_are_kept(folder: Path, cache_dir: Path, tmp_path: Path) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens([f"<{i}>" for i in range(70_000)])

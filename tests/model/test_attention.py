@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small import close, context, dims, layer_of, small_model, some_qkv
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
@@ -94,7 +96,7 @@ def test_without_parts_attention_is_the_textbook_formula() -> None:
             torch.testing.assert_close(attend(NO_PARTS, q, k, v, c), want)
 
 
-@pytest.mark.parametrize("block", [1, 7, 64])
+@given(block=st.integers(1, 40))
 def test_a_learned_bias_has_the_output_and_gradient_of_the_textbook_formula(block: int) -> None:
     part = LearnedBias(30)
     leaves = [x.requires_grad_() for x in some_qkv(30, dtype=torch.float64)]

@@ -159,6 +159,7 @@ def test_the_blocks_of_flex_attention_are_made_once_per_length_compiled_or_not()
     assert torch.equal(compiled(x), x * one.kv_num_blocks.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch.compile's own, which differ by version
 @pytest.mark.parametrize("scheme", ["rope", "alibi", "kerple"])
 def test_a_step_is_compiled_as_one_graph(scheme: str) -> None:

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small import (
     VOCAB,
     close,
@@ -109,7 +111,7 @@ def test_a_memory_of_everything_is_attention_without_segments() -> None:
         close(recurrent(4.0)(tokens), recurrent(0.0)(tokens), atol=1e-12)
 
 
-@pytest.mark.parametrize("n_last", [1, 5, 16, 20, 53])
+@given(n_last=st.integers(1, 3 * T + 5))
 def test_the_last_rows_across_segments_are_those_of_the_whole(n_last: int) -> None:
     tokens, model = some_tokens(3 * T + 5), recurrent(1.0)
     with torch.no_grad():

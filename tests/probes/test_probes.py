@@ -508,6 +508,7 @@ def synthetic(n: int, *, seed: int, signal: float) -> tuple[Tensor, Tensor]:
     return x + signal * (y - 0.5)[:, None], y
 
 
+@pytest.mark.slow
 def test_positions_are_read_off_states_that_hold_them_and_not_off_noise() -> None:
     inputs = inputs_of(small_model("nope"))
     errors = {}
@@ -520,6 +521,7 @@ def test_positions_are_read_off_states_that_hold_them_and_not_off_noise() -> Non
     assert errors[0.0] > 0.22
 
 
+@pytest.mark.slow
 def test_absolute_positions_are_found_in_the_embedding_and_words_alone_hold_none() -> None:
     documents = range(8)
     # Amplitudes as at the start of training: words and positions equally.

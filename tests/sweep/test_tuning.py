@@ -85,6 +85,7 @@ def test_the_tuning_split_divides_the_training_documents_alone(
         assert 4 <= len(held_out) <= 20
 
 
+@pytest.mark.slow
 def test_the_standard_library_is_divided_so_too() -> None:
     corpus = stdlib(vocab_size=300)
     train, validation = read_all(corpus)

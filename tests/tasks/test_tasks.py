@@ -397,6 +397,7 @@ def test_an_example_is_a_function_of_its_random_alone(name: str) -> None:
     assert [task_of(corpus).example(length, Random(length)) for length in lengths] == once
 
 
+@pytest.mark.slow
 def test_examples_do_not_depend_on_the_hashes_of_strings() -> None:
     def draws(hash_seed: str) -> str:
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
