@@ -346,7 +346,8 @@ def test_as_many_lines_as_can_be_named_share_their_axes(runs: Runs) -> None:
 
 
 def test_names_of_many_lines_and_a_long_title_lie_within_the_figure(runs: Runs) -> None:
-    names = [f"a_long_name_of_a_scheme_{i}" for i in range(MOST_NAMED)]
+    names = [f"a_long_name_of_a_scheme_{i}" for i in range(MOST_NAMED - 1)]
+    names.append("longer_" * 20)
     figure = laid_out(curves(*(runs.write(name) for name in names)))
     figure.draw_without_rendering()
     (axes,), (legend,) = figure.axes, figure.legends

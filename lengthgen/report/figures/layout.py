@@ -16,6 +16,7 @@ from lengthgen.report.figures.style import FONT_SIZE, GREY, framed, rc_style
 
 MOST_NAMED = 14  # lines that one pair of axes shows; of more, each gets axes of its own
 COLUMNS = 5  # of small multiples
+NAME_LETTERS = 36  # of a line of a name in a legend
 
 
 def laid_out(chart: Chart) -> Figure:
@@ -29,8 +30,10 @@ def panels(charts: Sequence[Chart]) -> Figure:
     text = [*dict.fromkeys(phrase for chart in charts for phrase in _notes(chart))]
     title = [charts[0].title] if single else []
     width, height = (8.0, 4.6) if single else (4.6 * len(charts), 5.2)
+    names = [textwrap.fill(line.end, NAME_LETTERS) for line in legend]
+    n_lines = sum(1 + name.count("\n") for name in names)
     with rc_style():
-        size = (width, max(height, 1.0 + 0.21 * len(legend) * single))
+        size = (width, max(height, (1.9 + 0.21 * n_lines) * single))
         drawn = framed([*title, "; ".join(text)], size=size)
         grid = drawn.subplots(1, len(charts), squeeze=False)[0]
         for letter, chart, axes in zip(ascii_lowercase, charts, grid, strict=False):
@@ -42,8 +45,8 @@ def panels(charts: Sequence[Chart]) -> Figure:
         _name_behind(drawn, charts[0])
         samples = [Line2D([], [], linewidth=1.8, **line.style) for line in legend]
         place = "outside right center" if single else "outside lower center"
-        columns = 1 if single else max(1, int(12 * width / (8 + max(len(x.end) for x in legend))))
-        names = [line.end for line in legend]
+        longest = max(min(len(line.end), NAME_LETTERS) for line in legend)
+        columns = 1 if single else int(12 * width / (8 + longest))
         drawn.legend(samples, names, loc=place, ncols=columns, frameon=False)
     return drawn
 

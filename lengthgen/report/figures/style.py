@@ -56,10 +56,14 @@ def rendered(drawn: Figure, kind: str, **settings: str) -> bytes:
 
 
 def framed(title: Sequence[str], *, size: tuple[float, float]) -> Figure:
-    """Returns an empty figure of a size in inches, its title broken where the figure ends."""
-    drawn = Figure(figsize=size, dpi=200)
+    """Returns an empty figure, its title broken where the figure ends.
+
+    `size`: in inches, with a title of up to four lines; a longer one makes the figure taller.
+    """
+    width, height = size
+    lines = [line for text in title for line in textwrap.wrap(text, int(12.2 * width))]
+    drawn = Figure(figsize=(width, height + 0.18 * max(0, len(lines) - 4)), dpi=200)
     drawn.set_layout_engine("constrained", h_pad=0.1)  # room between rows of colour bars
-    lines = [line for text in title for line in textwrap.wrap(text, int(12.2 * size[0]))]
     drawn.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=FONT_SIZE)
     return drawn
 
