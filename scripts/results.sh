@@ -61,8 +61,8 @@ baselines() {
 }
 
 precision() {
-  sweep precision scheme=rope,alibi seed=1,2,3 train.precision=bf16,fp32 \
-    'eval.lengths=[128,512,2048]' 'eval.reference_variants=[]'
+  sweep precision scheme=rope,alibi seed=1,2,3 train.precision=bf16,fp32 train.tokens=1500000 \
+    eval.targets=64 'eval.lengths=[128,512,2048]' 'eval.reference_variants=[]'
   draw runtime.root=runs/precision --out results/precision
 }
 
