@@ -1,6 +1,7 @@
 """What every test starts from."""
 
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +19,14 @@ settings.load_profile("lengthgen")
 
 
 LONGEST = ("test_slurm", "test_sweep_run", "test_distributed", "test_readme", "test_train")
+
+
+def pytest_configure() -> None:
+    """Makes Ctrl-C an interrupt, also of programs that tests start.
+
+    A shell makes what it starts in the background ignore it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
