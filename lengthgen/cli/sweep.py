@@ -141,9 +141,9 @@ def _run(
     None if nothing was run here: in a dry run, or once jobs are submitted.
     """
     from lengthgen.sweep import slurm
-    from lengthgen.sweep.states import BUSY, counted, left
+    from lengthgen.sweep.states import BUSY, counted, left, states_of
 
-    states = slurm.states(points)
+    states = states_of(points)
     if engine.status:
         _finish(points, states, gpus=engine.gpus)
     todo = left(points, states)

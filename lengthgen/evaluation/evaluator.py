@@ -220,7 +220,7 @@ def _schemes(
     for variant in dict.fromkeys(cell.variant for cell in todo if cell.variant is not None):
         try:
             schemes[variant] = with_parts(model, config, config.variant(variant))
-        except UserError as error:  # config.py has refused it among eval.variants
+        except UserError as error:  # pipeline.validate has refused it among eval.variants
             reasons[variant] = str(error)
     return schemes, reasons
 

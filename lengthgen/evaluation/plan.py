@@ -1,4 +1,8 @@
-"""The plan of an evaluation: which tokens are scored, fixed before a model is built."""
+"""The plan of an evaluation: which tokens are scored, fixed before a model is built.
+
+data/windows.py draws the endpoints, protocols.py places the windows before them (the matched tail:
+block_size and _tail), and the plan joins both for every protocol, variant and length.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

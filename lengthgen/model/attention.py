@@ -120,11 +120,11 @@ def blocked(
     offset, table = c.queries_H1K, c.keys_HNK
     if offset is not None and table is not None:
         table = spread(table, k_BHSK.shape[2])
-    k, near_keys = (k_BHSK, None) if table is None else split_clipped(k_BHSK, table)
-    v, near_values = (v_BHSK, None) if c.values_HNK is None else split_clipped(v_BHSK, c.values_HNK)
+    k, key_rows = (k_BHSK, None) if table is None else split_clipped(k_BHSK, table)
+    v, value_rows = (v_BHSK, None) if c.values_HNK is None else split_clipped(v_BHSK, c.values_HNK)
     scale = c.shape.d_head**-0.5
     return SavedWeights.apply(  # pyright: ignore[reportReturnType]
-        q_BHQK, k, v, block, scale, offset, near_keys, near_values, *biases
+        q_BHQK, k, v, block, scale, offset, key_rows, value_rows, *biases
     )
 
 

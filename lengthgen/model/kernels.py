@@ -1,4 +1,4 @@
-"""Attention as functions of tensors alone: what runs behind attend(), by device and by task.
+"""Attention kernels: functions of tensors alone. attention.py chooses between them.
 
 B batch, H heads, Q queries, S keys, K head width, N distances, M keys that are near, W = M + Q - 1.
 """

@@ -327,7 +327,7 @@ def seed_of(*names: str | int) -> int:
 def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
     """Returns another scheme with the trained parameters of the model's own, for `model.scheme`.
 
-    The variant's parameters must be among the trained ones: config.py has refused any other.
+    The variant's parameters must be among the trained ones: any other was refused before.
     """
     trained = dict(model.scheme.named_parameters())
     scheme = build(

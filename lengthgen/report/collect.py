@@ -10,7 +10,7 @@ from lengthgen.analysis.accuracy import Accuracy, accuracies
 from lengthgen.analysis.curves import Curve, Point
 from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.formatting import condition_difference, short
-from lengthgen.analysis.reference_results import Anchor
+from lengthgen.analysis.reference_results import PublishedCurve
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.config import rates
 from lengthgen.errors import UserError
@@ -76,9 +76,9 @@ class Report:
         return names or [*self.by_protocol]
 
     @property
-    def anchors(self) -> list[Anchor]:
+    def published_curves(self) -> list[PublishedCurve]:
         """The published curves of the schemes that were evaluated."""
-        return [one for one in reference_results.anchors() if one.scheme in self.schemes]
+        return [one for one in reference_results.published_curves() if one.scheme in self.schemes]
 
 
 def gather(records: Sequence[RunRecord]) -> Report:

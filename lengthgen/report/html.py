@@ -168,7 +168,7 @@ class Exhibit:
 
 def charts(report: Report) -> list[Exhibit]:
     """Returns the charts that there are numbers for, the headline first."""
-    others = {a.protocol for a in report.anchors} & {*report.by_protocol} - {HEADLINE}
+    others = {a.protocol for a in report.published_curves} & {*report.by_protocol} - {HEADLINE}
     found = [
         _perplexity(report),
         _gain(report),
@@ -232,7 +232,7 @@ def _positions(report: Report) -> Exhibit | None:
 def _ratios(report: Report, protocol: str) -> Exhibit | None:
     is_headline, lines = protocol == HEADLINE, report.by_protocol.get(protocol, ())
     findings = report.findings if is_headline else ()
-    chart = ratios(lines, report.anchors, findings=findings, all_protocols=is_headline)
+    chart = ratios(lines, report.published_curves, findings=findings, all_protocols=is_headline)
     caption = [f"ppl(C) / ppl(T) over C / T. {BAND if is_headline else 'Means over seeds.'}"]
     if chart is not None and chart.behind:
         caption.append(GREY)

@@ -19,7 +19,7 @@ from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import short, subject
 from lengthgen.analysis.intervals import Estimate
-from lengthgen.analysis.reference_results import TaskAnchor
+from lengthgen.analysis.reference_results import PublishedAccuracy
 from lengthgen.report.figures import style
 from lengthgen.report.figures.accuracy import UNCOUNTED, Dot, accuracy, relation
 from lengthgen.report.figures.chart import Published
@@ -240,19 +240,19 @@ def _order(name: str, found: Sequence[Accuracy]) -> list[str]:
         return []
     L = found[0].series.train_length
     ours = {one.series.label: one for one in found}  # a plain scheme's label is its name
-    by_source: dict[tuple[str, int], dict[str, TaskAnchor]] = {}
-    for anchor in reference_results.accuracies():
-        if anchor.task == name and anchor.train_length == L and anchor.scheme in ours:
-            by_source.setdefault((anchor.citation, anchor.test_length), {})[anchor.scheme] = anchor
+    by_source: dict[tuple[str, int], dict[str, PublishedAccuracy]] = {}
+    for paper in reference_results.accuracies():
+        if paper.task == name and paper.train_length == L and paper.scheme in ours:
+            by_source.setdefault((paper.citation, paper.test_length), {})[paper.scheme] = paper
     sentences: list[str] = []
-    for (citation, longest), anchors in by_source.items():
+    for (citation, longest), by_scheme in by_source.items():
         means: dict[str, float] = {}
-        for scheme in anchors:
+        for scheme in by_scheme:
             there = [e.value for n, e in ours[scheme].exact.items() if L < n <= longest]
             if there:
                 means[scheme] = sum(there) / len(there)
         if len(means) > 1:
-            agreed = agreement(list(means.values()), [anchors[one].accuracy for one in means])
+            agreed = agreement(list(means.values()), [by_scheme[one].accuracy for one in means])
             compared = f"The order of {', '.join(means)} over {L + 1} to {longest}"
             sentences.append(f"{compared} compared with that of {citation}: {agreed}.")
     return sentences
@@ -302,13 +302,13 @@ def _published(name: str, found: Sequence[Accuracy]) -> list[Published]:
     L = found[0].series.train_length
     return [
         Published(
-            f"{_anchor(anchor)}, {anchor.accuracy:.0%} over {L + 1} to {anchor.test_length}",
-            anchor.citation,
+            f"{_citation(paper)}, {paper.accuracy:.0%} over {L + 1} to {paper.test_length}",
+            paper.citation,
             True,
-            {float(n): anchor.accuracy for n in (L, anchor.test_length)},
+            {float(n): paper.accuracy for n in (L, paper.test_length)},
         )
-        for anchor in reference_results.accuracies()
-        if anchor.task == name and anchor.scheme in schemes and anchor.train_length == L
+        for paper in reference_results.accuracies()
+        if paper.task == name and paper.scheme in schemes and paper.train_length == L
     ]
 
 
@@ -316,17 +316,17 @@ def _published_rows(report: TaskReport) -> dict[str, dict[str, str]]:
     """Returns published numbers of the tasks and schemes shown, in percent, by their source."""
     shown = {one.series.scheme for found in report.by_task.values() for one in found}
     rows: dict[str, dict[str, str]] = {}
-    for anchor in reference_results.accuracies():
-        found = report.by_task.get(anchor.task)
-        same_length = found is not None and found[0].series.train_length == anchor.train_length
-        if same_length and anchor.scheme in shown:
-            rows.setdefault(_anchor(anchor), {})[anchor.task] = f"{100 * anchor.accuracy:.1f}"
+    for paper in reference_results.accuracies():
+        found = report.by_task.get(paper.task)
+        same_length = found is not None and found[0].series.train_length == paper.train_length
+        if same_length and paper.scheme in shown:
+            rows.setdefault(_citation(paper), {})[paper.task] = f"{100 * paper.accuracy:.1f}"
     return rows
 
 
-def _anchor(anchor: TaskAnchor) -> str:
-    note = f" ({anchor.note})" if anchor.note else ""
-    return f"{anchor.scheme}{note}, {anchor.citation}"
+def _citation(paper: PublishedAccuracy) -> str:
+    note = f" ({paper.note})" if paper.note else ""
+    return f"{paper.scheme}{note}, {paper.citation}"
 
 
 def dots(report: TaskReport, findings: Sequence[Finding]) -> list[Dot]:

@@ -84,7 +84,7 @@ def pictures(report: Report) -> dict[str, bytes]:
         "gain": curve.gains(report.findings),
         "positions": positions(by_position),
         **{
-            _stem("ratios", name): ratios(report.by_protocol[name], report.anchors)
+            _stem("ratios", name): ratios(report.by_protocol[name], report.published_curves)
             for name in report.unaltered
         },
     }

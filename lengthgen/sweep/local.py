@@ -16,11 +16,10 @@ from lengthgen.errors import Stopped, UserError
 from lengthgen.runs import status
 from lengthgen.runs.signals import StopRequests
 from lengthgen.runs.status import Status
-from lengthgen.sweep import slurm
 from lengthgen.sweep.dashboard import Dashboard
 from lengthgen.sweep.grid import Point
 from lengthgen.sweep.resources import Slot
-from lengthgen.sweep.states import BUSY, PointState, counted, left, state_of
+from lengthgen.sweep.states import BUSY, PointState, counted, left, state_of, states_of
 
 SECONDS_BETWEEN_POLLS = 0.2
 SECONDS_BETWEEN_POLLS_ELSEWHERE = 5.0  # with one call of squeue
@@ -103,7 +102,7 @@ class _Queue:
         gpus: int | None,
         dashboard: Dashboard,
     ) -> None:
-        self.states = slurm.states(points)
+        self.states = states_of(points)
         self.running: list[Child] = []
         self._waiting = left(points, self.states)
         self._free = list(slots)
@@ -144,7 +143,7 @@ class _Queue:
             self._settle(child.point, ended, when)
         if not self._elsewhere or time.monotonic() < self._next_poll:
             return
-        found = slurm.states(self._elsewhere)
+        found = states_of(self._elsewhere)
         ended = [p for p in self._elsewhere if found[p.run_id].state not in BUSY]
         for point in ended:
             self._settle(point, found[point.run_id], " elsewhere")

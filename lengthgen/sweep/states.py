@@ -1,9 +1,11 @@
-"""The state of each point of a sweep, read from its run directory."""
+"""The state of each point of a sweep, by its run directory and the Slurm job that owns it."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lengthgen.runs import status
+from lengthgen.sweep import slurm_jobs
+from lengthgen.sweep.slurm_jobs import Job
 
 if TYPE_CHECKING:  # the grid imports torch, and a task of Slurm handles signals before
     from lengthgen.sweep.grid import Point
@@ -22,6 +24,35 @@ class PointState(NamedTuple):
 
     state: State
     reason: str | None = None
+
+
+def states_of(points: Sequence["Point"]) -> dict[str, PointState]:
+    """Returns the state of each point, by run id.
+
+    A point whose job waits or runs is queued or running whatever its run directory shows, since
+    locks do not reach across the nodes of every cluster. One whose job is unknown counts as queued.
+    """
+    owned = slurm_jobs.jobs(points)
+    return {p.run_id: _of_job(p, owned.get(p.run_id)) for p in points}
+
+
+def _of_job(point: "Point", job: Job | None) -> PointState:
+    run = state_of(point)
+    if job is None or run.state in SETTLED:
+        return run
+    if job.state == "queued":
+        return PointState("queued", job.reason)
+    if job.state == "running":
+        return PointState("running")
+    if job.state == "unknown":
+        why = f"job {job.id} may still run; {job.reason}"
+        return run if run.state == "running" else PointState("queued", why)
+    message = slurm_jobs.failure(point) if slurm_jobs.logs_are_newer(point) else None
+    if message is None or run.state in ("running", "trained"):
+        return run
+    if run.state in ("failed", "killed"):
+        return PointState(run.state, message)
+    return run if message.startswith(slurm_jobs.STOPPED) else PointState("failed", message)
 
 
 def state_of(point: "Point") -> PointState:

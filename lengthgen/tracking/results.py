@@ -62,7 +62,7 @@ def _nothing_new(run_id: str, offline: Sequence[Path]) -> str:
 def results(run_dir: Path) -> Results:
     """Returns what eval.jsonl shows of the run alone: intervals are over documents.
 
-    Raises UserError as statistics.curve, statistics.comparable and findings do.
+    Raises UserError as analysis.curves and findings do.
     """
     rows = [{**row, "run": run_dir.name} for row in read_rows(run_dir / "eval.jsonl")]
     points = curves.comparable(curves.curve(rows))

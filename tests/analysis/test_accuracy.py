@@ -139,10 +139,10 @@ def test_the_half_length_is_the_last_before_less_than_half_of_the_answers_are_ri
 def test_the_order_of_five_schemes_is_said_to_be_too_short_for_a_correlation() -> None:
     known = [a for a in reference_results.accuracies() if a.task == "copy_repeat"]
     rows: list[dict[str, object]] = []
-    for i, anchor in enumerate(known):
+    for i, paper in enumerate(known):
         for length, n_right in ((10, 4), (30, 4 - i), (60, i)):  # 60 is beyond the published ones
             wrong = [None if k < n_right else 0 for k in range(4)]
-            one = answered(*wrong, length=length, scheme=anchor.scheme)
+            one = answered(*wrong, length=length, scheme=paper.scheme)
             rows.append({**one, "train_length": 20, "corpus": "copy_repeat"})
     (table,) = tasks.contents(reported(rows))
     (message,) = (note for note in table.notes if "The order of" in note)

@@ -6,19 +6,25 @@ import re
 
 import pytest
 
-from lengthgen.analysis.reference_results import FOLDER, Anchor, TaskAnchor, accuracies, anchors
+from lengthgen.analysis.reference_results import (
+    FOLDER,
+    PublishedAccuracy,
+    PublishedCurve,
+    accuracies,
+    published_curves,
+)
 from lengthgen.config import compose
 from lengthgen.evaluation import protocols
 
-ANCHORS = anchors()
+CURVES = published_curves()
 
 
-def named(anchor: Anchor) -> str:
-    return f"{anchor.table}-{anchor.protocol}-{anchor.scheme}"
+def named(paper: PublishedCurve) -> str:
+    return f"{paper.table}-{paper.protocol}-{paper.scheme}"
 
 
-def only(table: str, protocol: str, scheme: str) -> Anchor:
-    (found,) = [a for a in ANCHORS if (a.table, a.protocol, a.scheme) == (table, protocol, scheme)]
+def only(table: str, protocol: str, scheme: str) -> PublishedCurve:
+    (found,) = [a for a in CURVES if (a.table, a.protocol, a.scheme) == (table, protocol, scheme)]
     return found
 
 
@@ -27,16 +33,18 @@ def file_rows(name: str = "perplexity.csv") -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("anchor", ANCHORS, ids=named)
-def test_the_ratio_at_T_is_one(anchor: Anchor) -> None:
-    assert anchor.ratios()[1.0] == 1.0
+@pytest.mark.parametrize("paper", CURVES, ids=named)
+def test_the_ratio_at_T_is_one(paper: PublishedCurve) -> None:
+    assert paper.ratios()[1.0] == 1.0
 
 
-@pytest.mark.parametrize("anchor", ANCHORS, ids=named)
-def test_perplexities_are_finite_above_one_and_sorted_by_length(anchor: Anchor) -> None:
-    assert all(1 < ppl < math.inf for ppl in anchor.ppl.values())
-    assert list(anchor.ppl) == sorted(anchor.ppl)
-    assert len(anchor.ppl) > 1
+@pytest.mark.parametrize("paper", CURVES, ids=named)
+def test_perplexities_are_finite_above_one_and_sorted_by_length(
+    paper: PublishedCurve,
+) -> None:
+    assert all(1 < ppl < math.inf for ppl in paper.ppl.values())
+    assert list(paper.ppl) == sorted(paper.ppl)
+    assert len(paper.ppl) > 1
 
 
 def test_ratios_are_those_of_the_papers() -> None:
@@ -55,20 +63,20 @@ def test_lengths_at_which_memory_did_not_suffice_are_absent() -> None:
     without = [row for row in file_rows() if not row["ppl"]]
     assert without
     for row in without:
-        anchor = only(row["table"], row["protocol"], row["scheme"])
-        assert int(row["length"]) not in anchor.ppl
+        paper = only(row["table"], row["protocol"], row["scheme"])
+        assert int(row["length"]) not in paper.ppl
         assert row["note"] == "out of memory"
-        assert "out of memory" not in anchor.note
+        assert "out of memory" not in paper.note
 
 
 def test_every_other_value_of_a_curve_stands_in_its_anchor() -> None:
     rows = [row for row in file_rows() if row["ppl"]]
     alone = [row for row in rows if row["table"] == "haviv-table"]  # one length each: no curve
-    assert len(rows) - len(alone) == sum(len(anchor.ppl) for anchor in ANCHORS)
+    assert len(rows) - len(alone) == sum(len(paper.ppl) for paper in CURVES)
     for row in rows:
         if row not in alone:
-            anchor = only(row["table"], row["protocol"], row["scheme"])
-            assert anchor.ppl[int(row["length"])] == float(row["ppl"])
+            paper = only(row["table"], row["protocol"], row["scheme"])
+            assert paper.ppl[int(row["length"])] == float(row["ppl"])
 
 
 def test_what_differs_from_the_scheme_of_that_name_is_told() -> None:
@@ -81,11 +89,11 @@ def test_the_readme_names_every_source_and_its_arxiv_id() -> None:
     assert {row["source"] for row in file_rows()} == {
         line.split("`")[1] for line in readme.splitlines() if line.startswith("| `")
     }
-    assert all(anchor.arxiv in readme for anchor in ANCHORS)
+    assert all(paper.arxiv in readme for paper in CURVES)
 
 
-@pytest.mark.parametrize("one", [*ANCHORS, *accuracies()], ids=lambda one: one.citation)
-def test_every_published_series_has_an_arxiv_id(one: Anchor | TaskAnchor) -> None:
+@pytest.mark.parametrize("one", [*CURVES, *accuracies()], ids=lambda one: one.citation)
+def test_every_published_series_has_an_arxiv_id(one: PublishedCurve | PublishedAccuracy) -> None:
     assert re.fullmatch(r"\d{4}\.\d{5}", one.arxiv)
 
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from lengthgen.analysis import reference_results
 from lengthgen.analysis.curves import curve
-from lengthgen.analysis.reference_results import Anchor
+from lengthgen.analysis.reference_results import PublishedCurve
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
@@ -202,14 +202,16 @@ def test_rows_without_positions_make_no_chart() -> None:
 AS_PRESS = "alibi_nonoverlap"  # the protocol of Press et al.'s Table 2
 
 
-def anchor(scheme: str, protocol: str = AS_PRESS) -> Anchor:
+def paper(scheme: str, protocol: str = AS_PRESS) -> PublishedCurve:
     return next(
-        a for a in reference_results.anchors() if (a.scheme, a.protocol) == (scheme, protocol)
+        a
+        for a in reference_results.published_curves()
+        if (a.scheme, a.protocol) == (scheme, protocol)
     )
 
 
-def ratio_chart(paths: Sequence[Path], anchors: Sequence[Anchor]) -> Chart | None:
-    return ratios(gathered(*paths).by_protocol[AS_PRESS], anchors)
+def ratio_chart(paths: Sequence[Path], published_curves: Sequence[PublishedCurve]) -> Chart | None:
+    return ratios(gathered(*paths).by_protocol[AS_PRESS], published_curves)
 
 
 def as_press(runs: Runs, scheme: str, *losses: float, **changes: Any) -> Path:
@@ -217,22 +219,25 @@ def as_press(runs: Runs, scheme: str, *losses: float, **changes: Any) -> Path:
 
 
 def test_ratios_are_over_the_perplexity_at_T_by_multiples_of_T(runs: Runs) -> None:
-    chart = there(ratio_chart([as_press(runs, "rope")], [anchor("rope")]))
+    chart = there(ratio_chart([as_press(runs, "rope")], [paper("rope")]))
     want = {n / 512: math.exp(x - LOSSES[0]) for n, x in zip(LENGTHS, LOSSES, strict=True)}
     assert chart.lines[0].values == pytest.approx(want)
 
 
 def test_a_ratio_is_of_the_mean_loss_and_each_seeds_is_drawn(runs: Runs) -> None:
     paths = [as_press(runs, "rope"), as_press(runs, "rope", 3.0, 2.0, 2.0, 2.0, seed=2)]
-    (line,) = there(ratio_chart(paths, [anchor("rope")])).lines
+    (line,) = there(ratio_chart(paths, [paper("rope")])).lines
     assert line.values[2.0] == pytest.approx(math.exp((2.5 + 2.0) / 2 - 3.0))
     assert [seed[2.0] for seed in line.seeds] == pytest.approx([math.exp(-0.5), math.exp(-1.0)])
 
 
 def test_a_published_curve_of_another_protocol_is_in_no_figure(runs: Runs, tmp_path: Path) -> None:
-    anchors = [anchor("alibi", "nope_f"), anchor("alibi", "alibi_sliding1")]
-    assert ratio_chart([as_press(runs, "alibi")], anchors) is None
-    chart = there(ratio_chart([as_press(runs, "alibi")], [*anchors, anchor("alibi")]))
+    published_curves = [
+        paper("alibi", "nope_f"),
+        paper("alibi", "alibi_sliding1"),
+    ]
+    assert ratio_chart([as_press(runs, "alibi")], published_curves) is None
+    chart = there(ratio_chart([as_press(runs, "alibi")], [*published_curves, paper("alibi")]))
     assert [one.label.split("; ")[1] for one in chart.behind] == ["alibi_nonoverlap, T=512"]
     tail = gathered(runs.write("rope"))
     assert not [name for name in write.pictures(tail) if "ratios" in name]  # none is of tail
@@ -243,25 +248,25 @@ def test_a_published_curve_of_another_protocol_is_in_no_figure(runs: Runs, tmp_p
 
 def test_without_a_loss_at_T_a_series_has_no_ratio(runs: Runs) -> None:
     paths = [as_press(runs, "rope", lengths=(1024, 2048)), as_press(runs, "alibi")]
-    (line,) = there(ratio_chart(paths, [anchor("rope"), anchor("alibi")])).lines
+    (line,) = there(ratio_chart(paths, [paper("rope"), paper("alibi")])).lines
     assert line.name == "alibi"
 
 
 def test_published_curves_of_schemes_that_are_shown_are_grey_with_a_letter(runs: Runs) -> None:
-    anchors = [anchor("rope"), anchor("alibi"), anchor("t5")]
+    published_curves = [paper("rope"), paper("alibi"), paper("t5")]
     paths = [as_press(runs, name) for name in ("rope", "alibi", "bam")]
-    chart = there(ratio_chart(paths, anchors))
+    chart = there(ratio_chart(paths, published_curves))
     assert {line.name for line in chart.lines} == {"alibi", "rope", "bam"}
     figure = laid_out(chart)
     axes = figure.axes[0]
     grey = [np.asarray(one.get_ydata()).tolist() for one in axes.lines if one.get_color() == "0.72"]
-    assert grey == [[*a.ratios().values()] for a in anchors[:2]]
+    assert grey == [[*a.ratios().values()] for a in published_curves[:2]]
     assert {" a", " b"} <= {text.get_text() for text in axes.texts}
     assert "b alibi; alibi_nonoverlap, T=512; 247M on wikitext-103" in texts(figure)
 
 
 def test_without_published_curves_of_its_schemes_there_is_no_chart(runs: Runs) -> None:
-    assert ratio_chart([as_press(runs, "bam")], [anchor("rope")]) is None
+    assert ratio_chart([as_press(runs, "bam")], [paper("rope")]) is None
 
 
 def test_variants_have_a_ratio_and_references_have_none(runs: Runs) -> None:
@@ -270,13 +275,13 @@ def test_variants_have_a_ratio_and_references_have_none(runs: Runs) -> None:
         as_press(runs, "rope", variant=variant)
     config = path / "config.yaml"
     config.write_text(config.read_text() + "eval: {reference_variants: [window]}\n")
-    chart = there(ratio_chart([path], [anchor("rope")]))
+    chart = there(ratio_chart([path], [paper("rope")]))
     assert {line.name for line in chart.lines} == {"rope", "rope + yarn"}
 
 
 def test_published_curves_are_named_behind_small_axes_as_well(runs: Runs) -> None:
     names = ("rope", *map("scheme{}".format, range(MOST_NAMED)))
-    figure = laid_out(there(ratio_chart([as_press(runs, one) for one in names], [anchor("rope")])))
+    figure = laid_out(there(ratio_chart([as_press(runs, one) for one in names], [paper("rope")])))
     assert "a rope; alibi_nonoverlap" in texts(figure)
     for axes in (axes for axes in figure.axes if axes.axison):
         assert " a" in {text.get_text() for text in axes.texts}

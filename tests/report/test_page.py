@@ -200,12 +200,12 @@ def test_the_drawings_of_a_page_share_no_id(contents: Report) -> None:
 def test_published_curves_of_the_same_schemes_stand_behind(contents: Report) -> None:
     drawn = chart(contents, "ratios")
     behind = groups(drawn, "behind")
-    expected = [anchor for anchor in contents.anchors if anchor.scheme in SCHEMES]
+    expected = [paper for paper in contents.published_curves if paper.scheme in SCHEMES]
     assert len(behind) == len(expected) > 5
-    for group, anchor in zip(behind, expected, strict=True):
+    for group, paper in zip(behind, expected, strict=True):
         label = group.get("aria-label", "")
-        assert all(part in label for part in (anchor.citation, anchor.scheme, anchor.corpus))
-        assert f"arXiv {anchor.arxiv}, {anchor.table}" in label
+        assert all(part in label for part in (paper.citation, paper.scheme, paper.corpus))
+        assert f"arXiv {paper.arxiv}, {paper.table}" in label
         assert group.get("tabindex") == "0"
     order = re.findall(r'class="(behind|line curve)', drawn.svg)
     assert order == sorted(order)
@@ -232,8 +232,8 @@ def test_published_curves_of_the_same_protocol_are_solid_and_shown(contents: Rep
     alike = replace(contents, by_protocol={**contents.by_protocol, "alibi_nonoverlap": lines})
     drawn = chart(alike, "ratios-alibi-nonoverlap")
     behind = groups(drawn, "behind")
-    wanted = [a for a in contents.anchors if a.protocol == "alibi_nonoverlap"]
-    assert len(behind) == sum(anchor.scheme in SCHEMES for anchor in wanted) > 2
+    wanted = [a for a in contents.published_curves if a.protocol == "alibi_nonoverlap"]
+    assert len(behind) == sum(paper.scheme in SCHEMES for paper in wanted) > 2
     assert {g.get("hidden") for g in behind} == {None}
     assert not any(dashed(g) for g in behind)
     published = [one for one in drawn.entries if one.label.startswith("Press et al. 2022")]

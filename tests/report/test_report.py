@@ -16,7 +16,7 @@ from eval_rows import Runs, gathered, row, table_of
 from repository import ROOT
 from safetensors.numpy import save_file
 
-from lengthgen.analysis.reference_results import anchors
+from lengthgen.analysis.reference_results import published_curves
 from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
 from lengthgen.report import collect, study, write
@@ -248,13 +248,15 @@ def test_runs_that_are_alike_need_no_such_remark(runs: Runs) -> None:
 
 
 def test_anchors_are_those_of_the_evaluated_schemes(runs: Runs) -> None:
-    found = gathered(runs.write("rope"), runs.write("bam")).anchors
-    assert {anchor.scheme for anchor in found} == {"rope"}
+    found = gathered(runs.write("rope"), runs.write("bam")).published_curves
+    assert {paper.scheme for paper in found} == {"rope"}
 
 
 def test_no_published_perplexity_stands_in_a_table(runs: Runs, tmp_path: Path) -> None:
     write.write_report(study.of_runs([runs.write("alibi")]), tmp_path)
-    absolute = {f"{ppl:.2f}" for a in anchors() if a.scheme == "alibi" for ppl in a.ppl.values()}
+    absolute = {
+        f"{ppl:.2f}" for a in published_curves() if a.scheme == "alibi" for ppl in a.ppl.values()
+    }
     for name in ("table.md", "table.tex", "curve.csv", "findings.csv"):
         words = set(re.findall(r"[0-9.]+", (tmp_path / name).read_text()))
         assert words & absolute == set()

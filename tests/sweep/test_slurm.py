@@ -22,9 +22,9 @@ from trained import assert_same_bits, rows_of, weights_of
 from lengthgen import pipeline
 from lengthgen.errors import UserError
 from lengthgen.runs import directory
-from lengthgen.sweep import slurm
+from lengthgen.sweep import slurm, slurm_jobs
 from lengthgen.sweep.grid import Point, points
-from lengthgen.sweep.states import left
+from lengthgen.sweep.states import left, states_of
 
 pytestmark = pytest.mark.slow
 SLOW_EVALUATION = [
@@ -101,11 +101,11 @@ def finished(cluster: Cluster, *submitted: Point) -> None:
 
 
 def job_of(point: Point) -> str:
-    return slurm.jobs([point])[point.run_id].id
+    return slurm_jobs.jobs([point])[point.run_id].id
 
 
 def state_of(point: Point) -> tuple[str, str | None]:
-    return slurm.states([point])[point.run_id]
+    return states_of([point])[point.run_id]
 
 
 def steps_of(point: Point) -> int:
@@ -310,7 +310,7 @@ def test_only_warnings_to_the_main_process_put_a_job_back(
 def test_the_others_end_in_a_way_that_leaves_the_main_process_the_time_it_needs(
     two_nodes: TwoNodes,
 ) -> None:
-    stopped = log_of(two_nodes.point).split(slurm.BEGINNING)[1]
+    stopped = log_of(two_nodes.point).split(slurm_jobs.BEGINNING)[1]
     assert "stopped by SIGUSR2 after step" in stopped
     assert "task 1: Exited with exit code" not in stopped
 
@@ -344,7 +344,7 @@ def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_put_back(
     assert state == "stopped"
     assert "stopped by SIGTERM after step" in str(reason)
     assert list((point.run_dir / "checkpoints").glob("step-*"))
-    assert left([point], slurm.states([point])) == [point]
+    assert left([point], states_of([point])) == [point]
 
 
 # Processes that die
@@ -359,7 +359,7 @@ def test_a_hard_killed_job_is_told_from_one_that_runs(
     os.kill(process_of(job_of(point), rank=0), signal.SIGKILL)
     finished(cluster, point)
     assert state_of(point) == ("killed", "process 0: Killed")
-    assert left([point], slurm.states([point])) == [point]
+    assert left([point], states_of([point])) == [point]
 
 
 @pytest.mark.parametrize("work", ["train", "eval"])
@@ -408,7 +408,7 @@ def test_a_point_whose_job_waits_is_queued_for_slurms_reason_and_not_left_to_do(
 ) -> None:
     asked = swept(tmp_path, cache, "seed=1,2,3")
     until(lambda: state_of(waiting[0])[1] is not None)  # Slurm's scheduler has looked at it
-    states = slurm.states(asked)
+    states = states_of(asked)
     assert [states[point.run_id] for point in asked[:2]] == [("queued", "PartitionDown")] * 2
     assert left(asked, states) == asked[2:]
 
@@ -428,7 +428,7 @@ def test_a_point_whose_job_was_cancelled_before_it_began_is_left_to_do(
 ) -> None:
     cluster.ask("scancel", job_of(waiting[0]))
     assert state_of(waiting[0]) == ("new", None)
-    assert left(waiting, slurm.states(waiting)) == waiting[:1]
+    assert left(waiting, states_of(waiting)) == waiting[:1]
 
 
 def test_jobs_are_asked_for_no_more_than_once_however_many_points_there_are(
@@ -437,7 +437,7 @@ def test_jobs_are_asked_for_no_more_than_once_however_many_points_there_are(
     asked = tmp_path / "asked"
     program(tmp_path, "squeue", f'echo x >> {asked}; exec {shutil.which("squeue")} "$@"')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert {job.state for job in slurm.jobs(waiting).values()} == {"queued"}
+    assert {job.state for job in slurm_jobs.jobs(waiting).values()} == {"queued"}
     assert asked.read_text() == "x\n"
 
 

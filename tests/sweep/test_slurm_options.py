@@ -13,9 +13,9 @@ from slurm_cluster import program, swept
 from lengthgen.config import schema
 from lengthgen.errors import UserError
 from lengthgen.runs import status
-from lengthgen.sweep import slurm
+from lengthgen.sweep import slurm, slurm_jobs
 from lengthgen.sweep.grid import Point
-from lengthgen.sweep.states import left
+from lengthgen.sweep.states import left, states_of
 
 
 @pytest.fixture
@@ -136,14 +136,14 @@ def test_a_short_limit_is_not_warned_of_before_the_job_has_begun(
 
 
 def state_of(point: Point) -> tuple[str, str | None]:
-    return slurm.states([point])[point.run_id]
+    return states_of([point])[point.run_id]
 
 
 def of_job(tmp_path: Path, cache_dir: Path, *logs: str) -> Point:
     """Returns a point that job 7 owns, whose processes have written these logs."""
     [point] = swept(tmp_path, cache_dir)
     point.run_dir.mkdir(parents=True)
-    slurm.record(point, job="7", logs=tmp_path)
+    slurm_jobs.record(point, job="7", logs=tmp_path)
     for rank, log in enumerate(logs):
         (tmp_path / f"7_{rank}_log.err").write_text(log)
     return point
@@ -158,7 +158,7 @@ def test_a_job_that_cannot_be_asked_for_counts_as_queued(
     state, reason = state_of(point)
     assert state == "queued"
     assert "job 7 may still run; squeue" in str(reason)
-    assert left([point], slurm.states([point])) == []
+    assert left([point], states_of([point])) == []
 
 
 def test_where_there_is_no_squeue_runs_copied_from_a_cluster_speak_for_themselves(
@@ -168,7 +168,7 @@ def test_where_there_is_no_squeue_runs_copied_from_a_cluster_speak_for_themselve
     point = of_job(tmp_path, cache_dir)
     status.write(point.run_dir, status.Status("failed", reason="the disk is full"))
     assert state_of(point) == ("failed", "the disk is full")
-    assert left([point], slurm.states([point])) == [point]
+    assert left([point], states_of([point])) == [point]
 
 
 def test_a_job_that_slurm_has_forgotten_is_gone(bin: Path, cache_dir: Path) -> None:
@@ -232,7 +232,7 @@ BEGINS = "lengthgen: begins in job 7: process 0 of 2\n"
 def test_the_word_of_the_process_that_ended_first_is_the_failure(
     tmp_path: Path, cache_dir: Path, logs: list[str], said: str | None
 ) -> None:
-    found = slurm.failure(of_job(tmp_path, cache_dir, *logs))
+    found = slurm_jobs.failure(of_job(tmp_path, cache_dir, *logs))
     assert (found is None) if said is None else (found or "").startswith(said)
 
 

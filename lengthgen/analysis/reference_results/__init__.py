@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anchor:
+class PublishedCurve:
     """A published curve: one scheme in one table. Perplexities are known at T among others."""
 
     source: str
@@ -34,7 +34,7 @@ class Anchor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskAnchor:
+class PublishedAccuracy:
     """A published accuracy: the mean over unseen lengths, train_length + 1 to test_length."""
 
     citation: str
@@ -47,12 +47,12 @@ class TaskAnchor:
     accuracy: float
 
 
-def accuracies() -> list[TaskAnchor]:
+def accuracies() -> list[PublishedAccuracy]:
     """Returns the published accuracies of tasks, in the order of the file."""
     sources = {row["source"]: row for row in _rows("sources.csv")}
     about = ("source", "what", "name", "task", "train_length", "test_length")
     return [
-        TaskAnchor(
+        PublishedAccuracy(
             citation=sources[row["source"]]["citation"],
             arxiv=sources[row["source"]]["arxiv"],
             task=row["name"],
@@ -72,7 +72,7 @@ def _partial(percent: str | None) -> str:
     return f"{percent}% of the channels rotated" if percent else ""
 
 
-def anchors() -> list[Anchor]:
+def published_curves() -> list[PublishedCurve]:
     """Returns the published curves of two lengths or more, in the order of the file."""
     sources = {row["source"]: row for row in _rows("sources.csv")}
     curves: dict[tuple[str, ...], list[dict[str, str]]] = {}
@@ -82,10 +82,10 @@ def anchors() -> list[Anchor]:
     return [_anchor(rows, sources[rows[0]["source"]]) for rows in curves.values() if len(rows) > 1]
 
 
-def _anchor(rows: list[dict[str, str]], source: dict[str, str]) -> Anchor:
+def _anchor(rows: list[dict[str, str]], source: dict[str, str]) -> PublishedCurve:
     first = rows[0]
     ppl = {int(row["length"]): float(row["ppl"]) for row in rows if row["ppl"]}
-    return Anchor(
+    return PublishedCurve(
         source=first["source"],
         citation=source["citation"],
         arxiv=source["arxiv"],

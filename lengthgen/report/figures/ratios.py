@@ -8,7 +8,7 @@ from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, subject
 from lengthgen.analysis.intervals import Estimate
-from lengthgen.analysis.reference_results import Anchor
+from lengthgen.analysis.reference_results import PublishedCurve
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.report.figures.chart import Chart, Line, Published, Values
 from lengthgen.report.figures.curve import notes, rank
@@ -17,7 +17,7 @@ from lengthgen.report.figures.style import line_styles
 
 def ratios(
     lines: Sequence[Series],
-    anchors: Sequence[Anchor],
+    published_curves: Sequence[PublishedCurve],
     *,
     findings: Sequence[Finding] = (),
     all_protocols: bool = False,
@@ -29,7 +29,7 @@ def ratios(
     where a series has a finding.
     """
     there = [line for line in lines if not line.reference and _multiples(line.losses(), line)]
-    behind = _published(anchors, there, all_protocols=all_protocols)
+    behind = _published(published_curves, there, all_protocols=all_protocols)
     if not there or not (behind or all_protocols):
         return None
     points = [p for line in there for p in line.points]
@@ -53,19 +53,19 @@ def ratios(
 
 
 def _published(
-    anchors: Sequence[Anchor], lines: Sequence[Series], *, all_protocols: bool
+    published_curves: Sequence[PublishedCurve], lines: Sequence[Series], *, all_protocols: bool
 ) -> list[Published]:
     measured = {(line.scheme, p.protocol) for line in lines for p in line.points}
     return [
         Published(
-            _named(anchor),
-            f"{anchor.citation}, {anchor.protocol}",
-            (anchor.scheme, anchor.protocol) in measured,
-            anchor.ratios(),
+            _named(paper),
+            f"{paper.citation}, {paper.protocol}",
+            (paper.scheme, paper.protocol) in measured,
+            paper.ratios(),
         )
-        for anchor in anchors
-        if (anchor.scheme, anchor.protocol) in measured
-        or (all_protocols and anchor.scheme in {line.scheme for line in lines})
+        for paper in published_curves
+        if (paper.scheme, paper.protocol) in measured
+        or (all_protocols and paper.scheme in {line.scheme for line in lines})
     ]
 
 
@@ -94,11 +94,11 @@ def _line(line: Series, style: Mapping[str, Any], gains: Mapping[int, Estimate])
     )
 
 
-def _named(anchor: Anchor) -> str:
+def _named(paper: PublishedCurve) -> str:
     parts = [
-        anchor.scheme + (f" ({anchor.note})" if anchor.note else ""),
-        f"{anchor.protocol}, T={anchor.train_length}",
-        f"{anchor.params} on {anchor.corpus}",
-        f"{anchor.citation}, arXiv {anchor.arxiv}, {anchor.table}",
+        paper.scheme + (f" ({paper.note})" if paper.note else ""),
+        f"{paper.protocol}, T={paper.train_length}",
+        f"{paper.params} on {paper.corpus}",
+        f"{paper.citation}, arXiv {paper.arxiv}, {paper.table}",
     ]
     return "; ".join(parts)
