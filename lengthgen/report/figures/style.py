@@ -30,7 +30,7 @@ SALT = 48036  # of the hash of a scheme's name; with this one the classic scheme
 
 def rc_style(**settings: str) -> AbstractContextManager[None]:
     """Returns matplotlib's own style, whatever the user's matplotlibrc says."""
-    ours = {"svg.hashsalt": "lengthgen", "font.size": FONT_SIZE}
+    ours = {"svg.hashsalt": "lengthgen", "font.size": FONT_SIZE, "legend.handlelength": 3.5}
     return matplotlib.style.context(["default", ours | settings])
 
 
