@@ -2,8 +2,9 @@
 
 A process that   the others
 raises           find its report in the store that all share once its sockets close (RankFailed).
-                 Rank 0 puts it into status.json and on stderr and ends with its exit code; the
-                 process writes it to stderr itself where rank 0 has not ended in SECONDS_TO_END.
+                 Rank 0 puts it into status.json and on stderr and ends with its exit code. One
+                 process reports: rank 0, or the one that failed where rank 0 has not claimed to
+                 within SECONDS_TO_END; the store decides.
 is killed        find no report. torchrun notices within 0.1 s; `launch` names the rank and signal.
 hangs            give up after TIMEOUT. NCCL does not see a closed socket either: torchrun ends
                  whoever waits in it, by SIGTERM and 30 s later by SIGKILL.
@@ -36,18 +37,17 @@ from lengthgen.errors import Stopped, UserError
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a rank that waits longer for another one gives up
-SECONDS_TO_END = 5.0  # in which rank 0 reports the failure of another rank
-_REPORT = "lengthgen/report"  # a key of the store
+SECONDS_TO_END = 5.0  # that a rank leaves to rank 0 to report, and to torchrun to terminate it
+_REPORT, _REPORTER = "lengthgen/report", "lengthgen/reporter"  # keys of the store
 
 
 class FailureReport(NamedTuple):
-    """What a process that fails leaves to the others; `text` is for stderr, `time` in seconds."""
+    """What a process that fails leaves to the others; `text` is for stderr."""
 
     rank: int
     reason: str
     text: str
     exit_code: int
-    time: float
 
 
 class RankFailed(UserError):
@@ -101,28 +101,25 @@ def launch(n: int, arguments: Sequence[str]) -> Ended:
 def end(error: Exception, text: str, exit_code: int) -> Ended:
     """Returns how this process of several ends with an error that alone would end it as given.
 
-    torchrun terminates all when the first one ends, and takes that one for the failed one: rank 0
-    ends first, or else the process that failed.
+    torchrun terminates all when the first one ends, and takes that one for the failed one: a
+    process that is not to report waits for it. An error before the processes are connected is
+    reported by rank 0 too, if it has ended by then.
     """
-    ranks, report = Ranks.from_env(), error.report if isinstance(error, RankFailed) else None
-    if report is not None:
-        text, exit_code = report.text, report.exit_code
-    is_lost = isinstance(error, RankFailed) and report is None
-    if isinstance(error, Stopped) or (ranks.is_main and not (is_lost and _by_torchrun())):
-        _write_error_file(text)
-        is_late = report is not None and time.time() > report.time + SECONDS_TO_END
-        return Ended(
-            text if ranks.is_main and not (is_late and _by_torchrun()) else None, exit_code
-        )
-    if not _by_torchrun():
+    ranks, seconds = Ranks.from_env(), SECONDS_TO_END * _by_torchrun()
+    if isinstance(error, RankFailed) and error.report is None:
+        if ranks.is_main and not _by_torchrun():
+            return Ended(text, exit_code)
+        time.sleep(seconds)
         return Ended(None, exit_code)
-    if isinstance(error, RankFailed):
-        time.sleep(2 * SECONDS_TO_END)
-        return Ended(None, exit_code)
-    time.sleep(SECONDS_TO_END + 1)  # rank 0 reports if it can
-    text = _report_of(error, ranks.rank).text
+    if isinstance(error, RankFailed) and error.report is not None:
+        text, exit_code, reports = error.report.text, error.report.exit_code, True
+    elif ranks.is_main or isinstance(error, Stopped):
+        reports = ranks.is_main
+    else:
+        time.sleep(seconds)
+        text, reports = _report_of(error, ranks.rank).text, _by_torchrun()
     _write_error_file(text)
-    return Ended(text, exit_code)
+    return Ended(text if reports else None, exit_code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,19 +162,20 @@ class Ranks:
             dist.init_process_group(
                 backend, rank=self.rank, world_size=self.world_size, timeout=TIMEOUT
             )
-        try:
-            yield
-        except Exception as error:
-            if not isinstance(error, RankFailed):
-                report = json.dumps(_report_of(error, self.rank))
-                with suppress(RuntimeError, ValueError):  # the store is gone
-                    _store().compare_set(_REPORT, "", report)  # unless another process was first
-            raise
-        finally:
-            error = sys.exception()
-            _clear_frames(error)
-            if error is None or device_type != "cuda":  # NCCL would wait for processes that ended
-                dist.destroy_process_group()
+        with _one_reporter(_store(), self.rank):
+            try:
+                yield
+            except Exception as error:
+                if not isinstance(error, RankFailed):
+                    report = json.dumps(_report_of(error, self.rank))
+                    with suppress(RuntimeError, ValueError):  # the store is gone
+                        _store().compare_set(_REPORT, "", report)  # unless another was first
+                raise
+            finally:
+                error = sys.exception()
+                _clear_frames(error)
+                if error is None or device_type != "cuda":  # NCCL would wait for those that ended
+                    dist.destroy_process_group()
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Sums a tensor over all processes, in place, and returns it."""
@@ -297,16 +295,47 @@ def _together() -> Generator[None]:
         ) from error
 
 
+@contextmanager
+def _one_reporter(store: Any, rank: int) -> Generator[None]:
+    """Under torchrun, gives the first report to one process: rank 0, unless it does not claim it.
+
+    All others end as RankFailed without a report.
+    """
+    try:
+        yield
+    except Stopped:
+        raise
+    except Exception as error:
+        lost = isinstance(error, RankFailed)
+        report = error.report if isinstance(error, RankFailed) else _report_of(error, rank)
+        if report is None or not _by_torchrun():
+            raise
+        if (lost and rank != 0) or not _claims_report(store, rank):
+            report = None
+        raise RankFailed(str(error), report=report) from error
+
+
+def _claims_report(store: Any, rank: int) -> bool:
+    """True in one process: rank 0, or another that finds it unclaimed after SECONDS_TO_END."""
+    try:
+        until = time.monotonic() + SECONDS_TO_END
+        while rank != 0 and time.monotonic() < until and not store.check([_REPORTER]):
+            time.sleep(0.05)
+        return store.add(_REPORTER, 1) == 1
+    except RuntimeError:  # the store is gone, and rank 0 with it
+        return True
+
+
 def _report_of(error: Exception, rank: int) -> FailureReport:
     """Returns the report of a process on its error; that of a bug begins with the traceback."""
-    now, by = time.time(), f"rank {rank}: " if rank else ""
+    by = f"rank {rank}: " if rank else ""
     if isinstance(error, Stopped):
-        return FailureReport(rank, str(error), str(error), error.exit_code, now)
+        return FailureReport(rank, str(error), str(error), error.exit_code)
     if isinstance(error, UserError):
-        return FailureReport(rank, str(error), f"error: {by}{error}", 2, now)
+        return FailureReport(rank, str(error), f"error: {by}{error}", 2)
     reason = f"{type(error).__name__}: {_first_line(error)}"
     trace = "".join(traceback.format_exception(error))
-    return FailureReport(rank, reason, f"{trace}error: {by}{reason}", 1, now)
+    return FailureReport(rank, reason, f"{trace}error: {by}{reason}", 1)
 
 
 def _left_report() -> FailureReport | None:
