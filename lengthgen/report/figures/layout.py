@@ -16,7 +16,7 @@ from lengthgen.report.figures.style import FONT_SIZE, GREY, framed, rc_style
 
 MOST_NAMED = 14  # lines that one pair of axes shows; of more, each gets axes of its own
 COLUMNS = 5  # of small multiples
-NAME_LETTERS = 36  # of a line of a name in a legend
+NAME_LETTERS = 34  # of a line of a name in a legend
 
 
 def laid_out(chart: Chart) -> Figure:
