@@ -193,9 +193,7 @@ def _evaluation(plain: dict[str, Any], length: int, rounds: int, vocab_size: int
     score()
     added = max(0, peak_memory(device) - before) / MIB
     bare = create(_without_parts(config), vocab_size=vocab_size).to(device).eval()
-    few = max(
-        1, rounds * config.train.length // length
-    )  # long windows average the noise themselves
+    few = max(1, rounds * config.train.length // length)  # long windows average noise themselves
     seconds, plain_seconds = _alternating([score, scoring(bare, tokens)], few, device)
     return Evaluated(length, Speed(length / seconds, plain_seconds / seconds), added, None)
 

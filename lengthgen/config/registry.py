@@ -1,14 +1,16 @@
 """Classes by name: a file of the package, or a plugin, that defines one is all that is needed."""
 
+import importlib
 import inspect
+import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
 from lengthgen.config import sections
-from lengthgen.config.plugins import MODULE_PREFIX
+from lengthgen.config.plugins import MODULE_PREFIX, Plugin
 from lengthgen.errors import UserError, suggestion
 
 T = TypeVar("T")
@@ -33,10 +35,20 @@ def subclasses(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
     }
 
 
-def registered(modules: Iterable[ModuleType], base: type[T]) -> dict[str, type[T]]:
-    """Returns the subclasses that modules define. Raises UserError for two of one name."""
+def modules_of(package: str, path: Iterable[str]) -> list[ModuleType]:
+    """Returns the modules below the folders of a package, imported."""
+    return [importlib.import_module(f.name) for f in pkgutil.walk_packages(path, f"{package}.")]
+
+
+def registered(
+    modules: Iterable[ModuleType], base: type[T], plugins: Sequence[Plugin]
+) -> dict[str, type[T]]:
+    """Returns the subclasses that modules and plugins define, by name.
+
+    Raises UserError for a plugin that fails, and for two subclasses of one name.
+    """
     found: dict[str, type[T]] = {}
-    for module in modules:
+    for module in [*modules, *(plugin.module() for plugin in plugins)]:
         for name, kind in subclasses(module, base).items():
             if found.setdefault(name, kind) is not kind:
                 raise UserError(
@@ -47,20 +59,31 @@ def registered(modules: Iterable[ModuleType], base: type[T]) -> dict[str, type[T
     return found
 
 
-def build(known: Mapping[str, type[T]], kind: str, given: Mapping[str, Any], *, where: str) -> T:
-    """Builds the class `where`.kind from its keyword-only arguments, `where`.arguments.
+def build(
+    base: type[T], known: Mapping[str, type[T]], kind: str, given: Mapping[str, Any], *, where: str
+) -> T:
+    """Builds the subclass `where`.kind from its keyword-only arguments, `where`.arguments.
 
     Raises UserError for an unknown kind, arguments that do not fit the signature, or a value that
     the class refuses with ValueError.
     """
     if kind not in known:
-        what = "source" if where == "corpus" else where
+        what = base.__name__.lower()
         raise UserError(f"{where}.kind: no {what} {kind!r}; {suggestion(kind, known)}")
-    arguments = sections.arguments(known[kind], given, where=f"{where}.arguments")
+    return construct(known[kind], given, where=f"{where}.arguments")
+
+
+def construct(kind: type[T], given: Mapping[str, Any], *first: Any, where: str) -> T:
+    """Calls a class with its first arguments and the keyword-only ones given at the key `where`.
+
+    Raises UserError for arguments that do not fit its signature, or a value that it refuses with
+    ValueError.
+    """
+    arguments = sections.arguments(kind, given, where=where)
     try:
-        return known[kind](**arguments)
+        return kind(*first, **arguments)
     except ValueError as error:
-        raise UserError(f"{where}.arguments: {error}") from None
+        raise UserError(f"{where}: {error}") from error
 
 
 def code_of(kind: type[Any]) -> str:

@@ -1,15 +1,13 @@
 """Probes: what a trained checkpoint does with positions, in rows of numbers and a picture each."""
 
-import importlib
 import json
-import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lengthgen.config import compose, sections
+from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.registry import registered, subclasses
+from lengthgen.config.registry import construct, modules_of, registered, subclasses
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import Show, open_run, trained_model
@@ -49,9 +47,7 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Probe]]:
 
     Raises UserError for a plugin that fails, and for two probes of one name.
     """
-    files = (f"{__name__}.{found.name}" for found in pkgutil.iter_modules(__path__))
-    modules = [*map(importlib.import_module, files), *(one.module() for one in plugins)]
-    found = registered(modules, Probe)
+    found = registered(modules_of(__name__, __path__), Probe, plugins)
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
 
@@ -79,11 +75,7 @@ def build(
         given = (
             compose.load(compose.PROBE, name, config_dir=config_dir) if name in with_options else {}
         )
-        options = sections.arguments(known[name], given, where=f"probe.{name}")
-        try:
-            found.append(known[name](**options))
-        except ValueError as error:
-            raise UserError(f"probe.{name}: {error}") from None
+        found.append(construct(known[name], given, where=f"probe.{name}"))
     return found
 
 

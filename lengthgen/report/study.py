@@ -143,13 +143,14 @@ def read(run_dirs: Sequence[Path], rows: Sequence[Plain] | None = None) -> list[
     """
     paths = {path.resolve().name: path for path in run_dirs}
     records: list[RunRecord] = []
-    found = evaluated(run_dirs) if rows is None else rows
+    of_run: dict[str, list[Row]] = {run: [] for run in paths}
+    for row in evaluated(run_dirs) if rows is None else rows:
+        of_run.get(row["run"], []).append(dict(row))
     for run, path in paths.items():
         config = directory.read_config(path)
         config.pop("runtime", None)
         facts = task_facts(config) if task_of(config) is not None else None
-        own = [dict(row) for row in found if row["run"] == run]
-        records.append(RunRecord(run=run, config=config, task=facts, rows=own))
+        records.append(RunRecord(run=run, config=config, task=facts, rows=of_run[run]))
     return records
 
 

@@ -7,7 +7,7 @@ raises           find its report in the store that all share once its sockets cl
                  within SECONDS_TO_END; the store decides.
 is killed        find no report. torchrun notices within 0.1 s; `launch` names the rank and signal.
 hangs            give up after TIMEOUT. NCCL does not see a closed socket either: torchrun ends
-                 whoever waits in it, by SIGTERM and 30 s later by SIGKILL.
+                 the processes that wait in it, by SIGTERM and 30 s later by SIGKILL.
 
 torch elastic's `record` does not replace the store: what it writes is read by torchrun alone, never
 by rank 0, and Slurm starts processes without torchrun.

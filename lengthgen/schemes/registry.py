@@ -1,8 +1,6 @@
 """The registry of parts: every Part in a file below this directory, by its name in snake case."""
 
-import importlib
 import importlib.metadata
-import pkgutil
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,9 +9,8 @@ from typing import Any
 
 import torch
 
-from lengthgen.config import sections
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.registry import registered
+from lengthgen.config.registry import construct, modules_of, registered
 from lengthgen.errors import UserError, suggestion
 from lengthgen.schemes.base import ModelDims, Part
 from lengthgen.schemes.scheme import Scheme
@@ -35,8 +32,7 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Part]]:
 
     Raises UserError for a plugin that fails, and for two parts of one name.
     """
-    modules = [*_installed(), *(plugin.module() for plugin in plugins)]
-    return registered(modules, Part)
+    return registered(_installed(), Part, plugins)
 
 
 @cache
@@ -45,12 +41,8 @@ def _installed() -> Sequence[ModuleType]:
 
     Looking for entry points takes 3 ms, and a scheme is built for every variant.
     """
-    modules = [
-        importlib.import_module(found.name)
-        for found in pkgutil.walk_packages(PATH, "lengthgen.schemes.")
-    ]
     entry_points = importlib.metadata.entry_points(group="lengthgen.parts")
-    return [*modules, *(point.load() for point in entry_points)]
+    return [*modules_of("lengthgen.schemes", PATH), *(point.load() for point in entry_points)]
 
 
 def build(
@@ -76,12 +68,7 @@ def build(
         if name not in known:
             every = f"known: {', '.join(sorted(known))}"
             raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}")
-        try:
-            built[name] = known[name](
-                shape, **sections.arguments(known[name], arguments, where=key)
-            )
-        except ValueError as error:
-            raise UserError(f"{key}: {error}") from error
+        built[name] = construct(known[name], arguments, shape, where=key)
         if not _acts(built[name]):
             raise UserError(
                 f"{key}: its class {type(built[name]).__name__} overrides no hook, so that it "

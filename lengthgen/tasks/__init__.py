@@ -1,7 +1,5 @@
 """The registry of tasks: every Task in a file of this directory, by its name in snake case."""
 
-import importlib
-import pkgutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -22,12 +20,7 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Task]]:
 
     Raises UserError for a plugin that fails, and for two tasks of one name.
     """
-    modules = [
-        importlib.import_module(f"{__name__}.{found.name}")
-        for found in pkgutil.iter_modules(__path__)
-    ]
-    modules += [plugin.module() for plugin in plugins]
-    return classes.registered(modules, Task)
+    return classes.registered(classes.modules_of(__name__, __path__), Task, plugins)
 
 
 def build(
@@ -40,7 +33,7 @@ def build(
     """
     known = registry()
     known = known if kind in known else registry(plugins)
-    return classes.build(known, kind, arguments, where=where)
+    return classes.build(Task, known, kind, arguments, where=where)
 
 
 def task_of(corpus: TaskCorpus) -> Task:

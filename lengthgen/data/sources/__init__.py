@@ -1,8 +1,6 @@
 """The documents of a corpus, read from the source that its configuration names."""
 
 import hashlib
-import importlib
-import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,18 +22,13 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Source]]:
 
     Raises UserError for a plugin that fails, and for two sources of one name.
     """
-    modules = [
-        importlib.import_module(f"{__name__}.{found.name}")
-        for found in pkgutil.iter_modules(__path__)
-    ]
-    modules += [plugin.module() for plugin in plugins]
-    return classes.registered(modules, Source)
+    return classes.registered(classes.modules_of(__name__, __path__), Source, plugins)
 
 
 def source_of(corpus: schema.CustomCorpus) -> Source:
     """Builds the source of a corpus. Raises UserError for a mistake in kind or arguments."""
     known = registry(corpus.plugins)
-    return classes.build(known, corpus.kind, corpus.arguments, where="corpus")
+    return classes.build(Source, known, corpus.kind, corpus.arguments, where="corpus")
 
 
 def read(corpus: schema.Corpus, *, say: Say) -> Documents:
