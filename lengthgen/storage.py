@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from lengthgen.errors import UserError
+from lengthgen.reading import parse_json, read_bytes
 
 Row = Mapping[str, Any]
 _CHECKSUM = re.compile(rb',?\s*"crc32": "([0-9a-f]{8})"\s*\}\Z')
@@ -51,7 +52,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     file and line of any other line that is no JSON object, or differs from its checksum.
     """
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -59,7 +60,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            row = json.loads(strip_checksum(line))
+            row = parse_json(strip_checksum(line))
         except ValueError:
             row = None
         if not isinstance(row, dict):

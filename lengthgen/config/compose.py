@@ -9,11 +9,13 @@ import copy
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lengthgen.errors import UserError, suggestion
+from lengthgen.reading import parse_yaml, read_bytes
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 PROBE = "probe"  # nor this one: options of probes, which no run depends on
@@ -37,7 +39,7 @@ def choices(group: str, *, config_dir: Path | None) -> list[str]:
 
 def describe(group: str, choice: str, *, config_dir: Path | None) -> str:
     """Returns the first paragraph of the comment that a choice's YAML begins with, as one line."""
-    text = _files(group, config_dir)[choice].read_text(encoding="utf-8")
+    text = _text(_files(group, config_dir)[choice])
     lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
     text_lines = (line.removeprefix("#").strip() for line in lines if "@package" not in line)
     return " ".join(itertools.takewhile(bool, text_lines))
@@ -50,7 +52,7 @@ def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
 
 def _load_at_keys(group: str, choice: str, config_dir: Path | None) -> dict[str, Any]:
     """Returns the values of one choice's YAML at their keys of the whole configuration."""
-    first_line = _files(group, config_dir)[choice].read_text(encoding="utf-8").partition("\n")[0]
+    first_line = _text(_files(group, config_dir)[choice]).partition("\n")[0]
     plain = load(group, choice, config_dir=config_dir)
     return plain if first_line == "# @package _global_" else {group: plain}
 
@@ -261,22 +263,34 @@ def read(path: Path) -> dict[str, Any]:
     """Returns the values of a YAML file. Raises UserError if it holds no mapping."""
     import yaml
 
-    # The C loader reads all of conf in 10 ms instead of 80: a Tab should feel immediate.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        with path.open(encoding="utf-8") as file:
-            values = yaml.load(file, Loader=loader)
+        values = _parsed(path)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where, problem = path, getattr(error, "problem", error)
         if mark is not None:
             where = f"{path}:{mark.line + 1}"
         raise UserError(f"{where}: not valid YAML: {problem}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8; save it as UTF-8") from None
     if not isinstance(values, dict | None):
         raise UserError(f"{path}: holds no KEY: VALUE lines")
     return cast("dict[str, Any]", values or {})
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        return parse_yaml(_text(path))
+    except ValueError as error:
+        raise UserError(f"{path}: not readable as YAML: {error}; correct or remove it") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+        raise UserError(f"{path}: {reason}; fix its permissions or remove it") from None
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -408,6 +422,9 @@ def _hydra(overrides: Sequence[Override], config_dir: Path | None) -> DictConfig
     for directory in itertools.islice(_directories(config_dir), 1, None):
         quoted = str(directory).replace("\\", "\\\\").replace("'", "\\'")
         words.append(f"hydra.searchpath=['file://{quoted}']")
+        for file in directory.rglob("*.yaml"):
+            with suppress(yaml.YAMLError):  # of a file that may not be used
+                _parsed(file)  # refuses what Hydra would read without an end
     try:
         return _compose(words)
     except (yaml.YAMLError, UnicodeDecodeError):

@@ -1,6 +1,5 @@
 """A Python file of the user, with parts, tasks or sources: run only if allowed, once each."""
 
-import errno
 import hashlib
 import os
 import shlex
@@ -11,6 +10,7 @@ from types import ModuleType
 
 from lengthgen.config import allowlist
 from lengthgen.errors import UserError
+from lengthgen.reading import read_bytes
 
 MODULE_PREFIX = "lengthgen_plugin_"  # of the modules of plugins; their sha256 follows
 
@@ -26,9 +26,7 @@ class Plugin:
     def read(path: Path) -> "Plugin":
         """Reads a file, and does not run it. Raises UserError if it cannot be read."""
         try:
-            if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe may never end
-                raise OSError(errno.EINVAL, "not a file")
-            return Plugin(path=path, content=path.read_bytes())
+            return Plugin(path=path, content=read_bytes(path))
         except OSError as error:
             raise UserError(
                 f"plugins: {path} cannot be read ({error.strerror}); give the path of a python file"

@@ -22,6 +22,7 @@ import filelock
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
+from lengthgen.reading import open_regular, parse_json, read_bytes
 from lengthgen.storage import add_checksum, strip_checksum
 
 VERIFY_BYTES = 1_000_000_000  # a larger cache is checked by file sizes alone when it is loaded
@@ -120,10 +121,11 @@ def check_room(folder: Path, needed_bytes: int) -> None:
 def damage(folder: Path) -> str | None:
     """Returns what is wrong with a cache folder, or None if it is as it was built."""
     try:
-        meta = json.loads(strip_checksum((folder / "meta.json").read_bytes()))
+        meta = parse_json(strip_checksum(read_bytes(folder / "meta.json")))
         sizes: dict[str, int] = meta["files"]
         for name, n_bytes in sizes.items():
-            found = (folder / name).stat().st_size
+            with open_regular(folder / name) as file:
+                found = os.fstat(file.fileno()).st_size
             if found != n_bytes:
                 return f"{name} has {found:,} bytes instead of {n_bytes:,}"
         if sum(sizes.values()) < VERIFY_BYTES:
@@ -164,7 +166,7 @@ def write_meta(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.reading import read_bytes
 from lengthgen.storage import replace_file
 
 GRAM = 20  # tokens
@@ -50,7 +51,7 @@ def in_training(corpus: TokenizedCorpus, *, cache_dir: Path) -> Mask:
 def _kept(path: Path, n: int) -> Mask | None:
     """Returns the stored mask of n tokens, None if there is none or it is damaged."""
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path)
     except OSError:
         return None
     digest, content = raw[:32], raw[32:]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lengthgen.config import schema
 from lengthgen.errors import UserError, suggestion
+from lengthgen.reading import read_bytes
 from lengthgen.tasks import END, task_of
 
 AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the id of each
@@ -29,7 +30,7 @@ def tokenizer_key(corpus: schema.Corpus) -> list[Any]:
         case "bpe":
             return ["bpe", corpus.vocab_size, tokenizers.__version__]
         case path:
-            content = Path(path).expanduser().read_bytes()
+            content = read_bytes(Path(path).expanduser())
             return ["file", hashlib.sha256(content).hexdigest(), tokenizers.__version__]
 
 
@@ -58,7 +59,7 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
         hint = suggestion(str(path), words)
         raise UserError(f"corpus.tokenizer: {path} does not exist; give a tokenizer.json; {hint}")
     try:
-        content = path.read_text(encoding="utf-8")
+        content = read_bytes(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"corpus.tokenizer: cannot read {path}: {error}") from error
     try:

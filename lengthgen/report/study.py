@@ -5,6 +5,7 @@ line with its configuration and costs, and behind it the lines of its eval.jsonl
 """
 
 import gzip
+import io
 import json
 import math
 import re
@@ -25,6 +26,7 @@ from lengthgen import tasks
 from lengthgen.config.schema import NAME
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT
+from lengthgen.reading import MOST_BYTES, check_regular, parse_json, read_bytes
 from lengthgen.runs import directory
 from lengthgen.storage import read_rows, refuse_links, strip_checksum
 
@@ -84,9 +86,10 @@ class Study:
     def records(self) -> list[RunRecord]:
         """The records that the rows hold. Raises UserError if they are damaged or of no report."""
         try:
-            lines = gzip.decompress(self.rows).decode().splitlines()
+            with gzip.open(io.BytesIO(self.rows)) as file:
+                lines = file.read(MOST_BYTES).splitlines()
             found: list[RunRecord] = []
-            for row in map(json.loads, lines):
+            for row in map(parse_json, lines):
                 if "kind" in row:
                     found.append(TypeAdapter(RunRecord).validate_python(row["run"]))
                 elif row["format"] != FORMAT:
@@ -127,7 +130,7 @@ def of_runs(run_dirs: Sequence[Path]) -> Study:
 def of_folder(folder: Path) -> Study:
     """Returns the study that a report was written of."""
     try:
-        rows, manifest = ((folder / name).read_bytes() for name in (ROWS, MANIFEST))
+        rows, manifest = (read_bytes(folder / name) for name in (ROWS, MANIFEST))
     except OSError as error:
         raise UserError(
             f"{error.filename}: cannot be read ({error.strerror}); restore it, or report the runs "
@@ -242,7 +245,7 @@ def _completed(record: RunRecord, run_dir: Path) -> RunRecord:
 def _environment(run_dir: Path) -> dict[str, Any] | None:
     """Returns what env.json holds of the command, machine and versions; no host, no local paths."""
     try:
-        found = json.loads(strip_checksum((run_dir / "env.json").read_bytes()))
+        found = parse_json(strip_checksum(read_bytes(run_dir / "env.json")))
         words = [str(word) for word in found.get("argv", [])[1:]]
         kept = {key: found[key] for key in ENVIRONMENT if key in found}
     except (OSError, ValueError, TypeError, AttributeError):
@@ -253,7 +256,7 @@ def _environment(run_dir: Path) -> dict[str, Any] | None:
 
 def _svg(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode()
     except (OSError, ValueError) as error:
         run = path.parent.parent.name
         raise UserError(
@@ -271,6 +274,7 @@ def cost(rows: Sequence[Plain], *, parameters: int | None) -> Cost:
 
 def parameters(model: Path) -> int:
     """Returns the number of parameters in a model.safetensors, tied ones counted once."""
+    check_regular(model)
     with safe_open(model, framework="numpy") as tensors:
         names = tensors.offset_keys()
         return sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)

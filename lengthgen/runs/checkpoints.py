@@ -17,6 +17,7 @@ from torch import Tensor
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Memory, Transformer
+from lengthgen.reading import open_regular, parse_json, read_bytes
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
 
@@ -103,7 +104,7 @@ def newest(run_dir: Path, *, say: Callable[[str], None]) -> Checkpoint | None:
     """Returns the newest valid checkpoint, or None; a damaged one is named and skipped."""
     for folder in reversed(folders(run_dir)):
         try:
-            sums = json.loads((folder / "sha256.json").read_text(encoding="utf-8"))
+            sums = parse_json(read_bytes(folder / "sha256.json"))
             for name in ("model.safetensors", "trainer.pt"):
                 if sums[name] != _sha256(folder / name):
                     raise ValueError(f"{name} does not match its sha256")
@@ -137,7 +138,7 @@ def _reason(error: Exception) -> str:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -21,6 +21,7 @@ from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
+from lengthgen.reading import check_regular, parse_json, parse_yaml, read_bytes
 from lengthgen.runs import checkpoints, status
 from lengthgen.storage import add_checksum, read_rows, replace_file, strip_checksum
 
@@ -54,6 +55,8 @@ def logged(run_dir: Path) -> Generator[None]:
     package = logging.getLogger("lengthgen")
     path = run_dir / "log.txt"
     try:
+        if path.exists():
+            check_regular(path)
         handler = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
         raise UserError(
@@ -125,11 +128,11 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     """
     path = run_dir / "config.yaml"
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
         first, newline, rest = content.partition(b"\n")
         if first.startswith(_HEADING) and first + newline != _heading(rest):
             raise ValueError("the text differs from the checksum in its first line")
-        plain = yaml.safe_load(content.decode())
+        plain = parse_yaml(content.decode())
     except FileNotFoundError:
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml") from None
     except OSError as error:
@@ -191,7 +194,7 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
     if not path.exists():
         return
     try:
-        begun = json.loads(strip_checksum(path.read_bytes()))["fingerprint"]
+        begun = parse_json(strip_checksum(read_bytes(path)))["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
     if begun != corpus.fingerprint:
@@ -224,7 +227,7 @@ def _summary(path: Path) -> RunSummary:
         steps = load_config(path).train.steps
         kept = checkpoints.folders(path)
         step = int(kept[-1].name.removeprefix("step-")) if kept else 0
-        argv = json.loads(strip_checksum((path / "env.json").read_bytes()))["argv"]
+        argv = parse_json(strip_checksum(read_bytes(path / "env.json")))["argv"]
         if argv[1] == "train":
             command = shlex.join(["lengthgen", *argv[1:]])
     except UserError as error:

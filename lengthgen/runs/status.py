@@ -8,11 +8,13 @@ import platform
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
 from lengthgen.errors import Diverged, Stopped, UserError
+from lengthgen.reading import open_regular, parse_json, read_bytes
 from lengthgen.storage import refuse_links, replace_file
 
 State = Literal["running", "stopped", "killed", "failed", "diverged", "done"]
@@ -31,6 +33,9 @@ class Status(NamedTuple):
     evaluated: str | None = None
     host: str | None = None
     pid: int | None = None
+
+
+_STATUS = TypeAdapter(Status)
 
 
 @contextmanager
@@ -68,7 +73,7 @@ def is_running(run_dir: Path) -> bool:
     try:
         # A shared lock, unlike that of `run_lock`: two processes that check do not take each other
         # for one at work, and a root that cannot be written can be checked.
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except BlockingIOError:
@@ -147,7 +152,7 @@ def is_trained(run_dir: Path) -> bool:
 def trained_step(run_dir: Path) -> int | None:
     """Returns the step in DONE, None if there is no DONE; 0 if it is damaged."""
     try:
-        return int((run_dir / "DONE").read_bytes())
+        return int(read_bytes(run_dir / "DONE"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
@@ -167,10 +172,9 @@ def _of_error(error: BaseException) -> Status:
 
 def _read(path: Path) -> Status | None:
     try:
-        found = Status(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return _STATUS.validate_python(parse_json(read_bytes(path)))
+    except (OSError, ValueError):  # pydantic's errors are ValueErrors
         return None
-    return found if found.state in get_args(State) else None
 
 
 def _lock(run_dir: Path, work: str) -> Path:

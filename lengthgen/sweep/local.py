@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lengthgen.errors import Stopped, UserError
+from lengthgen.reading import open_regular
 from lengthgen.runs import status
 from lengthgen.runs.signals import StopRequests
 from lengthgen.runs.status import Status
@@ -37,7 +38,7 @@ class Console(NamedTuple):
 
     def last(self) -> str:
         """Returns the last line that is not blank."""
-        with suppress(OSError), self.path.open("rb") as file:
+        with suppress(OSError), open_regular(self.path) as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self.begin, end - BYTES_READ))
             lines = file.read().decode(errors="replace").splitlines()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from lengthgen.reading import parse_json, read_bytes
 from lengthgen.storage import replace_file
 
 if TYPE_CHECKING:  # the grid imports torch, and a task of Slurm handles signals before
@@ -101,7 +102,7 @@ def failure(point: "Point") -> str | None:
 def _recorded(point: "Point") -> Job | None:
     """Returns the job in slurm.json, state unset; damage counts as never submitted."""
     try:
-        owner = json.loads((point.run_dir / "slurm.json").read_text(encoding="utf-8"))
+        owner = parse_json(read_bytes(point.run_dir / "slurm.json"))
         return Job(str(owner["job"]), Path(owner["logs"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -111,7 +112,7 @@ def _logs(point: "Point") -> dict[str, Path]:
     """Returns the error logs of the processes of a point's job, by rank."""
     job = _recorded(point)
     logs = [] if job is None else sorted(job.logs.glob(f"{job.id}_*_log.err"))
-    return {path.name.split("_")[-2]: path for path in logs}
+    return {path.name.split("_")[-2]: path for path in logs if path.is_file()}
 
 
 def logs_are_newer(point: "Point") -> bool:

@@ -14,6 +14,7 @@ from string import ascii_letters, digits, punctuation
 from typing import NamedTuple
 
 from lengthgen.errors import UserError
+from lengthgen.reading import read_bytes
 from lengthgen.tasks.base import Example, Task
 
 WHERE = "task.arguments.path"
@@ -117,9 +118,7 @@ def _read(path: Path, state: tuple[int, int] | None) -> File:
 
 def _text(path: Path) -> str:
     try:
-        if path.is_file():  # reading a device may never end
-            return path.read_bytes().decode()
-        why = "no such file"
+        return read_bytes(path).decode()
     except OSError as error:
         why = str(error.strerror)
     except UnicodeDecodeError:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
+from lengthgen.reading import read_bytes
 from lengthgen.storage import add_checksum, read_rows, replace_file, strip_checksum
 
 
@@ -64,7 +65,7 @@ def is_shown(config: Config, run_dir: Path) -> bool:
 def digest(run_dir: Path) -> str | None:
     """Returns the sha256 of eval.jsonl, None if there is none."""
     path = run_dir / "eval.jsonl"
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+    return hashlib.sha256(read_bytes(path)).hexdigest() if path.exists() else None
 
 
 def unsynced(sent: Sent, run_dir: Path) -> list[Path]:
@@ -81,7 +82,7 @@ def _project(config: Config) -> str:
 def _load(run_dir: Path) -> dict[str, Sent]:
     path = run_dir / "wandb.json"
     try:
-        return _FILE.validate_json(strip_checksum(path.read_bytes()))
+        return _FILE.validate_json(strip_checksum(read_bytes(path)))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):  # pydantic's errors are ValueErrors

@@ -38,7 +38,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_reading_a_configuration_needs_no_torch_and_nothing_of_the_package_but_config() -> None:
+def test_reading_a_configuration_needs_no_torch_and_little_of_the_package() -> None:
     code = (
         "import sys; from lengthgen.config import schema;"
         "schema.from_overrides(['train.precision=fp32'], config_dir=None, plugins=[]);"
@@ -48,7 +48,7 @@ def test_reading_a_configuration_needs_no_torch_and_nothing_of_the_package_but_c
     imported = set(ran.stdout.split())
     assert imported & {"torch", "numpy", "wandb", "datasets", "matplotlib"} == set()
     rooms = {".".join(name.split(".")[:2]) for name in imported if name.startswith("lengthgen.")}
-    assert rooms == {"lengthgen.config", "lengthgen.errors"}
+    assert rooms == {"lengthgen.config", "lengthgen.errors", "lengthgen.reading"}
 
 
 def test_the_result_is_plain_and_holds_no_trace_of_hydra() -> None:

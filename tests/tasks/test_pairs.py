@@ -268,7 +268,7 @@ def test_a_file_that_changes_while_a_process_lasts_is_read_again(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "cannot read it (no such file); give a file of lines such as IN: "),
+        (None, "cannot read it (No such file or directory); give a file of lines such as IN: "),
         (b"IN: a OUT: \xff\n", "cannot read it (not UTF-8 text); give a file of lines"),
         ("IN: a OUT: b\n\na b c\n", ", line 3: neither IN: words OUT: words nor two texts with a "),
         ("a\tb\tc\n", ", line 1: neither IN: words OUT: words nor two texts with a tab between"),
@@ -326,7 +326,7 @@ def test_a_run_is_known_and_an_export_loaded_where_the_file_is_not(
 
 
 def test_a_device_is_not_read() -> None:
-    with pytest.raises(UserError, match=r"path=/dev/zero: cannot read it \(no such file\)"):
+    with pytest.raises(UserError, match=r"path=/dev/zero: cannot read it \(not a regular file\)"):
         composed(Path("/dev/zero"), *SHORT)
 
 

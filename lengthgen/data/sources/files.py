@@ -16,6 +16,7 @@ from lengthgen.config import schema
 from lengthgen.data.sources.document import Document, Documents, Say, known_columns, name_hash
 from lengthgen.data.sources.paths import expand, readable, state
 from lengthgen.errors import UserError
+from lengthgen.reading import check_regular, open_regular, parse_json
 
 
 def read(corpus: schema.FilesCorpus, *, say: Say) -> Documents:
@@ -121,7 +122,8 @@ def _documents(paths: Sequence[Path], corpus: schema.FilesCorpus) -> Iterator[Do
 
 
 def _whole(path: Path, name: str) -> Iterator[Document]:
-    content = path.read_bytes()
+    with open_regular(path) as file:
+        content = file.read()
     if not content:
         if path.name == "__init__.py":  # empty by convention in most packages
             return
@@ -142,7 +144,7 @@ def _decode(content: bytes, path: Path, *, offset: int) -> str:
 def _jsonl(path: Path, name: str, corpus: schema.FilesCorpus) -> Iterator[Document]:
     """Yields a document per line; lines are counted from 1, blank ones and empty texts skipped."""
     column, offset, empty = corpus.text_column, 0, True
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for number, line in enumerate(file, start=1):
             content = _decode(line, path, offset=offset).lstrip("\ufeff")
             offset += len(line)
@@ -151,11 +153,13 @@ def _jsonl(path: Path, name: str, corpus: schema.FilesCorpus) -> Iterator[Docume
             empty = False
             where = f"{path}:{number}"
             try:
-                row = json.loads(content)
+                row = parse_json(content)
             except json.JSONDecodeError as error:
                 raise UserError(
                     f"corpus.path: {where} is not JSON: {error.msg} at column {error.colno}"
                 ) from None
+            except ValueError as error:
+                raise UserError(f"corpus.path: {where} is not readable as JSON: {error}") from None
             if not isinstance(row, dict):
                 raise UserError(f"corpus.path: {where} is not a JSON object with a text column")
             yield from _row(row, column, where, f"{name}:{number}")
@@ -187,6 +191,7 @@ def _open_parquet(path: Path, corpus: schema.FilesCorpus) -> Any:
 
     try:
         with readable(path, "corpus.path"):
+            check_regular(path)
             file = pq.ParquetFile(path)
     except pa.ArrowInvalid:
         raise UserError(f"corpus.path: {path} is not a parquet file, or damaged") from None

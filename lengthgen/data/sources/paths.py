@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lengthgen.errors import UserError, suggestion
+from lengthgen.reading import open_regular
 
 SUFFIXES = (".txt", ".md", ".py", ".jsonl", ".parquet")
 
@@ -75,12 +76,12 @@ def readable(path: Path, key: str) -> Generator[None]:
         yield
     except OSError as error:
         where = error.filename or path
-        reason = os.strerror(error.errno) if error.errno else str(error)
+        reason = error.strerror or str(error)
         raise UserError(f"{key}: cannot read {where}: {reason}; check permissions") from error
 
 
 def state(path: Path, key: str) -> tuple[str, int, int]:
     """Returns what changes when the file does: absolute path, size and time of change."""
-    with readable(path, key):
-        status = path.stat()
+    with readable(path, key), open_regular(path) as file:
+        status = os.fstat(file.fileno())
     return str(path.absolute()), status.st_size, status.st_mtime_ns

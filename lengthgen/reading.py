@@ -1,0 +1,116 @@
+"""Files read within limits: regular files alone, JSON and YAML of bounded size and depth.
+
+A run directory may come from anyone. What breaks a limit raises OSError (of files) or ValueError
+(of text), as a file that is gone or damaged does.
+"""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterable
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, cast
+
+MOST_BYTES = 1 << 30  # of a file that is read whole
+MOST_YAML = 1 << 20  # characters
+MOST_DEPTH = 64  # of lists and mappings within each other
+MOST_REPEATED = 10_000  # values that the aliases of a YAML text stand for
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Opens a regular file for reading, or a link to one; a pipe or a device might never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def check_regular(path: Path) -> None:
+    """Raises OSError unless a library that opens files by itself can be given this one."""
+    open_regular(path).close()
+
+
+def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
+    """Returns the content of a regular file of at most so many bytes."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+        return file.read()
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Returns the value of a JSON text, in UTF-8 if it is given as bytes."""
+    text = content if isinstance(content, str) else content.decode()
+    try:
+        value = json.loads(text)
+        if text.count("[") + text.count("{") > MOST_DEPTH:
+            _check_depth(value, MOST_DEPTH)
+    except RecursionError:
+        raise ValueError(f"nested more than {MOST_DEPTH} deep") from None
+    return value
+
+
+def _check_depth(value: object, left: int) -> None:
+    if isinstance(value, dict | list):
+        if left == 0:
+            raise RecursionError
+        within = value.values() if isinstance(value, dict) else value
+        for one in cast("Iterable[object]", within):
+            _check_depth(one, left - 1)
+
+
+def parse_yaml(text: str) -> Any:
+    """Returns the value of a YAML text of plain data.
+
+    Raises yaml.YAMLError, with the place, for text that is no YAML.
+    """
+    import yaml  # takes 10 ms, and shell completion of runs needs none
+
+    if len(text) > MOST_YAML:
+        raise ValueError(f"YAML of more than {MOST_YAML:,} characters")
+    # The C loader reads all of conf in 10 ms instead of 80: a Tab should feel immediate.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _check_aliases(yaml.parse(text, Loader=loader))
+        return yaml.load(text, Loader=loader)
+    except (AttributeError, LookupError, TypeError) as error:  # of a value unlike its !!tag
+        raise ValueError(f"a value does not fit its tag ({error})") from None
+
+
+def _check_aliases(events: Iterable[Any]) -> None:
+    """Raises ValueError for text that is nested too deep, or small but large once it is used.
+
+    Ten lines, each a list of ten aliases of the line before, stand for 10^10 values.
+    """
+    import yaml
+
+    sizes: dict[str, int] = {}  # by anchor: how many values it stands for
+    opened: list[tuple[str | None, int]] = []  # collections: anchor, values before it
+    n_values = n_repeated = 0
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in opened):
+                raise ValueError(f"alias *{event.anchor} stands for itself")
+            repeated = sizes.get(event.anchor, 0)  # the loader refuses one without an anchor
+            n_values, n_repeated = n_values + repeated, n_repeated + repeated
+            if n_repeated > MOST_REPEATED:
+                raise ValueError(f"aliases repeat more than {MOST_REPEATED:,} values")
+        elif isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, n_values))
+            if len(opened) > MOST_DEPTH:
+                raise ValueError(f"nested more than {MOST_DEPTH} deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = opened.pop()
+            n_values += 1
+            if anchor is not None:
+                sizes[anchor] = n_values - before
+        elif isinstance(event, yaml.ScalarEvent):
+            n_values += 1
+            if event.anchor is not None:
+                sizes[event.anchor] = 1
