@@ -31,7 +31,7 @@ from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import refuse_links
 from lengthgen.terminal import Progress, Show
-from lengthgen.tracking import Tracker, is_shown, results
+from lengthgen.tracking import Results, Tracker, is_shown
 from lengthgen.training import trainer as training
 
 
@@ -159,8 +159,14 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Show) -> Path:
             training.train(config, corpus, device, ranks=ranks, show=show, log=tracker.train)
         evaluate(config, run_dir, ranks=ranks, show=show)
         if ranks.is_main:
-            tracker.results(lambda: results.results(run_dir))
+            tracker.results(lambda: _results(run_dir))
     return run_dir
+
+
+def _results(run_dir: Path) -> Results:
+    from lengthgen.tracking import results  # draws: matplotlib is a second of a process's start
+
+    return results.results(run_dir)
 
 
 def _write_run(config: Config, corpus: TokenizedCorpus) -> None:

@@ -18,6 +18,7 @@ Z = 1.959964  # of a 95% interval
 
 # What counts in ranks, means over tasks and correlations. No paper sets these; the reasons are:
 LEARNED = 0.95  # least accuracy up to L: below it, errors beyond L may be those made within it
+UNCOUNTED = f"less than {LEARNED:.0%} right up to L, or unknown there; neither compared nor ranked"
 BEYOND_CHANCE = 0.05  # of the best beyond L: 200 wrong answers still allow 0.019 (Wilson)
 LEAST_CORRELATED = 6  # schemes: of 5, a perfect order has P = 2/120, the next one 10/120
 EXACT = 8  # schemes of which every permutation is counted: 8! = 40,320; of more,

@@ -17,6 +17,7 @@ from torch.nn.attention.flex_attention import (
     flex_attention,
 )
 
+from lengthgen.schemes import parameters
 from lengthgen.schemes.relative_shift import PaddedTable, pad_table, skew, unskew
 
 UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
@@ -106,7 +107,6 @@ def flex(
     return attention(q_BHQK, k_BHSK, v_BHSK, score_mod=score_mod, block_mask=mask, scale=scale)
 
 
-@torch.compiler.assume_constant_result  # torch.compile would trace what is cached, in every layer
 def causal_blocks(length: int, device: torch.device) -> BlockMask:
     """Returns which blocks of the causal matrix FlexAttention computes; made once per length."""
     return _causal_blocks(length, device)
@@ -143,6 +143,17 @@ def flex_kernel() -> Callable[..., Any]:
 @cache
 def _compiled_flex() -> Callable[..., Any]:
     return torch.compile(flex_attention)
+
+
+def compiled(forward: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Returns a forward pass under torch.compile(**options); tables made once are its constants.
+
+    They are marked here, not where they are defined: a mark imports the compiler, which takes a
+    second, and most processes compile nothing.
+    """
+    for table in (causal_blocks, parameters.constant):
+        torch.compiler.assume_constant_result(table)
+    return torch.compile(forward, **options)
 
 
 def hide_later_(s_BHQS: Tensor) -> None:

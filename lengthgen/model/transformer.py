@@ -190,7 +190,8 @@ class Transformer(nn.Module):
         x_BTD = self.embedding(tokens_BT)
         alignment = None
         if self.alignment_ids is not None:
-            alignment = _aligned(self.alignment_ids, tokens_BT)  # pyright: ignore[reportCallIssue]
+            aligned = torch.compiler.disable(_aligned)  # it would be compiled again for every text
+            alignment = aligned(self.alignment_ids, tokens_BT)  # pyright: ignore[reportCallIssue]
         c = AttentionContext.of_call(
             self.shape,
             tokens_BT,
@@ -255,7 +256,6 @@ class Transformer(nn.Module):
         return logits.to(torch.promote_types(torch.float32, logits.dtype))
 
 
-@torch.compiler.disable  # it would be compiled again for every text
 def _aligned(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:
     """Returns the alignment id of each token, [B, T] int64."""
     return torch.tensor([ids(row) for row in tokens_BT.tolist()], device=tokens_BT.device)

@@ -16,8 +16,6 @@ from lengthgen.config import rates
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import ANSWERS, HEADLINE, named
 from lengthgen.report import tables, tasks, text_tables
-from lengthgen.report.figures.inline import swatch
-from lengthgen.report.figures.style import line_styles
 from lengthgen.report.study import Plain, RunRecord, TaskFacts, task_of
 from lengthgen.report.tables import Table
 from lengthgen.report.tasks import TaskReport
@@ -58,16 +56,6 @@ class Report:
     def keys(self) -> dict[str, str]:
         """A short name of each label, for ids and attributes of the page."""
         return {line.label: f"s{i}" for i, line in enumerate(self.lines)}
-
-    @cached_property
-    def styles(self) -> dict[str, dict[str, Any]]:
-        """The drawing arguments of each label."""
-        return line_styles(self.lines)
-
-    @cached_property
-    def swatches(self) -> dict[str, str]:
-        """A sample of each line as SVG, by label."""
-        return {one.label: swatch(self.styles[one.label], thin=one.reference) for one in self.lines}
 
     @property
     def unaltered(self) -> list[str]:

@@ -29,6 +29,7 @@ from lengthgen.report.figures.chart import Chart, Line
 from lengthgen.report.figures.inline import inline, swatch
 from lengthgen.report.figures.positions import AVERAGED, positions
 from lengthgen.report.figures.ratios import ratios
+from lengthgen.report.figures.style import line_styles
 from lengthgen.report.tables import Cell, Table
 
 MISSING = object()
@@ -126,6 +127,7 @@ def _shown(report: Report) -> dict[str, Any]:
         "faint": text_tables.poor([finding.series for finding in report.findings]),
         "meanings": MEANINGS,
         "charts": charts(report),
+        "swatches": swatches(report),
         "perplexities": perplexities(report),
         "sections": [_section(report, line) for line in report.lines],
         "facts": facts(report),
@@ -149,7 +151,7 @@ class Entry(NamedTuple):
 
     key: str
     label: str
-    swatch: str
+    swatch: str  # of a group of published lines; a series has that of the page
     values: Sequence[str]
     pressed: bool
 
@@ -176,6 +178,12 @@ def charts(report: Report) -> list[Exhibit]:
         *(_ratios(report, protocol) for protocol in [HEADLINE, *sorted(others)]),
     ]
     return [exhibit for exhibit in found if exhibit is not None]
+
+
+def swatches(report: Report) -> dict[str, str]:
+    """Returns a sample of each series' line as SVG, by label."""
+    styles = line_styles(report.lines)
+    return {line.label: swatch(styles[line.label], thin=line.reference) for line in report.lines}
 
 
 def _perplexity(report: Report) -> Exhibit | None:
@@ -270,7 +278,8 @@ def _exhibit(
 ) -> Exhibit | None:
     if chart is None or not any(line.lengths for line in chart.lines):
         return None
-    lines = [replace(line, style=report.styles[line.name], seeds=()) for line in chart.lines]
+    styles = line_styles(report.lines)
+    lines = [replace(line, style=styles[line.name], seeds=()) for line in chart.lines]
     xs = sorted({x for line in lines for x in line.values})
     groups = {one.group: one for one in chart.behind}
     keys = {group: f"published-{name}-{i}" for i, group in enumerate(groups)}
@@ -279,7 +288,7 @@ def _exhibit(
         Entry(
             key=report.keys[line.name],
             label=line.name,
-            swatch=report.swatches[line.name],
+            swatch="",
             values=[_value(line, x, write) for x in xs],
             pressed=True,
         )

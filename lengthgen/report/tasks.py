@@ -10,20 +10,15 @@ from lengthgen.analysis import reference_results
 from lengthgen.analysis.accuracy import (
     BEYOND_CHANCE,
     HALF,
+    UNCOUNTED,
     Accuracy,
     agreement,
     counted,
     mean_ranks,
 )
-from lengthgen.analysis.curves import perplexity
-from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.reference_results import PublishedAccuracy
-from lengthgen.report.figures import style
-from lengthgen.report.figures.accuracy import UNCOUNTED, Dot, accuracy, relation
-from lengthgen.report.figures.chart import Published
-from lengthgen.report.figures.layout import laid_out
 from lengthgen.report.study import TaskFacts
 from lengthgen.report.tables import Cell, Table, csv_text
 
@@ -52,29 +47,6 @@ class TaskReport:
     def unsolved(self) -> list[str]:
         """The tasks that are not among these."""
         return [name for name in self.by_task if name not in self.counted]
-
-
-def pictures(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes]:
-    """Returns the figures by file name: one per task, and how they relate to perplexities."""
-    drawn = {
-        f"accuracy-{name}": accuracy(
-            found,
-            unit=report.about[name].unit,
-            chance=_shown_chance(report.about[name]),
-            published=_published(name, found),
-        )
-        for name, found in report.by_task.items()
-    }
-    figures = {name: laid_out(chart) for name, chart in drawn.items() if chart is not None}
-    there = dots(report, findings)
-    if len(there) > 1:
-        out = left_out(report, findings, [dot.label for dot in there])
-        figures["relation"] = relation(there, tasks=list(report.counted), left_out=out)
-    return style.files(figures)
-
-
-def _shown_chance(about: TaskFacts) -> float:
-    return about.chance if about.chance >= LEAST_CHANCE else 0.0
 
 
 def contents(report: TaskReport) -> list[Table]:
@@ -116,6 +88,11 @@ def tasks_csv(report: TaskReport) -> str:
         if mean is not None
     ]
     return csv_text(head, rows)
+
+
+def shown_chance(about: TaskFacts) -> float:
+    """Returns the share of answers that are right without the prompt; 0 if it is negligible."""
+    return about.chance if about.chance >= LEAST_CHANCE else 0.0
 
 
 def _matrix(report: TaskReport) -> Table:
@@ -217,7 +194,7 @@ def _by_length(name: str, report: TaskReport) -> Table:
             f"Tests of a length: {min(tests, default=0)} to {max(tests, default=0)}.",
             *(
                 [f"A model that ignores the prompt can be right in {about.chance:.0%} up to L."]
-                if _shown_chance(about)
+                if shown_chance(about)
                 else []
             ),
             *(
@@ -245,7 +222,7 @@ def _order(name: str, found: Sequence[Accuracy]) -> list[str]:
         if paper.task == name and paper.train_length == L and paper.scheme in ours:
             by_source.setdefault((paper.citation, paper.test_length), {})[paper.scheme] = paper
     sentences: list[str] = []
-    for (citation, longest), by_scheme in by_source.items():
+    for (source, longest), by_scheme in by_source.items():
         means: dict[str, float] = {}
         for scheme in by_scheme:
             there = [e.value for n, e in ours[scheme].exact.items() if L < n <= longest]
@@ -254,7 +231,7 @@ def _order(name: str, found: Sequence[Accuracy]) -> list[str]:
         if len(means) > 1:
             agreed = agreement(list(means.values()), [by_scheme[one].accuracy for one in means])
             compared = f"The order of {', '.join(means)} over {L + 1} to {longest}"
-            sentences.append(f"{compared} compared with that of {citation}: {agreed}.")
+            sentences.append(f"{compared} compared with that of {source}: {agreed}.")
     return sentences
 
 
@@ -296,22 +273,6 @@ def _with_bounds(estimate: Estimate | None, *, scale: float, digits: int) -> Cel
     return Cell(f"{value} [{low}, {high}]")
 
 
-def _published(name: str, found: Sequence[Accuracy]) -> list[Published]:
-    """Returns grey lines: the published mean over the lengths from L to 2L, where L is the same."""
-    schemes = {one.series.scheme for one in found}
-    L = found[0].series.train_length
-    return [
-        Published(
-            f"{_citation(paper)}, {paper.accuracy:.0%} over {L + 1} to {paper.test_length}",
-            paper.citation,
-            True,
-            {float(n): paper.accuracy for n in (L, paper.test_length)},
-        )
-        for paper in reference_results.accuracies()
-        if paper.task == name and paper.scheme in schemes and paper.train_length == L
-    ]
-
-
 def _published_rows(report: TaskReport) -> dict[str, dict[str, str]]:
     """Returns published numbers of the tasks and schemes shown, in percent, by their source."""
     shown = {one.series.scheme for found in report.by_task.values() for one in found}
@@ -320,44 +281,11 @@ def _published_rows(report: TaskReport) -> dict[str, dict[str, str]]:
         found = report.by_task.get(paper.task)
         same_length = found is not None and found[0].series.train_length == paper.train_length
         if same_length and paper.scheme in shown:
-            rows.setdefault(_citation(paper), {})[paper.task] = f"{100 * paper.accuracy:.1f}"
+            rows.setdefault(citation(paper), {})[paper.task] = f"{100 * paper.accuracy:.1f}"
     return rows
 
 
-def _citation(paper: PublishedAccuracy) -> str:
+def citation(paper: PublishedAccuracy) -> str:
+    """Returns what a published number is called: its scheme and its paper."""
     note = f" ({paper.note})" if paper.note else ""
     return f"{paper.scheme}{note}, {paper.citation}"
-
-
-def dots(report: TaskReport, findings: Sequence[Finding]) -> list[Dot]:
-    """Returns, per scheme with both, the perplexity at the longest length over that at T, and the
-    mean accuracy on unseen lengths over the tasks that count, if it counts in each.
-    """
-    found: list[Dot] = []
-    there = [one for one in findings if not one.series.reference and one.series.variant is None]
-    longest = max((length for one in there for length in one.gain), default=0)
-    for finding in there:
-        line = finding.series
-        if longest not in finding.gain or longest <= line.train_length:
-            continue  # another length would be another question
-        of = [
-            one.unseen.value
-            for ranked in report.counted.values()
-            for one in ranked
-            if one.series.label == line.label and one.unseen is not None
-        ]
-        if of and len(of) == len(report.counted):
-            ratio = perplexity(-finding.gain[longest].value)
-            found.append(Dot(line.label, ratio, sum(of) / len(of), longest / line.train_length))
-    return found
-
-
-def left_out(report: TaskReport, findings: Sequence[Finding], shown: Sequence[str]) -> str:
-    """Returns the schemes and tasks that the relation is not of, and why, as text."""
-    labels = {one.series.label for found in report.by_task.values() for one in found}
-    schemes = sorted(labels & {one.series.label for one in findings} - {*shown})
-    names = (
-        (", ".join(schemes), "not learned in, or without a value for, all of these"),
-        (", ".join(report.unsolved), UNSOLVED),
-    )
-    return "; ".join(f"{name} ({why})" for name, why in names if name)

@@ -3,14 +3,8 @@
 from pathlib import Path
 
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE
-from lengthgen.report import collect, html, tables, tasks, text_tables
-from lengthgen.report.collect import Report
-from lengthgen.report.figures import curve, style
-from lengthgen.report.figures.chart import Chart
-from lengthgen.report.figures.layout import MOST_NAMED, laid_out, panels
-from lengthgen.report.figures.positions import positions
-from lengthgen.report.figures.ratios import ratios
+from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.report import collect, html, pictures, tables, tasks, text_tables
 from lengthgen.report.study import MANIFEST, ROWS, Study
 from lengthgen.report.tables import Table
 from lengthgen.storage import replace_file
@@ -31,7 +25,7 @@ def write_report(study: Study, out: Path) -> list[Path]:
     shown: list[Table] = []
     exhibit: html.Tasks | None = None
     if report is not None:
-        files |= pictures(report)
+        files |= pictures.of_text(report)
         numbers["curve.csv"] = text_tables.points_csv(report.by_protocol)
         numbers["findings.csv"] = text_tables.findings_csv(report.findings)
         headline = report.by_protocol.get(HEADLINE, [])
@@ -40,7 +34,7 @@ def write_report(study: Study, out: Path) -> list[Path]:
         limits = text_tables.warnings(report.findings, report.remarks)
         markdowns.append(collect.markdown(shown, limits))
     if answered is not None:
-        drawn = tasks.pictures(answered, report.findings if report is not None else [])
+        drawn = pictures.of_tasks(answered, report.findings if report is not None else [])
         files |= drawn
         numbers["accuracy.csv"] = tasks.accuracy_csv(answered)
         numbers["tasks.csv"] = tasks.tasks_csv(answered)
@@ -71,39 +65,3 @@ def write_report(study: Study, out: Path) -> list[Path]:
     for name, content in files.items():
         replace_file(out / name, content)
     return [out / name for name in files]
-
-
-def pictures(report: Report) -> dict[str, bytes]:
-    """Returns the figures by file name: those of the headline protocol and a curve per other one.
-
-    The panels of `headline` are for a paper; there are none if they would show too many lines.
-    """
-    by_position = report.by_protocol.get(BY_POSITION, [])
-    charts = {
-        **{_stem("curve", name): _curve(report, name) for name in report.unaltered},
-        "gain": curve.gains(report.findings),
-        "positions": positions(by_position),
-        **{
-            _stem("ratios", name): ratios(report.by_protocol[name], report.published_curves)
-            for name in report.unaltered
-        },
-    }
-    there = {name: chart for name, chart in charts.items() if chart is not None}
-    drawn = {name: laid_out(chart) for name, chart in there.items()}
-    side_by_side = [there[name] for name in ("curve", "gain", "positions") if name in there]
-    if len(side_by_side) > 1 and all(len(chart.shown) <= MOST_NAMED for chart in side_by_side):
-        drawn["headline"] = panels(side_by_side)
-    return style.files(drawn)
-
-
-def _stem(name: str, protocol: str) -> str:
-    return name if protocol == HEADLINE else f"{name}-{protocol}"
-
-
-def _curve(report: Report, protocol: str) -> Chart | None:
-    """Returns the curve of a protocol; none of another than the headline with one length."""
-    lines = report.by_protocol[protocol]
-    if protocol == HEADLINE:
-        return curve.perplexities(lines, report.findings)
-    several = len({p.length for line in lines for p in line.points}) > 1
-    return curve.perplexities(lines, []) if several else None

@@ -29,9 +29,11 @@ def tokens(name: str, multiple: float, shape: ModelDims) -> int:
     return max(1, round(multiple * shape.train_length))
 
 
-@torch.compiler.assume_constant_result  # torch.compile would build it again in every call
 def constant(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Returns the numbers on the device, sent there once; not to be changed in place."""
+    """Returns the numbers on the device, sent there once; not to be changed in place.
+
+    kernels.compiled marks it: torch.compile would build it again in every call.
+    """
     return _constant(numbers, device, dtype)
 
 

@@ -27,6 +27,7 @@ from lengthgen.data.windows import (
     training_windows,
 )
 from lengthgen.errors import Diverged, Stopped
+from lengthgen.model import kernels
 from lengthgen.model.transformer import Memory, Transformer, create, seed_of
 from lengthgen.runs import checkpoints, devices, signals, status
 from lengthgen.runs.distributed import Ranks
@@ -186,7 +187,7 @@ def fresh_state(config: Config, *, vocab_size: int, device: torch.device) -> Sta
 def forward_of(state: State, *, compiled: bool) -> Callable[..., Any]:
     """Returns what train_step calls: the model, or its segments if it remembers."""
     forward = state.model if state.memory is None else state.model.segment
-    return torch.compile(forward) if compiled else forward
+    return kernels.compiled(forward) if compiled else forward
 
 
 def train_step(

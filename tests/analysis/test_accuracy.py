@@ -23,7 +23,7 @@ from lengthgen.analysis.accuracy import (
 from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.seed_groups import Series, series
 from lengthgen.errors import UserError
-from lengthgen.report import collect, tasks
+from lengthgen.report import collect, pictures, tasks
 from lengthgen.report.figures.accuracy import PALE, Dot, accuracy, relation
 from lengthgen.report.study import RunRecord, task_facts
 from lengthgen.report.tables import Cell
@@ -557,12 +557,12 @@ def test_the_relation_is_of_the_tasks_that_count_and_the_schemes_that_learned_th
     ]
     report = reported(rows)
     text = text_of({"alibi": 0.0, "rope": 1.0, "t5": 0.5, "kerple": 0.1})
-    found = {dot.label: dot for dot in tasks.dots(report, text)}
+    found = {dot.label: dot for dot in pictures.dots(report, text)}
     assert {label: dot.accuracy for label, dot in found.items()} == pytest.approx(
         {"alibi": (0 + 0.5) / 2, "rope": (0.25 + 0.5) / 2}
     )
     assert found["rope"].ratio == pytest.approx(math.e)
-    out = tasks.left_out(report, text, [*found])
+    out = pictures.left_out(report, text, [*found])
     assert out.startswith("kerple, t5 (not learned in")
     assert "reverse (no scheme that learned it" in out
 

@@ -21,6 +21,7 @@ from lengthgen.config.precision import native
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.windows import training_windows
+from lengthgen.model import kernels
 from lengthgen.model.attention import attend, eager
 from lengthgen.model.kernels import causal_blocks, flex_takes
 from lengthgen.model.transformer import Transformer, create, with_parts
@@ -154,9 +155,9 @@ def test_the_blocks_of_flex_attention_are_made_once_per_length_compiled_or_not()
     def scaled(x: Tensor) -> Tensor:
         return x * causal_blocks(200, CPU).kv_num_blocks.sum()
 
-    compiled = torch.compile(scaled, fullgraph=True, backend="eager")
+    taken = kernels.compiled(scaled, fullgraph=True, backend="eager")
     x = torch.ones(2)
-    assert torch.equal(compiled(x), x * one.kv_num_blocks.sum())
+    assert torch.equal(taken(x), x * one.kv_num_blocks.sum())
 
 
 @pytest.mark.slow
@@ -172,7 +173,7 @@ def test_a_step_is_compiled_as_one_graph(scheme: str) -> None:
         graphs += 1
         return graph.forward
 
-    forward = torch.compile(model, backend=count)
+    forward = kernels.compiled(model, backend=count)
     out = forward(torch.zeros(2, 16, dtype=torch.long), generator=torch.Generator())
     assert torch.equal(out, model(torch.zeros(2, 16, dtype=torch.long)))
     assert graphs == 1

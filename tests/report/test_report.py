@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from lengthgen.analysis.reference_results import published_curves
 from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
-from lengthgen.report import collect, study, write
+from lengthgen.report import collect, pictures, study, write
 from lengthgen.report.collect import Report
 from lengthgen.report.figures.layout import MOST_NAMED
 from lengthgen.runs import directory
@@ -195,7 +195,7 @@ def test_rows_by_position_make_a_figure(runs: Runs) -> None:
     }
     about: dict[str, Any] = {"protocol": "per_position", "targets": None}
     runs.write("rope", (3.0,), lengths=(1024,), **about, **sums)
-    found = write.pictures(gathered(path))
+    found = pictures.of_text(gathered(path))
     assert {"positions.png", "positions.svg"} <= set(found)
     assert "curve-per_position.png" not in found  # one length is no curve
 
@@ -204,15 +204,15 @@ def test_panels_are_left_out_where_there_are_too_many_lines(runs: Runs) -> None:
     many = [
         runs.write(f"scheme{i}", (3.0, 2.0), lengths=(512, 1024)) for i in range(MOST_NAMED + 1)
     ]
-    assert "headline.png" in write.pictures(gathered(*many[:2]))
-    assert "headline.png" not in write.pictures(gathered(*many))
+    assert "headline.png" in pictures.of_text(gathered(*many[:2]))
+    assert "headline.png" not in pictures.of_text(gathered(*many))
 
 
 def test_altered_texts_have_no_figure_and_no_table_of_perplexity(runs: Runs) -> None:
     path = runs.write("rope")
     runs.write("rope", (3.0, 3.0), lengths=(1024, 2048), protocol="swap")
     found = gathered(path)
-    assert "curve-swap.png" not in write.pictures(found)
+    assert "curve-swap.png" not in pictures.of_text(found)
     assert "Perplexity, swap" not in markdown(found)
 
 

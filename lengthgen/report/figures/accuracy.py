@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from lengthgen.analysis.accuracy import LEARNED, Accuracy, agreement
+from lengthgen.analysis.accuracy import UNCOUNTED, Accuracy, agreement
 from lengthgen.analysis.formatting import subject
 from lengthgen.report.figures.chart import Chart, Published
 from lengthgen.report.figures.curve import line_of, notes, rank
 from lengthgen.report.figures.scales import plain, plain_ticks
 from lengthgen.report.figures.style import GREY, framed, line_styles, rc_style, scheme_styles
 
-UNCOUNTED = f"less than {LEARNED:.0%} right up to L, or unknown there; neither compared nor ranked"
 PALE = {"color": "0.6", "markerfacecolor": "0.6"}
 
 

@@ -14,7 +14,7 @@ from lengthgen.analysis.formatting import number
 from lengthgen.report.figures.chart import Chart, Line, backdrop, draw, floor_is_near, plot, scale
 from lengthgen.report.figures.style import FONT_SIZE, GREY, framed, rc_style
 
-MOST_NAMED = 14  # lines that one pair of axes shows; of more, each gets axes of its own
+MOST_NAMED = 8  # lines that one pair of axes shows; of more, each gets axes of its own
 COLUMNS = 5  # of small multiples
 NAME_LETTERS = 34  # of a line of a name in a legend
 

@@ -1,0 +1,111 @@
+"""Many series at a glance: excess loss by length as a heat map, the last loss as ranked dots."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import SymLogNorm
+from matplotlib.figure import Figure
+
+from lengthgen.analysis.comparisons import compare
+from lengthgen.analysis.findings import Finding
+from lengthgen.analysis.formatting import headline, short, subject
+from lengthgen.analysis.intervals import Estimate
+from lengthgen.analysis.seed_groups import Series, ordered
+from lengthgen.report.figures.style import FONT_SIZE, GREY, framed, line_styles, rc_style
+
+LINEAR = 0.1  # nats of excess up to which colours are linear; above, logarithmic
+DARK = 0.55  # share of the colours from which on text is white
+
+
+def excess(lines: Sequence[Series]) -> Figure | None:
+    """Draws the loss of each series at each length less the least loss at T; None without any.
+
+    The best at the longest length stands first. Series are compared with the least of their own T.
+    """
+    lines = [line for line in ordered(lines) if line.losses()]
+    least = {
+        T: min(line.losses().get(T, math.inf) for line in lines if line.train_length == T)
+        for T in {line.train_length for line in lines}
+    }
+    lines = [line for line in lines if math.isfinite(least[line.train_length])]
+    if not lines:
+        return None
+    points = [p for line in lines for p in line.points]
+    lengths = sorted({n for line in lines for n in line.losses()})
+    values = np.array(
+        [
+            [line.losses().get(n, math.nan) - least[line.train_length] for n in lengths]
+            for line in lines
+        ]
+    )
+    finite = values[np.isfinite(values)]
+    top = max(LINEAR, float(finite.max()))
+    with rc_style():
+        title = f"Loss minus the least loss at T, nats per token; {headline(points)}"
+        height = 1.6 + 0.24 * len(lines)
+        drawn = framed([title, f"{subject(points)}; white: no value"], size=(8.6, height))
+        axes = drawn.subplots()
+        norm = SymLogNorm(LINEAR, vmin=-top, vmax=top)
+        axes.imshow(values, cmap="PuOr_r", norm=norm, aspect="auto")
+        for (row, column), value in np.ndenumerate(values):
+            if math.isnan(value):
+                continue
+            text = f"{value:+.2f}" if math.isfinite(value) else "inf"
+            white = abs(float(norm(value)) - 0.5) > DARK / 2 if math.isfinite(value) else True
+            style = {"ha": "center", "va": "center", "fontsize": FONT_SIZE - 3}
+            axes.text(column, row, text, color="white" if white else "black", **style)
+        axes.set_xticks(range(len(lengths)), [short(n) for n in lengths])
+        axes.set_yticks(range(len(lines)), [line.label for line in lines], fontsize=FONT_SIZE - 2)
+        for T in least:
+            if T in lengths:
+                axes.axvline(lengths.index(T) + 0.5, color="black", linewidth=1.0)
+        axes.tick_params(length=0)
+        axes.set_xlabel("tokens in the window; black line: behind T")
+    return drawn
+
+
+def ranking(findings: Sequence[Finding]) -> Figure | None:
+    """Draws the loss at the longest length with its interval, the least at the top.
+
+    The loss at T is hollow. Ranks that a series may have, all compared jointly, are written at the
+    right. None without two series that have a loss there.
+    """
+    known = {finding.series.label: finding for finding in findings}
+    lines = ordered(finding.series for finding in findings if finding.loss)
+    longest = max((n for finding in findings for n in finding.loss), default=0)
+    there = [line for line in lines if longest in known[line.label].loss]
+    if len(there) < 2:
+        return None
+    points = [p for line in there for p in line.points]
+    compared = compare(there, longest)
+    styles = line_styles(there)
+    with rc_style():
+        title = f"Loss at {short(longest)} tokens, nats per token; {subject(points)}"
+        note = "bar: 95% over seeds and documents; hollow: at T; right: the ranks it may have"
+        drawn = framed([title, note], size=(8.0, 1.6 + 0.24 * len(there)))
+        axes = drawn.subplots()
+        for row, line in enumerate(there):
+            loss, colour = known[line.label].loss, styles[line.label]["color"]
+            _dot(axes, row, loss[longest], colour)
+            if line.train_length in loss:
+                hollow = {"markerfacecolor": "white", "markeredgecolor": colour, "markersize": 5}
+                axes.plot(loss[line.train_length].value, row, "o", zorder=2, **hollow)
+            ranks = None if compared is None else compared.ranks.get(line.label)
+            if ranks is not None:
+                text = " to ".join(map(str, dict.fromkeys(ranks)))
+                place = {"va": "center", "fontsize": FONT_SIZE - 2, "color": GREY}
+                axes.text(1.01, row, text, transform=axes.get_yaxis_transform(), **place)
+        axes.set_yticks(range(len(there)), [line.label for line in there], fontsize=FONT_SIZE - 2)
+        axes.set_ylim(len(there) - 0.5, -0.5)
+        axes.grid(axis="y", color="0.92", zorder=0)
+        axes.set_xlabel("nats per token")
+    return drawn
+
+
+def _dot(axes: Axes, row: int, loss: Estimate, colour: str) -> None:
+    if math.isfinite(loss.low) and math.isfinite(loss.high):
+        axes.plot((loss.low, loss.high), (row, row), color=colour, linewidth=1.4, zorder=2)
+    if math.isfinite(loss.value):
+        axes.plot(loss.value, row, "o", color=colour, markersize=5.5, zorder=3)

@@ -1,0 +1,137 @@
+"""The figures of a report: those of runs of text, those of tasks, and how the two relate."""
+
+from collections.abc import Sequence
+
+from lengthgen.analysis import reference_results
+from lengthgen.analysis.accuracy import Accuracy
+from lengthgen.analysis.curves import perplexity
+from lengthgen.analysis.findings import Finding
+from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE
+from lengthgen.report.collect import Report
+from lengthgen.report.figures import curve, style
+from lengthgen.report.figures.accuracy import Dot, accuracy, relation
+from lengthgen.report.figures.chart import Chart, Published
+from lengthgen.report.figures.layout import MOST_NAMED, laid_out, panels
+from lengthgen.report.figures.overview import excess, ranking
+from lengthgen.report.figures.positions import positions
+from lengthgen.report.figures.ratios import ratios
+from lengthgen.report.tasks import UNSOLVED, TaskReport, citation, shown_chance
+from lengthgen.report.text_tables import competitors
+
+
+def of_text(report: Report) -> dict[str, bytes]:
+    """Returns the figures by file name: those of the headline protocol and a curve per other one.
+
+    The panels of `headline` are for a paper; there are none if they would show too many lines.
+    """
+    by_position = report.by_protocol.get(BY_POSITION, [])
+    charts = {
+        **{_stem("curve", name): _curve(report, name) for name in report.unaltered},
+        "gain": curve.gains(report.findings),
+        "positions": positions(by_position),
+        **{
+            _stem("ratios", name): ratios(report.by_protocol[name], report.published_curves)
+            for name in report.unaltered
+        },
+    }
+    there = {name: chart for name, chart in charts.items() if chart is not None}
+    drawn = {name: laid_out(chart) for name, chart in there.items()}
+    side_by_side = [there[name] for name in ("curve", "gain", "positions") if name in there]
+    if len(side_by_side) > 1 and all(len(chart.shown) <= MOST_NAMED for chart in side_by_side):
+        drawn["headline"] = panels(side_by_side)
+    return style.files(drawn) | overview(report)
+
+
+def overview(report: Report) -> dict[str, bytes]:
+    """Returns the figures of all series at once, by file name, if they do not fit one chart."""
+    lines = competitors(report.by_protocol.get(HEADLINE, []))
+    if len(lines) <= MOST_NAMED:
+        return {}
+    labels = {line.label for line in lines}
+    drawn = {
+        "excess": excess(lines),
+        "ranking": ranking([f for f in report.findings if f.series.label in labels]),
+    }
+    return style.files({name: one for name, one in drawn.items() if one is not None})
+
+
+def _stem(name: str, protocol: str) -> str:
+    return name if protocol == HEADLINE else f"{name}-{protocol}"
+
+
+def _curve(report: Report, protocol: str) -> Chart | None:
+    """Returns the curve of a protocol; none of another than the headline with one length."""
+    lines = report.by_protocol[protocol]
+    if protocol == HEADLINE:
+        return curve.perplexities(lines, report.findings)
+    several = len({p.length for line in lines for p in line.points}) > 1
+    return curve.perplexities(lines, []) if several else None
+
+
+def of_tasks(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes]:
+    """Returns the figures by file name: one per task, and how they relate to perplexities."""
+    drawn = {
+        f"accuracy-{name}": accuracy(
+            found,
+            unit=report.about[name].unit,
+            chance=shown_chance(report.about[name]),
+            published=_published(name, found),
+        )
+        for name, found in report.by_task.items()
+    }
+    figures = {name: laid_out(chart) for name, chart in drawn.items() if chart is not None}
+    there = dots(report, findings)
+    if len(there) > 1:
+        out = left_out(report, findings, [dot.label for dot in there])
+        figures["relation"] = relation(there, tasks=list(report.counted), left_out=out)
+    return style.files(figures)
+
+
+def _published(name: str, found: Sequence[Accuracy]) -> list[Published]:
+    """Returns grey lines: the published mean over the lengths from L to 2L, where L is the same."""
+    schemes = {one.series.scheme for one in found}
+    L = found[0].series.train_length
+    return [
+        Published(
+            f"{citation(paper)}, {paper.accuracy:.0%} over {L + 1} to {paper.test_length}",
+            paper.citation,
+            True,
+            {float(n): paper.accuracy for n in (L, paper.test_length)},
+        )
+        for paper in reference_results.accuracies()
+        if paper.task == name and paper.scheme in schemes and paper.train_length == L
+    ]
+
+
+def dots(report: TaskReport, findings: Sequence[Finding]) -> list[Dot]:
+    """Returns, per scheme with both, the perplexity at the longest length over that at T, and the
+    mean accuracy on unseen lengths over the tasks that count, if it counts in each.
+    """
+    found: list[Dot] = []
+    there = [one for one in findings if not one.series.reference and one.series.variant is None]
+    longest = max((length for one in there for length in one.gain), default=0)
+    for finding in there:
+        line = finding.series
+        if longest not in finding.gain or longest <= line.train_length:
+            continue  # another length would be another question
+        of = [
+            one.unseen.value
+            for ranked in report.counted.values()
+            for one in ranked
+            if one.series.label == line.label and one.unseen is not None
+        ]
+        if of and len(of) == len(report.counted):
+            ratio = perplexity(-finding.gain[longest].value)
+            found.append(Dot(line.label, ratio, sum(of) / len(of), longest / line.train_length))
+    return found
+
+
+def left_out(report: TaskReport, findings: Sequence[Finding], shown: Sequence[str]) -> str:
+    """Returns the schemes and tasks that the relation is not of, and why, as text."""
+    labels = {one.series.label for found in report.by_task.values() for one in found}
+    schemes = sorted(labels & {one.series.label for one in findings} - {*shown})
+    names = (
+        (", ".join(schemes), "not learned in, or without a value for, all of these"),
+        (", ".join(report.unsolved), UNSOLVED),
+    )
+    return "; ".join(f"{name} ({why})" for name, why in names if name)
