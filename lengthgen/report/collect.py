@@ -120,7 +120,7 @@ def gather_tasks(records: Sequence[RunRecord]) -> TaskReport:
         if record.task is not None:
             name = str(task_of(record.config))
             about[name] = record.task
-            answers = [row for row in record.rows if row["protocol"] == ANSWERS]
+            answers = [row for row in record.rows if row.get("protocol") == ANSWERS]
             if answers:
                 by_task.setdefault(name, []).extend(answers)
     found: dict[str, list[Accuracy]] = {}
