@@ -36,8 +36,9 @@ def write_report(
         found, out = study.of_folder(folders[0]), out or folders[0]
     else:
         found = study.of_runs(_run_dirs(names, changes, group))
-    written = write.write_report(found, out or Path("report"))
-    print(collect.table(found.records))
+    gathered = collect.gather_both(found.records)
+    written = write.write_gathered(found, gathered, out or Path("report"))
+    print(collect.table_of(gathered))
     for path in written:
         print(path)
 
