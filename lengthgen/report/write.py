@@ -6,20 +6,26 @@ from pathlib import Path
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.report import collect, html, pictures, tables, tasks, text_tables
+from lengthgen.report.collect import Gathered
 from lengthgen.report.study import MANIFEST, ROWS, Study
 from lengthgen.report.tables import Table
 from lengthgen.storage import replace_file
 
 
 def write_report(study: Study, out: Path) -> list[Path]:
-    """Writes the files of a report into `out` and returns their paths.
+    """Writes the files of a report into `out` and returns their paths."""
+    return write_gathered(study, collect.gather_both(study.records), out)
+
+
+def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
+    """Writes the files of a report that was gathered, and returns their paths.
 
     The headline protocol's figure is curve.png and curve.svg, another's curve-PROTOCOL.*, a task's
     accuracy-TASK.*; ratios-PROTOCOL.* compares with published curves of that protocol. Runs of
     several tasks are shown together, next to runs of one text. All but the manifest follows from
     the rows: the same rows give the same bytes.
     """
-    report, answered = collect.gather_both(study.records)
+    report, answered = gathered
     files: dict[str, bytes] = {}
     numbers: dict[str, str] = {}
     markdowns: list[str] = []

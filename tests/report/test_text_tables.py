@@ -3,6 +3,7 @@
 import csv
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -352,7 +353,7 @@ def test_of_one_seed_no_pair_is_said_to_be_apart() -> None:
 # The leaderboard
 
 
-def board(found: Report, costs: dict[str, Cost] | None = None) -> dict[str, list[Cell]]:
+def board(found: Report, costs: dict[str, Cost] | None = None) -> dict[str, Sequence[Cell]]:
     of = {run: Cost(parameters=None, tokens=None, seconds=None) for run in found.runs}
     table = there(text_tables.leaderboard(found.findings, of | (costs or {})))
     return {row[0].text: row for row in table.rows}
