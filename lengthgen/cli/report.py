@@ -8,7 +8,7 @@ import typer
 
 from lengthgen.cli import completion
 from lengthgen.cli.arguments import Runs, find_runs, root_of, split
-from lengthgen.cli.console import warn
+from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def _write(found: "Study", out: Path) -> None:
     from lengthgen.report import collect, write
 
     written = write.write_report(found, out)
-    print(collect.table(found.records))
+    echo(collect.table(found.records))
     for path in written:
-        print(path)
+        echo(path)
 
 
 def _is_readable(run_dir: Path) -> bool:
