@@ -52,8 +52,9 @@ def write_report(
 def _write(found: "Study", out: Path) -> None:
     from lengthgen.report import collect, write
 
-    written = write.write_report(found, out)
-    echo(collect.table(found.records))
+    gathered = collect.gather_both(found.records)
+    written = write.write_gathered(found, gathered, out)
+    echo(collect.table_of(gathered))
     for path in written:
         echo(path)
 

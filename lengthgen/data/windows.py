@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthgen.data.corpora import Split, TokenizedCorpus
-from lengthgen.data.spans import Endpoint
+from lengthgen.data.spans import Endpoint, Span
 
 Ints = NDArray[np.int64]
 IGNORED = -100  # target of a position past the document's end
@@ -117,6 +117,21 @@ def window(
     inputs[:targets], wanted[:targets] = piece[:-1], piece[1:]
     wanted[: max(0, split.prompt_length(document) - start)] = IGNORED
     return inputs, wanted
+
+
+def text_of(span: Span, corpus: TokenizedCorpus) -> tuple[Split, int]:
+    """Returns the split and the document that a span lies in; the stream is a single document."""
+    validation = corpus.validation
+    if span.document >= 0:
+        return validation, span.document
+    ends = np.array([0, len(validation.tokens)])
+    return Split(tokens=validation.tokens, offsets=ends, names=["stream"]), 0
+
+
+def targets_of(span: Span, corpus: TokenizedCorpus) -> Ints:
+    """Returns the scored tokens of a span, [scored]."""
+    split, document = text_of(span, corpus)
+    return window(corpus, split, document, span.end - span.scored, span.scored, span.scored)[1]
 
 
 def n_targets(corpus: TokenizedCorpus, split: Split) -> Ints:

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lengthgen.config.schema import Config
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
@@ -16,6 +19,10 @@ from lengthgen.data.windows import endpoints, manifest, n_targets, share_seen
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.protocols import Answer, Places
+
+Nats = NDArray[np.float64]
+# The nats of each scored token; where predictions are wanted, [n, 2]: and the most likely token.
+Scored = NDArray[np.float64]
 
 
 class Cell(NamedTuple):

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,11 +17,10 @@ from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Endpoint, Span
-from lengthgen.data.windows import position_bins
+from lengthgen.data.windows import position_bins, targets_of
 from lengthgen.errors import UserError
-from lengthgen.evaluation import protocols, scoring
-from lengthgen.evaluation.plan import Cell, Plan, spans
-from lengthgen.evaluation.scoring import Nats, Scored
+from lengthgen.evaluation import protocols
+from lengthgen.evaluation.plan import Cell, Nats, Plan, Scored, spans
 
 FORMAT = 3  # of the rows; those of another one are not read
 UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
@@ -61,7 +61,11 @@ class CellFacts:
         return (self.precision, self.targets, self.endpoints)
 
     def facts(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(CellFacts)}
+        return dict(zip(_FACTS, _values(self), strict=True))
+
+
+_FACTS = tuple(field.name for field in fields(CellFacts))
+_values = attrgetter(*_FACTS)
 
 
 @pydantic.dataclasses.dataclass(
@@ -118,7 +122,7 @@ def measured(
         clusters.setdefault(cluster, []).append(span)
     rows: list[dict[str, Any]] = []
     for cluster, scored in clusters.items():
-        tokens = np.concatenate([scoring.targets_of(span, corpus) for span in scored])
+        tokens = np.concatenate([targets_of(span, corpus) for span in scored])
         per_token = np.concatenate([nats[span] for span in scored])
         row: dict[str, Any] = {
             **_cell_facts(cell, config, planned),
@@ -163,7 +167,7 @@ def _answered(
     first_wrong: list[int | None] = []
     n_hits = n_stops = 0
     for span in wanted:
-        targets, predicted = scoring.targets_of(span, corpus), scored[span][:, 1].astype(np.int64)
+        targets, predicted = targets_of(span, corpus), scored[span][:, 1].astype(np.int64)
         finite = np.isfinite(scored[span][:, 0]).all()  # a diverged model has no answer
         wrong = np.flatnonzero(predicted != targets) if finite else np.arange(span.scored)
         n_hits += span.scored - len(wrong)

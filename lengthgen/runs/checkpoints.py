@@ -18,6 +18,7 @@ from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.reading import open_regular, parse_json, read_bytes
+from lengthgen.runs.status import checkpoint_folders
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
 
@@ -94,7 +95,7 @@ def save(
             f"{final}: cannot write the checkpoint of step {step} ({_reason(error)}); "
             "free disk space and run the same command again: it resumes from the one before"
         ) from error
-    there = folders(run_dir)
+    there = checkpoint_folders(run_dir)
     here = there.index(final) + 1
     for other in (*there[here:], *there[: max(0, here - KEPT)]):
         shutil.rmtree(other, ignore_errors=True)
@@ -102,7 +103,7 @@ def save(
 
 def newest(run_dir: Path, *, say: Callable[[str], None]) -> Checkpoint | None:
     """Returns the newest valid checkpoint, or None; a damaged one is named and skipped."""
-    for folder in reversed(folders(run_dir)):
+    for folder in reversed(checkpoint_folders(run_dir)):
         try:
             sums = parse_json(read_bytes(folder / "sha256.json"))
             for name in ("model.safetensors", "trainer.pt"):
@@ -123,11 +124,6 @@ def newest(run_dir: Path, *, say: Callable[[str], None]) -> Checkpoint | None:
         ) as error:
             say(f"{folder} is damaged and skipped: {(str(error) or repr(error)).splitlines()[0]}")
     return None
-
-
-def folders(run_dir: Path) -> list[Path]:
-    """Returns the folders of the checkpoints that are there, valid or not, oldest first."""
-    return sorted((run_dir / "checkpoints").glob("step-*"))
 
 
 def _reason(error: Exception) -> str:

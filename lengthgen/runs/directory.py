@@ -10,11 +10,11 @@ import zlib
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,7 +23,7 @@ from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.reading import check_regular, parse_json, parse_yaml, read_bytes
-from lengthgen.runs import checkpoints, status
+from lengthgen.runs import status
 from lengthgen.storage import add_checksum, read_rows, replace_file, strip_checksum
 
 _LIBRARIES = (
@@ -105,10 +105,9 @@ def load_config(run_dir: Path) -> Config:
     change what was trained.
     """
     plain = read_config(run_dir)
-    later = {"eval": compose.load("eval", "default", config_dir=None), **compose.defaults()}
     for section in ("eval", "runtime"):
         if isinstance(plain.get(section), dict):
-            plain[section] = {**later[section], **plain[section]}
+            plain[section] = {**_defaults()[section], **plain[section]}
     if isinstance(plain.get("plugins"), list):
         plain["plugins"] = [str(run_dir / str(plugin)) for plugin in plain["plugins"]]
     config = from_plain(plain)
@@ -119,6 +118,12 @@ def load_config(run_dir: Path) -> Config:
                 f"content as a run of its own: lengthgen train --plugin {plugin.path} ..."
             )
     return config
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    """Returns the values of the sections that may lack keys, not to be changed in place."""
+    return {"eval": compose.load("eval", "default", config_dir=None), **compose.defaults()}
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:
@@ -170,6 +175,8 @@ def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
 
 def environment() -> dict[str, Any]:
     """Returns commit, machine and versions of this process."""
+    import torch  # takes as long as listing 300 runs, which does without it
+
     return {
         "commit": _commit(),
         "platform": platform.platform(),
@@ -255,7 +262,7 @@ def _summary(path: Path) -> RunSummary:
     state, reason, step, steps, command = found.state, found.reason, 0, 0, None
     try:
         steps = load_config(path).train.steps
-        kept = checkpoints.folders(path)
+        kept = status.checkpoint_folders(path)
         step = int(kept[-1].name.removeprefix("step-")) if kept else 0
         argv = parse_json(strip_checksum(read_bytes(path / "env.json")))["argv"]
         if argv[1] == "train":

@@ -159,6 +159,11 @@ def trained_step(run_dir: Path) -> int | None:
         return 0
 
 
+def checkpoint_folders(run_dir: Path) -> list[Path]:
+    """Returns the folders of the checkpoints that are there, valid or not, oldest first."""
+    return sorted((run_dir / "checkpoints").glob("step-*"))
+
+
 def _of_error(error: BaseException) -> Status:
     if isinstance(error, Stopped | KeyboardInterrupt):
         return Status("stopped", reason=str(error) or "interrupted")

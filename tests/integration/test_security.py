@@ -33,7 +33,7 @@ from lengthgen.config.schema import from_overrides
 from lengthgen.errors import UserError
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import collect, html, study, write
-from lengthgen.runs import checkpoints, directory
+from lengthgen.runs import directory, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import registry
 from lengthgen.storage import append_rows, read_rows
@@ -519,7 +519,7 @@ def test_a_checkpoint_is_read_as_data_alone(
     name: str, kind: str, plain: Path, account: Account, tmp_path: Path
 ) -> None:
     payload = Payload(tmp_path / "mark")
-    for checkpoint in checkpoints.folders(plain):
+    for checkpoint in status.checkpoint_folders(plain):
         if kind == "pickle":
             (checkpoint / name).write_bytes(pickle.dumps(payload, protocol=2))
         else:
