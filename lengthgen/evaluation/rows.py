@@ -25,7 +25,8 @@ from lengthgen.evaluation.plan import Cell, Nats, Plan, Scored, spans
 FORMAT = 3  # of the rows; those of another one are not read
 UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=1 << 53)]  # exact as a float
+Length = Annotated[int, Field(ge=1, le=1 << 26)]  # arrays of so many positions are made
 Sum = Annotated[float, Field(ge=0)]  # of nats
 Condition = tuple[str, int | None, str]  # precision, targets, endpoints
 
@@ -41,13 +42,13 @@ class CellFacts:
     corpus: str
     fingerprint: str
     packed: bool
-    train_length: Count
+    train_length: Length
     tokens_seen: Count
     protocol: str
     targets: Count | None  # K
     variant: str | None
     parts: str  # hash of what the scheme computes
-    length: Count
+    length: Length
     trained_in: str | None = None  # precision; None: the row is older than this field
     precision: str
     endpoints: str

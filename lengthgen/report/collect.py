@@ -16,7 +16,7 @@ from lengthgen.config import rates
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import ANSWERS, HEADLINE, named
 from lengthgen.report import tables, tasks, text_tables
-from lengthgen.report.study import Plain, RunRecord, TaskFacts, task_of
+from lengthgen.report.study import Cost, Plain, RunRecord, TaskFacts, task_of
 from lengthgen.report.tables import Table
 from lengthgen.report.tasks import TaskReport
 
@@ -34,6 +34,11 @@ class Report:
     def configs(self) -> dict[str, dict[str, Any]]:
         """The plain configuration of each run."""
         return {run: record.config for run, record in self.runs.items()}
+
+    @property
+    def costs(self) -> dict[str, Cost]:
+        """What each run took."""
+        return {run: record.cost for run, record in self.runs.items()}
 
     @cached_property
     def points(self) -> list[Point]:
@@ -125,7 +130,7 @@ def gather_tasks(records: Sequence[RunRecord]) -> TaskReport:
         if record.task is not None:
             name = str(task_of(record.config))
             about[name] = record.task
-            answers = [row for row in record.rows if row["protocol"] == ANSWERS]
+            answers = [row for row in record.rows if row.get("protocol") == ANSWERS]
             if answers:
                 by_task.setdefault(name, []).extend(answers)
     found: dict[str, list[Accuracy]] = {}
@@ -272,6 +277,7 @@ def contents(report: Report) -> list[Table]:
     """Returns the tables of a report, the most important first."""
     found = [
         *report.summary,
+        text_tables.leaderboard(report.findings, report.costs),
         text_tables.key_numbers(report.findings),
         text_tables.against_least(report.by_protocol.get(HEADLINE, [])),
         *(_perplexities(report, name) for name in report.unaltered[1:]),

@@ -1,5 +1,6 @@
 """The files of a report: figures, tables, CSV, the page, and the rows that all are made from."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from lengthgen.errors import UserError
@@ -30,8 +31,12 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
     markdowns: list[str] = []
     shown: list[Table] = []
     exhibit: html.Tasks | None = None
+    overview: list[html.Picture] = []
     if report is not None:
         files |= pictures.of_text(report)
+        overview = [
+            _picture(f"{name}.svg", files) for name in pictures.OVERVIEW if f"{name}.svg" in files
+        ]
         numbers["curve.csv"] = text_tables.points_csv(report.by_protocol)
         numbers["findings.csv"] = text_tables.findings_csv(report.findings)
         headline = report.by_protocol.get(HEADLINE, [])
@@ -48,11 +53,7 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
         shown += of
         markdowns.append(collect.markdown(of, answered.remarks))
         exhibit = html.Tasks(
-            pictures=[
-                html.Picture(Path(name).stem.replace("-", " "), svg.decode())
-                for name, svg in drawn.items()
-                if name.endswith(".svg")
-            ],
+            pictures=[_picture(name, drawn) for name in drawn if name.endswith(".svg")],
             tables=of,
             remarks=answered.remarks,
         )
@@ -60,7 +61,7 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
         "table.md": "\n".join(markdowns),
         "table.tex": "\n".join(map(tables.latex, shown)),
         **numbers,
-        "report.html": html.render(report, exhibit),
+        "report.html": html.render(report, exhibit, overview),
     }
     files |= {name: content.encode() for name, content in texts.items()}
     files |= {ROWS: study.rows, MANIFEST: study.manifest}
@@ -71,3 +72,7 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
     for name, content in files.items():
         replace_file(out / name, content)
     return [out / name for name in files]
+
+
+def _picture(name: str, files: Mapping[str, bytes]) -> html.Picture:
+    return html.Picture(Path(name).stem.replace("-", " "), files[name].decode())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_plain, to_plain
@@ -211,12 +212,41 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
         )
 
 
+class _TrainRow(BaseModel):
+    """What is read of a row of train.jsonl."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    step: int = Field(alias="train/step", ge=0, le=1 << 53)
+    tokens: int = Field(alias="train/tokens", ge=0, le=1 << 53)
+    tokens_per_s: float = Field(alias="train/tokens_per_s", gt=0)
+
+
+def train_rows(run_dir: Path) -> list[dict[str, Any]]:
+    """Returns the rows of train.jsonl.
+
+    Raises UserError as read_rows does, and for a row without its numbers.
+    """
+    path = run_dir / "train.jsonl"
+    rows = read_rows(path)
+    for number, row in enumerate(rows, start=1):
+        try:
+            _TrainRow.model_validate(row)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise UserError(
+                f"{path}:{number}: damaged row ({first['loc'][0]}: {first['msg']}); delete this "
+                "line or restore the file"
+            ) from None
+    return rows
+
+
 def training_log(run_dir: Path) -> list[dict[str, Any]]:
     """Returns the rows of train.jsonl; none if a trained run has lost the last of them.
 
-    Raises UserError as read_rows does.
+    Raises UserError as train_rows does.
     """
-    rows = read_rows(run_dir / "train.jsonl")
+    rows = train_rows(run_dir)
     step = status.trained_step(run_dir)
     return rows if step is None or (rows and rows[-1]["train/step"] == step) else []
 

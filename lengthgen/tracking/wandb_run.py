@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from lengthgen.config.schema import Config, to_plain
-from lengthgen.storage import Row, append_rows, read_rows
+from lengthgen.runs.directory import train_rows
+from lengthgen.storage import Row, append_rows
 from lengthgen.tracking.wandb_state import Sent, digest, load_sent, save_sent, unsynced
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Tracker:
         self._run.define_metric("eval/*", step_metric="eval/T_valid")
         if self._run.resumed:
             self._note_what_it_has(self._run)
-        self._mirror_train(read_rows(self._run_dir / "train.jsonl"))
+        self._mirror_train(train_rows(self._run_dir))
 
     def _note_what_it_has(self, run: "wandb.Run") -> None:
         """Adds what the W&B run holds and wandb.json lacks: the file may be lost."""
