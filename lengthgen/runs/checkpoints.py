@@ -47,8 +47,8 @@ def check_room(config: Config, model_bytes: int) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise UserError(
-            f"runtime.root: {existing} has {free / 2**20:,.0f} MiB free, and the checkpoints of "
-            f"this run need {needed / 2**20:,.0f} MiB; free some, or give runtime.root=FOLDER"
+            f"runtime.root: {existing} has {free >> 20:,} MiB free, and the checkpoints of "
+            f"this run need {-(-needed >> 20):,} MiB; free some, or give runtime.root=FOLDER"
         )
 
 
