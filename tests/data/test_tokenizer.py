@@ -1,5 +1,6 @@
 """Tokenizers: trained, of bytes, or given; and which are refused."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +90,9 @@ def test_a_tokenizer_that_changes_the_text_is_refused(
     tokenizer.save(str(tmp_path / "nfc.json"))
     with pytest.raises(UserError, match=r"nfc.json changes the text of accents.txt \(\d+ bytes"):
         load(files(folder, tokenizer=str(tmp_path / "nfc.json")), cache_dir)
+
+
+def test_a_pipe_is_no_tokenizer(folder: Path, cache_dir: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(UserError, match=r"corpus\.tokenizer: cannot read .*not a regular file"):
+        load(files(folder, tokenizer=str(tmp_path / "tokenizer.json")), cache_dir)
