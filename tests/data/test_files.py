@@ -11,6 +11,7 @@ import pytest
 from small_corpora import error_of, files, names, read_all, write
 
 from lengthgen.data import sources
+from lengthgen.errors import UserError
 
 
 def test_every_kind_of_file_is_read_from_a_folder(tmp_path: Path) -> None:
@@ -197,3 +198,24 @@ def test_a_file_or_a_folder_without_permission_is_named(name: str) -> None:
         with unprivileged():
             said = error_of(files(folder))
     assert said == f"corpus.path: cannot read {path}: Permission denied; check permissions"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_nothing_but_files_is_read(name: str, kind: str, tmp_path: Path) -> None:
+    write(tmp_path, {"b.txt": "B"})
+    if kind == "pipe":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero")
+    for corpus in (files(tmp_path), files(tmp_path / name)):
+        said = error_of(corpus)
+        assert said.startswith(f"corpus.path: cannot read {tmp_path / name}: not a regular file")
+        with pytest.raises(UserError, match="not a regular file"):
+            sources.source_key(corpus)
+
+
+@pytest.mark.parametrize("line", ["[" * 60_000, "1" * 5_000])
+def test_a_hostile_line_of_json_is_named(line: str, tmp_path: Path) -> None:
+    write(tmp_path, {"a.jsonl": '{"text": "A"}\n' + line + "\n"})
+    assert "a.jsonl:2 is not " in error_of(files(tmp_path))

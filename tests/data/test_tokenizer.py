@@ -1,6 +1,7 @@
 """Tokenizers: trained, of bytes, or given; and which are refused."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -108,3 +109,9 @@ def test_ids_that_no_embedding_has_rows_for_are_refused(
     (tmp_path / "ids.json").write_text(json.dumps(plain))
     with pytest.raises(UserError, match=message):
         read_tokenizer(tmp_path / "ids.json")
+
+
+def test_a_pipe_is_no_tokenizer(folder: Path, cache_dir: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(UserError, match=r"corpus\.tokenizer: cannot read .*not a regular file"):
+        load(files(folder, tokenizer=str(tmp_path / "tokenizer.json")), cache_dir)
