@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from lengthgen.errors import UserError
-from lengthgen.reading import parse_json, read_bytes
+from lengthgen.reading import parse_row, read_bytes
 
 Row = Mapping[str, Any]
 _CHECKSUM = re.compile(rb',?\s*"crc32": "([0-9a-f]{8})"\s*\}\Z')
@@ -63,14 +63,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            row = parse_json(strip_checksum(line))
+            rows.append(parse_row(strip_checksum(line)))
         except ValueError:
-            row = None
-        if not isinstance(row, dict):
             raise UserError(
                 f"{path}:{number}: damaged row {line[:40]!r}; delete this line or restore the file"
-            )
-        rows.append(cast(dict[str, Any], row))
+            ) from None
     return rows
 
 

@@ -88,7 +88,7 @@ def measured(run_dir: Path, *, rounds: int) -> str:
     )
 
 
-def score(model: Transformer, spans: Sequence[Span], planned: Plan) -> dict[Span, scoring.Nats]:
+def score(model: Transformer, spans: Sequence[Span], planned: Plan) -> dict[Span, plan.Scored]:
     return scoring.score(
         model,
         spans,

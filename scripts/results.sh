@@ -66,10 +66,17 @@ precision() {
   draw runtime.root=runs/precision --out results/precision
 }
 
+# Two schemes have their least loss beyond the grid of the others.
 rates() {
-  .venv/bin/lengthgen tune "scheme=$six" train.lr=2e-3,4e-3,8e-3 train.scheme_lr_ratio=1,4,16,64 \
-    train.tokens=2000000 runtime.threads=1 runtime.wandb=off runtime.root=runs/rates/runs \
-    --out results/rates "${given[@]}"
+  local grid
+  for grid in \
+    "scheme=rope,alibi,nope,kerple train.lr=2e-3,4e-3,8e-3 train.scheme_lr_ratio=1,4,16,64" \
+    "scheme=t5 train.lr=2e-3,4e-3,8e-3 train.scheme_lr_ratio=1,4,16,64,256" \
+    "scheme=sinusoidal train.lr=5e-4,1e-3,2e-3,4e-3,8e-3"; do
+    # shellcheck disable=SC2086  # several words
+    .venv/bin/lengthgen tune $grid train.tokens=2000000 runtime.threads=1 runtime.wandb=off \
+      runtime.root=runs/rates/runs --out results/rates "${given[@]}"
+  done
 }
 
 figure1() {

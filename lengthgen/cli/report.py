@@ -8,7 +8,7 @@ import typer
 
 from lengthgen.cli import completion
 from lengthgen.cli.arguments import Runs, find_runs, root_of, split
-from lengthgen.cli.console import warn
+from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def _write(found: "Study", out: Path) -> None:
 
     gathered = collect.gather_both(found.records)
     written = write.write_gathered(found, gathered, out)
-    print(collect.table_of(gathered))
+    echo(collect.table_of(gathered))
     for path in written:
-        print(path)
+        echo(path)
 
 
 def _is_readable(run_dir: Path) -> bool:

@@ -7,6 +7,7 @@ document if the corpus has bos, T tokens of the document if not. It never leaves
 import hashlib
 import json
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -160,7 +161,7 @@ def endpoints(
     available_N = n_targets(corpus, corpus.validation)
     long = np.flatnonzero(available_N >= reach)
     order = long[np.argsort(_hash(np.uint64(seed), long))]
-    rounds: list[list[Endpoint]] = [[] for _ in range(per_document)]
+    rounds: defaultdict[int, list[Endpoint]] = defaultdict(list)
     for document in order.tolist():
         ends = _unseen_ends(corpus, document, reach=reach, targets=targets, seen=seen)
         if not len(ends):
@@ -171,7 +172,7 @@ def endpoints(
         free = np.sort(random.random(n)) * (room - (n - 1) * spacing)
         for j, gap in enumerate(np.floor(free).astype(int).tolist()):
             rounds[j].append(Endpoint(document, int(ends[j * spacing + gap])))
-    return [endpoint for one in rounds for endpoint in one][:count]
+    return [endpoint for j in sorted(rounds) for endpoint in rounds[j]][:count]
 
 
 def _unseen_ends(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from lengthgen import escaping
 from lengthgen.analysis import curves, reference_results, seed_groups
 from lengthgen.analysis.accuracy import Accuracy, accuracies
 from lengthgen.analysis.curves import Curve, Point
@@ -270,7 +271,8 @@ def table_of(gathered: Gathered) -> str:
 
 def markdown(shown: Sequence[Table], limits: Sequence[str]) -> str:
     """Returns tables as Markdown, and below them what limits what they state."""
-    return "\n".join([*map(tables.markdown, shown), *(f"{limit}\n" for limit in limits)])
+    below = (f"{escaping.markdown(limit)}\n" for limit in limits)
+    return "\n".join([*map(tables.markdown, shown), *below])
 
 
 def contents(report: Report) -> list[Table]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from lengthgen import escaping
 from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
@@ -88,6 +89,7 @@ def render(
     environment = Environment(
         loader=PackageLoader("lengthgen", "report"),
         autoescape=True,
+        finalize=escaping.html,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,

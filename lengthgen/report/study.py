@@ -33,7 +33,7 @@ from lengthgen import tasks
 from lengthgen.config.schema import NAME
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT
-from lengthgen.reading import MOST_BYTES, check_regular, parse_json, read_bytes
+from lengthgen.reading import MOST_BYTES, check_regular, parse_json, parse_row, read_bytes
 from lengthgen.runs import directory
 from lengthgen.storage import read_rows, refuse_links, strip_checksum
 
@@ -108,9 +108,9 @@ class _Environment(_Section):
 def _readable(plain: Row) -> Row:
     """Returns a plain configuration. Raises ValueError unless a report can show it."""
     try:
-        json.dumps(plain, default=str)
+        json.dumps(plain, default=str, sort_keys=True)
     except TypeError as error:
-        raise ValueError(f"a key is no text ({error})") from None
+        raise ValueError(f"keys that are no text ({error})") from None
     _Config.model_validate(plain)
     return plain
 
@@ -150,7 +150,7 @@ class Study:
             with gzip.open(io.BytesIO(self.rows)) as file:
                 lines = file.read(MOST_BYTES).splitlines()
             found: list[RunRecord] = []
-            for row in map(parse_json, lines):
+            for row in map(parse_row, lines):
                 if "kind" in row:
                     found.append(TypeAdapter(RunRecord).validate_python(row["run"]))
                 elif row["format"] != FORMAT:
@@ -325,7 +325,7 @@ def _environment(run_dir: Path) -> dict[str, Any] | None:
     """Returns what env.json holds of the command, machine and versions; no host, no local paths."""
     try:
         found = parse_json(strip_checksum(read_bytes(run_dir / "env.json")))
-        words = [str(word) for word in found.get("argv", [])[1:]]
+        words = [str(word).encode(errors="replace").decode() for word in found.get("argv", [])[1:]]
         _shown(found)
         kept = {key: found[key] for key in ENVIRONMENT if key in found}
     except (OSError, ValueError, TypeError, AttributeError):

@@ -3,6 +3,7 @@
 A mark is a file beside the code that would have run; `account` is a user who allowed nothing yet.
 """
 
+import csv
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ import pytest
 import torch
 import yaml
 from eval_rows import Runs
+from markup import commands_of_latex, is_no_formula, kinds_of_markdown
 from shell import Shell
 from small import SMALL, small_config
 
@@ -425,6 +427,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "a list for a length": lambda run: replaced(run, "eval.jsonl", length=[1]),
     "a length of 2^60": lambda run: replaced(run, "eval.jsonl", length=1 << 60),
     "a count of 4,000 digits": lambda run: replaced(run, "eval.jsonl", n_tokens=10**4000),
+    "half a character": lambda run: replaced(run, "eval.jsonl", scheme="\ud800"),
     "a protocol that is none": lambda run: replaced(run, "eval.jsonl", protocol={}),
     "a reason that is a list": lambda run: (run / "status.json").write_text(
         '{"state": "failed", "reason": [1], "pid": {}}'
@@ -679,12 +682,15 @@ class Markup(HTMLParser):
         self.links |= {str(value) for name, value in attrs if name in ("href", "src")}
 
 
-BAD = '"><script src=//evil.example/x.js></script><img src=x onerror="alert(1)">\'&lt;</style>'
+BAD = (  # first a formula, then what each format obeys, and text from right to left
+    '=1+"\x1b]52;c;eA==\x07\x9b2J\r\n\u202e|[x](javascript:1)![](//evil)`$\\frac$\\input{x}^^M%&'
+    '"><script src=//evil.example/x.js></script><img src=x onerror="alert(1)">\'&lt;</style>'
+)
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><script>{}</script><path d="M0 0h8v5"/></svg>'
 
 
-def page_of(root: Path, text: str) -> str:
-    """Returns the page of two runs in which this text stands wherever text of a run may stand."""
+def report_of(root: Path, text: str) -> Path:
+    """Returns the report of two runs in which this text stands wherever text of a run may stand."""
     rows, folder = Runs(root), text.replace("/", "_")
     paths = [rows.write(folder, seed=1), rows.write(folder, (3.0,), seed=2)]
     for path in paths:
@@ -707,14 +713,48 @@ def page_of(root: Path, text: str) -> str:
         (path / "probes").mkdir()
         (path / "probes" / f"{folder}.svg").write_text(SVG.format(text))
     write.write_report(study.of_runs(paths), root / "out")
-    return (root / "out" / "report.html").read_text()
+    return root / "out"
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The page of a hostile run, and that of one that differs from it in its words alone."""
+def reports(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The report of a hostile run, and that of one that differs from it in its words alone."""
     hostile, harmless = (tmp_path_factory.mktemp(name) for name in ("hostile", "harmless"))
-    return page_of(hostile, BAD), page_of(harmless, "word")
+    return report_of(hostile, BAD), report_of(harmless, "word")
+
+
+@pytest.fixture(scope="module")
+def pages(reports: tuple[Path, Path]) -> tuple[str, str]:
+    """The pages of both."""
+    hostile, harmless = ((one / "report.html").read_text() for one in reports)
+    return hostile, harmless
+
+
+def test_no_file_of_a_report_holds_what_a_terminal_obeys(reports: tuple[Path, Path]) -> None:
+    for path in reports[0].iterdir():
+        if path.suffix not in (".png", ".gz"):
+            text = path.read_text().replace("\n", "")
+            assert [one for one in text if not one.isprintable()] == [], path.name
+
+
+def test_a_spreadsheet_finds_no_formula_in_a_report(reports: tuple[Path, Path]) -> None:
+    paths = list(reports[0].glob("*.csv"))
+    assert len(paths) == 3
+    for path in paths:
+        for row in csv.reader(path.read_text().splitlines()):
+            for cell in row:
+                assert is_no_formula(cell), path.name
+
+
+def test_markdown_of_a_report_holds_no_html_and_no_link(reports: tuple[Path, Path]) -> None:
+    hostile, harmless = (kinds_of_markdown((one / "table.md").read_text()) for one in reports)
+    assert hostile & {"html_inline", "html_block", "link_open", "image"} == set()
+    assert harmless <= hostile
+
+
+def test_latex_of_a_report_holds_no_command_of_a_stranger(reports: tuple[Path, Path]) -> None:
+    hostile, harmless = (commands_of_latex((one / "table.tex").read_text()) for one in reports)
+    assert hostile == harmless
 
 
 def test_a_hostile_run_adds_no_element_and_no_attribute_to_the_page(
