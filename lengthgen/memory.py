@@ -49,7 +49,8 @@ def total_bytes(device: torch.device | None = None) -> int:
 def is_exhausted(error: BaseException) -> bool:
     """True for an error of Python or of PyTorch that says that memory could not be allocated."""
     named = type(error).__name__ == "OutOfMemoryError"  # torch's, which need not be imported
-    return named or isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    words = ("can't allocate memory", "Storage size calculation overflowed")
+    return named or isinstance(error, MemoryError) or any(one in str(error) for one in words)
 
 
 def _control_group_limits() -> Iterator[int]:

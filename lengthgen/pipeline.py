@@ -265,8 +265,9 @@ def _check_examples(corpus: TaskCorpus) -> None:
     for key, length in (("length", corpus.task.length), ("longest", corpus.task.longest)):
         try:
             rule.example(length, Random(0))
-        except ValueError as error:
-            raise UserError(f"task.{key}={length}: {error}") from None
+        except (ValueError, MemoryError) as error:
+            reason = str(error) or "an example does not fit in memory"
+            raise UserError(f"task.{key}={length}: {reason}") from None
 
 
 def _check_protocol(protocol: protocols.Protocol, config: Config) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from lengthgen.config import sections
 from lengthgen.config.plugins import MODULE_PREFIX, Plugin
 from lengthgen.errors import UserError, suggestion
+from lengthgen.memory import is_exhausted
 
 T = TypeVar("T")
 
@@ -76,14 +77,18 @@ def build(
 def construct(kind: type[T], given: Mapping[str, Any], *first: Any, where: str) -> T:
     """Calls a class with its first arguments and the keyword-only ones given at the key `where`.
 
-    Raises UserError for arguments that do not fit its signature, or a value that it refuses with
-    ValueError.
+    Raises UserError for arguments that do not fit its signature, a value that it refuses with
+    ValueError, or sizes that nothing can have.
     """
     arguments = sections.arguments(kind, given, where=where)
     try:
         return kind(*first, **arguments)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise UserError(f"{where}: {error}") from error
+    except (MemoryError, RuntimeError) as error:
+        if not is_exhausted(error):
+            raise
+        raise UserError(f"{where}: there is no memory for such sizes; lower them") from error
 
 
 def code_of(kind: type[Any]) -> str:

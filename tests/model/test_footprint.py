@@ -13,7 +13,7 @@ from lengthgen import memory
 from lengthgen.config.schema import from_overrides
 from lengthgen.data import corpora
 from lengthgen.errors import UserError
-from lengthgen.pipeline import train_and_evaluate
+from lengthgen.pipeline import train_and_evaluate, validate
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,23 @@ def test_examples_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
     corpus = from_overrides(words, config_dir=None, plugins=[]).corpus
     with pytest.raises(UserError, match=r"^task.examples=100000000000000 "):
         corpora.load(corpus, cache_dir=tmp_path, say=QUIET.say)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["scheme=dynamic_bias", "scheme.parts.dynamic_bias.width=1e12"],
+            r"^scheme.parts.dynamic_bias: there is no memory for such sizes; lower them$",
+        ),
+        (["task=copy", "task.arguments.times=1e15"], r"^task.length=\d+: an example does not fit"),
+    ],
+)
+def test_sizes_of_a_part_or_of_an_example_that_nothing_has_are_refused(
+    overrides: list[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        validate(from_overrides(overrides, config_dir=None, plugins=[]))
 
 
 @pytest.mark.parametrize(
