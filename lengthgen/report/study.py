@@ -181,9 +181,10 @@ def of_runs(run_dirs: Sequence[Path]) -> Study:
     for record in records:
         lines += [{"kind": "run", "run": asdict(replace(record, rows=[]))}, *record.rows]
     text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
+    # Level 9 takes 5 times as long for 8% less.
     return Study(
         path=Path(ROWS),
-        rows=gzip.compress(text.encode(), compresslevel=6, mtime=0),  # 9 takes 3 times as long
+        rows=gzip.compress(text.encode(), compresslevel=4, mtime=0),
         manifest=(json.dumps(_manifest(records), indent=1) + "\n").encode(),
     )
 

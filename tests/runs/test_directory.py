@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -143,11 +144,15 @@ def test_a_root_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         pass
 
 
-def test_a_disk_without_room_is_refused_before_training(tmp_path: Path) -> None:
+def test_a_disk_without_room_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = small_config(f"runtime.root={tmp_path}/not/yet/there")
     checkpoints.check_room(config, 1000)
-    with pytest.raises(UserError, match=r"runtime\.root: .* MiB free, .* need .* MiB"):
-        checkpoints.check_room(config, shutil.disk_usage(tmp_path).free)
+    disk = SimpleNamespace(free=1_200_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
+    with pytest.raises(UserError, match=r"runtime\.root: .* 1 MiB free, .* need 2 MiB"):
+        checkpoints.check_room(config, 150_000)  # 9 times that is 1.3 MiB
 
 
 def test_a_run_is_found_by_its_id_its_beginning_and_its_path(tmp_path: Path) -> None:
