@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, named
-from lengthgen.evaluation.rows import FORMAT, CellFacts, Condition, EvalRow
+from lengthgen.evaluation.rows import FORMAT, LATER, CellFacts, Condition, EvalRow
 
 Curve = tuple[str, str | None]  # a run and a variant of its scheme
 
@@ -132,7 +132,8 @@ def _measured(rows: Sequence[EvalRow]) -> Point:
     facts = rows[0].facts()
     for row in rows:
         for name, value in row.facts().items():
-            if value != facts[name] and name != "trained_in":
+            pair = (value, facts[name])
+            if value != facts[name] and not (name in LATER and None in pair):
                 raise _damaged(
                     row.run, f"field {name} is {facts[name]!r} and {value!r} in one cell"
                 )

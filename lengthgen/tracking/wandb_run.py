@@ -84,7 +84,7 @@ class Tracker:
 
     def train(self, row: Row) -> None:
         """Appends a row to train.jsonl, then shows it in W&B."""
-        append_rows(self._run_dir / "train.jsonl", [row])
+        append_rows(self._run_dir / "train.jsonl", [{"run": self._config.run_id, **row}])
         self._attempt(lambda: self._mirror_train([row]))
 
     def results(self, compute: Callable[[], Results]) -> None:
@@ -220,7 +220,7 @@ class Tracker:
         self._sent.step = fresh[-1]["train/step"]
         self._save_sent()
         for row in fresh:
-            self._run.log(dict(row))
+            self._run.log({key: value for key, value in row.items() if key != "run"})
 
     def _mirror_results(self, compute: Callable[[], Results]) -> None:
         if self._run is None or self._failed:
