@@ -3,12 +3,15 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MOST = 2000  # characters of a message, which may quote a value of any length
+
 
 class UserError(Exception):
     """A mistake the user can fix: what is wrong, where (dotted key or path), and the remedy."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        line = " ".join(message.split())
+        super().__init__(line if len(line) <= MOST else f"{line[: MOST // 2]} ... {line[-400:]}")
 
 
 class Diverged(UserError):
@@ -21,6 +24,11 @@ class Stopped(Exception):
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def shortened(text: str) -> str:
+    """Returns a text that a user gave, cut where it is too long for a message."""
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def suggestion(

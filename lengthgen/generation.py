@@ -17,6 +17,7 @@ from torch import Tensor
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.tokenizer import encode, read_tokenizer
+from lengthgen.data.windows import targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation.evaluator import Show, open_run, trained_model, undefined
@@ -224,7 +225,7 @@ def _wrong(
     show.finish()
 
     def is_wrong(span: Span) -> bool:
-        return bool(np.any(scored[span][:, 1] != scoring.targets_of(span, corpus)))
+        return bool(np.any(scored[span][:, 1] != targets_of(span, corpus)))
 
     wrong = {length: [one for one in spans if is_wrong(one)] for length, spans in tests.items()}
     show.say(f"{sum(map(len, wrong.values()))} of {len(wanted)} tests are answered wrongly")

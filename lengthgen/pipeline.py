@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lengthgen import schemes, tasks
+from lengthgen import memory, schemes, tasks
 from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import (
@@ -25,6 +25,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
+from lengthgen.model import footprint
 from lengthgen.model.plugin_check import check_plugins
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
@@ -140,7 +141,10 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Show) -> Path:
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
     run_dir = config.run_dir
-    _check_alignment(config)
+    with torch.device("meta"):
+        model = Transformer(config, vocab_size=1)
+    _check_alignment(config, model)
+    _check_memory(config, model, device, ranks)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     plan(config, corpus)
     check_plugins(config)
@@ -192,10 +196,26 @@ def _is_trained(config: Config, *, ranks: Ranks, show: Show) -> bool:
     return ranks.of_main(trained)
 
 
-def _check_alignment(config: Config) -> None:
+def _check_memory(config: Config, model: Transformer, device: torch.device, ranks: Ranks) -> None:
+    """Raises UserError if a batch or the training of the model can never fit in memory."""
+    train = config.train
+    key, remedy = f"train.batch_tokens={train.batch_tokens}", "lower it"
+    memory.check(key, footprint.batch_bytes(config), remedy=remedy)
+    windows = min(
+        devices.micro_batch(config.runtime, device, train.length),
+        -(-train.batch // ranks.world_size),
+    )
+    memory.check(
+        f"model.n_layers={config.model.n_layers} model.d_model={config.model.d_model} "
+        f"model.d_ff={config.model.d_ff}, {windows} windows of {train.length} tokens at a time",
+        footprint.training_bytes(config, model, windows=windows),
+        remedy="lower them, or runtime.micro_batch",
+        device=device,
+    )
+
+
+def _check_alignment(config: Config, model: Transformer) -> None:
     """Raises UserError if a part reads alignment ids, which only some tasks have."""
-    with torch.device("meta"):
-        model = Transformer(config, vocab_size=1)
     names = [name for name, part in model.scheme.parts.items() if part.reads_alignment]
     if names and model.alignment_ids is None:
         raise UserError(

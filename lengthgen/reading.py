@@ -65,6 +65,16 @@ def _check_depth(value: object, left: int) -> None:
             _check_depth(one, left - 1)
 
 
+def parse_row(line: bytes) -> dict[str, Any]:
+    """Returns a JSON object, all of whose text can be encoded again."""
+    row = parse_json(line)
+    if not isinstance(row, dict):
+        raise ValueError("no JSON object")
+    if b"\\u" in line:  # JSON can escape halves of surrogate pairs, which UTF-8 cannot hold
+        json.dumps(row, ensure_ascii=False).encode()
+    return cast("dict[str, Any]", row)
+
+
 def parse_yaml(text: str) -> Any:
     """Returns the value of a YAML text of plain data.
 

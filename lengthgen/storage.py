@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from lengthgen.errors import UserError
-from lengthgen.reading import parse_json, read_bytes
+from lengthgen.reading import parse_row, read_bytes
 
 Row = Mapping[str, Any]
 _VERSIONED = b'{\n "format": '  # so begins an object over several lines that has a checksum
 _CHECKSUM = re.compile(rb',?\s*"crc32": "([0-9a-f]{8})"\s*\}\Z')
+_CHECKSUM_BYTES = (
+    64  # at most, with what stands around it: a search of whole rows took half their reading
+)
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
@@ -65,14 +68,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            row = parse_json(strip_checksum(line, sealed=sealed))
+            rows.append(parse_row(strip_checksum(line, sealed=sealed)))
         except ValueError:
-            row = None
-        if not isinstance(row, dict):
             raise UserError(
                 f"{path}:{number}: damaged row {line[:40]!r}; delete this line or restore the file"
-            )
-        rows.append(cast(dict[str, Any], row))
+            ) from None
     return rows
 
 
@@ -99,7 +99,7 @@ def is_sealed(run_dir: Path) -> bool:
     It is written when a run begins; those that older versions began have no format in it.
     """
     try:
-        return "format" in parse_json(strip_checksum(read_bytes(run_dir / "env.json")))
+        return "format" in parse_row(strip_checksum(read_bytes(run_dir / "env.json")))
     except FileNotFoundError:
         return False
     except (OSError, ValueError, TypeError):
@@ -212,7 +212,7 @@ def strip_checksum(content: bytes, *, sealed: bool = False) -> bytes:
     Raises ValueError if it differs from that, or has none although it must: it is `sealed`, or an
     object over several lines that begins with a format.
     """
-    checksum = _CHECKSUM.search(content)
+    checksum = _CHECKSUM.search(content, max(0, len(content) - _CHECKSUM_BYTES))
     if checksum is None:
         if sealed or content.startswith(_VERSIONED):
             raise ValueError("the text lacks its checksum")

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from lengthgen.escaping import visible
+
 _SECONDS_BETWEEN_LINES = 5.0
 _log = logging.getLogger(__name__)
 
@@ -92,6 +94,7 @@ class Progress:
         """Writes a line, above the bar if there is one, and to the log."""
         if not self._is_main:
             return
+        message = visible(message, keep="\n\t")
         _log.info(message)
         self._console.print(message)
 
@@ -100,7 +103,8 @@ class Progress:
         self.finish()
         if not self._is_main:
             return
-        self._task, self._total, self._unit = task, total, unit
+        self._task = task = visible(task)
+        self._total, self._unit = total, unit
         self._done = self._done_at_start = done
         self._fields = {}
         self._started = time.monotonic()
@@ -161,7 +165,7 @@ def _numbers(fields: dict[str, float | str]) -> str:
     parts: list[str] = []
     for name, value in fields.items():
         if isinstance(value, str):
-            parts.append(f"{name} {value}")
+            parts.append(f"{name} {visible(value)}")
         elif name.endswith("_per_s"):
             parts.append(f"{value:,.0f} {name.removesuffix('_per_s')}/s")
         else:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from lengthgen.analysis.intervals import Estimate, Spread, student, upper
-from lengthgen.analysis.paired_sums import cell, sample, whole
+from lengthgen.analysis.paired_sums import Cell, cell, sample, whole
 from lengthgen.analysis.seed_groups import Series
 
 Pair = tuple[str, str]  # labels
@@ -39,7 +39,10 @@ class Comparison:
 
 def difference(a: Series, b: Series, length: int) -> Estimate | None:
     """Returns the loss of a less that of b; None if they share no seed, document or condition."""
-    of_a, of_b = cell(a, length), cell(b, length)
+    return _difference(cell(a, length), cell(b, length))
+
+
+def _difference(of_a: Cell, of_b: Cell) -> Estimate | None:
     if {p.condition for p in of_a.values()} != {p.condition for p in of_b.values()}:
         return None
     found = sample([of_a, of_b], whole)
@@ -49,11 +52,11 @@ def difference(a: Series, b: Series, length: int) -> Estimate | None:
 def compare(lines: Sequence[Series], length: int) -> Comparison | None:
     """Returns which series may be the best at a length; None if no two can be compared."""
     losses = {line.label: loss for line in lines if (loss := line.losses().get(length)) is not None}
-    there = [line for line in lines if line.label in losses]
+    cells = {line.label: cell(line, length) for line in lines if line.label in losses}
     pairs = {
-        (a.label, b.label): found
-        for a, b in combinations(there, 2)
-        if (found := difference(a, b, length)) is not None
+        (a, b): found
+        for a, b in combinations(cells, 2)
+        if (found := _difference(cells[a], cells[b])) is not None
     }
     return compared(losses, pairs)
 

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -29,6 +30,15 @@ class Point(CellFacts):
     bits_per_byte: float | None
     skipped: str | None
     rows: tuple[EvalRow, ...] = field(repr=False)  # one per document, sorted by its name
+
+    @cached_property
+    def documents(self) -> tuple[str, ...]:
+        return tuple(row.document or "" for row in self.rows)
+
+    @cached_property
+    def sums(self) -> dict[Any, Any]:
+        """Sums over its documents that paired_sums has computed; each is compared many times."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,29 +63,31 @@ def curve(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
 
     Raises UserError, naming run and field, if a field is missing or holds no possible value.
     """
-    cells = _cells(rows)
-    points = [point for cell in cells.values() if (point := _point(cell)) is not None]
-    return sorted(
-        points,
-        key=lambda p: (
-            *(p.run, p.protocol, p.variant or "", p.targets or 0, p.precision),
-            *(p.endpoints, p.tokens_seen, p.length),
-        ),
-    )
+    return curve_and_gaps(rows)[0]
 
 
-def incomplete(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns which cells lack documents: a writer was killed, or lines were cut since."""
+def curve_and_gaps(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Point], list[str]]:
+    """Returns the curve, and the cells that lack documents: of a killed writer, or cut since."""
+    points: list[Point] = []
     messages: list[str] = []
     for cell in _cells(rows).values():
-        if _point(cell) is None:
+        point = _point(cell)
+        if point is not None:
+            points.append(point)
+        else:
             first = next(iter(cell.values()))
             variant = f" + {first.variant}" if first.variant else ""
             messages.append(
                 f"{first.protocol}{variant} at {first.length:,} of {first.run} has {len(cell)} of "
                 f"{first.n_documents} documents"
             )
-    return messages
+    points.sort(
+        key=lambda p: (
+            *(p.run, p.protocol, p.variant or "", p.targets or 0, p.precision),
+            *(p.endpoints, p.tokens_seen, p.length),
+        )
+    )
+    return points, messages
 
 
 def _cells(
@@ -131,7 +143,8 @@ def _point(cell: Mapping[str | None, EvalRow]) -> Point | None:
 def _measured(rows: Sequence[EvalRow]) -> Point:
     facts = rows[0].facts()
     for row in rows:
-        for name, value in row.facts().items():
+        own = row.facts()
+        for name, value in own.items() if own != facts else ():
             pair = (value, facts[name])
             if value != facts[name] and not (name in LATER and None in pair):
                 raise _damaged(

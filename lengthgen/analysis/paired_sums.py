@@ -46,7 +46,8 @@ def _nats(nats: float | None) -> float:
 
 def independent_runs(line: Series) -> set[str]:
     """Returns the first run, by name, of each seed: runs of one seed are no independent seeds."""
-    return {min(p.run for p in line.points if p.seed == seed) for seed in _seeds(line)}
+    first = {p.seed: p.run for p in sorted(line.points, key=lambda p: p.run, reverse=True)}
+    return set(first.values())
 
 
 def cell(line: Series, length: int) -> dict[int, Point]:
@@ -96,11 +97,12 @@ def sample(members: Sequence[Cell], part: Part) -> Sample | None:
     points = [members_of[seed] for members_of in members for seed in seeds]
     if not points:
         return None
-    rows = [{row.document or "": row for row in p.rows} for p in points]
-    documents = sorted(set[str].intersection(*(set(by_name) for by_name in rows)))
-    table = np.array([[part(by_name[name]) for name in documents] for by_name in rows])
-    if table.size == 0:
+    documents = points[0].documents
+    if any(p.documents != documents for p in points):
+        documents = tuple(sorted(set(documents).intersection(*(p.documents for p in points))))
+    if not documents:
         return None
+    table = np.stack([_of_documents(p, documents, part) for p in points])
     sums_PD, counts_PD = table[:, :, 0], table[:, :, 1]
     _refuse_other_targets(points, documents, counts_PD)
     scored = counts_PD[0] > 0
@@ -115,6 +117,16 @@ def sample(members: Sequence[Cell], part: Part) -> Sample | None:
         ),
         counts_D=counts_PD[0, scored],
     )
+
+
+def _of_documents(point: Point, documents: Sequence[str], part: Part) -> Floats:
+    """Returns sum and count of some of a point's documents, [D, 2]; of all of them, kept in it."""
+    found = point.sums.get(part)
+    if found is None:
+        found = point.sums[part] = np.array([part(row) for row in point.rows], dtype=np.float64)
+    if len(documents) == len(point.documents):
+        return found
+    return found[np.isin(point.documents, documents)]
 
 
 def _refuse_other_targets(

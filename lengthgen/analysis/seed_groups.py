@@ -9,6 +9,7 @@ from typing import Any
 from lengthgen import schemes
 from lengthgen.analysis.curves import Curve, Point
 from lengthgen.config import compose
+from lengthgen.escaping import visible
 
 UPPER_BOUND = " (upper bound)"  # ends the names of such series
 
@@ -126,7 +127,7 @@ def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) ->
         label = name if len(twins) == 1 else f"{name} ({_difference(first, identity, twins)})"
         parts: Mapping[str, Any] = configs[first[0]].get("scheme", {}).get("parts") or {}
         label += UPPER_BOUND * (not oracles.isdisjoint(parts))
-        named |= dict.fromkeys(members, label)
+        named |= dict.fromkeys(members, visible(label))
     return named
 
 

@@ -22,6 +22,7 @@ from lengthgen.cli import (
 )
 from lengthgen.cli.console import warn, warn_once
 from lengthgen.errors import Stopped, UserError
+from lengthgen.memory import is_exhausted
 
 app = typer.Typer(
     help="Train a small causal LM at length T with any positional scheme; measure it at 2T to 32T.",
@@ -56,6 +57,10 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:  # a bug; Python shows it, unless there are several to choose from
+        if is_exhausted(error):
+            found = " ".join(str(error).split())[:200] or type(error).__name__
+            remedy = "lower runtime.micro_batch, the longest of eval.lengths or the model's size"
+            _end(error, f"error: out of memory ({found}); {remedy}", 2)
         if "RANK" not in os.environ:
             raise
         _end(error, traceback.format_exc().rstrip(), 1)

@@ -35,7 +35,8 @@ def runs(ctx: typer.Context, incomplete: str) -> list[str]:
         ids = [path.name for path in run_dirs(Path(root[1]) if root else default_root())]
         keys = compose.completions(word, config_dir=None)
         keys = [key for key in keys if key.startswith(("eval.", "runtime."))]
-        return [name for name in ids if name.startswith(word)] + keys
+        plain = re.compile(r"[\w.=+,-]+")  # of another name a shell would run parts
+        return [name for name in ids if name.startswith(word) and plain.fullmatch(name)] + keys
 
     return _complete(ctx, incomplete, candidates)
 

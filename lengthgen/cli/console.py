@@ -5,11 +5,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from lengthgen.escaping import visible
+
 
 def warn(line: str) -> None:
     """Writes a line to stderr, if it can be written."""
     with suppress(OSError):
-        print(line, file=sys.stderr)
+        print(visible(line, keep="\n\t"), file=sys.stderr)
 
 
 def warn_once(line: str) -> None:
@@ -18,11 +20,24 @@ def warn_once(line: str) -> None:
         warn(line)
 
 
+def echo(text: object) -> None:
+    """Prints lines on stdout."""
+    print(visible(str(text), keep="\n\t"))
+
+
+def echo_verbatim(text: str) -> None:
+    """Prints text as it is into a pipe or a file; on a terminal as `echo`."""
+    if sys.stdout.isatty():
+        echo(text)
+    else:
+        print(text)
+
+
 def print_table(head: list[str], rows: Sequence[list[str]], *, head_in_pipes: bool = False) -> None:
     """Prints a table on a terminal, and lines of tab-separated cells into a pipe."""
     if not sys.stdout.isatty():
         for row in [head] * head_in_pipes + [*rows]:
-            print("\t".join(row))
+            print("\t".join(map(visible, row)))
         return
     from rich.console import Console
     from rich.table import Table
@@ -32,5 +47,5 @@ def print_table(head: list[str], rows: Sequence[list[str]], *, head_in_pipes: bo
     for name in head:
         table.add_column(name, overflow="fold")  # a path that is cut cannot be copied
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     Console().print(table)

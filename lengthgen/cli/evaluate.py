@@ -13,7 +13,7 @@ from lengthgen.cli.arguments import (
     lengths_of,
     split,
 )
-from lengthgen.cli.console import print_table
+from lengthgen.cli.console import echo, print_table
 
 
 def evaluate_runs(
@@ -73,7 +73,7 @@ def evaluate_runs(
                     config, run_dir, precision=audit, ranks=ranks, show=show
                 )
     if ranks.is_main:
-        print(collect.table(study.read(run_dirs, rows)))
+        echo(collect.table(study.read(run_dirs, rows)))
         for run, found in audits.items():
             change = f"{found[0].again_in} - {found[0].scored_in}" if found else ""
             head = ["run", "length", "windows", "tokens", f"nats {change}: mean", "mean |d|"]

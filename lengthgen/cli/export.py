@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import find_runs, run_argument, split
-from lengthgen.cli.console import warn_once
+from lengthgen.cli.console import echo, warn_once
 from lengthgen.errors import UserError
 
 
@@ -45,4 +45,4 @@ def export_run(
         written = export(config, run_dir, folder, license=license, say=show.say)
     if written.step < written.steps:
         warn_once(f"{run_dir.name} is unfinished: this is step {written.step} of {written.steps}")
-    print(written.folder)
+    echo(written.folder)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Plugin, configs_of, find_runs, run_argument, split
-from lengthgen.cli.console import print_table
+from lengthgen.cli.console import echo_verbatim, print_table
 from lengthgen.errors import UserError
 
 
@@ -67,7 +67,7 @@ def generate_text(
             reason = generation.why_uncached(trained.model.scheme)
             if reason is not None:
                 show.say(f"{config.scheme.name}: {reason}")
-            print(
+            echo_verbatim(
                 generation.generate(
                     trained, prompt, limit=tokens, temperature=temperature, show=show
                 )

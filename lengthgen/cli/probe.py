@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, configs_of, find_runs, split
-from lengthgen.cli.console import print_table
+from lengthgen.cli.console import echo, print_table
 
 
 def probe_runs(
@@ -36,8 +36,8 @@ def probe_runs(
     for config, run_dir in zip(configs, run_dirs, strict=True):
         with Progress(is_main=True) as show:
             found = probing.probe(config, run_dir, chosen, show=show)
-        print(f"run: {run_dir}")
+        echo(f"run: {run_dir}")
         print_table(["probe", "what it shows"], [[one.probe, one.summary] for one in found])
         for one in found:
             if one.picture is not None:
-                print(one.picture)
+                echo(one.picture)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
-from lengthgen.cli.console import print_table, warn_once
+from lengthgen.cli.console import echo, print_table, warn_once
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
@@ -128,9 +128,9 @@ def tune(
     if any(one.state not in ("done", "diverged") for one in states.values()):
         _finish(points, states, gpus=gpus)
     written = tuning.write(points, out)
-    print(written[0].read_text(encoding="utf-8"), end="")
+    echo(written[0].read_text(encoding="utf-8").rstrip("\n"))
     for path in written:
-        print(path)
+        echo(path)
 
 
 def _run(
@@ -155,7 +155,7 @@ def _run(
         warn_once("points that run elsewhere are waited for, and taken over if they fail there")
     if engine.dry_run:
         for point in todo:
-            print(point.command)
+            echo(point.command)
     if engine.slurm is None:
         return _run_here(points, todo, engine)
     if not engine.dry_run:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import Runs, find_runs, split
+from lengthgen.cli.console import echo
 
 track = typer.Typer(help="Show runs in Weights & Biases.", rich_markup_mode=None)
 
@@ -33,4 +34,4 @@ def push(
         plain["runtime"] |= {key.removeprefix("runtime."): runtime[key] for key in runtime}
         configs.append(schema.from_plain(plain))
     for config, run_dir in zip(configs, run_dirs, strict=True):
-        results.push(config, run_dir, again=again, say=print)
+        results.push(config, run_dir, again=again, say=echo)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
-from lengthgen.cli.console import warn_once
+from lengthgen.cli.console import echo, warn_once
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def train(
         _torchrun(gpus, ["train", *(overrides or []), *options])
     run_dir = pipeline.train(config)
     if Ranks.from_env().is_main:
-        print(collect.table(study.read([run_dir])))
-        print(f"run: {run_dir}")
+        echo(collect.table(study.read([run_dir])))
+        echo(f"run: {run_dir}")
 
 
 def _check_gpus(gpus: int, runtime: "Runtime") -> None:

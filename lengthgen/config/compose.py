@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from lengthgen.errors import UserError, suggestion
+from lengthgen.errors import UserError, shortened, suggestion
 from lengthgen.reading import parse_yaml, read_bytes
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
@@ -85,16 +85,22 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     groups = _groups(config_dir)
     for override in parsed:
         _check(override, groups, config_dir)
-    composed = _composed(parsed, groups, config_dir)
     try:
+        composed = _composed(parsed, groups, config_dir)
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         key = error.full_key
         raise UserError(f"{key}: a value is required; give {key}=VALUE") from None
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise UserError(
+            f"{_words(parsed)}: nested too deeply, or a YAML file lists itself among its defaults"
+        ) from None
     found = cast("dict[str, Any]", plain)
-    found["variants"] = {**variants(config_dir=config_dir), **found.get("variants", {})}
+    own = found.get("variants", {})
+    if isinstance(own, dict):  # the schema refuses others
+        found["variants"] = {**variants(config_dir=config_dir), **own}
     if "task" in found:
         task: dict[str, Any] = found.pop("task")  # a copy of corpus.task
         for override in parsed:
@@ -302,14 +308,15 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     for word in overrides:
         try:
             parsed.append(parser.parse_override(word))
-        except HydraException:
+        except (HydraException, ValueError, RecursionError):  # too many digits or brackets
             key, equals, value = word.partition("=")
             remedy = (
                 f"quote special characters, as in \"{key}='{value}'\""
-                if equals and "'" not in value
+                if equals and "'" not in value and len(word) <= 200
                 else "give KEY=VALUE, such as scheme=rope or train.lr=1e-3"
             )
-            raise UserError(f"{word}: not readable as an override; {remedy}") from None
+            line = f"{shortened(word)}: not readable as an override; {remedy}"
+            raise UserError(line) from None
     return parsed
 
 
@@ -436,6 +443,13 @@ def _hydra(overrides: Sequence[Override], config_dir: Path | None) -> DictConfig
         raise _unknown(error, overrides, config_dir) from None
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
+    except (ValueError, OSError) as error:  # of a name that no file can have, for instance
+        line = shortened(str(error).partition(" : ")[0])
+        raise UserError(f"{_words(overrides)}: Hydra cannot compose this: {line}") from None
+
+
+def _words(overrides: Sequence[Override]) -> str:
+    return shortened(" ".join(str(override.input_line) for override in overrides))
 
 
 def _unknown(error: Exception, overrides: Sequence[Override], config_dir: Path | None) -> UserError:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,29 +15,58 @@ from pydantic import (
     Field,
     PlainSerializer,
     PrivateAttr,
+    TypeAdapter,
     ValidationError,
 )
+from pydantic_core import PydanticCustomError
 
 from lengthgen.config import compose, precision, rates
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.rates import Tuned
-from lengthgen.config.sections import Section, one_line
+from lengthgen.config.sections import Integer, Number, Section, Text, one_line
 from lengthgen.errors import UserError, suggestion
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
+
+def _refuse_unwritable(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Refuses what no run could be named by; the class itself checks types and bounds."""
+    try:
+        json.dumps(arguments)
+    except (TypeError, ValueError, RecursionError):
+        raise PydanticCustomError("unwritable", "cannot be written as JSON") from None
+    return arguments
+
+
+Positive = Annotated[Integer, Field(gt=0)]
+MOST_IDS = 2**20  # of a vocabulary; the largest published ones have a quarter of that
+NonNegative = Annotated[Integer, Field(ge=0)]
 # Folders are named by these: none may lead elsewhere, or be hidden.
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"
 Name = Annotated[str, Field(pattern=NAME, max_length=64)]
-PartArguments = dict[str, Any]
+Sample = Annotated[Integer, Field(gt=0, le=10**6)]  # each takes a forward pass or more
+Word = Annotated[Text, Field(min_length=1)]
+Paths = Word | list[Word]
+PartArguments = Annotated[dict[str, Any], AfterValidator(_refuse_unwritable)]
 Parts = dict[str, PartArguments]
 HeldOut = Literal["validation", "tuning"]
 Variants = dict[str, dict[str, PartArguments | None]]
+_word, _integer = TypeAdapter[str](Word), TypeAdapter[int](Positive)
 
 
 def _off_as_text(value: object) -> object:
     """YAML 1.1 reads a bare `off` as false; here it is the name of a mode."""
     return "off" if value is False else value
+
+
+def _refuse_doubled(values: list[Any]) -> list[Any]:
+    for one in values:
+        if values.count(one) > 1:
+            raise PydanticCustomError("doubled", "names {one} twice; name each once", {"one": one})
+    return values
+
+
+def _read_path(value: object) -> object:
+    """Refuses what Path would take for the working directory, or cannot name."""
+    return _word.validate_python(value) if isinstance(value, str) else value
 
 
 def _read_plugin(value: object) -> object:
@@ -56,6 +86,10 @@ PluginFile = Annotated[
 ]
 
 
+Folder = Annotated[Path, BeforeValidator(_read_path)]
+Distinct = AfterValidator(_refuse_doubled)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelDims:
     """What a part may know of the model that it is built for."""
@@ -73,8 +107,8 @@ class Scheme(Section):
 
     name: Name
     parts: Parts
-    layers: list[list[str]] | None = None
-    lr_ratio: Annotated[float, Field(gt=0)] = 1.0
+    layers: list[Annotated[list[str], Distinct]] | None = None
+    lr_ratio: Annotated[Number, Field(gt=0)] = 1.0
     variants: Variants = Field(default={})
 
 
@@ -82,11 +116,11 @@ class Model(Section):
     """Width, depth and initialisation of the Transformer."""
 
     name: Name
-    d_model: Positive
-    n_layers: Positive
+    d_model: Annotated[Integer, Field(gt=0, le=2**20)]
+    n_layers: Annotated[Integer, Field(gt=0, le=1024)]
     n_heads: Positive
-    d_ff: Positive
-    init_std: Annotated[float, Field(gt=0)]
+    d_ff: Annotated[Integer, Field(gt=0, le=2**24)]
+    init_std: Annotated[Number, Field(gt=0)]
 
     @property
     def d_head(self) -> int:
@@ -97,8 +131,8 @@ class CorpusBase(Section):
     """What all corpora share: tokenizer and window policy."""
 
     name: Name
-    tokenizer: str
-    vocab_size: Annotated[int, Field(ge=257)]
+    tokenizer: Word
+    vocab_size: Annotated[Integer, Field(ge=257, le=MOST_IDS)]
     bos: bool
     packed: bool
     # Left out at its default: so runs and token caches of before this key keep their names.
@@ -128,19 +162,19 @@ class PythonCorpus(CorpusBase):
 
 class FilesCorpus(CorpusBase):
     source: Literal["files"]
-    path: str | list[str]
-    validation_path: str | list[str] | None
-    text_column: str
+    path: Paths
+    validation_path: Paths | None
+    text_column: Word
 
 
 class HubCorpus(CorpusBase):
     source: Literal["hub"]
-    repo: str
-    subset: str | None
-    revision: str | None
-    train_split: str
-    validation_split: str | None
-    text_column: str
+    repo: Word
+    subset: Word | None
+    revision: Word | None
+    train_split: Word
+    validation_split: Word | None
+    text_column: Word
     rows: Literal["documents", "wikitext_lines"]
     streaming: bool
     documents: Positive | None
@@ -151,7 +185,7 @@ class SyntheticCorpus(CorpusBase):
     source: Literal["synthetic"]
     documents: Positive
     document_tokens: Positive
-    alphabet: Annotated[int, Field(ge=2, le=4096)]
+    alphabet: Annotated[Integer, Field(ge=2, le=4096)]
     copy_tokens: Positive
     copies: NonNegative
     seed: NonNegative
@@ -161,18 +195,18 @@ class CustomCorpus(CorpusBase):
     """A source by the name of its class, in data/sources/ or a plugin, and its arguments."""
 
     source: Literal["custom"]
-    kind: str
-    arguments: dict[str, Any]
+    kind: Word
+    arguments: PartArguments
 
 
 class TaskSpec(Section):
     """A rule of tasks/ or a plugin, and how many examples of it are made; conf/task/*.yaml."""
 
     name: Name
-    kind: str
-    arguments: dict[str, Any]
-    length: Positive  # L, the longest in training
-    longest: Positive  # in the tests
+    kind: Word
+    arguments: PartArguments
+    length: Annotated[Integer, Field(gt=0, le=2**17)]  # L, the longest in training
+    longest: Annotated[Integer, Field(gt=0, le=2**17)]  # in the tests
     examples: Positive  # in training
     examples_per_length: Positive  # in the tests
     seed: NonNegative
@@ -203,15 +237,15 @@ class Train(Section):
     length: Positive
     tokens: Positive
     batch_tokens: Positive
-    lr: Annotated[float, Field(gt=0)]
-    scheme_lr_ratio: Annotated[float, Field(gt=0)] | None = None
-    min_lr_ratio: Annotated[float, Field(ge=0, le=1)]
-    warmup_fraction: Annotated[float, Field(ge=0, le=1)]
+    lr: Annotated[Number, Field(gt=0)]
+    scheme_lr_ratio: Annotated[Number, Field(gt=0)] | None = None
+    min_lr_ratio: Annotated[Number, Field(ge=0, le=1)]
+    warmup_fraction: Annotated[Number, Field(ge=0, le=1)]
     schedule: Literal["cosine", "linear"]
-    weight_decay: Annotated[float, Field(ge=0)]
-    beta1: Annotated[float, Field(ge=0, lt=1)]
-    beta2: Annotated[float, Field(ge=0, lt=1)]
-    clip: Annotated[float, Field(gt=0)]
+    weight_decay: Annotated[Number, Field(ge=0)]
+    beta1: Annotated[Number, Field(ge=0, lt=1)]
+    beta2: Annotated[Number, Field(ge=0, lt=1)]
+    clip: Annotated[Number, Field(gt=0)]
     precision: Literal["auto", "bf16", "fp32"]  # `from_plain` puts one of the others for auto
     checkpoint_every: Positive
     # Where the rates come from.
@@ -231,18 +265,18 @@ class Train(Section):
 class Eval(Section):
     """Lengths, protocols and scored targets of the curve."""
 
-    lengths: Annotated[list[Positive], Field(min_length=1)]
-    protocols: Annotated[list[str], Field(min_length=1)]
-    variants: list[str]
-    reference_variants: list[str]
+    lengths: Annotated[list[Positive], Field(min_length=1), Distinct]
+    protocols: Annotated[list[Word], Field(min_length=1), Distinct]
+    variants: Annotated[list[Word], Distinct]
+    reference_variants: Annotated[list[Word], Distinct]
     targets: Positive
-    endpoints: Positive
+    endpoints: Sample
     endpoints_per_document: Positive
     deduplicate: bool
-    sliding_documents: Positive
-    exact_targets: Positive
+    sliding_documents: Sample
+    exact_targets: Sample
     reach: Positive
-    blocks: Positive
+    blocks: Sample
     seed: NonNegative
     precision: Literal["fp32", "bf16"]
 
@@ -250,17 +284,17 @@ class Eval(Section):
 class Runtime(Section):
     """What must not change numbers beyond rounding: where and how the run is carried out."""
 
-    root: Path
-    cache: Path | None
+    root: Folder
+    cache: Folder | None
     device: Literal["auto", "cpu", "cuda", "mps"]
-    threads: Positive | None
+    threads: Annotated[Integer, Field(gt=0, le=1024)] | None
     micro_batch: Positive | None
     compile: bool | None
     activation_checkpointing: bool
     log_every: Positive
     wandb: Annotated[Literal["auto", "online", "offline", "off"], BeforeValidator(_off_as_text)]
-    wandb_project: str
-    wandb_entity: str | None
+    wandb_project: Word
+    wandb_entity: Word | None
 
     @property
     def cache_dir(self) -> Path:
@@ -270,7 +304,7 @@ class Runtime(Section):
 class Config(Section):
     """Everything that decides a run."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    seed: Annotated[Integer, Field(ge=0, lt=2**32)]
     plugins: Annotated[list[PluginFile], AfterValidator(_unique)]
     runtime: Runtime
     scheme: Scheme
@@ -382,16 +416,17 @@ def from_overrides(
 
 def _make_paths_absolute(plain: Mapping[str, Any]) -> None:
     """Makes the argument `path` of a task or a source absolute: a run may be moved."""
-    corpus: Any = plain.get("corpus") or {}
-    for spec in (corpus, corpus.get("task") or {}):
-        arguments = spec.get("arguments") or {}
-        if isinstance(arguments.get("path"), str):
-            arguments["path"] = str(Path(arguments["path"]).expanduser().absolute())
+    corpus: Any = plain.get("corpus")
+    for spec in (corpus, corpus.get("task") if isinstance(corpus, dict) else None):
+        arguments = spec.get("arguments") if isinstance(spec, dict) else None
+        if isinstance(arguments, dict) and isinstance(arguments.get("path"), str):
+            arguments["path"] = os.path.abspath(os.path.expanduser(arguments["path"]))
 
 
 def _apply_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
     """Puts what train.tuned=FILE holds for the scheme in place of the path, and sets its rates."""
-    train, name = plain.get("train"), (plain.get("scheme") or {}).get("name")
+    train, scheme = plain.get("train"), plain.get("scheme")
+    name = scheme.get("name") if isinstance(scheme, dict) else None
     path = train.get("tuned") if isinstance(train, dict) else None
     if not isinstance(train, dict) or not isinstance(path, str):
         return
@@ -447,13 +482,12 @@ def _with_lengths(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     train, wanted = plain.get("train"), plain.get("eval")
     if not isinstance(train, Mapping) or not isinstance(wanted, Mapping):
         return plain
-    T, reach = train.get("length"), wanted.get("reach")
-    if (
-        wanted.get("lengths", ()) is not None
-        or not isinstance(T, int)
-        or not isinstance(reach, int)
-    ):
+    if wanted.get("lengths", ()) is not None:
         return plain
+    try:
+        T, reach = (_integer.validate_python(one) for one in (train["length"], wanted["reach"]))
+    except (KeyError, ValidationError):
+        return plain  # the schema names the key
     lengths = {max(1, T // 8), max(1, T // 4), max(1, T // 2), *(T << n for n in range(6))}
     kept = sorted(n for n in lengths if 0 < n <= max(T, reach))
     return {**plain, "eval": {**wanted, "lengths": kept}}

@@ -3,12 +3,46 @@
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, cast, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic_core import ErrorDetails
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from lengthgen.errors import UserError, suggestion
+from lengthgen.errors import UserError, shortened, suggestion
+
+LARGEST = 10**15  # of all numbers: sums and products of two of them fit in int64 or fp32
+LONGEST = 4096  # characters of a text: as many as a path may have
+
+
+def _refuse_boolean(value: object) -> object:
+    """Python takes true for the number 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("boolean", "is not a number")
+    return value
+
+
+def _refuse_unwritable(text: str) -> str:
+    """Refuses what no path, URL or column can be."""
+    if len(text) > LONGEST:
+        raise PydanticCustomError("long", "has more than {most} characters", {"most": LONGEST})
+    if re.search("[\0\ud800-\udfff]", text):
+        raise PydanticCustomError("unwritable", "holds a character that cannot be written")
+    return text
+
+
+_Bounds = Field(ge=-LARGEST, le=LARGEST)
+Integer = Annotated[int, _Bounds, BeforeValidator(_refuse_boolean)]
+Number = Annotated[float, _Bounds, BeforeValidator(_refuse_boolean)]
+Text = Annotated[str, AfterValidator(_refuse_unwritable)]
 
 
 class Section(BaseModel):
@@ -25,7 +59,10 @@ def arguments(of: type[Any], given: Mapping[str, Any], *, where: str) -> dict[st
     """
     hints = get_type_hints(of.__init__)
     fields: dict[str, Any] = {
-        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+        name: (
+            _refined(hints[name]),
+            ... if parameter.default is parameter.empty else parameter.default,
+        )
         for name, parameter in inspect.signature(of.__init__).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
@@ -38,8 +75,19 @@ def arguments(of: type[Any], given: Mapping[str, Any], *, where: str) -> dict[st
     return {name: getattr(held, name) for name in fields}
 
 
+def _refined(hint: Any) -> Any:
+    """Returns a type hint with Integer, Number and Text for int, float and str in it."""
+    inner = get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return Union[tuple(map(_refined, inner))]  # noqa: UP007
+    if get_origin(hint) is list:
+        return list[_refined(inner[0])]
+    return {int: Integer, float: Number, str: Text}.get(hint, hint)
+
+
 _MESSAGES = {
     "int_parsing": "is not an integer",
+    "int_parsing_size": "is too large",
     "int_type": "is not an integer",
     "int_from_float": "is not an integer",
     "float_parsing": "is not a number",
@@ -47,6 +95,8 @@ _MESSAGES = {
     "bool_parsing": "is not true or false",
     "bool_type": "is not true or false",
     "string_type": "is not text",
+    "string_too_short": "is empty",
+    "too_short": "is empty",
     "list_type": "is not a list",
     "dict_type": "is not a mapping",
     "string_pattern_mismatch": "may hold letters, digits, '_' and '.' only, and not begin with '.'",
@@ -69,11 +119,20 @@ def one_line(
     if first["type"] == "missing":
         return f"{where}: a value is required; give {where}=VALUE"
     if first["type"] == "union_tag_invalid":
-        return f"{where}.source: {about['tag']!r} is not one of {about['expected_tags']}"
+        return f"{where}.source: {_shown(about['tag'])} is not one of {about['expected_tags']}"
     of_key = [e for e in errors if _key(e, plain) == key]  # one of each member of a union
     message = " and ".join(dict.fromkeys(_message(e) for e in of_key))
     others = len(errors) - len(of_key)
-    return f"{where}: {first['input']!r} {message}" + (f" (and {others} more)" if others else "")
+    value = _shown(first["input"])
+    return f"{where}: {value} {message}" + (f" (and {others} more)" if others else "")
+
+
+def _shown(value: object) -> str:
+    """Returns a value as Python writes it, shortened."""
+    try:
+        return shortened(repr(value))
+    except (ValueError, RecursionError):  # an integer of more digits than Python writes
+        return f"this {type(value).__name__}"
 
 
 def _message(error: ErrorDetails) -> str:

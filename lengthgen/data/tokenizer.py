@@ -68,12 +68,29 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
         raise UserError(
             f"corpus.tokenizer: {path} is not a tokenizer.json of the tokenizers library: {error}"
         ) from error
+    _check_ids(tokenizer, path)  # first: to_str() counts up to the largest id
     if '"type":"ByteLevel"' not in tokenizer.to_str():
         raise UserError(
             f"corpus.tokenizer: {path} is not byte-level, so that bytes of text per token are not "
             "known; use a byte-level BPE (such as GPT-2's), bpe or bytes"
         )
     return _plain(tokenizer)
+
+
+def _check_ids(tokenizer: tokenizers.Tokenizer, path: Path) -> None:
+    """Raises UserError for two tokens of one id, and for more ids than an embedding can have."""
+    token_of: dict[int, str] = {}
+    for token, i in tokenizer.get_vocab(with_added_tokens=True).items():
+        if token_of.setdefault(i, token) != token:
+            raise UserError(
+                f"corpus.tokenizer: {path} gives the id {i} to {token_of[i]!r} and to {token!r}; "
+                "give each token an id of its own"
+            )
+    if max(token_of, default=0) >= schema.MOST_IDS:
+        raise UserError(
+            f"corpus.tokenizer: {path} has the id {max(token_of)}, and an embedding here at most "
+            f"{schema.MOST_IDS} rows; number its tokens from 0"
+        )
 
 
 def _plain(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

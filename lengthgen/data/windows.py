@@ -7,6 +7,7 @@ document if the corpus has bos, T tokens of the document if not. It never leaves
 import hashlib
 import json
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthgen.data.corpora import Split, TokenizedCorpus
-from lengthgen.data.spans import Endpoint
+from lengthgen.data.spans import Endpoint, Span
 
 Ints = NDArray[np.int64]
 IGNORED = -100  # target of a position past the document's end
@@ -119,6 +120,21 @@ def window(
     return inputs, wanted
 
 
+def text_of(span: Span, corpus: TokenizedCorpus) -> tuple[Split, int]:
+    """Returns the split and the document that a span lies in; the stream is a single document."""
+    validation = corpus.validation
+    if span.document >= 0:
+        return validation, span.document
+    ends = np.array([0, len(validation.tokens)])
+    return Split(tokens=validation.tokens, offsets=ends, names=["stream"]), 0
+
+
+def targets_of(span: Span, corpus: TokenizedCorpus) -> Ints:
+    """Returns the scored tokens of a span, [scored]."""
+    split, document = text_of(span, corpus)
+    return window(corpus, split, document, span.end - span.scored, span.scored, span.scored)[1]
+
+
 def n_targets(corpus: TokenizedCorpus, split: Split) -> Ints:
     """Returns the number of predictable tokens of each document: without bos, all but the first."""
     return np.maximum(split.lengths - (corpus.bos_id is None), 0)
@@ -145,7 +161,7 @@ def endpoints(
     available_N = n_targets(corpus, corpus.validation)
     long = np.flatnonzero(available_N >= reach)
     order = long[np.argsort(_hash(np.uint64(seed), long))]
-    rounds: list[list[Endpoint]] = [[] for _ in range(per_document)]
+    rounds: defaultdict[int, list[Endpoint]] = defaultdict(list)
     for document in order.tolist():
         ends = _unseen_ends(corpus, document, reach=reach, targets=targets, seen=seen)
         if not len(ends):
@@ -156,7 +172,7 @@ def endpoints(
         free = np.sort(random.random(n)) * (room - (n - 1) * spacing)
         for j, gap in enumerate(np.floor(free).astype(int).tolist()):
             rounds[j].append(Endpoint(document, int(ends[j * spacing + gap])))
-    return [endpoint for one in rounds for endpoint in one][:count]
+    return [endpoint for j in sorted(rounds) for endpoint in rounds[j]][:count]
 
 
 def _unseen_ends(

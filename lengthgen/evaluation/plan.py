@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lengthgen.config.schema import Config
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
@@ -16,6 +19,10 @@ from lengthgen.data.windows import endpoints, manifest, n_targets, share_seen
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.protocols import Answer, Places
+
+Nats = NDArray[np.float64]
+# The nats of each scored token; where predictions are wanted, [n, 2]: and the most likely token.
+Scored = NDArray[np.float64]
 
 
 class Cell(NamedTuple):
@@ -188,6 +195,19 @@ def messages(config: Config, planned: Plan) -> list[str]:
         found.append(
             f"{len(planned.endpoints)} of the {config.eval.endpoints} endpoints requested are left "
             f"in the validation documents of at least {planned.reach:,} tokens"
+        )
+    reads = {key for name in config.eval.protocols for key in protocols.named(name).reads}
+    documents = len(planned.places.segments)
+    if "sliding_documents" in reads and documents < config.eval.sliding_documents:
+        found.append(
+            f"{documents} of the {config.eval.sliding_documents} documents of "
+            "eval.sliding_documents are there"
+        )
+    room = 1 + min(one.end for one in planned.endpoints) - planned.places.longest
+    if "exact_targets" in reads and room < config.eval.exact_targets:
+        found.append(
+            f"before some endpoints there are {room} targets with a full window, of the "
+            f"{config.eval.exact_targets} of eval.exact_targets"
         )
     streams = any(protocols.named(name).in_stream for name in config.eval.protocols)
     if streams and planned.places.blocks < config.eval.blocks:

@@ -12,10 +12,9 @@ from lengthgen.data.spans import Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import scoring
 from lengthgen.evaluation.evaluator import evaluate, open_run, trained_model
-from lengthgen.evaluation.plan import Cell, Plan, spans
+from lengthgen.evaluation.plan import Cell, Nats, Plan, spans
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.evaluation.rows import cluster_name
-from lengthgen.evaluation.scoring import Nats
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import append_rows
 from lengthgen.terminal import Show

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,11 +17,10 @@ from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Endpoint, Span
-from lengthgen.data.windows import position_bins
+from lengthgen.data.windows import position_bins, targets_of
 from lengthgen.errors import UserError
-from lengthgen.evaluation import protocols, scoring
-from lengthgen.evaluation.plan import Cell, Plan, spans
-from lengthgen.evaluation.scoring import Nats, Scored
+from lengthgen.evaluation import protocols
+from lengthgen.evaluation.plan import Cell, Nats, Plan, Scored, spans
 from lengthgen.runs import status
 from lengthgen.storage import rows_of
 
@@ -29,7 +29,8 @@ UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies
 
 LATER = ("trained_in", "weights")  # facts that older rows lack
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=1 << 53)]  # exact as a float
+Length = Annotated[int, Field(ge=1, le=1 << 26)]  # arrays of so many positions are made
 Sum = Annotated[float, Field(ge=0)]  # of nats
 Condition = tuple[str, int | None, str]  # precision, targets, endpoints
 
@@ -46,13 +47,13 @@ class CellFacts:
     corpus: str
     fingerprint: str
     packed: bool
-    train_length: Count
+    train_length: Length
     tokens_seen: Count
     protocol: str
     targets: Count | None  # K
     variant: str | None
     parts: str  # hash of what the scheme computes
-    length: Count
+    length: Length
     trained_in: str | None = None  # precision
     precision: str
     endpoints: str
@@ -65,7 +66,11 @@ class CellFacts:
         return (self.precision, self.targets, self.endpoints)
 
     def facts(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(CellFacts)}
+        return dict(zip(_FACTS, _values(self), strict=True))
+
+
+_FACTS = tuple(field.name for field in fields(CellFacts))
+_values = attrgetter(*_FACTS)
 
 
 @pydantic.dataclasses.dataclass(
@@ -136,7 +141,7 @@ def measured(
         clusters.setdefault(cluster, []).append(span)
     rows: list[dict[str, Any]] = []
     for cluster, scored in clusters.items():
-        tokens = np.concatenate([scoring.targets_of(span, corpus) for span in scored])
+        tokens = np.concatenate([targets_of(span, corpus) for span in scored])
         per_token = np.concatenate([nats[span] for span in scored])
         row: dict[str, Any] = {
             **_cell_facts(cell, config, planned),
@@ -181,7 +186,7 @@ def _answered(
     first_wrong: list[int | None] = []
     n_hits = n_stops = 0
     for span in wanted:
-        targets, predicted = scoring.targets_of(span, corpus), scored[span][:, 1].astype(np.int64)
+        targets, predicted = targets_of(span, corpus), scored[span][:, 1].astype(np.int64)
         finite = np.isfinite(scored[span][:, 0]).all()  # a diverged model has no answer
         wrong = np.flatnonzero(predicted != targets) if finite else np.arange(span.scored)
         n_hits += span.scored - len(wrong)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from lengthgen.data.corpora import Split, TokenizedCorpus
+from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
-from lengthgen.data.windows import Ints, window
+from lengthgen.data.windows import Ints, text_of, window
+from lengthgen.evaluation.plan import Scored
 from lengthgen.evaluation.protocols import Alteration, shared
 from lengthgen.model.transformer import Transformer, seed_of
 from lengthgen.runs import devices
@@ -20,10 +20,6 @@ from lengthgen.runs.distributed import Ranks
 
 BATCH_TOKENS = 8192  # of one forward pass; fixed, so that sums do not depend on the world size
 MIN_LAST = 2  # states of a window; SDPA sums one query's keys in an order that depends on threads
-Nats = NDArray[np.float64]
-Scored = NDArray[
-    np.float64
-]  # nats of each token; with `predict`, [n, 2]: and the most likely token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,21 +148,6 @@ def _part(nats: Scored, host: Span, span: Span) -> Scored:
     """Returns the span's tokens among the last ones of its host."""
     last = len(nats) - (host.end - span.end)
     return nats[last - span.scored : last]
-
-
-def text_of(span: Span, corpus: TokenizedCorpus) -> tuple[Split, int]:
-    """Returns the split and the document that a span lies in; the stream is a single document."""
-    validation = corpus.validation
-    if span.document >= 0:
-        return validation, span.document
-    ends = np.array([0, len(validation.tokens)])
-    return Split(tokens=validation.tokens, offsets=ends, names=["stream"]), 0
-
-
-def targets_of(span: Span, corpus: TokenizedCorpus) -> Ints:
-    """Returns the scored tokens of a span, [scored]."""
-    split, document = text_of(span, corpus)
-    return window(corpus, split, document, span.end - span.scored, span.scored, span.scored)[1]
 
 
 def _windows(

@@ -65,7 +65,7 @@ def card(
         seed=config.seed,
         # Indented it is code in Markdown, whatever stands in it.
         settings=yaml.safe_dump({key: plain[key] for key in SETTINGS}, sort_keys=False),
-        tables=measured.replace("<", "&lt;"),
+        tables=measured,
         T=config.train.length,
         words=words,
     )

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+from lengthgen import escaping
 from lengthgen.analysis import curves, reference_results, seed_groups
 from lengthgen.analysis.accuracy import Accuracy, accuracies
 from lengthgen.analysis.curves import Curve, Point
@@ -16,7 +17,7 @@ from lengthgen.config import rates
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import ANSWERS, HEADLINE, named
 from lengthgen.report import tables, tasks, text_tables
-from lengthgen.report.study import Plain, RunRecord, TaskFacts, task_of
+from lengthgen.report.study import Cost, Plain, RunRecord, TaskFacts, task_of
 from lengthgen.report.tables import Table
 from lengthgen.report.tasks import TaskReport
 
@@ -34,6 +35,11 @@ class Report:
     def configs(self) -> dict[str, dict[str, Any]]:
         """The plain configuration of each run."""
         return {run: record.config for run, record in self.runs.items()}
+
+    @property
+    def costs(self) -> dict[str, Cost]:
+        """What each run took."""
+        return {run: record.cost for run, record in self.runs.items()}
 
     @cached_property
     def points(self) -> list[Point]:
@@ -57,6 +63,16 @@ class Report:
         """A short name of each label, for ids and attributes of the page."""
         return {line.label: f"s{i}" for i, line in enumerate(self.lines)}
 
+    @cached_property
+    def summary(self) -> list[Table]:
+        """The tables that come first: those of perplexity, of verdicts, and of protocols."""
+        found = [
+            _perplexities(self, next(iter(self.by_protocol))),
+            text_tables.verdicts(self.findings),
+            text_tables.protocols(self.by_protocol),
+        ]
+        return [table for table in found if table is not None]
+
     @property
     def unaltered(self) -> list[str]:
         """The protocols that score the text as it stands; if there is none, all."""
@@ -78,7 +94,7 @@ def gather(records: Sequence[RunRecord]) -> Report:
     rows = [row for record in records for row in record.rows]
     runs = {record.run: record for record in records}
     configs = {run: record.config for run, record in runs.items()}
-    points = curves.curve(rows)
+    points, gaps = curves.curve_and_gaps(rows)
     _require({p.run for p in points}, configs)
     kept = curves.comparable(points)
     labels = seed_groups.labels(kept, configs)
@@ -86,7 +102,7 @@ def gather(records: Sequence[RunRecord]) -> Report:
     return Report(
         by_protocol=found,
         findings=findings(found),
-        remarks=[*_incomplete(rows), *_remarks(points, kept, labels, configs)],
+        remarks=[*_incomplete(gaps), *_remarks(points, kept, labels, configs)],
         runs=runs,
     )
 
@@ -115,11 +131,12 @@ def gather_tasks(records: Sequence[RunRecord]) -> TaskReport:
         if record.task is not None:
             name = str(task_of(record.config))
             about[name] = record.task
-            answers = [row for row in record.rows if row["protocol"] == ANSWERS]
+            answers = [row for row in record.rows if row.get("protocol") == ANSWERS]
             if answers:
                 by_task.setdefault(name, []).extend(answers)
     found: dict[str, list[Accuracy]] = {}
-    remarks = _incomplete([row for record in records for row in record.rows])
+    everything = [row for record in records for row in record.rows]
+    remarks = _incomplete(curves.curve_and_gaps(everything)[1])
     evaluated = set[str]()
     for name, rows in sorted(by_task.items()):
         points = curves.curve(rows)
@@ -132,7 +149,14 @@ def gather_tasks(records: Sequence[RunRecord]) -> TaskReport:
     return TaskReport(by_task=found, about=about, remarks=remarks)
 
 
-def gather_both(records: Sequence[RunRecord]) -> tuple[Report | None, TaskReport | None]:
+class Gathered(NamedTuple):
+    """The report of runs of text, and that of runs of tasks; None for a kind without runs."""
+
+    text: Report | None
+    tasks: TaskReport | None
+
+
+def gather_both(records: Sequence[RunRecord]) -> Gathered:
     """Returns the report of runs of text, and that of runs of tasks; None for a kind without.
 
     No runs at all count as runs of text.
@@ -140,7 +164,7 @@ def gather_both(records: Sequence[RunRecord]) -> tuple[Report | None, TaskReport
     text = [record for record in records if task_of(record.config) is None]
     of_tasks = [record for record in records if task_of(record.config) is not None]
     report = gather(text) if text or not of_tasks else None
-    return report, gather_tasks(of_tasks) if of_tasks else None
+    return Gathered(report, gather_tasks(of_tasks) if of_tasks else None)
 
 
 def _require(evaluated: Collection[str], configs: Mapping[str, Mapping[str, Any]]) -> None:
@@ -149,8 +173,8 @@ def _require(evaluated: Collection[str], configs: Mapping[str, Mapping[str, Any]
             raise UserError(f"no complete evaluation in {run}; run lengthgen eval {run}")
 
 
-def _incomplete(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [f"Not shown: {cell}; run lengthgen eval" for cell in curves.incomplete(rows)]
+def _incomplete(cells: Sequence[str]) -> list[str]:
+    return [f"Not shown: {cell}; run lengthgen eval" for cell in cells]
 
 
 def _remarks(
@@ -229,15 +253,17 @@ def _unfinished(points: Sequence[Point], configs: Mapping[str, Mapping[str, Any]
 
 
 def table(records: Sequence[RunRecord]) -> str:
-    """Returns what a terminal shows of runs, as Markdown.
+    """Returns what a terminal shows of runs, as Markdown."""
+    return table_of(gather_both(records))
 
-    That is perplexity over length, and the verdicts; of tasks, all tables.
-    """
-    report, answered = gather_both(records)
+
+def table_of(gathered: Gathered) -> str:
+    """Returns perplexity over length and the verdicts as Markdown; of tasks, all tables."""
+    report, answered = gathered
     texts: list[str] = []
     if report is not None:
         limits = text_tables.warnings(report.findings, report.remarks)
-        texts.append(markdown(_summary(report), limits))
+        texts.append(markdown(report.summary, limits))
     if answered is not None:
         texts.append(markdown(tasks.contents(answered), answered.remarks))
     return "\n".join(texts)
@@ -245,27 +271,19 @@ def table(records: Sequence[RunRecord]) -> str:
 
 def markdown(shown: Sequence[Table], limits: Sequence[str]) -> str:
     """Returns tables as Markdown, and below them what limits what they state."""
-    return "\n".join([*map(tables.markdown, shown), *(f"{limit}\n" for limit in limits)])
+    below = (f"{escaping.markdown(limit)}\n" for limit in limits)
+    return "\n".join([*map(tables.markdown, shown), *below])
 
 
 def contents(report: Report) -> list[Table]:
     """Returns the tables of a report, the most important first."""
     found = [
-        *_summary(report),
+        *report.summary,
+        text_tables.leaderboard(report.findings, report.costs),
         text_tables.key_numbers(report.findings),
         text_tables.against_least(report.by_protocol.get(HEADLINE, [])),
         *(_perplexities(report, name) for name in report.unaltered[1:]),
         text_tables.rates(*rates.of_runs(report.configs.values())),
-    ]
-    return [table for table in found if table is not None]
-
-
-def _summary(report: Report) -> list[Table]:
-    first = next(iter(report.by_protocol))
-    found = [
-        _perplexities(report, first),
-        text_tables.verdicts(report.findings),
-        text_tables.protocols(report.by_protocol),
     ]
     return [table for table in found if table is not None]
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from lengthgen import escaping
 from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
@@ -77,14 +78,18 @@ class Tasks:
     remarks: Sequence[str]  # what is not shown or not comparable
 
 
-def render(report: Report | None, tasks: Tasks | None = None) -> str:
+def render(
+    report: Report | None, tasks: Tasks | None = None, overview: Sequence[Picture] = ()
+) -> str:
     """Returns the page of runs of text, of tasks, or of both; in ASCII.
 
-    Raises UserError as comparisons.compare does.
+    `overview`: figures of all series at once, shown behind the charts. Raises UserError as
+    comparisons.compare does.
     """
     environment = Environment(
         loader=PackageLoader("lengthgen", "report"),
         autoescape=True,
+        finalize=escaping.html,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
@@ -99,7 +104,7 @@ def render(report: Report | None, tasks: Tasks | None = None) -> str:
         warned = {"warnings": f"Warnings ({len(shown['warnings'])})"}
         parts = first | parts | PARTS | warned
     page = template.render(
-        **{"report": report, "tasks": tasks, "parts": parts, **shown},
+        **{"report": report, "tasks": tasks, "parts": parts, "overview": overview, **shown},
         **{"script": script, "style": style, "digest": digest},
     )
     return page.encode("ascii", "xmlcharrefreplace").decode()
@@ -129,7 +134,8 @@ def _shown(report: Report) -> dict[str, Any]:
         "charts": charts(report),
         "swatches": swatches(report),
         "perplexities": perplexities(report),
-        "sections": [_section(report, line) for line in report.lines],
+        "leaderboard": text_tables.leaderboard(report.findings, report.costs),
+        "sections": _sections(report),
         "facts": facts(report),
         "scored": _scored_how(report),
         "protocols": protocols(report),
@@ -349,22 +355,32 @@ class Section(NamedTuple):
     key: str
     label: str
     finding: Finding | None
+    curve: str  # SVG; empty without one
     numbers: Table | None
     sentences: Sequence[str]
+    published: Table | None
     seeds: Table
     pictures: Mapping[str, Sequence[Picture]]  # by run
     settings: str
 
 
-def _section(report: Report, line: Series) -> Section:
+def _sections(report: Report) -> list[Section]:
+    lines = report.by_protocol.get(HEADLINE, ())
+    chart = curve.perplexities(lines, report.findings) if report.findings else None
+    return [_section(report, line, chart) for line in report.lines]
+
+
+def _section(report: Report, line: Series, chart: Chart | None) -> Section:
     finding = next((one for one in report.findings if one.series.label == line.label), None)
     probes = {} if line.variant else {run: report.runs[run].probes for run in line.runs}
     return Section(
         key=report.keys[line.label],
         label=line.label,
         finding=finding,
+        curve="" if chart is None else _own_curve(chart, line, name=report.keys[line.label]),
         numbers=None if finding is None else _numbers(finding),
         sentences=[] if finding is None else _sentences(finding),
+        published=_published(report, line),
         seeds=_seeds(line),
         pictures={
             run: [Picture(name, svg) for name, svg in found.items()]
@@ -373,6 +389,46 @@ def _section(report: Report, line: Series) -> Section:
         },
         settings=_configuration(report, line),
     )
+
+
+def _own_curve(chart: Chart, line: Series, *, name: str) -> str:
+    """Returns the chart with the line of one series, its seeds and its references alone."""
+    own = [
+        one
+        for one in chart.lines
+        if one.name == line.label or (one.reference and one.scheme == line.scheme)
+    ]
+    if not any(one.name == line.label and one.lengths for one in own):
+        return ""
+    keys = {one.name: f"own-{name}" for one in own}
+    return inline(replace(chart, lines=own), keys=keys, name=f"own-{name}", at=()).svg
+
+
+def _published(report: Report, line: Series) -> Table | None:
+    """Returns ppl(C) / ppl(T) of this series, and as published of its scheme; None without any."""
+    curves = [one for one in report.published_curves if one.scheme == line.scheme]
+    if line.variant is not None or not curves:
+        return None
+    here = {
+        protocol: {
+            n / one.train_length: perplexity(loss - one.losses()[one.train_length])
+            for n, loss in one.losses().items()
+        }
+        for protocol, lines in report.by_protocol.items()
+        for one in lines
+        if one.label == line.label and math.isfinite(one.losses().get(one.train_length, math.inf))
+    }
+    shown: dict[tuple[str, ...], Mapping[float, float]] = {
+        ("this report", "", str(line.train_length), protocol): of for protocol, of in here.items()
+    }
+    for one in curves:
+        about = f"{one.corpus}, {one.params}" + (f"; {one.note}" if one.note else "")
+        shown[one.citation, about, str(one.train_length), one.protocol] = one.ratios()
+    rows = (
+        [*about, ", ".join(f"{k:g} T: {times(of[k])}" for k in sorted(of) if k > 1)]
+        for about, of in shown.items()
+    )
+    return _table(["source", "of", "T", "protocol", "ppl(C) / ppl(T) at C"], rows)
 
 
 def _numbers(finding: Finding) -> Table:

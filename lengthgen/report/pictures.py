@@ -18,6 +18,8 @@ from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.tasks import UNSOLVED, TaskReport, citation, shown_chance
 from lengthgen.report.text_tables import competitors
 
+OVERVIEW = ("excess", "ranking")
+
 
 def of_text(report: Report) -> dict[str, bytes]:
     """Returns the figures by file name: those of the headline protocol and a curve per other one.
@@ -48,11 +50,9 @@ def overview(report: Report) -> dict[str, bytes]:
     if len(lines) <= MOST_NAMED:
         return {}
     labels = {line.label for line in lines}
-    drawn = {
-        "excess": excess(lines),
-        "ranking": ranking([f for f in report.findings if f.series.label in labels]),
-    }
-    return style.files({name: one for name, one in drawn.items() if one is not None})
+    findings = [finding for finding in report.findings if finding.series.label in labels]
+    drawn = zip(OVERVIEW, (excess(lines), ranking(findings)), strict=True)
+    return style.files({name: figure for name, figure in drawn if figure is not None})
 
 
 def _stem(name: str, protocol: str) -> str:

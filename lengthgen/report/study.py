@@ -12,21 +12,28 @@ import re
 import shlex
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 from safetensors import SafetensorError, safe_open
 
 from lengthgen import tasks
 from lengthgen.config.schema import NAME
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT, stored
-from lengthgen.reading import MOST_BYTES, check_regular, parse_json, read_bytes
+from lengthgen.reading import MOST_BYTES, check_regular, parse_json, parse_row, read_bytes
 from lengthgen.runs import directory
 from lengthgen.storage import refuse_links, strip_checksum
 
@@ -36,6 +43,8 @@ PLACES = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of
 
 Row = dict[str, Any]
 Plain = Mapping[str, Any]
+Amount = Annotated[int, Field(gt=0, le=1 << 53)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +68,58 @@ class TaskFacts:
     chance: float
 
 
+class _Section(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Scheme(_Section):
+    parts: dict[str, Any] | None = None
+    variants: dict[str, Any] = {}
+
+
+class _Train(_Section):
+    tokens: Amount | None = None
+    batch_tokens: Amount | None = None
+    lr: Rate | None = None
+    scheme_lr_ratio: Rate | None = None
+
+
+class _Eval(_Section):
+    reference_variants: list[str] = []
+
+
+class _Config(_Section):
+    """What is read of a run's configuration, which may be of an older schema, or of a stranger."""
+
+    scheme: _Scheme = _Scheme()
+    train: _Train = _Train()
+    eval: _Eval = _Eval()
+    variants: dict[str, Any] = {}
+
+
+class _Environment(_Section):
+    """What is shown of env.json."""
+
+    processor: str | None = None
+    libraries: dict[str, str] = {}
+    devices: list[str] = []
+
+
+def _readable(plain: Row) -> Row:
+    """Returns a plain configuration. Raises ValueError unless a report can show it."""
+    try:
+        json.dumps(plain, default=str, sort_keys=True)
+    except TypeError as error:
+        raise ValueError(f"keys that are no text ({error})") from None
+    _Config.model_validate(plain)
+    return plain
+
+
+def _shown(environment: Row) -> Row:
+    _Environment.model_validate(environment)
+    return environment
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """What a report knows of a run."""
@@ -66,9 +127,9 @@ class RunRecord:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     run: str
-    config: dict[str, Any]  # of config.yaml, without runtime, which holds local paths
+    config: Annotated[dict[str, Any], AfterValidator(_readable)]  # of config.yaml, less runtime
     task: TaskFacts | None = None
-    environment: dict[str, Any] | None = None  # of env.json
+    environment: Annotated[dict[str, Any], AfterValidator(_shown)] | None = None  # of env.json
     cost: Cost = Cost(parameters=None, tokens=None, seconds=None)
     probes: dict[str, str] = field(default_factory=dict[str, str])  # SVG by the probe's name
     rows: list[Row] = field(default_factory=list[Row])  # of eval.jsonl
@@ -89,7 +150,7 @@ class Study:
             with gzip.open(io.BytesIO(self.rows)) as file:
                 lines = file.read(MOST_BYTES).splitlines()
             found: list[RunRecord] = []
-            for row in map(parse_json, lines):
+            for row in map(parse_row, lines):
                 if "kind" in row:
                     found.append(TypeAdapter(RunRecord).validate_python(row["run"]))
                 elif row["format"] != FORMAT:
@@ -122,7 +183,7 @@ def of_runs(run_dirs: Sequence[Path]) -> Study:
     text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
     return Study(
         path=Path(ROWS),
-        rows=gzip.compress(text.encode(), mtime=0),
+        rows=gzip.compress(text.encode(), compresslevel=6, mtime=0),  # 9 takes 3 times as long
         manifest=(json.dumps(_manifest(records), indent=1) + "\n").encode(),
     )
 
@@ -150,11 +211,23 @@ def read(run_dirs: Sequence[Path], rows: Sequence[Plain] | None = None) -> list[
     for row in evaluated(run_dirs) if rows is None else rows:
         of_run.get(row["run"], []).append(dict(row))
     for run, path in paths.items():
-        config = directory.read_config(path)
+        config = _config(path)
         config.pop("runtime", None)
         facts = task_facts(config) if task_of(config) is not None else None
         records.append(RunRecord(run=run, config=config, task=facts, rows=of_run[run]))
     return records
+
+
+def _config(run_dir: Path) -> Row:
+    try:
+        return _readable(directory.read_config(run_dir))
+    except ValueError as error:
+        reason = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        path = run_dir / "config.yaml"
+        raise UserError(f"{path} is damaged: {reason}; restore it, or report other runs") from None
 
 
 def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
@@ -183,19 +256,25 @@ def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
     return rows
 
 
-def of_groups(run_dirs: Sequence[Path], groups: Sequence[str]) -> list[Path]:
+def of_groups(
+    run_dirs: Sequence[Path], groups: Sequence[str], *, say: Callable[[str], None]
+) -> list[Path]:
     """Returns the runs of some groups; a run's group is the name of its scheme.
 
-    Raises UserError for a group without runs.
+    A run whose configuration cannot be read is named, and in no group. Raises UserError for a
+    group without runs.
     """
-    names = {
-        path: str(directory.read_config(path).get("scheme", {}).get("name")) for path in run_dirs
-    }
+    names: dict[Path, str] = {}
+    for path in run_dirs:
+        try:
+            names[path] = str(_config(path).get("scheme", {}).get("name"))
+        except UserError as error:
+            say(f"{path.name} is not shown: {error}")
     for group in groups:
         if group not in names.values():
             known = sorted(set(names.values()))
             raise UserError(f"--group: no evaluated run of {group!r}; {suggestion(group, known)}")
-    return [path for path in run_dirs if names[path] in groups]
+    return [path for path, name in names.items() if name in groups]
 
 
 def task_of(config: Plain) -> str | None:
@@ -251,7 +330,8 @@ def _environment(run_dir: Path) -> dict[str, Any] | None:
     """Returns what env.json holds of the command, machine and versions; no host, no local paths."""
     try:
         found = parse_json(strip_checksum(read_bytes(run_dir / "env.json")))
-        words = [str(word) for word in found.get("argv", [])[1:]]
+        words = [str(word).encode(errors="replace").decode() for word in found.get("argv", [])[1:]]
+        _shown(found)
         kept = {key: found[key] for key in ENVIRONMENT if key in found}
     except (OSError, ValueError, TypeError, AttributeError):
         return None

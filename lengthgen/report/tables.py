@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from lengthgen import escaping
+
 TIE = "="  # behind a value that is a statistical tie with the best one
 UNKNOWN = "?"  # behind a value that cannot be compared with it
 
@@ -36,18 +38,18 @@ class Table:
 def markdown(table: Table) -> str:
     """Returns title, table and notes as Markdown, with the columns in line."""
     written = [[_cell(cell) for cell in row] for row in table.rows]
-    rows = [[_bars(text) for text in table.head], *written]
-    notes = [line for note in table.notes for line in ("", note)]
-    return "\n".join([f"{table.title}.", "", *_aligned(rows), *notes]) + "\n"
+    rows = [[_in_table(text) for text in table.head], *written]
+    notes = [line for note in table.notes for line in ("", escaping.markdown(note))]
+    return "\n".join([f"{escaping.markdown(table.title)}.", "", *_aligned(rows), *notes]) + "\n"
 
 
 def _cell(cell: Cell) -> str:
-    text = _bars(cell.text)
+    text = _in_table(cell.text)
     return {"best": f"**{text}**", "faint": f"({text})"}.get(cell.mark, text + cell.sign)
 
 
-def _bars(text: str) -> str:
-    return text.replace("|", "\\|")
+def _in_table(text: str) -> str:
+    return escaping.markdown(text).replace("|", "\\|")
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -65,11 +67,11 @@ def latex(table: Table) -> str:
     """Returns the table as a LaTeX float for the packages booktabs and xcolor."""
     columns = "l" + "r" * (len(table.head) - 1)
     caption = " ".join([f"{table.title}.", *table.notes])
-    head = " & ".join(escaped(text) for text in table.head)
+    head = " & ".join(escaping.latex(text) for text in table.head)
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{escaped(caption)}}}",
+        rf"\caption{{{escaping.latex(caption)}}}",
         rf"\label{{tab:{table.key}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
@@ -84,7 +86,7 @@ def latex(table: Table) -> str:
 
 
 def _latex_cell(cell: Cell) -> str:
-    text = escaped(cell.text)
+    text = escaping.latex(cell.text)
     marked = {
         "best": rf"\textbf{{{text}}}",
         "faint": rf"\textcolor{{gray}}{{{text}}}",
@@ -92,27 +94,9 @@ def _latex_cell(cell: Cell) -> str:
     return marked.get(cell.mark, f"{text}$^{{{cell.sign}}}$" if cell.sign else text)
 
 
-SPECIAL = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "[": "{[}",  # after \\ a bracket would be read as a length
-}
-
-
-def escaped(text: str) -> str:
-    """Returns text that LaTeX sets as it stands."""
-    return "".join(SPECIAL.get(character, character) for character in text)
-
-
 def csv_text(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Returns head and rows as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
+    writer.writerows([escaping.csv_cell(cell) for cell in row] for row in (head, *rows))
     return text.getvalue()

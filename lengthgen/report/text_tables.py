@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import combinations
+from statistics import median
 from typing import Literal
 
 from lengthgen.analysis.comparisons import Comparison, compare, difference
@@ -16,6 +17,7 @@ from lengthgen.analysis.seed_groups import Series, ordered
 from lengthgen.analysis.verdicts import EPS
 from lengthgen.config.rates import Trial, Tuned
 from lengthgen.evaluation.protocols import named
+from lengthgen.report.study import Cost
 from lengthgen.report.tables import TIE, UNKNOWN, Cell, Table, csv_text
 
 MARKED = (
@@ -401,6 +403,65 @@ def _rank(line: Series, found: Comparison | None) -> str:
         return "n/a"
     low, high = found.ranks[line.label]
     return str(low) if low == high else f"{low} to {high}"
+
+
+def leaderboard(findings: Sequence[Finding], costs: Mapping[str, Cost]) -> Table | None:
+    """Returns the series by their loss at the longest length, with what each costs.
+
+    `costs` are by run; a variant has those of its checkpoint. None without two series.
+    """
+    there = judged(findings)
+    longest = max((n for finding in there for n in finding.loss), default=0)
+    if len(there) < 2 or not longest:
+        return None
+    found = compare([finding.series for finding in there], longest)
+    rows = [
+        [
+            Cell(finding.series.label),
+            Cell(n_seeds(finding)),
+            Cell(written(finding.loss.get(longest), plain), _mark(finding.series, found)),
+            Cell(_rank(finding.series, found)),
+            Cell(written(finding.loss.get(finding.series.train_length), plain)),
+            Cell(used(finding)),
+            Cell(finding.verdicts[longest].word if longest in finding.verdicts else "-"),
+            *_costs([costs[run] for run in finding.series.runs]),
+        ]
+        for finding in there
+    ]
+    head = ["scheme", "seeds", f"NLL at {short(longest)}", "rank", "NLL at T", "c*", "verdict"]
+    return Table(
+        key="leaderboard",
+        title=f"Leaderboard by the loss at {short(longest)}, nats per token with 95% intervals",
+        head=[*head, "parameters", "tokens/s"],
+        rows=rows,
+        notes=[
+            "Rank: those that a series may have, all compared jointly at 95%. tokens/s: of "
+            "training, the median over seeds; of runs on one idle machine alone it is a comparison "
+            "of schemes.",
+            *marked(rows, [finding.series for finding in there]),
+            *_dashes(rows),
+        ],
+    )
+
+
+def _mark(line: Series, found: Comparison | None) -> Literal["", "best", "tie", "unknown"]:
+    if found is None:
+        return ""
+    if line.label == found.best:
+        return "best"
+    if line.label in found.ties:
+        return "tie"
+    return "unknown" if line.label in found.unknown else ""
+
+
+def _costs(of: Sequence[Cost]) -> list[Cell]:
+    """Returns parameters and speed of runs, a dash where they are unknown."""
+    sizes = {cost.parameters for cost in of if cost.parameters is not None}
+    speeds = [cost.tokens_per_s for cost in of if cost.tokens_per_s is not None]
+    return [
+        Cell(" or ".join(f"{n:,}" for n in sorted(sizes)) or "-"),
+        Cell(f"{median(speeds):,.0f}" if speeds else "-"),
+    ]
 
 
 def effective_context(lines: Sequence[Series]) -> Table | None:

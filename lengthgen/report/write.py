@@ -1,31 +1,42 @@
 """The files of a report: figures, tables, CSV, the page, and the rows that all are made from."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.report import collect, html, pictures, tables, tasks, text_tables
+from lengthgen.report.collect import Gathered
 from lengthgen.report.study import MANIFEST, ROWS, Study
 from lengthgen.report.tables import Table
 from lengthgen.storage import replace_file
 
 
 def write_report(study: Study, out: Path) -> list[Path]:
-    """Writes the files of a report into `out` and returns their paths.
+    """Writes the files of a report into `out` and returns their paths."""
+    return write_gathered(study, collect.gather_both(study.records), out)
+
+
+def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
+    """Writes the files of a report that was gathered, and returns their paths.
 
     The headline protocol's figure is curve.png and curve.svg, another's curve-PROTOCOL.*, a task's
     accuracy-TASK.*; ratios-PROTOCOL.* compares with published curves of that protocol. Runs of
     several tasks are shown together, next to runs of one text. All but the manifest follows from
     the rows: the same rows give the same bytes.
     """
-    report, answered = collect.gather_both(study.records)
+    report, answered = gathered
     files: dict[str, bytes] = {}
     numbers: dict[str, str] = {}
     markdowns: list[str] = []
     shown: list[Table] = []
     exhibit: html.Tasks | None = None
+    overview: list[html.Picture] = []
     if report is not None:
         files |= pictures.of_text(report)
+        overview = [
+            _picture(f"{name}.svg", files) for name in pictures.OVERVIEW if f"{name}.svg" in files
+        ]
         numbers["curve.csv"] = text_tables.points_csv(report.by_protocol)
         numbers["findings.csv"] = text_tables.findings_csv(report.findings)
         headline = report.by_protocol.get(HEADLINE, [])
@@ -42,11 +53,7 @@ def write_report(study: Study, out: Path) -> list[Path]:
         shown += of
         markdowns.append(collect.markdown(of, answered.remarks))
         exhibit = html.Tasks(
-            pictures=[
-                html.Picture(Path(name).stem.replace("-", " "), svg.decode())
-                for name, svg in drawn.items()
-                if name.endswith(".svg")
-            ],
+            pictures=[_picture(name, drawn) for name in drawn if name.endswith(".svg")],
             tables=of,
             remarks=answered.remarks,
         )
@@ -54,7 +61,7 @@ def write_report(study: Study, out: Path) -> list[Path]:
         "table.md": "\n".join(markdowns),
         "table.tex": "\n".join(map(tables.latex, shown)),
         **numbers,
-        "report.html": html.render(report, exhibit),
+        "report.html": html.render(report, exhibit, overview),
     }
     files |= {name: content.encode() for name, content in texts.items()}
     files |= {ROWS: study.rows, MANIFEST: study.manifest}
@@ -65,3 +72,7 @@ def write_report(study: Study, out: Path) -> list[Path]:
     for name, content in files.items():
         replace_file(out / name, content)
     return [out / name for name in files]
+
+
+def _picture(name: str, files: Mapping[str, bytes]) -> html.Picture:
+    return html.Picture(Path(name).stem.replace("-", " "), files[name].decode())

@@ -18,6 +18,7 @@ from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.reading import open_regular, parse_json, read_bytes
+from lengthgen.runs.status import checkpoint_folders
 from lengthgen.storage import is_sealed, sync
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
@@ -49,8 +50,8 @@ def check_room(config: Config, model_bytes: int) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise UserError(
-            f"runtime.root: {existing} has {free / 2**20:,.0f} MiB free, and the checkpoints of "
-            f"this run need {needed / 2**20:,.0f} MiB; free some, or give runtime.root=FOLDER"
+            f"runtime.root: {existing} has {free >> 20:,} MiB free, and the checkpoints of "
+            f"this run need {-(-needed >> 20):,} MiB; free some, or give runtime.root=FOLDER"
         )
 
 
@@ -103,7 +104,7 @@ def save(
             f"{final}: cannot write the checkpoint of step {step} ({_reason(error)}); "
             "free disk space and run the same command again: it resumes from the one before"
         ) from error
-    there = folders(run_dir)
+    there = checkpoint_folders(run_dir)
     here = there.index(final) + 1
     for other in (*there[here:], *there[: max(0, here - KEPT)]):
         shutil.rmtree(other, ignore_errors=True)
@@ -114,7 +115,7 @@ def newest(run_dir: Path, *, run: str, say: Callable[[str], None]) -> Checkpoint
 
     Raises UserError for one that is bound to the id of another run.
     """
-    for folder in reversed(folders(run_dir)):
+    for folder in reversed(checkpoint_folders(run_dir)):
         try:
             sums = parse_json(read_bytes(folder / "sha256.json"))
             for name in ("model.safetensors", "trainer.pt"):
@@ -161,11 +162,6 @@ def weights_sha256(run_dir: Path, *, step: int) -> str:
     """Returns the sha256 of the weights of a step, as their checkpoint records it."""
     folder = run_dir / "checkpoints" / f"step-{step:08d}"
     return parse_json(read_bytes(folder / "sha256.json"))["model.safetensors"]
-
-
-def folders(run_dir: Path) -> list[Path]:
-    """Returns the folders of the checkpoints that are there, valid or not, oldest first."""
-    return sorted((run_dir / "checkpoints").glob("step-*"))
 
 
 def _reason(error: Exception) -> str:

@@ -10,19 +10,20 @@ import zlib
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.reading import check_regular, parse_json, parse_yaml, read_bytes
-from lengthgen.runs import checkpoints, status
+from lengthgen.runs import status
 from lengthgen.storage import (
     add_checksum,
     is_sealed,
@@ -113,10 +114,9 @@ def load_config(run_dir: Path) -> Config:
     change what was trained.
     """
     plain = read_config(run_dir)
-    later = {"eval": compose.load("eval", "default", config_dir=None), **compose.defaults()}
     for section in ("eval", "runtime"):
         if isinstance(plain.get(section), dict):
-            plain[section] = {**later[section], **plain[section]}
+            plain[section] = {**_defaults()[section], **plain[section]}
     if isinstance(plain.get("plugins"), list):
         plain["plugins"] = [str(run_dir / str(plugin)) for plugin in plain["plugins"]]
     config = from_plain(plain)
@@ -127,6 +127,12 @@ def load_config(run_dir: Path) -> Config:
                 f"content as a run of its own: lengthgen train --plugin {plugin.path} ..."
             )
     return config
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    """Returns the values of the sections that may lack keys, not to be changed in place."""
+    return {"eval": compose.load("eval", "default", config_dir=None), **compose.defaults()}
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:
@@ -184,6 +190,8 @@ def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
 
 def environment() -> dict[str, Any]:
     """Returns commit, machine and versions of this process."""
+    import torch  # takes as long as listing 300 runs, which does without it
+
     return {
         "commit": _commit(),
         "platform": platform.platform(),
@@ -230,12 +238,41 @@ def run_id(run_dir: Path) -> str:
         return run_dir.resolve().name
 
 
+class _TrainRow(BaseModel):
+    """What is read of a row of train.jsonl."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    step: int = Field(alias="train/step", ge=0, le=1 << 53)
+    tokens: int = Field(alias="train/tokens", ge=0, le=1 << 53)
+    tokens_per_s: float = Field(alias="train/tokens_per_s", gt=0)
+
+
+def train_rows(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
+    """Returns the rows of train.jsonl of the run with this id.
+
+    Raises UserError as rows_of does, and for a row without its numbers.
+    """
+    path = run_dir / "train.jsonl"
+    rows = rows_of(run_dir, path.name, run=run)
+    for number, row in enumerate(rows, start=1):
+        try:
+            _TrainRow.model_validate(row)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise UserError(
+                f"{path}:{number}: damaged row ({first['loc'][0]}: {first['msg']}); delete this "
+                "line or restore the file"
+            ) from None
+    return rows
+
+
 def training_log(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     """Returns the rows of train.jsonl; none if a trained run has lost the last of them.
 
-    Raises UserError as rows_of does, and if a row was removed, added or changed since.
+    Raises UserError as train_rows does, and if a row was removed, added or changed since.
     """
-    rows = rows_of(run_dir, "train.jsonl", run=run)
+    rows = train_rows(run_dir, run=run)
     done = status.read_done(run_dir)
     if done is None:
         return rows
@@ -262,7 +299,7 @@ def _summary(path: Path) -> RunSummary:
     try:
         config = load_config(path)
         steps, trained_as = config.train.steps, config.run_id
-        kept = checkpoints.folders(path)
+        kept = status.checkpoint_folders(path)
         step = int(kept[-1].name.removeprefix("step-")) if kept else 0
         argv = parse_json(strip_checksum(read_bytes(path / "env.json")))["argv"]
         if argv[1] == "train":

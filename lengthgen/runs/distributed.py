@@ -5,9 +5,12 @@ raises           find its report in the store that all share once its sockets cl
                  Rank 0 puts it into status.json and on stderr and ends with its exit code. One
                  process reports: rank 0, or the one that failed where rank 0 has not claimed to
                  within SECONDS_TO_END; the store decides.
-is killed        find no report. torchrun notices within 0.1 s; `launch` names the rank and signal.
+is killed        find no report, and that it ended without leaving (RankFailed names those on one
+                 machine). torchrun notices within 0.1 s; `launch` names the rank and signal.
 hangs            give up after TIMEOUT. NCCL does not see a closed socket either: torchrun ends
                  the processes that wait in it, by SIGTERM and 30 s later by SIGKILL.
+
+If torchrun itself is killed, its processes get SIGTERM, and stop with a checkpoint.
 
 torch elastic's `record` does not replace the store: what it writes is read by torchrun alone, never
 by rank 0, and Slurm starts processes without torchrun.
@@ -16,6 +19,7 @@ by rank 0, and Slurm starts processes without torchrun.
 import json
 import logging
 import os
+import platform
 import re
 import signal
 import sys
@@ -34,11 +38,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lengthgen.errors import Stopped, UserError
+from lengthgen.runs import signals
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a rank that waits longer for another one gives up
 SECONDS_TO_END = 5.0  # that a rank leaves to rank 0 to report, and to torchrun to terminate it
+SECONDS_TO_DIE = 1.0  # between the end of a killed process's connections and its own
 _REPORT, _REPORTER = "lengthgen/report", "lengthgen/reporter"  # keys of the store
+_PROCESS = "lengthgen/process"  # of each rank: where it runs, and nothing once it has left
 
 
 class FailureReport(NamedTuple):
@@ -157,11 +164,14 @@ class Ranks:
         # with it threads of gloo, one of which may still hold a tensor when Python ends. Freeing it
         # then ends the process: "terminate called without an active exception".
         import_module("torch.distributed.nn")
+        if _by_torchrun():
+            signals.stop_with_parent()
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
         with _together():
             dist.init_process_group(
                 backend, rank=self.rank, world_size=self.world_size, timeout=TIMEOUT
             )
+            _store().set(f"{_PROCESS}/{self.rank}", json.dumps([_machine(), os.getpid()]))
         with _one_reporter(_store(), self.rank):
             try:
                 yield
@@ -173,6 +183,9 @@ class Ranks:
                 raise
             finally:
                 error = sys.exception()
+                if error is not None:
+                    with suppress(RuntimeError):  # the store is gone
+                        _store().set(f"{_PROCESS}/{self.rank}", "[]")
                 _clear_frames(error)
                 if error is None or device_type != "cuda":  # NCCL would wait for those that ended
                     dist.destroy_process_group()
@@ -288,6 +301,12 @@ def _together() -> Generator[None]:
             raise Stopped(report.reason, exit_code=report.exit_code) from error
         if report is not None:
             raise RankFailed(f"rank {report.rank}: {report.reason}", report=report) from error
+        if killed := _killed():
+            raise RankFailed(
+                f"killed or crashed: {', '.join(killed)}; the same command continues from the "
+                "last checkpoint",
+                report=None,
+            ) from error
         reason = re.sub(r"^\[.*?\] ", "", _first_line(error)).partition(". ")[0]  # less of gloo
         raise RankFailed(
             f"another process of this run was lost ({reason}); the same command continues",
@@ -343,6 +362,38 @@ def _left_report() -> FailureReport | None:
         if _store().check([_REPORT]):
             return FailureReport(*json.loads(_store().get(_REPORT)))
     return None
+
+
+def _killed() -> list[str]:
+    """Returns the ranks on this machine that ended without leaving, as far as that is known."""
+    until = time.monotonic() + SECONDS_TO_DIE
+    while True:
+        found: list[str] = []
+        with suppress(RuntimeError, ValueError):  # the store is gone, or this rank never had it
+            for rank in range(dist.get_world_size()):
+                key = f"{_PROCESS}/{rank}"
+                known = json.loads(_store().get(key)) if _store().check([key]) else []
+                if known and known[0] == _machine() and _has_ended(known[1]):
+                    found.append(f"rank {rank} (process {known[1]})")
+        if found or time.monotonic() > until:
+            return found
+        time.sleep(0.05)
+
+
+def _machine() -> str:
+    """Returns the name of what has the process ids of this process: a host, or a container."""
+    try:
+        return f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
+        return f"{platform.node()} {os.getpid()}"
+
+
+def _has_ended(pid: int) -> bool:
+    """True if a process of this machine is gone, or waits for its parent to note its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def _by_torchrun() -> bool:

@@ -1,13 +1,15 @@
 """All signal handlers: how a signal ends training, a sweep, a task of Slurm, or any other work."""
 
+import ctypes
 import signal
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from lengthgen.errors import Stopped
 
 SCHEDULER = (signal.SIGTERM, signal.SIGUSR2)  # what Slurm and torchrun send
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
@@ -15,6 +17,12 @@ def install(kinds: Iterable[signal.Signals], handler: Handler) -> None:
     """Handles signals of these kinds from now on."""
     for kind in kinds:
         signal.signal(kind, handler)
+
+
+def stop_with_parent() -> None:
+    """Sends SIGTERM to this process when the process that started it ends; on Linux alone."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
 
 
 @contextmanager

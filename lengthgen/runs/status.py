@@ -9,9 +9,9 @@ import platform
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from pydantic import TypeAdapter
 
 from lengthgen.errors import Diverged, Stopped, UserError
@@ -28,6 +28,7 @@ from lengthgen.storage import (
 )
 
 State = Literal["running", "stopped", "killed", "failed", "diverged", "done"]
+_NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as on some network file systems
 SECONDS_OF_A_CHECK = 2.0  # a lock that another process only checks is free again by then
 
 
@@ -71,15 +72,16 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
         run_dir.mkdir(parents=True, exist_ok=True)
         sync(run_dir.parent)
         refuse_links(run_dir)
-        lock = FileLock(_lock(run_dir, work))
-        lock.acquire(timeout=SECONDS_OF_A_CHECK)
+        lock = _acquired(run_dir, work)
         remove_leftovers(run_dir)
     except Timeout:
         held = _read(run_dir / "status.json")
         holder = f"process {held.pid} on {held.host}" if held and held.state == "running" else "it"
+        marker = _marker(run_dir, work)
+        ended = f"; if that has ended, remove {marker}" if marker.exists() else ""
         raise UserError(
             f"{run_dir}: another process is at work on this run ({work}); wait for it, "
-            f"or stop {holder}"
+            f"or stop {holder}{ended}"
         ) from None
     except OSError as error:
         raise UserError(
@@ -92,27 +94,52 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
         lock.release()
 
 
-def is_running(run_dir: Path) -> bool:
-    """True if a process trains this run, on any host that sees the same locks."""
-    path = _lock(run_dir, "train")
+def _acquired(run_dir: Path, work: str) -> BaseFileLock:
+    """Returns the lock of this work, acquired; where there is no flock, a file names its holder.
+
+    Raises Timeout if another process holds it, and OSError.
+    """
+    path = _lock(run_dir, work)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o666), "rb") as file:
+        has_flock = _is_locked(file) is not None
+    lock = FileLock(path) if has_flock else SoftFileLock(_marker(run_dir, work))
+    lock.acquire(timeout=SECONDS_OF_A_CHECK)
+    return lock
+
+
+def _is_locked(file: BinaryIO) -> bool | None:
+    """True if another process holds a lock of this open file, None where there is no flock.
+
+    Takes a shared lock, unlike that of `run_lock`: two processes that check do not take each other
+    for one at work, and a root that cannot be written can be checked.
+    """
     try:
-        # A shared lock, unlike that of `run_lock`: two processes that check do not take each other
-        # for one at work, and a root that cannot be written can be checked.
-        with open_regular(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError as error:
-        if error.errno != errno.ENOSYS:  # there is no such file
-            return False
-    try:  # a file system without flock: FileLock then writes its process into the file
-        with FileLock(path, timeout=0):
-            return False
-    except Timeout:
-        return True
-    except OSError:
+        if error.errno in _NO_FLOCK:
+            return None
+        raise
+    return False
+
+
+def is_running(run_dir: Path) -> bool:
+    """True if a process trains this run, on any host that sees the same locks."""
+    try:
+        with open_regular(_lock(run_dir, "train")) as file:
+            locked = _is_locked(file)
+    except OSError:  # there is no such file
         return False
+    marker = _marker(run_dir, "train")
+    if locked is not None or not marker.exists():
+        return bool(locked)
+    try:  # takes the place of a process of this host that has ended
+        with SoftFileLock(marker, timeout=0):
+            return False
+    except OSError:  # Timeout, or a root that cannot be written
+        return True
 
 
 @contextmanager
@@ -198,6 +225,11 @@ def read_done(run_dir: Path) -> Done | None:
         return Done(0)
 
 
+def checkpoint_folders(run_dir: Path) -> list[Path]:
+    """Returns the folders of the checkpoints that are there, valid or not, oldest first."""
+    return sorted((run_dir / "checkpoints").glob("step-*"))
+
+
 def _of_error(error: BaseException) -> Status:
     if isinstance(error, Stopped | KeyboardInterrupt):
         return Status("stopped", reason=str(error) or "interrupted")
@@ -218,3 +250,8 @@ def _read(path: Path) -> Status | None:
 
 def _lock(run_dir: Path, work: str) -> Path:
     return run_dir / f".{work}.lock"
+
+
+def _marker(run_dir: Path, work: str) -> Path:
+    """Returns the file that stands in for the lock where there is no flock."""
+    return run_dir / f".{work}.holder"

@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lengthgen.escaping import visible
 from lengthgen.sweep.grid import Point
 from lengthgen.sweep.states import PointState, counted
 from lengthgen.terminal import Screen
@@ -46,7 +47,7 @@ class Dashboard:
 
     def say(self, message: str) -> None:
         """Writes a line, above the table if there is one."""
-        self._console.print(message)
+        self._console.print(visible(message, keep="\n\t"))
 
     def show(self, states: Mapping[str, PointState], lines: Mapping[str, str]) -> None:
         """Shows the states and what each running point printed last, both by run id."""
@@ -74,7 +75,7 @@ class Dashboard:
         table.add_column("", ratio=1)  # takes what is left, and gives way first
         for point in shown[:height]:
             found = states[point.run_id]
-            last = lines.get(point.run_id) or found.reason or ""
+            last = visible(lines.get(point.run_id) or found.reason or "")
             state = Text(found.state, style=COLOURS.get(found.state, ""))
             message = Text(last, no_wrap=True, overflow="ellipsis")
             table.add_row(*(point.varied.values() or [point.run_id]), state, message)

@@ -14,7 +14,7 @@ from lengthgen.config.schema import Config, TaskCorpus, from_plain, to_plain
 from lengthgen.evaluation import plan, protocols
 from lengthgen.evaluation.protocols import Answer, Endpoint
 from lengthgen.model.transformer import Transformer, create
-from lengthgen.runs import checkpoints, devices
+from lengthgen.runs import devices, status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.sweep.grid import Point
 
@@ -61,7 +61,7 @@ def makespan(seconds: Sequence[float], n_slots: int) -> float:
 def work(point: Point, pace: Pace) -> float:
     """Returns the seconds of what is left of a point at this pace, in one process."""
     config = point.config
-    kept = checkpoints.folders(point.run_dir)
+    kept = status.checkpoint_folders(point.run_dir)
     done = int(kept[-1].name.removeprefix("step-")) if kept else 0
     tokens = max(0, config.train.steps - done) * config.train.batch_tokens
     scored = sum(

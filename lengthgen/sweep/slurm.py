@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Only what a task needs before it handles signals is imported at module level: torch is not.
 
 SECONDS_OF_GRACE = 120  # a step and a checkpoint, between Slurm's signal and its time limit
-TIME_LIMITS = 100  # that a job may reach and be requeued; a run that never advances ends then
+TIME_LIMITS = 100  # at which a job is requeued; a run that never advances ends then
 
 
 # Options
@@ -240,7 +240,7 @@ class Task:
             _write(str(stopped))
             if is_main:
                 if code == 128 + signal.SIGUSR2 or _outlook(job) == "preempted":
-                    requeue(code - 128, None)
+                    _requeue(requeue, code)
                 sys.exit(code)
         except UserError as error:
             _write(f"error: {error}")
@@ -274,6 +274,20 @@ class Task:
             runtime = config.runtime.model_copy(update={"threads": int(cpus)})
             config = config.model_copy(update={"runtime": runtime})
         pipeline.train(pipeline.validate(config))
+
+
+def _requeue(handler: Callable[[int, FrameType | None], Any], exit_code: int) -> NoReturn:
+    """Requeues this job and exits, unless it was requeued as often as it may be."""
+    from submitit.core.utils import UncompletedJobError
+
+    try:
+        handler(exit_code - 128, None)
+    except UncompletedJobError:
+        _write(
+            f"error: not requeued: {TIME_LIMITS} times the job was, at its time limit; "
+            "run the same sweep again, or with a longer --slurm time="
+        )
+    sys.exit(exit_code)
 
 
 def _outlook(job: str) -> Literal["runs on", "preempted", "ends"]:

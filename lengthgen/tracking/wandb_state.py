@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.reading import read_bytes
-from lengthgen.storage import add_checksum, read_rows, replace_file, strip_checksum
+from lengthgen.runs.directory import train_rows
+from lengthgen.storage import add_checksum, replace_file, strip_checksum
 
 
 class Sent(BaseModel):
@@ -57,7 +58,7 @@ def is_shown(config: Config, run_dir: Path) -> bool:
         sent = load_sent(config, run_dir)
     except UserError:  # the Tracker reports it
         return False
-    rows = read_rows(run_dir / "train.jsonl")
+    rows = train_rows(run_dir, run=config.run_id)
     trained = bool(rows) and sent.step == rows[-1]["train/step"]
     return trained and sent.evaluation == digest(run_dir)
 

@@ -131,6 +131,7 @@ def train(
                 now = time.perf_counter()
                 tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
                 row = {
+                    "run": config.run_id,
                     "train/step": state.step,
                     "train/tokens": state.step * train.batch_tokens,
                     "train/loss": float(state.nats) / state.n_targets,

@@ -701,6 +701,15 @@ def test_a_difference_is_that_of_plain_loops_on_shared_seeds_and_documents() -> 
     same({1024: found}, {1024: minus(slow_sheet(shared_a, 1024), slow_sheet(shared_b, 1024))})
 
 
+def test_a_difference_does_not_depend_on_what_its_series_were_compared_with_before() -> None:
+    a, b = rows_of(noisy(1)), rows_of(noisy(2), run="b")
+    fewer = line(rows_of(noisy(3), run="c", documents="bcdex"), "c")
+    x, y = line(a, "a"), line(b, "b")
+    assert difference(x, fewer, 1024) != difference(x, y, 1024)
+    assert difference(x, y, 1024) == difference(line(a, "a"), line(b, "b"), 1024)
+    assert difference(x, fewer, 1024) == difference(line(a, "a"), fewer, 1024)
+
+
 def test_a_difference_is_the_negative_of_its_reverse() -> None:
     a, b = pair(noisy(1), noisy(2))
     one_way, other_way = difference(a, b, 1024), difference(b, a, 1024)

@@ -129,6 +129,8 @@ UNKNOWN = "has no column 'text'; set corpus.text_column to one of: body, id"
         ("b.txt", "", " is empty; remove it or fill it"),
         ("b.jsonl", "", " is empty; remove it or fill it"),
         ("b.jsonl", '{"text": "A"}\nno\n', ":2 is not JSON: Expecting value at column 1"),
+        ("b.jsonl", "[" * 100_000, ":1 is not "),
+        ("b.jsonl", "9" * 5000, ":1 is not "),
         ("b.jsonl", "[1]\n", ":1 is not a JSON object with a text column"),
         ("b.jsonl", '{"text": "A"}\n{"body": "B", "id": 1}\n', f":2 {UNKNOWN}"),
         ("b.jsonl", '{"text": 7}', ":1: column 'text' is not text but '7'; set "),

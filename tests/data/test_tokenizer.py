@@ -1,5 +1,6 @@
 """Tokenizers: trained, of bytes, or given; and which are refused."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +90,21 @@ def test_a_tokenizer_that_changes_the_text_is_refused(
     tokenizer.save(str(tmp_path / "nfc.json"))
     with pytest.raises(UserError, match=r"nfc.json changes the text of accents.txt \(\d+ bytes"):
         load(files(folder, tokenizer=str(tmp_path / "nfc.json")), cache_dir)
+
+
+@pytest.mark.parametrize(
+    ("a", "message"),
+    [
+        (ord("b"), r"gives the id 98 to '[ab]' and to '[ab]'; give each token an id of its own"),
+        (2**31, r"has the id 2147483648, and an embedding here at most 1048576 rows"),
+        (2**32, r"is not a tokenizer.json of the tokenizers library: .*expected u32"),
+    ],
+)
+def test_ids_that_no_embedding_has_rows_for_are_refused(
+    tmp_path: Path, a: int, message: str
+) -> None:
+    plain = json.loads(byte_tokenizer().to_str())
+    plain["model"]["vocab"]["a"] = a
+    (tmp_path / "ids.json").write_text(json.dumps(plain))
+    with pytest.raises(UserError, match=message):
+        read_tokenizer(tmp_path / "ids.json")

@@ -29,7 +29,7 @@ from lengthgen.data.windows import n_targets
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, scoring
 from lengthgen.evaluation import plan as plans
-from lengthgen.evaluation.plan import Cell, Plan
+from lengthgen.evaluation.plan import Cell, Nats, Plan
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import status
@@ -62,9 +62,7 @@ def model_of(corpus: TokenizedCorpus, scheme: str = "rope") -> Transformer:
     return create(small_config(f"scheme={scheme}"), vocab_size=corpus.vocab_size).double().eval()
 
 
-def scored(
-    model: Transformer, spans: Sequence[Span], corpus: TokenizedCorpus
-) -> dict[Span, scoring.Nats]:
+def scored(model: Transformer, spans: Sequence[Span], corpus: TokenizedCorpus) -> dict[Span, Nats]:
     return scoring.score(
         model,
         spans,
@@ -115,7 +113,7 @@ def test_the_tail_at_t_is_the_last_k_of_nonoverlap_on_the_same_endpoints(
         np.testing.assert_allclose(nats, full[span.end][-8:], rtol=0, atol=1e-9)
 
 
-def nats_alone(model: Transformer, span: Span, corpus: TokenizedCorpus) -> scoring.Nats:
+def nats_alone(model: Transformer, span: Span, corpus: TokenizedCorpus) -> Nats:
     """Returns the nats of a span's targets from one call of the model on its window."""
     tokens = corpus.validation.document(span.document)
     targets = torch.from_numpy(tokens[span.start : span.end].astype(int))[None]

@@ -13,9 +13,9 @@ from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
 from lengthgen.evaluation import evaluator, plan, scoring
-from lengthgen.evaluation.plan import Cell, Plan
+from lengthgen.evaluation.plan import Cell, Nats, Plan
 from lengthgen.evaluation.protocols import shared
-from lengthgen.evaluation.scoring import Altered, Nats
+from lengthgen.evaluation.scoring import Altered
 from lengthgen.model.transformer import Transformer
 
 VOCAB = 50  # of small_model

@@ -29,7 +29,7 @@ from lengthgen.evaluation import evaluator
 from lengthgen.export import load
 from lengthgen.export.folder import export
 from lengthgen.pipeline import read_configs, train_and_evaluate
-from lengthgen.runs import checkpoints, directory
+from lengthgen.runs import checkpoints, directory, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import read_rows, strip_checksum
 from lengthgen.terminal import Progress
@@ -245,7 +245,7 @@ def test_the_hub_can_read_the_cards_front_matter(run: Config, tmp_path: Path) ->
 
 
 def test_rows_of_another_checkpoint_are_not_in_the_card(run: Config, tmp_path: Path) -> None:
-    shutil.rmtree(checkpoints.folders(run.run_dir)[-1])
+    shutil.rmtree(status.checkpoint_folders(run.run_dir)[-1])
     folder = exported(run, tmp_path / "model")
     assert "Not measured." in card_of(folder)
     assert "| rope" not in card_of(folder)
@@ -254,7 +254,7 @@ def test_rows_of_another_checkpoint_are_not_in_the_card(run: Config, tmp_path: P
 def test_an_unfinished_run_is_exported_and_its_step_is_said(
     run: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.rmtree(checkpoints.folders(run.run_dir)[-1])
+    shutil.rmtree(status.checkpoint_folders(run.run_dir)[-1])
     (run.run_dir / "DONE").unlink()
     ran = command(monkeypatch, str(run.run_dir), str(tmp_path / "model"))
     assert ran == 0
@@ -366,7 +366,7 @@ def test_a_run_without_a_valid_checkpoint_leaves_an_earlier_export_as_it_was(
 ) -> None:
     folder = exported(run, tmp_path / "model")
     before = content(folder)
-    for checkpoint in checkpoints.folders(run.run_dir):
+    for checkpoint in status.checkpoint_folders(run.run_dir):
         (checkpoint / "model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="has no checkpoint yet"):
         exported(run, folder)

@@ -3,6 +3,7 @@
 A mark is a file beside the code that would have run; `account` is a user who allowed nothing yet.
 """
 
+import csv
 import hashlib
 import json
 import os
@@ -11,6 +12,10 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import date
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +24,7 @@ import pytest
 import torch
 import yaml
 from eval_rows import Runs
+from markup import commands_of_latex, is_no_formula, kinds_of_markdown
 from shell import Shell
 from small import SMALL, small_config
 
@@ -26,11 +32,11 @@ from lengthgen.config import allowlist
 from lengthgen.config.schema import from_overrides
 from lengthgen.errors import UserError
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.report import study, write
-from lengthgen.runs import checkpoints, directory
+from lengthgen.report import collect, html, study, write
+from lengthgen.runs import directory, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import registry
-from lengthgen.storage import read_rows
+from lengthgen.storage import append_rows, read_rows
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow
@@ -288,7 +294,7 @@ def test_no_file_of_the_users_is_published_as_a_plugin(
 
 def test_a_plugin_that_is_no_file_is_not_waited_for(plain: Path, account: Account) -> None:
     changed(plain, plugins=["/dev/null"])
-    assert "/dev/null cannot be read (not a file)" in account.error_of("eval", plain.name)
+    assert "/dev/null cannot be read (not a regular file)" in account.error_of("eval", plain.name)
 
 
 def test_a_model_that_is_asked_of_a_configuration_with_code_is_refused(code: Path) -> None:
@@ -378,6 +384,110 @@ def test_a_strangers_configuration_reads_nothing_of_the_environment(
     assert directory.load_config(plain).runtime.wandb_project == "${oc.env:SECRET}"
 
 
+# Hostile files
+
+
+BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 10)}]" for i in range(10))
+
+
+def pipe(run_dir: Path, name: str) -> None:
+    """Puts a pipe, which nobody writes into, in the place of a file."""
+    path = run_dir / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def replaced(run_dir: Path, name: str, **values: Any) -> None:
+    """Changes the last row of a log and seals it."""
+    *rows, last = read_rows(run_dir / name)
+    (run_dir / name).unlink()
+    append_rows(run_dir / name, [*rows, {**last, **values}])
+
+
+BRACKETS = b"[" * 60_000 + b"\n"
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    **{
+        f"a pipe as {name}": partial(pipe, name=name)
+        for name in (
+            *("config.yaml", "env.json", "status.json", "eval.jsonl", "train.jsonl", "DONE"),
+            *(".train.lock", "wandb.json", "probes/a.svg", "checkpoints/step-00000009"),
+        )
+    },
+    **{
+        f"brackets in {name}": lambda run, name=name: (run / name).write_bytes(BRACKETS)
+        for name in ("config.yaml", "env.json", "status.json", "eval.jsonl", "train.jsonl")
+    },
+    "an alias bomb": lambda run: (run / "config.yaml").write_text(BOMB),
+    "sections that are none": lambda run: changed(run, train=5, scheme=[1], eval="x"),
+    "steps of nothing": lambda run: changed(run, train={"batch_tokens": 0, "lr": "x"}),
+    "keys that are dates": lambda run: changed(run, corpus={date(2001, 1, 1): 2}),
+    "text for a count": lambda run: replaced(run, "train.jsonl", **{"train/tokens": "many"}),
+    "no time": lambda run: replaced(run, "train.jsonl", **{"train/tokens_per_s": 0.0}),
+    "a list for a length": lambda run: replaced(run, "eval.jsonl", length=[1]),
+    "a length of 2^60": lambda run: replaced(run, "eval.jsonl", length=1 << 60),
+    "a count of 4,000 digits": lambda run: replaced(run, "eval.jsonl", n_tokens=10**4000),
+    "half a character": lambda run: replaced(run, "eval.jsonl", scheme="\ud800"),
+    "a protocol that is none": lambda run: replaced(run, "eval.jsonl", protocol={}),
+    "a reason that is a list": lambda run: (run / "status.json").write_text(
+        '{"state": "failed", "reason": [1], "pid": {}}'
+    ),
+    "libraries that are a list": lambda run: (run / "env.json").write_text(
+        '{"libraries": [1], "devices": 2, "argv": 3}'
+    ),
+}
+
+
+@pytest.fixture(params=HOSTILE)
+def hostile(request: pytest.FixtureRequest, plain: Path) -> Path:
+    """A received run next to the plain one, of which something is made to do harm."""
+    run_dir = plain.with_name("hostile")
+    shutil.copytree(plain, run_dir)
+    HOSTILE[request.param](run_dir)
+    return run_dir
+
+
+def test_a_hostile_run_hides_no_other_one(hostile: Path, plain: Path, account: Account) -> None:
+    ran = account.run("list", "runs")
+    lines = {line.split("\t")[0]: line for line in ran.out.splitlines()}
+    assert (ran.code, ran.err, set(lines)) == (0, "", {hostile.name, plain.name})
+    assert "\tdone\t2/2\t" in lines[plain.name]
+
+
+def test_a_hostile_run_is_reported_or_refused_in_one_line(hostile: Path) -> None:
+    with suppress(UserError):
+        report, _ = collect.gather_both(study.of_runs([hostile]).records)
+        assert report is not None
+        for shown in (collect.contents, html.facts, html.settings, html.costs):
+            assert shown(report)
+
+
+def test_a_report_of_all_runs_names_the_one_it_cannot_show(plain: Path, account: Account) -> None:
+    shutil.copytree(plain, plain.with_name("hostile"))
+    (plain.with_name("hostile") / "eval.jsonl").write_bytes(BRACKETS)
+    ran = account.run("report")
+    assert ran.code == 0
+    (line,) = ran.err.splitlines()
+    assert line.startswith("hostile is not shown: ")
+    assert "eval.jsonl:1: damaged row" in line
+    assert "rope" in Path("report/table.md").read_text()
+    assert "eval.jsonl:1: damaged row" in account.error_of("report", "hostile")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.yaml", "env.json", "eval.jsonl", "log.txt", "../.cache/*/meta.json"),
+        *("../.cache/*/tokenizer.json", "../.cache/*/train.bin", "checkpoints/*/sha256.json"),
+        *("checkpoints/*/trainer.pt", "checkpoints/*/model.safetensors", "status.json"),
+    ],
+)
+def test_no_pipe_is_waited_for(name: str, plain: Path, account: Account) -> None:
+    for path in [*plain.glob(name)] or [plain / name]:
+        pipe(path.parent, path.name)
+    assert "Traceback" not in account.run("eval", plain.name, "--lengths", "32").err
+
+
 # Data
 
 
@@ -409,7 +519,7 @@ def test_a_checkpoint_is_read_as_data_alone(
     name: str, kind: str, plain: Path, account: Account, tmp_path: Path
 ) -> None:
     payload = Payload(tmp_path / "mark")
-    for checkpoint in checkpoints.folders(plain):
+    for checkpoint in status.checkpoint_folders(plain):
         if kind == "pickle":
             (checkpoint / name).write_bytes(pickle.dumps(payload, protocol=2))
         else:
@@ -572,12 +682,15 @@ class Markup(HTMLParser):
         self.links |= {str(value) for name, value in attrs if name in ("href", "src")}
 
 
-BAD = '"><script src=//evil.example/x.js></script><img src=x onerror="alert(1)">\'&lt;</style>'
+BAD = (  # first a formula, then what each format obeys, and text from right to left
+    '=1+"\x1b]52;c;eA==\x07\x9b2J\r\n\u202e|[x](javascript:1)![](//evil)`$\\frac$\\input{x}^^M%&'
+    '"><script src=//evil.example/x.js></script><img src=x onerror="alert(1)">\'&lt;</style>'
+)
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><script>{}</script><path d="M0 0h8v5"/></svg>'
 
 
-def page_of(root: Path, text: str) -> str:
-    """Returns the page of two runs in which this text stands wherever text of a run may stand."""
+def report_of(root: Path, text: str) -> Path:
+    """Returns the report of two runs in which this text stands wherever text of a run may stand."""
     rows, folder = Runs(root), text.replace("/", "_")
     paths = [rows.write(folder, seed=1), rows.write(folder, (3.0,), seed=2)]
     for path in paths:
@@ -600,14 +713,48 @@ def page_of(root: Path, text: str) -> str:
         (path / "probes").mkdir()
         (path / "probes" / f"{folder}.svg").write_text(SVG.format(text))
     write.write_report(study.of_runs(paths), root / "out")
-    return (root / "out" / "report.html").read_text()
+    return root / "out"
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The page of a hostile run, and that of one that differs from it in its words alone."""
+def reports(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The report of a hostile run, and that of one that differs from it in its words alone."""
     hostile, harmless = (tmp_path_factory.mktemp(name) for name in ("hostile", "harmless"))
-    return page_of(hostile, BAD), page_of(harmless, "word")
+    return report_of(hostile, BAD), report_of(harmless, "word")
+
+
+@pytest.fixture(scope="module")
+def pages(reports: tuple[Path, Path]) -> tuple[str, str]:
+    """The pages of both."""
+    hostile, harmless = ((one / "report.html").read_text() for one in reports)
+    return hostile, harmless
+
+
+def test_no_file_of_a_report_holds_what_a_terminal_obeys(reports: tuple[Path, Path]) -> None:
+    for path in reports[0].iterdir():
+        if path.suffix not in (".png", ".gz"):
+            text = path.read_text().replace("\n", "")
+            assert [one for one in text if not one.isprintable()] == [], path.name
+
+
+def test_a_spreadsheet_finds_no_formula_in_a_report(reports: tuple[Path, Path]) -> None:
+    paths = list(reports[0].glob("*.csv"))
+    assert len(paths) == 3
+    for path in paths:
+        for row in csv.reader(path.read_text().splitlines()):
+            for cell in row:
+                assert is_no_formula(cell), path.name
+
+
+def test_markdown_of_a_report_holds_no_html_and_no_link(reports: tuple[Path, Path]) -> None:
+    hostile, harmless = (kinds_of_markdown((one / "table.md").read_text()) for one in reports)
+    assert hostile & {"html_inline", "html_block", "link_open", "image"} == set()
+    assert harmless <= hostile
+
+
+def test_latex_of_a_report_holds_no_command_of_a_stranger(reports: tuple[Path, Path]) -> None:
+    hostile, harmless = (commands_of_latex((one / "table.tex").read_text()) for one in reports)
+    assert hostile == harmless
 
 
 def test_a_hostile_run_adds_no_element_and_no_attribute_to_the_page(

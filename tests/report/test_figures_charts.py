@@ -23,6 +23,7 @@ from lengthgen.report import pictures
 from lengthgen.report.figures.chart import Chart
 from lengthgen.report.figures.curve import gains, perplexities
 from lengthgen.report.figures.layout import MOST_NAMED, laid_out, panels
+from lengthgen.report.figures.overview import excess, ranking
 from lengthgen.report.figures.positions import position_losses, positions
 from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.figures.style import rendered
@@ -337,6 +338,56 @@ def test_a_figure_says_of_how_many_seeds_its_lines_are(
 ) -> None:
     paths = [runs.write(name, seed=n + 1) for name, count in seeds.items() for n in range(count)]
     assert phrase in curves(*paths).notes
+
+
+def overview(runs: Runs, n: int) -> dict[str, bytes]:
+    paths = [
+        runs.write(f"scheme{i}", (3.0, 2.0, 2.5, 2.0 + i), seed=seed)
+        for i in range(n)
+        for seed in (1, 2)
+    ]
+    return pictures.overview(gathered(*paths))
+
+
+def test_series_that_fit_one_chart_need_no_overview_and_more_have_one(runs: Runs) -> None:
+    assert overview(runs, MOST_NAMED) == {}
+    more = overview(Runs(runs.root / "more"), MOST_NAMED + 1)
+    assert [*more] == ["excess.png", "excess.svg", "ranking.png", "ranking.svg"]
+
+
+def test_a_cell_of_the_heat_map_is_the_loss_less_the_least_at_T(runs: Runs) -> None:
+    found = gathered(
+        runs.write("rope", (3.0, 4.5), lengths=(512, 1024)),
+        runs.write("alibi", (3.5, 3.25), lengths=(512, 1024)),
+        runs.write("nope", (4.0,), lengths=(512,)),
+    )
+    figure = excess(found.by_protocol["tail"])
+    assert figure is not None
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["alibi", "rope", "nope"]
+    shown = [text.get_text() for text in axes.texts]
+    assert shown == ["+0.50", "+0.25", "+0.00", "+1.50", "+1.00"]
+    assert excess([]) is None
+
+
+def test_the_ranking_has_a_dot_with_its_interval_and_ranks_for_each_series(runs: Runs) -> None:
+    paths = [
+        runs.write(name, (3.0, last + 0.01 * seed), lengths=(512, 1024), seed=seed)
+        for name, last in (("rope", 5.0), ("alibi", 3.0))
+        for seed in (1, 2, 3)
+    ]
+    found = gathered(*paths)
+    figure = ranking(found.findings)
+    assert figure is not None
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["alibi", "rope"]
+    assert [text.get_text() for text in axes.texts] == ["1", "2"]
+    assert axes.get_ylim() == (1.5, -0.5)  # the least loss at the top
+    bars = [line for line in axes.lines if len(np.asarray(line.get_xdata())) == 2]
+    losses = {one.series.label: one.loss[1024] for one in found.findings}
+    drawn = [tuple(np.asarray(bar.get_xdata()).tolist()) for bar in bars]
+    assert drawn == [(losses[name].low, losses[name].high) for name in ("alibi", "rope")]
+    assert ranking(found.findings[:1]) is None
 
 
 def test_small_axes_have_one_scale(runs: Runs) -> None:

@@ -23,6 +23,7 @@ from lengthgen.report.collect import Report
 from lengthgen.report.html import (
     MEANINGS,
     Exhibit,
+    Picture,
     Tasks,
     charts,
     duration,
@@ -111,6 +112,30 @@ def cells(table: Table) -> dict[str, list[Cell]]:
 
 
 # What is in it
+
+
+def test_a_section_shows_its_own_line_and_what_was_published_of_the_scheme(
+    contents: Report,
+) -> None:
+    page = render(contents)
+    for label in ("alibi", "kerple"):
+        key = contents.keys[label]
+        found = re.search(rf'<details id="{key}">.*?</details>', page, flags=re.DOTALL)
+        assert found is not None
+        own = element(found[0], r'<div class="own">.*?</div>')
+        curves = [one for one in own.iter("g") if one.get("class") == "line curve"]
+        assert {one.get("data-series") for one in curves} == {f"own-{key}"}
+        published = {one.citation for one in contents.published_curves if one.scheme == label}
+        assert bool(published) == (label == "alibi")
+        table = found[0].partition("<h4>Published</h4>")[2].partition("</table>")[0]
+        assert all(source in table for source in published)
+        assert ("this report" in table) == bool(published)
+
+
+def test_the_page_has_a_leaderboard_and_the_figures_of_all_series(contents: Report) -> None:
+    page = render(contents, None, [Picture("excess", PICTURE)])
+    assert page.index("<h3>Leaderboard</h3>") < page.index("Matched tail")
+    assert "<figcaption>excess</figcaption>" in page
 
 
 def test_verdicts_come_first_and_the_parts_follow_in_their_order(contents: Report) -> None:
@@ -250,7 +275,7 @@ def dashed(group: Element) -> bool:
 
 
 def test_on_the_page_the_best_is_bold_and_what_ties_with_it_is_marked(contents: Report) -> None:
-    part = render(contents).split('<section id="tables">')[1]
+    part = render(contents).split("<h3>Matched tail</h3>")[1]
     [best] = [line.label for line in contents.by_protocol["tail"] if line.label == "kerple"]
     table = element(part, r"<table>.*?</table>")
     found = {text_of(row[0]): list(row)[1:] for row in table.iter("tr")}

@@ -266,13 +266,13 @@ def test_a_group_is_all_runs_of_a_scheme(runs: Runs) -> None:
     one, two = runs.write("rope"), runs.write("rope", seed=2)
     other = runs.write("alibi")
     everyone = [one, other, two]
-    assert study.of_groups(everyone, ["rope"]) == [one, two]
-    assert study.of_groups(everyone, ["rope", "alibi"]) == everyone
+    assert study.of_groups(everyone, ["rope"], say=print) == [one, two]
+    assert study.of_groups(everyone, ["rope", "alibi"], say=print) == everyone
 
 
 def test_a_group_without_runs_is_refused_with_a_suggestion(runs: Runs) -> None:
     with pytest.raises(UserError, match="--group: no evaluated run of 'rop'; did you mean rope"):
-        study.of_groups([runs.write("rope")], ["rop"])
+        study.of_groups([runs.write("rope")], ["rop"], say=print)
 
 
 def test_the_page_is_given_what_the_run_directory_holds(runs: Runs) -> None:
@@ -280,7 +280,8 @@ def test_the_page_is_given_what_the_run_directory_holds(runs: Runs) -> None:
     (path / "probes").mkdir()
     (path / "probes" / "receptive_field.svg").write_text("<svg/>")
     (path / "env.json").write_text('{"commit": "abc", "host": "mine"}')
-    (path / "train.jsonl").write_text('{"train/tokens": 100, "train/tokens_per_s": 50.0}\n')
+    trained = {"train/step": 1, "train/tokens": 100, "train/tokens_per_s": 50.0}
+    (path / "train.jsonl").write_text(json.dumps(trained) + "\n")
     (path / "checkpoints" / "step-1").mkdir(parents=True)
     save_file({"w": np.zeros((3, 4))}, path / "checkpoints" / "step-1" / "model.safetensors")
     [record] = study.of_runs([path]).records

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from lengthgen.report.tables import Cell, Table, escaped, latex, markdown
+from lengthgen import escaping
+from lengthgen.report.tables import Cell, Table, latex, markdown
 
 NASTY = r"a_b & 50% $x^2$ #1 {q} ~ \cmd | <b> [c]"
 
@@ -68,11 +69,11 @@ def test_latex_braces_are_balanced_and_ampersands_part_columns_alone(place: str)
 
 
 def test_what_latex_would_read_is_escaped() -> None:
-    assert escaped("a_b") == r"a\_b"
-    assert escaped("{q}") == r"\{q\}"
-    assert escaped("50%") == r"50\%"
-    assert escaped("\\x") == r"\textbackslash{}x"
-    assert escaped("~^") == r"\textasciitilde{}\textasciicircum{}"
+    assert escaping.latex("a_b") == r"a\_b"
+    assert escaping.latex("{q}") == r"\{q\}"
+    assert escaping.latex("50%") == r"50\%"
+    assert escaping.latex("\\x") == r"\textbackslash{}x"
+    assert escaping.latex("~^") == r"\textasciitilde{}\textasciicircum{}"
 
 
 def test_a_latex_row_never_begins_with_a_bracket() -> None:

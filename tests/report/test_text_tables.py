@@ -3,6 +3,7 @@
 import csv
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from lengthgen.analysis.curves import curve
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.evaluation.protocols import named
 from lengthgen.report import text_tables
+from lengthgen.report.collect import Report
+from lengthgen.report.study import Cost
 from lengthgen.report.tables import Cell, Table
 
 
@@ -345,3 +348,39 @@ def test_the_csv_of_differences_parses_back_to_the_same_numbers() -> None:
 def test_of_one_seed_no_pair_is_said_to_be_apart() -> None:
     (row,) = parsed(text_tables.differences_csv([line(name, 3.0, seeds=(1,)) for name in "ab"]))
     assert row["apart"] == ""
+
+
+# The leaderboard
+
+
+def board(found: Report, costs: dict[str, Cost] | None = None) -> dict[str, Sequence[Cell]]:
+    of = {run: Cost(parameters=None, tokens=None, seconds=None) for run in found.runs}
+    table = there(text_tables.leaderboard(found.findings, of | (costs or {})))
+    return {row[0].text: row for row in table.rows}
+
+
+def test_the_leaderboard_is_ordered_by_the_loss_at_the_longest_length(runs: Runs) -> None:
+    paths = [
+        runs.write(name, (2.0, last, last, last + 0.01 * seed), seed=seed)
+        for name, last in (("alibi", 3.0), ("nope", 4.0), ("rope", 2.0))
+        for seed in (1, 2, 3)
+    ]
+    rows = board(gathered(*paths))
+    assert [*rows] == ["rope", "alibi", "nope"]
+    assert [row[3].text for row in rows.values()] == ["1", "2", "3"]
+    assert rows["rope"][2].text.startswith("2.020 [")
+    assert [row[2].mark for row in rows.values()] == ["best", "", ""]
+
+
+def test_the_leaderboard_holds_size_and_the_median_speed_of_the_seeds(runs: Runs) -> None:
+    found = gathered(*(runs.write("rope", seed=seed) for seed in (1, 2, 3)), runs.write("alibi"))
+    seconds = dict(zip((run for run in found.runs if "rope" in run), (1, 2, 4), strict=True))
+    costs = {run: Cost(parameters=1234, tokens=4000, seconds=s) for run, s in seconds.items()}
+    rows = board(found, costs)
+    assert [cell.text for cell in rows["rope"][-2:]] == ["1,234", "2,000"]
+    assert [cell.text for cell in rows["alibi"][-2:]] == ["-", "-"]
+
+
+def test_one_series_is_no_leaderboard(runs: Runs) -> None:
+    found = gathered(runs.write("rope"))
+    assert text_tables.leaderboard(found.findings, found.costs) is None

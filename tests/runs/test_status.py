@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -171,16 +172,46 @@ def test_looking_at_a_run_all_the_time_keeps_nobody_from_starting_it(tmp_path: P
             one.join()
 
 
-def test_a_run_is_running_while_it_is_locked_on_a_file_system_without_flock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(params=[errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def without_flock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A file system without flock, such as NFS without its lock daemon."""
+
     def flock(file: int, operation: int) -> None:
-        raise OSError(errno.ENOSYS, "no flock")
+        raise OSError(request.param, "no flock")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.warns(UserWarning, match="soft|flock"), status.run_lock(tmp_path, "train"):
-        assert status.is_running(tmp_path)
-    assert not status.is_running(tmp_path)
+
+
+def test_a_live_run_is_running_and_held_on_a_file_system_without_flock(
+    tmp_path: Path, without_flock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".train.lock").touch()  # as a copy of a run has it
+    monkeypatch.setattr(status, "SECONDS_OF_A_CHECK", 0.0)
+    for _ in range(2):
+        with (
+            status.run_lock(tmp_path, "train"),
+            status.record_status(tmp_path, evaluation_id="abc"),
+        ):
+            assert said(tmp_path) == ("running", None)
+            with (
+                pytest.raises(UserError, match=r"at work on this run .* remove .*\.train\.holder"),
+                status.run_lock(tmp_path, "train"),
+            ):
+                pass
+        assert said(tmp_path)[0] == "done"
+
+
+def test_a_run_whose_process_died_was_killed_on_a_file_system_without_flock(
+    tmp_path: Path, without_flock: None
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / ".train.lock").touch()
+    (tmp_path / ".train.holder").write_text(f"{ended.pid}\n{platform.node()}\n")
+    status.write(tmp_path, Status("running"))
+    assert said(tmp_path)[0] == "killed"
+    (tmp_path / ".train.holder").write_text(f"{os.getpid()}\nanother-host\n")
+    assert said(tmp_path)[0] == "running"
 
 
 def test_a_run_at_work_is_refused_with_the_process_that_holds_it(tmp_path: Path) -> None:

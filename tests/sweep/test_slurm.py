@@ -12,9 +12,11 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import forks
 import pytest
 import slurm_cluster
 import torch
+from repository import PYTHONPATH
 from slurm_cluster import STEPS, Cluster, program, read, swept
 from small import SMALL
 from trained import assert_same_bits, rows_of, weights_of
@@ -345,6 +347,49 @@ def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_put_back(
     assert "stopped by SIGTERM after step" in str(reason)
     assert list((point.run_dir / "checkpoints").glob("step-*"))
     assert left([point], states_of([point])) == [point]
+
+
+REQUEUED_OFTEN = """
+import os, signal, sys
+from pathlib import Path
+from submitit.core.job_environment import JobEnvironment, SignalHandler
+from submitit.core.utils import DelayedSubmission
+from slurm_cluster import swept
+from lengthgen.sweep.slurm import Task
+
+[point] = swept(Path("runs"), Path("cache"))
+delayed, job = DelayedSubmission(Task.of(point)), JobEnvironment()
+delayed.set_timeout(1, 0)  # minutes, and time limits that are left
+handler = SignalHandler(job, job.paths, delayed)
+signal.signal(signal.SIGUSR2, handler.checkpoint_and_try_requeue)
+warned = []
+
+def warn(event, given):
+    if event == "open" and str(given[0]).endswith("config.yaml") and not warned:
+        warned.append(event)
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+sys.addaudithook(warn)
+delayed.function()
+"""
+
+
+def test_a_job_that_is_not_requeued_any_more_says_so_and_what_to_do(tmp_path: Path) -> None:
+    of_task = {"PROCID": 0, "LOCALID": 0, "NODEID": 0, "NTASKS": 1, "NNODES": 1, "JOB_ID": 7}
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("SLURM_")},
+        **{f"SLURM_{key}": str(value) for key, value in of_task.items()},
+        **{"SLURM_JOB_NODELIST": "localhost", "SUBMITIT_EXECUTOR": "slurm"},
+        "SUBMITIT_FOLDER": str(tmp_path),
+        "PYTHONPATH": PYTHONPATH,
+    }
+    ran = forks.run("-c", REQUEUED_OFTEN, cwd=tmp_path, env=environment)
+    lines = ran.stderr.splitlines()
+    assert any(line.startswith("stopped by SIGUSR2 outside of training") for line in lines)
+    assert lines[-1].startswith(
+        "error: not requeued: 100 times the job was, at its time limit; run "
+    )
+    assert ran.returncode == 128 + signal.SIGUSR2
 
 
 # Processes that die

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -54,7 +55,7 @@ def excess(lines: Sequence[Series]) -> Figure | None:
                 continue
             text = f"{value:+.2f}" if math.isfinite(value) else "inf"
             white = abs(float(norm(value)) - 0.5) > DARK / 2 if math.isfinite(value) else True
-            style = {"ha": "center", "va": "center", "fontsize": FONT_SIZE - 3}
+            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": FONT_SIZE - 3}
             axes.text(column, row, text, color="white" if white else "black", **style)
         axes.set_xticks(range(len(lengths)), [short(n) for n in lengths])
         axes.set_yticks(range(len(lines)), [line.label for line in lines], fontsize=FONT_SIZE - 2)
@@ -90,12 +91,16 @@ def ranking(findings: Sequence[Finding]) -> Figure | None:
             loss, colour = known[line.label].loss, styles[line.label]["color"]
             _dot(axes, row, loss[longest], colour)
             if line.train_length in loss:
-                hollow = {"markerfacecolor": "white", "markeredgecolor": colour, "markersize": 5}
+                hollow: dict[str, Any] = {
+                    "markerfacecolor": "white",
+                    "markeredgecolor": colour,
+                    "markersize": 5,
+                }
                 axes.plot(loss[line.train_length].value, row, "o", zorder=2, **hollow)
             ranks = None if compared is None else compared.ranks.get(line.label)
             if ranks is not None:
                 text = " to ".join(map(str, dict.fromkeys(ranks)))
-                place = {"va": "center", "fontsize": FONT_SIZE - 2, "color": GREY}
+                place: dict[str, Any] = {"va": "center", "fontsize": FONT_SIZE - 2, "color": GREY}
                 axes.text(1.01, row, text, transform=axes.get_yaxis_transform(), **place)
         axes.set_yticks(range(len(there)), [line.label for line in there], fontsize=FONT_SIZE - 2)
         axes.set_ylim(len(there) - 0.5, -0.5)

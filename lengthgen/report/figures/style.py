@@ -14,6 +14,7 @@ import matplotlib.style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from lengthgen import escaping
 from lengthgen.analysis.seed_groups import Series
 
 FONT_SIZE = 10.0  # points; 14 px where a figure is shown 800 px wide
@@ -31,7 +32,8 @@ SALT = 48036  # of the hash of a scheme's name; with this one the classic scheme
 def rc_style(**settings: str) -> AbstractContextManager[None]:
     """Returns matplotlib's own style, whatever the user's matplotlibrc says."""
     ours = {"svg.hashsalt": "lengthgen", "font.size": FONT_SIZE, "legend.handlelength": 3.5}
-    return matplotlib.style.context(["default", ours | settings])
+    plain = {"text.parse_math": False}  # a name may hold dollar signs
+    return matplotlib.style.context(["default", ours | plain | settings])
 
 
 def files(drawn: Mapping[str, Figure]) -> dict[str, bytes]:
@@ -61,7 +63,8 @@ def framed(title: Sequence[str], *, size: tuple[float, float]) -> Figure:
     `size`: in inches, with a title of up to four lines; a longer one makes the figure taller.
     """
     width, height = size
-    lines = [line for text in title for line in textwrap.wrap(text, int(12.2 * width))]
+    shown = (escaping.visible(text, keep="\n") for text in title)
+    lines = [line for text in shown for line in textwrap.wrap(text, int(12.2 * width))]
     drawn = Figure(figsize=(width, height + 0.18 * max(0, len(lines) - 4)), dpi=200)
     drawn.set_layout_engine("constrained", h_pad=0.1)  # room between rows of colour bars
     drawn.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=FONT_SIZE)

@@ -1,0 +1,62 @@
+"""Text that may be a stranger's, written so that it is only shown: a function for each format.
+
+Names of runs, schemes and documents, reasons and error messages come from files.
+"""
+
+import re
+from contextlib import suppress
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    """Returns text for a terminal or a figure: what either obeys or hides stands as \\x1b.
+
+    That is control characters, newlines too unless they are in `keep`, characters that change the
+    direction of text, and halves of surrogate pairs, which cannot be printed.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+def csv_cell(value: object) -> object:
+    """Returns a cell of CSV; of text that a spreadsheet would run as a formula, no number."""
+    if not isinstance(value, str):
+        return value
+    with suppress(ValueError):
+        float(value)
+        return value
+    return f"'{visible(value)}" if value[:1] in "=+-@" and len(value) > 1 else visible(value)
+
+
+def markdown(text: str) -> str:
+    """Returns text for Markdown that is neither an HTML tag nor a link.
+
+    Emphasis and, outside of tables, bars keep their meaning.
+    """
+    escaped = re.sub(r"\\|\](?=[(:[])", r"\\\g<0>", visible(text))
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", escaped)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "[": "{[}",  # after \\ a bracket would be read as a length
+}
+
+
+def latex(text: str) -> str:
+    """Returns text that LaTeX sets as it stands."""
+    return "".join(_LATEX.get(character, character) for character in visible(text))
+
+
+def html(value: object) -> object:
+    """Returns what Jinja2 is to escape, as its `finalize`: plain text stands visible."""
+    return visible(value, keep="\n\t") if type(value) is str else value

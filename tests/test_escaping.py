@@ -1,0 +1,112 @@
+"""Every format that text is written in, with names that would do something in one of them."""
+
+import csv
+import io
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from jinja2 import Environment
+from markup import commands_of_latex, is_no_formula, kinds_of_markdown
+
+from lengthgen import escaping
+from lengthgen.report import tables
+from lengthgen.report.tables import Cell, Table
+
+HOSTILE = {
+    "clipboard": "\x1b]52;c;ZXZpbA==\x07",
+    "clear screen": "\x1b[2J",
+    "one-byte escape": "\x9b2J",
+    "carriage return": "failed\rdone",
+    "newline": "rope\ndone",
+    "line separator": "rope\u2028done",
+    "backspace": "bad\b\b\bgood",
+    "right to left": "\u202egnp.exe",
+    "isolate": "\u2067gnp\u2069",
+    "half a pair": "\ud800",
+    "undecodable file name": "\udcff",
+    "formula": "=cmd|' /C calc'!A0",
+    "plus": "+1+cmd",
+    "minus": "-1+cmd",
+    "at": "@SUM(1)",
+    "tab before a formula": "\t=1+1",
+    "script": "<script>alert(1)</script>",
+    "image": "<img src=x onerror=alert(1)>",
+    "comment": "<!--",
+    "end of a tag": '"></td>',
+    "input": r"\input{/etc/passwd}",
+    "math": r"$\frac$",
+    "character code": "^^5cinput",
+    "latex comment": "a % b & c # d_e ~f",
+    "row": r"a \\ b | c",
+    "escaped bar": r"a \| b",
+    "link": "[x](javascript:alert(1))",
+    "picture": "![](https://evil.example/x.png)",
+    "reference": "[x]: https://evil.example",
+    "autolink": "<https://evil.example>",
+    "template": "{{ 7 * 7 }}",
+}
+
+
+@pytest.fixture(params=HOSTILE)
+def name(request: pytest.FixtureRequest) -> str:
+    return HOSTILE[request.param]
+
+
+def table_with(name: str) -> Table:
+    """A table in which a name stands everywhere."""
+    row = [Cell(name), Cell(name, "best"), Cell(name, "tie")]
+    return Table(key="a", title=name, head=[name, name, "3"], rows=[row], notes=[name])
+
+
+def test_a_terminal_is_given_printable_characters(name: str) -> None:
+    assert escaping.visible(name).isprintable()
+    escaping.visible(name).encode()
+
+
+def test_what_is_printable_stays_as_it_is() -> None:
+    for text in ("rope", "na\u00efve \u65e5\u672c", "a=b|c<d", ""):
+        assert escaping.visible(text) == text
+    assert escaping.visible("a\n\tb\x1b", keep="\n\t") == "a\n\tb\\x1b"
+
+
+def test_csv_holds_a_name_in_one_cell_that_is_no_formula(name: str) -> None:
+    text = tables.csv_text([name, "x"], [[name, -0.5]])
+    rows = list(csv.reader(io.StringIO(text)))
+    assert [len(row) for row in rows] == [2, 2]
+    assert all(is_no_formula(row[0]) and row[0].isprintable() for row in rows)
+
+
+def test_numbers_in_csv_stay_numbers() -> None:
+    row = [-0.5, "-0.5", "-inf", 3, None, "", "-", True]
+    assert tables.csv_text(["a"], [row]) == "a\n-0.5,-0.5,-inf,3,,,-,True\n"
+
+
+def test_markdown_shows_a_name_in_its_cell_and_nothing_else(name: str) -> None:
+    text = tables.markdown(table_with(name))
+    plain = kinds_of_markdown(tables.markdown(table_with("word")))
+    assert kinds_of_markdown(text) - {"code_inline", "softbreak"} <= plain
+    row = text.splitlines()[-3]
+    assert len([1 for a, b in pairwise(row) if b == "|" and a != "\\"]) == 3
+    assert text.replace("\n", "").isprintable()
+
+
+def test_latex_shows_a_name_and_nothing_else(name: str) -> None:
+    text = tables.latex(table_with(name))
+    assert commands_of_latex(text) == commands_of_latex(tables.latex(table_with("word")))
+    assert text.replace("\n", "").isprintable()
+
+
+def test_html_holds_a_name_as_text(name: str) -> None:
+    seen: list[str] = []
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            seen.extend([tag, *(key for key, _ in attrs)])
+
+    environment = Environment(autoescape=True, finalize=escaping.html)
+    page = environment.from_string('<p title="{{ name }}">{{ name }}</p>').render(name=name)
+    Tags().feed(page)
+    assert seen == ["p", "title"]
+    assert page.replace("\n", "").replace("\t", "").isprintable()
+    page.encode()
