@@ -185,11 +185,15 @@ def _write_run(config: Config, corpus: TokenizedCorpus) -> None:
 
 def _is_trained(config: Config, *, ranks: Ranks, show: Show) -> bool:
     """True if DONE is there and so is the checkpoint that it names, as rank 0 sees it."""
-    done = False
-    if ranks.is_main and status.is_trained(config.run_dir):
-        newest = checkpoints.newest(config.run_dir, say=show.say)
-        done = newest is not None and newest.step == config.train.steps
-    return ranks.of_main(done)
+    trained = False
+    if ranks.is_main and (done := status.read_done(config.run_dir)) is not None:
+        newest = checkpoints.newest(config.run_dir, run=config.run_id, say=show.say)
+        trained = (
+            newest is not None
+            and newest.step == done.step == config.train.steps
+            and done.weights in (None, newest.sha256)
+        )
+    return ranks.of_main(trained)
 
 
 def _check_memory(config: Config, model: Transformer, device: torch.device, ranks: Ranks) -> None:

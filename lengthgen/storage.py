@@ -1,7 +1,8 @@
 """Rows on disk: JSONL files that survive a kill and a full disk, and files replaced in one step.
 
 Every JSON object carries a checksum, a last key "crc32": the CRC-32, as eight hexadecimal digits,
-of the text before it, so that no flipped bit is read as a number. Text without it is older.
+of the text before it, so that no flipped bit is read as a number. Text without it is older, but
+not in a run whose env.json has a format: all its rows have a checksum and name the run.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from lengthgen.errors import UserError
 from lengthgen.reading import parse_row, read_bytes
 
 Row = Mapping[str, Any]
+_VERSIONED = b'{\n "format": '  # so begins an object over several lines that has a checksum
 _CHECKSUM = re.compile(rb',?\s*"crc32": "([0-9a-f]{8})"\s*\}\Z')
 _CHECKSUM_BYTES = (
     64  # at most, with what stands around it: a search of whole rows took half their reading
@@ -34,6 +36,8 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
+            if not size:
+                sync(path.parent)
             end = _end_of_rows(cast(BinaryIO, file))
             if end < size:
                 file.truncate(end)
@@ -52,8 +56,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Returns the rows of a JSONL file; none where there is no file.
 
     Text after the last newline is what a killed writer left and is dropped. Raises UserError with
-    file and line of any other line that is no JSON object, or differs from its checksum.
+    file and line of any other line that is no JSON object, or not what its checksum is of.
     """
+    sealed = is_sealed(path.parent)
     try:
         content = read_bytes(path)
     except FileNotFoundError:
@@ -63,7 +68,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            rows.append(parse_row(strip_checksum(line)))
+            rows.append(parse_row(strip_checksum(line, sealed=sealed)))
         except ValueError:
             raise UserError(
                 f"{path}:{number}: damaged row {line[:40]!r}; delete this line or restore the file"
@@ -71,12 +76,47 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def rows_of(run_dir: Path, name: str, *, run: str) -> list[dict[str, Any]]:
+    """Returns the rows of a JSONL file of the run with this id, read as read_rows does.
+
+    Raises UserError for a row of another run. Older rows have no id, or the directory's name.
+    """
+    path = run_dir / name
+    rows = read_rows(path)
+    known = (run,) if is_sealed(run_dir) else (run, run_dir.resolve().name, None)
+    for number, row in enumerate(rows, start=1):
+        if row.get("run") not in known:
+            raise UserError(
+                f"{path}:{number}: a row of run {row.get('run')}, but config.yaml here is of run "
+                f"{run}; restore the file, or move it away"
+            )
+    return rows
+
+
+def is_sealed(run_dir: Path) -> bool:
+    """True if all rows of a run have a checksum and its id: env.json has a format, or is damaged.
+
+    It is written when a run begins; those that older versions began have no format in it.
+    """
+    try:
+        return "format" in parse_row(strip_checksum(read_bytes(run_dir / "env.json")))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, TypeError):
+        return True
+
+
 def keep_rows(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
     """Drops the rows of a JSONL file that `keep` refuses, whole or not at all."""
     rows = read_rows(path)
     kept = [row for row in rows if keep(row)]
     if len(kept) < len(rows):
-        replace_file(path, _lines(kept))
+        write_rows(path, kept)
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Writes a JSONL file, in place of another if there is one."""
+    replace_file(path, _lines(rows))
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -86,17 +126,47 @@ def replace_file(path: Path, content: bytes) -> None:
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with _writes(path):
-        path.parent.mkdir(exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(exist_ok=True)
+            sync(path.parent.parent)
         try:
             with aside.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(path)
+            sync(path.parent)
         except OSError:
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
             raise
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what processes of this machine left that died in replace_file."""
+    for path in folder.glob(".*.*.tmp"):
+        pid = path.suffixes[-2][1:]
+        if pid.isdecimal() and not _is_alive(int(pid)):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        pass
+    return True
 
 
 @contextlib.contextmanager
@@ -136,10 +206,16 @@ def add_checksum(text: bytes) -> bytes:
     return b'%s%s%s"crc32": "%08x"%s' % (body, comma, blank, zlib.crc32(body), end)
 
 
-def strip_checksum(content: bytes) -> bytes:
-    """Returns the text without its checksum. Raises ValueError if it differs from that."""
+def strip_checksum(content: bytes, *, sealed: bool = False) -> bytes:
+    """Returns the text without its checksum.
+
+    Raises ValueError if it differs from that, or has none although it must: it is `sealed`, or an
+    object over several lines that begins with a format.
+    """
     checksum = _CHECKSUM.search(content, max(0, len(content) - _CHECKSUM_BYTES))
     if checksum is None:
+        if sealed or content.startswith(_VERSIONED):
+            raise ValueError("the text lacks its checksum")
         return content
     body = content[: checksum.start()]
     if int(checksum[1], 16) != zlib.crc32(body):

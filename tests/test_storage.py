@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import os
 import re
 import resource
+import subprocess
 import zlib
 from collections.abc import Generator
 from pathlib import Path
@@ -15,7 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthgen.errors import UserError
-from lengthgen.storage import add_checksum, append_rows, keep_rows, read_rows, strip_checksum
+from lengthgen.runs import status
+from lengthgen.storage import (
+    add_checksum,
+    append_rows,
+    keep_rows,
+    read_rows,
+    replace_file,
+    strip_checksum,
+)
 
 ROWS: list[dict[str, Any]] = [
     {"train/step": 10, "train/loss": 6.25, "document": "a \u00e9\n"},
@@ -210,3 +220,56 @@ def test_text_over_several_lines_has_a_checksum_too() -> None:
     assert strip_checksum(text) == text
     with pytest.raises(ValueError, match="differs from its checksum"):
         strip_checksum(add_checksum(text).replace(b"10", b"11"))
+
+
+def test_in_a_run_with_a_format_no_flipped_bit_at_all_changes_a_row(log: Path) -> None:
+    provenance = add_checksum(json.dumps({"format": 2}, indent=1).encode())
+    (log.parent / "env.json").write_bytes(provenance)
+    whole = log.read_bytes()
+    assert read_rows(log) == ROWS
+    for bit in range(8 * (len(whole) - 1)):  # without the last newline the row is torn
+        harmed = bytearray(whole)
+        harmed[bit // 8] ^= 1 << bit % 8
+        log.write_bytes(harmed)
+        with contextlib.suppress(UserError):
+            assert read_rows(log) == ROWS  # a comma may be a blank
+    log.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    for bit in range(8 * len(provenance)):  # nor does one there make it an older run
+        harmed = bytearray(provenance)
+        harmed[bit // 8] ^= 1 << bit % 8
+        (log.parent / "env.json").write_bytes(harmed)
+        with pytest.raises(UserError, match=r"train\.jsonl:1: damaged row"):
+            read_rows(log)
+
+
+# Power
+
+
+def test_names_are_on_disk_before_a_writer_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[Path, list[str]]] = []
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path, sorted(os.listdir(path)) if path.is_dir() else []))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    replace_file(tmp_path / "probes" / "a.json", b"{}")
+    append_rows(tmp_path / "train.jsonl", ROWS)
+    assert (tmp_path, ["probes"]) in synced
+    assert (tmp_path / "probes", ["a.json"]) in synced
+    assert (tmp_path, ["probes", "train.jsonl"]) in synced
+
+
+def test_what_a_dead_writer_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left = f".train.jsonl.{dead.pid}.tmp"
+    others = [f".DONE.{os.getpid()}.tmp", ".notes.tmp", f"DONE.{dead.pid}.tmp", ".a.b.tmp"]
+    for name in (left, *others):
+        (tmp_path / name).touch()
+    with status.run_lock(tmp_path, "train"):
+        assert {path.name for path in tmp_path.iterdir()} == {*others, ".train.lock"}

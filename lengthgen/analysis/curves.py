@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, named
-from lengthgen.evaluation.rows import FORMAT, CellFacts, Condition, EvalRow
+from lengthgen.evaluation.rows import FORMAT, LATER, CellFacts, Condition, EvalRow
 
 Curve = tuple[str, str | None]  # a run and a variant of its scheme
 
@@ -145,7 +145,8 @@ def _measured(rows: Sequence[EvalRow]) -> Point:
     for row in rows:
         own = row.facts()
         for name, value in own.items() if own != facts else ():
-            if value != facts[name] and name != "trained_in":
+            pair = (value, facts[name])
+            if value != facts[name] and not (name in LATER and None in pair):
                 raise _damaged(
                     row.run, f"field {name} is {facts[name]!r} and {value!r} in one cell"
                 )

@@ -90,17 +90,17 @@ def runs(root: Path) -> tuple[list[str], list[list[str]]]:
     """Returns how far each run is, and its perplexities by the headline protocol."""
     from lengthgen.analysis import curves
     from lengthgen.evaluation.protocols import HEADLINE
+    from lengthgen.evaluation.rows import stored
     from lengthgen.runs.directory import list_runs, training_log
-    from lengthgen.storage import read_rows
 
     head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"]
     rows: list[list[str]] = []
     for run in list_runs(root):
         try:
-            trained = training_log(run.path)
+            trained = training_log(run.path, run=run.trained_as)
             points = [
                 point
-                for point in curves.curve(read_rows(run.path / "eval.jsonl"))
+                for point in curves.curve(stored(run.path, run=run.trained_as))
                 if point.protocol == HEADLINE and point.variant is None
             ]
             curve = {p.length: p for p in curves.comparable(points) if p.ppl is not None}

@@ -1,6 +1,5 @@
 """Evaluation of a run: the cells that are missing, scored, as rows of sums per document."""
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from lengthgen.model.transformer import Transformer, with_parts
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
-from lengthgen.storage import append_rows, read_rows, replace_file
+from lengthgen.storage import append_rows, write_rows
 from lengthgen.terminal import Show
 
 SECONDS_TO_REPORT = 10
@@ -38,6 +37,7 @@ class OpenedRun:
     device: torch.device
     planned: Plan
     weights: Mapping[str, Tensor]
+    sha256: str  # of the weights' file
     tokens_seen: int
 
 
@@ -71,18 +71,18 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list
     planned = opened.planned
     if len(set(ranks.gather(opened.tokens_seen))) > 1:
         raise UserError(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
-    about = eval_rows.about(config, run_dir, planned, tokens_seen=opened.tokens_seen)
+    about = eval_rows.about(config, planned, tokens_seen=opened.tokens_seen, weights=opened.sha256)
     log = run_dir / "eval.jsonl"
 
     def todo() -> list[Cell]:
-        present = read_rows(log) if ranks.is_main else []
+        present = eval_rows.stored(run_dir, run=config.run_id) if ranks.is_main else []
         return ranks.of_main(missing(config, planned, about, present))
 
     if todo():
         with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
             if found := todo():  # another process may have written them meanwhile
                 if ranks.is_main:
-                    _write_endpoints(run_dir, planned)
+                    _write_endpoints(config, run_dir, planned)
                 for message in plan.messages(config, planned):
                     show.say(message)
                 model = trained_model(config, opened)
@@ -90,8 +90,10 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list
                     if ranks.is_main:
                         append_rows(log, [eval_rows.checked({**about, **row}) for row in rows])
             ranks.barrier()
-    kept = [row for row in read_rows(log) if eval_rows.is_of(row, about, planned)]
-    return [row for row in kept if eval_rows.is_current(row, config)]
+    found = eval_rows.stored(run_dir, run=config.run_id)
+    kept = [row for row in found if eval_rows.is_of(row, about, planned)]
+    name = run_dir.name  # which the run is shown by
+    return [{**row, "run": name} for row in kept if eval_rows.is_current(row, config)]
 
 
 def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> OpenedRun:
@@ -105,17 +107,24 @@ def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> Open
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     directory.check_corpus(run_dir, corpus)
     planned = plan.plan(config, corpus)
-    checkpoint = checkpoints.newest(run_dir, say=show.say)
+    checkpoint = checkpoints.newest(run_dir, run=config.run_id, say=show.say)
     if checkpoint is None:
         raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
-    if status.is_trained(run_dir) and checkpoint.step < config.train.steps:
+    done = status.read_done(run_dir)
+    if done and (
+        checkpoint.step < config.train.steps or done.weights not in (None, checkpoint.sha256)
+    ):
         raise UserError(
             f"{run_dir}: the last checkpoint, of step {config.train.steps}, is damaged or lost; "
             "the lengthgen train command of this run makes it again"
         )
     tokens_seen = checkpoint.step * config.train.batch * config.train.length
     return OpenedRun(
-        device=device, planned=planned, weights=checkpoint.weights, tokens_seen=tokens_seen
+        device=device,
+        planned=planned,
+        weights=checkpoint.weights,
+        sha256=checkpoint.sha256,
+        tokens_seen=tokens_seen,
     )
 
 
@@ -346,11 +355,13 @@ def _report_estimate(
         show.say(f"evaluating {n_cells} cells of {config.run_id} takes about {minutes}:{rest:02}")
 
 
-def _write_endpoints(run_dir: Path, planned: Plan) -> None:
+def _write_endpoints(config: Config, run_dir: Path, planned: Plan) -> None:
     """Writes which targets are scored: a line for each endpoint."""
     names, K = planned.corpus.validation.names, planned.places.targets
-    lines = [
-        json.dumps({"document": names[document], "end": end, "targets": K})
-        for document, end in planned.endpoints
-    ]
-    replace_file(run_dir / "endpoints.jsonl", "".join(f"{line}\n" for line in lines).encode())
+    write_rows(
+        run_dir / "endpoints.jsonl",
+        [
+            {"run": config.run_id, "document": names[document], "end": end, "targets": K}
+            for document, end in planned.endpoints
+        ],
+    )

@@ -21,9 +21,13 @@ from lengthgen.data.windows import position_bins, targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.plan import Cell, Nats, Plan, Scored, spans
+from lengthgen.runs import status
+from lengthgen.storage import rows_of
 
 FORMAT = 3  # of the rows; those of another one are not read
 UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
+
+LATER = ("trained_in", "weights")  # facts that older rows lack
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]  # exact as a float
 Length = Annotated[int, Field(ge=1, le=1 << 26)]  # arrays of so many positions are made
@@ -36,6 +40,7 @@ class CellFacts:
     """What all rows of a cell share: a run at one length, under one protocol."""
 
     run: str
+    weights: str | None = None  # sha256 of their file
     scheme: str
     model: str
     seed: int
@@ -49,7 +54,7 @@ class CellFacts:
     variant: str | None
     parts: str  # hash of what the scheme computes
     length: Length
-    trained_in: str | None = None  # precision; None: the row is older than this field
+    trained_in: str | None = None  # precision
     precision: str
     endpoints: str
     reach: Count
@@ -97,6 +102,20 @@ class EvalRow(CellFacts):
     first_wrong: list[Count | None] | None = None  # the first wrong token of each answer
     token_hits: Count | None = None
     stop_errors: Count | None = None  # answers that first go wrong where they stop, or should
+
+
+def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
+    """Returns the rows of eval.jsonl that measured the final weights of the run with this id.
+
+    While it is not trained, those are the ones that were measured last. Raises UserError as rows_of
+    does.
+    """
+    rows = [{**row, "run": run} for row in rows_of(run_dir, "eval.jsonl", run=run)]
+    done = status.read_done(run_dir)
+    of_done = done.weights if done else None
+    measured = [row["weights"] for row in rows if row.get("weights")]
+    final = of_done or (measured[-1] if measured else None)
+    return [row for row in rows if row.get("weights") in (None, final)]
 
 
 def checked(row: dict[str, Any]) -> dict[str, Any]:
@@ -236,12 +255,13 @@ def unigram(corpus: TokenizedCorpus) -> Nats:
     return np.log(counts / counts.sum())
 
 
-def about(config: Config, run_dir: Path, planned: Plan, *, tokens_seen: int) -> dict[str, Any]:
+def about(config: Config, planned: Plan, *, tokens_seen: int, weights: str) -> dict[str, Any]:
     """Returns what all rows of an evaluation share."""
     task = config.corpus.task if isinstance(config.corpus, TaskCorpus) else None
     return {
         "format": FORMAT,
-        "run": run_dir.name,
+        "run": config.run_id,
+        "weights": weights,
         "scheme": config.scheme.name,
         "model": config.model.name,
         "seed": config.seed,
@@ -266,8 +286,9 @@ def is_current(row: Mapping[str, Any], config: Config) -> bool:
 
 def is_of(row: Mapping[str, Any], shared: Mapping[str, Any], planned: Plan) -> bool:
     """True if a row belongs to this evaluation: one checkpoint, one set of scored tokens."""
-    if any(row.get(key) != shared[key] for key in shared if key != "trained_in"):
-        return False  # rows older than that key have it by their run
+    known = {**{key: shared[key] for key in LATER}, **row}
+    if any(known.get(key) != shared[key] for key in shared):
+        return False
     return row.get("endpoints") == planned.manifest(row["protocol"])
 
 

@@ -18,11 +18,11 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import find_bos, read_tokenizer
 from lengthgen.errors import UserError
+from lengthgen.evaluation.rows import stored
 from lengthgen.export import CARD, CONFIG, PLUGINS, TOKENIZER, WEIGHTS, About, read
 from lengthgen.export.card import card
 from lengthgen.runs import checkpoints, directory
 from lengthgen.runs.checkpoints import Checkpoint
-from lengthgen.storage import read_rows
 
 LEFT_OUT = ("plugins", "eval", "runtime")  # sections of a configuration that weights do not need
 
@@ -47,7 +47,7 @@ def export(
     refuse_occupied(folder)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
     directory.check_corpus(run_dir, corpus)
-    checkpoint = checkpoints.newest(run_dir, say=say)
+    checkpoint = checkpoints.newest(run_dir, run=config.run_id, say=say)
     if checkpoint is None:
         raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -111,7 +111,7 @@ def _write(
     }
     rows = [
         {**row, "run": run_dir.name}
-        for row in read_rows(run_dir / "eval.jsonl")
+        for row in stored(run_dir, run=config.run_id)
         if row.get("tokens_seen") == tokens_seen and row.get("fingerprint") == corpus.fingerprint
     ]
     text = card(

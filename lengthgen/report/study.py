@@ -32,10 +32,10 @@ from safetensors import SafetensorError, safe_open
 from lengthgen import tasks
 from lengthgen.config.schema import NAME
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.rows import FORMAT
+from lengthgen.evaluation.rows import FORMAT, stored
 from lengthgen.reading import MOST_BYTES, check_regular, parse_json, parse_row, read_bytes
 from lengthgen.runs import directory
-from lengthgen.storage import read_rows, refuse_links, strip_checksum
+from lengthgen.storage import refuse_links, strip_checksum
 
 ROWS, MANIFEST = "rows.jsonl.gz", "manifest.json"
 ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
@@ -239,15 +239,18 @@ def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
     if not run_dirs:
         raise UserError("report: no run is named; lengthgen list runs shows those there are")
     rows: list[Row] = []
-    seen: dict[str, Path] = {}
+    seen: dict[str, Path] = {}  # by name, and by the id of the configuration
     for path in dict.fromkeys(path.resolve() for path in run_dirs):
         if path.name in seen:
             raise UserError(
                 f"run {path.name} lies in {seen[path.name].parent} and in {path.parent}; name one"
             )
-        seen[path.name] = path
         refuse_links(path)
-        found = [r for r in read_rows(path / "eval.jsonl") if r.get("format") == FORMAT]
+        run = directory.run_id(path)
+        if run in seen:
+            raise UserError(f"{path} and {seen[run]} are one run, {run}; name one of them")
+        seen |= {path.name: path, run: path}
+        found = [row for row in stored(path, run=run) if row.get("format") == FORMAT]
         if not found:
             raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")
         rows += [{**row, "run": path.name} for row in found]
@@ -315,7 +318,9 @@ def _completed(record: RunRecord, run_dir: Path) -> RunRecord:
     return replace(
         record,
         environment=_environment(run_dir),
-        cost=cost(directory.training_log(run_dir), parameters=n_parameters),
+        cost=cost(
+            directory.training_log(run_dir, run=directory.run_id(run_dir)), parameters=n_parameters
+        ),
         probes={
             path.stem.replace("_", " "): _svg(path) for path in sorted(run_dir.glob("probes/*.svg"))
         },

@@ -10,7 +10,7 @@ from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from lengthgen.errors import UserError
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.reading import open_regular, parse_json, read_bytes
 from lengthgen.runs.status import checkpoint_folders
+from lengthgen.storage import is_sealed, sync
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
 
@@ -26,10 +27,12 @@ KEPT = 2  # the newest, and the one before it in case the newest is damaged
 class Checkpoint(NamedTuple):
     """A training state: `step` optimizer steps are done.
 
-    unlogged: nats and number of targets since the last row of train.jsonl. memory: a model.Memory.
+    sha256: of model.safetensors. unlogged: nats and number of targets since the last row of
+    train.jsonl. memory: a model.Memory.
     """
 
     step: int
+    sha256: str
     unlogged: tuple[float, int]
     memory: tuple[Tensor, Tensor] | None
     weights: dict[str, Tensor]
@@ -55,6 +58,7 @@ def check_room(config: Config, model_bytes: int) -> None:
 def save(
     run_dir: Path,
     *,
+    run: str,
     step: int,
     unlogged: tuple[float, int],
     memory: Memory | None,
@@ -63,7 +67,8 @@ def save(
 ) -> None:
     """Writes checkpoints/step-N under a temporary name, syncs and renames it, drops old ones.
 
-    Checkpoints of later steps are dropped too: they are there only if they are damaged.
+    run: the id that its files are bound to. Checkpoints of later steps are dropped too: they are
+    there only if they are damaged.
     """
     folder = run_dir / "checkpoints"
     final = folder / f"step-{step:08d}"
@@ -72,9 +77,13 @@ def save(
         for left in folder.glob(".tmp-*"):  # of a killed process
             shutil.rmtree(left, ignore_errors=True)
         temporary.mkdir(parents=True)
+        sync(run_dir)
         weights = {name: w.detach().contiguous().cpu() for name, w in model.state_dict().items()}
-        save_file(weights, temporary / "model.safetensors")
+        # One key: safetensors writes several in any order, and equal weights are to be equal files.
+        metadata = {"lengthgen": json.dumps({"run": run, "step": step})}
+        save_file(weights, temporary / "model.safetensors", metadata=metadata)
         trainer = {
+            "run": run,
             "step": step,
             "unlogged": unlogged,
             "memory": None if memory is None else tuple(memory),
@@ -84,11 +93,11 @@ def save(
             torch.save(trainer, file)
         sums = {file.name: _sha256(file) for file in sorted(temporary.iterdir())}
         (temporary / "sha256.json").write_text(json.dumps(sums), encoding="utf-8")
-        for file in temporary.iterdir():
-            _sync(file)
+        for path in (*temporary.iterdir(), temporary):
+            sync(path)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
-        _sync(folder)
+        sync(folder)
     except (OSError, SafetensorError, RuntimeError) as error:  # all three for a full disk
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
@@ -101,8 +110,11 @@ def save(
         shutil.rmtree(other, ignore_errors=True)
 
 
-def newest(run_dir: Path, *, say: Callable[[str], None]) -> Checkpoint | None:
-    """Returns the newest valid checkpoint, or None; a damaged one is named and skipped."""
+def newest(run_dir: Path, *, run: str, say: Callable[[str], None]) -> Checkpoint | None:
+    """Returns the newest valid checkpoint, or None; a damaged one is named and skipped.
+
+    Raises UserError for one that is bound to the id of another run.
+    """
     for folder in reversed(checkpoint_folders(run_dir)):
         try:
             sums = parse_json(read_bytes(folder / "sha256.json"))
@@ -110,9 +122,11 @@ def newest(run_dir: Path, *, say: Callable[[str], None]) -> Checkpoint | None:
                 if sums[name] != _sha256(folder / name):
                     raise ValueError(f"{name} does not match its sha256")
             trainer = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
+            _check_binding(folder, trainer, run)
             weights = load_file(folder / "model.safetensors")
             return Checkpoint(
                 trainer["step"],
+                sums["model.safetensors"],
                 trainer["unlogged"],
                 trainer["memory"],
                 weights,
@@ -126,6 +140,30 @@ def newest(run_dir: Path, *, say: Callable[[str], None]) -> Checkpoint | None:
     return None
 
 
+def _check_binding(folder: Path, trainer: dict[str, Any], run: str) -> None:
+    """Raises UserError for a checkpoint of another run, ValueError if its files disagree."""
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        metadata: dict[str, str] = file.metadata() or {}
+    of_weights = parse_json(metadata.get("lengthgen", "{}"))
+    of_trainer = {key: trainer[key] for key in ("run", "step") if "run" in trainer}
+    for found in (of_trainer.get("run", run), of_weights.get("run", run)):
+        if found != run:
+            raise UserError(
+                f"{folder}: a checkpoint of run {found}, but config.yaml here is of run {run}; "
+                "restore the checkpoint of this run, or move it away"
+            )
+    if of_weights != of_trainer or folder.name != f"step-{trainer['step']:08d}":
+        raise ValueError("its files are not of one run and step")
+    if not of_trainer and is_sealed(folder.parent.parent):
+        raise ValueError("it does not name its run")
+
+
+def weights_sha256(run_dir: Path, *, step: int) -> str:
+    """Returns the sha256 of the weights of a step, as their checkpoint records it."""
+    folder = run_dir / "checkpoints" / f"step-{step:08d}"
+    return parse_json(read_bytes(folder / "sha256.json"))["model.safetensors"]
+
+
 def _reason(error: Exception) -> str:
     """Returns why a file was not written; torch keeps the system's own error in its context."""
     first = error.__context__ if isinstance(error.__context__, OSError) else error
@@ -136,11 +174,3 @@ def _reason(error: Exception) -> str:
 def _sha256(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,12 +24,20 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.reading import check_regular, parse_json, parse_yaml, read_bytes
 from lengthgen.runs import status
-from lengthgen.storage import add_checksum, read_rows, replace_file, strip_checksum
+from lengthgen.storage import (
+    add_checksum,
+    is_sealed,
+    read_rows,
+    replace_file,
+    rows_of,
+    strip_checksum,
+)
 
 _LIBRARIES = (
     *("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors"),
     *("scipy", "matplotlib"),  # a report's intervals and figures
 )
+FORMAT = 2  # of a run's files: since 2, rows and checkpoints name the run, and rows have checksums
 _HEADING = b"# crc32 of what follows: "
 
 
@@ -37,7 +45,8 @@ _HEADING = b"# crc32 of what follows: "
 class RunSummary:
     """A run as `lengthgen list runs` shows it."""
 
-    run_id: str
+    run_id: str  # the directory's name
+    trained_as: str  # run_id() of its configuration
     path: Path
     state: str  # that of status.read_status, or unreadable
     reason: str | None
@@ -129,14 +138,15 @@ def _defaults() -> dict[str, Any]:
 def read_config(run_dir: Path) -> dict[str, Any]:
     """Returns config.yaml as it stands, so that runs of an older schema can still be shown.
 
-    Raises UserError if there is none, or if it is not what was written; without the checksum that
-    older versions did not write, whatever is a mapping passes.
+    Raises UserError if there is none, or if it is not what was written; of a run that an older
+    version began, whatever is a mapping passes without a checksum.
     """
     path = run_dir / "config.yaml"
     try:
         content = read_bytes(path)
         first, newline, rest = content.partition(b"\n")
-        if first.startswith(_HEADING) and first + newline != _heading(rest):
+        sealed = first.startswith(_HEADING) or is_sealed(run_dir)
+        if sealed and first + newline != _heading(rest):
             raise ValueError("the text differs from the checksum in its first line")
         plain = parse_yaml(content.decode())
     except FileNotFoundError:
@@ -159,11 +169,16 @@ def _heading(text: bytes) -> bytes:
 
 
 def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
-    """Writes env.json: what the run was begun with. A later start leaves it as it is."""
+    """Writes env.json: what the run was begun with. A later start leaves it as it is.
+
+    It has a format unless the rows are older than that, and env.json was removed.
+    """
     path = run_dir / "env.json"
     if path.exists():
         return
+    is_new = all("run" in row for row in read_rows(run_dir / "train.jsonl"))
     provenance = {
+        **({"format": FORMAT} if is_new else {}),
         "fingerprint": corpus.fingerprint,
         "corpus": corpus.meta,
         "argv": sys.argv,
@@ -212,6 +227,17 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
         )
 
 
+def run_id(run_dir: Path) -> str:
+    """Returns the id that the files of a run are bound to: that of its configuration.
+
+    A configuration of an older schema has none; the directory's name stands for it.
+    """
+    try:
+        return load_config(run_dir).run_id
+    except UserError:
+        return run_dir.resolve().name
+
+
 class _TrainRow(BaseModel):
     """What is read of a row of train.jsonl."""
 
@@ -222,13 +248,13 @@ class _TrainRow(BaseModel):
     tokens_per_s: float = Field(alias="train/tokens_per_s", gt=0)
 
 
-def train_rows(run_dir: Path) -> list[dict[str, Any]]:
-    """Returns the rows of train.jsonl.
+def train_rows(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
+    """Returns the rows of train.jsonl of the run with this id.
 
-    Raises UserError as read_rows does, and for a row without its numbers.
+    Raises UserError as rows_of does, and for a row without its numbers.
     """
     path = run_dir / "train.jsonl"
-    rows = read_rows(path)
+    rows = rows_of(run_dir, path.name, run=run)
     for number, row in enumerate(rows, start=1):
         try:
             _TrainRow.model_validate(row)
@@ -241,14 +267,23 @@ def train_rows(run_dir: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def training_log(run_dir: Path) -> list[dict[str, Any]]:
+def training_log(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     """Returns the rows of train.jsonl; none if a trained run has lost the last of them.
 
-    Raises UserError as train_rows does.
+    Raises UserError as train_rows does, and if a row was removed, added or changed since.
     """
-    rows = train_rows(run_dir)
-    step = status.trained_step(run_dir)
-    return rows if step is None or (rows and rows[-1]["train/step"] == step) else []
+    rows = train_rows(run_dir, run=run)
+    done = status.read_done(run_dir)
+    if done is None:
+        return rows
+    if not rows or rows[-1]["train/step"] != done.step:
+        return []
+    if done.rows not in (None, status.digest(rows)):
+        raise UserError(
+            f"{run_dir / 'train.jsonl'}: its {len(rows)} rows are not the {done.n_rows} that were "
+            "there when training ended; restore the file, or delete it: only the cost is lost"
+        )
+    return rows
 
 
 def list_runs(root: Path) -> list[RunSummary]:
@@ -260,8 +295,10 @@ def list_runs(root: Path) -> list[RunSummary]:
 def _summary(path: Path) -> RunSummary:
     found = status.read_status(path)
     state, reason, step, steps, command = found.state, found.reason, 0, 0, None
+    trained_as = path.name
     try:
-        steps = load_config(path).train.steps
+        config = load_config(path)
+        steps, trained_as = config.train.steps, config.run_id
         kept = status.checkpoint_folders(path)
         step = int(kept[-1].name.removeprefix("step-")) if kept else 0
         argv = parse_json(strip_checksum(read_bytes(path / "env.json")))["argv"]
@@ -273,6 +310,7 @@ def _summary(path: Path) -> RunSummary:
         pass
     return RunSummary(
         run_id=path.name,
+        trained_as=trained_as,
         path=path,
         state=state,
         reason=reason,

@@ -2,10 +2,11 @@
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import platform
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
@@ -15,7 +16,16 @@ from pydantic import TypeAdapter
 
 from lengthgen.errors import Diverged, Stopped, UserError
 from lengthgen.reading import open_regular, parse_json, read_bytes
-from lengthgen.storage import refuse_links, replace_file
+from lengthgen.storage import (
+    Row,
+    add_checksum,
+    is_sealed,
+    refuse_links,
+    remove_leftovers,
+    replace_file,
+    strip_checksum,
+    sync,
+)
 
 State = Literal["running", "stopped", "killed", "failed", "diverged", "done"]
 _NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as on some network file systems
@@ -36,7 +46,20 @@ class Status(NamedTuple):
     pid: int | None = None
 
 
+class Done(NamedTuple):
+    """What DONE holds: the last step, the sha256 of its weights, and the rows of train.jsonl.
+
+    Older files hold the step alone. A damaged one is of step 0.
+    """
+
+    step: int
+    weights: str | None = None
+    n_rows: int | None = None
+    rows: str | None = None  # digest()
+
+
 _STATUS = TypeAdapter(Status)
+_DONE = TypeAdapter(Done)
 
 
 @contextmanager
@@ -47,8 +70,10 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
+        sync(run_dir.parent)
         refuse_links(run_dir)
         lock = _acquired(run_dir, work)
+        remove_leftovers(run_dir)
     except Timeout:
         held = _read(run_dir / "status.json")
         holder = f"process {held.pid} on {held.host}" if held and held.state == "running" else "it"
@@ -166,9 +191,21 @@ def read_status(run_dir: Path) -> Status:
     return found
 
 
-def mark_trained(run_dir: Path, *, step: int) -> None:
-    """Writes DONE: training is complete; its evaluation may be not."""
-    replace_file(run_dir / "DONE", f"{step}\n".encode())
+def mark_trained(run_dir: Path, *, step: int, weights: str, rows: Sequence[Row]) -> None:
+    """Writes DONE: training is complete; its evaluation may be not.
+
+    weights: the sha256 of the last checkpoint's. rows: of train.jsonl.
+    """
+    done = Done(step, weights, len(rows), digest(rows))
+    replace_file(run_dir / "DONE", add_checksum(json.dumps(done._asdict()).encode()) + b"\n")
+
+
+def digest(rows: Sequence[Row]) -> str:
+    """Returns the sha256 of a chain: each row is hashed with the hash of those before it."""
+    chain = hashlib.sha256()
+    for row in rows:
+        chain.update(json.dumps(row).encode() + b"\n")
+    return chain.hexdigest()
 
 
 def is_trained(run_dir: Path) -> bool:
@@ -176,14 +213,16 @@ def is_trained(run_dir: Path) -> bool:
     return (run_dir / "DONE").exists()
 
 
-def trained_step(run_dir: Path) -> int | None:
-    """Returns the step in DONE, None if there is no DONE; 0 if it is damaged."""
+def read_done(run_dir: Path) -> Done | None:
+    """Returns what DONE holds, None if there is no DONE."""
+    sealed = is_sealed(run_dir)
     try:
-        return int(read_bytes(run_dir / "DONE"))
+        found = parse_json(strip_checksum(read_bytes(run_dir / "DONE").rstrip(), sealed=sealed))
+        return _DONE.validate_python({"step": found} if isinstance(found, int) else found)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
-        return 0
+    except (OSError, ValueError):  # pydantic's errors are ValueErrors
+        return Done(0)
 
 
 def checkpoint_folders(run_dir: Path) -> list[Path]:

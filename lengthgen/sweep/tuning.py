@@ -13,8 +13,9 @@ from lengthgen.config.rates import Trial, Tuned
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.evaluation.rows import stored
 from lengthgen.report import tables, text_tables
-from lengthgen.storage import read_rows, replace_file
+from lengthgen.storage import replace_file
 from lengthgen.sweep import grid
 from lengthgen.sweep.grid import Point
 
@@ -114,11 +115,7 @@ def write(found: Sequence[Point], out: Path) -> list[Path]:
 
 def _losses(found: Sequence[Point]) -> dict[str, curves.Point]:
     """Returns the evaluation at T by run id, of the runs that have one; all on the same tokens."""
-    rows = [
-        {**row, "run": point.run_id}
-        for point in found
-        for row in read_rows(point.run_dir / "eval.jsonl")
-    ]
+    rows = [row for point in found for row in stored(point.run_dir, run=point.run_id)]
     return {
         p.run: p
         for p in curves.comparable(curves.curve(rows))

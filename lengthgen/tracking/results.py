@@ -13,6 +13,7 @@ from lengthgen.analysis.seed_groups import Series
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import ANSWERS, BY_POSITION, HEADLINE
+from lengthgen.evaluation.rows import stored
 from lengthgen.report import collect
 from lengthgen.report.figures import curve
 from lengthgen.report.figures.accuracy import accuracy
@@ -20,7 +21,6 @@ from lengthgen.report.figures.layout import laid_out
 from lengthgen.report.figures.positions import positions
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs import directory, status
-from lengthgen.storage import read_rows
 from lengthgen.tracking import (
     CurvePoint,
     Results,
@@ -64,9 +64,10 @@ def results(run_dir: Path) -> Results:
 
     Raises UserError as analysis.curves and findings do.
     """
-    rows = [{**row, "run": run_dir.name} for row in read_rows(run_dir / "eval.jsonl")]
+    config = directory.load_config(run_dir)
+    rows = [{**row, "run": run_dir.name} for row in stored(run_dir, run=config.run_id)]
     points = curves.comparable(curves.curve(rows))
-    configs = {run_dir.name: to_plain(directory.load_config(run_dir))}
+    configs = {run_dir.name: to_plain(config)}
     by_protocol = collect.by_protocol(points, configs)
     judged, answered = findings(by_protocol), accuracies(by_protocol.get(ANSWERS, []))
     found = {finding.series.variant: finding for finding in judged}

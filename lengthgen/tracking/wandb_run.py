@@ -132,7 +132,7 @@ class Tracker:
         self._run.define_metric("eval/*", step_metric="eval/T_valid")
         if self._run.resumed:
             self._note_what_it_has(self._run)
-        self._mirror_train(train_rows(self._run_dir))
+        self._mirror_train(train_rows(self._run_dir, run=self._config.run_id))
 
     def _note_what_it_has(self, run: "wandb.Run") -> None:
         """Adds what the W&B run holds and wandb.json lacks: the file may be lost."""
@@ -221,7 +221,7 @@ class Tracker:
         self._sent.step = fresh[-1]["train/step"]
         self._save_sent()
         for row in fresh:
-            self._run.log(dict(row))
+            self._run.log({key: value for key, value in row.items() if key != "run"})
 
     def _mirror_results(self, compute: Callable[[], Results]) -> None:
         if self._run is None or self._failed:

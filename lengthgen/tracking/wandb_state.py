@@ -58,7 +58,7 @@ def is_shown(config: Config, run_dir: Path) -> bool:
         sent = load_sent(config, run_dir)
     except UserError:  # the Tracker reports it
         return False
-    rows = train_rows(run_dir)
+    rows = train_rows(run_dir, run=config.run_id)
     trained = bool(rows) and sent.step == rows[-1]["train/step"]
     return trained and sent.evaluation == digest(run_dir)
 

@@ -31,7 +31,7 @@ from lengthgen.model import kernels
 from lengthgen.model.transformer import Memory, Transformer, create, seed_of
 from lengthgen.runs import checkpoints, devices, signals, status
 from lengthgen.runs.distributed import Ranks
-from lengthgen.storage import keep_rows
+from lengthgen.storage import keep_rows, rows_of
 from lengthgen.terminal import Show
 from lengthgen.training.optim import adamw, lr_at, set_rates, update
 
@@ -105,6 +105,7 @@ def train(
     windows = training_windows(corpus, train.length)
     state = _state(config, run_dir, corpus, device, show=show)
     if ranks.is_main:
+        rows_of(run_dir, "train.jsonl", run=config.run_id)
         keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
     show.say(devices.summary(train.precision, device, multiplies_bf16=cpu_multiplies_bf16()))
     compiled = devices.compiles(runtime, device)
@@ -130,6 +131,7 @@ def train(
                 now = time.perf_counter()
                 tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
                 row = {
+                    "run": config.run_id,
                     "train/step": state.step,
                     "train/tokens": state.step * train.batch_tokens,
                     "train/loss": float(state.nats) / state.n_targets,
@@ -149,6 +151,7 @@ def train(
                 if ranks.is_main:
                     checkpoints.save(
                         run_dir,
+                        run=config.run_id,
                         step=state.step,
                         unlogged=(float(state.nats), state.n_targets),
                         memory=memory,
@@ -157,7 +160,9 @@ def train(
                     )
     show.finish()
     if ranks.is_main and state.step == train.steps:
-        status.mark_trained(run_dir, step=state.step)
+        weights = checkpoints.weights_sha256(run_dir, step=state.step)
+        rows = rows_of(run_dir, "train.jsonl", run=config.run_id)
+        status.mark_trained(run_dir, step=state.step, weights=weights, rows=rows)
     ranks.barrier()
     if stopping:
         raise Stopped(
@@ -297,7 +302,7 @@ def _state(
 ) -> State:
     """Returns the state of the newest valid checkpoint, or a fresh one."""
     state = fresh_state(config, vocab_size=corpus.vocab_size, device=device)
-    found = checkpoints.newest(run_dir, say=show.say)
+    found = checkpoints.newest(run_dir, run=config.run_id, say=show.say)
     if found is not None:
         state.model.load_state_dict(found.weights)
         # The groups' settings follow from the configuration; older versions had two groups.

@@ -15,6 +15,8 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation.precision import audit
 from lengthgen.model.transformer import create
 from lengthgen.pipeline import train_and_evaluate
+from lengthgen.runs.checkpoints import weights_sha256
+from lengthgen.storage import read_rows, write_rows
 
 
 def in_root(root: Path, cache: Path) -> Config:
@@ -81,6 +83,8 @@ def test_it_notices_rows_of_other_weights(run: tuple[Config, Path]) -> None:
     with torch.no_grad():
         model.embedding.weight *= 2
     save_model(run_dir, model, config, step=config.train.steps)
+    log, weights = run_dir / "eval.jsonl", weights_sha256(run_dir, step=config.train.steps)
+    write_rows(log, [{**row, "weights": weights} for row in read_rows(log)])
     found = audit(config, run_dir, precision="fp32", ranks=ALONE, show=QUIET)
     assert all(abs(one.mean) <= one.mean_absolute <= one.max_absolute for one in found)
     assert min(one.mean_absolute for one in found) > 1e-2

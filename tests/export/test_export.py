@@ -31,7 +31,7 @@ from lengthgen.export.folder import export
 from lengthgen.pipeline import read_configs, train_and_evaluate
 from lengthgen.runs import checkpoints, directory, status
 from lengthgen.runs.distributed import Ranks
-from lengthgen.storage import read_rows, strip_checksum
+from lengthgen.storage import read_rows, strip_checksum, write_rows
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow
@@ -224,7 +224,7 @@ def test_the_card_says_what_was_trained_and_measured(run: Config, tmp_path: Path
     assert "trained at length T = 16 with the positional scheme `rope`" in card
     assert f"corpus `synthetic` (fingerprint `{corpus.fingerprint[:12]}`)" in card
     assert "1,024 tokens in windows of 16, seed 1" in card
-    newest = checkpoints.newest(run.run_dir, say=QUIET.say)
+    newest = checkpoints.newest(run.run_dir, run=run.run_id, say=QUIET.say)
     assert newest is not None
     n_parameters = sum(tensor.numel() for tensor in newest.weights.values())
     assert f"model of {n_parameters:,} parameters" in card
@@ -266,7 +266,7 @@ def test_no_text_of_a_row_becomes_markup_of_the_card(run: Config, tmp_path: Path
     log = run.run_dir / "eval.jsonl"
     bad = "<img src=x onerror=alert(1)>"
     rows = read_rows(log)
-    log.write_text("".join(json.dumps({**row, "scheme": bad}) + "\n" for row in rows))
+    write_rows(log, [{**row, "scheme": bad} for row in rows])
     card = card_of(exported(run, tmp_path / "model"))
     assert "&lt;img" in card
     assert "<img" not in card

@@ -96,6 +96,7 @@ def test_a_checkpoint_that_does_not_fit_is_named_and_the_one_before_it_stays(
     def save(step: int) -> None:
         checkpoints.save(
             disk.folder,
+            run="a",
             step=step,
             unlogged=(0.0, 0),
             memory=None,
@@ -114,7 +115,7 @@ def test_a_checkpoint_that_does_not_fit_is_named_and_the_one_before_it_stays(
         said = str(caught.value)
         assert said.startswith(f"{disk.folder}/checkpoints/step-00000005: cannot write the")
         assert "(No space left on device); free disk space" in said or "os error 28" in said
-        found = checkpoints.newest(disk.folder, say=print)
+        found = checkpoints.newest(disk.folder, run="a", say=print)
         assert found is not None
         assert found.step == 4
         names = {path.name for path in (disk.folder / "checkpoints").iterdir()}
@@ -133,7 +134,7 @@ WRITES: dict[str, Callable[[Path, Config, TokenizedCorpus], None]] = {
     "curve.csv": lambda run, config, corpus: replace_file(run / "curve.csv", b"1"),
     "config.yaml": lambda run, config, corpus: directory.write_config(config, run),
     "env.json": lambda run, config, corpus: directory.write_provenance(run, corpus),
-    "DONE": lambda run, config, corpus: status.mark_trained(run, step=8),
+    "DONE": lambda run, config, corpus: status.mark_trained(run, step=8, weights="0" * 64, rows=[]),
 }
 
 

@@ -12,8 +12,11 @@ import pytest
 from faults import HARMS, eval_words, here, result, train_words
 
 from lengthgen.errors import UserError
+from lengthgen.evaluation.rows import stored
 from lengthgen.report import collect, html, study
-from lengthgen.storage import read_rows
+from lengthgen.runs import status
+from lengthgen.runs.directory import training_log
+from lengthgen.storage import read_rows, strip_checksum, write_rows
 
 pytestmark = pytest.mark.slow
 
@@ -223,16 +226,104 @@ def test_a_configuration_that_cannot_be_read_is_one_line(finished: Finished) -> 
     assert f"{path}: cannot be read (Is a directory); fix its permissions" in said
 
 
-def test_rows_and_configurations_without_a_checksum_are_read_as_they_stand(
+def test_rows_and_configurations_without_a_checksum_are_read_as_an_older_run_wrote_them(
     finished: Finished,
 ) -> None:
     run = one(finished.fresh(), "rope-*")
+    env = json.loads(strip_checksum((run / "env.json").read_bytes()))
+    del env["format"]
+    (run / "env.json").write_text(json.dumps(env, indent=1))
+    (run / "DONE").write_text(f"{STEPS}\n")
     config = run / "config.yaml"
     first, rest = config.read_text().split("\n", 1)
     assert first.startswith("# crc32")
     config.write_text(rest)
     for name in ("eval.jsonl", "train.jsonl"):
         rows = read_rows(run / name)
+        for row in rows:
+            row.pop("weights", None)
+            if name == "train.jsonl":
+                del row["run"]
         (run / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    ran = here(*words_of("eval", finished.copy))
-    assert ran.out == finished.said["eval"]
+    for command in ("eval", "list"):
+        assert here(*words_of(command, finished.copy)).out == finished.said[command]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "env.json", "train.jsonl", "eval.jsonl", "DONE"])
+def test_a_missing_checksum_makes_no_file_of_a_run_an_older_one(
+    finished: Finished, name: str
+) -> None:
+    path = one(finished.fresh(), f"rope-*/{name}")
+    path.write_text(path.read_text().replace("crc32", "crc31", 1))
+    if name == "DONE":
+        assert status.read_done(path.parent) == status.Done(0)
+        return
+    command = "list" if name == "train.jsonl" else "eval"
+    ran = here(*words_of(command, finished.copy))
+    assert str(path) in (ran.out if command == "list" else ran.error)
+    assert "damaged" in ran.out + ran.err
+
+
+OTHER = "rope-tiny-synthetic-s2-0a0a0a0a"
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "eval.jsonl"])
+def test_intact_rows_of_another_run_are_refused_by_name(finished: Finished, name: str) -> None:
+    log = one(finished.fresh(), f"rope-*/{name}")
+    run, rows = log.parent.name, read_rows(log)
+    write_rows(log, [*rows[:-1], {**rows[-1], "run": OTHER}])
+    wanted = f"{log}:{len(rows)}: a row of run {OTHER}, but config.yaml here is of run {run};"
+    for read in (
+        lambda: study.of_runs([log.parent]),
+        lambda: training_log(log.parent, run=run) and stored(log.parent, run=run),
+    ):
+        with pytest.raises(UserError) as caught:
+            read()
+        assert str(caught.value).startswith(wanted)
+    assert wanted in here(*words_of("list", finished.copy)).out.replace("\n", "")
+
+
+def test_a_run_twice_is_no_second_seed_under_whatever_name(finished: Finished) -> None:
+    run = one(finished.fresh(), "rope-*")
+    other = shutil.copytree(run, run.with_name("another-seed"))
+    with pytest.raises(UserError, match=f"another-seed and .* are one run, {run.name}; name one"):
+        study.of_runs([run, other])
+
+
+def test_a_run_that_was_renamed_is_evaluated_and_reported_as_it_was(finished: Finished) -> None:
+    run = one(finished.fresh(), "rope-*")
+    before = (run / "eval.jsonl").read_bytes()
+    renamed = run.rename(run.with_name("renamed"))
+    points, _ = shown(renamed)
+    assert len(points) == len(shown(one(finished.root, "rope-*"))[0])
+    assert here("eval", str(renamed), f"runtime.root={finished.copy}").code == 0
+    assert (renamed / "eval.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("harm", ["a line is deleted", "two are swapped", "one is twice"])
+def test_a_line_of_the_training_log_that_was_moved_is_found(finished: Finished, harm: str) -> None:
+    log = one(finished.fresh(), "rope-*/train.jsonl")
+    first, second, *rest = log.read_bytes().splitlines(keepends=True)
+    assert rest
+    log.write_bytes(
+        b"".join(
+            {
+                "a line is deleted": [second, *rest],
+                "two are swapped": [second, first, *rest],
+                "one is twice": [first, first, second, *rest],
+            }[harm]
+        )
+    )
+    with pytest.raises(UserError, match=r"train\.jsonl: its \d+ rows are not the \d+ that were"):
+        study.of_runs([log.parent])
+    log.unlink()
+    assert study.of_runs([log.parent]).records[0].cost.tokens is None
+
+
+def test_an_evaluation_of_other_weights_is_not_counted(finished: Finished) -> None:
+    log = one(finished.fresh(), "rope-*/eval.jsonl")
+    rows = read_rows(log)
+    write_rows(log, [{**row, "weights": "0" * 64} for row in rows[1:]] + rows[:1])
+    assert stored(log.parent, run=log.parent.name) == rows[:1]
+    assert here(*words_of("eval", finished.copy)).out == finished.said["eval"]
+    assert stored(log.parent, run=log.parent.name) != rows[:1]

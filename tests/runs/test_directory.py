@@ -21,6 +21,8 @@ from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import checkpoints, directory, status
 from lengthgen.training.optim import adamw
 
+RUN = "rope-tiny-toy-s1-0a0a0a0a"
+
 
 class Trained(NamedTuple):
     config: Config
@@ -44,6 +46,7 @@ def save(run_dir: Path, trained: Trained, *steps: int) -> list[Path]:
     for step in steps:
         checkpoints.save(
             run_dir,
+            run=RUN,
             step=step,
             unlogged=(1.5, step),
             memory=None,
@@ -55,7 +58,7 @@ def save(run_dir: Path, trained: Trained, *steps: int) -> list[Path]:
 
 def newest(run_dir: Path) -> tuple[checkpoints.Checkpoint | None, list[str]]:
     said: list[str] = []
-    return checkpoints.newest(run_dir, say=said.append), said
+    return checkpoints.newest(run_dir, run=RUN, say=said.append), said
 
 
 def test_a_checkpoint_restores_weights_and_moments_bit_for_bit(
@@ -263,3 +266,36 @@ def test_a_run_is_named_by_the_ratio_in_force_however_it_was_given() -> None:
     assert said.run_id == own.run_id
     assert len({own.run_id, other.run_id, small_config("scheme=kerple").run_id}) == 3
     assert small_config("scheme=rope").scheme_lr_ratio == 1
+
+
+def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path, trained: Trained) -> None:
+    [folder] = save(tmp_path, trained, 5)
+    with pytest.raises(UserError) as caught:
+        checkpoints.newest(tmp_path, run="mine", say=print)
+    assert str(caught.value).startswith(
+        f"{folder}: a checkpoint of run {RUN}, but config.yaml here is of run mine; restore"
+    )
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "trainer.pt"])
+def test_a_checkpoint_of_two_steps_is_damaged(tmp_path: Path, trained: Trained, name: str) -> None:
+    four, five = save(tmp_path, trained, 4, 5)
+    sums = json.loads((five / "sha256.json").read_text())
+    sums[name] = json.loads((four / "sha256.json").read_text())[name]
+    (five / "sha256.json").write_text(json.dumps(sums))
+    shutil.copy(four / name, five / name)
+    found, said = newest(tmp_path)
+    assert found is not None
+    assert found.step == 4
+    assert said == [f"{five} is damaged and skipped: its files are not of one run and step"]
+
+
+def test_a_checkpoint_is_of_the_step_in_its_folder_s_name(tmp_path: Path, trained: Trained) -> None:
+    [folder] = save(tmp_path, trained, 5)
+    folder.rename(folder.with_name("step-00000009"))
+    assert newest(tmp_path)[0] is None
+
+
+def test_equal_weights_are_equal_files(tmp_path: Path, trained: Trained) -> None:
+    one, other = (save(tmp_path / name, trained, 5)[0] for name in "ab")
+    assert (one / "sha256.json").read_bytes() == (other / "sha256.json").read_bytes()

@@ -92,7 +92,7 @@ def test_a_run_whose_process_died_was_killed(tmp_path: Path) -> None:
 def test_a_damaged_status_leaves_what_else_the_run_says(tmp_path: Path, damage: str) -> None:
     (tmp_path / "status.json").write_text(damage)
     assert said(tmp_path) == ("stopped", None)
-    status.mark_trained(tmp_path, step=8)
+    status.mark_trained(tmp_path, step=8, weights="0" * 64, rows=[])
     assert said(tmp_path) == ("done", None)
     with status.run_lock(tmp_path, "train"):
         assert said(tmp_path) == ("running", None)

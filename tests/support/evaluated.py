@@ -5,8 +5,9 @@ from typing import Any
 
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.model.transformer import Transformer
-from lengthgen.runs import checkpoints
+from lengthgen.runs import checkpoints, status
 from lengthgen.runs.distributed import Ranks
+from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
 from lengthgen.training.optim import adamw
 
@@ -22,8 +23,18 @@ def with_eval(config: Config, **changed: Any) -> Config:
 
 
 def save_model(run_dir: Path, model: Transformer, config: Config, *, step: int) -> None:
-    """Writes a checkpoint of a model, as training does."""
+    """Writes a checkpoint of a model, and DONE again if it was there, as training does."""
     optimizer = adamw(model, config.train)
     checkpoints.save(
-        run_dir, step=step, unlogged=(0.0, 0), memory=None, model=model, optimizer=optimizer
+        run_dir,
+        run=config.run_id,
+        step=step,
+        unlogged=(0.0, 0),
+        memory=None,
+        model=model,
+        optimizer=optimizer,
     )
+    if status.is_trained(run_dir):
+        weights = checkpoints.weights_sha256(run_dir, step=step)
+        rows = read_rows(run_dir / "train.jsonl")
+        status.mark_trained(run_dir, step=step, weights=weights, rows=rows)

@@ -15,4 +15,5 @@ def configuration(runtime: Mapping[str, Any]) -> Config:
 
 
 def train_rows(*steps: int) -> list[dict[str, Any]]:
-    return [{"train/step": step, "train/tokens": 8192 * step, "train/loss": 6.5} for step in steps]
+    shared = {"train/loss": 6.5, "train/tokens_per_s": 1000.0}
+    return [{"train/step": step, "train/tokens": 8192 * step, **shared} for step in steps]

@@ -160,7 +160,7 @@ def evaluated(found: list[Point], losses: Losses) -> None:
         if loss is None:
             status.write(point.run_dir, Status("diverged"))
             continue
-        about = {"seed": c.seed, "scheme": c.scheme.name, "train_length": T}
+        about = {"run": c.run_id, "seed": c.seed, "scheme": c.scheme.name, "train_length": T}
         rows = [
             row(**about, length=length, document=name, nats=8 * nats)
             for length, nats in ((T, loss), (2 * T, 9 - loss))

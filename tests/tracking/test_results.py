@@ -31,12 +31,13 @@ def made(root: Path, rows: list[Row], *overrides: str, train_steps: int = 3) -> 
     directory.write_config(config, config.run_dir)
     append_rows(config.run_dir / "train.jsonl", train_rows(*range(1, train_steps + 1)))
     if rows:
-        append_rows(config.run_dir / "eval.jsonl", rows)
+        append_rows(config.run_dir / "eval.jsonl", [{**row, "run": config.run_id} for row in rows])
     return config
 
 
 def train_rows(*steps: int) -> list[Row]:
-    return [{"train/step": step, "train/loss": 6.5 / step} for step in steps]
+    shared = {"train/tokens": 8192, "train/tokens_per_s": 1000.0}
+    return [{"train/step": step, **shared, "train/loss": 6.5 / step} for step in steps]
 
 
 def curve(**changes: Any) -> list[Row]:
@@ -232,7 +233,7 @@ def test_a_push_sends_the_record_once_and_later_ones_what_is_new(tmp_path: Path)
         push(config, run_dir, again=False, say=said.append)
         assert said == [f"W&B: has all of {run_id} already; --again sends it to a fresh W&B run"]
 
-        append_rows(run_dir / "eval.jsonl", curve()[6:])  # as `lengthgen eval` does
+        append_rows(run_dir / "eval.jsonl", curve(run=run_dir.name)[6:])  # as `lengthgen eval` does
         append_rows(run_dir / "train.jsonl", train_rows(4))
         pushed(tmp_path, backend.url, run_id)
         new = first.rows[len(before) :]
