@@ -141,12 +141,12 @@ def _run(
     None if nothing was run here: in a dry run, or once jobs are submitted.
     """
     from lengthgen.sweep import slurm
-    from lengthgen.sweep.states import BUSY, counted, left, states_of
+    from lengthgen.sweep.states import BUSY, counted, pending, states_of
 
     states = states_of(points)
     if engine.status:
         _finish(points, states, gpus=engine.gpus)
-    todo = left(points, states)
+    todo = pending(points, states)
     warn_once(f"{name}: {len(points)} point{'s' * (len(points) > 1)}: {counted(states)}")
     busy = any(one.state in BUSY for one in states.values())
     if not todo and (not busy or engine.slurm is not None):

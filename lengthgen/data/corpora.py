@@ -77,12 +77,12 @@ class TokenizedCorpus:
 def load(corpus: schema.Corpus, *, cache_dir: Path, say: Say) -> TokenizedCorpus:
     """Returns the tokenised corpus from the cache, which is built first if it is not there."""
     given = given_tokenizer(corpus)
-    folder = cache_dir / f"{corpus.name}-{_key(corpus)}"
+    folder = cache_dir / f"{corpus.name}-{_cache_key(corpus)}"
     cache.ensure(folder, lambda building: _build(building, corpus, given, say), say=say)
     return _open(folder, corpus)
 
 
-def _key(corpus: schema.Corpus) -> str:
+def _cache_key(corpus: schema.Corpus) -> str:
     """Returns 12 hex digits over everything that decides the content of the cache folder."""
     source = sources.source_key(corpus)
     if corpus.source == "stdlib":

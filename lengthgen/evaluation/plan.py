@@ -1,7 +1,7 @@
 """The plan of an evaluation: which tokens are scored, fixed before a model is built.
 
 data/windows.py draws the endpoints, protocols.py places the windows before them (the matched tail:
-block_size and _tail), and the plan joins both for every protocol, variant and length.
+targets_per_window and _tail), and the plan joins both for every protocol, variant and length.
 """
 
 from collections.abc import Sequence

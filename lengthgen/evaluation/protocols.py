@@ -115,7 +115,7 @@ def manifest_parts(protocol: Protocol, places: Places) -> list[object]:
 # Spans of one length
 
 
-def block_size(length: int, *, targets: int, train_length: int) -> int:
+def targets_per_window(length: int, *, targets: int, train_length: int) -> int:
     """Returns S(C): how many of the K targets of an endpoint share a window of C tokens.
 
     max(1, C // 64) up to T, min(K, C - T) beyond. A window of C targets has C inputs, so that each
@@ -130,12 +130,12 @@ def block_size(length: int, *, targets: int, train_length: int) -> int:
 
 def depth(length: int, *, targets: int, train_length: int) -> int:
     """Returns how many targets of a document the windows of an endpoint span."""
-    return length + targets - block_size(length, targets=targets, train_length=train_length)
+    return length + targets - targets_per_window(length, targets=targets, train_length=train_length)
 
 
 def _tail(length: int, places: Places) -> Iterator[Span]:
     K = places.targets
-    size = block_size(length, targets=K, train_length=places.train_length)
+    size = targets_per_window(length, targets=K, train_length=places.train_length)
     for document, end in places.endpoints:
         for done in range(0, K, size):
             scored = min(size, K - done)

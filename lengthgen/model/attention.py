@@ -26,11 +26,11 @@ from lengthgen.model.kernels import (
     flex_takes,
     fused,
     hide_later_,
-    near_keys,
-    reach,
+    max_attended_distance,
+    sdpa_nearest_keys,
 )
 from lengthgen.schemes import AttentionContext, LayerHooks, logits, through_qk, weighted
-from lengthgen.schemes.relative_shift import split_clipped, spread
+from lengthgen.schemes.relative_shift import extend_table, split_clipped
 
 TRAIN_BLOCK = 128  # queries; scores of a few sequences stay in the cache of one core
 BIAS_BLOCK = 128  # queries; their biases stay in the caches between the passes over them
@@ -51,17 +51,19 @@ def attend(
         if layer.eager:
             return eager(layer, q, k, v, c, block=EAGER_BLOCK)
         whole = q.shape[2] == k.shape[2]
-        if on_cpu and torch.is_grad_enabled() and (layer.numbered or not layer.relative):
+        if on_cpu and torch.is_grad_enabled() and (layer.contiguous or not layer.relative):
             return blocked(layer, q, k, v, c, block=TRAIN_BLOCK)
         if layer.relative:
             return eager(layer, q, k, v, c, block=EAGER_BLOCK)
-        if layer.plain and whole and c.absent_B is None:
+        if layer.plain and whole and c.left_padding_B is None:
             return fused(q, k, v, is_causal=True, scale=c.shape.d_head**-0.5)
-        if layer.toeplitz and c.absent_B is None:
+        if layer.toeplitz and c.left_padding_B is None:
             table, scale = distance_table(layer, c), c.shape.d_head**-0.5
             if on_cpu:
-                reach_H = reach(table, q, k, scale=scale)
-                return near_keys(table, q, k, v, reach_H=reach_H, scale=scale, block=NEAR_BLOCK)
+                reach_H = max_attended_distance(table, q, k, scale=scale)
+                return sdpa_nearest_keys(
+                    table, q, k, v, reach_H=reach_H, scale=scale, block=NEAR_BLOCK
+                )
             if whole and flex_takes(q, v):
                 return flex(table, q, k, v, scale=scale, attention=flex_kernel())
         block = NEAR_BLOCK if layer.visible else EVAL_BLOCK
@@ -91,7 +93,7 @@ def eager(
     for lo, hi, at in reversed(list(_blocks(c, q, k, block))):
         q_blk, k_blk, v_blk = q[:, :, lo:hi], k[:, :, at.cols], v[:, :, at.cols]
         s = layer.scores.scores(q_blk, k_blk, at) if layer.scores else logits(q_blk, k_blk, at)
-        if layer.visible or layer.weights or c.absent_B is not None:
+        if layer.visible or layer.weights or c.left_padding_B is not None:
             s = s.masked_fill(~_seen(layer, at), -math.inf)
         elif torch.is_grad_enabled():
             s = Causal.apply(s)
@@ -115,11 +117,11 @@ def blocked(
     """Attention by blocks of queries with its own backward pass: training on a CPU."""
     c = _with_tables(layer, c, v_BHSK.dtype)
     biases: list[Tensor] = []
-    if layer.bias or layer.visible or c.absent_B is not None:
+    if layer.bias or layer.visible or c.left_padding_B is not None:
         biases = [_additive(layer, at) for _, _, at in _blocks(c, q_BHQK, k_BHSK, block)]
     offset, table = c.queries_H1K, c.keys_HNK
     if offset is not None and table is not None:
-        table = spread(table, k_BHSK.shape[2])
+        table = extend_table(table, k_BHSK.shape[2])
     k, key_rows = (k_BHSK, None) if table is None else split_clipped(k_BHSK, table)
     v, value_rows = (v_BHSK, None) if c.values_HNK is None else split_clipped(v_BHSK, c.values_HNK)
     scale = c.shape.d_head**-0.5
@@ -142,7 +144,7 @@ def sdpa_by_blocks(
     Keys that no query of a block sees are left out of it: a window costs what it holds.
     """
     c = replace(c, acting=layer)
-    by_distance = layer.numbered and all(part.distance_only for part in layer.bias)
+    by_distance = layer.contiguous and all(part.distance_only for part in layer.bias)
     table = distance_table(layer, c) if layer.bias and by_distance else None
     out: list[Tensor] = []
     for lo, hi, at in reversed(list(_blocks(c, q_BHQK, k_BHSK, block))):  # as in eager()
@@ -243,8 +245,8 @@ def _seen(layer: LayerHooks, c: AttentionContext) -> Tensor:
     i = torch.arange(c.rows.start, c.rows.stop, device=device)
     j = torch.arange(c.cols.start, c.cols.stop, device=device)
     seen = i[:, None] >= j
-    if c.absent_B is not None:
-        seen = seen & (j >= c.absent_B[:, None, None, None])
+    if c.left_padding_B is not None:
+        seen = seen & (j >= c.left_padding_B[:, None, None, None])
     for part in layer.visible:
         visible = part.visible(c)
         seen = seen if visible is None else seen & visible
@@ -253,7 +255,7 @@ def _seen(layer: LayerHooks, c: AttentionContext) -> Tensor:
 
 def _additive(layer: LayerHooks, c: AttentionContext) -> Tensor:
     """Returns everything that is added to the logits of the block, in c.dtype."""
-    if layer.visible or c.absent_B is not None:
+    if layer.visible or c.left_padding_B is not None:
         return _masked(c.total_bias(), _seen(layer, c), c)
     bias = c.total_bias()
     if bias is None:

@@ -36,7 +36,7 @@ def fused(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, **how: Any) -> Tensor:
     return F.scaled_dot_product_attention(q_BHQK, k_BHSK, padded, **how)[..., :-spare]
 
 
-def near_keys(
+def sdpa_nearest_keys(
     table_HS: Tensor,
     q_BHQK: Tensor,
     k_BHSK: Tensor,
@@ -70,7 +70,9 @@ def near_keys(
     return out
 
 
-def reach(table_HS: Tensor, q_BHQK: Tensor, k_BHSK: Tensor, *, scale: float) -> list[int]:
+def max_attended_distance(
+    table_HS: Tensor, q_BHQK: Tensor, k_BHSK: Tensor, *, scale: float
+) -> list[int]:
     """Returns per head the number of distances, from 0, at which a key can have any weight.
 
     A key at distance d has a logit of at most |q||k| scale + table[d], and the query's own key one

@@ -26,11 +26,11 @@ LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for
 class Memory(NamedTuple):
     """The inputs of every layer for the M tokens before a segment.
 
-    The first absent_B[b] tokens of sequence b hold nothing: its text began later.
+    The first left_padding_B[b] tokens of sequence b hold nothing: its text began later.
     """
 
     x_NBMD: Tensor
-    absent_B: Tensor
+    left_padding_B: Tensor
 
 
 class Segment(NamedTuple):
@@ -161,8 +161,10 @@ class Transformer(nn.Module):
         The last block computes only these; the blocks below need all tokens, as keys.
         """
         M, T = memory.x_NBMD.shape[2], tokens_BT.shape[1]
-        absent = memory.absent_B if M and memory.absent_B.any() else None
-        x_BTD, c = self.embedded(tokens_BT, generator=generator, remembered=M, absent_B=absent)
+        absent = memory.left_padding_B if M and memory.left_padding_B.any() else None
+        x_BTD, c = self.embedded(
+            tokens_BT, generator=generator, remembered=M, left_padding_B=absent
+        )
         inputs: list[Tensor] = []
         for i, (block, layer) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
             if self.scheme.memory:
@@ -175,7 +177,7 @@ class Transformer(nn.Module):
         if self.scheme.memory:
             x_NBSD = torch.cat([memory.x_NBMD, torch.stack(inputs).detach()], dim=2)
             n = max(0, x_NBSD.shape[2] - self.scheme.memory)  # forgotten
-            memory = Memory(x_NBSD[:, :, n:], (memory.absent_B - n).clamp(min=0))
+            memory = Memory(x_NBSD[:, :, n:], (memory.left_padding_B - n).clamp(min=0))
         return Segment(self.norm(x_BTD if n_last else x_BTD[:, :0]), memory)
 
     def embedded(
@@ -184,7 +186,7 @@ class Transformer(nn.Module):
         *,
         generator: torch.Generator | None,
         remembered: int,
-        absent_B: Tensor | None = None,
+        left_padding_B: Tensor | None = None,
     ) -> tuple[Tensor, AttentionContext]:
         """Returns the inputs of the first block, [B, T, D], and the context of the call."""
         x_BTD = self.embedding(tokens_BT)
@@ -204,11 +206,11 @@ class Transformer(nn.Module):
         )
         with torch.autocast(tokens_BT.device.type, enabled=False):
             pos = self.scheme.positions(tokens_BT, c)
-            c = replace(c, pos=pos, q_pos=pos, k_pos=pos, absent_B=absent_B)
+            c = replace(c, pos=pos, q_pos=pos, k_pos=pos, left_padding_B=left_padding_B)
             return self.scheme.embed(x_BTD, c), c
 
     @torch.no_grad()
-    def positions_to_tokens(self, tokens_BT: Tensor, *, generator: torch.Generator) -> float:
+    def position_token_rms_ratio(self, tokens_BT: Tensor, *, generator: torch.Generator) -> float:
         """Returns the RMS of the positions in the first block's inputs over that of the tokens.
 
         The positions are what the scheme makes of embeddings of 0.

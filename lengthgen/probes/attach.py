@@ -32,6 +32,6 @@ def _joined(layer: LayerHooks, part: Part) -> LayerHooks:
         qk=(*layer.qk, part) if part.overrides("qk") else layer.qk,
         bias=(*layer.bias, part) if adds else layer.bias,
         weights=part if weighs else layer.weights,
-        numbered=layer.numbered and not moves,
+        contiguous=layer.contiguous and not moves,
         toeplitz=layer.toeplitz and not (moves or adds or weighs),
     )

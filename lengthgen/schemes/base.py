@@ -40,7 +40,7 @@ class AttentionContext:
     k_pos: Tensor  # [S] or [B, S]
     rows: slice  # token indices of the queries
     cols: slice  # token indices of the keys
-    absent_B: Tensor | None  # leading keys that hold nothing: [B]; None if all hold a token
+    left_padding_B: Tensor | None  # leading keys that hold nothing: [B]; None if all hold a token
     acting: "LayerHooks"  # the parts of this layer
     keys_HNK: Tensor | None  # what the layer adds to keys by distance, for owners of scores
     queries_H1K: Tensor | None  # and to queries where they meet these
@@ -80,7 +80,7 @@ class AttentionContext:
             k_pos=pos,
             rows=slice(0, length),
             cols=slice(0, length),
-            absent_B=None,
+            left_padding_B=None,
             acting=NO_PARTS,
             keys_HNK=None,
             queries_H1K=None,
@@ -278,7 +278,7 @@ class LayerHooks(NamedTuple):
     scores: Part | None
     weights: Part | None
     values: Part | None
-    numbered: bool  # coordinates are 0, 1, 2 ...: no part gives out others
+    contiguous: bool  # coordinates are 0, 1, 2 ...: no part gives out others
     toeplitz: bool  # the bias is a table over (head, i - j), and nothing else touches logits
 
     @property
@@ -298,7 +298,7 @@ class LayerHooks(NamedTuple):
 
 
 NO_PARTS = LayerHooks(
-    (), (), (), (), (), None, None, None, None, None, numbered=True, toeplitz=False
+    (), (), (), (), (), None, None, None, None, None, contiguous=True, toeplitz=False
 )
 
 

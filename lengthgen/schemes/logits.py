@@ -9,10 +9,10 @@ from torch import Tensor
 
 from lengthgen.schemes.relative_shift import (
     at_distance,
+    extend_table,
     pad_table,
     skew,
     split_clipped,
-    spread,
     to_distance,
     unskew,
 )
@@ -36,8 +36,8 @@ def products(q_BHQK: Tensor, k_BHSK: Tensor, c: "AttentionContext") -> Tensor:
     else:
         other_BHQK = q_BHQK
         if c.queries_H1K is not None:
-            other_BHQK, table_HNK = q_BHQK + c.queries_H1K * scale, spread(table_HNK, S)
-        if not c.acting.numbered:
+            other_BHQK, table_HNK = q_BHQK + c.queries_H1K * scale, extend_table(table_HNK, S)
+        if not c.acting.contiguous:
             added = at_distance(other_BHQK, table_HNK, c.steps())
             n_near = S
         else:
@@ -54,7 +54,7 @@ def weighted(w_BHQS: Tensor, v_BHSK: Tensor, c: "AttentionContext") -> Tensor:
     w_BHQS, Q, S = w_BHQS.to(v_BHSK.dtype), w_BHQS.shape[2], v_BHSK.shape[2]
     if c.values_HNK is None:
         return w_BHQS @ v_BHSK
-    if not c.acting.numbered:
+    if not c.acting.contiguous:
         return w_BHQS @ v_BHSK + to_distance(w_BHQS, c.values_HNK, c.steps())
     v_BHSK, near_HNK = split_clipped(v_BHSK, c.values_HNK)
     rows_HWK, n_near = pad_table(near_HNK, queries=Q, keys=S)

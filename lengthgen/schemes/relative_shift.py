@@ -34,7 +34,7 @@ def split_clipped(x_BHSK: Tensor, table_HNK: Tensor) -> tuple[Tensor, Tensor]:
     return x_BHSK + far_H1K, near_HNK - far_H1K
 
 
-def spread(table_HNK: Tensor, keys: int) -> Tensor:
+def extend_table(table_HNK: Tensor, keys: int) -> Tensor:
     """Returns the table with a row of its own for each of `keys` distances at least."""
     missing = keys - table_HNK.shape[1]
     if missing <= 0:

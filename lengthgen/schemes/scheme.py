@@ -33,7 +33,7 @@ class Scheme(nn.Module):
         self.where = where  # the dotted key that messages name
         self.parts = nn.ModuleDict(parts)
         self.all = tuple(parts.values())
-        self.numbered = not any(part.overrides("positions") for part in self.all)
+        self.contiguous = not any(part.overrides("positions") for part in self.all)
         self._refuse_contradictions(parts)
         cycle = [list(parts)] if layers is None else layers
         if not cycle:
@@ -177,9 +177,9 @@ class Scheme(nn.Module):
             scores=owners[2],
             weights=owners[3],
             values=owners[4],
-            numbered=self.numbered,
+            contiguous=self.contiguous,
             toeplitz=bool(bias)
-            and self.numbered
+            and self.contiguous
             and all(part.distance_only for part in bias)
             and not (visible or any(owners)),
         )

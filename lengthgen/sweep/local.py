@@ -20,7 +20,7 @@ from lengthgen.runs.status import Status
 from lengthgen.sweep.dashboard import Dashboard
 from lengthgen.sweep.grid import Point
 from lengthgen.sweep.resources import Slot
-from lengthgen.sweep.states import BUSY, PointState, counted, left, state_of, states_of
+from lengthgen.sweep.states import BUSY, PointState, counted, pending, state_of, states_of
 
 SECONDS_BETWEEN_POLLS = 0.2
 SECONDS_BETWEEN_POLLS_ELSEWHERE = 5.0  # with one call of squeue
@@ -105,7 +105,7 @@ class _Queue:
     ) -> None:
         self.states = states_of(points)
         self.running: list[Child] = []
-        self._waiting = left(points, self.states)
+        self._waiting = pending(points, self.states)
         self._free = list(slots)
         self._gpus, self._dashboard = gpus, dashboard
         self._stopping = False
@@ -148,7 +148,7 @@ class _Queue:
         ended = [p for p in self._elsewhere if found[p.run_id].state not in BUSY]
         for point in ended:
             self._settle(point, found[point.run_id], " elsewhere")
-        self._waiting += left(ended, found)
+        self._waiting += pending(ended, found)
         self._wait_for([p for p in self._elsewhere if p not in ended])
 
     def _wait_for(self, points: Sequence[Point]) -> None:

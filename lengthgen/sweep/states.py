@@ -69,7 +69,7 @@ def state_of(point: "Point") -> PointState:
     return PointState(run.state, run.reason)
 
 
-def left(points: Sequence["Point"], states: Mapping[str, PointState]) -> list["Point"]:
+def pending(points: Sequence["Point"], states: Mapping[str, PointState]) -> list["Point"]:
     """Returns the points that are to be run; `states` is by run id."""
     return [p for p in points if states[p.run_id].state not in (*SETTLED, *BUSY)]
 

@@ -272,14 +272,14 @@ def _forward_with_memory(
     memory: Memory, micro: MicroBatch, forward: Callable[..., Any], generator: torch.Generator
 ) -> Tensor:
     """Returns the hidden states of a micro-batch after its rows' memory, and updates that."""
-    x_NBMD, absent_B = memory
+    x_NBMD, left_padding_B = memory
     size, rows_B = x_NBMD.shape[2], micro.rows_B
-    known_B = absent_B[rows_B].masked_fill(micro.begins_B, size)
+    known_B = left_padding_B[rows_B].masked_fill(micro.begins_B, size)
     before = Memory(x_NBMD[:, rows_B], known_B)
     x_BTD, after = forward(
         micro.inputs_BT, before, n_last=micro.inputs_BT.shape[1], generator=generator
     )
-    x_NBMD[:, rows_B], absent_B[rows_B] = after.x_NBMD.to(x_NBMD.dtype), after.absent_B
+    x_NBMD[:, rows_B], left_padding_B[rows_B] = after.x_NBMD.to(x_NBMD.dtype), after.left_padding_B
     return x_BTD
 
 
@@ -293,7 +293,7 @@ def _embedding_row(state: State, batch: Batch) -> dict[str, float]:
     if not state.model.scheme.embeds:
         return {}
     inputs_BT = batch.micro_batches[0].inputs_BT
-    ratio = state.model.positions_to_tokens(inputs_BT, generator=_generator(state))
+    ratio = state.model.position_token_rms_ratio(inputs_BT, generator=_generator(state))
     return {"train/positions_to_tokens": ratio}
 
 
@@ -326,13 +326,13 @@ def _whole_memory(memory: Memory | None, ranks: Ranks) -> Memory | None:
     """Returns the memory of all rows, each from the process that keeps it up to date."""
     if memory is None or ranks.world_size == 1:
         return memory
-    batch, n = len(memory.absent_B), ranks.world_size
+    batch, n = len(memory.left_padding_B), ranks.world_size
     mine = list(range(ranks.rank, batch, n))
-    parts = ranks.gather((memory.x_NBMD[:, mine].cpu(), memory.absent_B[mine].cpu()))
-    whole = Memory(memory.x_NBMD.cpu().clone(), memory.absent_B.cpu().clone())
-    for rank, (x_NBMD, absent_B) in enumerate(parts):
+    parts = ranks.gather((memory.x_NBMD[:, mine].cpu(), memory.left_padding_B[mine].cpu()))
+    whole = Memory(memory.x_NBMD.cpu().clone(), memory.left_padding_B.cpu().clone())
+    for rank, (x_NBMD, left_padding_B) in enumerate(parts):
         rows = list(range(rank, batch, n))
-        whole.x_NBMD[:, rows], whole.absent_B[rows] = x_NBMD, absent_B
+        whole.x_NBMD[:, rows], whole.left_padding_B[rows] = x_NBMD, left_padding_B
     return whole
 
 

@@ -326,7 +326,7 @@ def test_a_model_that_reads_beyond_t_gains_or_loses_what_it_reads(sign: int) -> 
 
 @pytest.mark.parametrize("length", [8, 32, 96])
 def test_the_tail_is_the_last_s_of_windows_that_end_with_their_block(length: int) -> None:
-    size = protocols.block_size(length, targets=4, train_length=16)
+    size = protocols.targets_per_window(length, targets=4, train_length=16)
     ends = (Endpoint(0, 96), Endpoint(0, 96 - size))[: 4 // size]
     places = replace(places_of(), targets=size, endpoints=ends)
     blocks = protocols.named("last_k").spans(length, places)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from lengthgen.model.attention import EAGER_BLOCK, attend, blocked, distance_table, eager
-from lengthgen.model.kernels import flex, near_keys, reach
+from lengthgen.model.kernels import flex, max_attended_distance, sdpa_nearest_keys
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.bias.alibi import Alibi
 
@@ -169,10 +169,10 @@ def test_leaving_out_keys_of_weight_zero_changes_no_bit(queries: int) -> None:
     q, k, v = some_qkv(length, dtype=torch.float32)
     q, rows = q[:, :, -queries:], slice(length - queries, length)
     table = distance_table(model.scheme.layers[0], c)
-    reach_H = reach(table, q, k, scale=scale)
+    reach_H = max_attended_distance(table, q, k, scale=scale)
     assert reach_H[0] < 800 < reach_H[3] == length
-    near = near_keys(table, q, k, v, reach_H=reach_H, scale=scale, block=512)
-    all_keys = near_keys(table, q, k, v, reach_H=[length] * 4, scale=scale, block=512)
+    near = sdpa_nearest_keys(table, q, k, v, reach_H=reach_H, scale=scale, block=512)
+    all_keys = sdpa_nearest_keys(table, q, k, v, reach_H=[length] * 4, scale=scale, block=512)
     assert torch.equal(near, all_keys)
     at = replace(c, q_pos=c.q_pos[rows], rows=rows)
     full = eager(model.scheme.layers[0], q, k, v, at, block=512)
@@ -182,9 +182,9 @@ def test_leaving_out_keys_of_weight_zero_changes_no_bit(queries: int) -> None:
 def test_one_far_key_that_can_matter_keeps_all_keys_before_it() -> None:
     q, k, _ = some_qkv(600, dtype=torch.float32)
     table = -10.0 * torch.arange(600.0).expand(4, 600).clone()
-    assert max(reach(table, q, k, scale=1.0)) < 100
+    assert max(max_attended_distance(table, q, k, scale=1.0)) < 100
     table[2, 500] = 0.0
-    assert reach(table, q, k, scale=1.0)[2] == 501
+    assert max_attended_distance(table, q, k, scale=1.0)[2] == 501
 
 
 def test_reach_is_the_distance_at_which_the_bound_falls_104_below_the_own_key() -> None:
@@ -193,9 +193,11 @@ def test_reach_is_the_distance_at_which_the_bound_falls_104_below_the_own_key() 
     k = torch.tensor([5.0, *[0.0] * 297, 3.0, 3.0]).view(1, 1, 300, 1)
     q = torch.full((1, 1, 2, 1), 2.0)
     table = -torch.arange(300.0)[None]
-    assert reach(table, q, k, scale=1.0) == [109]
-    assert reach(table, q, k, scale=0.5) == [107]
-    assert reach(table, q[:, :, :1].expand(-1, -1, 300, -1), k, scale=1.0) == [115]  # own keys: 0
+    assert max_attended_distance(table, q, k, scale=1.0) == [109]
+    assert max_attended_distance(table, q, k, scale=0.5) == [107]
+    assert max_attended_distance(table, q[:, :, :1].expand(-1, -1, 300, -1), k, scale=1.0) == [
+        115
+    ]  # own keys: 0
 
 
 def test_a_key_at_the_end_of_the_reach_has_its_weight_in_the_output() -> None:
@@ -205,8 +207,8 @@ def test_a_key_at_the_end_of_the_reach_has_its_weight_in_the_output() -> None:
     q[..., 0], k[:, :, 0, 0], v[:, :, 0] = 10.0, 10.0, 1e35
     table = torch.full((1, length), -400.0)
     table[0, 0], table[0, -1] = 0.0, -180.0
-    reach_H = reach(table, q, k, scale=1.0)
-    got = near_keys(table, q, k, v, reach_H=reach_H, scale=1.0, block=512)
+    reach_H = max_attended_distance(table, q, k, scale=1.0)
+    got = sdpa_nearest_keys(table, q, k, v, reach_H=reach_H, scale=1.0, block=512)
     torch.testing.assert_close(got, torch.full_like(got, math.exp(-80) * 1e35), rtol=1e-3, atol=0)
 
 
@@ -215,7 +217,7 @@ def test_no_key_is_left_out_where_a_query_or_key_is_not_a_number(where: str) -> 
     q, k, _ = some_qkv(600, dtype=torch.float32)
     table = -10.0 * torch.arange(600.0).expand(4, 600)
     {"q": q, "k": k}[where][1, 2, 300, 0] = math.nan
-    reach_H = reach(table, q, k, scale=1.0)
+    reach_H = max_attended_distance(table, q, k, scale=1.0)
     assert reach_H[2] == 600
     assert max(reach_H[0], reach_H[1], reach_H[3]) < 100
 

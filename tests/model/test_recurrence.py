@@ -160,5 +160,5 @@ def test_what_is_absent_is_forgotten_as_segments_go_by() -> None:
     memory = model.empty_memory(1, size=2 * T)
     for left in (T, 0, 0):
         _, memory = model.segment(some_tokens(T, batch=1), memory, n_last=T)
-        assert memory.absent_B.tolist() == [left]
+        assert memory.left_padding_B.tolist() == [left]
         assert memory.x_NBMD.shape[2] == 2 * T

@@ -152,8 +152,11 @@ def test_a_disk_without_room_is_refused_before_training(
 ) -> None:
     config = small_config(f"runtime.root={tmp_path}/not/yet/there")
     checkpoints.check_room(config, 1000)
-    disk = SimpleNamespace(free=1_200_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
+
+    def usage(path: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=1_200_000)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
     with pytest.raises(UserError, match=r"runtime\.root: .* 1 MiB free, .* need 2 MiB"):
         checkpoints.check_room(config, 150_000)  # 9 times that is 1.3 MiB
 

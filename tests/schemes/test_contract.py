@@ -84,7 +84,7 @@ def test_the_kernels_that_attend_picks_and_blocks_of_any_size_equal_the_explicit
             close(attend(layer, q, k, v, c), want, atol=1e-12)
         close(attend(layer, q, k, v, c), want, atol=1e-12)
         kernels = [eager]
-        if not layer.eager and (layer.numbered or not layer.relative):
+        if not layer.eager and (layer.contiguous or not layer.relative):
             kernels.append(blocked)
         if not (layer.eager or layer.relative):
             kernels.append(sdpa_by_blocks)

@@ -85,7 +85,7 @@ def test_rows_by_distance_are_added_to_keys_and_values(
     upstream = torch.randn_like(want)
     gradients = torch.autograd.grad((want * upstream).sum(), leaves)
     kernels = [attend(layer, q, k, v, c), eager(layer, q, k, v, c, block=block)]
-    if layer.numbered:
+    if layer.contiguous:
         kernels.append(blocked(layer, q, k, v, c, block=block))
     for got in kernels:
         close(got, want, atol=1e-12)

@@ -113,7 +113,7 @@ def test_positions_to_tokens_is_the_ratio_of_their_root_mean_squares(
         for table in model.scheme.parameters():
             table.copy_(3 * signs[:16])
     tokens, generator = some_tokens(16), torch.Generator()
-    got = model.positions_to_tokens(tokens, generator=generator)
+    got = model.position_token_rms_ratio(tokens, generator=generator)
     assert got == pytest.approx(want / 0.25, rel=1e-6)
 
 

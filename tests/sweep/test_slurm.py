@@ -26,7 +26,7 @@ from lengthgen.errors import UserError
 from lengthgen.runs import directory
 from lengthgen.sweep import slurm, slurm_jobs
 from lengthgen.sweep.grid import Point, points
-from lengthgen.sweep.states import left, states_of
+from lengthgen.sweep.states import pending, states_of
 
 pytestmark = pytest.mark.slow
 SLOW_EVALUATION = [
@@ -346,7 +346,7 @@ def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_put_back(
     assert state == "stopped"
     assert "stopped by SIGTERM after step" in str(reason)
     assert list((point.run_dir / "checkpoints").glob("step-*"))
-    assert left([point], states_of([point])) == [point]
+    assert pending([point], states_of([point])) == [point]
 
 
 REQUEUED_OFTEN = """
@@ -404,7 +404,7 @@ def test_a_hard_killed_job_is_told_from_one_that_runs(
     os.kill(process_of(job_of(point), rank=0), signal.SIGKILL)
     finished(cluster, point)
     assert state_of(point) == ("killed", "process 0: Killed")
-    assert left([point], states_of([point])) == [point]
+    assert pending([point], states_of([point])) == [point]
 
 
 @pytest.mark.parametrize("work", ["train", "eval"])
@@ -455,7 +455,7 @@ def test_a_point_whose_job_waits_is_queued_for_slurms_reason_and_not_left_to_do(
     until(lambda: state_of(waiting[0])[1] is not None)  # Slurm's scheduler has looked at it
     states = states_of(asked)
     assert [states[point.run_id] for point in asked[:2]] == [("queued", "PartitionDown")] * 2
-    assert left(asked, states) == asked[2:]
+    assert pending(asked, states) == asked[2:]
 
 
 def test_a_submission_says_its_job_how_to_watch_it_and_where_its_logs_are(
@@ -473,7 +473,7 @@ def test_a_point_whose_job_was_cancelled_before_it_began_is_left_to_do(
 ) -> None:
     cluster.ask("scancel", job_of(waiting[0]))
     assert state_of(waiting[0]) == ("new", None)
-    assert left(waiting, states_of(waiting)) == waiting[:1]
+    assert pending(waiting, states_of(waiting)) == waiting[:1]
 
 
 def test_jobs_are_asked_for_no_more_than_once_however_many_points_there_are(

@@ -15,7 +15,7 @@ from lengthgen.errors import UserError
 from lengthgen.runs import status
 from lengthgen.sweep import slurm, slurm_jobs
 from lengthgen.sweep.grid import Point
-from lengthgen.sweep.states import left, states_of
+from lengthgen.sweep.states import pending, states_of
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_job_that_cannot_be_asked_for_counts_as_queued(
     state, reason = state_of(point)
     assert state == "queued"
     assert "job 7 may still run; squeue" in str(reason)
-    assert left([point], states_of([point])) == []
+    assert pending([point], states_of([point])) == []
 
 
 def test_where_there_is_no_squeue_runs_copied_from_a_cluster_speak_for_themselves(
@@ -168,7 +168,7 @@ def test_where_there_is_no_squeue_runs_copied_from_a_cluster_speak_for_themselve
     point = of_job(tmp_path, cache_dir)
     status.write(point.run_dir, status.Status("failed", reason="the disk is full"))
     assert state_of(point) == ("failed", "the disk is full")
-    assert left([point], states_of([point])) == [point]
+    assert pending([point], states_of([point])) == [point]
 
 
 def test_a_job_that_slurm_has_forgotten_is_gone(bin: Path, cache_dir: Path) -> None:

@@ -219,7 +219,7 @@ def test_what_is_settled_or_at_work_is_not_run_and_only_bad_ends_are_unsuccessfu
     def of(chosen: list[Point]) -> set[str]:
         return {stand[point.run_id].state for point in chosen}
 
-    assert of(states.left(found, stand)) == {"new", "stopped", "killed", "failed", "trained"}
+    assert of(states.pending(found, stand)) == {"new", "stopped", "killed", "failed", "trained"}
     assert of(states.unsuccessful(found, stand)) == {"stopped", "killed", "failed", "diverged"}
 
 
