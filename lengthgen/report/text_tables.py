@@ -527,7 +527,7 @@ def protocols(series: Mapping[str, Sequence[Series]]) -> Table | None:
 
 def points_csv(by_protocol: Mapping[str, Sequence[Series]]) -> str:
     """Returns one line per point: its series, all its fields and, under the headline, its gain."""
-    names = [field.name for field in fields(Point) if field.name != "rows"]
+    names = [field.name for field in fields(Point) if field.name not in ("rows", "weights")]
     rows: list[list[object]] = []
     for lines in by_protocol.values():
         labelled = [(line.label, p) for line in lines for p in line.points]

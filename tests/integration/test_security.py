@@ -27,6 +27,7 @@ from eval_rows import Runs
 from markup import commands_of_latex, is_no_formula, kinds_of_markdown
 from shell import Shell
 from small import SMALL, small_config
+from strangers import write_config
 
 from lengthgen.config import allowlist
 from lengthgen.config.schema import from_overrides
@@ -118,7 +119,7 @@ def changed(run_dir: Path, **sections: Any) -> None:
     said = yaml.safe_load(path.read_text())
     for key, value in sections.items():
         said[key] = {**said[key], **value} if isinstance(value, dict) else value
-    path.write_text(yaml.safe_dump(said))
+    write_config(run_dir, yaml.safe_dump(said))
 
 
 def marks(folder: Path) -> list[Path]:
@@ -369,7 +370,7 @@ def test_a_strangers_configuration_runs_no_code(
     rest = ", ".join(
         f"{key}: {json.dumps(value)}" for key, value in said.items() if key != "scheme"
     )
-    path.write_text(text.format(rest=rest) if "{rest}" in text else text)
+    write_config(plain, text.format(rest=rest) if "{rest}" in text else text)
     assert message in account.error_of("eval", plain.name)
     for name in ("list", "report"):
         assert "Traceback" not in account.run(*words_of(name, plain)).err

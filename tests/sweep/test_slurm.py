@@ -156,7 +156,7 @@ def array(
     asked = [
         *swept(root, cache, "seed=1,2", LONG),
         *swept(root, cache, plugins=[early]),
-        *swept(root, cache, "train.lr=1e30"),
+        *swept(root, cache, "train.lr=1e15"),
         *swept(root, cache, plugins=[edited]),
         *points([*of_files, *nowhere], config_dir=None, plugins=[]),
     ]

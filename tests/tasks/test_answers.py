@@ -13,6 +13,7 @@ import torch
 import yaml
 from eval_rows import table_of
 from small import SMALL, small_config
+from strangers import write_config
 
 from lengthgen import probes
 from lengthgen.analysis import curves
@@ -269,7 +270,7 @@ def test_a_strangers_task_names_no_file(
     copied = Path(shutil.copytree(run[1], tmp_path / "runs" / run[1].name))
     plain: Any = yaml.safe_load((copied / "config.yaml").read_text())
     plain["corpus"]["task"]["name"] = name
-    (copied / "config.yaml").write_text(yaml.safe_dump(plain))
+    write_config(copied, yaml.safe_dump(plain))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="is no name of a task; drop this run"):
         write.write_report(study.of_runs([copied]), tmp_path / "out" / "report")
@@ -281,7 +282,7 @@ def test_a_corpus_that_is_no_mapping_is_no_traceback(
 ) -> None:
     copied = Path(shutil.copytree(run[1], tmp_path / run[1].name))
     plain: Any = yaml.safe_load((copied / "config.yaml").read_text())
-    (copied / "config.yaml").write_text(yaml.safe_dump({**plain, "corpus": [1]}))
+    write_config(copied, yaml.safe_dump({**plain, "corpus": [1]}))
     assert "Perplexity, answers" in table_of(copied)
 
 
