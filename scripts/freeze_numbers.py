@@ -25,6 +25,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save
+
 ROOT = Path(__file__).resolve().parents[1]
 TINY = [
     *("model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.d_ff=64"),
@@ -65,6 +67,11 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
+def weights_sha256(path: Path) -> str:
+    """Returns the hash of the tensors, as a file without metadata would have it."""
+    return hashlib.sha256(save(load_file(path))).hexdigest()[:16]
+
+
 def rows(path: Path) -> list[dict[str, Any]]:
     """Returns the rows of a JSONL file without checksums and times."""
     if not path.exists():
@@ -83,7 +90,7 @@ def numbers(run_dir: Path) -> dict[str, Any]:
         rows(run_dir / "eval.jsonl"), key=lambda row: json.dumps(row, sort_keys=True)
     )
     return {
-        "weights": {path.parent.name: sha256(path) for path in checkpoints},
+        "weights": {path.parent.name: weights_sha256(path) for path in checkpoints},
         "train": rows(run_dir / "train.jsonl"),
         "eval": evaluated,
         "probes": rows(run_dir / "probes.jsonl"),
