@@ -88,6 +88,15 @@ def ordered(lines: Iterable[Series]) -> list[Series]:
     return sorted(lines, key=place)
 
 
+def least_at_T(lines: Iterable[Series]) -> dict[int, float]:
+    """Returns the least loss at T of each T; infinite if no series of that T has one."""
+    least: dict[int, float] = {}
+    for line in lines:
+        T = line.train_length
+        least[T] = min(least.get(T, math.inf), line.losses().get(T, math.inf))
+    return least
+
+
 def references(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) -> set[Curve]:
     """Returns the curves of the variants that their run lists as eval.reference_variants."""
     return {
