@@ -138,7 +138,7 @@ def _write(
 def _kept(plugin: Plugin, run_dir: Path) -> Plugin:
     """Returns a plugin that lies where training put it.
 
-    A stranger's config.yaml might name any file here, which would be published with the export.
+    An untrusted config.yaml might name any file here, which would be published with the export.
     """
     if plugin.path.resolve() != run_dir.resolve() / PLUGINS / f"{plugin.digest}.py":
         raise UserError(

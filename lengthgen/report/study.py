@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -27,10 +27,12 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
+from pydantic_core import PydanticCustomError
 from safetensors import SafetensorError, safe_open
 
 from lengthgen import tasks
 from lengthgen.config.schema import NAME
+from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT, stored
 from lengthgen.reading import MOST_BYTES, check_regular, parse_json, parse_row, read_bytes
@@ -89,7 +91,7 @@ class _Eval(_Section):
 
 
 class _Config(_Section):
-    """What is read of a run's configuration, which may be of an older schema, or of a stranger."""
+    """What is read of a run's configuration, which may be untrusted, or of an older schema."""
 
     scheme: _Scheme = _Scheme()
     train: _Train = _Train()
@@ -110,7 +112,9 @@ def _readable(plain: Row) -> Row:
     try:
         json.dumps(plain, default=str, sort_keys=True)
     except TypeError as error:
-        raise ValueError(f"keys that are no text ({error})") from None
+        raise PydanticCustomError(
+            "keys", "has keys that are no text ({reason})", {"reason": str(error)}
+        ) from None
     _Config.model_validate(plain)
     return plain
 
@@ -158,8 +162,7 @@ class Study:
                 else:
                     found[-1].rows.append({**row, "run": found[-1].run})
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise self._damaged(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise self._damaged(first_error(error)) from None
         except (OSError, EOFError, zlib.error, ValueError, TypeError, LookupError) as error:
             raise self._damaged(str(error) or type(error).__name__) from None
         if not found:
@@ -175,8 +178,8 @@ class Study:
 
 def of_runs(run_dirs: Sequence[Path]) -> Study:
     """Returns the study of runs, with all that a page shows. Raises UserError as read does."""
-    paths = {path.resolve().name: path for path in run_dirs}
-    records = [_completed(record, paths[record.run]) for record in read(run_dirs)]
+    runs = _opened(run_dirs)
+    records = [*map(_completed, _records(runs, _evaluated(runs)), runs)]
     lines: list[Row] = []
     for record in records:
         lines += [{"kind": "run", "run": asdict(replace(record, rows=[]))}, *record.rows]
@@ -206,29 +209,8 @@ def read(run_dirs: Sequence[Path], rows: Sequence[Plain] | None = None) -> list[
 
     Raises UserError as evaluated does, and for a configuration that cannot be read.
     """
-    paths = {path.resolve().name: path for path in run_dirs}
-    records: list[RunRecord] = []
-    of_run: dict[str, list[Row]] = {run: [] for run in paths}
-    for row in evaluated(run_dirs) if rows is None else rows:
-        of_run.get(row["run"], []).append(dict(row))
-    for run, path in paths.items():
-        config = _config(path)
-        config.pop("runtime", None)
-        facts = task_facts(config) if task_of(config) is not None else None
-        records.append(RunRecord(run=run, config=config, task=facts, rows=of_run[run]))
-    return records
-
-
-def _config(run_dir: Path) -> Row:
-    try:
-        return _readable(directory.read_config(run_dir))
-    except ValueError as error:
-        reason = str(error)
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False)[0]
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        path = run_dir / "config.yaml"
-        raise UserError(f"{path} is damaged: {reason}; restore it, or report other runs") from None
+    runs = _opened(run_dirs)
+    return _records(runs, _evaluated(runs) if rows is None else rows)
 
 
 def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
@@ -236,17 +218,58 @@ def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
 
     Raises UserError for a directory without rows, and for two of one name.
     """
-    if not run_dirs:
+    return _evaluated(_opened(run_dirs))
+
+
+class _Run(NamedTuple):
+    """A run directory, its plain configuration, and the id that its files are bound to."""
+
+    path: Path
+    config: Row
+    run_id: str
+
+
+def _opened(run_dirs: Sequence[Path]) -> list[_Run]:
+    found: list[_Run] = []
+    for path in dict.fromkeys(path.resolve() for path in run_dirs):
+        refuse_links(path)
+        config = _config(path)
+        found.append(_Run(path, config, directory.run_id(config, path)))
+    return found
+
+
+def _records(runs: Sequence[_Run], rows: Sequence[Plain]) -> list[RunRecord]:
+    records: list[RunRecord] = []
+    of_run: dict[str, list[Row]] = {run.path.name: [] for run in runs}
+    for row in rows:
+        of_run.get(row["run"], []).append(dict(row))
+    for run in runs:
+        name = run.path.name
+        config = {key: value for key, value in run.config.items() if key != "runtime"}
+        facts = task_facts(config) if task_of(config) is not None else None
+        records.append(RunRecord(run=name, config=config, task=facts, rows=of_run[name]))
+    return records
+
+
+def _config(run_dir: Path) -> Row:
+    try:
+        return _readable(directory.read_config(run_dir))
+    except ValueError as error:
+        reason = first_error(error) if isinstance(error, ValidationError) else str(error)
+        path = run_dir / "config.yaml"
+        raise UserError(f"{path} is damaged: {reason}; restore it, or report other runs") from None
+
+
+def _evaluated(runs: Sequence[_Run]) -> list[Row]:
+    if not runs:
         raise UserError("report: no run is named; lengthgen list runs shows those there are")
     rows: list[Row] = []
     seen: dict[str, Path] = {}  # by name, and by the id of the configuration
-    for path in dict.fromkeys(path.resolve() for path in run_dirs):
+    for path, _, run in runs:
         if path.name in seen:
             raise UserError(
                 f"run {path.name} lies in {seen[path.name].parent} and in {path.parent}; name one"
             )
-        refuse_links(path)
-        run = directory.run_id(path)
         if run in seen:
             raise UserError(f"{path} and {seen[run]} are one run, {run}; name one of them")
         seen |= {path.name: path, run: path}
@@ -308,8 +331,9 @@ def task_facts(config: Plain) -> TaskFacts:
     return TaskFacts(unit=rule.unit, chance=chance)
 
 
-def _completed(record: RunRecord, run_dir: Path) -> RunRecord:
+def _completed(record: RunRecord, run: _Run) -> RunRecord:
     """Adds the environment, the cost and the pictures of the probes that the directory holds."""
+    run_dir = run.path
     weights = sorted(run_dir.glob("checkpoints/*/model.safetensors"))
     try:
         n_parameters = parameters(weights[-1]) if weights else None
@@ -318,9 +342,7 @@ def _completed(record: RunRecord, run_dir: Path) -> RunRecord:
     return replace(
         record,
         environment=_environment(run_dir),
-        cost=cost(
-            directory.training_log(run_dir, run=directory.run_id(run_dir)), parameters=n_parameters
-        ),
+        cost=cost(directory.training_log(run_dir, run=run.run_id), parameters=n_parameters),
         probes={
             path.stem.replace("_", " "): _svg(path) for path in sorted(run_dir.glob("probes/*.svg"))
         },

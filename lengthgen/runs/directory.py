@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.config.sections import first_error
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.reading import check_regular, parse_json, parse_yaml, read_bytes
@@ -113,7 +114,11 @@ def load_config(run_dir: Path) -> Config:
     Keys of eval and runtime that an older version did not have take their defaults, which do not
     change what was trained.
     """
-    plain = read_config(run_dir)
+    return _built(read_config(run_dir), run_dir)
+
+
+def _built(read: Mapping[str, Any], run_dir: Path) -> Config:
+    plain = {**read}
     for section in ("eval", "runtime"):
         if isinstance(plain.get(section), dict):
             plain[section] = {**_defaults()[section], **plain[section]}
@@ -227,13 +232,13 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
         )
 
 
-def run_id(run_dir: Path) -> str:
-    """Returns the id that the files of a run are bound to: that of its configuration.
+def run_id(plain: Mapping[str, Any], run_dir: Path) -> str:
+    """Returns the id that the files of a run are bound to: that of its plain configuration.
 
     A configuration of an older schema has none; the directory's name stands for it.
     """
     try:
-        return load_config(run_dir).run_id
+        return _built(plain, run_dir).run_id
     except UserError:
         return run_dir.resolve().name
 
@@ -259,10 +264,9 @@ def train_rows(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
         try:
             _TrainRow.model_validate(row)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
             raise UserError(
-                f"{path}:{number}: damaged row ({first['loc'][0]}: {first['msg']}); delete this "
-                "line or restore the file"
+                f"{path}:{number}: damaged row ({first_error(error)}); delete this line or restore "
+                "the file"
             ) from None
     return rows
 

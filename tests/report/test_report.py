@@ -312,8 +312,7 @@ def test_a_directory_that_cannot_be_made_is_refused(runs: Runs, tmp_path: Path) 
 
 
 def test_a_run_without_evaluation_is_refused_with_the_command(runs: Runs) -> None:
-    empty = runs.root / "rope-tiny-toy-s1-0a0a0a0a"
-    empty.mkdir(parents=True)
+    empty = runs.write("rope", lengths=[])
     with pytest.raises(UserError, match=f"no evaluation in .*; run lengthgen eval {empty.name}"):
         study.evaluated([empty])
 
