@@ -5,6 +5,7 @@ line with its configuration and costs, and behind it the lines of its eval.jsonl
 """
 
 import gzip
+import hashlib
 import io
 import json
 import math
@@ -35,9 +36,9 @@ from lengthgen.config.schema import NAME
 from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT, stored
-from lengthgen.reading import MOST_BYTES, check_regular, parse_json, parse_row, read_bytes
+from lengthgen.reading import MOST_BYTES, check_regular, parse_row, read_bytes
 from lengthgen.runs import directory
-from lengthgen.storage import refuse_links, strip_checksum
+from lengthgen.storage import refuse_links
 
 ROWS, MANIFEST = "rows.jsonl.gz", "manifest.json"
 ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
@@ -185,22 +186,32 @@ def of_runs(run_dirs: Sequence[Path]) -> Study:
         lines += [{"kind": "run", "run": asdict(replace(record, rows=[]))}, *record.rows]
     text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
     # Level 9 takes 5 times as long for 8% less.
+    rows = gzip.compress(text.encode(), compresslevel=4, mtime=0)
+    manifest = {"rows": _sha256(rows), **_manifest(records)}
     return Study(
-        path=Path(ROWS),
-        rows=gzip.compress(text.encode(), compresslevel=4, mtime=0),
-        manifest=(json.dumps(_manifest(records), indent=1) + "\n").encode(),
+        path=Path(ROWS), rows=rows, manifest=(json.dumps(manifest, indent=1) + "\n").encode()
     )
 
 
 def of_folder(folder: Path) -> Study:
-    """Returns the study that a report was written of."""
+    """Returns the study that a report was written of. Raises UserError if it is damaged."""
     try:
         rows, manifest = (read_bytes(folder / name) for name in (ROWS, MANIFEST))
+        of_rows = parse_row(manifest).get("rows", _sha256(rows))  # older ones do not name it
     except OSError as error:
         raise UserError(
             f"{error.filename}: cannot be read ({error.strerror}); restore it, or report the runs "
             "again"
         ) from None
+    except ValueError as error:
+        raise UserError(
+            f"{folder / MANIFEST} is damaged ({error}); restore it, or report the runs again"
+        ) from None
+    if of_rows != _sha256(rows):
+        raise UserError(
+            f"{folder / ROWS} is not what {MANIFEST} next to it was written with; restore both, "
+            "or report the runs again"
+        )
     return Study(path=folder / ROWS, rows=rows, manifest=manifest)
 
 
@@ -341,18 +352,19 @@ def _completed(record: RunRecord, run: _Run) -> RunRecord:
         n_parameters = None
     return replace(
         record,
-        environment=_environment(run_dir),
+        environment=_environment(run_dir, run=run.run_id),
         cost=cost(directory.training_log(run_dir, run=run.run_id), parameters=n_parameters),
         probes={
-            path.stem.replace("_", " "): _svg(path) for path in sorted(run_dir.glob("probes/*.svg"))
+            path.stem.replace("_", " "): _svg(path, run=run.run_id)
+            for path in sorted(run_dir.glob("probes/*.svg"))
         },
     )
 
 
-def _environment(run_dir: Path) -> dict[str, Any] | None:
+def _environment(run_dir: Path, *, run: str) -> dict[str, Any] | None:
     """Returns what env.json holds of the command, machine and versions; no host, no local paths."""
     try:
-        found = parse_json(strip_checksum(read_bytes(run_dir / "env.json")))
+        found = directory.read_provenance(run_dir, run=run)
         words = [str(word).encode(errors="replace").decode() for word in found.get("argv", [])[1:]]
         _shown(found)
         kept = {key: found[key] for key in ENVIRONMENT if key in found}
@@ -362,14 +374,26 @@ def _environment(run_dir: Path) -> dict[str, Any] | None:
     return {"command": command, **kept} if words else kept
 
 
-def _svg(path: Path) -> str:
+def with_run(svg: bytes, run: str) -> bytes:
+    """Returns the picture of a probe with the id of the run that it is of."""
+    return svg + f"<!-- run {run} -->\n".encode()
+
+
+def _svg(path: Path, *, run: str) -> str:
+    """Returns the picture of a probe of the run with this id; older ones do not name it."""
     try:
-        return read_bytes(path).decode()
+        text, _, named = read_bytes(path).decode().partition("<!-- run ")
+        if named not in ("", f"{run} -->\n"):
+            raise ValueError(f"it is of run {named.partition(' ')[0]}")
+        return text
     except (OSError, ValueError) as error:
-        run = path.parent.parent.name
         raise UserError(
-            f"{path} is damaged ({error}); lengthgen probe {run} draws it again"
+            f"{path} is damaged ({error}); lengthgen probe {path.parent.parent.name} draws it again"
         ) from None
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def cost(rows: Sequence[Plain], *, parameters: int | None) -> Cost:

@@ -23,7 +23,7 @@ from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.config.sections import first_error
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.reading import check_regular, parse_json, parse_yaml, read_bytes
+from lengthgen.reading import check_regular, parse_row, parse_yaml, read_bytes
 from lengthgen.runs import status
 from lengthgen.storage import (
     add_checksum,
@@ -173,7 +173,7 @@ def _heading(text: bytes) -> bytes:
     return _HEADING + f"{zlib.crc32(text):08x}\n".encode()
 
 
-def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
+def write_provenance(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
     """Writes env.json: what the run was begun with. A later start leaves it as it is.
 
     It has a format unless the rows are older than that, and env.json was removed.
@@ -184,6 +184,7 @@ def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
     is_new = all("run" in row for row in read_rows(run_dir / "train.jsonl"))
     provenance = {
         **({"format": FORMAT} if is_new else {}),
+        "run": run,
         "fingerprint": corpus.fingerprint,
         "corpus": corpus.meta,
         "argv": sys.argv,
@@ -216,19 +217,34 @@ def _processor() -> str:
     return platform.processor()
 
 
-def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
+def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
+    """Returns env.json of the run with this id; older ones do not name it.
+
+    Raises UserError if it is of another run, OSError and ValueError if it cannot be read.
+    """
+    path = run_dir / "env.json"
+    found = parse_row(strip_checksum(read_bytes(path)))
+    if found.get("run", run) != run:
+        raise UserError(
+            f"{path} is of run {found['run']}, but config.yaml here is of run {run}; restore it, "
+            "or remove it if the corpus is still the same"
+        )
+    return found
+
+
+def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
     """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
     path = run_dir / "env.json"
     if not path.exists():
         return
     try:
-        begun = parse_json(strip_checksum(read_bytes(path)))["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError):
+        begun = read_provenance(run_dir, run=run)["fingerprint"]
+    except (OSError, ValueError, KeyError):
         raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
     if begun != corpus.fingerprint:
         raise UserError(
             f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
-            f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
+            f"{str(begun)[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
         )
 
 
@@ -305,7 +321,7 @@ def _summary(path: Path) -> RunSummary:
         steps, trained_as = config.train.steps, config.run_id
         kept = status.checkpoint_folders(path)
         step = int(kept[-1].name.removeprefix("step-")) if kept else 0
-        argv = parse_json(strip_checksum(read_bytes(path / "env.json")))["argv"]
+        argv = read_provenance(path, run=config.run_id)["argv"]
         if argv[1] == "train":
             command = shlex.join(["lengthgen", *argv[1:]])
     except UserError as error:
