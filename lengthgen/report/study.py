@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -44,6 +44,7 @@ ROWS, MANIFEST = "rows.jsonl.gz", "manifest.json"
 ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
 PLACES = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
 
+T = TypeVar("T")
 Row = dict[str, Any]
 Plain = Mapping[str, Any]
 Amount = Annotated[int, Field(gt=0, le=1 << 53)]
@@ -289,6 +290,29 @@ def _evaluated(runs: Sequence[_Run]) -> list[Row]:
             raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")
         rows += [{**row, "run": path.name} for row in found]
     return rows
+
+
+def of_usable(
+    run_dirs: Sequence[Path], use: Callable[[Sequence[Path]], T], *, say: Callable[[str], None]
+) -> T:
+    """Returns what `use` makes of runs; if it cannot use all, of those that it can use alone.
+
+    Each of the others is named. Raises UserError if there is none, or if only all together fail.
+    """
+    try:
+        return use(run_dirs)
+    except UserError:
+        wrong: dict[Path, UserError] = {}
+        for path in run_dirs:
+            try:
+                use([path])
+            except UserError as error:
+                wrong[path] = error
+        if len(wrong) in (0, len(run_dirs)):
+            raise
+    for path, error in wrong.items():
+        say(f"{path.name} is not shown: {error}")
+    return use([path for path in run_dirs if path not in wrong])
 
 
 def of_groups(
