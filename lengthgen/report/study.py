@@ -77,11 +77,17 @@ class _Scheme(_Section):
     variants: dict[str, Any] = {}
 
 
+class _InitFrom(_Section):
+    run: str
+    recipe: str
+
+
 class _Train(_Section):
     tokens: Amount | None = None
     batch_tokens: Amount | None = None
     lr: Rate | None = None
     scheme_lr_ratio: Rate | None = None
+    init_from: _InitFrom | None = None
 
 
 class _Eval(_Section):
@@ -214,6 +220,8 @@ def read(run_dirs: Sequence[Path], rows: Sequence[Plain] | None = None) -> list[
     for run, path in paths.items():
         config = _config(path)
         config.pop("runtime", None)
+        if init_from := config.get("train", {}).get("init_from"):
+            init_from.pop("path", None)  # a folder of one machine
         facts = task_facts(config) if task_of(config) is not None else None
         records.append(RunRecord(run=run, config=config, task=facts, rows=of_run[run]))
     return records

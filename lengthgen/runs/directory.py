@@ -213,18 +213,23 @@ def _processor() -> str:
 
 def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
     """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
-    path = run_dir / "env.json"
-    if not path.exists():
-        return
-    try:
-        begun = parse_json(strip_checksum(read_bytes(path)))["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
-    if begun != corpus.fingerprint:
+    begun = corpus_fingerprint(run_dir)
+    if begun not in (None, corpus.fingerprint):
         raise UserError(
             f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
             f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
         )
+
+
+def corpus_fingerprint(run_dir: Path) -> str | None:
+    """Returns that of the tokens that the run was begun on, None without env.json."""
+    path = run_dir / "env.json"
+    if not path.exists():
+        return None
+    try:
+        return str(parse_json(strip_checksum(read_bytes(path)))["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
 
 
 def run_id(run_dir: Path) -> str:
