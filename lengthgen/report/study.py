@@ -81,11 +81,17 @@ class _Scheme(_Section):
     variants: dict[str, Any] = {}
 
 
+class _InitFrom(_Section):
+    run: str
+    recipe: str
+
+
 class _Train(_Section):
     tokens: Amount | None = None
     batch_tokens: Amount | None = None
     lr: Rate | None = None
     scheme_lr_ratio: Rate | None = None
+    init_from: _InitFrom | None = None
 
 
 class _Eval(_Section):
@@ -258,6 +264,8 @@ def _records(runs: Sequence[_Run], rows: Sequence[Plain]) -> list[RunRecord]:
     for run in runs:
         name = run.path.name
         config = {key: value for key, value in run.config.items() if key != "runtime"}
+        if isinstance(init_from := config.get("train", {}).get("init_from"), dict):
+            init_from.pop("path", None)  # a folder of one machine
         facts = task_facts(config) if task_of(config) is not None else None
         records.append(RunRecord(run=name, config=config, task=facts, rows=of_run[name]))
     return records

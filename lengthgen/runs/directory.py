@@ -234,18 +234,23 @@ def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
 
 def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
     """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
-    path = run_dir / "env.json"
-    if not path.exists():
-        return
-    try:
-        begun = read_provenance(run_dir, run=run)["fingerprint"]
-    except (OSError, ValueError, KeyError):
-        raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
-    if begun != corpus.fingerprint:
+    begun = corpus_fingerprint(run_dir, run=run)
+    if begun is not None and begun != corpus.fingerprint:
         raise UserError(
             f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
-            f"{str(begun)[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
+            f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
         )
+
+
+def corpus_fingerprint(run_dir: Path, *, run: str) -> str | None:
+    """Returns that of the tokens that the run was begun on, None without env.json."""
+    path = run_dir / "env.json"
+    if not path.exists():
+        return None
+    try:
+        return str(read_provenance(run_dir, run=run)["fingerprint"])
+    except (OSError, ValueError, KeyError):
+        raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
 
 
 def run_id(plain: Mapping[str, Any], run_dir: Path) -> str:
