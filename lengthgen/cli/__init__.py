@@ -94,6 +94,9 @@ def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
         last, exit_code = distributed.end(error, message, exit_code)
     if last is not None:
         warn(last)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stderr.flush()
+        os._exit(exit_code)  # the end of Python may wait for threads of a group that has failed
     sys.exit(exit_code)
 
 

@@ -6,7 +6,8 @@ raises           find its report in the store that all share once its sockets cl
                  process reports: rank 0, or the one that failed where rank 0 has not claimed to
                  within SECONDS_TO_END; the store decides.
 is killed        find no report, and that it ended without leaving (RankFailed names those on one
-                 machine). torchrun notices within 0.1 s; `launch` names the rank and signal.
+                 machine). torchrun notices within 0.1 s; `launch` names the rank and signal. One
+                 that does not find it, or waits on its way out, ends after SECONDS_TO_LEAVE.
 hangs            give up after TIMEOUT. NCCL does not see a closed socket either: torchrun ends
                  the processes that wait in it, by SIGTERM and 30 s later by SIGKILL.
 
@@ -23,9 +24,10 @@ import platform
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -43,6 +45,7 @@ from lengthgen.runs import signals
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a rank that waits longer for another one gives up
 SECONDS_TO_END = 5.0  # that a rank leaves to rank 0 to report, and to torchrun to terminate it
+SECONDS_TO_LEAVE = 30.0  # that a rank has to end by itself once another one is lost
 SECONDS_TO_DIE = 1.0  # between the end of a killed process's connections and its own
 _REPORT, _REPORTER = "lengthgen/report", "lengthgen/reporter"  # keys of the store
 _PROCESS = "lengthgen/process"  # of each rank: where it runs, and nothing once it has left
@@ -172,7 +175,9 @@ class Ranks:
                 backend, rank=self.rank, world_size=self.world_size, timeout=TIMEOUT
             )
             _store().set(f"{_PROCESS}/{self.rank}", json.dumps([_machine(), os.getpid()]))
-        with _one_reporter(_store(), self.rank):
+            _store().wait([f"{_PROCESS}/{rank}" for rank in range(self.world_size)])
+            working = _working(_store(), range(self.world_size))
+        with _one_reporter(_store(), self.rank), _ending_with_others(_store(), working):
             try:
                 yield
             except Exception as error:
@@ -183,9 +188,10 @@ class Ranks:
                 raise
             finally:
                 error = sys.exception()
-                if error is not None:
-                    with suppress(RuntimeError):  # the store is gone
-                        _store().set(f"{_PROCESS}/{self.rank}", "[]")
+                with suppress(RuntimeError):  # the store is gone
+                    _store().set(f"{_PROCESS}/{self.rank}", "[]")
+                    if error is None and self.is_main:
+                        _wait_for_others()  # to whom the end of the store would be that of rank 0
                 _clear_frames(error)
                 if error is None or device_type != "cuda":  # NCCL would wait for those that ended
                     dist.destroy_process_group()
@@ -302,11 +308,7 @@ def _together() -> Generator[None]:
         if report is not None:
             raise RankFailed(f"rank {report.rank}: {report.reason}", report=report) from error
         if killed := _killed():
-            raise RankFailed(
-                f"killed or crashed: {', '.join(killed)}; the same command continues from the "
-                "last checkpoint",
-                report=None,
-            ) from error
+            raise RankFailed(_lost_message(killed), report=None) from error
         reason = re.sub(r"^\[.*?\] ", "", _first_line(error)).partition(". ")[0]  # less of gloo
         raise RankFailed(
             f"another process of this run was lost ({reason}); the same command continues",
@@ -370,14 +372,67 @@ def _killed() -> list[str]:
     while True:
         found: list[str] = []
         with suppress(RuntimeError, ValueError):  # the store is gone, or this rank never had it
-            for rank in range(dist.get_world_size()):
-                key = f"{_PROCESS}/{rank}"
-                known = json.loads(_store().get(key)) if _store().check([key]) else []
-                if known and known[0] == _machine() and _has_ended(known[1]):
-                    found.append(f"rank {rank} (process {known[1]})")
+            found = _lost(_working(_store(), range(dist.get_world_size())))
         if found or time.monotonic() > until:
             return found
         time.sleep(0.05)
+
+
+def _working(store: Any, ranks: Iterable[int]) -> dict[int, int]:
+    """Returns the process of each of the ranks that is on this machine and has not left."""
+    found: dict[int, int] = {}
+    for rank in ranks:
+        key = f"{_PROCESS}/{rank}"
+        known = json.loads(store.get(key)) if store.check([key]) else []
+        if known and known[0] == _machine():
+            found[rank] = known[1]
+    return found
+
+
+def _lost(working: Mapping[int, int]) -> list[str]:
+    return [f"rank {rank} (process {pid})" for rank, pid in working.items() if _has_ended(pid)]
+
+
+def _wait_for_others() -> None:
+    """Waits until all others on this machine have left, for SECONDS_TO_END at most."""
+    until = time.monotonic() + SECONDS_TO_END
+    others = _working(_store(), range(1, dist.get_world_size()))
+    while time.monotonic() < until and _working(_store(), others):
+        time.sleep(0.05)
+
+
+@contextmanager
+def _ending_with_others(store: Any, working: Mapping[int, int]) -> Generator[None]:
+    """Ends this process if it is in the block for SECONDS_TO_LEAVE after another one was lost.
+
+    Nothing else bounds a collective that misses the end of a connection, nor the end of the group,
+    which waits for it.
+    """
+    left = threading.Event()
+
+    def watch() -> None:
+        there = dict(working)
+        while not left.wait(SECONDS_TO_DIE):
+            ended = [rank for rank, pid in there.items() if _has_ended(pid)]
+            if 0 not in ended:  # which leaves last, and the store with it
+                with suppress(RuntimeError):
+                    for rank in set(ended) - set(_working(store, ended)):
+                        del there[rank]
+            if (killed := _lost(there)) and not left.wait(SECONDS_TO_LEAVE):
+                sys.stderr.write(f"error: {_lost_message(killed)}\n")
+                sys.stderr.flush()
+                os._exit(2)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        left.set()
+
+
+def _lost_message(ranks: Sequence[str]) -> str:
+    named = ", ".join(ranks)
+    return f"killed or crashed: {named}; the same command continues from the last checkpoint"
 
 
 def _machine() -> str:

@@ -6,6 +6,7 @@ Run as a program this file is one process of such a run: it trains, evaluates an
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -230,6 +231,50 @@ def test_gradients_sent_in_buckets_during_the_backward_pass_are_those_sent_after
 
 
 # The end
+
+STUCK = """
+import os, signal, sys, time
+from lengthgen.runs import distributed
+
+distributed.SECONDS_TO_LEAVE = 0.5
+ranks = distributed.Ranks.from_env()
+with ranks.connected("cpu"):
+    ranks.barrier()
+    if ranks.rank == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(300)  # as a call that misses that the other has ended
+"""
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_misses_the_end_of_another_one_ends_too(killed: int) -> None:
+    processes = forks.ranks(2, "-c", STUCK, str(killed))
+    said = [process.communicate(timeout=120) for process in processes]
+    _, err = said[1 - killed]
+    assert [process.returncode for process in processes][killed] == -signal.SIGKILL
+    assert processes[1 - killed].returncode == 2, err
+    wanted = f"error: killed or crashed: rank {killed} (process {processes[killed].pid}); the same"
+    assert err.splitlines()[-1].startswith(wanted)
+
+
+EARLIER = """
+import time
+from lengthgen.runs import distributed
+
+distributed.SECONDS_TO_LEAVE = 0.1
+ranks = distributed.Ranks.from_env()
+with ranks.connected("cpu"):
+    time.sleep(2.5 * (1 - ranks.rank))  # rank 0 works on, on results say
+print("done")
+"""
+
+
+def test_a_rank_that_has_left_is_not_lost() -> None:
+    processes = forks.ranks(2, "-c", EARLIER)
+    said = [process.communicate(timeout=120) for process in processes]
+    assert said == [("done\n", "")] * 2
+    assert [process.returncode for process in processes] == [0, 0]
+
 
 FAULTY = '''
 import os, signal, time
