@@ -96,6 +96,8 @@ for stderr in (None, subprocess.STDOUT):
     one = subprocess.Popen(words, env=env, stderr=stderr, start_new_session=True)
     assert os.getsid(one.pid) == one.pid
     print(one.wait(), file=sys.stderr, flush=True)
+asks = [sys.executable, "-m", "asks"]
+print(subprocess.run(asks, input="given", capture_output=True, text=True, check=False).stdout)
 one = subprocess.Popen([sys.executable, "-m", "waits"], start_new_session=True)
 assert one.poll() is None
 one.terminate()
@@ -114,6 +116,7 @@ def test_a_program_that_a_program_starts_is_a_fork_that_sees_and_says_the_same(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "seen.py").write_text(STARTED)
+    (tmp_path / "asks.py").write_text("import sys; print(sys.stdin.read(), sys.argv[1:])")
     (tmp_path / "waits.py").write_text("import time; time.sleep(60)")
     forked, alone = run("-c", STARTS, cwd=tmp_path), started("-c", STARTS, cwd=tmp_path)
     assert (forked.stdout, forked.stderr) == (alone.stdout, alone.stderr)

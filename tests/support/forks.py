@@ -35,7 +35,7 @@ IMPORTED = (
     *("lengthgen.cli", "lengthgen.pipeline", "lengthgen.report.collect", "lengthgen.sweep.local"),
 )
 NUMBER = 12  # bytes of a number between processes
-NAME = "forks"  # of the processes that fork, and of programs
+RUN = subprocess.run
 
 
 class Forked:
@@ -46,12 +46,14 @@ class Forked:
         *words: str | Path,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
+        stdin: str = "",
         stdout: IO[Any] | int | None = None,
         stderr: IO[Any] | int | None = None,
     ) -> None:
         """Starts what `python WORDS` would: -m MODULE or -c CODE, with its arguments.
 
-        stdout and stderr may be files or their descriptors, and stderr subprocess.STDOUT.
+        stdin is text; stdout and stderr may be files or their descriptors, and stderr
+        subprocess.STDOUT.
         """
         self.args = [str(word) for word in words]
         self.returncode: int | None = None
@@ -62,8 +64,11 @@ class Forked:
         err = out if stderr == subprocess.STDOUT else _descriptor(stderr, self._err)
         self._status, theirs = socket.socketpair()
         asked = {"words": self.args, "cwd": str(cwd or Path.cwd()), "env": dict(env or os.environ)}
-        fds = [out, err, theirs.fileno()]
-        socket.send_fds(_server(), [json.dumps(asked).encode() + b"\n"], fds)
+        with tempfile.TemporaryFile("w+") as given:
+            given.write(stdin)
+            given.seek(0)
+            fds = [given.fileno(), out, err, theirs.fileno()]
+            socket.send_fds(_server(), [json.dumps(asked).encode() + b"\n"], fds)
         theirs.close()
         self.pid = int(self._status.recv(NUMBER, socket.MSG_WAITALL))
 
@@ -148,6 +153,25 @@ class _Popen(subprocess.Popen[Any]):
         return Forked(*words[1:], stdout=out, stderr=err, **options)
 
 
+def _run_fork(args: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """What subprocess.run is to a forked program: `python -m MODULE` that is given text is a fork.
+
+    The estimate of a sweep is one.
+    """
+    if [*args[:2]] != [sys.executable, "-m"] or "input" not in options:
+        return RUN(args, **options)
+    assert options.pop("capture_output"), options
+    assert options.pop("text"), options
+    assert not options.pop("check"), options
+    forked = Forked(*args[1:], stdin=options.pop("input"), **options)
+    try:
+        out, err = forked.communicate()
+    except BaseException:
+        forked.send_signal(signal.SIGKILL)
+        raise
+    return subprocess.CompletedProcess(args, forked.wait(), out, err)
+
+
 # The process that forks
 
 
@@ -185,8 +209,7 @@ def _server() -> socket.socket:
 def serve(requests: socket.socket) -> None:
     """Forks for every request; returns in the fork, once it has run the program."""
     if sys.platform == "linux":
-        subprocess.Popen = _Popen
-        Path("/proc/self/comm").write_text(NAME)
+        subprocess.Popen, subprocess.run = _Popen, _run_fork
     for name in IMPORTED:
         importlib.import_module(name)
     assert threading.active_count() == 1
@@ -202,7 +225,7 @@ def _is_run(requests: socket.socket, *others: int) -> bool | None:
 
     None if there are no more requests. Others are descriptors that the program is not to have.
     """
-    message, fds, _, _ = socket.recv_fds(requests, 1 << 16, 3)
+    message, fds, _, _ = socket.recv_fds(requests, 1 << 16, 4)
     if not message:
         return None
     while not message.endswith(b"\n"):
@@ -217,7 +240,7 @@ def _is_run(requests: socket.socket, *others: int) -> bool | None:
     return False
 
 
-def _begin(asked: Mapping[str, Any], out: int, err: int, status: int) -> None:
+def _begin(asked: Mapping[str, Any], given: int, out: int, err: int, status: int) -> None:
     """Forks once more, and runs the program; what is left forks for it, and says how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     listening = socket.socket(socket.AF_UNIX)
@@ -226,8 +249,8 @@ def _begin(asked: Mapping[str, Any], out: int, err: int, status: int) -> None:
         listening.listen()
     pid = os.fork()
     if pid:
-        os.close(out)
-        os.close(err)
+        for fd in (given, out, err):
+            os.close(fd)
         if sys.platform == "linux" and _is_another_run(listening, status, until=pid):
             return
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -235,13 +258,14 @@ def _begin(asked: Mapping[str, Any], out: int, err: int, status: int) -> None:
         os._exit(0)
     listening.close()
     os.setsid()
+    os.dup2(given, 0)
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
     os.write(status, f"{os.getpid():{NUMBER}}".encode())
-    for fd in (out, err, status):
+    for fd in (given, out, err, status):
         os.close(fd)
     _run(asked["words"])
 
