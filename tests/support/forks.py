@@ -158,7 +158,7 @@ def _run_fork(args: Sequence[str], **options: Any) -> subprocess.CompletedProces
 
     The estimate of a sweep is one.
     """
-    if [*args[:2]] != [sys.executable, "-m"] or "input" not in options:
+    if "input" not in options or [*args[:2]] != [sys.executable, "-m"]:
         return RUN(args, **options)
     assert options.pop("capture_output"), options
     assert options.pop("text"), options
