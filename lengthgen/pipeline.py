@@ -210,9 +210,9 @@ def _write_run(config: Config, corpus: TokenizedCorpus) -> None:
     with torch.device("meta"):
         model = Transformer(config, vocab_size=corpus.vocab_size)
     checkpoints.check_room(config, sum(p.numel() * 4 for p in model.parameters()))
-    directory.check_corpus(config.run_dir, corpus)
+    directory.check_corpus(config.run_dir, corpus, run=config.run_id)
     directory.write_config(config, config.run_dir)
-    directory.write_provenance(config.run_dir, corpus)
+    directory.write_provenance(config.run_dir, corpus, run=config.run_id)
 
 
 def _is_trained(config: Config, *, ranks: Ranks, show: Show) -> bool:

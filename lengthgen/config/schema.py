@@ -27,7 +27,7 @@ from lengthgen.config.sections import Integer, Number, Section, Text, one_line
 from lengthgen.errors import UserError, suggestion
 
 
-def _refuse_unwritable(arguments: dict[str, Any]) -> dict[str, Any]:
+def _refuse_other_than_json(arguments: dict[str, Any]) -> dict[str, Any]:
     """Refuses what no run could be named by; the class itself checks types and bounds."""
     try:
         json.dumps(arguments)
@@ -46,7 +46,7 @@ RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_lengt
 Sample = Annotated[Integer, Field(gt=0, le=10**6)]  # each takes a forward pass or more
 Word = Annotated[Text, Field(min_length=1)]
 Paths = Word | list[Word]
-PartArguments = Annotated[dict[str, Any], AfterValidator(_refuse_unwritable)]
+PartArguments = Annotated[dict[str, Any], AfterValidator(_refuse_other_than_json)]
 Parts = dict[str, PartArguments]
 HeldOut = Literal["validation", "tuning"]
 Variants = dict[str, dict[str, PartArguments | None]]

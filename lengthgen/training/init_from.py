@@ -25,7 +25,7 @@ def load_weights(
             f"train.init_from: {run_dir} does not hold the weights {init.weights[:12]} any more "
             "that this run is to begin with; restore its last checkpoint"
         )
-    begun = directory.corpus_fingerprint(run_dir)
+    begun = directory.corpus_fingerprint(run_dir, run=init.run)
     if begun not in (None, corpus.fingerprint):
         raise UserError(
             f"train.init_from: {init.run} was trained on other tokens ({str(begun)[:12]}, here "
