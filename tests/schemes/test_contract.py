@@ -42,6 +42,7 @@ PARAMETERS = {
     "fire": 2 * (2 + (32 + 32) + (4 * 32 + 4)),
     "fox": 2 * 4 * (32 + 1),
     "gated_attention": 2 * 32 * 32,
+    "gated_delta": 2 * (2 * 4 * 32 + 2 * 4),
     "grape_a": 2 * 4 * (1 + 2 * 8),
     "grape_m": 2 * 4,
     "kerple": 2 * 4,

@@ -16,13 +16,16 @@ from small import close, dims, some_qkv
 from torch import Tensor
 from torch.autograd import gradcheck
 
+from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 from lengthgen.schemes.bias.alibi import Alibi
 from lengthgen.schemes.content.asentmax import Asentmax, entmax15
 from lengthgen.schemes.content.dape_v2 import DapeV2
 from lengthgen.schemes.content.gated_attention import GatedAttention
+from lengthgen.schemes.content.gated_delta import GatedDelta
 from lengthgen.schemes.content.grape_a import GrapeA
+from lengthgen.schemes.content.linear_attention import LinearAttention
 from lengthgen.schemes.content.path import Path
 from lengthgen.schemes.content.selective_rope import SelectiveRope
 from lengthgen.schemes.relative.deberta import Deberta
@@ -339,3 +342,67 @@ def test_path_equals_reflecting_each_key_by_every_token_up_to_the_query(
 
     got = attended(part, Sloped(part.shape), n_last=n_last)
     close(got, slowly(n_last, logit), atol=1e-12)
+
+
+@LAST
+@pytest.mark.parametrize("base", [None, 100.0])
+def test_linear_attention_equals_equation_19_of_roformer(n_last: int, base: float | None) -> None:
+    part = LinearAttention(shape_of_heads(), base=base).double()
+    q, k, v = qkv()
+
+    def feature(x: Tensor) -> Tensor:
+        return torch.where(x > 0, x + 1, torch.exp(x))
+
+    def turned(f: Tensor, p: int) -> Tensor:
+        if base is None:
+            return f
+        out = f.clone()
+        for m in range(K // 2):
+            theta = p * base ** (-2 * m / K)
+            a, b = f[m], f[m + K // 2]
+            out[m] = a * math.cos(theta) - b * math.sin(theta)
+            out[m + K // 2] = a * math.sin(theta) + b * math.cos(theta)
+        return out
+
+    got = attended(part, n_last=n_last)
+    for b in range(2):
+        for h in range(H):
+            for i in range(LENGTH - n_last, LENGTH):
+                top, below = torch.zeros(K).double(), 0.0
+                for j in range(i + 1):
+                    f, g = feature(q[b, h, i]), feature(k[b, h, j])
+                    top += (turned(f, i) @ turned(g, j)) * v[b, h, j]
+                    below += float(f @ g)
+                close(got[b, h, i - LENGTH + n_last], top / below, atol=1e-12)
+
+
+@LAST
+def test_the_gated_delta_rule_equals_its_recurrence(n_last: int) -> None:
+    part, x = drawn(GatedDelta(shape_of_heads())), some_x()
+    q, k, v = qkv()
+
+    def unit(y: Tensor) -> Tensor:
+        z = y / (1 + torch.exp(-y))
+        return z / z.square().sum().sqrt()
+
+    got = attended(part, n_last=n_last)
+    for b in range(2):
+        for h in range(H):
+            S = torch.zeros(K, K, dtype=torch.float64)  # from keys to values
+            for t in range(LENGTH):
+                step = torch.log(1 + torch.exp(part.w_a[0, h] @ x[b, t] + part.c[0, h]))
+                a = torch.exp(-torch.exp(part.log_A[0, h]) * step)
+                beta = 1 / (1 + torch.exp(-(part.w_b[0, h] @ x[b, t])))
+                key = unit(k[b, h, t])
+                S = a * (S - beta * torch.outer(S @ key, key)) + beta * torch.outer(v[b, h, t], key)
+                if t >= LENGTH - n_last:
+                    want = S @ unit(q[b, h, t]) / 2
+                    close(got[b, h, t - LENGTH + n_last], want, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "part", [LinearAttention(shape_of_heads(), base=None), GatedDelta(shape_of_heads())]
+)
+def test_what_replaces_logits_refuses_a_bias(part: Part) -> None:
+    with pytest.raises(UserError, match="a part of layer 0 adds a bias to them; drop one"):
+        attended(part.double(), Sloped(part.shape), n_last=3)
