@@ -388,15 +388,16 @@ def test_the_gated_delta_rule_equals_its_recurrence(n_last: int) -> None:
     got = attended(part, n_last=n_last)
     for b in range(2):
         for h in range(H):
-            S = torch.zeros(K, K, dtype=torch.float64)  # from keys to values
+            state = torch.zeros(K, K, dtype=torch.float64)  # from keys to values
             for t in range(LENGTH):
                 step = torch.log(1 + torch.exp(part.w_a[0, h] @ x[b, t] + part.c[0, h]))
                 a = torch.exp(-torch.exp(part.log_A[0, h]) * step)
                 beta = 1 / (1 + torch.exp(-(part.w_b[0, h] @ x[b, t])))
                 key = unit(k[b, h, t])
-                S = a * (S - beta * torch.outer(S @ key, key)) + beta * torch.outer(v[b, h, t], key)
+                erased = torch.outer(state @ key, key)
+                state = a * (state - beta * erased) + beta * torch.outer(v[b, h, t], key)
                 if t >= LENGTH - n_last:
-                    want = S @ unit(q[b, h, t]) / 2
+                    want = state @ unit(q[b, h, t]) / 2
                     close(got[b, h, t - LENGTH + n_last], want, atol=1e-12)
 
 

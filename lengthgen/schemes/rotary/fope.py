@@ -65,7 +65,7 @@ class Fope(Part):
 
     def turned(self, x_BHTK: Tensor, pos: Tensor, c: AttentionContext) -> Tensor:
         """Returns x with its first M channel pairs multiplied by their series, in x's dtype."""
-        A_HMM, B_HMM = self.coefficients[:, c.layer].to(c.dtype)
+        A_HMM, B_HMM = self.coefficients[:, c.layer].to(pos.device, c.dtype)
         M = A_HMM.shape[-1]
         theta_TM = angles(pos, powers(self.base, c.shape.d_head, c)[:M])
         cos, sin = theta_TM.cos() @ A_HMM, theta_TM.sin() @ B_HMM
