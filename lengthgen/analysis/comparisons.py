@@ -18,12 +18,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Literal
 
 from lengthgen.analysis.intervals import Estimate, Spread, student, upper
 from lengthgen.analysis.paired_sums import Cell, cell, sample, whole
 from lengthgen.analysis.seed_groups import Series
 
 Pair = tuple[str, str]  # labels
+Mark = Literal["", "best", "tie", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,18 @@ class Comparison:
     unknown: frozenset[str]  # not comparable with it: one seed or document in common, or diverged
     ranks: Mapping[str, tuple[int, int]]  # of the others: the least and the largest possible one
     different: frozenset[Pair]  # the better one first
+
+    def mark(self, label: str) -> Mark:
+        """Returns how a series compares with the best; "" if it is worse."""
+        if label == self.best:
+            return "best"
+        if label in self.ties:
+            return "tie"
+        return "unknown" if label in self.unknown else ""
+
+    def rank_text(self, label: str) -> str:
+        """Returns the ranks that a series may have, "2" or "2 to 4"; "n/a" if they are unknown."""
+        return " to ".join(map(str, dict.fromkeys(self.ranks.get(label, ["n/a"]))))
 
 
 def difference(a: Series, b: Series, length: int) -> Estimate | None:

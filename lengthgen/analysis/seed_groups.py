@@ -88,6 +88,15 @@ def ordered(lines: Iterable[Series]) -> list[Series]:
     return sorted(lines, key=place)
 
 
+def least_at_T(lines: Iterable[Series]) -> dict[int, float]:
+    """Returns the least loss at T of each T; infinite if no series of that T has one."""
+    least: dict[int, float] = {}
+    for line in lines:
+        T = line.train_length
+        least[T] = min(least.get(T, math.inf), line.losses().get(T, math.inf))
+    return least
+
+
 def references(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) -> set[Curve]:
     """Returns the curves of the variants that their run lists as eval.reference_variants."""
     return {
@@ -191,12 +200,14 @@ def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
     """
     flat = compose.flatten(config)
     aside = (
-        *("seed", "runtime.", "eval.", "train.checkpoint_every", "train.tuned"),
+        *("seed", "runtime.", "eval.", "train.checkpoint_every", "train.tuned", "train.init_from"),
         *_LR_RATIOS,
         *_VARIANTS,
     )
     kept = {key: value for key, value in flat.items() if not key.startswith(aside)}
     kept["train.scheme_lr_ratio"] = scheme_lr_ratio(config)
+    if init_from := flat.get("train.init_from.recipe"):
+        kept["init_from"] = init_from
     names = variant.split("+") if variant else []
     used = tuple(f"{home}.{name}." for home in _VARIANTS for name in names)
     return kept | {key: value for key, value in flat.items() if key.startswith(used)}

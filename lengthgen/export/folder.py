@@ -46,7 +46,7 @@ def export(
     folder = folder.resolve()
     refuse_occupied(folder)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
-    directory.check_corpus(run_dir, corpus)
+    directory.check_corpus(run_dir, corpus, run=config.run_id)
     checkpoint = checkpoints.newest(run_dir, run=config.run_id, say=say)
     if checkpoint is None:
         raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
@@ -138,7 +138,7 @@ def _write(
 def _kept(plugin: Plugin, run_dir: Path) -> Plugin:
     """Returns a plugin that lies where training put it.
 
-    A stranger's config.yaml might name any file here, which would be published with the export.
+    An untrusted config.yaml might name any file here, which would be published with the export.
     """
     if plugin.path.resolve() != run_dir.resolve() / PLUGINS / f"{plugin.digest}.py":
         raise UserError(

@@ -120,6 +120,8 @@ class Transformer(nn.Module):
             plugins=config.plugins,
         )
         self.alignment_ids = alignment_ids(config.corpus) if self.scheme.reads_alignment else None
+        # of Python lists, so compiled it would be compiled again for every text
+        self._aligned = torch.compiler.disable(_aligned)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.model.n_layers))
         self.norm = nn.LayerNorm(config.model.d_model, bias=False)
 
@@ -192,8 +194,7 @@ class Transformer(nn.Module):
         x_BTD = self.embedding(tokens_BT)
         alignment = None
         if self.alignment_ids is not None:
-            aligned = torch.compiler.disable(_aligned)  # it would be compiled again for every text
-            alignment = aligned(self.alignment_ids, tokens_BT)  # pyright: ignore[reportCallIssue]
+            alignment = self._aligned(self.alignment_ids, tokens_BT)  # pyright: ignore[reportCallIssue]
         c = AttentionContext.of_call(
             self.shape,
             tokens_BT,

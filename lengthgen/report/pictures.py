@@ -18,8 +18,6 @@ from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.tasks import UNSOLVED, TaskReport, citation, shown_chance
 from lengthgen.report.text_tables import competitors
 
-OVERVIEW = ("excess", "ranking")
-
 
 def of_text(report: Report) -> dict[str, bytes]:
     """Returns the figures by file name: those of the headline protocol and a curve per other one.
@@ -41,7 +39,7 @@ def of_text(report: Report) -> dict[str, bytes]:
     side_by_side = [there[name] for name in ("curve", "gain", "positions") if name in there]
     if len(side_by_side) > 1 and all(len(chart.shown) <= MOST_NAMED for chart in side_by_side):
         drawn["headline"] = panels(side_by_side)
-    return style.files(drawn) | overview(report)
+    return style.files(drawn)
 
 
 def overview(report: Report) -> dict[str, bytes]:
@@ -51,8 +49,8 @@ def overview(report: Report) -> dict[str, bytes]:
         return {}
     labels = {line.label for line in lines}
     findings = [finding for finding in report.findings if finding.series.label in labels]
-    drawn = zip(OVERVIEW, (excess(lines), ranking(findings)), strict=True)
-    return style.files({name: figure for name, figure in drawn if figure is not None})
+    drawn = {"excess": excess(lines), "ranking": ranking(findings)}
+    return style.files({name: figure for name, figure in drawn.items() if figure is not None})
 
 
 def _stem(name: str, protocol: str) -> str:

@@ -5,15 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import combinations
 from statistics import median
-from typing import Literal
 
-from lengthgen.analysis.comparisons import Comparison, compare, difference
+from lengthgen.analysis.comparisons import Comparison, Mark, compare, difference
 from lengthgen.analysis.curves import Point, context_gain, perplexity
 from lengthgen.analysis.effective_context import recl
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import Estimate
-from lengthgen.analysis.seed_groups import Series, ordered
+from lengthgen.analysis.seed_groups import Series, least_at_T, ordered
 from lengthgen.analysis.verdicts import EPS
 from lengthgen.config.rates import Trial, Tuned
 from lengthgen.evaluation.protocols import named
@@ -33,7 +32,6 @@ NOT_MARKED = "No value is marked as the best: that takes two seeds and two docum
 FAINT = "In parentheses: the loss at T is over 0.05 nats above the least, so little was learnt."
 BEHIND = 0.05  # nats of loss at T above the least, from which on ratios to T mean little
 NOT_EVALUATED = "A dash: not evaluated."
-Marks = dict[tuple[str, int], Literal["best", "tie", "unknown"]]  # by label and length
 VERDICTS = (
     f"Each verdict by itself at 95%. uses: G above 0. ignores: G within {EPS} of 0, c* at least "
     "T/2. short-sighted: G within that, c* below T/2. no gain: the same, though other text there "
@@ -66,15 +64,11 @@ def judged(findings: Sequence[Finding]) -> list[Finding]:
 
 def poor(lines: Sequence[Series]) -> set[str]:
     """Returns the labels of series whose loss at T is far above the least of the same T."""
-    at_T = {line.label: line.losses().get(line.train_length, math.inf) for line in lines}
-    least = {
-        T: min(at_T[line.label] for line in competitors(lines) if line.train_length == T)
-        for T in {line.train_length for line in competitors(lines)}
-    }
+    least = least_at_T(competitors(lines))
     return {
         line.label
         for line in lines
-        if at_T[line.label] > least.get(line.train_length, math.inf) + BEHIND
+        if line.losses().get(T := line.train_length, math.inf) > least.get(T, math.inf) + BEHIND
     }
 
 
@@ -89,13 +83,13 @@ def perplexities(lines: Sequence[Series], everyone: Sequence[str]) -> Table:
     trained = {p.train_length for p in points}
     base = short(min(trained)) if len(trained) == 1 else "T"
     reasons = list(dict.fromkeys(p.skipped for p in points if p.skipped is not None))
-    marks = marks_of(competitors(lines), lengths)
+    compared = {n: compare(competitors(lines), n) for n in lengths}
     head = ["scheme", "seeds", *map(short, lengths), f"{short(lengths[-1])}/{base}"]
     rows = [
         [
             Cell(line.label),
             Cell(str(len(line.runs))),
-            *(_perplexity(line, n, reasons, marks) for n in lengths),
+            *(_perplexity(line, n, reasons, compared[n]) for n in lengths),
             Cell(_ratio(line, lengths[-1]), "faint" if line.label in faint else ""),
         ]
         for line in lines
@@ -120,22 +114,12 @@ def marked(rows: Sequence[Sequence[Cell]], lines: Sequence[Series]) -> list[str]
     return texts if "best" in marks or len(lines) < 2 else [NOT_MARKED, *texts]
 
 
-def marks_of(lines: Sequence[Series], lengths: Sequence[int]) -> Marks:
-    """Returns which series is best at a length, and which tie with it."""
-    found: Marks = {}
-    for n in lengths:
-        at_n = compare(lines, n)
-        if at_n is not None:
-            found |= {(label, n): "tie" for label in at_n.ties}
-            found |= {(label, n): "unknown" for label in at_n.unknown}
-            found[at_n.best, n] = "best"
-    return found
-
-
-def _perplexity(line: Series, length: int, reasons: Sequence[str], marks: Marks) -> Cell:
+def _perplexity(
+    line: Series, length: int, reasons: Sequence[str], compared: Comparison | None
+) -> Cell:
     losses, skipped = line.losses(), line.skipped
     if length in losses:
-        return Cell(number(perplexity(losses[length])), marks.get((line.label, length), ""))
+        return Cell(number(perplexity(losses[length])), _mark(compared, line))
     return Cell(f"n/a ({reasons.index(skipped[length]) + 1})" if length in skipped else "-")
 
 
@@ -359,7 +343,7 @@ def against_least(lines: Sequence[Series]) -> Table | None:
             *(
                 cell
                 for n, (least, found) in columns.items()
-                for cell in (_behind(line, least, n, found), Cell(_rank(line, found)))
+                for cell in (_behind(line, least, n, found), Cell(_rank(found, line)))
             ),
         ]
         for line in compared
@@ -377,6 +361,40 @@ def against_least(lines: Sequence[Series]) -> Table | None:
     )
 
 
+def before_and_after(lines: Sequence[Series], bases: Mapping[str, str]) -> Table | None:
+    """Returns what further training brought to runs that began with the weights of others.
+
+    `bases` holds by run the one that it began with. None if no series has its base among them.
+    """
+    there = ordered(competitors(lines))
+    by_run = {run: line for line in there if line.variant is None for run in line.runs}
+    pairs = [
+        (line, before)
+        for line in there
+        if line.variant is None
+        and (before := by_run.get(bases.get(line.runs[0], ""))) is not None
+        and all(by_run.get(bases.get(run, "")) is before for run in line.runs)
+    ]
+    if not pairs:
+        return None
+    lengths = sorted({n for pair in pairs for n in pair[0].losses()})
+    rows = [
+        [
+            Cell(line.label),
+            Cell(before.label),
+            *(Cell(written(difference(line, before, n), change)) for n in lengths),
+        ]
+        for line, before in pairs
+    ]
+    return Table(
+        key="before-after",
+        title="Loss minus that of the run it began with, nats per token, paired by document",
+        head=["scheme", "began with", *map(short, lengths)],
+        rows=rows,
+        notes=["Each interval by itself at 95%; below 0: further training helped.", *_dashes(rows)],
+    )
+
+
 def _column(lines: Sequence[Series], length: int) -> tuple[Series, Comparison | None] | None:
     """Returns the series of least loss at a length, and the comparison with it."""
     found = compare(lines, length)
@@ -388,21 +406,18 @@ def _column(lines: Sequence[Series], length: int) -> tuple[Series, Comparison | 
 
 
 def _behind(line: Series, least: Series, length: int, found: Comparison | None) -> Cell:
-    if line is least:
-        return Cell("0", "best" if found is not None else "")
-    estimate = difference(line, least, length)
-    if estimate is None:
+    estimate = None if line is least else difference(line, least, length)
+    if estimate is None and line is not least:
         return Cell("-")
-    if found is None or line.label in found.unknown:
-        return Cell(written(estimate, change), "" if found is None else "unknown")
-    return Cell(written(estimate, change), "tie" if line.label in found.ties else "")
+    return Cell("0" if line is least else written(estimate, change), _mark(found, line))
 
 
-def _rank(line: Series, found: Comparison | None) -> str:
-    if found is None or line.label not in found.ranks:
-        return "n/a"
-    low, high = found.ranks[line.label]
-    return str(low) if low == high else f"{low} to {high}"
+def _mark(compared: Comparison | None, line: Series) -> Mark:
+    return "" if compared is None else compared.mark(line.label)
+
+
+def _rank(compared: Comparison | None, line: Series) -> str:
+    return "n/a" if compared is None else compared.rank_text(line.label)
 
 
 def leaderboard(findings: Sequence[Finding], costs: Mapping[str, Cost]) -> Table | None:
@@ -419,8 +434,8 @@ def leaderboard(findings: Sequence[Finding], costs: Mapping[str, Cost]) -> Table
         [
             Cell(finding.series.label),
             Cell(n_seeds(finding)),
-            Cell(written(finding.loss.get(longest), plain), _mark(finding.series, found)),
-            Cell(_rank(finding.series, found)),
+            Cell(written(finding.loss.get(longest), plain), _mark(found, finding.series)),
+            Cell(_rank(found, finding.series)),
             Cell(written(finding.loss.get(finding.series.train_length), plain)),
             Cell(used(finding)),
             Cell(finding.verdicts[longest].word if longest in finding.verdicts else "-"),
@@ -442,16 +457,6 @@ def leaderboard(findings: Sequence[Finding], costs: Mapping[str, Cost]) -> Table
             *_dashes(rows),
         ],
     )
-
-
-def _mark(line: Series, found: Comparison | None) -> Literal["", "best", "tie", "unknown"]:
-    if found is None:
-        return ""
-    if line.label == found.best:
-        return "best"
-    if line.label in found.ties:
-        return "tie"
-    return "unknown" if line.label in found.unknown else ""
 
 
 def _costs(of: Sequence[Cost]) -> list[Cell]:
@@ -502,7 +507,7 @@ def protocols(series: Mapping[str, Sequence[Series]]) -> Table | None:
             Cell(label),
             Cell(protocol),
             Cell(str(len(line.runs))),
-            *(_perplexity(line, n, [*line.skipped.values()], {}) for n in lengths),
+            *(_perplexity(line, n, [*line.skipped.values()], None) for n in lengths),
             Cell(_ratio(line, lengths[-1])),
         ]
         for label in labels

@@ -34,9 +34,9 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
     overview: list[html.Picture] = []
     if report is not None:
         files |= pictures.of_text(report)
-        overview = [
-            _picture(f"{name}.svg", files) for name in pictures.OVERVIEW if f"{name}.svg" in files
-        ]
+        of_all = pictures.overview(report)
+        files |= of_all
+        overview = _pictures(of_all)
         numbers["curve.csv"] = text_tables.points_csv(report.by_protocol)
         numbers["findings.csv"] = text_tables.findings_csv(report.findings)
         headline = report.by_protocol.get(HEADLINE, [])
@@ -53,7 +53,7 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
         shown += of
         markdowns.append(collect.markdown(of, answered.remarks))
         exhibit = html.Tasks(
-            pictures=[_picture(name, drawn) for name in drawn if name.endswith(".svg")],
+            pictures=_pictures(drawn),
             tables=of,
             remarks=answered.remarks,
         )
@@ -74,5 +74,9 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
     return [out / name for name in files]
 
 
-def _picture(name: str, files: Mapping[str, bytes]) -> html.Picture:
-    return html.Picture(Path(name).stem.replace("-", " "), files[name].decode())
+def _pictures(files: Mapping[str, bytes]) -> list[html.Picture]:
+    return [
+        html.Picture(Path(name).stem.replace("-", " "), content.decode())
+        for name, content in files.items()
+        if name.endswith(".svg")
+    ]

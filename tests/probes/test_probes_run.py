@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from lengthgen.probes import position
 from lengthgen.report.figures import probes as pictures
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs.distributed import Ranks
+from lengthgen.storage import read_rows, write_rows
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow
@@ -96,6 +97,35 @@ def test_a_second_time_nothing_is_computed_and_a_lost_picture_comes_back(run_dir
     assert probes.probe(config, run_dir, chosen, show=QUIET) == first
     assert (run_dir / "probes.jsonl").read_bytes() == before
     assert [one.picture.read_bytes() for one in first if one.picture] == drawn
+
+
+@pytest.mark.parametrize("other", [{"run": "rope-tiny-toy-s1-0a0a0a0a"}, {"weights": "0" * 64}])
+def test_rows_of_another_run_or_of_other_weights_are_computed_again(
+    run_dir: Path, other: dict[str, str]
+) -> None:
+    config, chosen = config_of(run_dir), probes.build(["receptive_field"])
+    first = probes.probe(config, run_dir, chosen, show=QUIET)
+    rows = read_rows(run_dir / "probes.jsonl")
+    write_rows(run_dir / "probes.jsonl", [{**row, **other} for row in rows])
+    assert probes.probe(config, run_dir, chosen, show=QUIET) == first
+    assert read_rows(run_dir / "probes.jsonl")[len(rows) :] == rows
+    (picture,) = (one.picture for one in first)
+    assert picture is not None
+    assert (
+        picture.with_suffix(".svg")
+        .read_bytes()
+        .endswith(b"<!-- run %b -->\n" % bytes(config.run_id, "ascii"))
+    )
+
+
+def test_rows_of_before_they_named_weights_are_not_computed_again(run_dir: Path) -> None:
+    config, chosen = config_of(run_dir), probes.build(["receptive_field"])
+    probes.probe(config, run_dir, chosen, show=QUIET)
+    rows = read_rows(run_dir / "probes.jsonl")
+    older = [{key: row[key] for key in row if key != "weights"} for row in rows]
+    write_rows(run_dir / "probes.jsonl", older)
+    probes.probe(config, run_dir, chosen, show=QUIET)
+    assert read_rows(run_dir / "probes.jsonl") == older
 
 
 def test_only_the_probes_that_are_missing_are_computed(run_dir: Path) -> None:
@@ -349,13 +379,22 @@ def texts_of(figure: Figure) -> Iterator[tuple[str, Any]]:
             yield text.get_text(), text.get_window_extent(canvas.get_renderer())
 
 
-EVERY = pytest.mark.parametrize("probe", PROBES)
+class Drawn(NamedTuple):
+    """The picture of a probe, and its visible texts with where they stand."""
+
+    probe: str
+    figure: Figure
+    texts: list[tuple[str, Any]]
 
 
-@EVERY
-def test_no_text_of_a_picture_lies_on_another_or_outside(probe: str) -> None:
-    figure = drawn(probe)
-    found = list(texts_of(figure))
+@pytest.fixture(scope="module", params=PROBES)
+def picture(request: pytest.FixtureRequest) -> Drawn:
+    figure = drawn(request.param)
+    return Drawn(request.param, figure, list(texts_of(figure)))
+
+
+def test_no_text_of_a_picture_lies_on_another_or_outside(picture: Drawn) -> None:
+    figure, found = picture.figure, picture.texts
     width, height = figure.get_size_inches() * figure.dpi
     for n, (text, box) in enumerate(found):
         assert box.x0 >= -1, text
@@ -366,24 +405,21 @@ def test_no_text_of_a_picture_lies_on_another_or_outside(probe: str) -> None:
             assert not box.overlaps(other_box), (text, other)
 
 
-@EVERY
-def test_names_of_lines_stand_next_to_the_axes(probe: str) -> None:
-    figure = drawn(probe)
-    FigureCanvasAgg(figure).draw()
-    named = [legend.get_window_extent() for legend in figure.findobj(Legend)]
-    assert bool(named) == (probe not in ("attention", "word_position"))
+def test_names_of_lines_stand_next_to_the_axes(picture: Drawn) -> None:
+    named = [legend.get_window_extent() for legend in picture.figure.findobj(Legend)]
+    assert bool(named) == (picture.probe not in ("attention", "word_position"))
     for box in named:
-        for axes in figure.axes:
+        for axes in picture.figure.axes:
             assert not box.overlaps(axes.get_window_extent())
 
 
-@EVERY
-def test_a_picture_names_its_run_and_marks_T(probe: str) -> None:
-    figure = drawn(probe)
-    message = " ".join(text for text, _ in texts_of(figure))
+def test_a_picture_names_its_run_and_marks_T(picture: Drawn) -> None:
+    message = " ".join(text for text, _ in picture.texts)
     assert "rope-tiny-toy-s1-0a0a0a0a, 4,194,304 tokens seen" in message
     assert "T=512" in message or "(T)" in message or "512" in message.split()
-    axes = [one for one in figure.axes if one.get_visible() and one.get_label() != "<colorbar>"]
+    axes = [
+        one for one in picture.figure.axes if one.get_visible() and one.get_label() != "<colorbar>"
+    ]
     columns = {round(one.get_position().x0, 2) for one in axes}
     assert len([one for one in axes if one.get_xlabel()]) >= len(columns)
     assert any(one.get_ylabel() for one in axes)

@@ -24,6 +24,8 @@ from lengthgen.report.collect import Report
 from lengthgen.report.figures.layout import MOST_NAMED
 from lengthgen.runs import directory
 
+OTHER = "rope-tiny-toy-s2-0b0b0b0b"
+
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
@@ -200,6 +202,7 @@ def test_rows_by_position_make_a_figure(runs: Runs) -> None:
     assert "curve-per_position.png" not in found  # one length is no curve
 
 
+@pytest.mark.slow
 def test_panels_are_left_out_where_there_are_too_many_lines(runs: Runs) -> None:
     many = [
         runs.write(f"scheme{i}", (3.0, 2.0), lengths=(512, 1024)) for i in range(MOST_NAMED + 1)
@@ -290,6 +293,37 @@ def test_the_page_is_given_what_the_run_directory_holds(runs: Runs) -> None:
     assert record.cost == study.Cost(parameters=12, tokens=100, seconds=2.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("env.json", json.dumps({"run": OTHER}).encode()),
+        ("probes/bias.svg", study.with_run(b"<svg/>", OTHER)),
+    ],
+)
+def test_what_lies_in_a_run_and_is_of_another_one_is_refused(
+    runs: Runs, name: str, content: bytes
+) -> None:
+    path = runs.write("rope")
+    (path / "probes").mkdir()
+    (path / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name} .*of run {OTHER}.*; (restore|lengthgen probe)"):
+        study.of_runs([path])
+    (path / name).write_bytes(content.replace(OTHER.encode(), path.name.encode()))
+    [record] = study.of_runs([path]).records
+    assert record.probes == ({"bias": "<svg/>"} if name.endswith("svg") else {})
+
+
+def test_rows_of_another_report_are_refused(runs: Runs, tmp_path: Path) -> None:
+    for scheme in ("rope", "alibi"):
+        write.write_report(study.of_runs([runs.write(scheme)]), tmp_path / scheme)
+    shutil.copy(tmp_path / "alibi/rows.jsonl.gz", tmp_path / "rope")
+    with pytest.raises(UserError, match=r"rows\.jsonl\.gz is not what manifest\.json next to it"):
+        study.of_folder(tmp_path / "rope")
+    (tmp_path / "rope/manifest.json").write_text("[")
+    with pytest.raises(UserError, match=r"manifest\.json is damaged \(.*; restore it, or report"):
+        study.of_folder(tmp_path / "rope")
+
+
 def test_a_run_directory_without_them_makes_a_page_too(runs: Runs) -> None:
     path = runs.write("rope")
     (path / "checkpoints" / "step-1").mkdir(parents=True)
@@ -312,8 +346,7 @@ def test_a_directory_that_cannot_be_made_is_refused(runs: Runs, tmp_path: Path) 
 
 
 def test_a_run_without_evaluation_is_refused_with_the_command(runs: Runs) -> None:
-    empty = runs.root / "rope-tiny-toy-s1-0a0a0a0a"
-    empty.mkdir(parents=True)
+    empty = runs.write("rope", lengths=[])
     with pytest.raises(UserError, match=f"no evaluation in .*; run lengthgen eval {empty.name}"):
         study.evaluated([empty])
 
@@ -380,6 +413,7 @@ def contents_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_folder_is_made_again_from_its_rows_alone_with_the_same_bytes(
     runs: Runs, tmp_path: Path
 ) -> None:
@@ -424,6 +458,7 @@ def test_the_manifest_holds_commands_commits_tokens_and_runs(
 STUDIES = sorted((ROOT / "results").rglob("rows.jsonl.gz"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", STUDIES, ids=lambda path: path.parent.name)
 def test_a_committed_study_is_what_its_rows_give(rows: Path, tmp_path: Path) -> None:
     """Drawings depend on the versions of libraries, numbers do not."""

@@ -226,6 +226,7 @@ def test_bf16_biases_and_rotations_at_16k_are_fp32_ones_rounded(
             torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=2e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", choices("scheme", config_dir=None))
 def test_bf16_takes_every_variant_that_a_scheme_takes_to_evaluate_decode_and_train(
     name: str,

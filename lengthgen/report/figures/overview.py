@@ -13,7 +13,7 @@ from lengthgen.analysis.comparisons import compare
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, short, subject
 from lengthgen.analysis.intervals import Estimate
-from lengthgen.analysis.seed_groups import Series, ordered
+from lengthgen.analysis.seed_groups import Series, least_at_T, ordered
 from lengthgen.report.figures.style import FONT_SIZE, GREY, framed, line_styles, rc_style
 
 LINEAR = 0.1  # nats of excess up to which colours are linear; above, logarithmic
@@ -26,10 +26,7 @@ def excess(lines: Sequence[Series]) -> Figure | None:
     The best at the longest length stands first. Series are compared with the least of their own T.
     """
     lines = [line for line in ordered(lines) if line.losses()]
-    least = {
-        T: min(line.losses().get(T, math.inf) for line in lines if line.train_length == T)
-        for T in {line.train_length for line in lines}
-    }
+    least = least_at_T(lines)
     lines = [line for line in lines if math.isfinite(least[line.train_length])]
     if not lines:
         return None
@@ -97,9 +94,8 @@ def ranking(findings: Sequence[Finding]) -> Figure | None:
                     "markersize": 5,
                 }
                 axes.plot(loss[line.train_length].value, row, "o", zorder=2, **hollow)
-            ranks = None if compared is None else compared.ranks.get(line.label)
-            if ranks is not None:
-                text = " to ".join(map(str, dict.fromkeys(ranks)))
+            if compared is not None and line.label in compared.ranks:
+                text = compared.rank_text(line.label)
                 place: dict[str, Any] = {"va": "center", "fontsize": FONT_SIZE - 2, "color": GREY}
                 axes.text(1.01, row, text, transform=axes.get_yaxis_transform(), **place)
         axes.set_yticks(range(len(there)), [line.label for line in there], fontsize=FONT_SIZE - 2)
