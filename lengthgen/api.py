@@ -94,17 +94,18 @@ def results(runs: str | Path | Sequence[Run] = "runs") -> pd.DataFrame:
     """Returns what was evaluated, without computing anything.
 
     Args:
-        runs: The folder of runs, whose evaluated runs are read, or a list of runs.
+        runs: The folder of runs, whose evaluated runs are read, or a list of runs. In a folder, a
+            run that cannot be read is named on stderr and left out.
 
     Returns:
         A row for each run, protocol, variant and length: loss in nats per token, ppl,
         bits_per_byte (NaN where skipped), and what identifies the cell.
     """
-    if isinstance(runs, str | Path):
-        found = sorted(path.parent for path in Path(runs).glob("*/eval.jsonl"))
-    else:
-        found = [_directory(run) for run in runs]
-    return _frame(study.evaluated(found))
+    if not isinstance(runs, str | Path):
+        return _frame(study.evaluated([_directory(run) for run in runs]))
+    found = sorted(path.parent for path in Path(runs).glob("*/eval.jsonl"))
+    with Progress(is_main=True) as show:
+        return study.of_usable(found, lambda paths: _frame(study.evaluated(paths)), say=show.say)
 
 
 def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenizers.Tokenizer]:

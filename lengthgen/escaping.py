@@ -1,4 +1,4 @@
-"""Text that may be a stranger's, written so that it is only shown: a function for each format.
+"""Untrusted text, written so that it is only shown: a function for each format.
 
 Names of runs, schemes and documents, reasons and error messages come from files.
 """

@@ -14,6 +14,7 @@ from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import (
     Config,
     CustomCorpus,
+    InitFrom,
     Parts,
     TaskCorpus,
     from_plain,
@@ -52,7 +53,38 @@ def validate(config: Config) -> Config:
         if isinstance(config.corpus, CustomCorpus):
             sources.source_of(config.corpus)
         _check_parts(config)
-    return config
+    return _with_init(config)
+
+
+def _with_init(config: Config) -> Config:
+    """Returns the configuration with what train.init_from=RUN identifies in place of the folder."""
+    if not isinstance(config.train.init_from, Path):
+        return config
+    try:
+        run_dir = directory.find(str(config.train.init_from), config.runtime.root)
+        base = directory.load_config(run_dir)
+    except UserError as error:
+        raise UserError(f"train.init_from: {error}") from None
+    done = status.read_done(run_dir)
+    if done is None or done.step != base.train.steps:
+        raise UserError(
+            f"train.init_from: {run_dir} is not trained to its end; repeat its lengthgen train "
+            "command first"
+        )
+    for key in ("d_model", "n_layers", "n_heads", "d_ff"):
+        there, here = getattr(base.model, key), getattr(config.model, key)
+        if there != here:
+            raise UserError(
+                f"train.init_from: {run_dir.name} has model.{key}={there}, and this run "
+                f"model.{key}={here}; give model.{key}={there}"
+            )
+    init = InitFrom(
+        run=base.run_id,
+        recipe=base.recipe,
+        weights=done.weights or checkpoints.weights_sha256(run_dir, step=done.step),
+        path=str(run_dir.resolve()),
+    )
+    return config.model_copy(update={"train": config.train.model_copy(update={"init_from": init})})
 
 
 def configs_of(
@@ -178,9 +210,9 @@ def _write_run(config: Config, corpus: TokenizedCorpus) -> None:
     with torch.device("meta"):
         model = Transformer(config, vocab_size=corpus.vocab_size)
     checkpoints.check_room(config, sum(p.numel() * 4 for p in model.parameters()))
-    directory.check_corpus(config.run_dir, corpus)
+    directory.check_corpus(config.run_dir, corpus, run=config.run_id)
     directory.write_config(config, config.run_dir)
-    directory.write_provenance(config.run_dir, corpus)
+    directory.write_provenance(config.run_dir, corpus, run=config.run_id)
 
 
 def _is_trained(config: Config, *, ranks: Ranks, show: Show) -> bool:

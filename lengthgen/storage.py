@@ -20,9 +20,7 @@ from lengthgen.reading import parse_row, read_bytes
 Row = Mapping[str, Any]
 _VERSIONED = b'{\n "format": '  # so begins an object over several lines that has a checksum
 _CHECKSUM = re.compile(rb',?\s*"crc32": "([0-9a-f]{8})"\s*\}\Z')
-_CHECKSUM_BYTES = (
-    64  # at most, with what stands around it: a search of whole rows took half their reading
-)
+_CHECKSUM_BYTES = 64  # at most, with what surrounds it: a search of whole rows takes far longer
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
@@ -58,7 +56,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     Text after the last newline is what a killed writer left and is dropped. Raises UserError with
     file and line of any other line that is no JSON object, or not what its checksum is of.
     """
-    sealed = is_sealed(path.parent)
+    return _rows(path, sealed=is_sealed(path.parent))
+
+
+def _rows(path: Path, *, sealed: bool) -> list[dict[str, Any]]:
     try:
         content = read_bytes(path)
     except FileNotFoundError:
@@ -81,9 +82,9 @@ def rows_of(run_dir: Path, name: str, *, run: str) -> list[dict[str, Any]]:
 
     Raises UserError for a row of another run. Older rows have no id, or the directory's name.
     """
-    path = run_dir / name
-    rows = read_rows(path)
-    known = (run,) if is_sealed(run_dir) else (run, run_dir.resolve().name, None)
+    path, sealed = run_dir / name, is_sealed(run_dir)
+    rows = _rows(path, sealed=sealed)
+    known = (run,) if sealed else (run, run_dir.resolve().name, None)
     for number, row in enumerate(rows, start=1):
         if row.get("run") not in known:
             raise UserError(

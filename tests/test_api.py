@@ -1,6 +1,7 @@
 """The Python API does what the commands do, and gives numbers as data frames."""
 
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,22 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
         [math.exp(loss) for loss in everything["loss"]]
     )
     assert lengthgen.results([run]).equals(everything)
+
+
+def test_results_of_a_folder_leave_out_the_run_that_cannot_be_read_and_name_it(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = (Path(shutil.copytree(run, tmp_path / name)) for name in ("good", "bad"))
+    (bad / "eval.jsonl").write_text("{\n")
+    found = lengthgen.results(tmp_path)
+    assert set(found["run"]) == {"good"}
+    assert len(found) == len(lengthgen.results([good]))
+    assert capsys.readouterr().err.startswith(f"bad is not shown: {bad / 'eval.jsonl'}:1: damaged")
+    with pytest.raises(UserError, match="damaged row"):
+        lengthgen.results([bad])
+    shutil.rmtree(good)
+    with pytest.raises(UserError, match="damaged row"):
+        lengthgen.results(tmp_path)
 
 
 def test_a_loaded_model_gives_logits_for_the_tokens_of_its_tokenizer(run: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.evaluation.rows import FORMAT, LATER, CellFacts, Condition, EvalRow
@@ -109,14 +110,7 @@ def _row(raw: Mapping[str, Any]) -> EvalRow:
     try:
         row = EvalRow(**raw)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = str(first["loc"][0])
-        wrong = (
-            "is missing"
-            if first["type"] == "missing"
-            else f"is {raw[field]!r}, which {first['msg'].replace('Input should', 'should')}"
-        )
-        raise _damaged(raw.get("run", "(no run)"), f"field {field} {wrong}") from None
+        raise _damaged(raw.get("run", "(no run)"), f"field {first_error(error)}") from None
     if row.document is None and row.skipped is None:
         raise _damaged(row.run, "a row has neither document nor skipped")
     return row

@@ -200,12 +200,14 @@ def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
     """
     flat = compose.flatten(config)
     aside = (
-        *("seed", "runtime.", "eval.", "train.checkpoint_every", "train.tuned"),
+        *("seed", "runtime.", "eval.", "train.checkpoint_every", "train.tuned", "train.init_from"),
         *_LR_RATIOS,
         *_VARIANTS,
     )
     kept = {key: value for key, value in flat.items() if not key.startswith(aside)}
     kept["train.scheme_lr_ratio"] = scheme_lr_ratio(config)
+    if init_from := flat.get("train.init_from.recipe"):
+        kept["init_from"] = init_from
     names = variant.split("+") if variant else []
     used = tuple(f"{home}.{name}." for home in _VARIANTS for name in names)
     return kept | {key: value for key, value in flat.items() if key.startswith(used)}

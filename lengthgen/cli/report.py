@@ -12,6 +12,7 @@ from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
+    from lengthgen.report.collect import Gathered
     from lengthgen.report.study import Study
 
 
@@ -30,45 +31,34 @@ def write_report(
 
     The folder holds the rows too: named instead of runs, it is made again from them alone.
     """
-    from lengthgen.report import study
+    from lengthgen.report import collect, study, write
 
     names, changes = split(arguments, sections=("runtime",))
     folders = [Path(name) for name in names if (Path(name) / study.ROWS).is_file()]
     if folders:
         if len(names) > 1 or group is not None:
             raise UserError(f"{folders[0]} is the folder of a report; name it alone")
-        _write(study.of_folder(folders[0]), out or folders[0])
-        return
-    run_dirs, out = _run_dirs(names, changes, group), out or Path("report")
-    try:
-        _write(study.of_runs(run_dirs), out)
-    except UserError:
-        readable = [] if names else [path for path in run_dirs if _is_readable(path)]
-        if len(readable) in (0, len(run_dirs)):
-            raise
-        _write(study.of_runs(readable), out)
+        found, gathered = _gathered(study.of_folder(folders[0]))
+        out = out or folders[0]
+    else:
+        run_dirs, out = _run_dirs(names, changes, group), out or Path("report")
 
+        def of_runs(paths: Sequence[Path]) -> "tuple[Study, Gathered]":
+            return _gathered(study.of_runs(paths))
 
-def _write(found: "Study", out: Path) -> None:
-    from lengthgen.report import collect, write
-
-    gathered = collect.gather_both(found.records)
+        found, gathered = (
+            of_runs(run_dirs) if names else study.of_usable(run_dirs, of_runs, say=warn)
+        )
     written = write.write_gathered(found, gathered, out)
     echo(collect.table_of(gathered))
     for path in written:
         echo(path)
 
 
-def _is_readable(run_dir: Path) -> bool:
-    """True if a run can be reported; warns of one that cannot."""
-    from lengthgen.report import collect, study
+def _gathered(found: "Study") -> "tuple[Study, Gathered]":
+    from lengthgen.report import collect
 
-    try:
-        collect.gather_both(study.of_runs([run_dir]).records)
-    except UserError as error:
-        warn(f"{run_dir.name} is not shown: {error}")
-        return False
-    return True
+    return found, collect.gather_both(found.records)
 
 
 def _run_dirs(names: Sequence[str], changes: Mapping[str, Any], group: str | None) -> list[Path]:

@@ -127,10 +127,13 @@ def tune(
         return
     if any(one.state not in ("done", "diverged") for one in states.values()):
         _finish(points, states, gpus=gpus)
-    written = tuning.write(points, out)
+    readable = tuning.readable(points, say=warn_once)
+    written = tuning.write(readable, out)
     echo(written[0].read_text(encoding="utf-8").rstrip("\n"))
     for path in written:
         echo(path)
+    if len(readable) < len(points):
+        sys.exit(1)
 
 
 def _run(

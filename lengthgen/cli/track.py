@@ -1,11 +1,13 @@
 """lengthgen track push."""
 
+import sys
 from typing import Annotated
 
 import typer
 
 from lengthgen.cli.arguments import Runs, find_runs, split
-from lengthgen.cli.console import echo
+from lengthgen.cli.console import echo, warn
+from lengthgen.errors import UserError
 
 track = typer.Typer(help="Show runs in Weights & Biases.", rich_markup_mode=None)
 
@@ -19,7 +21,8 @@ def push(
 ) -> None:
     """Send W&B what it was not sent of runs yet; of the newest if none is named.
 
-    Takes runtime.* overrides, such as runtime.wandb_project=NAME.
+    Takes runtime.* overrides, such as runtime.wandb_project=NAME. A run that cannot be sent stops
+    no other; the exit code is 1 then.
     """
     from lengthgen.config import schema
     from lengthgen.runs import directory
@@ -27,11 +30,17 @@ def push(
 
     names, changes = split(arguments, sections=("runtime",))
     run_dirs = find_runs(names, changes)
-    configs: list[schema.Config] = []  # all of them are checked before the first is sent
+    failed = False
     for run_dir in run_dirs:
-        plain = schema.to_plain(directory.load_config(run_dir))
-        runtime = {"runtime.wandb": "auto", **changes, "runtime.root": str(run_dir.parent)}
-        plain["runtime"] |= {key.removeprefix("runtime."): runtime[key] for key in runtime}
-        configs.append(schema.from_plain(plain))
-    for config, run_dir in zip(configs, run_dirs, strict=True):
-        results.push(config, run_dir, again=again, say=echo)
+        try:
+            plain = schema.to_plain(directory.load_config(run_dir))
+            runtime = {"runtime.wandb": "auto", **changes, "runtime.root": str(run_dir.parent)}
+            plain["runtime"] |= {key.removeprefix("runtime."): runtime[key] for key in runtime}
+            results.push(schema.from_plain(plain), run_dir, again=again, say=echo)
+        except UserError as error:
+            if len(run_dirs) == 1:
+                raise
+            warn(f"{run_dir.name} is not sent: {error}")
+            failed = True
+    if failed:
+        sys.exit(1)

@@ -33,7 +33,7 @@ def train(
     from lengthgen.runs.distributed import Ranks
     from lengthgen.terminal import Progress
 
-    pipeline.validate(config)
+    config = pipeline.validate(config)
     if gpus is not None:
         _check_gpus(gpus, config.runtime)
         with Progress(is_main=True) as show:

@@ -27,7 +27,7 @@ from lengthgen.config.sections import Integer, Number, Section, Text, one_line
 from lengthgen.errors import UserError, suggestion
 
 
-def _refuse_unwritable(arguments: dict[str, Any]) -> dict[str, Any]:
+def _refuse_other_than_json(arguments: dict[str, Any]) -> dict[str, Any]:
     """Refuses what no run could be named by; the class itself checks types and bounds."""
     try:
         json.dumps(arguments)
@@ -42,10 +42,11 @@ NonNegative = Annotated[Integer, Field(ge=0)]
 # Folders are named by these: none may lead elsewhere, or be hidden.
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"
 Name = Annotated[str, Field(pattern=NAME, max_length=64)]
+RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=256)]
 Sample = Annotated[Integer, Field(gt=0, le=10**6)]  # each takes a forward pass or more
 Word = Annotated[Text, Field(min_length=1)]
 Paths = Word | list[Word]
-PartArguments = Annotated[dict[str, Any], AfterValidator(_refuse_unwritable)]
+PartArguments = Annotated[dict[str, Any], AfterValidator(_refuse_other_than_json)]
 Parts = dict[str, PartArguments]
 HeldOut = Literal["validation", "tuning"]
 Variants = dict[str, dict[str, PartArguments | None]]
@@ -231,6 +232,15 @@ Corpus = Annotated[
 ]
 
 
+class InitFrom(Section):
+    """The trained run that a run takes its weights from."""
+
+    run: RunId
+    recipe: RunId  # that of its configuration: seeds of one recipe begin seeds of one series
+    weights: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # sha256
+    path: Word  # the run directory; a run that was trained does not read it any more
+
+
 class Train(Section):
     """Budget, optimizer and schedule."""
 
@@ -250,6 +260,8 @@ class Train(Section):
     checkpoint_every: Positive
     # Where the rates come from.
     tuned: Tuned | None = Field(default=None, exclude_if=lambda tuned: tuned is None)
+    # A run; `pipeline.validate` puts what identifies its weights in place of the folder.
+    init_from: InitFrom | Folder | None = Field(default=None, exclude_if=lambda init: init is None)
 
     @property
     def batch(self) -> int:
@@ -322,6 +334,26 @@ class Config(Section):
         (train.checkpoint_every, train.tuned, training-free variants). Plugins enter by their
         content. A scheme_lr_ratio of 1 is left out: runs older than this setting keep their names.
         """
+        science = self._science()
+        if isinstance(self.train.init_from, InitFrom):
+            science["train"]["init_from"] = self.train.init_from.weights
+        return f"{self._names}-s{self.seed}-{_digest(science)}"
+
+    @property
+    def recipe(self) -> str:
+        """What seeds of one training share: run_id without the seed."""
+        science = self._science()
+        del science["seed"]
+        if isinstance(self.train.init_from, InitFrom):
+            science["train"]["init_from"] = self.train.init_from.recipe
+        return f"{self._names}-{_digest(science)}"
+
+    @property
+    def _names(self) -> str:
+        return f"{self.scheme.name}-{self.model.name}-{self.corpus.name}"
+
+    def _science(self) -> dict[str, Any]:
+        """Returns what decides the weights, as plain values."""
         science = self.model_dump(mode="json", exclude={"runtime", "eval", "plugins", "variants"})
         del science["train"]["checkpoint_every"], science["scheme"]["variants"]
         science["train"].pop("tuned", None)
@@ -330,15 +362,13 @@ class Config(Section):
             science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
         if self.plugins:
             science["plugins"] = [plugin.digest for plugin in self.plugins]
-        digest = hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:8]
-        scheme, model, corpus = self.scheme.name, self.model.name, self.corpus.name
-        return f"{scheme}-{model}-{corpus}-s{self.seed}-{digest}"
+        return science
 
     @property
     def evaluation_id(self) -> str:
         """8 hexadecimal digits that name what is measured of the trained run."""
         measured = [self.eval.model_dump(mode="json"), self.variants, self.scheme.variants]
-        return hashlib.sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()[:8]
+        return _digest(measured)
 
     @property
     def scheme_lr_ratio(self) -> float:
@@ -391,6 +421,11 @@ class Config(Section):
                 else:
                     merged[part] = {**merged.get(part, {}), **arguments}
         return merged
+
+
+def _digest(plain: object) -> str:
+    """Returns 8 hexadecimal digits that name plain values."""
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def from_overrides(

@@ -127,6 +127,17 @@ def one_line(
     return f"{where}: {value} {message}" + (f" (and {others} more)" if others else "")
 
 
+def first_error(error: ValidationError) -> str:
+    """Returns the first error of pydantic's list on a file: its key, the value, what is wrong."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    if not key:
+        return _message(first)
+    if first["type"] in ("missing", "extra_forbidden"):
+        return f"{key} is {'missing' if first['type'] == 'missing' else 'unknown'}"
+    return f"{key} is {_shown(first['input'])}, which {_message(first)}"
+
+
 def _shown(value: object) -> str:
     """Returns a value as Python writes it, shortened."""
     try:

@@ -28,11 +28,14 @@ from lengthgen.storage import add_checksum, strip_checksum
 VERIFY_BYTES = 1_000_000_000  # a larger cache is checked by file sizes alone when it is loaded
 SPLITS = ("train", "validation")
 
+Build = Callable[[Path], Mapping[str, Any]]
 
-def ensure(folder: Path, build: Callable[[Path], None], *, say: Say) -> None:
+
+def ensure(folder: Path, build: Build, *, say: Say) -> None:
     """Builds the folder unless it is there and undamaged.
 
     One process builds, others wait for it. A damaged folder is named, removed and built again.
+    `build` writes all files but meta.json, and returns what is stated there about them.
     """
     if damage(folder) is None:
         return
@@ -44,7 +47,7 @@ def ensure(folder: Path, build: Callable[[Path], None], *, say: Say) -> None:
             _build_if_needed(folder, build, say)
 
 
-def _build_if_needed(folder: Path, build: Callable[[Path], None], say: Say) -> None:
+def _build_if_needed(folder: Path, build: Build, say: Say) -> None:
     """Builds the folder under its lock, unless another process has done so meanwhile."""
     if folder.is_dir():
         reason = damage(folder)
@@ -56,7 +59,7 @@ def _build_if_needed(folder: Path, build: Callable[[Path], None], say: Say) -> N
     shutil.rmtree(building, ignore_errors=True)
     try:
         building.mkdir()
-        build(building)
+        _write_meta(building, {"folder": folder.name, **build(building)})
         os.rename(building, folder)
         _sync(folder.parent)
     except BaseException:
@@ -122,6 +125,8 @@ def damage(folder: Path) -> str | None:
     """Returns what is wrong with a cache folder, or None if it is as it was built."""
     try:
         meta = parse_json(strip_checksum(read_bytes(folder / "meta.json")))
+        if meta.get("folder", folder.name) != folder.name:  # older ones do not name it
+            return f"it is {meta['folder']}"
         sizes: dict[str, int] = meta["files"]
         for name, n_bytes in sizes.items():
             with open_regular(folder / name) as file:
@@ -151,7 +156,7 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def write_meta(folder: Path, about: Mapping[str, Any]) -> None:
+def _write_meta(folder: Path, about: Mapping[str, Any]) -> None:
     """Writes meta.json, by which damage() verifies the folder: the last file of a build."""
     paths = sorted(folder.iterdir())
     meta = {

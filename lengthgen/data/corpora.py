@@ -129,7 +129,7 @@ def _dtype(vocab_size: int) -> np.dtype[Any]:
 
 def _build(
     folder: Path, corpus: schema.Corpus, given: tokenizers.Tokenizer | None, say: Say
-) -> None:
+) -> dict[str, Any]:
     """Writes the documents as plain text, trains the tokenizer on it, writes the tokens."""
     source = sources.read(corpus, say=say)
     vocab_size = corpus.vocab_size if given is None else len(token_bytes(given))
@@ -165,7 +165,11 @@ def _build(
     }
     for text in texts.values():
         text.path.unlink()
-    about = {
+    counts = (
+        f"{split} {n['tokens']:,} in {n['documents']:,} documents" for split, n in splits.items()
+    )
+    say(f"tokens of {corpus.name}: {', '.join(counts)}")
+    return {
         "corpus": corpus.name,
         "format": FORMAT,
         "python": platform.python_version(),
@@ -173,11 +177,6 @@ def _build(
         **source.about,
         **splits,
     }
-    cache.write_meta(folder, about)
-    counts = (
-        f"{split} {n['tokens']:,} in {n['documents']:,} documents" for split, n in splits.items()
-    )
-    say(f"tokens of {corpus.name}: {', '.join(counts)}")
 
 
 class Progress:

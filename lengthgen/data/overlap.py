@@ -44,7 +44,7 @@ def in_training(corpus: TokenizedCorpus, *, cache_dir: Path) -> Mask:
         found = _covered(corpus, _known_runs(corpus))
         if cache_dir.is_dir():
             content = np.packbits(found).tobytes()
-            replace_file(kept, hashlib.sha256(content).digest() + content)
+            replace_file(kept, _digest(kept, content) + content)
     return found
 
 
@@ -55,9 +55,14 @@ def _kept(path: Path, n: int) -> Mask | None:
     except OSError:
         return None
     digest, content = raw[:32], raw[32:]
-    if hashlib.sha256(content).digest() != digest or len(content) != -(-n // 8):
+    if _digest(path, content) != digest or len(content) != -(-n // 8):
         return None
     return np.unpackbits(np.frombuffer(content, dtype=np.uint8), count=n).astype(bool)
+
+
+def _digest(path: Path, content: bytes) -> bytes:
+    """Returns the sha256 of a mask and the name of its file: that of another corpus differs."""
+    return hashlib.sha256(path.name.encode() + content).digest()
 
 
 def _known_runs(corpus: TokenizedCorpus) -> Mask:

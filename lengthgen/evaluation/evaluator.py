@@ -105,7 +105,7 @@ def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> Open
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
-    directory.check_corpus(run_dir, corpus)
+    directory.check_corpus(run_dir, corpus, run=config.run_id)
     planned = plan.plan(config, corpus)
     checkpoint = checkpoints.final(config, run_dir, say=show.say)
     tokens_seen = checkpoint.step * config.train.batch * config.train.length

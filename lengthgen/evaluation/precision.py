@@ -91,7 +91,8 @@ def audit(
         )
     show.finish()
     if ranks.is_main:
-        append_rows(run_dir / "audit.jsonl", map(asdict, found))
+        about = {"run": config.run_id, "weights": opened.sha256}
+        append_rows(run_dir / "audit.jsonl", [{**about, **asdict(one)} for one in found])
     return found
 
 

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, from_plain
+from lengthgen.config.sections import first_error
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import ANSWERS
@@ -80,9 +81,7 @@ def read(folder: Path) -> About:
     try:
         return About.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path} is of no exported model: {where} {first['msg']}") from None
+        raise UserError(f"{path} is of no exported model: {first_error(error)}") from None
 
 
 def _config(folder: Path, about: About) -> Config:

@@ -47,7 +47,7 @@ def export(
     folder = folder.resolve()
     refuse_occupied(folder)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
-    directory.check_corpus(run_dir, corpus)
+    directory.check_corpus(run_dir, corpus, run=config.run_id)
     checkpoint = checkpoints.final(config, run_dir, say=say)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
@@ -142,7 +142,7 @@ def _write(
 def _kept(plugin: Plugin, run_dir: Path) -> Plugin:
     """Returns a plugin that lies where training put it.
 
-    A stranger's config.yaml might name any file here, which would be published with the export.
+    An untrusted config.yaml might name any file here, which would be published with the export.
     """
     if plugin.path.resolve() != run_dir.resolve() / PLUGINS / f"{plugin.digest}.py":
         raise UserError(

@@ -14,6 +14,7 @@ from lengthgen.evaluation.evaluator import Show, open_run, trained_model
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.probes.base import LengthProbe, Probe
 from lengthgen.probes.inputs import ProbeInputs, Row
+from lengthgen.report import study
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs import status
 from lengthgen.runs.distributed import ALONE
@@ -99,7 +100,8 @@ def probe(config: Config, run_dir: Path, chosen: Sequence[Probe], *, show: Show)
     )
     about = {
         "format": FORMAT,
-        "run": run_dir.name,
+        "run": config.run_id,
+        "weights": opened.sha256,
         "scheme": config.scheme.name,
         "model": config.model.name,
         "seed": config.seed,
@@ -124,7 +126,9 @@ def _outcome(
     key: Row = {**about, "probe": chosen.name, "settings": settings}
 
     def kept() -> list[Row]:
-        return [row for row in read_rows(log) if all(row.get(k) == key[k] for k in key)]
+        older = {"weights": key["weights"]}  # which older rows do not name
+        rows = ({**older, **row} for row in read_rows(log))
+        return [row for row in rows if all(row.get(k) == key[k] for k in key)]
 
     if not kept():
         append_rows(log, [{**key, **row} for row in chosen.rows(inputs)])
@@ -137,6 +141,7 @@ def _outcome(
         return Outcome(chosen.name, f"n/a: {found[0]['skipped']}", None)
     picture.parent.mkdir(exist_ok=True)
     drawn = chosen.figure(found)
-    for path in (picture, picture.with_suffix(".svg")):
-        replace_file(path, rendered(drawn, path.suffix[1:]))
+    replace_file(picture, rendered(drawn, "png"))
+    svg = study.with_run(rendered(drawn, "svg"), str(about["run"]))
+    replace_file(picture.with_suffix(".svg"), svg)
     return Outcome(chosen.name, chosen.summary(measured), picture)

@@ -37,6 +37,14 @@ class Report:
         return {run: record.config for run, record in self.runs.items()}
 
     @property
+    def bases(self) -> dict[str, str]:
+        """The run that each run of train.init_from began with, by run."""
+        found = {
+            run: config.get("train", {}).get("init_from") for run, config in self.configs.items()
+        }
+        return {run: str(init["run"]) for run, init in found.items() if init}
+
+    @property
     def costs(self) -> dict[str, Cost]:
         """What each run took."""
         return {run: record.cost for run, record in self.runs.items()}
@@ -282,6 +290,7 @@ def contents(report: Report) -> list[Table]:
         text_tables.leaderboard(report.findings, report.costs),
         text_tables.key_numbers(report.findings),
         text_tables.against_least(report.by_protocol.get(HEADLINE, [])),
+        text_tables.before_and_after(report.by_protocol.get(HEADLINE, []), report.bases),
         *(_perplexities(report, name) for name in report.unaltered[1:]),
         text_tables.rates(*rates.of_runs(report.configs.values())),
     ]

@@ -5,6 +5,7 @@ line with its configuration and costs, and behind it the lines of its eval.jsonl
 """
 
 import gzip
+import hashlib
 import io
 import json
 import math
@@ -17,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -27,20 +28,23 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
+from pydantic_core import PydanticCustomError
 from safetensors import SafetensorError, safe_open
 
 from lengthgen import tasks
 from lengthgen.config.schema import NAME
+from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT, stored
-from lengthgen.reading import MOST_BYTES, check_regular, parse_json, parse_row, read_bytes
+from lengthgen.reading import MOST_BYTES, check_regular, parse_row, read_bytes
 from lengthgen.runs import directory
-from lengthgen.storage import refuse_links, strip_checksum
+from lengthgen.storage import refuse_links
 
 ROWS, MANIFEST = "rows.jsonl.gz", "manifest.json"
 ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
 PLACES = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
 
+T = TypeVar("T")
 Row = dict[str, Any]
 Plain = Mapping[str, Any]
 Amount = Annotated[int, Field(gt=0, le=1 << 53)]
@@ -77,11 +81,17 @@ class _Scheme(_Section):
     variants: dict[str, Any] = {}
 
 
+class _InitFrom(_Section):
+    run: str
+    recipe: str
+
+
 class _Train(_Section):
     tokens: Amount | None = None
     batch_tokens: Amount | None = None
     lr: Rate | None = None
     scheme_lr_ratio: Rate | None = None
+    init_from: _InitFrom | None = None
 
 
 class _Eval(_Section):
@@ -89,7 +99,7 @@ class _Eval(_Section):
 
 
 class _Config(_Section):
-    """What is read of a run's configuration, which may be of an older schema, or of a stranger."""
+    """What is read of a run's configuration, which may be untrusted, or of an older schema."""
 
     scheme: _Scheme = _Scheme()
     train: _Train = _Train()
@@ -110,7 +120,9 @@ def _readable(plain: Row) -> Row:
     try:
         json.dumps(plain, default=str, sort_keys=True)
     except TypeError as error:
-        raise ValueError(f"keys that are no text ({error})") from None
+        raise PydanticCustomError(
+            "keys", "has keys that are no text ({reason})", {"reason": str(error)}
+        ) from None
     _Config.model_validate(plain)
     return plain
 
@@ -158,8 +170,7 @@ class Study:
                 else:
                     found[-1].rows.append({**row, "run": found[-1].run})
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise self._damaged(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise self._damaged(first_error(error)) from None
         except (OSError, EOFError, zlib.error, ValueError, TypeError, LookupError) as error:
             raise self._damaged(str(error) or type(error).__name__) from None
         if not found:
@@ -175,29 +186,39 @@ class Study:
 
 def of_runs(run_dirs: Sequence[Path]) -> Study:
     """Returns the study of runs, with all that a page shows. Raises UserError as read does."""
-    paths = {path.resolve().name: path for path in run_dirs}
-    records = [_completed(record, paths[record.run]) for record in read(run_dirs)]
+    runs = _opened(run_dirs)
+    records = [*map(_completed, _records(runs, _evaluated(runs)), runs)]
     lines: list[Row] = []
     for record in records:
         lines += [{"kind": "run", "run": asdict(replace(record, rows=[]))}, *record.rows]
     text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
     # Level 9 takes 5 times as long for 8% less.
+    rows = gzip.compress(text.encode(), compresslevel=4, mtime=0)
+    manifest = {"rows": _sha256(rows), **_manifest(records)}
     return Study(
-        path=Path(ROWS),
-        rows=gzip.compress(text.encode(), compresslevel=4, mtime=0),
-        manifest=(json.dumps(_manifest(records), indent=1) + "\n").encode(),
+        path=Path(ROWS), rows=rows, manifest=(json.dumps(manifest, indent=1) + "\n").encode()
     )
 
 
 def of_folder(folder: Path) -> Study:
-    """Returns the study that a report was written of."""
+    """Returns the study that a report was written of. Raises UserError if it is damaged."""
     try:
         rows, manifest = (read_bytes(folder / name) for name in (ROWS, MANIFEST))
+        of_rows = parse_row(manifest).get("rows", _sha256(rows))  # older ones do not name it
     except OSError as error:
         raise UserError(
             f"{error.filename}: cannot be read ({error.strerror}); restore it, or report the runs "
             "again"
         ) from None
+    except ValueError as error:
+        raise UserError(
+            f"{folder / MANIFEST} is damaged ({error}); restore it, or report the runs again"
+        ) from None
+    if of_rows != _sha256(rows):
+        raise UserError(
+            f"{folder / ROWS} is not what {MANIFEST} next to it was written with; restore both, "
+            "or report the runs again"
+        )
     return Study(path=folder / ROWS, rows=rows, manifest=manifest)
 
 
@@ -206,29 +227,8 @@ def read(run_dirs: Sequence[Path], rows: Sequence[Plain] | None = None) -> list[
 
     Raises UserError as evaluated does, and for a configuration that cannot be read.
     """
-    paths = {path.resolve().name: path for path in run_dirs}
-    records: list[RunRecord] = []
-    of_run: dict[str, list[Row]] = {run: [] for run in paths}
-    for row in evaluated(run_dirs) if rows is None else rows:
-        of_run.get(row["run"], []).append(dict(row))
-    for run, path in paths.items():
-        config = _config(path)
-        config.pop("runtime", None)
-        facts = task_facts(config) if task_of(config) is not None else None
-        records.append(RunRecord(run=run, config=config, task=facts, rows=of_run[run]))
-    return records
-
-
-def _config(run_dir: Path) -> Row:
-    try:
-        return _readable(directory.read_config(run_dir))
-    except ValueError as error:
-        reason = str(error)
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False)[0]
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        path = run_dir / "config.yaml"
-        raise UserError(f"{path} is damaged: {reason}; restore it, or report other runs") from None
+    runs = _opened(run_dirs)
+    return _records(runs, _evaluated(runs) if rows is None else rows)
 
 
 def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
@@ -236,17 +236,68 @@ def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
 
     Raises UserError for a directory without rows, and for two of one name.
     """
-    if not run_dirs:
+    return _evaluated(_opened(run_dirs))
+
+
+class _Run(NamedTuple):
+    """A run directory, its plain configuration, and the id that its files are bound to."""
+
+    path: Path
+    config: Row
+    run_id: str
+
+
+def _opened(run_dirs: Sequence[Path]) -> list[_Run]:
+    found: list[_Run] = []
+    for path in dict.fromkeys(path.resolve() for path in run_dirs):
+        refuse_links(path)
+        config = _config(path)
+        found.append(_Run(path, config, directory.run_id(config, path)))
+    return found
+
+
+def _records(runs: Sequence[_Run], rows: Sequence[Plain]) -> list[RunRecord]:
+    records: list[RunRecord] = []
+    of_run: dict[str, list[Row]] = {run.path.name: [] for run in runs}
+    for row in rows:
+        of_run.get(row["run"], []).append(dict(row))
+    for run in runs:
+        name = run.path.name
+        config = _portable(run.config)
+        facts = task_facts(config) if task_of(config) is not None else None
+        records.append(RunRecord(run=name, config=config, task=facts, rows=of_run[name]))
+    return records
+
+
+def _portable(plain: Plain) -> Row:
+    """Returns a configuration without the folders of one machine."""
+    kept = {key: value for key, value in plain.items() if key != "runtime"}
+    train = kept.get("train", {})
+    if init_from := train.get("init_from"):
+        init_from = {key: value for key, value in init_from.items() if key != "path"}
+        kept["train"] = {**train, "init_from": init_from}
+    return kept
+
+
+def _config(run_dir: Path) -> Row:
+    try:
+        return _readable(directory.read_config(run_dir))
+    except ValueError as error:
+        reason = first_error(error) if isinstance(error, ValidationError) else str(error)
+        path = run_dir / "config.yaml"
+        raise UserError(f"{path} is damaged: {reason}; restore it, or report other runs") from None
+
+
+def _evaluated(runs: Sequence[_Run]) -> list[Row]:
+    if not runs:
         raise UserError("report: no run is named; lengthgen list runs shows those there are")
     rows: list[Row] = []
     seen: dict[str, Path] = {}  # by name, and by the id of the configuration
-    for path in dict.fromkeys(path.resolve() for path in run_dirs):
+    for path, _, run in runs:
         if path.name in seen:
             raise UserError(
                 f"run {path.name} lies in {seen[path.name].parent} and in {path.parent}; name one"
             )
-        refuse_links(path)
-        run = directory.run_id(path)
         if run in seen:
             raise UserError(f"{path} and {seen[run]} are one run, {run}; name one of them")
         seen |= {path.name: path, run: path}
@@ -255,6 +306,29 @@ def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
             raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")
         rows += [{**row, "run": path.name} for row in found]
     return rows
+
+
+def of_usable(
+    run_dirs: Sequence[Path], use: Callable[[Sequence[Path]], T], *, say: Callable[[str], None]
+) -> T:
+    """Returns what `use` makes of runs; if it cannot use all, of those that it can use alone.
+
+    Each of the others is named. Raises UserError if there is none, or if only all together fail.
+    """
+    try:
+        return use(run_dirs)
+    except UserError:
+        wrong: dict[Path, UserError] = {}
+        for path in run_dirs:
+            try:
+                use([path])
+            except UserError as error:
+                wrong[path] = error
+        if len(wrong) in (0, len(run_dirs)):
+            raise
+    for path, error in wrong.items():
+        say(f"{path.name} is not shown: {error}")
+    return use([path for path in run_dirs if path not in wrong])
 
 
 def of_groups(
@@ -308,8 +382,9 @@ def task_facts(config: Plain) -> TaskFacts:
     return TaskFacts(unit=rule.unit, chance=chance)
 
 
-def _completed(record: RunRecord, run_dir: Path) -> RunRecord:
+def _completed(record: RunRecord, run: _Run) -> RunRecord:
     """Adds the environment, the cost and the pictures of the probes that the directory holds."""
+    run_dir = run.path
     weights = sorted(run_dir.glob("checkpoints/*/model.safetensors"))
     try:
         n_parameters = parameters(weights[-1]) if weights else None
@@ -317,20 +392,19 @@ def _completed(record: RunRecord, run_dir: Path) -> RunRecord:
         n_parameters = None
     return replace(
         record,
-        environment=_environment(run_dir),
-        cost=cost(
-            directory.training_log(run_dir, run=directory.run_id(run_dir)), parameters=n_parameters
-        ),
+        environment=_environment(run_dir, run=run.run_id),
+        cost=cost(directory.training_log(run_dir, run=run.run_id), parameters=n_parameters),
         probes={
-            path.stem.replace("_", " "): _svg(path) for path in sorted(run_dir.glob("probes/*.svg"))
+            path.stem.replace("_", " "): _svg(path, run=run.run_id)
+            for path in sorted(run_dir.glob("probes/*.svg"))
         },
     )
 
 
-def _environment(run_dir: Path) -> dict[str, Any] | None:
+def _environment(run_dir: Path, *, run: str) -> dict[str, Any] | None:
     """Returns what env.json holds of the command, machine and versions; no host, no local paths."""
     try:
-        found = parse_json(strip_checksum(read_bytes(run_dir / "env.json")))
+        found = directory.read_provenance(run_dir, run=run)
         words = [str(word).encode(errors="replace").decode() for word in found.get("argv", [])[1:]]
         _shown(found)
         kept = {key: found[key] for key in ENVIRONMENT if key in found}
@@ -340,14 +414,26 @@ def _environment(run_dir: Path) -> dict[str, Any] | None:
     return {"command": command, **kept} if words else kept
 
 
-def _svg(path: Path) -> str:
+def with_run(svg: bytes, run: str) -> bytes:
+    """Returns the picture of a probe with the id of the run that it is of."""
+    return svg + f"<!-- run {run} -->\n".encode()
+
+
+def _svg(path: Path, *, run: str) -> str:
+    """Returns the picture of a probe of the run with this id; older ones do not name it."""
     try:
-        return read_bytes(path).decode()
+        text, _, named = read_bytes(path).decode().partition("<!-- run ")
+        if named not in ("", f"{run} -->\n"):
+            raise ValueError(f"it is of run {named.partition(' ')[0]}")
+        return text
     except (OSError, ValueError) as error:
-        run = path.parent.parent.name
         raise UserError(
-            f"{path} is damaged ({error}); lengthgen probe {run} draws it again"
+            f"{path} is damaged ({error}); lengthgen probe {path.parent.parent.name} draws it again"
         ) from None
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def cost(rows: Sequence[Plain], *, parameters: int | None) -> Cost:

@@ -361,6 +361,40 @@ def against_least(lines: Sequence[Series]) -> Table | None:
     )
 
 
+def before_and_after(lines: Sequence[Series], bases: Mapping[str, str]) -> Table | None:
+    """Returns what further training brought to runs that began with the weights of others.
+
+    `bases` holds by run the one that it began with. None if no series has its base among them.
+    """
+    there = ordered(competitors(lines))
+    by_run = {run: line for line in there if line.variant is None for run in line.runs}
+    pairs = [
+        (line, before)
+        for line in there
+        if line.variant is None
+        and (before := by_run.get(bases.get(line.runs[0], ""))) is not None
+        and all(by_run.get(bases.get(run, "")) is before for run in line.runs)
+    ]
+    if not pairs:
+        return None
+    lengths = sorted({n for pair in pairs for n in pair[0].losses()})
+    rows = [
+        [
+            Cell(line.label),
+            Cell(before.label),
+            *(Cell(written(difference(line, before, n), change)) for n in lengths),
+        ]
+        for line, before in pairs
+    ]
+    return Table(
+        key="before-after",
+        title="Loss minus that of the run it began with, nats per token, paired by document",
+        head=["scheme", "began with", *map(short, lengths)],
+        rows=rows,
+        notes=["Each interval by itself at 95%; below 0: further training helped.", *_dashes(rows)],
+    )
+
+
 def _column(lines: Sequence[Series], length: int) -> tuple[Series, Comparison | None] | None:
     """Returns the series of least loss at a length, and the comparison with it."""
     found = compare(lines, length)

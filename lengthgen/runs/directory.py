@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -20,9 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.config.sections import first_error
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.reading import check_regular, parse_json, parse_yaml, read_bytes
+from lengthgen.reading import check_regular, parse_row, parse_yaml, read_bytes
 from lengthgen.runs import status
 from lengthgen.storage import (
     add_checksum,
@@ -113,7 +114,11 @@ def load_config(run_dir: Path) -> Config:
     Keys of eval and runtime that an older version did not have take their defaults, which do not
     change what was trained.
     """
-    plain = read_config(run_dir)
+    return _built(read_config(run_dir), run_dir)
+
+
+def _built(read: Mapping[str, Any], run_dir: Path) -> Config:
+    plain = {**read}
     for section in ("eval", "runtime"):
         if isinstance(plain.get(section), dict):
             plain[section] = {**_defaults()[section], **plain[section]}
@@ -168,7 +173,7 @@ def _heading(text: bytes) -> bytes:
     return _HEADING + f"{zlib.crc32(text):08x}\n".encode()
 
 
-def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
+def write_provenance(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
     """Writes env.json: what the run was begun with. A later start leaves it as it is.
 
     It has a format unless the rows are older than that, and env.json was removed.
@@ -179,6 +184,7 @@ def write_provenance(run_dir: Path, corpus: TokenizedCorpus) -> None:
     is_new = all("run" in row for row in read_rows(run_dir / "train.jsonl"))
     provenance = {
         **({"format": FORMAT} if is_new else {}),
+        "run": run,
         "fingerprint": corpus.fingerprint,
         "corpus": corpus.meta,
         "argv": sys.argv,
@@ -211,29 +217,49 @@ def _processor() -> str:
     return platform.processor()
 
 
-def check_corpus(run_dir: Path, corpus: TokenizedCorpus) -> None:
-    """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
+def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
+    """Returns env.json of the run with this id; older ones do not name it.
+
+    Raises UserError if it is of another run, OSError and ValueError if it cannot be read.
+    """
     path = run_dir / "env.json"
-    if not path.exists():
-        return
-    try:
-        begun = parse_json(strip_checksum(read_bytes(path)))["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
-    if begun != corpus.fingerprint:
+    found = parse_row(strip_checksum(read_bytes(path)))
+    if found.get("run", run) != run:
+        raise UserError(
+            f"{path} is of run {found['run']}, but config.yaml here is of run {run}; restore it, "
+            "or remove it if the corpus is still the same"
+        )
+    return found
+
+
+def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
+    """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
+    begun = corpus_fingerprint(run_dir, run=run)
+    if begun not in (None, corpus.fingerprint):
         raise UserError(
             f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
-            f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
+            f"{str(begun)[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
         )
 
 
-def run_id(run_dir: Path) -> str:
-    """Returns the id that the files of a run are bound to: that of its configuration.
+def corpus_fingerprint(run_dir: Path, *, run: str) -> str | None:
+    """Returns that of the tokens that the run was begun on, None without env.json."""
+    path = run_dir / "env.json"
+    if not path.exists():
+        return None
+    try:
+        return str(read_provenance(run_dir, run=run)["fingerprint"])
+    except (OSError, ValueError, KeyError):
+        raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
+
+
+def run_id(plain: Mapping[str, Any], run_dir: Path) -> str:
+    """Returns the id that the files of a run are bound to: that of its plain configuration.
 
     A configuration of an older schema has none; the directory's name stands for it.
     """
     try:
-        return load_config(run_dir).run_id
+        return _built(plain, run_dir).run_id
     except UserError:
         return run_dir.resolve().name
 
@@ -259,10 +285,9 @@ def train_rows(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
         try:
             _TrainRow.model_validate(row)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
             raise UserError(
-                f"{path}:{number}: damaged row ({first['loc'][0]}: {first['msg']}); delete this "
-                "line or restore the file"
+                f"{path}:{number}: damaged row ({first_error(error)}); delete this line or restore "
+                "the file"
             ) from None
     return rows
 
@@ -301,7 +326,7 @@ def _summary(path: Path) -> RunSummary:
         steps, trained_as = config.train.steps, config.run_id
         kept = status.checkpoint_folders(path)
         step = int(kept[-1].name.removeprefix("step-")) if kept else 0
-        argv = parse_json(strip_checksum(read_bytes(path / "env.json")))["argv"]
+        argv = read_provenance(path, run=config.run_id)["argv"]
         if argv[1] == "train":
             command = shlex.join(["lengthgen", *argv[1:]])
     except UserError as error:

@@ -201,11 +201,11 @@ def mark_trained(run_dir: Path, *, step: int, weights: str, rows: Sequence[Row])
 
 
 def digest(rows: Sequence[Row]) -> str:
-    """Returns the sha256 of a chain: each row is hashed with the hash of those before it."""
-    chain = hashlib.sha256()
+    """Returns the sha256 of rows in their order."""
+    total = hashlib.sha256()
     for row in rows:
-        chain.update(json.dumps(row).encode() + b"\n")
-    return chain.hexdigest()
+        total.update(json.dumps(row).encode() + b"\n")
+    return total.hexdigest()
 
 
 def is_trained(run_dir: Path) -> bool:

@@ -261,8 +261,8 @@ class Task:
         from lengthgen.config import schema
 
         sys.argv = ["lengthgen", *self.arguments]  # for env.json and list runs
-        config = schema.from_overrides(
-            self.overrides, config_dir=self.config_dir, plugins=self.plugins
+        config = pipeline.validate(
+            schema.from_overrides(self.overrides, config_dir=self.config_dir, plugins=self.plugins)
         )
         if config.run_id != self.run_id:
             raise UserError(
@@ -273,7 +273,7 @@ class Task:
         if config.runtime.threads is None and cpus is not None:
             runtime = config.runtime.model_copy(update={"threads": int(cpus)})
             config = config.model_copy(update={"runtime": runtime})
-        pipeline.train(pipeline.validate(config))
+        pipeline.train(config)
 
 
 def _requeue(handler: Callable[[int, FrameType | None], Any], exit_code: int) -> NoReturn:

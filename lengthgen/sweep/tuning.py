@@ -1,7 +1,7 @@
 """One learning rate for each scheme: a grid of them, and the one of least loss at T."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -15,6 +15,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.evaluation.rows import stored
 from lengthgen.report import tables, text_tables
+from lengthgen.runs import status
 from lengthgen.storage import replace_file
 from lengthgen.sweep import grid
 from lengthgen.sweep.grid import Point
@@ -91,6 +92,28 @@ def _refuse_mixing(others: Mapping[str, Tuned], config: Config, out: Path) -> No
                 f"--out: {out / FILE} holds the rate of {name} for another model, corpus, length "
                 "or budget; give another --out, or tune its schemes again too"
             )
+
+
+def readable(found: Sequence[Point], *, say: Callable[[str], None]) -> list[Point]:
+    """Returns the points of schemes of which all are evaluated or diverged; names the others.
+
+    Raises UserError if that leaves none.
+    """
+    wrong: dict[str, UserError] = {}  # by scheme
+    for point in found:
+        try:
+            if not _losses([point]) and status.read_status(point.run_dir).state != "diverged":
+                raise UserError(
+                    f"no complete evaluation in {point.run_dir}; lengthgen eval makes it"
+                )
+        except UserError as error:
+            wrong.setdefault(point.config.scheme.name, error)
+    kept = [point for point in found if point.config.scheme.name not in wrong]
+    if not kept:
+        raise next(iter(wrong.values()))
+    for name, error in wrong.items():
+        say(f"scheme={name} is not tuned: {error}")
+    return kept
 
 
 def write(found: Sequence[Point], out: Path) -> list[Path]:

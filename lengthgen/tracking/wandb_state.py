@@ -1,6 +1,7 @@
 """What was sent to W&B of a run: wandb.json in the run directory, so that nothing is sent twice."""
 
 import hashlib
+import re
 import secrets
 from pathlib import Path
 
@@ -32,20 +33,20 @@ _FILE = TypeAdapter(dict[str, Sent])  # by W&B project: each has a W&B run of it
 def load_sent(config: Config, run_dir: Path) -> Sent:
     """Returns what was sent to the run in the configured W&B project: nothing if it is new.
 
-    Raises UserError if wandb.json is damaged.
+    Raises UserError if wandb.json is damaged, or of another run.
     """
-    return _load(run_dir).get(_project(config), Sent(run_id=config.run_id))
+    return _load(config, run_dir).get(_project(config), Sent(run_id=config.run_id))
 
 
 def save_sent(sent: Sent, config: Config, run_dir: Path) -> None:
     """Writes wandb.json; what was sent to other projects stays in it."""
-    _save({**_load(run_dir), _project(config): sent}, run_dir)
+    _save({**_load(config, run_dir), _project(config): sent}, run_dir)
 
 
 def start_again(config: Config, run_dir: Path) -> None:
     """Lets the next rows, and all before them, go to a fresh W&B run: RUN and four digits."""
     try:
-        others = _load(run_dir)
+        others = _load(config, run_dir)
     except UserError:
         others = {}
     fresh = Sent(run_id=f"{config.run_id}-{secrets.token_hex(2)}")
@@ -80,17 +81,23 @@ def _project(config: Config) -> str:
     return project if entity is None else f"{entity}/{project}"
 
 
-def _load(run_dir: Path) -> dict[str, Sent]:
-    path = run_dir / "wandb.json"
+def _load(config: Config, run_dir: Path) -> dict[str, Sent]:
+    path, wrong = run_dir / "wandb.json", "is damaged"
     try:
-        return _FILE.validate_json(strip_checksum(read_bytes(path)))
+        found = _FILE.validate_json(strip_checksum(read_bytes(path)))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):  # pydantic's errors are ValueErrors
-        raise UserError(
-            f"{path} is damaged, so what W&B has is not known; "
-            f"lengthgen track push {run_dir} --again sends all to a fresh W&B run"
-        ) from None
+        found = None
+    if found is not None:
+        ids = {re.sub(r"(?<=-[0-9a-f]{8})-[0-9a-f]{4}$", "", one.run_id) for one in found.values()}
+        if ids <= {config.run_id, run_dir.resolve().name}:
+            return found
+        wrong = f"is of run {min(ids - {config.run_id})}, but config.yaml here of {config.run_id}"
+    raise UserError(
+        f"{path} {wrong}, so what W&B has is not known; "
+        f"lengthgen track push {run_dir} --again sends all to a fresh W&B run"
+    )
 
 
 def _save(every: dict[str, Sent], run_dir: Path) -> None:

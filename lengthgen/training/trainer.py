@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.config.precision import cpu_multiplies_bf16
-from lengthgen.config.schema import Config
+from lengthgen.config.schema import Config, InitFrom
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import (
     IGNORED,
@@ -33,6 +33,7 @@ from lengthgen.runs import checkpoints, devices, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import keep_rows, rows_of
 from lengthgen.terminal import Show
+from lengthgen.training import init_from
 from lengthgen.training.optim import adamw, lr_at, set_rates, update
 
 BUCKET_BYTES = 16 * 2**20  # of gradients that a GPU sends while it computes others
@@ -313,6 +314,8 @@ def _state(
         if found.memory is not None:
             state.memory = Memory(*(tensor.to(device) for tensor in found.memory))
         show.say(f"resuming after step {found.step} of {config.train.steps}")
+    elif isinstance(config.train.init_from, InitFrom):
+        init_from.load_weights(state.model, config.train.init_from, corpus, say=show.say)
     parameters = sum(p.numel() for p in state.model.parameters())
     logging.getLogger(__name__).info("%s: %d parameters on %s", run_dir.name, parameters, device)
     of_scheme = sum(p.numel() for p in state.model.scheme.parameters())

@@ -109,6 +109,19 @@ def test_an_answer_that_is_damaged_is_found_again(damage: bytes, tmp_path: Path)
     assert len(in_training(corpus, tmp_path)) == 600
 
 
+def test_an_answer_on_another_corpus_is_not_taken(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    held_out = text(600)
+    corpus = corpus_of(held_out, held_out)
+    other = replace(corpus_of(text(600, vocab=3), held_out), fingerprint="1" * 64)
+    assert in_training(corpus, tmp_path / "one") == list(range(600))
+    assert in_training(other, tmp_path / "two") == []
+    [kept], [wrong] = ([*(tmp_path / name).iterdir()] for name in ("one", "two"))
+    kept.write_bytes(wrong.read_bytes())
+    assert in_training(corpus, tmp_path / "one") == list(range(600))
+
+
 @pytest.mark.parametrize("n", [20, 50])
 def test_hashes_differ_where_runs_do(n: int) -> None:
     tokens = np.concatenate([np.zeros(120, dtype=int), text(5000, vocab=2), text(5000, vocab=3)])

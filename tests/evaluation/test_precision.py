@@ -95,6 +95,9 @@ def test_an_audit_is_kept(run: tuple[Config, Path]) -> None:
     found = audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
     lines = (run_dir / "audit.jsonl").read_text().splitlines()
     assert [json.loads(line)["max_absolute"] for line in lines] == [a.max_absolute for a in found]
+    weights = weights_sha256(run_dir, step=config.train.steps)
+    for line in lines:
+        assert json.loads(line).items() >= {"run": config.run_id, "weights": weights}.items()
 
 
 def test_without_the_headline_there_is_nothing_to_score_again(run: tuple[Config, Path]) -> None:

@@ -415,10 +415,13 @@ def test_a_folder_that_lacks_a_file_is_no_export(name: str, run: Config, tmp_pat
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "config.json is of no exported model: format Input should be 1"),
-        ({"plugins": ["../evil.py"]}, "config.json is of no exported model: plugins.0 String"),
+        ({"format": 2}, "config.json is of no exported model: format is 2, which is not 1"),
+        (
+            {"plugins": ["../evil.py"]},
+            "config.json is of no exported model: plugins.0 is '../evil.py', which",
+        ),
         ({"plugins": ["plugins/00000000.py"]}, "00000000.py cannot be read"),
-        ({"_target_": "os.system"}, "config.json is of no exported model: _target_ Extra"),
+        ({"_target_": "os.system"}, "config.json is of no exported model: _target_ is unknown"),
     ],
 )
 def test_a_config_json_that_was_not_written_here_is_one_line(

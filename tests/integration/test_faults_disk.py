@@ -144,7 +144,9 @@ WRITES: dict[str, Callable[[Path, Config, TokenizedCorpus], None]] = {
     "train.jsonl": lambda run, config, corpus: append_rows(run / "train.jsonl", [{"a": 1}]),
     "curve.csv": lambda run, config, corpus: replace_file(run / "curve.csv", b"1"),
     "config.yaml": lambda run, config, corpus: directory.write_config(config, run),
-    "env.json": lambda run, config, corpus: directory.write_provenance(run, corpus),
+    "env.json": lambda run, config, corpus: directory.write_provenance(
+        run, corpus, run=config.run_id
+    ),
     "DONE": lambda run, config, corpus: status.mark_trained(run, step=8, weights="0" * 64, rows=[]),
 }
 

@@ -16,7 +16,7 @@ from lengthgen.evaluation.rows import stored
 from lengthgen.report import collect, html, study
 from lengthgen.runs import status
 from lengthgen.runs.directory import training_log
-from lengthgen.storage import read_rows, strip_checksum, write_rows
+from lengthgen.storage import add_checksum, read_rows, strip_checksum, write_rows
 
 pytestmark = pytest.mark.slow
 
@@ -285,6 +285,31 @@ def test_intact_rows_of_another_run_are_refused_by_name(finished: Finished, name
             read()
         assert str(caught.value).startswith(wanted)
     assert wanted in here(*words_of("list", finished.copy)).out.replace("\n", "")
+
+
+def test_the_environment_of_another_run_is_refused_by_name(finished: Finished) -> None:
+    path = one(finished.fresh(), "rope-*/env.json")
+    run = path.parent.name
+    env = json.loads(strip_checksum(path.read_bytes()))
+    path.write_bytes(add_checksum(json.dumps({**env, "run": OTHER}, indent=1).encode()))
+    wanted = f"{path} is of run {OTHER}, but config.yaml here is of run {run}; restore it"
+    assert wanted in here(*words_of("eval", finished.copy)).error
+    assert wanted in here(*words_of("list", finished.copy)).out.replace("\n", "")
+
+
+def test_the_token_cache_of_another_corpus_is_built_again(finished: Finished) -> None:
+    folder = one(finished.fresh(), ".cache/synthetic-*")
+    before = (folder / "meta.json").read_bytes()
+    moved = folder.rename(folder.with_name("synthetic-000000000000"))
+    shutil.copytree(moved, folder)
+    meta = before.replace(folder.name.encode(), moved.name.encode())
+    body = strip_checksum(before).replace(folder.name.encode(), moved.name.encode())
+    assert meta != before
+    (folder / "meta.json").write_bytes(add_checksum(body))
+    ran = here(*words_of("eval", finished.copy))
+    assert f"the damaged token cache {folder} (it is {moved.name}); it is built again" in ran.err
+    assert ran.out == finished.said["eval"]
+    assert (folder / "meta.json").read_bytes() == before
 
 
 def test_a_run_twice_is_no_second_seed_under_whatever_name(finished: Finished) -> None:

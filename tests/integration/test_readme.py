@@ -78,6 +78,8 @@ SMALLER = {  # than the pages say: two processes, points that are done or one sc
     "books/*.parquet, ": "",  # which are the reader's own
     "bench rope alibi cope": "bench nope --rounds 1 --lengths 16",  # a process each
     "alibi-tiny-python-s1": "alibi-tiny-synthetic-s1",
+    "rope-tiny-python-s1": "rope-tiny-synthetic-s1",
+    "train.length=2048 train.tokens=2457600 train.batch_tokens=8192": "train.length=32",
     "512,2048,16000": "16,48",
     "512,2048": "16,32",
     "sinusoidal,rope,t5,alibi --dry-run": "rope --status",  # which measures no step

@@ -28,6 +28,7 @@ from lengthgen.probes import position
 from lengthgen.report.figures import probes as pictures
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs.distributed import Ranks
+from lengthgen.storage import read_rows, write_rows
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow
@@ -96,6 +97,35 @@ def test_a_second_time_nothing_is_computed_and_a_lost_picture_comes_back(run_dir
     assert probes.probe(config, run_dir, chosen, show=QUIET) == first
     assert (run_dir / "probes.jsonl").read_bytes() == before
     assert [one.picture.read_bytes() for one in first if one.picture] == drawn
+
+
+@pytest.mark.parametrize("other", [{"run": "rope-tiny-toy-s1-0a0a0a0a"}, {"weights": "0" * 64}])
+def test_rows_of_another_run_or_of_other_weights_are_computed_again(
+    run_dir: Path, other: dict[str, str]
+) -> None:
+    config, chosen = config_of(run_dir), probes.build(["receptive_field"])
+    first = probes.probe(config, run_dir, chosen, show=QUIET)
+    rows = read_rows(run_dir / "probes.jsonl")
+    write_rows(run_dir / "probes.jsonl", [{**row, **other} for row in rows])
+    assert probes.probe(config, run_dir, chosen, show=QUIET) == first
+    assert read_rows(run_dir / "probes.jsonl")[len(rows) :] == rows
+    (picture,) = (one.picture for one in first)
+    assert picture is not None
+    assert (
+        picture.with_suffix(".svg")
+        .read_bytes()
+        .endswith(b"<!-- run %b -->\n" % bytes(config.run_id, "ascii"))
+    )
+
+
+def test_rows_of_before_they_named_weights_are_not_computed_again(run_dir: Path) -> None:
+    config, chosen = config_of(run_dir), probes.build(["receptive_field"])
+    probes.probe(config, run_dir, chosen, show=QUIET)
+    rows = read_rows(run_dir / "probes.jsonl")
+    older = [{key: row[key] for key in row if key != "weights"} for row in rows]
+    write_rows(run_dir / "probes.jsonl", older)
+    probes.probe(config, run_dir, chosen, show=QUIET)
+    assert read_rows(run_dir / "probes.jsonl") == older
 
 
 def test_only_the_probes_that_are_missing_are_computed(run_dir: Path) -> None:

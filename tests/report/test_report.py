@@ -24,6 +24,8 @@ from lengthgen.report.collect import Report
 from lengthgen.report.figures.layout import MOST_NAMED
 from lengthgen.runs import directory
 
+OTHER = "rope-tiny-toy-s2-0b0b0b0b"
+
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
@@ -290,6 +292,37 @@ def test_the_page_is_given_what_the_run_directory_holds(runs: Runs) -> None:
     assert record.cost == study.Cost(parameters=12, tokens=100, seconds=2.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("env.json", json.dumps({"run": OTHER}).encode()),
+        ("probes/bias.svg", study.with_run(b"<svg/>", OTHER)),
+    ],
+)
+def test_what_lies_in_a_run_and_is_of_another_one_is_refused(
+    runs: Runs, name: str, content: bytes
+) -> None:
+    path = runs.write("rope")
+    (path / "probes").mkdir()
+    (path / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name} .*of run {OTHER}.*; (restore|lengthgen probe)"):
+        study.of_runs([path])
+    (path / name).write_bytes(content.replace(OTHER.encode(), path.name.encode()))
+    [record] = study.of_runs([path]).records
+    assert record.probes == ({"bias": "<svg/>"} if name.endswith("svg") else {})
+
+
+def test_rows_of_another_report_are_refused(runs: Runs, tmp_path: Path) -> None:
+    for scheme in ("rope", "alibi"):
+        write.write_report(study.of_runs([runs.write(scheme)]), tmp_path / scheme)
+    shutil.copy(tmp_path / "alibi/rows.jsonl.gz", tmp_path / "rope")
+    with pytest.raises(UserError, match=r"rows\.jsonl\.gz is not what manifest\.json next to it"):
+        study.of_folder(tmp_path / "rope")
+    (tmp_path / "rope/manifest.json").write_text("[")
+    with pytest.raises(UserError, match=r"manifest\.json is damaged \(.*; restore it, or report"):
+        study.of_folder(tmp_path / "rope")
+
+
 def test_a_run_directory_without_them_makes_a_page_too(runs: Runs) -> None:
     path = runs.write("rope")
     (path / "checkpoints" / "step-1").mkdir(parents=True)
@@ -312,8 +345,7 @@ def test_a_directory_that_cannot_be_made_is_refused(runs: Runs, tmp_path: Path) 
 
 
 def test_a_run_without_evaluation_is_refused_with_the_command(runs: Runs) -> None:
-    empty = runs.root / "rope-tiny-toy-s1-0a0a0a0a"
-    empty.mkdir(parents=True)
+    empty = runs.write("rope", lengths=[])
     with pytest.raises(UserError, match=f"no evaluation in .*; run lengthgen eval {empty.name}"):
         study.evaluated([empty])
 

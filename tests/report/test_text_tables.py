@@ -384,3 +384,20 @@ def test_the_leaderboard_holds_size_and_the_median_speed_of_the_seeds(runs: Runs
 def test_one_series_is_no_leaderboard(runs: Runs) -> None:
     found = gathered(runs.write("rope"))
     assert text_tables.leaderboard(found.findings, found.costs) is None
+
+
+def test_a_series_is_compared_with_the_runs_it_began_with() -> None:
+    lines = [line("base", 3.0, 4.0), line("tuned", 2.5, 3.0), line("other", 2.0, 2.0)]
+    bases = {f"tuned-{seed}": f"base-{seed}" for seed in (1, 2, 3)}
+    table = there(text_tables.before_and_after(lines, bases))
+    assert [cell.text for cell in table.rows[0]] == [
+        *("tuned", "base"),
+        *("-0.500 [-0.500, -0.500]", "-1.000 [-1.000, -1.000]"),
+    ]
+    assert len(table.rows) == 1
+
+
+@pytest.mark.parametrize("bases", [{}, {"tuned-1": "absent-1"}, {"tuned-1": "base-1"}])
+def test_a_series_whose_bases_are_not_all_there_is_not_compared(bases: dict[str, str]) -> None:
+    lines = [line("base", 3.0, 4.0), line("tuned", 2.5, 3.0)]
+    assert text_tables.before_and_after(lines, bases) is None

@@ -213,13 +213,13 @@ def test_provenance_does_not_need_git(tmp_path: Path, monkeypatch: pytest.Monkey
     config = small_config(f"runtime.cache={tmp_path}")
     corpus = corpora.load(config.corpus, cache_dir=tmp_path, say=print)
     monkeypatch.setenv("PATH", "")
-    directory.write_provenance(tmp_path, corpus)
+    directory.write_provenance(tmp_path, corpus, run=config.run_id)
     written = json.loads((tmp_path / "env.json").read_text())
     assert written["commit"] is None
     assert written["fingerprint"] == corpus.fingerprint
     (tmp_path / "env.json").write_text("[]")
     with pytest.raises(UserError, match=r"env\.json is damaged"):
-        directory.check_corpus(tmp_path, corpus)
+        directory.check_corpus(tmp_path, corpus, run=config.run_id)
 
 
 def test_a_run_of_before_a_setting_of_evaluation_existed_has_its_default(tmp_path: Path) -> None:

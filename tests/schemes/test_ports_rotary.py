@@ -6,6 +6,7 @@ queries and keys at positions below 64 to 1e-5. What differs by intention is ass
 
 import math
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from lengthgen.schemes.rotary.p_rope import PRope
 from lengthgen.schemes.rotary.pi import Pi
 from lengthgen.schemes.rotary.pope import Pope
 from lengthgen.schemes.rotary.rope import Rope, powers
+from lengthgen.schemes.rotary.rope_scaling import RopeScaling
 from lengthgen.schemes.rotary.xpos import Xpos
 from lengthgen.schemes.rotary.yarn import Yarn
 
@@ -71,6 +73,28 @@ def same(got: Tensor, want: Tensor) -> None:
 
 
 LONG: dict[str, Any] = {"longest": 32 * T, "original_max_position_embeddings": T}
+
+
+@pytest.mark.parametrize("kind", [Pi, Ntk, DynamicNtk, Yarn, Llama3])
+@pytest.mark.parametrize("factor", [4.0, None])
+def test_a_model_trained_on_at_4T_is_scaled_as_of_its_original_length(
+    kind: type[RopeScaling], factor: float | None
+) -> None:
+    """As original_max_position_embeddings of HF transformers."""
+    names = signature(kind).parameters
+    every = {
+        **{"factor": 4.0 if kind is DynamicNtk else factor},
+        **{"beta_fast": 32.0, "beta_slow": 1.0},
+        **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    }
+    chosen = dict[str, Any]((name, every[name]) for name in every if name in names)
+    longer = replace(OF, train_length=4 * T)
+    original: dict[str, Any] = {"original_max_position_embeddings": T}
+    later = kind(longer, **original, **chosen)
+    first = kind(OF, **chosen)
+    for n in (T, 4 * T, 8 * T):
+        torch.testing.assert_close(scaled(later, n), scaled(first, n), rtol=0, atol=0)
+        assert logit_factor(later, n) == logit_factor(first, n)
 
 
 @pytest.mark.parametrize("s", [1.0, 2.0, 8.0, 32.0])

@@ -49,7 +49,8 @@ VOCAB = 50
 
 def small_config(*overrides: str) -> Config:
     """Returns a configuration of a model that trains in a second."""
-    of_files = any(word.startswith(("plugins=", "train.tuned=")) for word in overrides)
+    read = ("plugins=", "train.tuned=", "train.init_from=")
+    of_files = any(word.startswith(read) for word in overrides)
     return (_built.__wrapped__ if of_files else _built)(*overrides)
 
 

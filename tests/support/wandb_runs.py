@@ -7,9 +7,9 @@ from lengthgen.config.compose import compose
 from lengthgen.config.schema import Config, from_plain
 
 
-def configuration(runtime: Mapping[str, Any]) -> Config:
+def configuration(runtime: Mapping[str, Any], *overrides: str) -> Config:
     """Returns the default configuration with these runtime values."""
-    plain = compose(["scheme=rope"], config_dir=None)
+    plain = compose(["scheme=rope", *overrides], config_dir=None)
     plain["runtime"] |= runtime
     return from_plain(plain)
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -228,6 +229,32 @@ def test_a_scheme_whose_every_rate_diverged_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="scheme=rope: every rate of the grid diverged; give lower"):
         tuning.write(found, tmp_path)
     assert not (tmp_path / "tuned.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("[\n", "damaged row"), ("", "no complete evaluation in")],
+)
+def test_a_run_that_cannot_be_read_leaves_only_its_scheme_untuned(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    found = grid(tmp_path, "scheme=rope,nope", *GRID)
+    losses = {(name, lr, None, 1): 3 + lr for name in ("rope", "nope") for lr in (1e-3, 2e-3, 4e-3)}
+    evaluated(found, losses)
+    assert tuning.readable(found, say=print) == found
+    (bad, *_), ropes = found, [one for one in found if one.config.scheme.name == "rope"]
+    (bad.run_dir / "eval.jsonl").write_text(content)
+    said: list[str] = []
+    left = tuning.readable(found, say=said.append)
+    assert left == [one for one in found if one not in ropes]
+    assert len(said) == 1
+    assert said[0].startswith("scheme=rope is not tuned: ")
+    assert str(bad.run_dir) in said[0]
+    assert message in said[0]
+    tuning.write(left, tmp_path)
+    assert list(rates.read(tmp_path / "tuned.yaml")) == ["nope"]
+    with pytest.raises(UserError, match=re.escape(str(bad.run_dir))):
+        tuning.readable(ropes, say=print)
 
 
 def test_a_ratio_is_chosen_where_a_scheme_has_parameters_and_tried_nowhere_else(

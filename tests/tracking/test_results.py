@@ -10,6 +10,7 @@ import forks
 import pytest
 from eval_rows import Row, cell, row
 from filelock import FileLock
+from shell import Shell
 from small import small_config
 from wandb_backend import KEY, StoredRun, WandbBackend
 
@@ -19,6 +20,7 @@ from lengthgen.errors import UserError
 from lengthgen.runs import directory
 from lengthgen.storage import append_rows
 from lengthgen.tracking.results import push, results
+from lengthgen.tracking.wandb_state import Sent, digest, save_sent
 
 AT_T = (20.0, 22.0, 24.0)  # nats of three documents of 8 targets
 ALIKE: Row = {"length": 512, "train_length": 512}
@@ -270,6 +272,24 @@ def test_several_runs_are_pushed_each_to_its_own(tmp_path: Path) -> None:
         assert len(lines) == 2
         for config in configs:
             assert without_pictures(backend.runs[config.run_id]) == expected(config, steps=3)
+
+
+def test_a_run_that_cannot_be_sent_is_named_and_stops_no_other(
+    tmp_path: Path, shell: Shell
+) -> None:
+    bad, good = (made(tmp_path, curve(), f"seed={seed}") for seed in (1, 2))
+    sent = Sent(run_id=good.run_id, step=3, evaluation=digest(good.run_dir))
+    save_sent(sent, good, good.run_dir)
+    (bad.run_dir / "eval.jsonl").write_text("{\n")
+    words = ["track", "push", f"runtime.root={tmp_path}"]
+    ran = shell.run(*words, bad.run_id, good.run_id)
+    assert ran.code == 1
+    assert (
+        ran.out == f"W&B: has all of {good.run_id} already; --again sends it to a fresh W&B run\n"
+    )
+    assert ran.err.startswith(f"{bad.run_id} is not sent: {bad.run_dir / 'eval.jsonl'}:1: damaged")
+    assert ran.err.count("\n") == 1
+    assert "eval.jsonl:1: damaged row" in shell.refused(*words, bad.run_id)
 
 
 @pytest.mark.slow

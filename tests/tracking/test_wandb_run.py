@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ from wandb_runs import configuration, train_rows
 
 from lengthgen.errors import UserError
 from lengthgen.storage import append_rows, keep_rows, read_rows
-from lengthgen.tracking import is_shown, load_sent
+from lengthgen.tracking import is_shown, load_sent, start_again
+from lengthgen.tracking.wandb_state import Sent, save_sent
 
 PATIENCE_SECONDS = 3.0
 
@@ -333,6 +335,24 @@ def test_a_damaged_memory_of_what_was_sent_is_said_in_one_line(tmp_path: Path, d
     with pytest.raises(UserError, match=r"wandb\.json is damaged, .* track push .* --again"):
         load_sent(run, run.run_dir)
     assert not is_shown(run, run.run_dir)
+
+
+def test_what_was_sent_of_another_run_is_not_taken_for_what_was_sent_of_this_one(
+    tmp_path: Path,
+) -> None:
+    run, other = (configuration({"root": str(tmp_path)}, f"seed={n}") for n in (1, 2))
+    for one in (run, other):
+        one.run_dir.mkdir()
+    save_sent(Sent(run_id=other.run_id, step=8), other, other.run_dir)
+    shutil.copy(other.run_dir / "wandb.json", run.run_dir)
+    with pytest.raises(
+        UserError,
+        match=f"is of run {other.run_id}, but config.yaml here of {run.run_id}, .*--again",
+    ):
+        load_sent(run, run.run_dir)
+    assert not is_shown(run, run.run_dir)
+    start_again(run, run.run_dir)
+    assert load_sent(run, run.run_dir).step is None
 
 
 @pytest.mark.slow

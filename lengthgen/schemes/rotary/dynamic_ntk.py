@@ -11,7 +11,6 @@ R rotated channel pairs.
 
 from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.rotary.ntk import Ntk
-from lengthgen.schemes.rotary.rope_scaling import times_trained
 
 
 class DynamicNtk(Ntk):
@@ -20,9 +19,19 @@ class DynamicNtk(Ntk):
     factor: f, `factor` in HF transformers.
     """
 
-    def __init__(self, shape: ModelDims, *, factor: float) -> None:
-        super().__init__(shape, factor=factor)
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        factor: float,
+        original_max_position_embeddings: int | None = None,
+    ) -> None:
+        super().__init__(
+            shape,
+            factor=factor,
+            original_max_position_embeddings=original_max_position_embeddings,
+        )
         self.growth, self.depends_on_length = factor, True
 
     def stretch(self, c: AttentionContext) -> float:
-        return self.growth * times_trained(c) - (self.growth - 1)
+        return self.growth * self.times_trained(c) - (self.growth - 1)

@@ -30,8 +30,13 @@ class Llama3(RopeScaling):
         factor: float | None,
         low_freq_factor: float,
         high_freq_factor: float,
+        original_max_position_embeddings: int | None = None,
     ) -> None:
-        super().__init__(shape, factor=factor)
+        super().__init__(
+            shape,
+            factor=factor,
+            original_max_position_embeddings=original_max_position_embeddings,
+        )
         if not 0 < low_freq_factor < high_freq_factor:
             raise ValueError(
                 f"low_freq_factor={low_freq_factor} must be above 0 and below "
@@ -40,6 +45,6 @@ class Llama3(RopeScaling):
         self.low, self.high = low_freq_factor, high_freq_factor
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        turns_R = omega_R * (self.shape.train_length / (2 * math.pi))
+        turns_R = omega_R * (self.original_length / (2 * math.pi))
         kept_R = ((turns_R - self.low) / (self.high - self.low)).clamp(0, 1)
         return omega_R * (kept_R + (1 - kept_R) / self.stretch(c))

@@ -13,27 +13,38 @@ from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 class RopeScaling(Part, ABC):
     """Changes rotary frequencies by s, how many times a text is as long as trained ones.
 
-    factor: s; null: L/T of each call, at least 1.
+    factor: s; null: L/T of each call, at least 1. original_max_position_embeddings: T of what is
+    above; null: train.length. It is to be given where a run begins with the weights of one of
+    another length (train.init_from).
     """
 
-    def __init__(self, shape: ModelDims, *, factor: float | None) -> None:
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        factor: float | None,
+        original_max_position_embeddings: int | None = None,
+    ) -> None:
         super().__init__(shape)
         if factor is not None and factor < 1:
             raise ValueError(f"factor={factor} must be at least 1, or null for L/T of every call")
+        T = original_max_position_embeddings
+        if T is not None and T < 1:
+            raise ValueError(f"original_max_position_embeddings={T} must be at least 1, or null")
+        self.original_length = shape.train_length if T is None else T
         self.factor = factor
         self.depends_on_length = factor is None
 
     def stretch(self, c: AttentionContext) -> float:
         """Returns s."""
-        return times_trained(c) if self.factor is None else self.factor
+        return self.times_trained(c) if self.factor is None else self.factor
+
+    def times_trained(self, c: AttentionContext) -> float:
+        """Returns how many times the call is as long as T, at least 1."""
+        return max(1.0, c.length / self.original_length)
 
     @abstractmethod
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor: ...
-
-
-def times_trained(c: AttentionContext) -> float:
-    """Returns how many times the call is as long as the trained length, at least 1."""
-    return max(1.0, c.length / c.shape.train_length)
 
 
 def sharpened(mscale: float, q_BHQK: Tensor, k_BHSK: Tensor) -> Rotated:

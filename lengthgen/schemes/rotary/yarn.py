@@ -31,9 +31,19 @@ class Yarn(RopeScaling):
     """
 
     def __init__(
-        self, shape: ModelDims, *, factor: float | None, beta_fast: float, beta_slow: float
+        self,
+        shape: ModelDims,
+        *,
+        factor: float | None,
+        beta_fast: float,
+        beta_slow: float,
+        original_max_position_embeddings: int | None = None,
     ) -> None:
-        super().__init__(shape, factor=factor)
+        super().__init__(
+            shape,
+            factor=factor,
+            original_max_position_embeddings=original_max_position_embeddings,
+        )
         if not 0 < beta_slow < beta_fast:
             raise ValueError(
                 f"beta_slow={beta_slow} must be above 0 and below beta_fast={beta_fast}"
@@ -50,7 +60,7 @@ class Yarn(RopeScaling):
 
     def bounds(self, omega_R: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the numbers of the last pair to keep and of the first one to divide by s."""
-        first, second = (omega_R[:2] * (self.shape.train_length / (2 * math.pi))).log()
+        first, second = (omega_R[:2] * (self.original_length / (2 * math.pi))).log()
         low, high = (
             (first - math.log(n)) / (first - second) for n in (self.beta_fast, self.beta_slow)
         )

@@ -1,0 +1,175 @@
+"""train.init_from: a run begins with the weights of another, and is bound to these weights."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from small import SMALL, small_config
+from trained import rows_of
+
+from lengthgen import pipeline
+from lengthgen.analysis import seed_groups
+from lengthgen.analysis.curves import curve
+from lengthgen.config.schema import Config, InitFrom, from_overrides, to_plain
+from lengthgen.data import corpora
+from lengthgen.errors import UserError
+from lengthgen.model.transformer import create
+from lengthgen.runs import checkpoints
+from lengthgen.training import init_from
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A trained run of t5, whose scheme has parameters."""
+    root = tmp_path_factory.mktemp("base")
+    return pipeline.train(
+        small_config("scheme=t5", f"runtime.root={root}", f"runtime.cache={cache}")
+    )
+
+
+@pytest.fixture
+def own(base: Path, tmp_path: Path) -> Path:
+    """A copy of the trained run that a test may change."""
+    return Path(shutil.copytree(base, tmp_path / "base" / base.name))
+
+
+def config_of(base: Path, cache: Path, *more: str) -> Config:
+    places = (f"runtime.root={base.parent}", f"runtime.cache={cache}")
+    return small_config(f"train.init_from={base}", *places, *more)
+
+
+def begun(config: Config) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Returns the weights that training begins with, and what was said."""
+    said: list[str] = []
+    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=said.append)
+    model = create(config, vocab_size=corpus.vocab_size)
+    assert isinstance(config.train.init_from, InitFrom)
+    init_from.load_weights(model, config.train.init_from, corpus, say=said.append)
+    return dict(model.state_dict()), said
+
+
+def trained(run_dir: Path) -> dict[str, torch.Tensor]:
+    found = checkpoints.newest(run_dir, run=run_dir.name, say=print)
+    assert found is not None
+    return found.weights
+
+
+@pytest.mark.parametrize("more", [(), ("train.length=64", "train.lr=1e-3", "seed=7")])
+def test_the_same_scheme_begins_with_all_weights_of_the_run(
+    base: Path, cache: Path, more: tuple[str, ...]
+) -> None:
+    weights, _ = begun(config_of(base, cache, "scheme=t5", *more))
+    torch.testing.assert_close(weights, trained(base), rtol=0, atol=0)
+
+
+def test_another_scheme_begins_with_the_network_alone(base: Path, cache: Path) -> None:
+    config = config_of(base, cache, "scheme=kerple")
+    weights, said = begun(config)
+    there, fresh = trained(base), create(config, vocab_size=len(weights["embedding.weight"]))
+    for name, tensor in weights.items():
+        source = fresh.state_dict() if name.startswith("scheme.") else there
+        torch.testing.assert_close(tensor, source[name], rtol=0, atol=0)
+    assert any("initialised: scheme.parts.kerple" in line for line in said)
+    assert any("not used: scheme.parts.t5" in line for line in said)
+
+
+def test_training_goes_on_from_the_loss_that_was_reached(base: Path, cache: Path) -> None:
+    last = rows_of(base / "train.jsonl")[-1]["train/loss"]
+    more = ("scheme=t5", "train.lr=1e-6", "train.length=32")
+    run_dir = pipeline.train(config_of(base, cache, *more))
+    assert rows_of(run_dir / "train.jsonl")[0]["train/loss"] < last + 0.2
+    assert rows_of(base / "train.jsonl")[0]["train/loss"] > last + 0.4  # of random weights
+
+
+def test_a_finished_run_is_evaluated_without_the_one_it_began_with(own: Path, cache: Path) -> None:
+    run_dir = pipeline.train(config_of(own, cache, "scheme=t5", "train.length=32"))
+    shutil.rmtree(own)
+    changes = {"eval.lengths": [32, 64, 128]}
+    (config,) = pipeline.configs_of([run_dir], changes, warn=print)
+    assert config.run_id == run_dir.name
+
+
+def test_a_run_is_named_by_the_weights_it_began_with_not_by_their_place(
+    base: Path, own: Path, cache: Path
+) -> None:
+    here, moved = (config_of(path, cache, "scheme=t5") for path in (base, own))
+    assert here.run_id == moved.run_id != small_config("scheme=t5").run_id
+    by_id = small_config(
+        *("scheme=t5", f"train.init_from={base.name}"),
+        *(f"runtime.root={base.parent}", f"runtime.cache={cache}"),
+    )
+    assert by_id.run_id == here.run_id
+
+
+def test_seeds_that_began_with_seeds_of_one_recipe_are_one_series(base: Path, cache: Path) -> None:
+    second = pipeline.train(
+        small_config(
+            *("scheme=t5", "seed=2", "eval.lengths=[16]"),
+            *(f"runtime.root={base.parent}", f"runtime.cache={cache}"),
+        )
+    )
+    configs = [
+        config_of(run, cache, "scheme=t5", f"seed={seed}") for seed, run in ((1, base), (2, second))
+    ]
+    assert configs[0].run_id.split("-")[-1] != configs[1].run_id.split("-")[-1]
+    rows = [
+        row | {"run": config.run_id, "seed": config.seed}
+        for config in configs
+        for row in rows_of(base / "eval.jsonl")
+    ]
+    plain = {config.run_id: to_plain(config) for config in configs}
+    labels = seed_groups.labels(curve(rows), plain)
+    assert set(labels.values()) == {"t5"}
+    base_rows = rows_of(base / "eval.jsonl")
+    plain[base.name] = to_plain(small_config("scheme=t5"))
+    labels = seed_groups.labels(curve([*rows, *base_rows]), plain)
+    assert set(labels.values()) == {
+        f"t5 (init_from={configs[0].train.init_from.recipe})",  # type: ignore[union-attr]
+        "t5 (no init_from)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["model.d_model=64"], r"has model.d_model=32, and this run model.d_model=64; give model"),
+        (["train.init_from=absent"], r"train.init_from: absent: no such run in"),
+        (["train.init_from=3"], r"train.init_from"),
+    ],
+)
+def test_what_a_run_cannot_begin_with_is_refused(
+    base: Path, cache: Path, more: list[str], text: str
+) -> None:
+    with pytest.raises(UserError, match=text):
+        config_of(base, cache, "scheme=t5", *more)
+
+
+def test_an_unfinished_run_is_refused(own: Path, cache: Path) -> None:
+    (own / "DONE").unlink()
+    with pytest.raises(UserError, match="is not trained to its end; repeat its lengthgen train"):
+        config_of(own, cache, "scheme=t5")
+
+
+def test_other_tokens_are_refused(base: Path, cache: Path) -> None:
+    config = config_of(base, cache, "scheme=t5", "corpus.alphabet=17")
+    with pytest.raises(UserError, match="was trained on other tokens"):
+        begun(config)
+
+
+def test_weights_that_changed_since_the_run_was_named_are_refused(own: Path, cache: Path) -> None:
+    config = config_of(own, cache, "scheme=t5")
+    shutil.rmtree(checkpoints.checkpoint_folders(own)[-1])
+    with pytest.raises(UserError, match=r"does not hold the weights .* any more"):
+        begun(config)
+
+
+def test_the_settings_of_other_runs_stay_as_they_were() -> None:
+    """Neither key nor value of train.init_from enters the id of a run without it."""
+    plain = to_plain(from_overrides(SMALL, config_dir=None, plugins=[]))
+    assert "init_from" not in plain["train"]
