@@ -80,20 +80,17 @@ Inject = Callable[[Place], str]  # returns what was done
 
 def swap(place: Place) -> str:
     """Puts intact files of another run in the place of those of this one."""
-    others = [
-        *(path.parent for path in place.folder.glob("runs/*/config.yaml")),
-        *(path.parent for path in place.folder.glob("other/*/config.yaml")),
-    ]
+    others = sorted(path.parent for path in place.folder.glob("*/*/config.yaml"))
     other = place.draws.choice([one for one in others if one != place.run_dir])
     whole = ("checkpoints", "checkpoints/*", "eval.jsonl train.jsonl DONE", "eval.jsonl", "DONE")
     if place.command == "remake":
         path = place.file()
-        path.write_bytes(b"".join(path.with_name(name).read_bytes() for name in REMADE[::-1]))
-        return f"the other file of the report in {place.name(path)}"
+        shutil.copyfile(place.folder / "other" / "report" / path.name, path)
+        return f"{place.name(path)} of another report"
     if place.draws.random() < 0.5:
         path = place.file()
         inside = path.is_relative_to(place.run_dir)
-        folders = [other] if inside else [*place.folder.glob("other/.cache")]
+        folders = [other if inside else place.folder / "other" / ".cache"]
         if "checkpoints" in str(path) and place.draws.random() < 0.3:
             folders = [place.run_dir]  # of another step
         sources = [one for folder in folders for one in sorted(folder.rglob(f"*{path.suffix}"))]
@@ -103,7 +100,8 @@ def swap(place: Place) -> str:
         )
         path.write_bytes(source.read_bytes())
         return f"{place.name(path)} from {place.name(source)}"
-    for pattern in place.draws.choice(whole).split():
+    patterns = place.draws.choice(whole)
+    for pattern in patterns.split():
         for source in sorted(other.glob(pattern)):
             target = place.run_dir / source.relative_to(other)
             if source.is_dir():
@@ -111,7 +109,7 @@ def swap(place: Place) -> str:
                 shutil.copytree(source, target)
             else:
                 shutil.copyfile(source, target)
-    return f"{pattern} of {other.name}"
+    return f"{patterns} of {other.name}"
 
 
 def add_rows(place: Place) -> str:
@@ -351,7 +349,9 @@ def kill_at_start(place: Place) -> str:
     words = place.study.words(place.command, place.point)
     process = subprocess.Popen(
         [sys.executable, "-m", "lengthgen", *words],
-        **{"cwd": place.folder, "env": environment, "start_new_session": True},
+        cwd=place.folder,
+        env=environment,
+        start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

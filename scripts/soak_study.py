@@ -94,7 +94,7 @@ class Study:
             "report": ["report", "--out", "made"],
             "remake": ["report", "report", "--out", "made"],
             "eval": ["eval", name, "--lengths", "8,16,32,64"],
-            "train": ["train", *POINTS[point], *SETTINGS],
+            "train": ["train", *SETTINGS, *POINTS[point]],
             "generate": ["generate", name, "--prompt", "a", "--tokens", "8"],
             "probe": ["probe", name, "--probes", "bias"],
             "export": ["export", name, "made"],
@@ -146,11 +146,13 @@ def prepare(folder: Path, *, points: Sequence[str]) -> Study:
     base = folder / "study"
     base.mkdir(parents=True)
     for words in (*(POINTS[point] for point in points), OTHER):
-        _must(run(["train", *words, *SETTINGS], base))
-    _must(run(["report", "--out", "report"], base))
-    for path in (base / "report").iterdir():
-        if path.name not in REMADE:
-            path.unlink()
+        _must(run(["train", *SETTINGS, *words], base))
+    for root in ("runs", "other"):
+        made = base / "report" if root == "runs" else base / root / "report"
+        _must(run(["report", f"runtime.root={root}", "--out", str(made)], base))
+        for path in made.iterdir():
+            if path.name not in REMADE:
+                path.unlink()
     twins: dict[tuple[str, str], Outcome] = {}
     study = Study(folder=base, points=points, twins=twins)
     for point in points:
