@@ -112,7 +112,7 @@ def test_scaled_angles_and_logits_are_those_of_transformers(s: float, share: flo
     same(scaled(yarn, n, n_rotated=rotated), want)
     assert logit_factor(yarn, n) == pytest.approx(factor**2, rel=1e-12)
 
-    bands = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    bands: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     want, factor = of_transformers("llama3", n, **LONG, **bands, **partial)
     part = Llama3(OF, factor=None, **bands)
     same(scaled(part, n, n_rotated=rotated), want)
