@@ -11,12 +11,17 @@ from functools import cached_property
 from itertools import combinations, pairwise
 from typing import Any
 
-from pydantic import ValidationError
-
-from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, named
-from lengthgen.evaluation.rows import FORMAT, LATER, CellFacts, Condition, EvalRow
+from lengthgen.evaluation.rows import (
+    FORMAT,
+    LATER,
+    CellFacts,
+    Condition,
+    EvalRow,
+    damaged,
+    parse,
+)
 
 Curve = tuple[str, str | None]  # a run and a variant of its scheme
 
@@ -107,20 +112,10 @@ def _cells(
 
 
 def _row(raw: Mapping[str, Any]) -> EvalRow:
-    try:
-        row = EvalRow(**raw)
-    except ValidationError as error:
-        raise _damaged(raw.get("run", "(no run)"), f"field {first_error(error)}") from None
+    row = parse(raw)
     if row.document is None and row.skipped is None:
-        raise _damaged(row.run, "a row has neither document nor skipped")
+        raise damaged(row.run, "a row has neither document nor skipped")
     return row
-
-
-def _damaged(run: str, what: str) -> UserError:
-    return UserError(
-        f"eval.jsonl of {run}: {what}; delete such rows and run lengthgen eval {run}, "
-        "or report other runs"
-    )
 
 
 def _point(cell: Mapping[str | None, EvalRow]) -> Point | None:
@@ -141,20 +136,18 @@ def _measured(rows: Sequence[EvalRow]) -> Point:
         for name, value in own.items() if own != facts else ():
             pair = (value, facts[name])
             if value != facts[name] and not (name in LATER and None in pair):
-                raise _damaged(
-                    row.run, f"field {name} is {facts[name]!r} and {value!r} in one cell"
-                )
+                raise damaged(row.run, f"field {name} is {facts[name]!r} and {value!r} in one cell")
     if named(rows[0].protocol).of_answers:
         for row in rows:
             counts = (row.token_hits, row.stop_errors)
             if None in counts or len(row.first_wrong or ()) != row.n_windows or not row.n_windows:
-                raise _damaged(row.run, "field first_wrong is not of every answer")
+                raise damaged(row.run, "field first_wrong is not of every answer")
     of_windows = named(rows[0].protocol).mean == "windows"
     n_tokens, n_windows = sum(row.n_tokens for row in rows), sum(row.n_windows for row in rows)
     nats = _sum(row.nats for row in rows)
     n_bytes = sum(row.n_bytes for row in rows)
     if n_tokens == 0:
-        raise _damaged(rows[0].run, f"field n_tokens is 0 in all rows of length {rows[0].length}")
+        raise damaged(rows[0].run, f"field n_tokens is 0 in all rows of length {rows[0].length}")
     loss = _sum(row.window_nats for row in rows) / n_windows if of_windows else nats / n_tokens
     return Point(
         **facts,

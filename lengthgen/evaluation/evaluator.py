@@ -74,9 +74,12 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list
     about = eval_rows.about(config, planned, tokens_seen=opened.tokens_seen, weights=opened.sha256)
     log = run_dir / "eval.jsonl"
 
+    def present() -> list[dict[str, Any]]:
+        rows = eval_rows.stored(run_dir, run=config.run_id)
+        return [eval_rows.checked(row) for row in rows if row.get("format") == eval_rows.FORMAT]
+
     def todo() -> list[Cell]:
-        present = eval_rows.stored(run_dir, run=config.run_id) if ranks.is_main else []
-        return ranks.of_main(missing(config, planned, about, present))
+        return ranks.of_main(missing(config, planned, about, present() if ranks.is_main else []))
 
     if todo():
         with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
@@ -90,8 +93,7 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list
                     if ranks.is_main:
                         append_rows(log, [eval_rows.checked({**about, **row}) for row in rows])
             ranks.barrier()
-    found = eval_rows.stored(run_dir, run=config.run_id)
-    kept = [row for row in found if eval_rows.is_of(row, about, planned)]
+    kept = [row for row in present() if eval_rows.is_of(row, about, planned)]
     name = run_dir.name  # which the run is shown by
     return [{**row, "run": name} for row in kept if eval_rows.is_current(row, config)]
 

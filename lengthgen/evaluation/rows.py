@@ -14,6 +14,7 @@ import pydantic
 from pydantic import ConfigDict, Field
 
 from lengthgen.config.schema import Config, TaskCorpus
+from lengthgen.config.sections import first_error
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Endpoint, Span
@@ -119,9 +120,27 @@ def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
 
 
 def checked(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the row if it can be read again."""
-    EvalRow(**row)
+    """Returns the row if it can be read again. Raises UserError as `parse` does."""
+    parse(row)
     return row
+
+
+def parse(row: Mapping[str, Any]) -> EvalRow:
+    """Returns a row of this FORMAT. Raises UserError, naming run and field, if one is not valid."""
+    try:
+        return EvalRow(**row)
+    except pydantic.ValidationError as error:
+        raise damaged(row.get("run", "(no run)"), f"field {first_error(error)}") from None
+    except TypeError:  # a key like pydantic's own argument
+        raise damaged(row.get("run", "(no run)"), "a field that no row has") from None
+
+
+def damaged(run: str, what: str) -> UserError:
+    """Returns the error on rows of a run that hold what no evaluation writes."""
+    return UserError(
+        f"eval.jsonl of {run}: {what}; delete such rows and run lengthgen eval {run}, "
+        "or report other runs"
+    )
 
 
 def measured(

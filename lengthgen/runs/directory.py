@@ -235,10 +235,10 @@ def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
 def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
     """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
     begun = corpus_fingerprint(run_dir, run=run)
-    if begun not in (None, corpus.fingerprint):
+    if begun is not None and begun != corpus.fingerprint:
         raise UserError(
             f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
-            f"{str(begun)[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
+            f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
         )
 
 

@@ -13,7 +13,6 @@ from typing import Literal
 from lengthgen.tasks.base import (
     Example,
     Task,
-    check_positive,
     check_range,
     number_runs,
     random_text,
@@ -182,7 +181,7 @@ class Multiplication(Task):
     alphabet = digits + "*="
 
     def __init__(self, *, by: int, reverse: Literal["none", "output"]) -> None:
-        check_positive(by=by)
+        check_range(1, 4096, by=by)
         self.by, self.reverse = by, reverse
 
     def canonical_prompt(self, prompt: str) -> str:

@@ -50,7 +50,7 @@ class Passkey(Task):
     unit = "letters around the number"
 
     def __init__(self, *, key_digits: int) -> None:
-        check_positive(key_digits=key_digits)
+        check_range(1, 4096, key_digits=key_digits)
         self.key_digits = key_digits
         self.alphabet = ascii_lowercase + digits + "#="
 

@@ -4,7 +4,7 @@ from collections import Counter
 from random import Random
 from string import ascii_letters, ascii_lowercase, digits
 
-from lengthgen.tasks.base import Example, Task, check_positive, check_range, distinct_characters
+from lengthgen.tasks.base import Example, Task, check_range, distinct_characters
 
 
 class VariableTracking(Task):
@@ -45,7 +45,7 @@ class FrequentWords(Task):
 
     def __init__(self, *, most: int, exponent: int) -> None:
         check_range(1, len(ascii_lowercase), most=most)
-        check_positive(exponent=exponent)
+        check_range(1, 64, exponent=exponent)
         self.most = most
         self.weights = [1 / rank**exponent for rank in range(1, len(ascii_lowercase) + 1)]
         self.alphabet = ascii_lowercase + "="

@@ -29,7 +29,7 @@ from lengthgen.data.windows import (
 from lengthgen.errors import Diverged, Stopped
 from lengthgen.model import kernels
 from lengthgen.model.transformer import Memory, Transformer, create, seed_of
-from lengthgen.runs import checkpoints, devices, signals, status
+from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import keep_rows, rows_of
 from lengthgen.terminal import Show
@@ -106,7 +106,7 @@ def train(
     windows = training_windows(corpus, train.length)
     state = _state(config, run_dir, corpus, device, show=show)
     if ranks.is_main:
-        rows_of(run_dir, "train.jsonl", run=config.run_id)
+        directory.train_rows(run_dir, run=config.run_id)  # refuses those of another run
         keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
     show.say(devices.summary(train.precision, device, multiplies_bf16=cpu_multiplies_bf16()))
     compiled = devices.compiles(runtime, device)

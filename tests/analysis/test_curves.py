@@ -137,6 +137,11 @@ def test_a_missing_field_is_refused_with_run_and_field(field: str) -> None:
         curve([damaged])
 
 
+def test_a_field_that_pydantic_takes_for_its_own_is_refused() -> None:
+    with pytest.raises(UserError, match="a field that no row has"):
+        curve([row(__dataclass_self__=1)])
+
+
 def test_a_row_that_neither_scores_nor_skips_is_refused() -> None:
     with pytest.raises(UserError, match="neither document nor skipped"):
         curve([row(document=None)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lengthgen import pipeline
 from lengthgen.config import compose, schema
 from lengthgen.config.schema import from_plain, to_plain
 from lengthgen.errors import UserError
@@ -110,6 +111,26 @@ def test_nonsense_on_the_command_line_is_one_line(override: str, message: str) -
         schema.from_overrides([override], config_dir=None, plugins=[])
     assert message in str(caught.value)
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["scheme=t5", "scheme.parts.t5.num_buckets=1e6"], "num_buckets=1000000 must be at least"),
+        (["scheme=dynamic_bias", "scheme.parts.dynamic_bias.depth=1e6"], "depth=1000000 must be"),
+        (["task=frequent_words", "task.arguments.exponent=1e9"], "exponent=1000000000 is"),
+        (["task=passkey", "task.arguments.key_digits=1e9"], "key_digits=1000000000 is"),
+        (["task=multiplication", "task.arguments.by=1e9"], "by=1000000000 is"),
+    ],
+)
+def test_arguments_that_take_for_ever_are_one_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        pipeline.validate(schema.from_overrides(overrides, config_dir=None, plugins=[]))
+
+
+def test_the_buckets_of_any_distance_are_found_at_once() -> None:
+    words = ["scheme=t5", "scheme.parts.t5.max_distance=1e12"]
+    pipeline.validate(schema.from_overrides(words, config_dir=None, plugins=[]))
 
 
 def test_a_length_may_be_written_as_a_float() -> None:

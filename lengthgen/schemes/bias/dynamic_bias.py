@@ -44,8 +44,8 @@ class DynamicBias(DistanceBias):
         R = int(shape.d_model * width)
         if R < 1:
             raise ValueError(f"width={width} of d_model={shape.d_model} must be at least 1")
-        if depth < 1:
-            raise ValueError(f"depth={depth} must be at least 1")
+        if not 1 <= depth <= 64:
+            raise ValueError(f"depth={depth} must be at least 1 and at most 64")
         self.log = distance == "log"
         n = 1 if share_layers else shape.n_layers
         sizes = [1, *[R] * depth, shape.n_heads]

@@ -12,6 +12,8 @@ so that no rounding of a logarithm decides where a distance falls.
 H heads, N distances, Q queries, S keys.
 """
 
+from bisect import bisect_left
+
 import torch
 from torch import Tensor, nn
 
@@ -31,8 +33,8 @@ class T5(DistanceBias):
         self, shape: ModelDims, *, num_buckets: int, max_distance: int, share_layers: bool
     ) -> None:
         super().__init__(shape)
-        if num_buckets < 2:
-            raise ValueError(f"num_buckets={num_buckets} must be at least 2")
+        if not 2 <= num_buckets <= 512:
+            raise ValueError(f"num_buckets={num_buckets} must be at least 2 and at most 512")
         if max_distance <= num_buckets // 2:
             raise ValueError(
                 f"max_distance={max_distance} must be above num_buckets / 2, the distances that "
@@ -60,9 +62,8 @@ def bucket_starts(num_buckets: int, max_distance: int) -> list[int]:
     """
     e = num_buckets // 2
     n = num_buckets - e
-    starts, d = list(range(e)), e
-    for k in range(n):
-        while d**n * e**k < max_distance**k * e**n:
-            d += 1
-        starts.append(d)
-    return starts
+    wide = (
+        bisect_left(range(max_distance), max_distance**k * e**n, key=lambda d: d**n * e**k)
+        for k in range(n)
+    )
+    return [*range(e), *wide]
