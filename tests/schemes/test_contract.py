@@ -47,7 +47,7 @@ PARAMETERS = {
     "grape_m": 2 * 4,
     "kerple": 2 * 4,
     "kerple_power": 2 * 4,
-    "path": 2 * ((32 * 32 + 32 * 32 + 3 * 32) + 4 * (32 + 1)),
+    "path_attention": 2 * ((32 * 32 + 32 * 32 + 3 * 32) + 4 * (32 + 1)),
     "position_coupling": (72 + 1) * 32,
     "selective_rope": 2 * (32 * 32 + 16 * 32 + 4 * 16),
     "shaw": 2 * 2 * 21 * 8,

@@ -94,7 +94,7 @@ REFUSED = [  # overrides, and what the message says
     ("scheme=fope scheme.parts.fope.gain=-1", r"gain=-1.0 must not be negative"),
     ("scheme=fope train.length=4 eval.targets=4", r"train\.length=4 is shorter .* at least 7"),
     ("scheme=grape_m scheme.parts.grape_m.base=1", r"base=1.0 must be above 1"),
-    ("scheme=path eval.variants=[yarn]", r"nothing here rotates them"),
+    ("scheme=path_attention eval.variants=[yarn]", r"nothing here rotates them"),
     # Content, relative positions, temperatures
     ("scheme=shaw scheme.parts.shaw.clip=0", r"shaw: clip=0 must be at least 1"),
     ("scheme=cope scheme.parts.cope.n_positions=1", r"n_positions=1 must be at least 2"),
@@ -104,7 +104,10 @@ REFUSED = [  # overrides, and what the message says
     ("scheme=asentmax scheme.parts.asentmax.delta=-1", r"delta=-1.0 must not be negative"),
     ("scheme=asentmax scheme.parts.asentmax.gamma_range=0", r"gamma_range=0.0 must be above 0"),
     ("scheme=selective_rope scheme.parts.selective_rope.rank=0", r"rank=0 must be at least 1"),
-    ("scheme=path scheme.parts.path.kernel=0", r"path: kernel=0 must be at least 1"),
+    (
+        "scheme=path_attention scheme.parts.path_attention.kernel=0",
+        r"path_attention: kernel=0 must be at least 1",
+    ),
     ("scheme=gated_attention scheme.parts.gated_attention.gate=x", r"elementwise"),
     ("scheme=grape_a scheme.parts.grape_a.gates=x", r"query_and_key"),
     ("scheme=asentmax +scheme.parts.recurrence={mem_len:1.0}", r"in segments, and asentmax"),

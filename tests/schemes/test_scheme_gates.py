@@ -26,7 +26,7 @@ from lengthgen.schemes.content.gated_attention import GatedAttention
 from lengthgen.schemes.content.gated_delta import GatedDelta
 from lengthgen.schemes.content.grape_a import GrapeA
 from lengthgen.schemes.content.linear_attention import LinearAttention
-from lengthgen.schemes.content.path import Path
+from lengthgen.schemes.content.path_attention import PathAttention
 from lengthgen.schemes.content.selective_rope import SelectiveRope
 from lengthgen.schemes.relative.deberta import Deberta
 
@@ -318,8 +318,8 @@ def test_dape_v2_equals_two_convolutions_over_the_keys_of_each_query(
 def test_path_equals_reflecting_each_key_by_every_token_up_to_the_query(
     n_last: int, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lengthgen.schemes.content.path.PIECE", piece)
-    part, x = drawn(Path(shape_of_heads(), rank=5, kernel=3)), some_x()
+    monkeypatch.setattr("lengthgen.schemes.content.path_attention.PIECE", piece)
+    part, x = drawn(PathAttention(shape_of_heads(), rank=5, kernel=3)), some_x()
     q, k, _ = qkv()
 
     def reflection(b: int, h: int, t: int) -> Tensor:

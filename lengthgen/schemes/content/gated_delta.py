@@ -10,8 +10,8 @@ a_t = exp(-A softplus(w_a . x_t + c)). So the weight of key j for query i is
 
   a_{j+1} ... a_i b_j q_i . H_i ... H_{j+1} k_j / sqrt(d),  H_t = I - b_t k_t k_t^T,
 
-reflections as in `path`, without a softmax: weights may be negative and have any sum. At first A is
-drawn from U(0, 16) and c such that softplus(c) is log-uniform in [0.001, 0.1], as in
+reflections as in `path_attention`, without a softmax: weights may be negative and have any sum. At
+first A is drawn from U(0, 16) and c such that softplus(c) is log-uniform in [0.001, 0.1], as in
 fla-org/flash-linear-attention (layers/gated_deltanet.py); w_a and w_b from N(0, init_std^2).
 
 Of Gated DeltaNet this is the rule alone: not the short convolutions of queries, keys and values,
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from lengthgen.errors import UserError
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.content.path import reflected
+from lengthgen.schemes.content.path_attention import reflected
 from lengthgen.schemes.parameters import of_layer
 
 

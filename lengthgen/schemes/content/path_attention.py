@@ -29,7 +29,7 @@ from lengthgen.schemes.parameters import of_layer
 PIECE = 64  # keys whose reflections are multiplied at once
 
 
-class Path(Part):
+class PathAttention(Part):
     """Applies to each key, where a query meets it, the reflections of the tokens behind it.
 
     rank: of the matrix, 32 in the authors' code. kernel: tokens of the convolution, 3.
