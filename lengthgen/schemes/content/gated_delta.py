@@ -45,7 +45,7 @@ class GatedDelta(Part):
         self.c = nn.Parameter(step + torch.log(-torch.expm1(-step)))
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        if c.acting.bias:
+        if c.total_bias() is not None:
             raise UserError(
                 "scheme.parts.gated_delta: its weights are no logits, and a part of layer "
                 f"{c.layer} adds a bias to them; drop one"

@@ -35,7 +35,7 @@ class LinearAttention(Part):
         )
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        if c.acting.bias:
+        if c.total_bias() is not None:
             raise UserError(
                 "scheme.parts.linear_attention: its products are no logits, and a part of layer "
                 f"{c.layer} adds a bias to them; drop one"
