@@ -1,307 +1,175 @@
-"""Kills a small study with SIGKILL again and again, and compares it with an undisturbed twin.
+"""Injects faults into small studies and counts how the commands of lengthgen take them.
 
-    python scripts/soak.py [--kills 100] [--seed 1] [--root DIR]
+    python scripts/soak.py [--faults 1000] [--only KIND ...] [--seed 1] [--jobs 2] [--table FILE]
 
-The study trains and evaluates two schemes, evaluates them further and writes a report, each by a
-`lengthgen` command of its own that is repeated until it ends by itself. Every kill aims at a moment
-that can be seen from outside: the token cache being built, rows of training, a checkpoint half
-written, rows of evaluation, the report. Where a process was is decided by what it left. A round
-is a study from its beginning with at most 20 kills; there are as many rounds as needed. At its end
-weights, logs but for timings, rows of evaluation and report must be those of the twin, bit for bit.
-Exit code 0 if they are.
+A tenth are kills of a study at moments that can be seen from outside (soak_kills.py), the others
+faults of a study at rest or kills at start-up (soak_faults.py). A command must show what it shows
+of an undisturbed study, or less of it, or end with exit code 2 and one line. Exit code 0 if each
+did, and none was silent about a change, hung or ended with a traceback.
 """
 
 import argparse
-import hashlib
-import json
 import os
 import random
-import signal
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
 
-from lengthgen.runs import status
-from lengthgen.storage import read_rows
+import soak_faults
+import soak_forks
+import soak_kills
+import soak_study
+from soak_faults import KINDS, Tried
+from soak_study import POINTS, Judged
 
-CACHE, START, TRAIN, SAVE, EVALUATE, DRAW, WRITE = (
-    "building the token cache",
-    "starting",
-    "training",
-    "writing a checkpoint",
-    "evaluating",
-    "reporting, before the first file",
-    "reporting, among the files",
-)
-IN_A_ROUND = 20
-POLL_SECONDS = 0.002
-SCHEMES = ("rope", "alibi")
-SETTINGS = [
-    *("model.d_model=64", "model.n_layers=3", "model.n_heads=4", "model.d_ff=128"),
-    *("corpus=synthetic", "corpus.documents=120", "corpus.document_tokens=4000"),
-    *("corpus.alphabet=64", "corpus.tokenizer=bpe", "corpus.vocab_size=300"),
-    *("train.length=64", "train.batch_tokens=512", "train.tokens=61440", "train.precision=fp32"),
-    *("train.checkpoint_every=4", "eval.lengths=[64,256,1024]", "eval.targets=32"),
-    *("eval.endpoints=8", "eval.reach=1024", "eval.reference_variants=[]", "eval.blocks=2"),
-]
-RUNTIME = [
-    *("runtime.device=cpu", "runtime.threads=1"),
-    *("runtime.log_every=1", "runtime.wandb=off"),
-]
+KILLS = "kill at a visible moment"
+COLUMNS = {  # by the verdicts of soak_study.Judged
+    "identical": "same result",
+    "less": "named, or less shown",
+    "refused": "refused in one line",
+    "silent": "silent",
+    "hang": "hangs",
+    "traceback": "tracebacks",
+}
+SHOWN_EVERY_SECONDS = 60
+BAD = ("silent", "hang", "traceback")
 
 
-class Failed(Exception):
-    """What is not as it should be."""
+def numbers_of(kinds: Sequence[str], n: int) -> dict[str, int]:
+    """Returns how many faults of each kind make n, at least one of each."""
+    shares = {kind: 100 if kind == KILLS else KINDS[kind].share for kind in kinds}
+    whole = sum(shares.values())
+    return {kind: max(1, round(n * share / whole)) for kind, share in shares.items()}
 
 
-class Command(NamedTuple):
-    """A command of the study, and the phases in which it can be killed, in their order."""
-
-    words: list[str]
-    phases: tuple[str, ...]
-
-
-class Kill(NamedTuple):
-    """A kill that is planned: of which command, and in which phase."""
-
-    command: int
-    phase: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Study:
-    """The folder of a study: its runs in runs/, its report in report/."""
-
-    folder: Path
-    schemes: Sequence[str]
-
-    @property
-    def root(self) -> Path:
-        return self.folder / "runs"
-
-    @property
-    def report(self) -> Path:
-        return self.folder / "report"
-
-    def commands(self) -> list[Command]:
-        root = f"runtime.root={self.root}"
-        train = [
-            ["train", f"scheme={scheme}", *SETTINGS, *RUNTIME, root] for scheme in self.schemes
-        ]
-        further = ["eval", *self.schemes, root, *RUNTIME, "--lengths", "64,128,256,512,1024"]
-        phases = (START, TRAIN, SAVE, EVALUATE)
-        return [
-            Command(train[0], (CACHE, *phases)),
-            *(Command(words, phases) for words in train[1:]),
-            Command([*further, "--protocols", "tail,nonoverlap"], (START, EVALUATE)),
-            Command(["report", root, "--out", str(self.report)], (START, DRAW, WRITE)),
-        ]
-
-    def run(self, scheme: str) -> Path:
-        (found,) = self.root.glob(f"{scheme}-*")
-        return found
-
-    def traces(self, phase: str, pid: int) -> set[object]:
-        """Returns what says that somebody, or the process itself, has come to a phase."""
-        match phase:
-            case "building the token cache":
-                return set(map(_identity, self.root.glob(".cache/.*.building")))
-            case "training":
-                return {path.stat().st_size for path in self.root.glob("*/train.jsonl")}
-            case "writing a checkpoint":
-                return set(self.root.glob(f"*/checkpoints/.tmp-{pid}"))
-            case "evaluating":
-                done = set(self.root.glob("*/DONE"))
-                return {*done, *(path.stat().st_size for path in self.root.glob("*/eval.jsonl"))}
-            case "reporting, among the files":
-                return set(map(_identity, self.report.glob("*")))
-            case _:
-                return set()
-
-
-def _identity(path: Path) -> tuple[str, int, int]:
+def kills(root: Path, twin: soak_kills.Twin, number: int, *, n: int, seed: int) -> list[Tried]:
+    """Runs a round of kills, and returns a fault for each."""
+    folder, schemes = root / f"round-{number}", soak_kills.SCHEMES
     try:
-        found = path.stat()
-    except FileNotFoundError:  # renamed since
-        return path.name, 0, 0
-    return path.name, found.st_ino, found.st_mtime_ns
+        counts = soak_kills.kill_round(folder, twin, kills=n, seed=seed + number, schemes=schemes)
+    except soak_kills.Failed as failed:  # the folder stays
+        return [Tried(KILLS, f"round {number}", Judged("silent", f"{failed}; all is in {folder}"))]
+    shutil.rmtree(folder)
+    return [Tried(KILLS, phase, Judged("identical")) for phase in counts.elements()]
 
 
-def begin(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Starts a command in a process group of its own; what it says is appended to a log."""
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "lengthgen", *words],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
+def jobs_of(
+    root: Path, numbers: dict[str, int], *, seed: int, runs: Sequence[str]
+) -> Iterator[Callable[[], list[Tried]]]:
+    """Prepares the studies, and returns what is to be called for all faults."""
+    wanted = numbers.pop(KILLS, 0)
+    if numbers:
+        study = soak_study.prepare(root / "at-rest", points=runs)
+        for kind, n in numbers.items():
+            for number in range(n):
+                folder = root / f"{list(KINDS).index(kind)}-{number}"
+                yield partial(at_rest_fault, study, kind, number, seed=seed, folder=folder)
+    if wanted:
+        twin = soak_kills.twin(root / "kills-twin", soak_kills.SCHEMES)
+        for number, done in enumerate(range(0, wanted, soak_kills.IN_A_ROUND)):
+            n = min(soak_kills.IN_A_ROUND, wanted - done)
+            yield partial(kills, root, twin, number, n=n, seed=seed)
 
 
-def killed_in(
-    study: Study, words: Sequence[str], aim: str, *, seconds: float, draws: random.Random
-) -> str | None:
-    """Runs a command and kills it in about the phase aimed at; returns the phase it was in.
-
-    None if it ended by itself, then with exit code 0. `seconds` is what the twin's took.
-    """
-    phases = (CACHE, TRAIN, SAVE, EVALUATE, WRITE)
-    before = {phase: study.traces(phase, 0) for phase in phases}
-    n_traces = draws.randint(1, {TRAIN: 6, SAVE: 3}.get(aim, 1))
-    process = begin(words, study.folder / "log.txt")
-    delay = {
-        START: draws.uniform(0, 0.5 * seconds),
-        CACHE: draws.uniform(0, 0.3),
-        TRAIN: draws.uniform(0, 0.02),
-        SAVE: draws.uniform(0, 0.01),
-        EVALUATE: draws.uniform(0, 0.3),
-        DRAW: draws.uniform(0.5 * seconds, 0.95 * seconds),
-        WRITE: draws.uniform(0, 0.1),
-    }[aim]
-    if aim in phases:
-        last = before[aim]
-        while n_traces and process.poll() is None:
-            seen = study.traces(aim, process.pid)
-            if seen - last:
-                n_traces -= 1
-            last = seen
-            time.sleep(POLL_SECONDS)
-    until = time.monotonic() + delay
-    while time.monotonic() < until and process.poll() is None:
-        time.sleep(min(POLL_SECONDS, delay))
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    code = process.wait()
-    if code == 0:
-        return None
-    if code != -signal.SIGKILL:
-        raise Failed(f"{' '.join(words[:2])} ended with exit code {code}")
-    came = {p for p in phases if study.traces(p, process.pid) - before[p]}
-    if words[0] == "report":
-        return WRITE if WRITE in came else DRAW if aim == DRAW else START
-    if CACHE in came and not list(study.root.glob("*/config.yaml")):
-        return CACHE
-    return next((phase for phase in (SAVE, EVALUATE, TRAIN) if phase in came), START)
+def at_rest_fault(
+    study: soak_study.Study, kind: str, number: int, *, seed: int, folder: Path
+) -> list[Tried]:
+    return [soak_faults.fault(study, kind, number, seed=seed, folder=folder)]
 
 
-def finish(study: Study, words: Sequence[str]) -> float:
-    """Runs a command to its end and returns the seconds that took."""
-    began = time.monotonic()
-    code = begin(words, study.folder / "log.txt").wait()
-    if code:
-        raise Failed(f"{' '.join(words[:2])} ended with exit code {code}")
-    return time.monotonic() - began
+def call(job: Callable[[], list[Tried]]) -> list[Tried]:
+    return job()
 
 
-def plan(commands: Sequence[Command], n: int, draws: random.Random) -> list[Kill]:
-    """Returns n kills in the order in which a study comes by: each phase once, then any."""
-    possible = [Kill(i, phase) for i, one in enumerate(commands) for phase in one.phases]
-    draws.shuffle(possible)
-    of_each = {kill.phase: kill for kill in possible}
-    of_each[START] = of_each.pop(START)  # the last one to have if there are few
-    further = [kill for kill in possible if kill.phase != START]
-    chosen = [*of_each.values(), *draws.choices(further, k=max(0, n - len(of_each)))][:n]
-    return sorted(chosen, key=lambda kill: (kill[0], commands[kill[0]].phases.index(kill[1])))
+def soak(
+    todo: Sequence[Callable[[], list[Tried]]], *, jobs: int, show: Callable[[list[Tried]], None]
+) -> list[Tried]:
+    """Injects all faults, prints those that are taken badly, and returns how each was taken."""
+    tried: list[Tried] = []
+    shown = time.monotonic()
+    with get_context("fork").Pool(jobs) as pool:
+        for found in pool.imap_unordered(call, todo):
+            tried += found
+            for kind, what, judged in found:
+                if judged.verdict in BAD:
+                    print(f"{judged.verdict}: {kind}: {what}: {judged.why}", flush=True)
+            if time.monotonic() > shown + SHOWN_EVERY_SECONDS:
+                shown = time.monotonic()
+                show(tried)
+        pool.close()
+        pool.join()  # so that their CPU time is known
+    return tried
 
 
-def disturbed(study: Study, seconds: Sequence[float], n: int, draws: random.Random) -> Counter[str]:
-    """Runs a study with n kills at most, and returns how often it was killed in which phase."""
-    commands = study.commands()
-    counts = Counter[str]()
-    kills = plan(commands, n, draws)
-    for i, command in enumerate(commands):
-        ended = False
-        for kill in kills:
-            if kill.command == i and not ended:
-                phase = killed_in(study, command.words, kill.phase, seconds=seconds[i], draws=draws)
-                ended = phase is None
-                if phase is not None:
-                    counts[phase] += 1
-        if not ended:
-            finish(study, command.words)
-    return counts
+def table(tried: Sequence[Tried]) -> str:
+    """Returns how faults of each kind were taken, as Markdown."""
+    counts = Counter((one.kind, one.judged.verdict) for one in tried)
+    kinds = [kind for kind in (KILLS, *KINDS) if any(one.kind == kind for one in tried)]
+    lines = [["fault", "tried", *COLUMNS.values()], ["---", *["--:"] * (len(COLUMNS) + 1)]]
+    for name, of in (*((kind, [kind]) for kind in kinds), ("all", kinds)):
+        cells = [sum(counts[kind, verdict] for kind in of) for verdict in COLUMNS]
+        lines.append([name, str(sum(cells)), *map(str, cells)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def outcome(study: Study) -> dict[str, object]:
-    """Returns all of a study that must not depend on what happened to it."""
-    found: dict[str, object] = {}
-    for scheme in study.schemes:
-        run = study.run(scheme)
-        last = sorted(run.glob("checkpoints/step-*"))[-1]
-        weights = (last / "model.safetensors").read_bytes()
-        found[f"{scheme}: {last.name}"] = hashlib.sha256(weights).hexdigest()
-        for i, row in enumerate(read_rows(run / "train.jsonl")):
-            row.pop("train/tokens_per_s")
-            found[f"{scheme}: row {i} of train.jsonl"] = row
-        for row in read_rows(run / "eval.jsonl"):
-            cell = [row[key] for key in ("protocol", "variant", "length", "document")]
-            text = json.dumps(row, sort_keys=True)
-            if found.setdefault(f"{scheme}: {cell} of eval.jsonl", text) != text:
-                found[f"{scheme}: {cell} of eval.jsonl"] = "two rows that differ"
-        found[f"{scheme}: state"] = status.read_status(run).state
-    for path in sorted(study.report.iterdir()):
-        if path.suffix in (".csv", ".md", ".tex", ".png", ".svg"):
-            found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    left = [*study.root.glob("*/checkpoints/.tmp-*"), *study.root.glob(".cache/.*.building")]
-    found["left behind"] = [path.name for path in left]
-    return found
-
-
-def compare(study: Study, twin: dict[str, object]) -> None:
-    """Raises Failed with the first differences from the twin."""
-    found = outcome(study)
-    differing = [key for key in {**twin, **found} if twin.get(key) != found.get(key)]
-    if differing:
-        raise Failed(f"{len(differing)} things differ from the twin: {'; '.join(differing[:3])}")
-    if b"Traceback" in (study.folder / "log.txt").read_bytes():
-        raise Failed("there is a traceback in the log")
-
-
-def soak(root: Path, *, kills: int, seed: int, schemes: Sequence[str]) -> Counter[str]:
-    """Runs the twin and rounds of disturbed studies until there were so many kills."""
-    draws = random.Random(seed)
-    twin = Study(folder=root / "twin", schemes=schemes)
-    twin.folder.mkdir(parents=True)
-    seconds = [finish(twin, command.words) for command in twin.commands()]
-    print(f"twin: {sum(seconds):.0f} s undisturbed", flush=True)
-    wanted, counts, n = outcome(twin), Counter[str](), 0
-    while counts.total() < kills:
-        n += 1
-        study = Study(folder=root / f"round-{n}", schemes=schemes)
-        study.folder.mkdir()
-        began = time.monotonic()
-        here = disturbed(study, seconds, min(IN_A_ROUND, kills - counts.total()), draws)
-        counts += here
-        took = time.monotonic() - began
-        print(f"round {n}: {here.total()} kills in {took:.0f} s", flush=True)
-        compare(study, wanted)
-    return counts
+def heading(seconds: float) -> str:
+    """Returns the command, commit and times of this table."""
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(one.ru_utime + one.ru_stime for one in spent)
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    return (
+        f"`python scripts/soak.py {' '.join(sys.argv[1:])}` at commit {commit}: "
+        f"{seconds / 60:.0f} minutes, {cpu / 60:.0f} minutes of CPU, {os.cpu_count()} cores "
+        f"with a load of {os.getloadavg()[2]:.1f}.\n"
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--faults", type=int, default=1000)
+    parser.add_argument("--only", nargs="+", choices=[KILLS, *KINDS], default=[KILLS, *KINDS])
+    parser.add_argument(
+        "--without-processes", action="store_true", help="no kills, which take most of the time"
+    )
+    parser.add_argument("--runs", nargs="+", choices=POINTS, default=list(POINTS), help="at rest")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--schemes", nargs="+", default=SCHEMES)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--root", type=Path, help="a folder to make; a temporary one by default")
-    asked = parser.parse_args()
-    root = asked.root or Path(tempfile.mkdtemp(prefix="soak-"))
-    try:
-        counts = soak(root, kills=asked.kills, seed=asked.seed, schemes=asked.schemes)
-    except Failed as failed:
-        print(f"FAIL: {failed}; all is in {root}")
-        return 1
-    for phase in (START, CACHE, TRAIN, SAVE, EVALUATE, DRAW, WRITE):
-        print(f"{counts[phase]:4d} killed while {phase}")
-    print(f"PASS: {counts.total()} kills, each study identical to its undisturbed twin")
-    return 0
+    parser.add_argument("--table", type=Path, help="a file to write the table to")
+    given = parser.parse_args()
+    root: Path = given.root or Path(tempfile.mkdtemp(prefix="soak-"))
+    began = time.monotonic()
+    soak_forks.preload()
+    of_processes = (KILLS, "kill at start-up") if given.without_processes else ()
+    of_root = ("full disk",) if os.geteuid() else ()  # nobody else may mount one
+    kinds = [kind for kind in given.only if kind not in (*of_processes, *of_root)]
+    numbers = numbers_of(kinds, given.faults)
+    n_faults = sum(numbers.values())
+
+    def show(tried: list[Tried]) -> None:
+        seconds = time.monotonic() - began
+        print(f"{len(tried)} of {n_faults} faults in {seconds:.0f} s", flush=True)
+        if given.table:
+            given.table.write_text(f"{heading(seconds)}\n{table(tried)}")
+
+    todo = list(jobs_of(root.absolute(), numbers, seed=given.seed, runs=given.runs))
+    random.Random(given.seed).shuffle(todo)
+    tried = soak(todo, jobs=given.jobs, show=show)
+    show(tried)
+    print(table(tried))
+    bad = sum(one.judged.verdict in BAD for one in tried)
+    if not bad:
+        shutil.rmtree(root)
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

@@ -109,17 +109,7 @@ def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> Open
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     directory.check_corpus(run_dir, corpus, run=config.run_id)
     planned = plan.plan(config, corpus)
-    checkpoint = checkpoints.newest(run_dir, run=config.run_id, say=show.say)
-    if checkpoint is None:
-        raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
-    done = status.read_done(run_dir)
-    if done and (
-        checkpoint.step < config.train.steps or done.weights not in (None, checkpoint.sha256)
-    ):
-        raise UserError(
-            f"{run_dir}: the last checkpoint, of step {config.train.steps}, is damaged or lost; "
-            "the lengthgen train command of this run makes it again"
-        )
+    checkpoint = checkpoints.final(config, run_dir, say=show.say)
     tokens_seen = checkpoint.step * config.train.batch * config.train.length
     return OpenedRun(
         device=device,

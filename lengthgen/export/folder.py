@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
@@ -41,22 +42,24 @@ def export(
     """Writes the newest checkpoint of a run into a folder that is new, empty or an older export.
 
     No code of the run is executed. Raises UserError if the folder holds anything else, or if the
-    run has no checkpoint or not the corpus that it was begun with.
+    run has no checkpoint, has lost its last one, or has not the corpus that it was begun with.
     """
     folder = folder.resolve()
     refuse_occupied(folder)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
     directory.check_corpus(run_dir, corpus, run=config.run_id)
-    checkpoint = checkpoints.newest(run_dir, run=config.run_id, say=say)
-    if checkpoint is None:
-        raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
+    checkpoint = checkpoints.final(config, run_dir, say=say)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         aside.mkdir(parents=True)
         _write(aside, config, run_dir, corpus, checkpoint, name=folder.name, license=license)
         _put(aside, folder)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror or error})") from error
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise UserError(
+            f"{folder}: cannot be written ({reason or error}); free disk space or fix its "
+            "permissions, then run the same command again"
+        ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return Written(folder, checkpoint.step, config.train.steps)
@@ -125,7 +128,8 @@ def _write(
         license=license,
     )
     about = About.model_validate({**facts, "card": hashlib.sha256(text.encode()).hexdigest()})
-    _tokenizer(config, corpus).save(str(aside / TOKENIZER))
+    # Not by save(), whose error on a full disk is a plain Exception.
+    (aside / TOKENIZER).write_text(_tokenizer(config, corpus).to_str(pretty=True), encoding="utf-8")
     for plugin in plugins:
         (aside / PLUGINS).mkdir(exist_ok=True)
         (aside / PLUGINS / f"{plugin.digest}.py").write_bytes(plugin.content)

@@ -95,9 +95,9 @@ def measured(w_BHQS: Tensor, c: AttentionContext) -> Tensor:
     """Returns distance in tokens, entropy in nats and over ln(i), and sink weight: [4, B, H, Q].
 
     The queries are the last of the block, i - 1 keys stand before each. Weights that do not sum to
-    one are taken as shares of their sum.
+    one are taken as shares of their sum, and negative ones by their size.
     """
-    w = w_BHQS.cpu().double()
+    w = w_BHQS.cpu().double().abs()
     w = w / w.sum(-1, keepdim=True)
     i = torch.arange(c.rows.stop - w.shape[2], c.rows.stop)
     j = torch.arange(c.cols.start, c.cols.stop)

@@ -263,12 +263,20 @@ def _records(runs: Sequence[_Run], rows: Sequence[Plain]) -> list[RunRecord]:
         of_run.get(row["run"], []).append(dict(row))
     for run in runs:
         name = run.path.name
-        config = {key: value for key, value in run.config.items() if key != "runtime"}
-        if isinstance(init_from := config.get("train", {}).get("init_from"), dict):
-            init_from.pop("path", None)  # a folder of one machine
+        config = _portable(run.config)
         facts = task_facts(config) if task_of(config) is not None else None
         records.append(RunRecord(run=name, config=config, task=facts, rows=of_run[name]))
     return records
+
+
+def _portable(plain: Plain) -> Row:
+    """Returns a configuration without the folders of one machine."""
+    kept = {key: value for key, value in plain.items() if key != "runtime"}
+    train = kept.get("train", {})
+    if init_from := train.get("init_from"):
+        init_from = {key: value for key, value in init_from.items() if key != "path"}
+        kept["train"] = {**train, "init_from": init_from}
+    return kept
 
 
 def _config(run_dir: Path) -> Row:

@@ -18,7 +18,7 @@ from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.reading import open_regular, parse_json, read_bytes
-from lengthgen.runs.status import checkpoint_folders
+from lengthgen.runs.status import checkpoint_folders, read_done
 from lengthgen.storage import is_sealed, sync
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
@@ -138,6 +138,23 @@ def newest(run_dir: Path, *, run: str, say: Callable[[str], None]) -> Checkpoint
         ) as error:
             say(f"{folder} is damaged and skipped: {(str(error) or repr(error)).splitlines()[0]}")
     return None
+
+
+def final(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> Checkpoint:
+    """Returns the checkpoint that a run stands for: of a trained run the last one, else the newest.
+
+    Raises UserError if there is none, or if that of a trained run is damaged, lost or another's.
+    """
+    found = newest(run_dir, run=config.run_id, say=say)
+    if found is None:
+        raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
+    done, steps = read_done(run_dir), config.train.steps
+    if done and (found.step < steps or done.weights not in (None, found.sha256)):
+        raise UserError(
+            f"{run_dir}: the last checkpoint, of step {steps}, is damaged or lost; "
+            "the lengthgen train command of this run makes it again"
+        )
+    return found
 
 
 def _check_binding(folder: Path, trainer: dict[str, Any], run: str) -> None:

@@ -78,6 +78,7 @@ def test_listing_what_can_be_chosen_does_not_import_torch_or_hydra() -> None:
     assert modules_after("list", "schemes") & HEAVY == set()
 
 
+@pytest.mark.slow
 def test_listing_runs_does_not_import_torch(runs_root: Path) -> None:
     listed = modules_after("list", "runs", f"runtime.root={runs_root / 'runs'}")
     assert listed & {"torch", "scipy", "matplotlib", "datasets"} == set()

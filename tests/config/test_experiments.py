@@ -129,6 +129,7 @@ def test_its_commands_vary_the_scheme_or_its_variants_and_the_seed(name: str) ->
         assert len(points) > 1
 
 
+@pytest.mark.slow
 @each
 def test_every_configuration_that_its_commands_span_is_valid_and_a_run_of_its_own(
     name: str,

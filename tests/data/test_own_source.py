@@ -66,6 +66,7 @@ def key_of(config: Config) -> object:
     return sources.source_key(config.corpus)
 
 
+@pytest.mark.slow
 def test_a_plugin_and_a_yaml_are_a_source_that_a_run_is_trained_on(tmp_path: Path) -> None:
     config = configured(tmp_path, plugins=[write(tmp_path)])
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 from faults import Ran, begin, ended, eval_words, here, one_run, result, train_words
 from forks import Forked
@@ -53,16 +54,36 @@ def test_a_study_that_is_killed_in_every_phase_ends_as_its_undisturbed_twin(
 ) -> None:
     """The short form of what scripts/soak.py does with a hundred kills."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    soak = importlib.import_module("soak")
+    kills = importlib.import_module("soak_kills")
 
     def begin(words: Sequence[str], log: Path) -> Forked:
         with log.open("a") as file:
             return Forked("-m", "lengthgen", *words, stderr=file)
 
-    monkeypatch.setattr(soak, "begin", begin)
+    monkeypatch.setattr(kills, "begin", begin)
     less = ["train.tokens=20480", "model.n_layers=1", "corpus.documents=40"]
-    monkeypatch.setattr(soak, "SETTINGS", [*soak.SETTINGS, *less])
-    assert soak.soak(tmp_path / "soak", kills=6, seed=1, schemes=["rope"]).total() == 6
+    monkeypatch.setattr(kills, "SETTINGS", [*kills.SETTINGS, *less])
+    twin = kills.twin(tmp_path / "twin", ["rope"])
+    round = kills.kill_round(tmp_path / "round", twin, kills=6, seed=1, schemes=["rope"])
+    assert round.total() == 6
+
+
+# Faults of files at rest
+
+
+def test_faults_of_every_kind_are_repaired_or_named_and_never_silent(tmp_path: Path) -> None:
+    """The short form of what scripts/soak.py does with a thousand faults."""
+    paths = os.pathsep.join([str(ROOT / "scripts"), PYTHONPATH])
+    table = tmp_path / "table.md"
+    words = ["--faults", "20", "--without-processes", "--runs", "rope-s1", "--jobs", "1"]
+    ran = forks.run(
+        *("-m", "soak", *words, "--root", tmp_path / "soak", "--table", table),
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    *kinds, last = table.read_text().splitlines()[4:]
+    assert len(kinds) == (11 if os.geteuid() else 12)
+    assert int(last.split("|")[2]) >= 20
 
 
 # Signals

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from faults import PAGE, Disk, begin, ended, eval_words, here, result, small_disk, train_words
+from faults import (
+    PAGE,
+    Disk,
+    begin,
+    ended,
+    eval_words,
+    here,
+    one_run,
+    result,
+    small_disk,
+    train_words,
+)
 from small import VOCAB, small_config, some_tokens
 from small_corpora import files, load
 
@@ -279,6 +290,21 @@ def test_wandb_beside_a_run_without_room_adds_nothing_to_its_one_line(
 
 
 # Read-only
+
+
+def test_an_export_without_room_leaves_nothing(disk: Disk, undisturbed: Path) -> None:
+    words = ["export", str(one_run(undisturbed)), str(disk.folder / "model")]
+    disk.empty()
+    before = disk.free_bytes
+    assert here(*words).code == 0
+    needed = before - disk.free_bytes
+    shutil.rmtree(disk.folder / "model")
+    for leave_bytes in range(0, needed, needed // 12):
+        disk.fill(leave_bytes=leave_bytes)
+        said = here(*words).error
+        assert said.startswith(f"{disk.folder}/model: cannot be written (")
+        assert "free disk space" in said
+        assert [path.name for path in disk.folder.iterdir()] == ["filler"]
 
 
 def test_a_run_in_a_read_only_root_is_refused_in_one_line(disk: Disk) -> None:

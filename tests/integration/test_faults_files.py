@@ -174,8 +174,12 @@ def test_the_last_checkpoint_of_a_trained_run_is_not_replaced_by_the_one_before(
         path.unlink()
     else:
         path.write_bytes(harm(path.read_bytes()))
-    said = here(*words_of("eval", finished.copy)).error
-    assert f"the last checkpoint, of step {STEPS}, is damaged or lost; the lengthgen train" in said
+    out = finished.copy.with_name("exported")
+    run = one(finished.copy, "rope-*")
+    for words in (words_of("eval", finished.copy), ["export", str(run), str(out)]):
+        said = here(*words).error
+        assert f"the last checkpoint, of step {STEPS}, is damaged or lost; the lengthgen" in said
+    assert not out.exists()
     assert here(*words_of("train", finished.copy)).code == 0
     assert here(*words_of("eval", finished.copy)).out == finished.said["eval"]
 

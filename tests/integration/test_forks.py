@@ -86,3 +86,39 @@ def test_an_environment_replaces_the_tests_own(tmp_path: Path) -> None:
     code = "import os, sys; print(dict(os.environ), sys.path[1])"
     env = {"A": "1", "PYTHONPATH": str(tmp_path)}
     assert run("-c", code, env=env).stdout == f"{env} {tmp_path}\n"
+
+
+STARTS = """
+import os, subprocess, sys
+for stderr in (None, subprocess.STDOUT):
+    words = [sys.executable, "-u", "-m", "seen", "a b"]
+    env = {**os.environ, "A": "1"}
+    one = subprocess.Popen(words, env=env, stderr=stderr, start_new_session=True)
+    assert os.getsid(one.pid) == one.pid
+    print(one.wait(), file=sys.stderr, flush=True)
+asks = [sys.executable, "-m", "asks"]
+print(subprocess.run(asks, input="given", capture_output=True, text=True, check=False).stdout)
+one = subprocess.Popen([sys.executable, "-m", "waits"], start_new_session=True)
+assert one.poll() is None
+one.terminate()
+print(one.wait())
+"""
+STARTED = """
+import os, sys
+print(sys.argv[1:], os.environ["A"], len(os.listdir("/proc/self/fd")), flush=True)
+print("error", file=sys.stderr)
+sys.exit(3)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere an interpreter is started")
+def test_a_program_that_a_program_starts_is_a_fork_that_sees_and_says_the_same(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "seen.py").write_text(STARTED)
+    (tmp_path / "asks.py").write_text("import sys; print(sys.stdin.read(), sys.argv[1:])")
+    (tmp_path / "waits.py").write_text("import time; time.sleep(60)")
+    forked, alone = run("-c", STARTS, cwd=tmp_path), started("-c", STARTS, cwd=tmp_path)
+    assert (forked.stdout, forked.stderr) == (alone.stdout, alone.stderr)
+    (tmp_path / "seen.py").write_text("import sys; sys.exit('torch' in sys.modules)")
+    assert run("-c", STARTS, cwd=tmp_path).stderr == "1\n1\n"

@@ -165,7 +165,11 @@ def test_the_notebook_draws_a_curve_of_each_scheme(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "svg")
-    table = runpy.run_path(str(ROOT / "docs" / "curve.py"))["table"]
+    notebook = (ROOT / "docs" / "curve.py").read_text()
+    smaller = notebook.replace('"tokens": 100_000,', '"tokens": 10_000,')
+    assert smaller != notebook
+    Path("curve.py").write_text(smaller)
+    table = runpy.run_path("curve.py")["table"]
     assert list(table.columns) == ["alibi", "rope"]
     assert list(table.index) == [32, 64, 128, 256, 512]
     assert table.notna().all(axis=None)

@@ -208,6 +208,7 @@ def stepped(
     return nats, state.model.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", choices("scheme", config_dir=None))
 def test_activation_checkpointing_changes_no_bit(scheme: str, cache: Path) -> None:
     requested = [f"scheme={scheme}", "runtime.micro_batch=3"]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -379,13 +379,22 @@ def texts_of(figure: Figure) -> Iterator[tuple[str, Any]]:
             yield text.get_text(), text.get_window_extent(canvas.get_renderer())
 
 
-EVERY = pytest.mark.parametrize("probe", PROBES)
+class Drawn(NamedTuple):
+    """The picture of a probe, and its visible texts with where they stand."""
+
+    probe: str
+    figure: Figure
+    texts: list[tuple[str, Any]]
 
 
-@EVERY
-def test_no_text_of_a_picture_lies_on_another_or_outside(probe: str) -> None:
-    figure = drawn(probe)
-    found = list(texts_of(figure))
+@pytest.fixture(scope="module", params=PROBES)
+def picture(request: pytest.FixtureRequest) -> Drawn:
+    figure = drawn(request.param)
+    return Drawn(request.param, figure, list(texts_of(figure)))
+
+
+def test_no_text_of_a_picture_lies_on_another_or_outside(picture: Drawn) -> None:
+    figure, found = picture.figure, picture.texts
     width, height = figure.get_size_inches() * figure.dpi
     for n, (text, box) in enumerate(found):
         assert box.x0 >= -1, text
@@ -396,24 +405,21 @@ def test_no_text_of_a_picture_lies_on_another_or_outside(probe: str) -> None:
             assert not box.overlaps(other_box), (text, other)
 
 
-@EVERY
-def test_names_of_lines_stand_next_to_the_axes(probe: str) -> None:
-    figure = drawn(probe)
-    FigureCanvasAgg(figure).draw()
-    named = [legend.get_window_extent() for legend in figure.findobj(Legend)]
-    assert bool(named) == (probe not in ("attention", "word_position"))
+def test_names_of_lines_stand_next_to_the_axes(picture: Drawn) -> None:
+    named = [legend.get_window_extent() for legend in picture.figure.findobj(Legend)]
+    assert bool(named) == (picture.probe not in ("attention", "word_position"))
     for box in named:
-        for axes in figure.axes:
+        for axes in picture.figure.axes:
             assert not box.overlaps(axes.get_window_extent())
 
 
-@EVERY
-def test_a_picture_names_its_run_and_marks_T(probe: str) -> None:
-    figure = drawn(probe)
-    message = " ".join(text for text, _ in texts_of(figure))
+def test_a_picture_names_its_run_and_marks_T(picture: Drawn) -> None:
+    message = " ".join(text for text, _ in picture.texts)
     assert "rope-tiny-toy-s1-0a0a0a0a, 4,194,304 tokens seen" in message
     assert "T=512" in message or "(T)" in message or "512" in message.split()
-    axes = [one for one in figure.axes if one.get_visible() and one.get_label() != "<colorbar>"]
+    axes = [
+        one for one in picture.figure.axes if one.get_visible() and one.get_label() != "<colorbar>"
+    ]
     columns = {round(one.get_position().x0, 2) for one in axes}
     assert len([one for one in axes if one.get_xlabel()]) >= len(columns)
     assert any(one.get_ylabel() for one in axes)

@@ -232,6 +232,7 @@ def test_a_ratio_is_of_the_mean_loss_and_each_seeds_is_drawn(runs: Runs) -> None
     assert [seed[2.0] for seed in line.seeds] == pytest.approx([math.exp(-0.5), math.exp(-1.0)])
 
 
+@pytest.mark.slow
 def test_a_published_curve_of_another_protocol_is_in_no_figure(runs: Runs, tmp_path: Path) -> None:
     published_curves = [
         paper("alibi", "nope_f"),

@@ -4,10 +4,11 @@ import base64
 import math
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TypeVar
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -39,6 +40,7 @@ from lengthgen.report.text_tables import NOT_MARKED, judged, warnings
 
 pytestmark = pytest.mark.slow
 
+Made = TypeVar("Made")
 FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
 needs_browser = pytest.mark.skipif(not FOUND, reason="no chromium; apt-get install chromium")
 
@@ -74,8 +76,23 @@ def hostile() -> Report:
     return replace(found, remarks=[bad], runs=runs)
 
 
+def once(make: Callable[[Report], Made]) -> Callable[[Report], Made]:
+    """Returns what makes something of each report once: drawing one takes a second."""
+    made: dict[int, tuple[Report, Made]] = {}
+
+    def of(report: Report) -> Made:
+        if id(report) not in made:
+            made[id(report)] = report, make(report)  # kept: another report could take its id
+        return made[id(report)][1]
+
+    return of
+
+
+page_of, charts_of = once(render), once(charts)
+
+
 def chart(contents: Report, name: str) -> Exhibit:
-    [found] = [one for one in charts(contents) if one.name == name]
+    [found] = [one for one in charts_of(contents) if one.name == name]
     return found
 
 
@@ -102,7 +119,7 @@ def element(page: str, pattern: str) -> Element:
 
 def verdicts(contents: Report) -> dict[str, list[Element]]:
     """Returns the cells of the table of verdicts by scheme."""
-    table = element(render(contents), r'<table class="verdicts">.*?</table>')
+    table = element(page_of(contents), r'<table class="verdicts">.*?</table>')
     found = [list(row) for row in table.iter("tr")]
     return {text_of(first).strip(): cells for first, *cells in found[1:]}
 
@@ -117,7 +134,7 @@ def cells(table: Table) -> dict[str, list[Cell]]:
 def test_a_section_shows_its_own_line_and_what_was_published_of_the_scheme(
     contents: Report,
 ) -> None:
-    page = render(contents)
+    page = page_of(contents)
     for label in ("alibi", "kerple"):
         key = contents.keys[label]
         found = re.search(rf'<details id="{key}">.*?</details>', page, flags=re.DOTALL)
@@ -139,7 +156,7 @@ def test_the_page_has_a_leaderboard_and_the_figures_of_all_series(contents: Repo
 
 
 def test_verdicts_come_first_and_the_parts_follow_in_their_order(contents: Report) -> None:
-    ids = re.findall(r'<section id="(\w+)"', render(contents))
+    ids = re.findall(r'<section id="(\w+)"', page_of(contents))
     assert ids == ["verdicts", "curves", "tables", "schemes", "method", "costs", "warnings"]
 
 
@@ -209,7 +226,7 @@ def test_what_holds_exactly_at_T_has_no_interval(contents: Report) -> None:
 
 
 def test_lines_of_one_label_share_a_key_in_all_charts(contents: Report) -> None:
-    for drawn in charts(contents):
+    for drawn in charts_of(contents):
         for entry in drawn.entries:
             assert entry.key == contents.keys.get(entry.label, entry.key)
             assert (entry.label not in contents.keys) == entry.key.startswith("published-")
@@ -218,7 +235,7 @@ def test_lines_of_one_label_share_a_key_in_all_charts(contents: Report) -> None:
 
 
 def test_the_drawings_of_a_page_share_no_id(contents: Report) -> None:
-    ids = [re.findall(r' id="([^"]+)"', drawn.svg) for drawn in charts(contents)]
+    ids = [re.findall(r' id="([^"]+)"', drawn.svg) for drawn in charts_of(contents)]
     assert len({one for of in ids for one in of}) == sum(map(len, ids)) > 10
 
 
@@ -275,7 +292,7 @@ def dashed(group: Element) -> bool:
 
 
 def test_on_the_page_the_best_is_bold_and_what_ties_with_it_is_marked(contents: Report) -> None:
-    part = render(contents).split("<h3>Matched tail</h3>")[1]
+    part = page_of(contents).split("<h3>Matched tail</h3>")[1]
     [best] = [line.label for line in contents.by_protocol["tail"] if line.label == "kerple"]
     table = element(part, r"<table>.*?</table>")
     found = {text_of(row[0]): list(row)[1:] for row in table.iter("tr")}
@@ -310,7 +327,7 @@ def test_what_is_relative_to_T_is_grey_where_little_was_learnt(contents: Report)
     table = verdicts(contents)
     assert {cell.get("class") for cell in table["nope"][-2:]} == {"faint"}
     assert {cell.get("class") for cell in table["rope"][-2:]} == {None}
-    assert "<li>Grey: " in render(contents)
+    assert "<li>Grey: " in page_of(contents)
 
 
 def test_every_protocol_has_a_table_that_says_what_is_scored(contents: Report) -> None:
@@ -356,12 +373,12 @@ def test_equal_warnings_are_said_once_with_all_that_they_concern(contents: Repor
     ["0123456789ab", "f" * 64, "997ac56", "torch 2.13.0", "bf16", "2,000", "16,384", "lr: 0.004"],
 )
 def test_the_method_holds_each_setting_and_fingerprint(contents: Report, setting: str) -> None:
-    page = render(contents)
+    page = page_of(contents)
     assert setting in page[page.index('id="method"') : page.index('id="costs"')]
 
 
 def test_settings_of_evaluation_are_not_shown_as_settings_of_the_runs(contents: Report) -> None:
-    page = render(contents)
+    page = page_of(contents)
     settings = page.split("All settings of training")[1].split("</details>")[0]
     assert "d_model: 128" in settings
     assert "reference_variants" not in settings
@@ -399,7 +416,7 @@ def test_a_scheme_without_a_factor_has_dashes_in_its_place(contents: Report) -> 
 
 
 def test_a_scheme_has_its_own_part_with_probes_and_yaml(contents: Report) -> None:
-    page = render(contents)
+    page = page_of(contents)
     for label, key in contents.keys.items():
         part = page.split(f'<details id="{key}">')[1].split("</details>")[0]
         assert f"<b>{label}</b>" in part
@@ -480,22 +497,22 @@ class Markup(HTMLParser):
 
 
 def test_names_never_become_markup(contents: Report, hostile: Report) -> None:
-    page = Markup(render(hostile))
+    page = Markup(page_of(hostile))
     assert page.tags.count("script") == page.tags.count("style") == 1
-    assert set(page.tags) == set(Markup(render(contents)).tags)
+    assert set(page.tags) == set(Markup(page_of(contents)).tags)
     assert [name for name, _ in page.attributes if name.startswith("on")] == []
 
 
 def test_no_address_in_the_page_leads_elsewhere(hostile: Report) -> None:
-    links = [v for name, v in Markup(render(hostile)).attributes if name in ("href", "src")]
+    links = [v for name, v in Markup(page_of(hostile)).attributes if name in ("href", "src")]
     assert links
     assert all(link.startswith(("#", "data:")) for link in links)
-    assert render(hostile).isascii()
+    assert page_of(hostile).isascii()
 
 
 def test_a_picture_is_the_file_itself(contents: Report) -> None:
     picture = base64.b64encode(PICTURE.encode()).decode()
-    assert f"data:image/svg+xml;base64,{picture}" in render(contents)
+    assert f"data:image/svg+xml;base64,{picture}" in page_of(contents)
 
 
 # In a browser
@@ -517,7 +534,7 @@ def files(
     folder = tmp_path_factory.mktemp("pages")
     written = {"contents": contents, "hostile": hostile}
     for name, one in written.items():
-        (folder / f"{name}.html").write_text(render(one), encoding="utf-8")
+        (folder / f"{name}.html").write_text(page_of(one), encoding="utf-8")
     return {name: (folder / f"{name}.html").as_uri() for name in written}
 
 
@@ -737,7 +754,7 @@ def test_without_scripts_everything_is_shown(
 def test_a_script_that_slips_in_cannot_run(
     browser: Browser, contents: Report, tmp_path: Path
 ) -> None:
-    spoilt = render(contents).replace("</main>", "<script>window.hit = 1</script></main>")
+    spoilt = page_of(contents).replace("</main>", "<script>window.hit = 1</script></main>")
     (tmp_path / "spoilt.html").write_text(spoilt)
     found = opened(browser, (tmp_path / "spoilt.html").as_uri())
     assert found.page.evaluate("window.hit") is None

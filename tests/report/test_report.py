@@ -202,6 +202,7 @@ def test_rows_by_position_make_a_figure(runs: Runs) -> None:
     assert "curve-per_position.png" not in found  # one length is no curve
 
 
+@pytest.mark.slow
 def test_panels_are_left_out_where_there_are_too_many_lines(runs: Runs) -> None:
     many = [
         runs.write(f"scheme{i}", (3.0, 2.0), lengths=(512, 1024)) for i in range(MOST_NAMED + 1)
@@ -412,6 +413,7 @@ def contents_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_folder_is_made_again_from_its_rows_alone_with_the_same_bytes(
     runs: Runs, tmp_path: Path
 ) -> None:
@@ -456,6 +458,7 @@ def test_the_manifest_holds_commands_commits_tokens_and_runs(
 STUDIES = sorted((ROOT / "results").rglob("rows.jsonl.gz"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", STUDIES, ids=lambda path: path.parent.name)
 def test_a_committed_study_is_what_its_rows_give(rows: Path, tmp_path: Path) -> None:
     """Drawings depend on the versions of libraries, numbers do not."""

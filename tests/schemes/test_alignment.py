@@ -367,6 +367,7 @@ def test_an_example_begins_elsewhere_when_it_comes_back() -> None:
     assert len({int(one[0]) for one in both}) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["addition_padded", "addition_reversed", "copy", "bitwise_or"])
 def test_position_coupling_is_tested_on_the_rows_that_training_visits_most(task: str) -> None:
     config = composed(
@@ -516,6 +517,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_decoding_with_kept_keys_writes_what_one_pass_over_the_right_answers_says(
     name: str, tmp_path: Path

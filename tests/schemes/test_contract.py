@@ -31,16 +31,25 @@ LENGTH = 48  # 3 T: past the trained length for every scheme
 PARAMETERS = {
     "abacus": 1024 * 32,
     "alibi_learned": 4,
+    "asentmax": 2 * 2 * 4 * 32,
     "bam": 2 * 4,
     "cable": 2 * 4 * (32 + 1),
     "cope": 2 * 8 * 64,
     "dape_kerple": 2 * (2 * 4 + (8 * 32 + 32) + (32 * 4 + 4)),
+    "dape_v2_kerple": 2 * (2 * 4 + (8 * 32 * 3 + 32) + (32 * 4 * 3 + 4)),
+    "deberta": 2 * 128 * 32 + 2 * 2 * 32 * 32,
     "dynamic_bias": (8 + 8) + (8 * 8 + 8) + (4 * 8 + 4),
     "fire": 2 * (2 + (32 + 32) + (4 * 32 + 4)),
     "fox": 2 * 4 * (32 + 1),
+    "gated_attention": 2 * 32 * 32,
+    "gated_delta": 2 * (2 * 4 * 32 + 2 * 4),
+    "grape_a": 2 * 4 * (1 + 2 * 8),
+    "grape_m": 2 * 4,
     "kerple": 2 * 4,
     "kerple_power": 2 * 4,
+    "path_attention": 2 * ((32 * 32 + 32 * 32 + 3 * 32) + 4 * (32 + 1)),
     "position_coupling": (72 + 1) * 32,
+    "selective_rope": 2 * (32 * 32 + 16 * 32 + 4 * 16),
     "shaw": 2 * 2 * 21 * 8,
     "t5": 4 * 32,
     "transformer_xl": 2 * 4 * 8 + 2 * 32 * 32,
@@ -217,6 +226,7 @@ def test_bf16_biases_and_rotations_at_16k_are_fp32_ones_rounded(
             torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=2e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", choices("scheme", config_dir=None))
 def test_bf16_takes_every_variant_that_a_scheme_takes_to_evaluate_decode_and_train(
     name: str,

@@ -82,15 +82,12 @@ def test_a_model_trained_on_at_4T_is_scaled_as_of_its_original_length(
 ) -> None:
     """As original_max_position_embeddings of HF transformers."""
     names = signature(kind).parameters
-    chosen: dict[str, Any] = {
-        name: value
-        for name, value in {
-            **{"factor": 4.0 if kind is DynamicNtk else factor},
-            **{"beta_fast": 32.0, "beta_slow": 1.0},
-            **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
-        }.items()
-        if name in names
+    every = {
+        **{"factor": 4.0 if kind is DynamicNtk else factor},
+        **{"beta_fast": 32.0, "beta_slow": 1.0},
+        **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
     }
+    chosen = dict[str, Any]((name, every[name]) for name in every if name in names)
     longer = replace(OF, train_length=4 * T)
     original: dict[str, Any] = {"original_max_position_embeddings": T}
     later = kind(longer, **original, **chosen)
@@ -115,7 +112,7 @@ def test_scaled_angles_and_logits_are_those_of_transformers(s: float, share: flo
     same(scaled(yarn, n, n_rotated=rotated), want)
     assert logit_factor(yarn, n) == pytest.approx(factor**2, rel=1e-12)
 
-    bands = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    bands: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     want, factor = of_transformers("llama3", n, **LONG, **bands, **partial)
     part = Llama3(OF, factor=None, **bands)
     same(scaled(part, n, n_rotated=rotated), want)

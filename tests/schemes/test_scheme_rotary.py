@@ -35,6 +35,8 @@ from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.base import NO_PARTS
 from lengthgen.schemes.mask.bca import Bca
 from lengthgen.schemes.rotary.dynamic_ntk import DynamicNtk
+from lengthgen.schemes.rotary.fope import Fope
+from lengthgen.schemes.rotary.grape_m import GrapeM
 from lengthgen.schemes.rotary.hope import Hope
 from lengthgen.schemes.rotary.llama3 import Llama3
 from lengthgen.schemes.rotary.longrope import Longrope
@@ -459,3 +461,73 @@ def test_pope_phases_are_moved_back_between_minus_two_pi_and_zero() -> None:
         part.clamp_parameters()
     assert float(part.phi.detach().min()) == pytest.approx(-2 * math.pi)
     assert float(part.phi.detach().max()) == 0
+
+
+def test_fope_multiplies_channel_pairs_by_fourier_series_in_the_position() -> None:
+    shape = dims(8, n_heads=3, n_layers=2, train_length=64)  # angles 1, 0.1, 0.01, 0.001
+    part = Fope(shape, base=1e4, gain=0.6, draw=1).double()
+    x = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(1)).double()
+    pos = torch.tensor([0, 1, 7, 40, 900])
+    c = replace(bare_call(shape, 5), q_pos=pos, k_pos=pos, layer=1)
+    q, k = part.qk(x, 2 * x, c)
+    assert part.coefficients.shape == (2, 2, 3, 2, 2)  # of 2 pi / 64 = 0.098 at least: two
+    A, B = part.coefficients[:, 1]
+    for h in range(3):
+        for t, p in enumerate(pos.tolist()):
+            for m in range(4):
+                cos, sin = 1.0, 0.0
+                if m < 2:
+                    cos = sum(float(A[h, n, m]) * math.cos(p * 0.1**n) for n in range(2))
+                    sin = sum(float(B[h, n, m]) * math.sin(p * 0.1**n) for n in range(2))
+                a, b = x[:, h, t, m], x[:, h, t, m + 4]
+                close(q[:, h, t, m], a * cos - b * sin, atol=1e-12)
+                close(q[:, h, t, m + 4], a * sin + b * cos, atol=1e-12)
+    close(k, 2 * q, atol=1e-12)
+
+
+def test_fope_without_random_coefficients_is_rope_with_hope() -> None:
+    shape = dims(64, n_heads=2, train_length=512)
+    q, k, _ = some_qkv(9, dtype=torch.float64, heads=2, width=64)
+    fope = Fope(shape, base=1e4, gain=0.0, draw=0).double()
+    rope = Rope(shape, base=1e4, rotary_percentage=1.0, layout="half")
+    assert fope.coefficients.shape[-1] == 16
+    c = bare_call(shape, 9)
+    got = rotated(layer_of(fope), q, k, c)
+    want = rotated(layer_of(rope, Hope(shape)), q, k, c)
+    for one, other in zip(got, want, strict=True):
+        close(one, other, atol=1e-12)
+
+
+def test_fope_draws_its_coefficients_as_xavier_normal_does_and_the_same_every_time() -> None:
+    def noise(draw: int) -> Tensor:
+        part = Fope(dims(64, n_heads=8, n_layers=40), base=1e4, gain=0.3, draw=draw)
+        return part.coefficients - torch.eye(16)
+
+    xavier = torch.nn.init.xavier_normal_(torch.empty(8, 16, 16), gain=0.3)
+    assert float(noise(0).std()) == pytest.approx(float(xavier.std()), rel=0.05)
+    assert torch.equal(noise(0), noise(0))
+    assert not torch.equal(noise(0), noise(1))
+    assert not list(Fope(T512, base=1e4, gain=0.3, draw=0).parameters())
+
+
+def test_grape_m_begins_as_rope_and_turns_by_its_trained_angles() -> None:
+    shape = dims(8, n_heads=2, n_layers=2)
+    q, k, _ = some_qkv(9, dtype=torch.float64, heads=2, width=8)
+    part, c = GrapeM(shape, base=1e4).double(), bare_call(shape, 9)
+    rope = Rope(shape, base=1e4, rotary_percentage=1.0, layout="half")
+    got, want = rotated(layer_of(part), q, k, c), rotated(layer_of(rope), q, k, c)
+    for one, other in zip(got, want, strict=True):
+        close(one, other, atol=1e-6)  # the angles' logarithms were drawn up in float32
+    omega = [0.7, 0.3, 2.0, 0.05]
+    with torch.no_grad():
+        part.log_omega[1] = torch.tensor(omega).double().log()
+    got_q, got_k = rotated(layer_of(part), q, k, replace(c, layer=1))
+    for i in range(9):
+        for j in range(9):
+            total = torch.zeros(2, 2, dtype=torch.float64)
+            for m in range(4):
+                query = torch.complex(q[:, :, i, m], q[:, :, i, m + 4])
+                key = torch.complex(k[:, :, j, m], k[:, :, j, m + 4])
+                turn = complex(math.cos((i - j) * omega[m]), math.sin((i - j) * omega[m]))
+                total += (query * key.conj() * turn).real
+            close((got_q[:, :, i] * got_k[:, :, j]).sum(-1), total, atol=1e-12)

@@ -48,16 +48,12 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def children(pid: int) -> list[int]:
-    listed = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True
-    )
-    return [int(word) for word in listed.stdout.split()]
-
-
 def descendants(pid: int) -> list[int]:
-    found = children(pid)
-    return found + [other for one in found for other in descendants(one)]
+    """Returns the processes that a process has started, and those that these have."""
+    command = ["ps", "-o", "pid=", "--ppid", str(pid)]
+    listed = subprocess.run(command, capture_output=True, text=True).stdout.split()
+    children = [int(child) for child in listed]
+    return children + [other for one in children for other in descendants(one)]
 
 
 def one_thread_each() -> dict[str, str]:

@@ -37,7 +37,8 @@ SLOW_EVALUATION = [
     "eval.lengths=[64,128]",
     "eval.reach=1024",
 ]
-LONG = "train.tokens=128000"  # some seconds: a signal, or Slurm, comes in the middle of training
+# Some seconds: a signal, or Slurm, comes in the middle of training.
+LONG = ("seed=2", "train.tokens=128000")
 SECONDS = 240  # that a test waits for a cluster which shares its machine with other tests
 
 
@@ -76,6 +77,12 @@ def locally(root: Path, cache: Path, *overrides: str, plugins: Sequence[Path] = 
     """Returns the directory of a run that nothing interrupted, in this process."""
     [point] = swept(root, cache, "runtime.threads=1", *overrides, plugins=plugins)
     return pipeline.train(point.config)
+
+
+@pytest.fixture(scope="session")
+def long_alone(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the long run that nothing interrupted."""
+    return locally(tmp_path_factory.mktemp("alone"), cache, *LONG)
 
 
 def until(is_so: Callable[[], object]) -> None:
@@ -154,7 +161,8 @@ def array(
     of_files = [word for word in SMALL if not word.startswith("corpus")]
     nowhere = ["corpus=files", f"corpus.path={root}/nothing", f"runtime.root={root}"]
     asked = [
-        *swept(root, cache, "seed=1,2", LONG),
+        *swept(root, cache),
+        *swept(root, cache, *LONG),
         *swept(root, cache, plugins=[early]),
         *swept(root, cache, "train.lr=1e15"),
         *swept(root, cache, plugins=[edited]),
@@ -170,12 +178,18 @@ def array(
     return dict(zip(names, asked, strict=True))
 
 
-@pytest.mark.parametrize(("name", "seed"), [("good", 1), ("warned", 2)])
-def test_a_point_on_slurm_ends_with_the_bits_of_a_local_run_warned_or_not(
-    array: dict[str, Point], tmp_path: Path, cache: Path, name: str, seed: int
+def test_a_point_on_slurm_ends_with_the_bits_of_a_local_run(
+    array: dict[str, Point], tmp_path: Path, cache: Path
 ) -> None:
-    assert state_of(array[name]) == ("done", None)
-    assert_same_bits(array[name].run_dir, locally(tmp_path, cache, f"seed={seed}", LONG))
+    assert state_of(array["good"]) == ("done", None)
+    assert_same_bits(array["good"].run_dir, locally(tmp_path, cache))
+
+
+def test_a_point_that_slurm_warns_ends_with_the_bits_of_a_local_run(
+    array: dict[str, Point], long_alone: Path
+) -> None:
+    assert state_of(array["warned"]) == ("done", None)
+    assert_same_bits(array["warned"].run_dir, long_alone)
 
 
 @pytest.mark.parametrize("name", ["good", "early"])
@@ -321,17 +335,17 @@ def test_the_others_end_in_a_way_that_leaves_the_main_process_the_time_it_needs(
 
 
 def test_a_preempted_job_with_time_left_is_put_back_with_a_checkpoint(
-    cluster: Cluster, tmp_path: Path, cache: Path
+    cluster: Cluster, tmp_path: Path, cache: Path, long_alone: Path
 ) -> None:
     options = "time=5,cpus=1,partition=graced"
-    point = submitted(tmp_path / "slurm", cache, LONG, options=options)
+    point = submitted(tmp_path, cache, *LONG, options=options)
     until(lambda: steps_of(point) > 5)
     urgent = ["sbatch", "--partition=urgent", "--exclusive", "--nodes=2", "--time=1"]
     cluster.ask(*urgent, "--output=/dev/null", "--wrap=true")
     finished(cluster, point)
     assert "stopped by SIGTERM after step" in log_of(point)
     assert cluster.of_job(job_of(point), "Restarts") == "1"
-    assert_same_bits(point.run_dir, locally(tmp_path / "here", cache, LONG))
+    assert_same_bits(point.run_dir, long_alone)
 
 
 def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_put_back(

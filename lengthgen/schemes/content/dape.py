@@ -6,8 +6,7 @@ Every logit is corrected by what all heads say of the same query and key:
 
 with MLP = Linear(2H, width), LeakyReLU(0.01), Linear(width, H) over the heads, one per layer,
 initialised as PyTorch's Linear. Schemes without a bias, such as rope, take MLP(s) over H inputs
-(`inputs: scores`). The second version's convolutions over neighbouring keys (arXiv 2410.04798)
-are left out.
+(`inputs: scores`). The second version, with convolutions over neighbouring keys, is `dape_v2`.
 
 B batch, H heads, Q queries, S keys, K head width.
 """
@@ -30,6 +29,8 @@ class Dape(Part):
 
     width: hidden units, 32 in the paper. inputs: what the network sees.
     """
+
+    name = "dape"
 
     def __init__(
         self, shape: ModelDims, *, width: int, inputs: Literal["scores_and_bias", "scores"]
@@ -68,16 +69,13 @@ class Dape(Part):
 
     def refuse_other_inputs(self, bias: Tensor | None, c: AttentionContext) -> None:
         """Raises UserError if `inputs` promises a bias that the layer lacks, or the reverse."""
+        where, has_one = f"scheme.parts.{self.name}.inputs", f"part of layer {c.layer} has a bias"
         if bias is None and self.inputs == "scores_and_bias":
             raise UserError(
-                f"scheme.parts.dape.inputs=scores_and_bias, and no part of layer {c.layer} has a "
-                "bias; add one, such as kerple, or use scores"
+                f"{where}=scores_and_bias, and no {has_one}; add one, such as kerple, or use scores"
             )
         if bias is not None and self.inputs == "scores":
-            raise UserError(
-                f"scheme.parts.dape.inputs=scores, and a part of layer {c.layer} has a bias; use "
-                "scores_and_bias"
-            )
+            raise UserError(f"{where}=scores, and a {has_one}; use scores_and_bias")
 
 
 def mlp(x_BCN: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ here: they are the user's. Where nothing is stretched (s = 1) RoPE stays as trai
 release (microsoft/LongRoPE, rope/longrope.py:62-75), cos and sin are multiplied by
 mscale = sqrt(1 + ln s / ln T): here q by mscale^2, with partial rotation in all its channels. The
 paper's other part, no interpolation for the first tokens, is left out: it makes the angle between
-two tokens depend on more than their distance.
+two tokens depend on more than their distance. LongRoPE2 (Shang et al. 2025, arXiv 2502.20082) has
+another search, for lambdas of the same use.
 
 R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
 """

@@ -1,0 +1,68 @@
+"""The gated delta rule: Yang et al. 2024, arXiv 2412.06464, equation 10. A recurrent row.
+
+Each head keeps a matrix of d x d numbers instead of all keys. A token lets it decay, erases what
+its key would read, and writes its value:
+
+  S_t = a_t S_{t-1} (I - b_t k_t k_t^T) + b_t v_t k_t^T        o_t = S_t q_t / sqrt(d)
+
+with queries and keys scaled to length 1 after SiLU, b_t = sigmoid(w_b . x_t) and
+a_t = exp(-A softplus(w_a . x_t + c)). So the weight of key j for query i is
+
+  a_{j+1} ... a_i b_j q_i . H_i ... H_{j+1} k_j / sqrt(d),  H_t = I - b_t k_t k_t^T,
+
+reflections as in `path_attention`, without a softmax: weights may be negative and have any sum. At
+first A is drawn from U(0, 16) and c such that softplus(c) is log-uniform in [0.001, 0.1], as in
+fla-org/flash-linear-attention (layers/gated_deltanet.py); w_a and w_b from N(0, init_std^2).
+
+Of Gated DeltaNet this is the rule alone: not the short convolutions of queries, keys and values,
+the gate and the norm of the output. All weights are formed, O(S^2) for S tokens.
+
+B batch, D width, H heads, Q queries, S keys, K head width.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lengthgen.errors import UserError
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.content.path_attention import reflected
+from lengthgen.schemes.parameters import of_layer
+
+
+class GatedDelta(Part):
+    """Replaces softmax attention by a recurrent memory with the gated delta rule."""
+
+    def __init__(self, shape: ModelDims) -> None:
+        super().__init__(shape)
+        n, H, D = shape.n_layers, shape.n_heads, shape.d_model
+        self.w_a = nn.Parameter(shape.init_std * torch.randn(n, H, D))
+        self.w_b = nn.Parameter(shape.init_std * torch.randn(n, H, D))
+        self.log_A = nn.Parameter((16 * (1 - torch.rand(n, H))).log())
+        step = torch.exp(math.log(0.001) + math.log(100) * torch.rand(n, H))
+        self.c = nn.Parameter(step + torch.log(-torch.expm1(-step)))
+
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
+        if c.total_bias() is not None:
+            raise UserError(
+                "scheme.parts.gated_delta: its weights are no logits, and a part of layer "
+                f"{c.layer} adds a bias to them; drop one"
+            )
+        q, k = (F.normalize(F.silu(x.to(c.dtype)), dim=-1) for x in (q_BHQK, k_BHSK))
+        x_BSD = c.x_BTD[:, c.cols].to(c.dtype)
+        w_a, w_b, log_A, shift = (
+            of_layer(p, c).to(c.dtype) for p in (self.w_a, self.w_b, self.log_A, self.c)
+        )
+        b_BHS = F.linear(x_BSD, w_b).sigmoid().mT
+        kept_BHS = -(log_A.exp() * F.softplus(F.linear(x_BSD, w_a, shift))).mT
+        wide = c.dtype if x_BSD.device.type == "mps" else torch.float64  # MPS has no float64
+        total_BHS = kept_BHS.to(wide).cumsum(-1)
+        rows = slice(c.rows.start - c.cols.start, c.rows.stop - c.cols.start)
+        decay = (total_BHS[..., rows, None] - total_BHS[..., None, :]).to(c.dtype).clamp(max=0)
+        met_BHQS = reflected(q * c.shape.d_head**-0.5, k, k, b_BHS[..., None])
+        return decay.exp() * b_BHS[..., None, :] * met_BHQS
+
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
+        return s_BHQS.masked_fill(s_BHQS == -math.inf, 0)

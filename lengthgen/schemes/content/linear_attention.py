@@ -1,0 +1,52 @@
+"""Linear attention with RoPE: Su et al. 2021, arXiv 2104.09864, equation 19.
+
+  o_i = sum_j (R_i f(q_i)) . (R_j f(k_j)) v_j / sum_j f(q_i) . f(k_j),  f(x) = elu(x) + 1,
+
+over the keys up to the query (Katharopoulos et al. 2020, arXiv 2006.16236, without R). The sum
+below is not rotated, so that it stays positive: weights may be negative, and sum to one where
+nothing is rotated. Products are not divided by sqrt(d), which would cancel.
+
+All products are formed, O(S^2) for S tokens; with a state of d x d numbers per head they are not
+needed. Keys that other parts hide still count in the sum below.
+
+B batch, H heads, Q queries, S keys, K head width.
+"""
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from lengthgen.errors import UserError
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.rotary.rope import Rope, angles, powers
+
+
+class LinearAttention(Part):
+    """Replaces softmax by products of positive features, rotated above the fraction bar alone.
+
+    base: of the rotation, 10000; null: no rotation.
+    """
+
+    def __init__(self, shape: ModelDims, *, base: float | None) -> None:
+        super().__init__(shape)
+        self.rope = (
+            None if base is None else Rope(shape, base=base, rotary_percentage=1.0, layout="half")
+        )
+
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
+        if c.total_bias() is not None:
+            raise UserError(
+                "scheme.parts.linear_attention: its products are no logits, and a part of layer "
+                f"{c.layer} adds a bias to them; drop one"
+            )
+        q, k = (F.elu(x.to(c.dtype)) + 1 for x in (q_BHQK, k_BHSK))
+        total_BHQ1 = (q @ k.mT).tril(c.rows.start - c.cols.start).sum(-1, keepdim=True)
+        if self.rope is not None:
+            omega_R = powers(self.rope.base, c.shape.d_head, c)
+            q = self.rope.rotate(q, angles(c.q_pos, omega_R))
+            k = self.rope.rotate(k, angles(c.k_pos, omega_R))
+        return q @ k.mT / total_BHQ1
+
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
+        return s_BHQS.masked_fill(s_BHQS == -math.inf, 0)

@@ -1,0 +1,69 @@
+"""Selective RoPE: Movahedi et al. 2025, arXiv 2511.17388. Tokens say how far they turn.
+
+Channel pair m of query i and key j are turned against each other by
+
+  theta_m (phi_{j+1} + ... + phi_i)_m,  theta_m = base^(-2m/d),
+
+where phi_t is linear in the layer's input: x_t with the channels of each head scaled to length 1,
+through a matrix of low rank, then a causal convolution over the last few tokens of each channel.
+RoPE is phi = 1. As in the authors' code (timurcarstensen/selective-rope, modules/rotary.py), its
+options of a gate of phi, a bias and trained theta left out, as they are in its language models; all
+weights are drawn from N(0, init_std^2), so that training begins almost without turns.
+
+B batch, T tokens, D width, H heads, Q queries, S keys, K head width, R rotated channel pairs,
+C channel pairs of all heads, N tokens of the convolution.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.rotary.rope import Rope, powers
+
+
+class SelectiveRope(Part):
+    """Rotates queries and keys by sums of angles that the tokens between them give.
+
+    base: of theta; 500000 in the authors' code. rank: of the matrix, 32. kernel: tokens of the
+    convolution, 4.
+    """
+
+    def __init__(self, shape: ModelDims, *, base: float, rank: int, kernel: int) -> None:
+        super().__init__(shape)
+        for name, value in (("rank", rank), ("kernel", kernel)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        self.rope = Rope(shape, base=base, rotary_percentage=1.0, layout="half")
+        n, n_pairs = shape.n_layers, shape.n_heads * shape.d_head // 2
+        self.down = nn.Parameter(shape.init_std * torch.randn(n, rank, shape.d_model))
+        self.up = nn.Parameter(shape.init_std * torch.randn(n, n_pairs, rank))
+        self.kernel = nn.Parameter(shape.init_std * torch.randn(n, n_pairs, kernel))
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        theta_BHSR = self.turned(c)
+        return Rotated(
+            self.rope.rotate(q_BHQK, theta_BHSR[:, :, c.rows]),
+            self.rope.rotate(k_BHSK, theta_BHSR),
+        )
+
+    def turned(self, c: AttentionContext) -> Tensor:
+        """Returns by how much each token is turned, [B, H, S, R] in c.dtype, from 0 to 2 pi."""
+        down, up, kernel = (of_layer(p, c).to(c.dtype) for p in (self.down, self.up, self.kernel))
+        x_BSHK = c.x_BTD.to(c.dtype).unflatten(-1, (c.shape.n_heads, -1))
+        phi_BSC = F.linear(F.linear(F.normalize(x_BSHK, dim=-1).flatten(2), down), up)
+        phi_BCS = convolved(phi_BSC, kernel).mT
+        wide = c.dtype if phi_BCS.device.type == "mps" else torch.float64  # MPS has no float64
+        total_BHSR = phi_BCS.to(wide).cumsum(-1).unflatten(1, (c.shape.n_heads, -1)).mT
+        theta_R = powers(self.rope.base, c.shape.d_head, c)
+        return (theta_R * total_BHSR).remainder(2 * math.pi).to(c.dtype)
+
+
+def convolved(x_BTC: Tensor, kernel_CN: Tensor) -> Tensor:
+    """Returns each channel's sum over the last N tokens by its kernel, whose last is the own."""
+    C, N = kernel_CN.shape
+    before_BCT = F.pad(x_BTC.mT, (N - 1, 0))
+    return F.conv1d(before_BCT, kernel_CN[:, None], groups=C).mT

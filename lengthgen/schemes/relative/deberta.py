@@ -1,0 +1,64 @@
+"""DeBERTa's disentangled attention: He et al. 2020, arXiv 2006.03654, equations 2 to 4.
+
+Content meets content, content meets position (c2p), and position meets content (p2c):
+
+  a_ij = (q_i . k_j + q_i . Kr[delta(i, j)] + k_j . Qr[delta(j, i)]) / sqrt(3 d)
+
+with Kr = P W_K and Qr = P W_Q, P a trained table [2k, D] shared by all layers, W_K and W_Q of each
+layer, and delta(i, j) = i - j + k within [0, 2k - 1]. A causal model reads the rows k ... 2k-1 of
+Kr, by min(i - j, k - 1), and the rows k ... 0 of Qr, by min(i - j, k). The authors' code
+(microsoft/DeBERTa, disentangled_attention.py) reads Qr at delta(i, j) instead, the same function up
+to the order of rows. Everything is drawn from N(0, init_std^2).
+
+Left out, of later versions: logarithmic buckets, the norm of P, W_K and W_Q shared with content;
+and the absolute positions before the softmax, which serve masked language modelling. A temperature
+multiplies the two terms with q_i, not the third.
+
+B batch, H heads, Q queries, S keys, K head width, N distances, P rows, D width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.logits import products
+from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.relative_shift import at_distance
+
+
+class Deberta(Part):
+    """Adds to the logits products of queries and of keys with projected relative positions.
+
+    clip: k, the distance from which on all keys share a row; 512, as long as its texts, in the
+    paper. Rows of distances that do not occur within T stay as they were drawn.
+    """
+
+    def __init__(self, shape: ModelDims, *, clip: int) -> None:
+        super().__init__(shape)
+        if clip < 1:
+            raise ValueError(f"clip={clip} must be at least 1")
+        self.clip = clip
+        D, size = shape.d_model, (shape.n_layers, shape.n_heads, shape.d_head, shape.d_model)
+        self.table = nn.Parameter(torch.empty(2 * clip, D))
+        self.W_K = nn.Parameter(torch.empty(size))
+        self.W_Q = nn.Parameter(torch.empty(size))
+        for parameter in (self.table, self.W_K, self.W_Q):
+            nn.init.normal_(parameter, std=shape.init_std)
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        return Rotated(q_BHQK * 3**-0.5, k_BHSK)
+
+    def relative_keys(self, c: AttentionContext) -> Tensor:
+        return self.projected(self.table[self.clip :], self.W_K, c)
+
+    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
+        rows_HNK = self.projected(self.table[: self.clip + 1].flip(0), self.W_Q, c)
+        scaled_BHSK = k_BHSK * (3 * c.shape.d_head) ** -0.5
+        p2c_BHSQ = at_distance(scaled_BHSK, rows_HNK.to(k_BHSK.dtype), c.steps().mT)
+        s_BHQS = products(q_BHQK, k_BHSK, c) + p2c_BHSQ.mT.to(c.dtype)
+        bias = c.total_bias()
+        return s_BHQS if bias is None else s_BHQS + bias
+
+    def projected(self, rows_PD: Tensor, W: Tensor, c: AttentionContext) -> Tensor:
+        """Returns the rows under this layer's matrix, [H, P, K] in c.dtype."""
+        return rows_PD.to(c.dtype) @ of_layer(W, c).to(c.dtype).mT

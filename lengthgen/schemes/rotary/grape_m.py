@@ -1,0 +1,42 @@
+"""Multiplicative GRAPE: Zhang et al. 2025, arXiv 2512.07805, commuting planes with a trained angle.
+
+A position n acts on queries and keys as exp(n omega L), L a generator of rotations. With the planes
+of RoPE's channel pairs these are RoPE's rotations by angles omega_m = exp(w_m) that are trained,
+from base^(-2m/d) on; all heads share them. As in the authors' code (model-architectures/GRAPE,
+model/llama-mha-grape-m-nonctx.py). Trained planes, and angles that depend on the token, are left
+out: for these see `selective_rope`.
+
+H heads, R rotated channel pairs, B batch, Q queries, S keys, K head width.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.rotary.rope import Rope, angles
+
+
+class GrapeM(Part):
+    """Rotates queries and keys by position, with trained angles per position.
+
+    base: of the angles before training, 10000.
+    """
+
+    rotary = True
+
+    def __init__(self, shape: ModelDims, *, base: float) -> None:
+        super().__init__(shape)
+        self.rope = Rope(shape, base=base, rotary_percentage=1.0, layout="half")
+        m = torch.arange(shape.d_head // 2)
+        log_omega_R = m * (-2 * math.log(base) / shape.d_head)
+        self.log_omega = nn.Parameter(log_omega_R.repeat(shape.n_layers, 1))
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        omega_R = c.frequencies(of_layer(self.log_omega, c).to(c.dtype).exp())
+        return Rotated(
+            self.rope.rotate(q_BHQK, angles(c.q_pos, omega_R)),
+            self.rope.rotate(k_BHSK, angles(c.k_pos, omega_R)),
+        )
