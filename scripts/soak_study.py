@@ -175,7 +175,7 @@ def _must(ended: Ended) -> None:
 
 def _facts(command: str, run_dir: Path, ended: Ended, folder: Path) -> dict[str, Any]:
     """Returns by name what the command has shown or written, without what a clock says."""
-    found: dict[str, Any] = {"out": ended.out}
+    found: dict[str, Any] = {"out": ended.out.replace(str(folder.resolve()), "")}
     match command:
         case "list":
             lines = [line.split("\t") for line in ended.out.splitlines()]
