@@ -239,7 +239,9 @@ def test_a_run_that_cannot_be_read_leaves_only_its_scheme_untuned(
     tmp_path: Path, content: str, message: str
 ) -> None:
     found = grid(tmp_path, "scheme=rope,nope", *GRID)
-    losses = {(name, lr, None, 1): 3 + lr for name in ("rope", "nope") for lr in (1e-3, 2e-3, 4e-3)}
+    losses: Losses = {
+        (name, lr, None, 1): 3 + lr for name in ("rope", "nope") for lr in (1e-3, 2e-3, 4e-3)
+    }
     evaluated(found, losses)
     assert tuning.readable(found, say=print) == found
     (bad, *_), ropes = found, [one for one in found if one.config.scheme.name == "rope"]
