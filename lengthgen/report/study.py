@@ -29,14 +29,13 @@ from pydantic import (
     ValidationError,
 )
 from pydantic_core import PydanticCustomError
-from safetensors import SafetensorError, safe_open
 
 from lengthgen import tasks
 from lengthgen.config.schema import NAME
 from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT, stored
-from lengthgen.reading import MOST_BYTES, check_regular, parse_row, read_bytes
+from lengthgen.reading import MOST_BYTES, parse_row, read_bytes
 from lengthgen.runs import directory
 from lengthgen.storage import refuse_links
 
@@ -385,15 +384,11 @@ def task_facts(config: Plain) -> TaskFacts:
 def _completed(record: RunRecord, run: _Run) -> RunRecord:
     """Adds the environment, the cost and the pictures of the probes that the directory holds."""
     run_dir = run.path
-    weights = sorted(run_dir.glob("checkpoints/*/model.safetensors"))
-    try:
-        n_parameters = parameters(weights[-1]) if weights else None
-    except (OSError, SafetensorError):
-        n_parameters = None
+    log = directory.training_log(run_dir, run=run.run_id)
     return replace(
         record,
         environment=_environment(run_dir, run=run.run_id),
-        cost=cost(directory.training_log(run_dir, run=run.run_id), parameters=n_parameters),
+        cost=cost(log, parameters=directory.n_parameters(run_dir, run=run.run_id)),
         probes={
             path.stem.replace("_", " "): _svg(path, run=run.run_id)
             for path in sorted(run_dir.glob("probes/*.svg"))
@@ -442,14 +437,6 @@ def cost(rows: Sequence[Plain], *, parameters: int | None) -> Cost:
     steps = zip(pairwise(seen), rows, strict=True)
     seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)
     return Cost(parameters=parameters, tokens=seen[-1] or None, seconds=seconds or None)
-
-
-def parameters(model: Path) -> int:
-    """Returns the number of parameters in a model.safetensors, tied ones counted once."""
-    check_regular(model)
-    with safe_open(model, framework="numpy") as tensors:
-        names = tensors.offset_keys()
-        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
 
 
 def _manifest(records: Sequence[RunRecord]) -> dict[str, Any]:

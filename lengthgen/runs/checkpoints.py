@@ -18,6 +18,7 @@ from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.reading import open_regular, parse_json, read_bytes
+from lengthgen.runs import directory
 from lengthgen.runs.status import checkpoint_folders, read_done
 from lengthgen.storage import is_sealed, sync
 
@@ -160,8 +161,7 @@ def final(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> Check
 def _check_binding(folder: Path, trainer: dict[str, Any], run: str) -> None:
     """Raises UserError for a checkpoint of another run, ValueError if its files disagree."""
     with safe_open(folder / "model.safetensors", framework="pt") as file:
-        metadata: dict[str, str] = file.metadata() or {}
-    of_weights = parse_json(metadata.get("lengthgen", "{}"))
+        of_weights = directory.weights_binding(file)
     of_trainer = {key: trainer[key] for key in ("run", "step") if "run" in trainer}
     for found in (of_trainer.get("run", run), of_weights.get("run", run)):
         if found != run:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import platform
 import shlex
 import subprocess
@@ -17,13 +18,14 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError, safe_open
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.config.sections import first_error
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.reading import check_regular, parse_row, parse_yaml, read_bytes
+from lengthgen.reading import check_regular, parse_json, parse_row, parse_yaml, read_bytes
 from lengthgen.runs import status
 from lengthgen.storage import (
     add_checksum,
@@ -290,6 +292,31 @@ def train_rows(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
                 "the file"
             ) from None
     return rows
+
+
+def weights_binding(weights: safe_open) -> dict[str, Any]:
+    """Returns the run and the step that a model.safetensors is of; empty for an old one."""
+    return parse_json((weights.metadata() or {}).get("lengthgen", "{}"))
+
+
+def n_parameters(run_dir: Path, *, run: str) -> int | None:
+    """Returns the number of parameters in the newest weights, tied ones counted once.
+
+    None if there are no weights, or if they are damaged or another run's.
+    """
+    folders = status.checkpoint_folders(run_dir)
+    if not folders:
+        return None
+    path = folders[-1] / "model.safetensors"
+    try:
+        check_regular(path)
+        with safe_open(path, framework="numpy") as weights:
+            if weights_binding(weights).get("run", run) != run:
+                return None
+            names = weights.offset_keys()
+            return sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
+    except (OSError, ValueError, UserError, SafetensorError):
+        return None
 
 
 def training_log(run_dir: Path, *, run: str) -> list[dict[str, Any]]:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from lengthgen.config import compose
 from lengthgen.errors import UserError
 
+UNSET = {"tuned": None, "init_from": None}  # keys of train that its YAML leaves out
+
 
 def composed(*overrides: str, config_dir: Path | None = None) -> dict[str, object]:
     return compose.compose(overrides, config_dir=config_dir)
@@ -71,7 +73,7 @@ def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() 
     plain = composed("model=small", "train.lr=1e-4", "scheme.parts.rope.base=500000")
     assert plain["model"] == compose.load("model", "small", config_dir=None)
     train = compose.load("train", "default", config_dir=None)
-    assert plain["train"] == train | {"lr": 1e-4, "tuned": None}
+    assert plain["train"] == train | {"lr": 1e-4, **UNSET}
     rope = compose.load("scheme", "rope", config_dir=None)["parts"]["rope"]
     parts = {"rope": rope | {"base": 500000}}
     assert plain["scheme"] == {"name": "rope", "parts": parts, "layers": None, "lr_ratio": 1.0}
@@ -121,7 +123,7 @@ def test_interpolations_are_resolved() -> None:
     assert composed("seed=7", "train.tokens=${seed}")["train"] == {
         **compose.load("train", "default", config_dir=None),
         "tokens": 7,
-        "tuned": None,
+        **UNSET,
     }
 
 

@@ -246,6 +246,7 @@ def test_the_hub_can_read_the_cards_front_matter(run: Config, tmp_path: Path) ->
 
 def test_rows_of_another_checkpoint_are_not_in_the_card(run: Config, tmp_path: Path) -> None:
     shutil.rmtree(status.checkpoint_folders(run.run_dir)[-1])
+    (run.run_dir / "DONE").unlink()
     folder = exported(run, tmp_path / "model")
     assert "Not measured." in card_of(folder)
     assert "| rope" not in card_of(folder)

@@ -131,14 +131,15 @@ def test_a_choice_is_named_as_its_file(group: str, choice: str) -> None:
 
 
 def required(group: str, choice: str, folder: Path) -> list[str]:
-    """Returns overrides for the values that a choice leaves to the user: paths of texts."""
+    """Returns overrides for what a choice leaves to the user: paths of texts, runs to begin with."""
     file = folder / "texts.txt"
     file.write_text("".join(f"IN:{' jump' * n} OUT:{' I_JUMP' * n}\n" for n in range(1, 49)))
     values = compose.load(group, choice, config_dir=None)
     given = {f"{group}.{key}": value for key, value in values.items()}
+    fresh = ["train.init_from=null"] if "init_from" in values.get("train", {}) else []
     for key, value in values.get("task", {}).get("arguments", {}).items():
         given[f"task.arguments.{key}"] = value
-    return [f"{key}='{file}'" for key, value in given.items() if value == "???"]
+    return [*fresh, *(f"{key}='{file}'" for key, value in given.items() if value == "???")]
 
 
 @pytest.mark.slow

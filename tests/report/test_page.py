@@ -34,9 +34,10 @@ from lengthgen.report.html import (
     shared,
     times,
 )
-from lengthgen.report.study import cost, parameters
+from lengthgen.report.study import cost
 from lengthgen.report.tables import TIE, Cell, Table
 from lengthgen.report.text_tables import NOT_MARKED, judged, warnings
+from lengthgen.runs import directory
 
 pytestmark = pytest.mark.slow
 
@@ -467,8 +468,12 @@ def test_a_cost_adds_the_time_of_every_stretch() -> None:
 def test_parameters_are_counted_with_tied_ones_once(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10))
     model[1].weight = model[0].weight
-    save_model(model, str(tmp_path / "model.safetensors"))
-    assert parameters(tmp_path / "model.safetensors") == sum(p.numel() for p in model.parameters())
+    path = tmp_path / "checkpoints" / "step-00000001" / "model.safetensors"
+    path.parent.mkdir(parents=True)
+    save_model(model, str(path), metadata={"lengthgen": '{"run": "rope-s1", "step": 1}'})
+    expected = sum(p.numel() for p in model.parameters())
+    assert directory.n_parameters(tmp_path, run="rope-s1") == expected
+    assert directory.n_parameters(tmp_path, run="rope-s2") is None  # another run's weights
 
 
 @pytest.mark.parametrize(

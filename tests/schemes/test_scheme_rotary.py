@@ -520,7 +520,7 @@ def test_grape_m_begins_as_rope_and_turns_by_its_trained_angles() -> None:
         close(one, other, atol=1e-6)  # the angles' logarithms were drawn up in float32
     omega = [0.7, 0.3, 2.0, 0.05]
     with torch.no_grad():
-        part.log_omega[1] = torch.tensor(omega).double().log()
+        part.log_omega[1] = torch.tensor(omega, dtype=torch.float64).log()
     got_q, got_k = rotated(layer_of(part), q, k, replace(c, layer=1))
     for i in range(9):
         for j in range(9):
