@@ -131,7 +131,7 @@ def test_a_choice_is_named_as_its_file(group: str, choice: str) -> None:
 
 
 def required(group: str, choice: str, folder: Path) -> list[str]:
-    """Returns overrides for what a choice leaves to the user: paths of texts, runs to begin with."""
+    """Returns overrides for what a choice leaves open: paths of texts, runs to begin with."""
     file = folder / "texts.txt"
     file.write_text("".join(f"IN:{' jump' * n} OUT:{' I_JUMP' * n}\n" for n in range(1, 49)))
     values = compose.load(group, choice, config_dir=None)
