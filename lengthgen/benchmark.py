@@ -20,7 +20,7 @@ from torch import Tensor
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.windows import training_windows
-from lengthgen.model.cache import forward_cached
+from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE

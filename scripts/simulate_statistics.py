@@ -21,7 +21,7 @@ from lengthgen.analysis.intervals import Estimate, Floats, gap, ratio
 from lengthgen.analysis.paired_sums import Sample
 from lengthgen.analysis.used_context import used_context
 from lengthgen.analysis.verdicts import Word, verdict
-from lengthgen.report.tables import Cell, Table, csv_text, markdown
+from lengthgen.report.table_formats import Cell, Table, csv_text, markdown
 
 Rng = np.random.Generator
 SHAPES = ("normal", "heavy")

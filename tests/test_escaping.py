@@ -10,8 +10,8 @@ from jinja2 import Environment
 from markup import commands_of_latex, is_no_formula, kinds_of_markdown
 
 from lengthgen import escaping
-from lengthgen.report import tables
-from lengthgen.report.tables import Cell, Table
+from lengthgen.report import table_formats
+from lengthgen.report.table_formats import Cell, Table
 
 HOSTILE = {
     "clipboard": "\x1b]52;c;ZXZpbA==\x07",
@@ -71,7 +71,7 @@ def test_what_is_printable_stays_as_it_is() -> None:
 
 
 def test_csv_holds_a_name_in_one_cell_that_is_no_formula(name: str) -> None:
-    text = tables.csv_text([name, "x"], [[name, -0.5]])
+    text = table_formats.csv_text([name, "x"], [[name, -0.5]])
     rows = list(csv.reader(io.StringIO(text)))
     assert [len(row) for row in rows] == [2, 2]
     assert all(is_no_formula(row[0]) and row[0].isprintable() for row in rows)
@@ -79,12 +79,12 @@ def test_csv_holds_a_name_in_one_cell_that_is_no_formula(name: str) -> None:
 
 def test_numbers_in_csv_stay_numbers() -> None:
     row = [-0.5, "-0.5", "-inf", 3, None, "", "-", True]
-    assert tables.csv_text(["a"], [row]) == "a\n-0.5,-0.5,-inf,3,,,-,True\n"
+    assert table_formats.csv_text(["a"], [row]) == "a\n-0.5,-0.5,-inf,3,,,-,True\n"
 
 
 def test_markdown_shows_a_name_in_its_cell_and_nothing_else(name: str) -> None:
-    text = tables.markdown(table_with(name))
-    plain = kinds_of_markdown(tables.markdown(table_with("word")))
+    text = table_formats.markdown(table_with(name))
+    plain = kinds_of_markdown(table_formats.markdown(table_with("word")))
     assert kinds_of_markdown(text) - {"code_inline", "softbreak"} <= plain
     row = text.splitlines()[-3]
     assert len([1 for a, b in pairwise(row) if b == "|" and a != "\\"]) == 3
@@ -92,8 +92,8 @@ def test_markdown_shows_a_name_in_its_cell_and_nothing_else(name: str) -> None:
 
 
 def test_latex_shows_a_name_and_nothing_else(name: str) -> None:
-    text = tables.latex(table_with(name))
-    assert commands_of_latex(text) == commands_of_latex(tables.latex(table_with("word")))
+    text = table_formats.latex(table_with(name))
+    assert commands_of_latex(text) == commands_of_latex(table_formats.latex(table_with("word")))
     assert text.replace("\n", "").isprintable()
 
 

@@ -21,7 +21,7 @@ from itertools import combinations
 from typing import Literal
 
 from lengthgen.analysis.intervals import Estimate, Spread, student, upper
-from lengthgen.analysis.paired_sums import Cell, cell, sample, whole
+from lengthgen.analysis.paired_sums import SeedPoints, sample, seed_points, whole
 from lengthgen.analysis.seed_groups import Series
 
 Pair = tuple[str, str]  # labels
@@ -53,10 +53,10 @@ class Comparison:
 
 def difference(a: Series, b: Series, length: int) -> Estimate | None:
     """Returns the loss of a less that of b; None if they share no seed, document or condition."""
-    return _difference(cell(a, length), cell(b, length))
+    return _difference(seed_points(a, length), seed_points(b, length))
 
 
-def _difference(of_a: Cell, of_b: Cell) -> Estimate | None:
+def _difference(of_a: SeedPoints, of_b: SeedPoints) -> Estimate | None:
     if {p.condition for p in of_a.values()} != {p.condition for p in of_b.values()}:
         return None
     found = sample([of_a, of_b], whole)
@@ -66,7 +66,7 @@ def _difference(of_a: Cell, of_b: Cell) -> Estimate | None:
 def compare(lines: Sequence[Series], length: int) -> Comparison | None:
     """Returns which series may be the best at a length; None if no two can be compared."""
     losses = {line.label: loss for line in lines if (loss := line.losses().get(length)) is not None}
-    cells = {line.label: cell(line, length) for line in lines if line.label in losses}
+    cells = {line.label: seed_points(line, length) for line in lines if line.label in losses}
     pairs = {
         (a, b): found
         for a, b in combinations(cells, 2)

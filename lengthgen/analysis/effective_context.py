@@ -17,7 +17,7 @@ import numpy as np
 
 from lengthgen.analysis.curves import Point
 from lengthgen.analysis.intervals import Floats
-from lengthgen.analysis.paired_sums import Cell, cell
+from lengthgen.analysis.paired_sums import SeedPoints, seed_points
 from lengthgen.analysis.seed_groups import Series
 
 THRESHOLD = 0.01  # of the relative gain
@@ -31,7 +31,7 @@ def recl(lines: Sequence[Series], *, top: float) -> dict[str, int]:
     fewer than two lengths whose rows hold the loss of each target.
     """
     lengths = set[int]().union(*({p.length for p in line.points} for line in lines))
-    cells = {n: [cell(line, n) for line in lines] for n in sorted(lengths)}
+    cells = {n: [seed_points(line, n) for line in lines] for n in sorted(lengths)}
     cells = {n: group for n, group in cells.items() if all(map(_has_tokens, group))}
     points = [p for group in cells.values() for members in group for p in members.values()]
     if len(cells) < 2 or len({p.condition for p in points}) > 1:
@@ -49,7 +49,7 @@ def recl(lines: Sequence[Series], *, top: float) -> dict[str, int]:
     return {label: statistics.median_low(values) for label, values in found.items() if values}
 
 
-def _has_tokens(members: Cell) -> bool:
+def _has_tokens(members: SeedPoints) -> bool:
     """Whether a cell has rows, all with the loss of each target, but where the model diverged."""
     rows = [row for p in members.values() for row in p.rows]
     return bool(rows) and all(row.token_nats is not None or row.nats is None for row in rows)

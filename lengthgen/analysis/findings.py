@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from lengthgen.analysis import warnings
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.paired_sums import (
-    Cell,
-    Part,
-    cells,
+    Quantity,
+    SeedPoints,
+    complete_lengths,
     far,
     in_bytes,
     near,
@@ -67,7 +67,7 @@ def findings(series: Mapping[str, Sequence[Series]]) -> list[Finding]:
 
 def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> Finding:
     T = line.train_length
-    scored = cells(line)
+    scored = complete_lengths(line)
     found = sample([*scored.values()], whole)
     if found is None:
         return Finding(series=line, warnings=tuple(warnings.left_out(line, scored, ())))
@@ -106,16 +106,16 @@ def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> F
     )
 
 
-def _estimates(members: Mapping[int, Cell], part: Part) -> dict[int, Estimate]:
+def _estimates(members: Mapping[int, SeedPoints], part: Quantity) -> dict[int, Estimate]:
     found = sample([*members.values()], part)
     if found is None:
         return {}
     return {n: found.mean(i) for i, n in enumerate(members)}
 
 
-def _exchanged(scored: Mapping[int, Cell], other: Series | None) -> dict[int, Estimate]:
+def _exchanged(scored: Mapping[int, SeedPoints], other: Series | None) -> dict[int, Estimate]:
     """Returns by how much the loss grows with another text beyond T, on the same targets."""
-    altered = cells(other) if other else {}
+    altered = complete_lengths(other) if other else {}
     lengths = [n for n in altered if n in scored]
     members = [of[n] for of in (altered, scored) for n in lengths]
     if len({p.condition for points in members for p in points.values()}) > 1:
@@ -126,5 +126,5 @@ def _exchanged(scored: Mapping[int, Cell], other: Series | None) -> dict[int, Es
     return {n: found.gap(i, len(lengths) + i) for i, n in enumerate(lengths)}
 
 
-def _has_far(members: Cell) -> bool:
+def _has_far(members: SeedPoints) -> bool:
     return all(row.far_tokens is not None for p in members.values() for row in p.rows)

@@ -13,8 +13,8 @@ from lengthgen.analysis.seed_groups import Series
 from lengthgen.errors import UserError
 from lengthgen.evaluation.rows import EvalRow
 
-Cell = Mapping[int, Point]  # the points of a series at one length, by seed
-Part = Callable[[EvalRow], tuple[float, int]]  # a sum of nats (infinite if diverged) and its count
+SeedPoints = Mapping[int, Point]  # the points of a series at one length, by seed
+Quantity = Callable[[EvalRow], tuple[float, int]]  # sum of nats, infinite if diverged, and count
 
 
 def whole(row: EvalRow) -> tuple[float, int]:
@@ -50,7 +50,7 @@ def independent_runs(line: Series) -> set[str]:
     return set(first.values())
 
 
-def cell(line: Series, length: int) -> dict[int, Point]:
+def seed_points(line: Series, length: int) -> dict[int, Point]:
     """Returns the points that have a loss at a length, by seed, of the independent runs."""
     runs = independent_runs(line)
     found = [p for p in line.points if p.length == length and p.run in runs]
@@ -61,9 +61,9 @@ def _seeds(line: Series) -> set[int]:
     return {p.seed for p in line.points}
 
 
-def cells(line: Series) -> dict[int, dict[int, Point]]:
-    """Returns the cells of the lengths at which every seed has a loss, by length."""
-    found = {n: cell(line, n) for n in sorted({p.length for p in line.points})}
+def complete_lengths(line: Series) -> dict[int, dict[int, Point]]:
+    """Returns the points, by seed, of the lengths at which every seed has a loss, by length."""
+    found = {n: seed_points(line, n) for n in sorted({p.length for p in line.points})}
     return {n: points for n, points in found.items() if set(points) == _seeds(line)}
 
 
@@ -85,7 +85,7 @@ class Sample:
         return intervals.gap(self.sums[i], self.sums[j], self.counts_D)
 
 
-def sample(members: Sequence[Cell], part: Part) -> Sample | None:
+def sample(members: Sequence[SeedPoints], part: Quantity) -> Sample | None:
     """Returns the sums of cells that score the same targets; None if they share nothing.
 
     Documents without such targets are no part of it. Raises UserError, naming run and document, if
@@ -119,7 +119,7 @@ def sample(members: Sequence[Cell], part: Part) -> Sample | None:
     )
 
 
-def _of_documents(point: Point, documents: Sequence[str], part: Part) -> Floats:
+def _of_documents(point: Point, documents: Sequence[str], part: Quantity) -> Floats:
     """Returns sum and count of some of a point's documents, [D, 2]; of all of them, kept in it."""
     found = point.sums.get(part)
     if found is None:

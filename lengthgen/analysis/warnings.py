@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.formatting import number, short
 from lengthgen.analysis.intervals import Estimate, central
-from lengthgen.analysis.paired_sums import Cell, Sample, independent_runs
+from lengthgen.analysis.paired_sums import Sample, SeedPoints, independent_runs
 from lengthgen.analysis.seed_groups import Series
 
 FEW_DOCUMENTS = 16  # below which an interval leans on documents being normally distributed
@@ -15,7 +15,7 @@ SPREAD = 0.1  # of the perplexity over seeds, std / mean, from which on the mean
 
 
 def of_series(
-    line: Series, cells: Mapping[int, Cell], found: Sample, loss: Mapping[int, Estimate]
+    line: Series, cells: Mapping[int, SeedPoints], found: Sample, loss: Mapping[int, Estimate]
 ) -> Iterator[str]:
     """Yields a sentence for each limit of the numbers of a series."""
     if len(found.seeds) == 1:
@@ -38,7 +38,7 @@ def of_series(
     yield from _spread(loss)
 
 
-def unigram_loss(found: Sample, scored: Mapping[int, Cell]) -> float | None:
+def unigram_loss(found: Sample, scored: Mapping[int, SeedPoints]) -> float | None:
     """Returns the loss of token frequencies; the targets are the same in every cell."""
     some = next(iter(scored.values()))[found.seeds[0]]
     rows = [row for row in some.rows if row.document in found.documents]
@@ -61,7 +61,9 @@ def of_exchanges(
             yield f"{protocol} covers {n_seeds} of {len(found.seeds)} seeds"
 
 
-def left_out(line: Series, cells: Mapping[int, Cell], documents: Collection[str]) -> Iterator[str]:
+def left_out(
+    line: Series, cells: Mapping[int, SeedPoints], documents: Collection[str]
+) -> Iterator[str]:
     """Yields the lengths, runs and documents that the numbers of a series leave out."""
     lengths = sorted({p.length for p in line.points if p.loss is not None} - set(cells))
     if lengths:

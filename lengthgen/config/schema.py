@@ -20,10 +20,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from lengthgen.config import compose, precision, rates
+from lengthgen.config import compose, precision, tuned_rates
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.rates import Tuned
 from lengthgen.config.sections import Integer, Number, Section, Text, one_line
+from lengthgen.config.tuned_rates import Tuned
 from lengthgen.errors import UserError, suggestion
 
 
@@ -465,14 +465,14 @@ def _apply_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
     path = train.get("tuned") if isinstance(train, dict) else None
     if not isinstance(train, dict) or not isinstance(path, str):
         return
-    known = rates.read(Path(path))
+    known = tuned_rates.read(Path(path))
     if name not in known:
         raise UserError(
             f"train.tuned: {path} has no rate for scheme {name}, only for {', '.join(known)}; "
             "run lengthgen tune for it too, or give train.lr instead of train.tuned"
         )
     for word in overrides:
-        if word.partition("=")[0].lstrip("+") in rates.KEYS:
+        if word.partition("=")[0].lstrip("+") in tuned_rates.KEYS:
             raise UserError(f"{word}: train.tuned={path} sets it for each scheme; drop one of them")
     chosen = known[name]
     train |= {"tuned": chosen.model_dump(mode="json"), "lr": chosen.lr}

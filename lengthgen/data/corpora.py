@@ -15,7 +15,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from lengthgen.config import schema
-from lengthgen.data import cache, sources
+from lengthgen.data import sources, token_cache
 from lengthgen.data.sources import Document, Say
 from lengthgen.data.tokenizer import (
     encode,
@@ -78,7 +78,7 @@ def load(corpus: schema.Corpus, *, cache_dir: Path, say: Say) -> TokenizedCorpus
     """Returns the tokenised corpus from the cache, which is built first if it is not there."""
     given = given_tokenizer(corpus)
     folder = cache_dir / f"{corpus.name}-{_cache_key(corpus)}"
-    cache.ensure(folder, lambda building: _build(building, corpus, given, say), say=say)
+    token_cache.ensure(folder, lambda building: _build(building, corpus, given, say), say=say)
     return _open(folder, corpus)
 
 
@@ -136,7 +136,7 @@ def _build(
     tokens_per_byte = 1 if corpus.tokenizer in ("bytes", "characters") else 0.5
     bytes_per_byte = tokens_per_byte * _dtype(vocab_size).itemsize
     if source.n_bytes is not None:
-        cache.check_room(folder.parent, int(source.n_bytes * (1 + bytes_per_byte)))
+        token_cache.check_room(folder.parent, int(source.n_bytes * (1 + bytes_per_byte)))
     texts = {
         "train": _write_texts(folder, "train", source.train, say),
         "validation": _write_texts(folder, "validation", source.validation, say),
@@ -147,7 +147,7 @@ def _build(
                 f"corpus={corpus.name}: the {split} split has no documents; give more documents"
             )
     n_bytes = sum(text.n_bytes for text in texts.values())
-    cache.check_room(folder.parent, int(n_bytes * bytes_per_byte))
+    token_cache.check_room(folder.parent, int(n_bytes * bytes_per_byte))
 
     tokenizer = given
     if tokenizer is None:
@@ -157,7 +157,7 @@ def _build(
         say(f"training a BPE of {corpus.vocab_size} tokens on {n_read / 1e6:.1f} MB")
         words = (raw.decode() for raw in islice(train.read(), 0, None, every))
         tokenizer = train_tokenizer(words, vocab_size=corpus.vocab_size)
-    cache.write(folder / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
+    token_cache.write(folder / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
     progress = Progress(say, f"tokenising {corpus.name}", total_bytes=n_bytes)
     splits = {
         split: _write_tokens(folder, split, text, corpus, tokenizer, progress)
@@ -262,14 +262,14 @@ def _write_tokens(
                 file.write(ids.astype(dtype).tobytes())
                 lengths.append(len(ids))
             progress.advance(sum(len(raw) for raw in raws))
-        cache.flush(file)
+        token_cache.flush(file)
     n_tokens = sum(lengths) + (len(lengths) - 1 if corpus.packed else 0)
     names = [f"{len(lengths)} documents, packed"] if corpus.packed else texts.names
     offsets = np.cumsum([0, n_tokens] if corpus.packed else [0, *lengths], dtype="<i8")
-    cache.write(folder / f"{split}.offsets.bin", offsets.tobytes())
-    cache.write(folder / f"{split}.names.json", json.dumps(names).encode())
+    token_cache.write(folder / f"{split}.offsets.bin", offsets.tobytes())
+    token_cache.write(folder / f"{split}.names.json", json.dumps(names).encode())
     if isinstance(corpus, schema.TaskCorpus):  # whose tokens are bytes
-        cache.write(folder / f"{split}.examples.json", json.dumps(texts.examples).encode())
+        token_cache.write(folder / f"{split}.examples.json", json.dumps(texts.examples).encode())
     longest = n_tokens if corpus.packed else max(lengths)
     return {
         "documents": len(lengths),

@@ -55,7 +55,7 @@ def attend(
             return blocked(layer, q, k, v, c, block=TRAIN_BLOCK)
         if layer.relative:
             return eager(layer, q, k, v, c, block=EAGER_BLOCK)
-        if layer.plain and whole and c.left_padding_B is None:
+        if layer.vanilla and whole and c.left_padding_B is None:
             return fused(q, k, v, is_causal=True, scale=c.shape.d_head**-0.5)
         if layer.toeplitz and c.left_padding_B is None:
             table, scale = distance_table(layer, c), c.shape.d_head**-0.5

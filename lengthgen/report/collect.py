@@ -13,13 +13,13 @@ from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.formatting import condition_difference, short
 from lengthgen.analysis.reference_results import PublishedCurve
 from lengthgen.analysis.seed_groups import Series
-from lengthgen.config import rates
+from lengthgen.config import tuned_rates
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import ANSWERS, HEADLINE, named
-from lengthgen.report import tables, tasks, text_tables
+from lengthgen.report import curve_tables, table_formats, task_tables
 from lengthgen.report.study import Cost, Plain, RunRecord, TaskFacts, task_of
-from lengthgen.report.tables import Table
-from lengthgen.report.tasks import TaskReport
+from lengthgen.report.table_formats import Table
+from lengthgen.report.task_tables import TaskReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ class Report:
         """The tables that come first: those of perplexity, of verdicts, and of protocols."""
         found = [
             _perplexities(self, next(iter(self.by_protocol))),
-            text_tables.verdicts(self.findings),
-            text_tables.protocols(self.by_protocol),
+            curve_tables.verdicts(self.findings),
+            curve_tables.protocols(self.by_protocol),
         ]
         return [table for table in found if table is not None]
 
@@ -270,29 +270,29 @@ def table_of(gathered: Gathered) -> str:
     report, answered = gathered
     texts: list[str] = []
     if report is not None:
-        limits = text_tables.warnings(report.findings, report.remarks)
+        limits = curve_tables.warnings(report.findings, report.remarks)
         texts.append(markdown(report.summary, limits))
     if answered is not None:
-        texts.append(markdown(tasks.contents(answered), answered.remarks))
+        texts.append(markdown(task_tables.contents(answered), answered.remarks))
     return "\n".join(texts)
 
 
 def markdown(shown: Sequence[Table], limits: Sequence[str]) -> str:
     """Returns tables as Markdown, and below them what limits what they state."""
     below = (f"{escaping.markdown(limit)}\n" for limit in limits)
-    return "\n".join([*map(tables.markdown, shown), *below])
+    return "\n".join([*map(table_formats.markdown, shown), *below])
 
 
 def contents(report: Report) -> list[Table]:
     """Returns the tables of a report, the most important first."""
     found = [
         *report.summary,
-        text_tables.leaderboard(report.findings, report.costs),
-        text_tables.key_numbers(report.findings),
-        text_tables.against_least(report.by_protocol.get(HEADLINE, [])),
-        text_tables.before_and_after(report.by_protocol.get(HEADLINE, []), report.bases),
+        curve_tables.leaderboard(report.findings, report.costs),
+        curve_tables.key_numbers(report.findings),
+        curve_tables.against_least(report.by_protocol.get(HEADLINE, [])),
+        curve_tables.before_and_after(report.by_protocol.get(HEADLINE, []), report.bases),
         *(_perplexities(report, name) for name in report.unaltered[1:]),
-        text_tables.rates(*rates.of_runs(report.configs.values())),
+        curve_tables.rates(*tuned_rates.of_runs(report.configs.values())),
     ]
     return [table for table in found if table is not None]
 
@@ -301,6 +301,6 @@ def _perplexities(report: Report, protocol: str) -> Table:
     competing = {
         line.label
         for lines in report.by_protocol.values()
-        for line in text_tables.competitors(lines)
+        for line in curve_tables.competitors(lines)
     }
-    return text_tables.perplexities(report.by_protocol[protocol], sorted(competing))
+    return curve_tables.perplexities(report.by_protocol[protocol], sorted(competing))

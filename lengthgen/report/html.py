@@ -21,9 +21,9 @@ from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import LEVEL, RESAMPLES, Estimate
 from lengthgen.analysis.seed_groups import Series, scheme_lr_ratio
 from lengthgen.analysis.verdicts import EPS, Word
-from lengthgen.config import rates
+from lengthgen.config import tuned_rates
 from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE, named
-from lengthgen.report import text_tables
+from lengthgen.report import curve_tables
 from lengthgen.report.collect import Report
 from lengthgen.report.figures import curve
 from lengthgen.report.figures.chart import Chart, Line
@@ -31,7 +31,7 @@ from lengthgen.report.figures.inline import inline, swatch
 from lengthgen.report.figures.positions import AVERAGED, positions
 from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.figures.style import line_styles
-from lengthgen.report.tables import Cell, Table
+from lengthgen.report.table_formats import Cell, Table
 
 MISSING = object()
 Write = Callable[[float], str]
@@ -121,7 +121,7 @@ def _shown(report: Report) -> dict[str, Any]:
     measured = names[0] if len(names) == 1 else f"{len(names)} positional schemes"
     longest = short(max(p.length for p in report.points))
     first = [p for line in next(iter(report.by_protocol.values())) for p in line.points]
-    judged = text_tables.judged(report.findings)
+    judged = curve_tables.judged(report.findings)
     trained = ", ".join(map(str, lengths))
     return {
         "title": f"{measured}, trained at T = {trained}, measured up to {longest} tokens",
@@ -129,23 +129,23 @@ def _shown(report: Report) -> dict[str, Any]:
         "judged": judged,
         "verdict_lengths": sorted({n for finding in judged for n in finding.verdicts}),
         "epsilons": sorted({factor.eps for finding in judged for factor in finding.factors}),
-        "faint": text_tables.poor([finding.series for finding in report.findings]),
+        "faint": curve_tables.poor([finding.series for finding in report.findings]),
         "meanings": MEANINGS,
         "charts": charts(report),
         "swatches": swatches(report),
         "perplexities": perplexities(report),
-        "leaderboard": text_tables.leaderboard(report.findings, report.costs),
+        "leaderboard": curve_tables.leaderboard(report.findings, report.costs),
         "sections": _sections(report),
         "facts": facts(report),
         "scored": _scored_how(report),
         "protocols": protocols(report),
-        "rates": text_tables.rates(*rates.of_runs(report.configs.values())),
+        "rates": curve_tables.rates(*tuned_rates.of_runs(report.configs.values())),
         "settings": settings(report),
         "costs": costs(report),
-        "warnings": text_tables.warnings(report.findings, report.remarks),
+        "warnings": curve_tables.warnings(report.findings, report.remarks),
         "headline": HEADLINE,
-        **{name: getattr(text_tables, name) for name in ("bounds", "change", "detectable")},
-        **{"seeds": text_tables.n_seeds, "used": text_tables.used, "short": short},
+        **{name: getattr(curve_tables, name) for name in ("bounds", "change", "detectable")},
+        **{"seeds": curve_tables.n_seeds, "used": curve_tables.used, "short": short},
     }
 
 
@@ -223,7 +223,7 @@ def _gain(report: Report) -> Exhibit | None:
             "G(C) = loss(T) - loss(C) on the same tokens. Above 0 the text beyond T helps, below 0",
             f"it harms. {BAND} The vertical axis is linear near 0 and logarithmic further away.",
         ],
-        write=lambda nats: text_tables.change(nats) if nats else "0",
+        write=lambda nats: curve_tables.change(nats) if nats else "0",
         stop=_tokens,
     )
 
@@ -238,7 +238,7 @@ def _positions(report: Report) -> Exhibit | None:
             "L(i): mean loss at position i of one pass over long windows from random offsets,",
             f"{AVERAGED}. The horizontal axis is logarithmic.",
         ],
-        write=text_tables.plain,
+        write=curve_tables.plain,
         stop="position {:,.0f}".format,
     )
 
@@ -340,9 +340,9 @@ def perplexities(report: Report) -> list[tuple[str, str, Table]]:
         about, is_headline = named(protocol), protocol == HEADLINE
         explanation = f"Perplexity, {about.summary} ({about.source})."
         title = "Matched tail" if is_headline else protocol
-        found.append((title, explanation, text_tables.perplexities(lines, [])))
+        found.append((title, explanation, curve_tables.perplexities(lines, [])))
         longest = (
-            text_tables.effective_context(text_tables.competitors(lines)) if is_headline else None
+            curve_tables.effective_context(curve_tables.competitors(lines)) if is_headline else None
         )
         if longest is not None:
             found.append(("RECL", "", longest))
@@ -437,15 +437,15 @@ def _numbers(finding: Finding) -> Table:
 
     columns: dict[str, tuple[Mapping[int, Estimate], Write]] = {
         "perplexity": (finding.loss, ppl),
-        "G(C)": (finding.gain, text_tables.change),
-        "U(C), swapped": (finding.swap, text_tables.change),
-        "U(C), shuffled": (finding.shuffle, text_tables.change),
-        "far-copy loss": (finding.far, text_tables.plain),
-        "other loss": (finding.near, text_tables.plain),
-        "loss": (finding.loss, text_tables.plain),
+        "G(C)": (finding.gain, curve_tables.change),
+        "U(C), swapped": (finding.swap, curve_tables.change),
+        "U(C), shuffled": (finding.shuffle, curve_tables.change),
+        "far-copy loss": (finding.far, curve_tables.plain),
+        "other loss": (finding.near, curve_tables.plain),
+        "loss": (finding.loss, curve_tables.plain),
     }
     texts = {
-        name: {n: text_tables.written(estimate, write) for n, estimate in estimates.items()}
+        name: {n: curve_tables.written(estimate, write) for n, estimate in estimates.items()}
         for name, (estimates, write) in columns.items()
         if estimates
     }

@@ -8,6 +8,7 @@ from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import Finding
 from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE
 from lengthgen.report.collect import Report
+from lengthgen.report.curve_tables import competitors
 from lengthgen.report.figures import curve, style
 from lengthgen.report.figures.accuracy import Dot, accuracy, relation
 from lengthgen.report.figures.chart import Chart, Published
@@ -15,8 +16,7 @@ from lengthgen.report.figures.layout import MOST_NAMED, laid_out, panels
 from lengthgen.report.figures.overview import excess, ranking
 from lengthgen.report.figures.positions import positions
 from lengthgen.report.figures.ratios import ratios
-from lengthgen.report.tasks import UNSOLVED, TaskReport, citation, shown_chance
-from lengthgen.report.text_tables import competitors
+from lengthgen.report.task_tables import UNSOLVED, TaskReport, citation, shown_chance
 
 
 def of_text(report: Report) -> dict[str, bytes]:

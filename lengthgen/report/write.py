@@ -5,10 +5,10 @@ from pathlib import Path
 
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE
-from lengthgen.report import collect, html, pictures, tables, tasks, text_tables
+from lengthgen.report import collect, curve_tables, html, pictures, table_formats, task_tables
 from lengthgen.report.collect import Gathered
 from lengthgen.report.study import MANIFEST, ROWS, Study
-from lengthgen.report.tables import Table
+from lengthgen.report.table_formats import Table
 from lengthgen.storage import replace_file
 
 
@@ -37,19 +37,19 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
         of_all = pictures.overview(report)
         files |= of_all
         overview = _pictures(of_all)
-        numbers["curve.csv"] = text_tables.points_csv(report.by_protocol)
-        numbers["findings.csv"] = text_tables.findings_csv(report.findings)
+        numbers["curve.csv"] = curve_tables.points_csv(report.by_protocol)
+        numbers["findings.csv"] = curve_tables.findings_csv(report.findings)
         headline = report.by_protocol.get(HEADLINE, [])
-        numbers["differences.csv"] = text_tables.differences_csv(headline)
+        numbers["differences.csv"] = curve_tables.differences_csv(headline)
         shown += collect.contents(report)
-        limits = text_tables.warnings(report.findings, report.remarks)
+        limits = curve_tables.warnings(report.findings, report.remarks)
         markdowns.append(collect.markdown(shown, limits))
     if answered is not None:
         drawn = pictures.of_tasks(answered, report.findings if report is not None else [])
         files |= drawn
-        numbers["accuracy.csv"] = tasks.accuracy_csv(answered)
-        numbers["tasks.csv"] = tasks.tasks_csv(answered)
-        of = tasks.contents(answered)
+        numbers["accuracy.csv"] = task_tables.accuracy_csv(answered)
+        numbers["tasks.csv"] = task_tables.tasks_csv(answered)
+        of = task_tables.contents(answered)
         shown += of
         markdowns.append(collect.markdown(of, answered.remarks))
         exhibit = html.Tasks(
@@ -59,7 +59,7 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
         )
     texts = {
         "table.md": "\n".join(markdowns),
-        "table.tex": "\n".join(map(tables.latex, shown)),
+        "table.tex": "\n".join(map(table_formats.latex, shown)),
         **numbers,
         "report.html": html.render(report, exhibit, overview),
     }

@@ -93,9 +93,9 @@ class AttentionContext:
         Clamped because entries above the diagonal are masked later but must keep a finite
         gradient: 0 * inf is nan.
         """
-        return self.steps().to(self.dtype)
+        return self.exact_distance().to(self.dtype)
 
-    def steps(self) -> Tensor:
+    def exact_distance(self) -> Tensor:
         """Returns the distance in the coordinates' own type: of whole numbers, unless remapped."""
         d = (self.q_pos[..., :, None] - self.k_pos[..., None, :]).clamp(min=0)
         return d[:, None] if d.dim() == 3 else d
@@ -282,7 +282,7 @@ class LayerHooks(NamedTuple):
     toeplitz: bool  # the bias is a table over (head, i - j), and nothing else touches logits
 
     @property
-    def plain(self) -> bool:
+    def vanilla(self) -> bool:
         """True if attention is softmax(q.k/sqrt(d)) under the causal mask alone."""
         return not (bool(self.bias) or bool(self.visible) or self.relative or self.eager)
 

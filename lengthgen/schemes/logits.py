@@ -38,7 +38,7 @@ def products(q_BHQK: Tensor, k_BHSK: Tensor, c: "AttentionContext") -> Tensor:
         if c.queries_H1K is not None:
             other_BHQK, table_HNK = q_BHQK + c.queries_H1K * scale, extend_table(table_HNK, S)
         if not c.acting.contiguous:
-            added = at_distance(other_BHQK, table_HNK, c.steps())
+            added = at_distance(other_BHQK, table_HNK, c.exact_distance())
             n_near = S
         else:
             k_BHSK, near_HNK = split_clipped(k_BHSK, table_HNK)
@@ -55,7 +55,7 @@ def weighted(w_BHQS: Tensor, v_BHSK: Tensor, c: "AttentionContext") -> Tensor:
     if c.values_HNK is None:
         return w_BHQS @ v_BHSK
     if not c.acting.contiguous:
-        return w_BHQS @ v_BHSK + to_distance(w_BHQS, c.values_HNK, c.steps())
+        return w_BHQS @ v_BHSK + to_distance(w_BHQS, c.values_HNK, c.exact_distance())
     v_BHSK, near_HNK = split_clipped(v_BHSK, c.values_HNK)
     rows_HWK, n_near = pad_table(near_HNK, queries=Q, keys=S)
     return w_BHQS @ v_BHSK + unskew(w_BHQS[..., S - n_near :], n_near + Q - 1) @ rows_HWK

@@ -8,19 +8,19 @@ import yaml
 
 from lengthgen import pipeline
 from lengthgen.analysis import curves
-from lengthgen.config import rates
-from lengthgen.config.rates import Trial, Tuned
+from lengthgen.config import tuned_rates
 from lengthgen.config.schema import Config
+from lengthgen.config.tuned_rates import Trial, Tuned
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.evaluation.rows import stored
-from lengthgen.report import tables, text_tables
+from lengthgen.report import curve_tables, table_formats
 from lengthgen.runs import status
 from lengthgen.storage import replace_file
 from lengthgen.sweep import grid
 from lengthgen.sweep.grid import Point
 
-AXES = ("scheme", *rates.KEYS, "seed")
+AXES = ("scheme", *tuned_rates.KEYS, "seed")
 USUAL = ["eval.endpoints=128"]
 # Documents need T tokens, and nothing but the loss at T is measured.
 FIXED = {
@@ -57,7 +57,7 @@ def points(
     for key in varied:
         if key not in AXES:
             raise UserError(f"{key}: rates are chosen for one value of it; give each its own --out")
-    if not set(rates.KEYS) & set(varied):
+    if not set(tuned_rates.KEYS) & set(varied):
         raise UserError("train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3")
     distinct: dict[object, Point] = {}  # less those whose ratio is the rate of no parameters
     for point in found:
@@ -76,7 +76,7 @@ def _rates(point: Point) -> tuple[float, float | None]:
 
 def _kept(out: Path, found: Sequence[Point]) -> dict[str, Tuned]:
     """Returns what OUT/tuned.yaml holds of other schemes than those of the points."""
-    known = rates.read(out / FILE) if (out / FILE).exists() else {}
+    known = tuned_rates.read(out / FILE) if (out / FILE).exists() else {}
     names = {point.config.scheme.name for point in found}
     return {name: tuned for name, tuned in known.items() if name not in names}
 
@@ -123,11 +123,11 @@ def write(found: Sequence[Point], out: Path) -> list[Path]:
     diverged.
     """
     tuned = _kept(out, found) | choose(found, _losses(found))
-    table = text_tables.rates(list(tuned.items()), untuned={})
+    table = curve_tables.rates(list(tuned.items()), untuned={})
     assert table is not None
     plain = {name: one.model_dump(mode="json") for name, one in tuned.items()}
     files = {
-        "table.md": tables.markdown(table),
+        "table.md": table_formats.markdown(table),
         "grid.csv": _csv(tuned),
         FILE: HEADING + yaml.safe_dump(plain, sort_keys=False, default_flow_style=None),
     }
@@ -191,7 +191,7 @@ def _finite(point: curves.Point | None) -> float | None:
 
 def _csv(tuned: Mapping[str, Tuned]) -> str:
     """Returns a line for each scheme, point of its grid and seed; of a loss that diverged, none."""
-    head = ["scheme", *rates.KEYS, "seed", "loss", "chosen"]
+    head = ["scheme", *tuned_rates.KEYS, "seed", "loss", "chosen"]
     rows = [
         [
             *(name, trial.lr, trial.scheme_lr_ratio, seed, loss),
@@ -201,4 +201,4 @@ def _csv(tuned: Mapping[str, Tuned]) -> str:
         for trial in one.grid
         for seed, loss in zip(one.seeds, trial.losses, strict=True)
     ]
-    return tables.csv_text(head, rows)
+    return table_formats.csv_text(head, rows)

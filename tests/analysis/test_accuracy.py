@@ -23,10 +23,10 @@ from lengthgen.analysis.accuracy import (
 from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.seed_groups import Series, series
 from lengthgen.errors import UserError
-from lengthgen.report import collect, pictures, tasks
+from lengthgen.report import collect, pictures, task_tables
 from lengthgen.report.figures.accuracy import PALE, Dot, accuracy, relation
 from lengthgen.report.study import RunRecord, task_facts
-from lengthgen.report.tables import Cell
+from lengthgen.report.table_formats import Cell
 
 L = 4
 SCHEMES = ("alibi", "rope", "t5")
@@ -144,7 +144,7 @@ def test_the_order_of_five_schemes_is_said_to_be_too_short_for_a_correlation() -
             wrong = [None if k < n_right else 0 for k in range(4)]
             one = answered(*wrong, length=length, scheme=paper.scheme)
             rows.append({**one, "train_length": 20, "corpus": "copy_repeat"})
-    (table,) = tasks.contents(reported(rows))
+    (table,) = task_tables.contents(reported(rows))
     (message,) = (note for note in table.notes if "The order of" in note)
     assert (
         "over 21 to 40 compared with that of Kazemnejad et al. 2023: no rank correlation (n = 5"
@@ -152,7 +152,7 @@ def test_the_order_of_five_schemes_is_said_to_be_too_short_for_a_correlation() -
     )
 
 
-def reported(rows: Sequence[dict[str, object]]) -> tasks.TaskReport:
+def reported(rows: Sequence[dict[str, object]]) -> task_tables.TaskReport:
     """The report of the tasks that rows name as their corpus."""
     configs: dict[str, dict[str, object]] = {}
     for one in rows:
@@ -410,7 +410,7 @@ def test_neither_a_scheme_that_did_not_learn_a_task_nor_an_upper_bound_makes_it_
 
 def matrix(*rows: list[dict[str, object]]) -> tuple[dict[str, list[Cell]], str]:
     """The cells of the table of tasks by scheme, and its notes."""
-    table, *_ = tasks.contents(reported([row for of in rows for row in of]))
+    table, *_ = task_tables.contents(reported([row for of in rows for row in of]))
     return {line[0].text: list(line[1:]) for line in table.rows}, " ".join(table.notes)
 
 
@@ -438,7 +438,7 @@ def test_ranks_are_over_the_tasks_and_schemes_that_count() -> None:
 
 def test_the_table_of_a_task_greys_a_scheme_that_did_not_learn_it() -> None:
     rows = [*shares("alibi", seen=1.0, unseen=0.5), *shares("rope", seen=0.94, unseen=0.9)]
-    (table,) = tasks.contents(reported(rows))
+    (table,) = task_tables.contents(reported(rows))
     by_name = {line[0].text: line for line in table.rows}
     assert set(by_name) == {"alibi", "rope (not learned)"}
     assert {cell.mark for cell in by_name["rope (not learned)"][1:]} == {"faint"}

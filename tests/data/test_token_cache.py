@@ -10,7 +10,7 @@ import filelock
 import pytest
 from small_corpora import TEXTS, files, load, load_elsewhere, plain_files
 
-from lengthgen.data import cache, corpora
+from lengthgen.data import corpora, token_cache
 from lengthgen.errors import UserError
 
 
@@ -99,7 +99,7 @@ def test_a_damaged_cache_is_named_and_built_again(
     assert again.said[0].startswith(f"removing the damaged token cache {cache_folder(cache_dir)} (")
     assert reason in again.said[0]
     assert again.corpus.fingerprint == before
-    assert cache.damage(cache_folder(cache_dir)) is None
+    assert token_cache.damage(cache_folder(cache_dir)) is None
 
 
 def test_a_mistake_in_a_document_leaves_nothing_behind(folder: Path, cache_dir: Path) -> None:

@@ -21,6 +21,7 @@ from torch import nn
 from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.formatting import number, short
 from lengthgen.report.collect import Report
+from lengthgen.report.curve_tables import NOT_MARKED, judged, warnings
 from lengthgen.report.html import (
     MEANINGS,
     Exhibit,
@@ -35,8 +36,7 @@ from lengthgen.report.html import (
     times,
 )
 from lengthgen.report.study import cost
-from lengthgen.report.tables import TIE, Cell, Table
-from lengthgen.report.text_tables import NOT_MARKED, judged, warnings
+from lengthgen.report.table_formats import TIE, Cell, Table
 from lengthgen.runs import directory
 
 pytestmark = pytest.mark.slow

@@ -25,12 +25,12 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import Cell, spans
 from lengthgen.generation import continuation, open_trained
-from lengthgen.model.cache import why_uncached
+from lengthgen.model.kv_cache import why_uncached
 from lengthgen.model.transformer import create
 from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.report import collect, tasks
+from lengthgen.report import collect, task_tables
 from lengthgen.report.study import RunRecord, task_facts
-from lengthgen.report.tables import Table
+from lengthgen.report.table_formats import Table
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.absolute.abacus import Abacus
@@ -610,7 +610,7 @@ def answered(task: str, scheme: str, *, right: int, length: int) -> dict[str, An
     return row(train_length=L, length=length, **names, **sizes, **found, **fixed)
 
 
-def reported(right: Mapping[str, Sequence[int]]) -> tasks.TaskReport:
+def reported(right: Mapping[str, Sequence[int]]) -> task_tables.TaskReport:
     """The report of copy and reverse: of each scheme, the answers that are right in both."""
     rows: list[dict[str, Any]] = []
     configs: dict[str, dict[str, Any]] = {}
@@ -653,27 +653,27 @@ def test_series_that_are_told_places_are_named_upper_bounds() -> None:
 
 
 def test_a_bound_is_shown_but_neither_bold_nor_ranked_and_a_note_says_so() -> None:
-    matrix, *tables = tasks.contents(reported(PLAIN | BOUNDS))
+    matrix, *tables = task_tables.contents(reported(PLAIN | BOUNDS))
     rows = {line[0].text: line[1:] for line in matrix.rows}
     assert [cell.text for cell in rows["abacus (upper bound)"]] == ["100.0", "90.0", "-"]
     assert [cell.text for cell in rows["position_coupling (upper bound)"]] == ["10.0", "100.0", "-"]
     assert {name for name, line in rows.items() for cell in line if cell.mark} == set(PLAIN)
     assert (rows["rope"][0].mark, rows["alibi"][1].mark) == ("best", "best")
-    assert f"{tasks.BOUND}; neither compared nor ranked." in matrix.notes
-    assert all(tasks.BOUND in notes(table) for table in tables)
+    assert f"{task_tables.BOUND}; neither compared nor ranked." in matrix.notes
+    assert all(task_tables.BOUND in notes(table) for table in tables)
     assert len(tables) == 2
 
 
 def test_the_others_are_marked_and_ranked_as_without_bounds() -> None:
-    matrix, *_ = tasks.contents(reported(PLAIN | BOUNDS))
-    alone, *tables = tasks.contents(reported(PLAIN))
+    matrix, *_ = task_tables.contents(reported(PLAIN | BOUNDS))
+    alone, *tables = task_tables.contents(reported(PLAIN))
     assert [line for line in matrix.rows if line[0].text in PLAIN] == list(alone.rows)
     assert alone.rows[0][-1].text != "-"
-    assert all(tasks.BOUND not in notes(table) for table in (alone, *tables))
+    assert all(task_tables.BOUND not in notes(table) for table in (alone, *tables))
 
 
 def test_bounds_alone_have_no_best_and_no_ranks() -> None:
-    matrix, *_ = tasks.contents(reported(BOUNDS))
+    matrix, *_ = task_tables.contents(reported(BOUNDS))
     assert len(matrix.rows) == 2
     assert {cell.mark for line in matrix.rows for cell in line[1:-1]} == {"faint"}
     assert [line[-1].text for line in matrix.rows] == ["-", "-"]

@@ -19,7 +19,7 @@ from small import (
 from lengthgen.config.compose import choices
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend, blocked, distance_table, eager, sdpa_by_blocks
-from lengthgen.model.cache import forward_cached
+from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer, initialise, with_parts
 from lengthgen.schemes import registry
 

@@ -41,7 +41,7 @@ class Rows(Part):
 def loops(part: Rows, q: Tensor, k: Tensor, v: Tensor, c: AttentionContext) -> Tensor:
     """Returns attention with k_j + keys[distance] and v_j + rows[distance], pair by pair."""
     Q, S = q.shape[2], k.shape[2]
-    distance = c.steps().expand(2, 1, Q, S)
+    distance = c.exact_distance().expand(2, 1, Q, S)
     row = distance.clamp(max=part.keys.shape[1] - 1)
     keys, rows = (
         torch.stack([table.expand(4, -1, -1)[:, row[b, 0]] for b in range(2)])

@@ -115,7 +115,7 @@ def rnope_swa(**more: Part) -> Scheme:
 
 def test_rnope_swa_has_positions_and_a_window_in_three_layers_of_four() -> None:
     layers = rnope_swa().layers
-    acting = [(len(layer.qk), len(layer.visible), layer.plain) for layer in layers]
+    acting = [(len(layer.qk), len(layer.visible), layer.vanilla) for layer in layers]
     windowed, full = (1, 1, False), (0, 0, True)
     assert acting == [windowed, windowed, windowed, full, windowed]
     (window,) = layers[0].visible

@@ -18,7 +18,7 @@ from small_corpora import files, load, names, read_all, stdlib, write
 from trained import one_thread_each
 
 from lengthgen.analysis import curves, seed_groups
-from lengthgen.config import rates
+from lengthgen.config import tuned_rates
 from lengthgen.config.schema import Corpus, from_plain, to_plain
 from lengthgen.data import sources
 from lengthgen.errors import UserError
@@ -191,7 +191,7 @@ def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -
         },
     )
     tuning.write(found, tmp_path)
-    chosen = rates.read(tmp_path / "tuned.yaml")
+    chosen = tuned_rates.read(tmp_path / "tuned.yaml")
     assert {name: (one.lr, one.scheme_lr_ratio) for name, one in chosen.items()} == {
         "rope": (1e-3, None),
         "nope": (2e-3, None),
@@ -219,7 +219,7 @@ def test_a_rate_that_diverged_with_one_seed_is_not_chosen(tmp_path: Path) -> Non
     }
     evaluated(found, known)
     tuning.write(found, tmp_path)
-    assert rates.read(tmp_path / "tuned.yaml")["rope"].lr == 1e-3
+    assert tuned_rates.read(tmp_path / "tuned.yaml")["rope"].lr == 1e-3
     assert "| rope   | **3.0000** | diverged |" in (tmp_path / "table.md").read_text()
 
 
@@ -254,7 +254,7 @@ def test_a_run_that_cannot_be_read_leaves_only_its_scheme_untuned(
     assert str(bad.run_dir) in said[0]
     assert message in said[0]
     tuning.write(left, tmp_path)
-    assert list(rates.read(tmp_path / "tuned.yaml")) == ["nope"]
+    assert list(tuned_rates.read(tmp_path / "tuned.yaml")) == ["nope"]
     with pytest.raises(UserError, match=re.escape(str(bad.run_dir))):
         tuning.readable(ropes, say=print)
 
@@ -272,7 +272,7 @@ def test_a_ratio_is_chosen_where_a_scheme_has_parameters_and_tried_nowhere_else(
             losses["t5", lr, ratio, 1] = 3 + abs(lr - 2e-3) + abs(ratio - 16) / 16
     evaluated(found, losses)
     tuning.write(found, tmp_path)
-    chosen = rates.read(tmp_path / "tuned.yaml")
+    chosen = tuned_rates.read(tmp_path / "tuned.yaml")
     assert (chosen["rope"].lr, chosen["rope"].scheme_lr_ratio) == (1e-3, None)
     assert (chosen["t5"].lr, chosen["t5"].scheme_lr_ratio) == (2e-3, 16.0)
     table = (tmp_path / "table.md").read_text()
@@ -289,7 +289,7 @@ def test_rates_of_other_schemes_stay_in_the_file_unless_of_another_training(
         found = grid(tmp_path, f"scheme={name}", *GRID)
         evaluated(found, {(name, one, None, 1): 3 + abs(one - lr) for one in (1e-3, 2e-3, 4e-3)})
         tuning.write(found, tmp_path)
-    chosen = rates.read(tmp_path / "tuned.yaml")
+    chosen = tuned_rates.read(tmp_path / "tuned.yaml")
     assert {name: one.lr for name, one in chosen.items()} == {"rope": 1e-3, "nope": 4e-3}
     with pytest.raises(UserError, match=r"^--out: .* holds the rate of rope for another model"):
         grid(tmp_path, "scheme=nope,alibi", "train.tokens=2048", *GRID)
@@ -435,7 +435,7 @@ def test_tuning_ends_with_its_tables_and_rates(done: Tuning) -> None:
     paths = "".join(f"tune/{name}\n" for name in ("table.md", "grid.csv", "tuned.yaml"))
     assert done.first.stdout == table + paths
     assert table.count("**") == 4
-    chosen = rates.read(done.folder / "tune/tuned.yaml")
+    chosen = tuned_rates.read(done.folder / "tune/tuned.yaml")
     for name, one in chosen.items():
         losses = {trial.lr: trial.losses[0] for trial in one.grid}
         assert set(losses) == {1e-3, 1e-2}
@@ -453,7 +453,7 @@ def test_the_same_command_trains_nothing_again(done: Tuning) -> None:
 def test_a_run_with_tuned_rates_records_the_grid_and_its_report_shows_it(done: Tuning) -> None:
     assert done.taken.returncode == 0, done.taken.stderr
     (run_dir,) = (done.folder / "runs").glob("alibi-*")
-    chosen = rates.read(done.folder / "tune/tuned.yaml")["alibi"]
+    chosen = tuned_rates.read(done.folder / "tune/tuned.yaml")["alibi"]
     kept = directory.load_config(run_dir)
     assert kept.train.tuned == chosen
     assert kept.train.lr == chosen.lr

@@ -32,7 +32,7 @@ def over_distances(table: Callable[[Tensor], Tensor], c: AttentionContext) -> Te
     [B, H, Q, S]. Beside the block the table is small, so it is computed in float64 and rounded
     once, and its gradient is that of N numbers.
     """
-    d = c.steps()
+    d = c.exact_distance()
     wide = torch.float32 if d.device.type == "mps" else torch.float64  # MPS has no float64
     # To ask the tensor would wait for a GPU, and cut what is compiled in two.
     numbered = bool(c.acting.bias) and c.acting.contiguous

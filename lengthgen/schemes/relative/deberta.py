@@ -54,7 +54,7 @@ class Deberta(Part):
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         rows_HNK = self.projected(self.table[: self.clip + 1].flip(0), self.W_Q, c)
         scaled_BHSK = k_BHSK * (3 * c.shape.d_head) ** -0.5
-        p2c_BHSQ = at_distance(scaled_BHSK, rows_HNK.to(k_BHSK.dtype), c.steps().mT)
+        p2c_BHSQ = at_distance(scaled_BHSK, rows_HNK.to(k_BHSK.dtype), c.exact_distance().mT)
         s_BHQS = products(q_BHQK, k_BHSK, c) + p2c_BHSQ.mT.to(c.dtype)
         bias = c.total_bias()
         return s_BHQS if bias is None else s_BHQS + bias

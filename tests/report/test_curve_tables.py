@@ -1,4 +1,4 @@
-"""text_tables: what is best, what ties with it, and every number as the findings have it."""
+"""curve_tables: what is best, what ties with it, and every number as the findings have it."""
 
 import csv
 import math
@@ -14,10 +14,10 @@ from lengthgen.analysis.comparisons import compare, difference
 from lengthgen.analysis.curves import curve
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.evaluation.protocols import named
-from lengthgen.report import text_tables
+from lengthgen.report import curve_tables
 from lengthgen.report.collect import Report
 from lengthgen.report.study import Cost
-from lengthgen.report.tables import Cell, Table
+from lengthgen.report.table_formats import Cell, Table
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def cells(table: Table, name: str) -> dict[str, Cell]:
 
 
 def test_the_least_perplexity_of_a_length_is_best() -> None:
-    found = text_tables.perplexities([line("a", 3.0, 2.0), line("b", 2.0, 3.0)], ["a", "b"])
+    found = curve_tables.perplexities([line("a", 3.0, 2.0), line("b", 2.0, 3.0)], ["a", "b"])
     assert cells(found, "a")["512"].mark == ""
     assert cells(found, "a")["1k"].mark == "best"
     assert cells(found, "b")["512"].mark == "best"
@@ -78,49 +78,49 @@ def test_the_least_perplexity_of_a_length_is_best() -> None:
 
 def test_one_seed_marks_nothing_and_says_why() -> None:
     lines = [line("a", 3.0, seeds=(1,)), line("b", 5.0, seeds=(1,))]
-    found = text_tables.perplexities(lines, [])
+    found = curve_tables.perplexities(lines, [])
     assert {cell.mark for row in found.rows for cell in row} <= {"", "faint"}
-    assert text_tables.NOT_MARKED in found.notes
-    behind = there(text_tables.against_least(lines))
+    assert curve_tables.NOT_MARKED in found.notes
+    behind = there(curve_tables.against_least(lines))
     assert cells(behind, "b")["rank at 512"].text == "n/a"
     assert {cell.mark for row in behind.rows for cell in row} == {""}
 
 
 def test_one_document_of_several_seeds_is_neither_best_nor_a_tie() -> None:
     lines = [line("a", 3.0, documents="a"), line("b", 5.0, documents="a")]
-    found = text_tables.perplexities(lines, [])
+    found = curve_tables.perplexities(lines, [])
     assert [cells(found, name)["512"].mark for name in "ab"] == ["", ""]
-    assert text_tables.NOT_MARKED in found.notes
+    assert curve_tables.NOT_MARKED in found.notes
 
 
 def test_blocks_of_a_packed_stream_are_compared_like_documents() -> None:
     lines = [line(name, loss, noise=0.01, packed=True) for name, loss in (("a", 3.0), ("b", 5.0))]
-    found = text_tables.perplexities(lines, [])
+    found = curve_tables.perplexities(lines, [])
     assert [cells(found, name)["512"].mark for name in "ab"] == ["best", ""]
 
 
 def test_what_cannot_be_compared_with_the_best_has_a_question_mark() -> None:
     lines = [line("a", 3.0), line("b", 3.5), line("c", 3.2, seeds=(1,))]
-    found = text_tables.perplexities(lines, [])
+    found = curve_tables.perplexities(lines, [])
     assert cells(found, "c")["512"].mark == "unknown"
-    assert text_tables.NOT_COMPARED in found.notes
+    assert curve_tables.NOT_COMPARED in found.notes
 
 
 def test_the_least_loss_at_the_longest_length_stands_first() -> None:
     lines = [line("a", 1.0, 4.0), line("b", 2.0, 3.0), line("c", 3.0, 2.0), line("d", 1.0)]
-    assert [r[0].text for r in text_tables.perplexities(lines, []).rows] == ["c", "b", "a", "d"]
+    assert [r[0].text for r in curve_tables.perplexities(lines, []).rows] == ["c", "b", "a", "d"]
 
 
 def test_the_ratio_of_a_series_that_learnt_little_is_faint() -> None:
     lines = [line("a", 3.0, 4.0), line("b", 3.049, 4.0), line("c", 3.051, 3.1)]
-    found = text_tables.perplexities(lines, [])
+    found = curve_tables.perplexities(lines, [])
     assert [cells(found, name)["1k/512"].mark for name in "abc"] == ["", "", "faint"]
-    assert text_tables.FAINT in found.notes
+    assert curve_tables.FAINT in found.notes
 
 
 def test_a_value_that_noise_may_have_made_worse_is_a_tie() -> None:
     lines = [line("a", 3.0, noise=0.1), line("b", 3.02, noise=0.1), line("c", 6.0, noise=0.1)]
-    found = text_tables.perplexities(lines, [])
+    found = curve_tables.perplexities(lines, [])
     marks = {name: cells(found, name)["512"].mark for name in "abc"}
     assert sorted(marks.values()) == ["", "best", "tie"]
     assert marks["c"] == ""
@@ -128,21 +128,21 @@ def test_a_value_that_noise_may_have_made_worse_is_a_tie() -> None:
 
 def test_a_reference_is_neither_best_nor_tied_and_stands_last() -> None:
     lines = [line("a", 1.0, reference=True), line("b", 3.0), line("c", 4.0)]
-    found = text_tables.perplexities(lines, ["b", "c"])
+    found = curve_tables.perplexities(lines, ["b", "c"])
     assert [r[0].text for r in found.rows] == ["b", "c", "a"]
     assert cells(found, "a")["512"].mark == ""
     assert cells(found, "b")["512"].mark == "best"
 
 
 def test_a_single_value_is_not_marked() -> None:
-    found = text_tables.perplexities([line("a", 3.0, 2.0), line("b", 2.5)], [])
+    found = curve_tables.perplexities([line("a", 3.0, 2.0), line("b", 2.5)], [])
     assert cells(found, "a")["1k"].mark == ""
-    alone = text_tables.perplexities([line("a", 3.0), line("b", 1.0, reference=True)], [])
-    assert text_tables.MARKED not in alone.notes
+    alone = curve_tables.perplexities([line("a", 3.0), line("b", 1.0, reference=True)], [])
+    assert curve_tables.MARKED not in alone.notes
 
 
 def test_the_last_column_is_the_ratio_of_the_longest_to_T() -> None:
-    found = text_tables.perplexities([line("a", 2.0, 3.0, 4.0)], [])
+    found = curve_tables.perplexities([line("a", 2.0, 3.0, 4.0)], [])
     assert cells(found, "a")["2k/512"].text == f"{math.exp(2.0):.2f}"
 
 
@@ -151,7 +151,7 @@ def test_the_last_column_is_the_ratio_of_the_longest_to_T() -> None:
 
 def test_a_verdict_stands_with_the_interval_of_its_gain(runs: Runs) -> None:
     found = gathered(runs.write("rope", (3.0, 2.5, 3.0, 5.0)))
-    row = cells(there(text_tables.verdicts(found.findings)), "rope")
+    row = cells(there(curve_tables.verdicts(found.findings)), "rope")
     assert row["1k"].text == "uses [+0.500, +0.500]"
     assert row["2k"].text == "unclear [+0.000, +0.000]"
     assert row["16k"].text == "harmed [-2.000, -2.000]"
@@ -166,13 +166,13 @@ def test_the_used_context_and_what_the_data_could_show_stand_beside_the_verdicts
     found = gathered(
         *(runs.write("rope", (3.5, 3.1, 3.0, 3.0), lengths=lengths, seed=s) for s in (1, 2))
     )
-    row = cells(there(text_tables.verdicts(found.findings)), "rope")
+    row = cells(there(curve_tables.verdicts(found.findings)), "rope")
     assert row["1k"].text == "ignores [+0.000, +0.000]"
     assert (row["c*"].text, row["seeds"].text, row["least |G| shown"].text) == ("512", "2", "0.000")
 
 
 def test_an_unclear_verdict_is_followed_by_what_would_decide_it(runs: Runs) -> None:
-    notes = there(text_tables.verdicts(gathered(runs.write("rope", (3.0, 3.0))).findings)).notes
+    notes = there(curve_tables.verdicts(gathered(runs.write("rope", (3.0, 3.0))).findings)).notes
     assert any(said.startswith("rope: ") and "add 64, 128, 256" in said for said in notes)
 
 
@@ -182,13 +182,13 @@ def test_references_are_not_judged(runs: Runs) -> None:
     config = path / "config.yaml"
     config.write_text(config.read_text() + "eval: {reference_variants: [window]}\n")
     found = gathered(path)
-    for table in (text_tables.verdicts(found.findings), text_tables.key_numbers(found.findings)):
+    for table in (curve_tables.verdicts(found.findings), curve_tables.key_numbers(found.findings)):
         assert [r[0].text for r in there(table).rows] == ["rope"]
 
 
 def test_without_lengths_beyond_T_there_are_no_verdicts(runs: Runs) -> None:
     assert (
-        text_tables.verdicts(gathered(runs.write("rope", (3.0,), lengths=(512,))).findings) is None
+        curve_tables.verdicts(gathered(runs.write("rope", (3.0,), lengths=(512,))).findings) is None
     )
 
 
@@ -198,7 +198,7 @@ def test_key_numbers_are_those_of_the_definitions(runs: Runs) -> None:
     for n, loss, nats in ((1024, 2.9, 16.0), (2048, 3.005, 14.0), (8192, 3.04, 8.0)):
         runs.write("rope", (loss,), lengths=(n,), far_nats=nats, **far)
     runs.write("rope", (3.255,), lengths=(2048,), protocol="swap")
-    row = cells(there(text_tables.key_numbers(gathered(path).findings)), "rope")
+    row = cells(there(curve_tables.key_numbers(gathered(path).findings)), "rope")
     value = {name: cell.text.split(" [")[0] for name, cell in row.items()}
     assert value == {
         **{"scheme": "rope", "NLL(T)": "3.000", "NLL(longest)": "3.040", "c*": "n/a"},
@@ -212,10 +212,10 @@ def test_key_numbers_are_those_of_the_definitions(runs: Runs) -> None:
 
 def test_key_numbers_that_were_not_evaluated_are_dashes(runs: Runs) -> None:
     path = runs.write("rope", (3.0, 3.0), lengths=(512, 1024))
-    table = there(text_tables.key_numbers(gathered(path).findings))
+    table = there(curve_tables.key_numbers(gathered(path).findings))
     row = cells(table, "rope")
     assert [row[name].text for name in ("G(4T)", "U(4T)", "far-copy gain")] == ["-"] * 3
-    assert text_tables.NOT_EVALUATED in table.notes
+    assert curve_tables.NOT_EVALUATED in table.notes
 
 
 # Differences
@@ -223,7 +223,7 @@ def test_key_numbers_that_were_not_evaluated_are_dashes(runs: Runs) -> None:
 
 def test_each_series_is_set_against_the_least_at_T_and_at_the_longest_length() -> None:
     lines = [line("a", 3.0, 2.5, 4.0), line("b", 3.5, 9.0, 3.0)]
-    table = there(text_tables.against_least(lines))
+    table = there(curve_tables.against_least(lines))
     at_T, at_2k = "at 512 (least: a)", "at 2k (least: b)"
     assert list(table.head) == ["scheme", at_T, "rank at 512", at_2k, "rank at 2k"]
     assert [r[0].text for r in table.rows] == ["b", "a"]
@@ -235,7 +235,7 @@ def test_each_series_is_set_against_the_least_at_T_and_at_the_longest_length() -
 
 def test_a_difference_that_is_not_told_apart_is_marked_and_shares_its_ranks() -> None:
     lines = [line("a", 3.0, noise=0.5), line("b", 3.02, noise=0.5)]
-    table = there(text_tables.against_least(lines))
+    table = there(curve_tables.against_least(lines))
     (row,) = [r for r in table.rows if r[1].text != "0"]
     assert row[1].mark == "tie"
     assert {r[2].text for r in table.rows} == {"1 to 2"}
@@ -243,13 +243,13 @@ def test_a_difference_that_is_not_told_apart_is_marked_and_shares_its_ranks() ->
 
 def test_one_series_has_no_differences() -> None:
     lines = [line("a", 3.0), line("b", 3.0, reference=True)]
-    assert text_tables.against_least(lines) is None
-    assert parsed(text_tables.differences_csv(lines)) == []
+    assert curve_tables.against_least(lines) is None
+    assert parsed(curve_tables.differences_csv(lines)) == []
 
 
 def test_series_of_different_T_are_no_pairs() -> None:
     lines = [line("a", 3.0, 3.0), line("b", 3.0, 3.0, train_length=1024)]
-    assert parsed(text_tables.differences_csv(lines)) == []
+    assert parsed(curve_tables.differences_csv(lines)) == []
 
 
 # Protocols
@@ -261,7 +261,7 @@ def test_the_protocols_of_a_run_stand_below_each_other_and_say_what_they_score(
     path = runs.write("rope", (2.0, 2.1, 2.2, 3.0))
     runs.write("rope", (4.0, 3.0, 2.0, 1.0), protocol="nonoverlap", targets=None)
     runs.write("rope", (2.5,), lengths=(1024,), protocol="sliding-128", targets=None)
-    table = there(text_tables.protocols(gathered(path).by_protocol))
+    table = there(curve_tables.protocols(gathered(path).by_protocol))
     assert [[c.text for c in r] for r in table.rows] == [
         ["rope", "tail", "1", "7.39", "8.17", "9.03", "20.09", "2.72"],
         ["rope", "nonoverlap", "1", "54.60", "20.09", "7.39", "2.72", "0.05"],
@@ -272,7 +272,7 @@ def test_the_protocols_of_a_run_stand_below_each_other_and_say_what_they_score(
 
 
 def test_one_protocol_needs_no_such_table(runs: Runs) -> None:
-    assert text_tables.protocols(gathered(runs.write("rope")).by_protocol) is None
+    assert curve_tables.protocols(gathered(runs.write("rope")).by_protocol) is None
 
 
 # CSV
@@ -284,7 +284,7 @@ def parsed(text: str) -> list[dict[str, str]]:
 
 def test_the_csv_of_points_parses_back_to_the_same_numbers(runs: Runs) -> None:
     found = gathered(runs.write("rope", (3.1, 1 / 3, 7.7)))
-    rows = parsed(text_tables.points_csv(found.by_protocol))
+    rows = parsed(curve_tables.points_csv(found.by_protocol))
     for point, got in zip(found.points, rows, strict=True):
         for name in ("loss", "ppl", "bits_per_byte"):
             number = getattr(point, name)
@@ -295,7 +295,7 @@ def test_the_csv_of_points_parses_back_to_the_same_numbers(runs: Runs) -> None:
 
 def test_the_csv_of_points_holds_gain_and_ratio_of_the_headline(runs: Runs) -> None:
     found = gathered(runs.write("rope"))
-    rows = parsed(text_tables.points_csv(found.by_protocol))
+    rows = parsed(curve_tables.points_csv(found.by_protocol))
     assert [float(got["context_gain"]) for got in rows] == [0.0, 0.5, -1.0, -2.0]
     assert float(rows[-1]["ratio_to_T"]) == math.exp(2.0)
 
@@ -304,7 +304,7 @@ def test_the_csv_of_findings_parses_back_to_the_same_numbers(runs: Runs) -> None
     paths = [runs.write("rope"), runs.write("rope", (3.3, 2.0, 2.0, 2.0), seed=2)]
     found = gathered(*paths).findings
     rows = {
-        (got["quantity"], got["length"]): got for got in parsed(text_tables.findings_csv(found))
+        (got["quantity"], got["length"]): got for got in parsed(curve_tables.findings_csv(found))
     }
     for name in ("loss", "gain"):
         estimates = getattr(found[0], name)
@@ -313,7 +313,7 @@ def test_the_csv_of_findings_parses_back_to_the_same_numbers(runs: Runs) -> None
             got = rows[name, str(n)]
             numbers = [float(got[key]) for key in ("value", "low", "high")]
             assert numbers == [estimate.value, estimate.low, estimate.high]
-    assert rows["gain", "1024"]["said"] == found[0].verdicts[1024].word
+    assert rows["gain", "1024"]["text"] == found[0].verdicts[1024].word
     least = rows["least_gain_shown", "1024"]["value"]
     assert float(least) == found[0].gain[1024].detectable
     assert rows["factor_0.01", ""]["said"] == found[0].factors[0].text
@@ -322,13 +322,13 @@ def test_the_csv_of_findings_parses_back_to_the_same_numbers(runs: Runs) -> None
 
 def test_a_bound_that_is_unknown_is_an_empty_cell(runs: Runs) -> None:
     one = runs.write("rope", (3.0,), lengths=(512,), n_documents=1, document="a", n_tokens=64)
-    (loss, *_) = parsed(text_tables.findings_csv(gathered(one).findings))
+    (loss, *_) = parsed(curve_tables.findings_csv(gathered(one).findings))
     assert (loss["low"], loss["high"]) == ("", "")
 
 
 def test_the_csv_of_differences_parses_back_to_the_same_numbers() -> None:
     lines = [line(name, 3.0 + i / 7, 2.0, 3.0 - i / 3, noise=0.2) for i, name in enumerate("abc")]
-    rows = parsed(text_tables.differences_csv(lines))
+    rows = parsed(curve_tables.differences_csv(lines))
     assert [(got["a"], got["b"], got["length"]) for got in rows] == [
         (a, b, n) for a, b in ("ab", "ac", "bc") for n in ("512", "2048")
     ]
@@ -346,7 +346,7 @@ def test_the_csv_of_differences_parses_back_to_the_same_numbers() -> None:
 
 
 def test_of_one_seed_no_pair_is_said_to_be_apart() -> None:
-    (row,) = parsed(text_tables.differences_csv([line(name, 3.0, seeds=(1,)) for name in "ab"]))
+    (row,) = parsed(curve_tables.differences_csv([line(name, 3.0, seeds=(1,)) for name in "ab"]))
     assert row["apart"] == ""
 
 
@@ -355,7 +355,7 @@ def test_of_one_seed_no_pair_is_said_to_be_apart() -> None:
 
 def board(found: Report, costs: dict[str, Cost] | None = None) -> dict[str, Sequence[Cell]]:
     of = {run: Cost(parameters=None, tokens=None, seconds=None) for run in found.runs}
-    table = there(text_tables.leaderboard(found.findings, of | (costs or {})))
+    table = there(curve_tables.leaderboard(found.findings, of | (costs or {})))
     return {row[0].text: row for row in table.rows}
 
 
@@ -383,13 +383,13 @@ def test_the_leaderboard_holds_size_and_the_median_speed_of_the_seeds(runs: Runs
 
 def test_one_series_is_no_leaderboard(runs: Runs) -> None:
     found = gathered(runs.write("rope"))
-    assert text_tables.leaderboard(found.findings, found.costs) is None
+    assert curve_tables.leaderboard(found.findings, found.costs) is None
 
 
 def test_a_series_is_compared_with_the_runs_it_began_with() -> None:
     lines = [line("base", 3.0, 4.0), line("tuned", 2.5, 3.0), line("other", 2.0, 2.0)]
     bases = {f"tuned-{seed}": f"base-{seed}" for seed in (1, 2, 3)}
-    table = there(text_tables.before_and_after(lines, bases))
+    table = there(curve_tables.before_and_after(lines, bases))
     assert [cell.text for cell in table.rows[0]] == [
         *("tuned", "base"),
         *("-0.500 [-0.500, -0.500]", "-1.000 [-1.000, -1.000]"),
@@ -400,4 +400,4 @@ def test_a_series_is_compared_with_the_runs_it_began_with() -> None:
 @pytest.mark.parametrize("bases", [{}, {"tuned-1": "absent-1"}, {"tuned-1": "base-1"}])
 def test_a_series_whose_bases_are_not_all_there_is_not_compared(bases: dict[str, str]) -> None:
     lines = [line("base", 3.0, 4.0), line("tuned", 2.5, 3.0)]
-    assert text_tables.before_and_after(lines, bases) is None
+    assert curve_tables.before_and_after(lines, bases) is None

@@ -14,10 +14,10 @@ from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import Series, least_at_T, ordered
 from lengthgen.analysis.verdicts import EPS
-from lengthgen.config.rates import Trial, Tuned
+from lengthgen.config.tuned_rates import Trial, Tuned
 from lengthgen.evaluation.protocols import named
 from lengthgen.report.study import Cost
-from lengthgen.report.tables import TIE, UNKNOWN, Cell, Table, csv_text
+from lengthgen.report.table_formats import TIE, UNKNOWN, Cell, Table, csv_text
 
 MARKED = (
     f"Bold: the least at its length; {TIE}: may be as good, all series of a length taken together "
@@ -594,7 +594,7 @@ def findings_csv(findings: Sequence[Finding]) -> str:
             found = _or_empty(factor.value, factor.low, factor.high)
             rows.append([*series, f"factor_{factor.eps:g}", "", *found, factor.text])
     head = ["series", "n_seeds", "train_length", "quantity", "length", "value", "low", "high"]
-    return csv_text([*head, "said"], rows)
+    return csv_text([*head, "text"], rows)
 
 
 def _has_word(finding: Finding, quantity: str, length: int) -> bool:

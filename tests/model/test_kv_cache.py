@@ -6,7 +6,7 @@ from small import close, every_scheme, small_model, some_tokens
 from torch import Tensor, nn
 
 from lengthgen.errors import UserError
-from lengthgen.model.cache import Cache, forward_cached, why_uncached
+from lengthgen.model.kv_cache import Cache, forward_cached, why_uncached
 from lengthgen.model.transformer import Block, Transformer, seed_of
 
 EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from lengthgen import escaping
-from lengthgen.report.tables import Cell, Table, latex, markdown
+from lengthgen.report.table_formats import Cell, Table, latex, markdown
 
 NASTY = r"a_b & 50% $x^2$ #1 {q} ~ \cmd | <b> [c]"
 
