@@ -17,7 +17,7 @@ import pytest
 import slurm_cluster
 import torch
 from repository import PYTHONPATH
-from slurm_cluster import STEPS, Cluster, program, read, swept
+from slurm_cluster import Cluster, program, read, swept
 from small import SMALL
 from trained import assert_same_bits, rows_of, weights_of
 
@@ -29,14 +29,6 @@ from lengthgen.sweep.grid import Point, points
 from lengthgen.sweep.states import pending, states_of
 
 pytestmark = pytest.mark.slow
-SLOW_EVALUATION = [
-    "train.tokens=1280",
-    "corpus.document_tokens=3000",
-    "eval.protocols=[sliding-1]",
-    "eval.variants=[pi,ntk]",  # each is scored, and its rows written, after the other
-    "eval.lengths=[64,128]",
-    "eval.reach=1024",
-]
 # Some seconds: a signal, or Slurm, comes in the middle of training.
 LONG = ("seed=2", "train.tokens=128000")
 SECONDS = 240  # that a test waits for a cluster which shares its machine with other tests
@@ -131,10 +123,19 @@ def log_of(point: Point, rank: int = 0) -> str:
 
 
 PART = """
+import time
+from pathlib import Path
 from lengthgen.schemes import Part
 
-class Unused(Part):
-    pass
+class Hold(Part):
+    "Waits for as long as there is a file."
+    def __init__(self, shape, *, path: str):
+        super().__init__(shape)
+        self.path = Path(path)
+
+    def bias(self, c):
+        while self.path.exists():
+            time.sleep(0.02)
 """
 EARLY = """
 import os, signal
@@ -144,6 +145,13 @@ if "SLURM_PROCID" in os.environ and "SLURM_RESTART_COUNT" not in os.environ:
     except Exception:
         pass
 """
+
+
+def held_evaluation(folder: Path) -> list[str]:
+    """Returns overrides of a run that writes rows, and then waits for folder/hold to go."""
+    hold = folder / "hold"
+    hold.touch()
+    return [f"+scheme.variants.held.hold.path='{hold}'", "eval.variants=[held]"]
 
 
 @pytest.fixture(scope="session")
@@ -261,9 +269,9 @@ if "SLURM_PROCID" in os.environ:
 class TwoNodes(NamedTuple):
     """A finished run on two nodes, warned in training and in evaluation, and the same run here.
 
-    `begun` is what eval.jsonl held at the second warning. A plugin sends each start two signals
-    that are not the run's: srun's SIGTERM, as when another process fails, to the main process, and
-    a warning to the other, which the main process answers.
+    `begun` is what eval.jsonl held at the second warning, and held still until after it. A plugin
+    sends each start two signals that are not the run's: srun's SIGTERM, as when another process
+    fails, to the main process, and a warning to the other, which the main process answers.
     """
 
     point: Point
@@ -276,7 +284,7 @@ def two_nodes(cluster: Cluster, cache: Path, tmp_path_factory: pytest.TempPathFa
     root, here = tmp_path_factory.mktemp("two"), tmp_path_factory.mktemp("one")
     stray = root / "stray.py"
     stray.write_text(PART + STRAY)
-    overrides = [*SLOW_EVALUATION, f"train.tokens={STEPS * 128}"]
+    overrides = held_evaluation(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MASTER_PORT", "that of another job")  # which a sweep may be started from
         options = "time=5,nodes=2,cpus=1"
@@ -288,6 +296,8 @@ def two_nodes(cluster: Cluster, cache: Path, tmp_path_factory: pytest.TempPathFa
     until(lambda: (point.run_dir / "eval.jsonl").exists())
     begun = (point.run_dir / "eval.jsonl").read_text()
     cluster.ask("scancel", "--signal=USR2", job_of(point))
+    until(lambda: "stopped by SIGUSR2 outside of training" in log_of(point))
+    (root / "hold").unlink()
     finished(cluster, point)
     return TwoNodes(point, begun, locally(here, cache, *overrides, plugins=[stray]))
 
@@ -425,8 +435,11 @@ def test_a_hard_killed_job_is_told_from_one_that_runs(
 def test_a_process_that_dies_ends_the_job_with_its_own_message(
     cluster: Cluster, tmp_path: Path, cache: Path, work: str
 ) -> None:
-    long = ["train.tokens=1280000"] if work == "train" else SLOW_EVALUATION
-    point = submitted(tmp_path, cache, *long, options="time=5,processes=2,cpus=1")
+    plugin = tmp_path / "hold.py"
+    plugin.write_text(PART)
+    long = ["train.tokens=1280000"] if work == "train" else held_evaluation(tmp_path)
+    options = "time=5,processes=2,cpus=1"
+    point = submitted(tmp_path, cache, *long, options=options, plugins=[plugin])
     until(lambda: (point.run_dir / f"{work}.jsonl").exists())
     os.kill(process_of(job_of(point), rank=1), signal.SIGKILL)
     finished(cluster, point)
