@@ -13,6 +13,7 @@ from lengthgen.cli import (
     bench,
     evaluate,
     export,
+    gallery,
     generate,
     lists,
     probe,
@@ -37,6 +38,7 @@ app.command("eval")(evaluate.evaluate_runs)
 app.command("probe")(probe.probe_runs)
 app.command("generate")(generate.generate_text)
 app.command("report")(report.write_report)
+app.command("gallery")(gallery.write_gallery)
 app.command("export")(export.export_run)
 app.command("list")(lists.list_kind)
 app.command("bench")(bench.bench)

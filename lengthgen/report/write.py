@@ -65,10 +65,17 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
     }
     files |= {name: content.encode() for name, content in texts.items()}
     files |= {ROWS: study.rows, MANIFEST: study.manifest}
+    return write_files(files, out)
+
+
+def write_files(files: Mapping[str, bytes], out: Path) -> list[Path]:
+    """Writes files into `out` and returns their paths. Raises UserError if there is no folder."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror}); give --out DIR") from None
+        raise UserError(
+            f"{out}: cannot be written ({error.strerror}); name another folder"
+        ) from None
     for name, content in files.items():
         replace_file(out / name, content)
     return [out / name for name in files]

@@ -341,7 +341,7 @@ def test_other_protocols_have_figures_of_their_own_name(runs: Runs, tmp_path: Pa
 
 def test_a_directory_that_cannot_be_made_is_refused(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file.*: cannot be written \(.*\); give --out DIR"):
+    with pytest.raises(UserError, match=r"file.*: cannot be written \(.*\); name another folder"):
         write.write_report(study.of_runs([runs.write("rope")]), tmp_path / "file")
 
 

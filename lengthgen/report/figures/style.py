@@ -36,10 +36,10 @@ def rc_style(**settings: str) -> AbstractContextManager[None]:
     return matplotlib.style.context(["default", ours | plain | settings])
 
 
-def files(drawn: Mapping[str, Figure]) -> dict[str, bytes]:
-    """Returns figures as PNG and SVG files, by file name."""
+def files(drawn: Mapping[str, Figure], **settings: str) -> dict[str, bytes]:
+    """Returns figures as PNG and SVG files, by file name; `settings` are of matplotlib."""
     return {
-        f"{name}.{kind}": rendered(figure, kind)
+        f"{name}.{kind}": rendered(figure, kind, **settings)
         for name, figure in drawn.items()
         for kind in ("png", "svg")
     }

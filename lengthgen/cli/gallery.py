@@ -1,0 +1,34 @@
+"""lengthgen gallery."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lengthgen.cli.arguments import find_runs, split
+from lengthgen.cli.console import echo
+from lengthgen.errors import UserError
+
+
+def write_gallery(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FOLDER] [KEY=VALUE ...]", help="gallery; runtime.root=DIR."),
+    ] = None,
+    runs: Annotated[
+        str | None,
+        typer.Option(metavar="RUN,...", help="Draw the losses of these runs in training, too."),
+    ] = None,
+) -> None:
+    """Write figures of what schemes do: decay of RoPE, buckets of T5, windows of ALiBi.
+
+    They are computed by the schemes themselves; nothing is trained.
+    """
+    from lengthgen.report import gallery, write
+
+    names, changes = split(arguments, sections=("runtime",))
+    if len(names) > 1:
+        raise UserError(f"{names[1]}: one folder is written; name runs with --runs {names[1]}")
+    of = find_runs([run.strip() for run in runs.split(",")], changes) if runs is not None else []
+    for path in write.write_files(gallery.gallery(of), Path(*names or ["gallery"])):
+        echo(path)
