@@ -1,5 +1,6 @@
 """The command line: the only Typer, the only print; nothing heavy is imported at module level."""
 
+import errno
 import os
 import re
 import sys
@@ -58,7 +59,10 @@ def main() -> NoReturn:
     except BrokenPipeError:  # as in `lengthgen list runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except Exception as error:  # a bug; Python shows it, unless there are several to choose from
+    except Exception as error:  # a bug, but for the first two; Python shows it
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            name = f"{error.filename!s:.60}..."
+            _end(error, f"error: {name} is longer than a path can be; give a shorter one", 2)
         if is_exhausted(error):
             found = " ".join(str(error).split())[:200] or type(error).__name__
             remedy = "lower runtime.micro_batch, the longest of eval.lengths or the model's size"

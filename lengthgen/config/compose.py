@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,9 +20,10 @@ from lengthgen.reading import parse_yaml, read_bytes
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 PROBE = "probe"  # nor this one: options of probes, which no run depends on
+MOST_POINTS = 10_000  # of a grid: each is validated before the first one runs
 
 if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override
+    from hydra.core.override_parser.types import Override, RangeSweep
     from omegaconf import DictConfig
 
 
@@ -122,8 +124,11 @@ def values(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[str]]:
-    """Returns one list of overrides per point of the grid: a,b, range() and glob() multiply."""
-    from hydra.core.override_parser.types import Glob
+    """Returns one list of overrides per point of the grid: a,b, range() and glob() multiply.
+
+    Raises UserError for an axis without points, and for a grid of more than MOST_POINTS.
+    """
+    from hydra.core.override_parser.types import Glob, RangeSweep
 
     axes: list[list[str]] = []
     for override in _parse(overrides):
@@ -133,6 +138,8 @@ def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[st
             continue
         if override.is_interval_sweep():
             raise UserError(f"{override.input_line}: an interval has no points; use range() or a,b")
+        if isinstance(value, RangeSweep):
+            _check_range(value, str(override.input_line))
         if isinstance(value, Glob):
             names = choices(override.key_or_group, config_dir=config_dir)
             points = value.filter(names)
@@ -141,7 +148,23 @@ def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[st
         if not points:
             raise UserError(f"{override.input_line}: matches nothing; it needs at least one value")
         axes.append([f"{key}={point}" for point in points])
+        _check_size(math.prod(map(len, axes)), str(override.input_line))
     return [list(point) for point in itertools.product(*axes)]
+
+
+def _check_range(given: RangeSweep, typed: str) -> None:
+    start, stop, step = (float(number or 0) for number in (given.start, given.stop, given.step))
+    if step == 0 or not math.isfinite(start + stop + step):
+        raise UserError(f"{typed}: a range without an end; give range(START,STOP,STEP)")
+    _check_size((stop - start) / step, typed)
+
+
+def _check_size(n: float, typed: str) -> None:
+    if n > MOST_POINTS:
+        raise UserError(
+            f"{typed}: a grid of more than {MOST_POINTS:,} points; give fewer values, and sweep "
+            "again for the others"
+        )
 
 
 def _points(override: Override) -> list[str]:

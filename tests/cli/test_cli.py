@@ -155,6 +155,9 @@ def test_no_arguments_at_all_give_the_help(shell: Shell) -> None:
         ("eval eval.lenghts=[1]", "eval.lenghts: unknown key; did you mean eval.lengths?"),
         ("eval runtime.root=a,b", "runtime.root=a,b holds several values"),
         ("report", "runs: no evaluated runs; lengthgen train scheme=rope makes one"),
+        (f"report {'x' * 5000}", "x... is longer than a path can be; give a shorter one"),
+        (f"train --config-dir {'x' * 5000}", "x... is longer than a path can be; give a shorter"),
+        (f"list runs runtime.root={'x' * 5000}", "x... is longer than a path can be; give a"),
         ("report eval.seed=1", "eval.seed: only runtime.* can be given here; the run fixes"),
     ],
 )

@@ -275,6 +275,9 @@ def test_each_point_of_a_sweep_holds_its_value_as_typed(typed: list[str]) -> Non
     ("override", "said"),
     [
         ("train.lr=interval(0,1)", "an interval has no points"),
+        ("seed=range(1,10,0)", "a range without an end"),
+        ("seed=range(1,inf)", "a range without an end"),
+        ("seed=shuffle(range(1e9))", "a grid of more than 10,000 points; give fewer values"),
         ("scheme=glob(z*)", "matches nothing"),
     ],
 )

@@ -113,9 +113,9 @@ def test_a_dotted_line_stands_at_the_perplexity_of_the_last_T_tokens_alone(runs:
     assert "dotted: from the last T tokens alone" in caption(figure)
 
 
-def spread_runs(runs: Runs, scheme: str, **changes: Any) -> list[Path]:
-    """Two seeds of which the second is 0.2 nats worse at every length."""
-    worse = [loss + 0.2 for loss in LOSSES]
+def spread_runs(runs: Runs, scheme: str, *, by: float = 0.05, **changes: Any) -> list[Path]:
+    """Two seeds of which the second is so many nats worse at every length."""
+    worse = [loss + by for loss in LOSSES]
     return [runs.write(scheme, **changes), runs.write(scheme, worse, seed=2, **changes)]
 
 
@@ -126,6 +126,16 @@ def test_the_band_is_the_interval_of_the_finding(runs: Runs) -> None:
     assert low == pytest.approx({n: math.exp(e.low) for n, e in finding.loss.items()})
     assert high == pytest.approx({n: math.exp(e.high) for n, e in finding.loss.items()})
     assert all(high[n] > low[n] * 1.1 for n in LENGTHS)
+
+
+def test_a_band_that_is_far_wider_than_the_lines_is_cut_and_said_to_be(runs: Runs) -> None:
+    figure = drawn(*spread_runs(runs, "rope", by=1.0))  # 95% are +- 6.4 nats
+    least, most = math.exp(min(LOSSES)), math.exp(max(LOSSES) + 1.0)
+    bottom, top = axes_of(figure).get_ylim()
+    assert least / 3 < bottom < least
+    assert most < top < 3 * most
+    assert "band: 95% over seeds and documents, cut where it leaves the axis" in caption(figure)
+    assert "cut" not in caption(drawn(*spread_runs(runs, "alibi")))
 
 
 def test_a_curve_without_findings_has_no_band(runs: Runs) -> None:

@@ -153,11 +153,31 @@ def scale(axes: Axes, chart: Chart, *, room: int) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def band_limits(lines: Sequence[Line]) -> tuple[float, float]:
+    """Returns how far bands may widen a log or signed axis: to twice what the lines need.
+
+    The band of two seeds that disagree spans orders of magnitude, and would flatten all lines.
+    """
+    drawn = [value for line in lines for value in _values(line)]
+    low, high = min(drawn, default=0.0), max(drawn, default=0.0)
+    return (low / 2 if low > 0 else 2 * low), (2 * high if high > 0 else high / 2)
+
+
+def _values(line: Line) -> Iterator[float]:
+    limit = math.inf if line.leaves_at is None else line.leaves_at
+    for values in (line.values, *line.seeds):
+        yield from (min(value, limit) for value in values.values() if math.isfinite(value))
+
+
 def _drawn_values(chart: Chart) -> Iterator[float]:
+    bounded = chart.scale in ("log", "signed")
+    least, most = band_limits(chart.lines) if bounded else (-math.inf, math.inf)
     for line in chart.lines:
+        yield from _values(line)
         limit = math.inf if line.leaves_at is None else line.leaves_at
-        for values in (line.values, *line.seeds, line.low, line.high):
-            yield from (min(value, limit) for value in values.values() if math.isfinite(value))
+        for value in (*line.low.values(), *line.high.values()):
+            if math.isfinite(value):
+                yield min(max(value, least), most, limit)
     for one in chart.behind:
         yield from one.values.values() if one.comparable else ()
 

@@ -1,7 +1,7 @@
 """The charts of a protocol over length: perplexity, and the gain over a context of T."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.analysis.verdicts import EPS
 from lengthgen.evaluation.protocols import HEADLINE
-from lengthgen.report.figures.chart import Chart, Line, Values
+from lengthgen.report.figures.chart import Chart, Line, Values, band_limits
 from lengthgen.report.figures.style import line_styles
 
 FAILED = 8.0  # times the perplexity of the middle line
@@ -174,12 +174,13 @@ def notes(drawn: Sequence[Line], lines: Sequence[Series], *, level: str) -> list
     counts = sorted({len(line.runs) for line in lines})
     n_seeds = counts[-1]
     variants = sorted({line.variant for line in lines if line.reference and line.variant})
+    (least, most), bands = band_limits(drawn), [*_bands(drawn)]
+    cut = any(bound < least or bound > most for bound in bands)
     phrases = {
         f"mean of {' to '.join(map(str, counts[:1] + counts[1:][-1:]))} seeds": n_seeds > 1,
         "thin: each": any(line.seeds for line in drawn),
-        f"band: 95% over {'seeds and ' if n_seeds > 1 else ''}documents": any(
-            not math.isnan(low) for line in drawn for low in line.low.values()
-        ),
+        f"band: 95% over {'seeds and ' if n_seeds > 1 else ''}documents"
+        f"{', cut where it leaves the axis' if cut else ''}": bool(bands),
         f"dotted: {level}": any(line.level for line in drawn),
         "a name with a number: a line that leaves the axis, and where it ends": any(
             line.leaves_at is not None for line in drawn
@@ -187,6 +188,11 @@ def notes(drawn: Sequence[Line], lines: Sequence[Series], *, level: str) -> list
         f"thin dashes: the same checkpoint + {', '.join(variants)}": bool(variants),
     }
     return [phrase for phrase, there in phrases.items() if there]
+
+
+def _bands(lines: Sequence[Line]) -> Iterator[float]:
+    for line in lines:
+        yield from (b for b in (*line.low.values(), *line.high.values()) if not math.isnan(b))
 
 
 def _perplexities(losses: Mapping[int, float]) -> dict[float, float]:
