@@ -14,6 +14,7 @@ from lengthgen.analysis.intervals import Estimate, Floats, draws, of_draws
 from lengthgen.analysis.seed_groups import Series
 
 HALF = 0.5  # L50: the longest length with at least this share of right answers
+FIFTH = 0.2  # k_max: with at least this one
 Z = 1.959964  # of a 95% interval
 
 # What counts in ranks, means over tasks and correlations. No paper sets these; the reasons are:
@@ -56,12 +57,20 @@ class Accuracy:
 
         ">= 80" if that is the longest evaluated; "< 2" if it is the first.
         """
+        return self._last_with(HALF)
+
+    @property
+    def k_max(self) -> str:
+        """L50 with a fifth instead of half, k_max of passkeys: arXiv 2306.15595, section 3.3."""
+        return self._last_with(FIFTH)
+
+    def _last_with(self, share: float) -> str:
         lengths = sorted({p.length for p in self.series.points})
         good: int | None = None
         for length in lengths:
             if length not in self.exact:  # no value there: neither more nor less
                 return f"{good} (n/a beyond)" if good is not None else "-"
-            if self.exact[length].value < HALF:
+            if self.exact[length].value < share:
                 return f"< {lengths[0]}" if good is None else str(good)
             good = length
         return f">= {good}" if good is not None else "-"

@@ -20,7 +20,8 @@ def probe_runs(
     """Look into trained runs, the newest if none is named: numbers and a picture per probe.
 
     Takes eval.* and runtime.* overrides. Writes probes.jsonl and probes/ of the run; only missing
-    probes are computed. A plugin may define probes of your own.
+    probes are computed. head_distance compares runs that are named together. A plugin may define
+    probes of your own.
     """
     from lengthgen import probes as probing
     from lengthgen.terminal import Progress
@@ -33,9 +34,11 @@ def probe_runs(
     run_dirs = find_runs(names, changes)
     others = [path for path in plugin or [] if path not in {one.path for one in own}]
     configs = configs_of(run_dirs, changes, plugins=others)
-    for config, run_dir in zip(configs, run_dirs, strict=True):
+    runs = [probing.Other(*run) for run in zip(configs, run_dirs, strict=True)]
+    for config, run_dir in runs:
+        others = [run for run in runs if run.config.run_id != config.run_id]
         with Progress(is_main=True) as show:
-            found = probing.probe(config, run_dir, chosen, show=show)
+            found = probing.probe(config, run_dir, chosen, others=others, show=show)
         echo(f"run: {run_dir}")
         print_table(["probe", "what it shows"], [[one.probe, one.summary] for one in found])
         for one in found:

@@ -13,7 +13,7 @@ from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import Show, open_run, trained_model
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.probes.base import LengthProbe, Probe
-from lengthgen.probes.inputs import ProbeInputs, Row
+from lengthgen.probes.inputs import Other, ProbeInputs, Row
 from lengthgen.report import study
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs import status
@@ -22,6 +22,7 @@ from lengthgen.storage import append_rows, read_rows, replace_file
 
 __all__ = [
     "LengthProbe",
+    "Other",
     "Outcome",
     "Probe",
     "ProbeInputs",
@@ -80,11 +81,18 @@ def build(
     return found
 
 
-def probe(config: Config, run_dir: Path, chosen: Sequence[Probe], *, show: Show) -> list[Outcome]:
+def probe(
+    config: Config,
+    run_dir: Path,
+    chosen: Sequence[Probe],
+    *,
+    others: Sequence[Other] = (),
+    show: Show,
+) -> list[Outcome]:
     """Computes what probes.jsonl lacks for this checkpoint and text; draws all requested.
 
-    Pictures are probes/NAME.png and .svg. Raises UserError if the run has no checkpoint, or is of a
-    task.
+    `others`: runs that it may be compared with. Pictures are probes/NAME.png and .svg. Raises
+    UserError if the run has no checkpoint, or is of a task.
     """
     if isinstance(config.corpus, TaskCorpus):
         raise UserError(f"probe: {run_dir.name} is of a task, and probes read text; name another")
@@ -97,6 +105,7 @@ def probe(config: Config, run_dir: Path, chosen: Sequence[Probe], *, show: Show)
         reach=planned.reach,
         seed=config.eval.seed,
         show=show,
+        others=others,
     )
     about = {
         "format": FORMAT,

@@ -5,11 +5,13 @@ B windows, T tokens, D width.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, window
 from lengthgen.evaluation.evaluator import Show
@@ -26,6 +28,13 @@ class Text(NamedTuple):
     document: int
 
 
+class Other(NamedTuple):
+    """Another run that a probe may compare with."""
+
+    config: Config
+    run_dir: Path
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProbeInputs:
     """A model in fp32 under its trained scheme, the text it reads, and where progress goes."""
@@ -36,6 +45,7 @@ class ProbeInputs:
     reach: int  # targets before every endpoint
     seed: int
     show: Show
+    others: Sequence[Other] = ()  # the other runs that were named
 
     @property
     def train_length(self) -> int:

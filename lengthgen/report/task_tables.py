@@ -73,7 +73,7 @@ def accuracy_csv(report: TaskReport) -> str:
 def tasks_csv(report: TaskReport) -> str:
     """Returns the means over lengths seen and unseen with their intervals, and every seed's."""
     head = ["task", "series", "lengths", "accuracy", "low", "high", "each_seed", "half_length"]
-    head.append("left_out")
+    head += ["left_out", "k_max"]
     rows = [
         [
             *(name, one.series.label, lengths),
@@ -81,6 +81,7 @@ def tasks_csv(report: TaskReport) -> str:
             " ".join(f"{x:.6g}" for x in mean.seeds),
             one.half_length,
             one.excluded or (UNSOLVED if name in report.unsolved else ""),
+            one.k_max,
         ]
         for name, found in report.by_task.items()
         for one in found

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from random import Random
 from string import ascii_letters, digits, punctuation
@@ -33,15 +34,16 @@ class File(NamedTuple):
     """The content of a file of pairs."""
 
     by_length: Mapping[int, Sequence[Pair]]  # by the number of words of the answer
-    signs: Mapping[str, str]  # from a word to its character
+    signs: Mapping[str, str]  # from a word to its characters, as many for all words
     sha256: str
 
 
 class Pairs(Task):
     """A line of a file, "IN: words OUT: words" as in SCAN, or the two parted by a tab.
 
-    A word is one character: a letter of its own if one is free. The length is the number of words
-    of the answer. Lines are drawn with replacement.
+    A word is one character, a letter of its own if one is free; of more words than there are
+    characters, each is two. The length is the number of words of the answer. Lines are drawn with
+    replacement.
     """
 
     unit = "words of the answer"
@@ -56,7 +58,7 @@ class Pairs(Task):
 
     @property
     def alphabet(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return "".join(self.file.signs.values()) + "="
+        return "".join(dict.fromkeys("".join(self.file.signs.values()))) + "="
 
     def example(self, length: int, random: Random) -> Example:
         by_length, signs, _ = self.file
@@ -71,7 +73,8 @@ class Pairs(Task):
 
     def detokenize(self, text: str) -> str:
         words = {sign: word for word, sign in self.file.signs.items()}
-        return " ".join(words.get(character, character) for character in text)
+        parts: list[str] = re.findall(f"=|[^=]{{1,{max(map(len, words), default=1)}}}", text)
+        return " ".join(words.get(part, part) for part in parts)
 
     def tokenize(self, text: str) -> str:
         words, signs = text.replace("=", " = ").split(), self.file.signs
@@ -130,14 +133,23 @@ def _text(path: Path) -> str:
 
 
 def _signs(words: set[str], path: Path) -> dict[str, str]:
-    """Returns a character for every word: one of its last part's own if one is free, or any."""
+    """Returns a character for every word: one of its last part's own if one is free, or any.
+
+    Of more words than characters, two for every word.
+    """
     if len(words) > len(SIGNS):
-        raise UserError(
-            f"{WHERE}={path}: {len(words)} different words, and there are {len(SIGNS)} characters "
-            "to represent them"
-        )
+        return _two_signs(words, path)
     found: dict[str, str] = {}
     for word in sorted(words):
         wanted = [one for one in (*word.rpartition("_")[2], *SIGNS) if one in SIGNS]
         found[word] = next(one for one in wanted if one not in found.values())
     return found
+
+
+def _two_signs(words: set[str], path: Path) -> dict[str, str]:
+    if len(words) > len(SIGNS) ** 2:
+        raise UserError(
+            f"{WHERE}={path}: {len(words)} different words, and there are {len(SIGNS) ** 2} pairs "
+            "of characters to represent them"
+        )
+    return dict(zip(sorted(words), map("".join, product(SIGNS, repeat=2)), strict=False))

@@ -136,6 +136,25 @@ def test_the_half_length_is_the_last_before_less_than_half_of_the_answers_are_ri
     assert only(*rows).half_length == text
 
 
+@pytest.mark.parametrize(
+    ("shares", "text"),
+    [
+        ({2: 1.0, 4: 0.4, 6: 0.2, 8: 0.0}, "6"),
+        ({2: 1.0, 4: 0.0, 6: 0.6, 8: 0.0}, "2"),  # what comes back by chance does not count
+        ({2: 1.0, 4: 0.8, 6: 0.4, 8: 0.2}, ">= 8"),
+        ({2: 0.0, 4: 0.0, 6: 0.0, 8: 0.0}, "< 2"),
+    ],
+)
+def test_k_max_is_the_last_before_less_than_a_fifth_of_the_answers_are_right(
+    shares: dict[int, float], text: str
+) -> None:
+    rows = [
+        answered(*(None if i < 5 * share else 0 for i in range(5)), length=length)
+        for length, share in shares.items()
+    ]
+    assert only(*rows).k_max == text
+
+
 def test_the_order_of_five_schemes_is_said_to_be_too_short_for_a_correlation() -> None:
     known = [a for a in reference_results.accuracies() if a.task == "copy_repeat"]
     rows: list[dict[str, object]] = []

@@ -18,6 +18,7 @@ from lengthgen.probes import (
     attention,
     bias,
     build,
+    head_distance,
     position,
     receptive_field,
     shift_invariance,
@@ -138,6 +139,7 @@ def test_recording_changes_neither_its_outputs_nor_the_model(
             position.StateRecorder(model.shape),
             bias.BiasRecorder(model.shape),
             attention.AttentionRecorder(model.shape, model.scheme, n_queries=4),
+            head_distance.WeightRecorder(model.shape, model.scheme),
         ):
             with attach_module(model, part):
                 torch.testing.assert_close(hidden(model, tokens), alone, rtol=0, atol=2e-5)
@@ -610,3 +612,46 @@ def test_what_is_drawn_is_the_same_at_every_time(monkeypatch: pytest.MonkeyPatch
     inputs = inputs_of(model)
     for probe in build(["shift_invariance", "receptive_field", "attention", "position"]):
         assert probe.rows(inputs) == probe.rows(inputs)
+
+
+# Distance of heads
+
+
+@pytest.mark.parametrize("name", ["nope", "rope", "alibi", "stick_breaking"])
+def test_the_weights_that_are_compared_are_those_of_whole_matrices(name: str) -> None:
+    model = small_model(name)
+    tokens_T = some_tokens(T)[0]
+    recorder = head_distance.WeightRecorder(model.shape, model.scheme)
+    with torch.no_grad():
+        want = dense(model, tokens_T)
+        with attach_module(model, recorder):
+            hidden(model, tokens_T[None])
+    for found, layer in zip(recorder.of_layers(), want, strict=True):
+        shares = layer["w"] / layer["w"].sum(-1, keepdim=True)
+        torch.testing.assert_close(found, shares, rtol=1e-6, atol=1e-8)
+
+
+def test_the_divergence_is_half_the_sum_of_two_to_the_mean_distribution() -> None:
+    draws = torch.Generator().manual_seed(0)
+    a_HQS, b_HQS = (torch.rand(n, 5, 7, generator=draws, dtype=torch.float64) for n in (2, 3))
+    a_HQS[:, 2, 4:] = 0  # hidden keys
+    a_HQS, b_HQS = (w / w.sum(-1, keepdim=True) for w in (a_HQS, b_HQS))
+    found = head_distance.divergences(a_HQS, b_HQS)
+    assert found.shape == (2, 3)
+    for i, a_QS in enumerate(a_HQS.tolist()):
+        for j, b_QS in enumerate(b_HQS.tolist()):
+            each: list[float] = []
+            for p, q in zip(a_QS, b_QS, strict=True):
+                m = [(x + y) / 2 for x, y in zip(p, q, strict=True)]
+                to_mean = (
+                    sum(x * math.log(x / z) for x, z in zip(one, m, strict=True) if x)
+                    for one in (p, q)
+                )
+                each.append(sum(to_mean) / 2)
+            assert found[i, j].item() == pytest.approx(sum(each) / len(each))
+
+
+def test_heads_that_look_at_different_keys_are_ln_2_apart_and_equal_ones_0() -> None:
+    one_HQS = torch.eye(4, dtype=torch.float64)[None]
+    found = head_distance.divergences(torch.cat([one_HQS, one_HQS.flip(1)]), one_HQS)
+    assert found.flatten().tolist() == pytest.approx([0, math.log(2)], abs=1e-12)

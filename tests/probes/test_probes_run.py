@@ -78,7 +78,7 @@ def test_every_probe_leaves_rows_and_those_with_numbers_a_picture(run_dir: Path)
     for row in rows:
         assert (row["run"], row["tokens_seen"]) == (run_dir.name, 256)
     for one in found:
-        if one.probe == "bias":
+        if one.probe in ("bias", "head_distance"):
             assert (one.picture, one.summary[:4]) == (None, "n/a:")
         else:
             assert one.picture is not None
@@ -166,6 +166,46 @@ def test_a_run_without_a_checkpoint_cannot_be_probed(run_dir: Path) -> None:
     shutil.rmtree(run_dir / "checkpoints")
     with pytest.raises(UserError, match="has no checkpoint yet; lengthgen train continues it"):
         probes.probe(config_of(run_dir), run_dir, probes.build(["attention"]), show=QUIET)
+
+
+def test_two_runs_are_as_far_apart_as_their_heads_and_a_run_is_as_far_as_its_own_copy(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    [one] = probes.build(["head_distance"])
+    config = config_of(run_dir)
+    weights = config_of(run_dir, "seed=2")
+    other = train_and_evaluate(weights, ranks=Ranks(rank=0, world_size=1, local_rank=0), show=QUIET)
+    named = [probes.Other(weights, other), probes.Other(config, run_dir)]
+    [found] = probes.probe(config, run_dir, [one], others=named, show=QUIET)
+    [back] = probes.probe(weights, other, [one], others=[probes.Other(config, run_dir)], show=QUIET)
+    assert None not in (found.picture, back.picture)
+    far, same = rows_of(run_dir)
+    [again] = rows_of(other)
+    heads = np.array(far["heads"])
+    assert far["distance"] == heads.min((1, 2)).tolist()
+    assert min(far["distance"]) > 1e-4
+    assert heads.max() < np.log(2)
+    np.testing.assert_allclose(np.array(again["heads"]).swapaxes(1, 2), heads, rtol=1e-5)
+    assert same["distance"] == pytest.approx([0, 0], abs=1e-9)
+    assert f"to {other.name}" in found.summary
+
+
+def test_runs_of_other_texts_or_depths_are_not_compared(run_dir: Path) -> None:
+    [one] = probes.build(["head_distance"])
+    changes = {
+        "was trained on another text": "corpus.alphabet=8",
+        "model.n_layers=1, here 2": "model.n_layers=1",
+    }
+    for reason, change in changes.items():
+        changed = config_of(run_dir, change)
+        other = train_and_evaluate(
+            changed, ranks=Ranks(rank=0, world_size=1, local_rank=0), show=QUIET
+        )
+        [found] = probes.probe(
+            config_of(run_dir), run_dir, [one], others=[probes.Other(changed, other)], show=QUIET
+        )
+        assert found.picture is None
+        assert reason in found.summary
 
 
 # The command

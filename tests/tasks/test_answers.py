@@ -404,7 +404,7 @@ def test_tasks_and_text_are_one_report(
     lines = written["accuracy.csv"].read_text().splitlines()
     assert len(lines) == 1 + 2 * 2 * 5
     head, *means = written["tasks.csv"].read_text().splitlines()
-    assert head == "task,series,lengths,accuracy,low,high,each_seed,half_length,left_out"
+    assert head == "task,series,lengths,accuracy,low,high,each_seed,half_length,left_out,k_max"
     assert [line.split(",")[:3] for line in means[:2]] == [
         ["copy", "alibi", "seen"],
         ["copy", "alibi", "unseen"],

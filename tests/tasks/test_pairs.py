@@ -276,7 +276,10 @@ def test_a_file_that_changes_while_a_process_lasts_is_read_again(tmp_path: Path)
         ("IN: OUT: a b\nx\ty", ", line 1: neither IN: words OUT: words nor two texts with a "),
         ("a\tb = c\n", ": =: = ends a prompt here; write another word"),
         ("a b=c\td\nb\td d", ": b=c: = ends a prompt here; write another word"),
-        (" ".join(f"w{n}" for n in range(94)) + "\ta", ": 95 different words, and there are 93 "),
+        (
+            " ".join(f"w{n}" for n in range(8649)) + "\ta",
+            ": 8650 different words, and there are 8649 ",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(
@@ -334,6 +337,32 @@ def test_as_many_words_as_there_are_characters_are_taken(tmp_path: Path) -> None
     words = [f"w{n}" for n in range(len(SIGNS))]
     rule = corpus_of(composed(written(tmp_path / "a", f"{' '.join(words)}\tw0 w1\nw2\tw3"), *SHORT))
     assert sorted(task_of(rule).tokenize(" ".join(words))) == sorted(SIGNS)
+
+
+def test_more_words_than_characters_are_two_characters_each(tmp_path: Path) -> None:
+    """As many words as PCFG SET has, in its form: operations with their arguments."""
+    atoms = [f"{letter}{n}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" for n in range(1, 21)]
+    draws, pairs = Random(0), dict[str, str]()
+    for _ in range(4000):
+        drawn = draws.choices(atoms, k=draws.randint(1, 4))
+        pairs[f"reverse {' '.join(drawn)} , swap"] = " ".join(reversed(drawn))
+    config = composed(
+        written(tmp_path / "pcfg", lines(pairs)),
+        *("task.length=2", "task.longest=4", "task.examples=200", "task.examples_per_length=10"),
+        *("train.length=32", "eval.lengths=[1,2,3,4]"),
+    )
+    rule = task_of(corpus_of(config))
+    codes = {word: rule.tokenize(word) for word in words_of(pairs)}
+    assert {len(code) for code in codes.values()} == {2}
+    assert len(set(codes.values())) == len(codes) == len(atoms) + 3
+    assert sorted(rule.alphabet) == sorted({*"".join(codes.values()), "="})
+    both = examples.read(corpus_of(config))
+    for document in (*both.train, *both.validation):
+        prompt, _, answer = rule.detokenize(document.text.removesuffix(END)).partition(" = ")
+        assert pairs[prompt] == answer
+        assert document.prompt_bytes == 2 * n_words(prompt) + 1
+        assert document.length == n_words(answer)
+        assert rule.tokenize(f"{prompt} = {answer}") + END == document.text
 
 
 @pytest.mark.parametrize(

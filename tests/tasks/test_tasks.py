@@ -210,6 +210,7 @@ ANSWERS: dict[str, Callable[[str], str]] = {
     "passkey": passkey,
     "polynomial": polynomial,
     "reverse": lambda p: "".join(reversed(p[:-1])),
+    "reverse_twice": lambda p: "".join(reversed(p[:-1])) + p[:-1],
     "selective_copy": lambda p: p[:-1].replace(".", ""),
     "sort": sort_letters,
     "sort_numbers": sort_numbers,

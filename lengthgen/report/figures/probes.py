@@ -174,6 +174,29 @@ def bias(rows: Sequence[Row]) -> Figure:
     return drawn
 
 
+def head_distance(rows: Sequence[Row]) -> Figure:
+    """Draws the distance of the attention from that of other runs over the layers."""
+    there = [row for row in rows if "skipped" not in row]
+    with rc_style():
+        title = "Distance of attention: the nearest pair of heads of each layer"
+        drawn = _framed(rows, title, unit="other", height=4.2)
+        axes = drawn.subplots()
+        for i, row in enumerate(there):
+            look: dict[str, Any] = {
+                "color": COLOURS[i % len(COLOURS)],
+                "marker": MARKERS[i % len(MARKERS)],
+            }
+            axes.plot(range(len(row["distance"])), row["distance"], label=row["other"], **look)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("layer")
+        axes.set_ylabel("Jensen-Shannon divergence (nats)")
+        axes.grid(visible=True, color="0.9", linewidth=0.8)
+        axes.spines[["top", "right"]].set_visible(False)
+        _name_lines(axes)
+    return drawn
+
+
 def word_position(rows: Sequence[Row]) -> Figure:
     """Draws the four terms of the first layer's logits, a line per head."""
     n_heads = len(rows[0]["map"])
