@@ -379,6 +379,12 @@ def synthetic_rows(probe: str) -> list[dict[str, Any]]:
             measures = ("distance", "entropy", "relative_entropy", "sink")
             heads = {key: draws.random((4, 4)).tolist() for key in measures}
             found.append({"length": length, "settings": {"sinks": 4, "queries": 256}, **heads})
+    if probe == "head_distance":
+        names = [f"a_long_scheme_{n}-tiny-toy-s1-0b0b0b0b" for n in range(4)]
+        found = [
+            {"other": name, "distance": draws.random(4).tolist(), "heads": draws.random((4, 4, 4))}
+            for name in names
+        ]
     if probe == "bias":
         d = list(range(2048))
         slopes = [[[-d / (h + layer + 1) for d in d] for h in range(4)] for layer in range(4)]

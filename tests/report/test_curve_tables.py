@@ -316,7 +316,7 @@ def test_the_csv_of_findings_parses_back_to_the_same_numbers(runs: Runs) -> None
     assert rows["gain", "1024"]["text"] == found[0].verdicts[1024].word
     least = rows["least_gain_shown", "1024"]["value"]
     assert float(least) == found[0].gain[1024].detectable
-    assert rows["factor_0.01", ""]["said"] == found[0].factors[0].text
+    assert rows["factor_0.01", ""]["text"] == found[0].factors[0].text
     assert {got["n_seeds"] for got in rows.values()} == {"2"}
 
 

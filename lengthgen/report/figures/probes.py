@@ -178,7 +178,8 @@ def head_distance(rows: Sequence[Row]) -> Figure:
     """Draws the distance of the attention from that of other runs over the layers."""
     there = [row for row in rows if "skipped" not in row]
     with rc_style():
-        title = "Distance of attention: the nearest pair of heads of each layer"
+        T = f"T={rows[0]['train_length']:,}"
+        title = f"Distance of attention at {T}: the nearest pair of heads of each layer"
         drawn = _framed(rows, title, unit="other", height=4.2)
         axes = drawn.subplots()
         for i, row in enumerate(there):
