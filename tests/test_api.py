@@ -22,6 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return lengthgen.train(*SMALL, scheme="rope", seed=3, runtime={"root": root})
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_no_torch() -> None:
     code = "import sys, lengthgen; assert 'torch' not in sys.modules; lengthgen.results"
     subprocess.run([sys.executable, "-c", code], check=True)

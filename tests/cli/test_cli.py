@@ -409,6 +409,7 @@ def test_a_report_names_the_files_it_wrote(shell: Shell, trained: str, tmp_path:
     assert len(written) > 2
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_report_is_made_again_in_its_place_or_elsewhere(
     shell: Shell, trained: str, tmp_path: Path
 ) -> None:

@@ -313,6 +313,7 @@ def test_what_lies_in_a_run_and_is_of_another_one_is_refused(
     assert record.probes == ({"bias": "<svg/>"} if name.endswith("svg") else {})
 
 
+@pytest.mark.slow
 def test_rows_of_another_report_are_refused(runs: Runs, tmp_path: Path) -> None:
     for scheme in ("rope", "alibi"):
         write.write_report(study.of_runs([runs.write(scheme)]), tmp_path / scheme)

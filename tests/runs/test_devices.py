@@ -29,6 +29,7 @@ def _resident_mib() -> float:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
+@pytest.mark.slow
 def test_large_tensors_that_are_dropped_between_results_that_are_kept_do_not_add_up() -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -374,6 +374,7 @@ def refused(*words: str) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_every_rule_has_a_yaml() -> None:
     pairs: str = compose.load("task", "scan", config_dir=None)["task"]["kind"]
     assert {corpus_of(name).task.kind for name in TASKS} | {pairs} == set(registry())

@@ -169,6 +169,7 @@ def in_process(root: Path, cache: Path, *more: str) -> Path:
     return pipeline.train(small_config(f"runtime.root={root}", f"runtime.cache={cache}", *more))
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_done_at_once_and_computes_nothing_again(
     tmp_path: Path, cache: Path
 ) -> None:
