@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Formatting, lint, types, documentation and tests, on a fresh machine too; arguments go to pytest.
 # The daily form:
-#     bash scripts/test.sh -m "not slow"
+#     bash scripts/test.sh -m "not slow" -n 2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
