@@ -28,7 +28,7 @@ from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
 from lengthgen.model import footprint
 from lengthgen.model.plugin_check import check_plugins
-from lengthgen.model.transformer import Transformer
+from lengthgen.model.transformer import Transformer, build_model, build_scheme
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import refuse_links
@@ -45,6 +45,8 @@ def validate(config: Config) -> Config:
     """
     for name in config.eval.protocols:
         _check_protocol(protocols.named(name), config)
+    if config.model.arch != "decoder":
+        _check_encoder_decoder(config)
     if all(plugin.is_allowed for plugin in config.plugins):
         if config.plugins:
             _check_plugins(config.plugins)
@@ -71,7 +73,7 @@ def _with_init(config: Config) -> Config:
             f"train.init_from: {run_dir} is not trained to its end; repeat its lengthgen train "
             "command first"
         )
-    for key in ("d_model", "n_layers", "n_heads", "d_ff"):
+    for key in ("arch", "d_model", "n_layers", "n_heads", "d_ff"):
         there, here = getattr(base.model, key), getattr(config.model, key)
         if there != here:
             raise UserError(
@@ -174,7 +176,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Show) -> Path:
     devices.prepare(config.runtime, device)
     run_dir = config.run_dir
     with torch.device("meta"):
-        model = Transformer(config, vocab_size=1)
+        model = build_model(config, vocab_size=1)
     _check_alignment(config, model)
     _check_memory(config, model, device, ranks)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
@@ -208,7 +210,7 @@ def _results(run_dir: Path) -> Results:
 def _write_run(config: Config, corpus: TokenizedCorpus) -> None:
     """Refuses what cannot work, then writes what the run is."""
     with torch.device("meta"):
-        model = Transformer(config, vocab_size=corpus.vocab_size)
+        model = build_model(config, vocab_size=corpus.vocab_size)
     checkpoints.check_room(config, sum(p.numel() * 4 for p in model.parameters()))
     directory.check_corpus(config.run_dir, corpus, run=config.run_id)
     directory.write_config(config, config.run_dir)
@@ -259,13 +261,8 @@ def _check_alignment(config: Config, model: Transformer) -> None:
 
 def scheme_parameters(config: Config, parts: Parts, where: str) -> set[str]:
     """Returns the names and shapes of the parameters of `parts`, built on the meta device."""
-    built = schemes.build_meta(
-        parts,
-        layers=config.scheme.layers,
-        shape=config.shape,
-        plugins=config.plugins,
-        where=where,
-    )
+    with torch.device("meta"):
+        built = build_scheme(config, parts, where=where)
     return {f"{name} {tuple(p.shape)}" for name, p in built.named_parameters()}
 
 
@@ -284,7 +281,9 @@ def _check_plugins(plugins: Sequence[Plugin]) -> None:
 def _check_parts(config: Config) -> None:
     """Builds the parts without storage, so that their own checks run, and those of the variants."""
     trained = scheme_parameters(config, config.scheme.parts, "scheme.parts")
-    variants = {name: f"scheme.variants.{name}" for name in config.scheme.variants}
+    variants: dict[str, str] = {}
+    if config.model.arch == "decoder":  # an encoder may lack what the scheme's variants change
+        variants = {name: f"scheme.variants.{name}" for name in config.scheme.variants}
     variants |= {name: f"eval.variants.{name}" for name in config.eval.variants}
     for name, where in variants.items():
         added = scheme_parameters(config, config.variant(name), where) - trained
@@ -293,6 +292,18 @@ def _check_parts(config: Config) -> None:
                 f"{where}: a variant is training-free, but this one adds the parameter "
                 f"{min(added)}; make it a scheme of its own"
             )
+
+
+def _check_encoder_decoder(config: Config) -> None:
+    """Raises UserError for what an encoder-decoder model does not have."""
+    if not isinstance(config.corpus, TaskCorpus):
+        raise UserError(
+            f"model.arch={config.model.arch}: corpus {config.corpus.name} has no prompts for an "
+            "encoder to read; give a task, such as task=copy, or model.arch=decoder"
+        )
+    for key in ("compile", "activation_checkpointing"):
+        if getattr(config.runtime, key):
+            raise UserError(f"runtime.{key}=true: model.arch={config.model.arch} lacks it; drop it")
 
 
 def _check_examples(corpus: TaskCorpus) -> None:

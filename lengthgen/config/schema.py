@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -101,6 +101,7 @@ class ModelDims:
     d_head: int
     train_length: int
     init_std: float
+    causal: bool = True  # no query sees a later key; False in an encoder
 
 
 class Scheme(Section):
@@ -114,9 +115,13 @@ class Scheme(Section):
 
 
 class Model(Section):
-    """Width, depth and initialisation of the Transformer."""
+    """Architecture, width, depth and initialisation of the Transformer."""
 
     name: Name
+    # Left out at its default: so runs of before this key keep their names.
+    arch: Literal["decoder", "encoder_decoder"] = Field(
+        default="decoder", exclude_if=lambda arch: arch == "decoder"
+    )
     d_model: Annotated[Integer, Field(gt=0, le=2**20)]
     n_layers: Annotated[Integer, Field(gt=0, le=1024)]
     n_heads: Positive
@@ -126,6 +131,11 @@ class Model(Section):
     @property
     def d_head(self) -> int:
         return self.d_model // self.n_heads
+
+    @property
+    def label(self) -> str:
+        """The name in runs and tables, where two architectures are two models."""
+        return self.name if self.arch == "decoder" else f"{self.name}_{self.arch}"
 
 
 class CorpusBase(Section):
@@ -350,7 +360,7 @@ class Config(Section):
 
     @property
     def _names(self) -> str:
-        return f"{self.scheme.name}-{self.model.name}-{self.corpus.name}"
+        return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}"
 
     def _science(self) -> dict[str, Any]:
         """Returns what decides the weights, as plain values."""
@@ -391,6 +401,19 @@ class Config(Section):
             train_length=self.train.length,
             init_std=self.model.init_std,
         )
+
+    @property
+    def encoder_shape(self) -> ModelDims | None:
+        """What parts may know of the model's encoder; None if it has none."""
+        return None if self.model.arch == "decoder" else replace(self.shape, causal=False)
+
+    def refuse_encoder_decoder(self, command: str) -> None:
+        """Raises UserError, naming the command, unless the model is a decoder alone."""
+        if self.model.arch != "decoder":
+            raise UserError(
+                f"{command}: {self.run_id} has model.arch={self.model.arch}, and {command} takes "
+                "decoders alone; lengthgen eval and report take both"
+            )
 
     def variant(self, name: str) -> Parts:
         """Returns the scheme's parts with the variants of "a+b" merged over them in that order.

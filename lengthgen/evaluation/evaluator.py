@@ -19,7 +19,7 @@ from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.plan import Cell, Plan, cells, spans
 from lengthgen.evaluation.scoring import Altered
-from lengthgen.model.transformer import Transformer, with_parts
+from lengthgen.model.transformer import Transformer, build_model, with_parts
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
@@ -122,7 +122,7 @@ def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> Open
 
 def trained_model(config: Config, opened: OpenedRun) -> Transformer:
     """Returns the checkpoint's model, ready to be evaluated."""
-    model = Transformer(config, vocab_size=opened.planned.corpus.vocab_size)
+    model = build_model(config, vocab_size=opened.planned.corpus.vocab_size)
     model.load_state_dict(opened.weights)
     return model.to(opened.device).eval()
 

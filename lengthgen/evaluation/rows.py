@@ -282,7 +282,7 @@ def about(config: Config, planned: Plan, *, tokens_seen: int, weights: str) -> d
         "run": config.run_id,
         "weights": weights,
         "scheme": config.scheme.name,
-        "model": config.model.name,
+        "model": config.model.label,
         "seed": config.seed,
         "corpus": config.corpus.name,
         "fingerprint": planned.corpus.fingerprint,

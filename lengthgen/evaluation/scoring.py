@@ -125,7 +125,8 @@ def score(
         targets = torch.from_numpy(targets_BT[:, -one.n_last :].copy()).to(device)
         generator = torch.Generator().manual_seed(seed_of("evaluation", generator_seed))
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            x_BTD = model(inputs, n_last=one.n_last, generator=generator)
+            starts = model.answer_starts(torch.from_numpy(targets_BT))
+            x_BTD = model(inputs, n_last=one.n_last, generator=generator, **starts)
             scored = model.token_nll(x_BTD, targets).cpu().double().numpy()
             if predict:
                 predicted = model.argmax_tokens(x_BTD).cpu().double().numpy()
@@ -190,7 +191,8 @@ def seconds(model: Transformer, planned: Sequence[Pass], corpus: TokenizedCorpus
     """
     first = max(planned, key=lambda one: one.hosts[0].length)
     host = first.hosts[0]  # its first tokens are shorter texts
-    tokens = torch.from_numpy(_window(host, corpus)[0])[None].to(model.embedding.weight.device)
+    inputs_BT, targets_BT = (torch.from_numpy(one)[None] for one in _window(host, corpus))
+    tokens = inputs_BT.to(model.embedding.weight.device)
     long, short = min(4096, host.length), min(1024, max(1, host.length // 4))
 
     def timed(length: int) -> float:
@@ -198,7 +200,8 @@ def seconds(model: Transformer, planned: Sequence[Pass], corpus: TokenizedCorpus
 
         def score() -> None:
             draws = torch.Generator().manual_seed(0)
-            x_BTD = model(tokens[:, :length], n_last=n_last, generator=draws)
+            starts = model.answer_starts(targets_BT[:, :length])
+            x_BTD = model(tokens[:, :length], n_last=n_last, generator=draws, **starts)
             model.token_nll(x_BTD, tokens[:, :n_last]).sum().item()
 
         return devices.seconds_of(score, tokens.device)

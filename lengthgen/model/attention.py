@@ -1,12 +1,14 @@
-"""attend(): causal attention under a scheme; picks the kernel from the hooks overridden.
+"""attend(): attention under a scheme; picks the kernel from the hooks overridden.
 
-Queries are the last Q of S tokens. Logits are q.k / sqrt(d_head) + bias, whatever the widths of
-q and k after `qk`. The causal mask is added here, to the logits, never by a part.
+Queries are the last Q of S tokens, but in an encoder and across to it. Logits are
+q.k / sqrt(d_head) + bias, whatever the widths of q and k after `qk`. The causal mask is added here,
+to the logits, never by a part.
 
   plain     no hook on the matrix    SDPA; on the CPU, training: blocks of queries
   additive  bias or visible          blocks of queries with the bias of the block, never [T, T]
   relative  relative_keys, _values   the same blocks, with rows by distance through strides
   eager     scores, weights, values  the same blocks, through the owners of these hooks
+  dense     no causal mask: encoder  all logits at once
 
 B batch, T tokens, H heads, Q queries, S keys, K head width.
 """
@@ -48,6 +50,8 @@ def attend(
     on_cpu = q.device.type == "cpu"
     with torch.autocast(q.device.type, enabled=False):
         q, k = through_qk(layer.qk, q, k, c)
+        if not c.shape.causal:
+            return dense(layer, q, k, v, c)
         if layer.eager:
             return eager(layer, q, k, v, c, block=EAGER_BLOCK)
         whole = q.shape[2] == k.shape[2]
@@ -70,6 +74,20 @@ def attend(
         if on_cpu and layer.bias and not layer.visible:
             block = BIAS_BLOCK
         return sdpa_by_blocks(layer, q, k, v, c, block=block)
+
+
+def dense(
+    layer: LayerHooks, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext
+) -> Tensor:
+    """Attention to all keys that hold a token, within a text or across to another.
+
+    Of parts that are `bidirectional`: they own no hook. Memory O(Q * S); prompts are short.
+    """
+    s = logits(q_BHQK, k_BHSK, c)
+    if c.n_keys_B is not None:
+        j = torch.arange(s.shape[-1], device=s.device)
+        s = s.masked_fill(j >= c.n_keys_B[:, None, None, None], -math.inf)
+    return weighted(s.softmax(-1), v_BHSK, c).to(v_BHSK.dtype)
 
 
 def eager(

@@ -32,6 +32,7 @@ def check_plugins(config: Config) -> None:
                 tokens_BT,
                 n_last=targets_BQ.shape[1],
                 generator=torch.Generator().manual_seed(config.seed),
+                **model.answer_starts(tokens_BT),
             )
             nats = model.token_nll(x_BQD, targets_BQ).sum()
         nats.backward()

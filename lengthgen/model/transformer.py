@@ -18,7 +18,7 @@ from lengthgen.config.schema import Config, Parts
 from lengthgen.data.tokenizer import AlignmentIds, alignment_ids
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
-from lengthgen.schemes import AttentionContext, LayerHooks, Scheme, build
+from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Scheme, build
 
 LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for a backward pass
 
@@ -97,9 +97,27 @@ class Block(nn.Module):
         """Returns the outputs of the last Q tokens of all that are kept."""
         first = c.length - q_BQD.shape[1]
         c = replace(c, x_BTD=kept.x_BSD, q_pos=c.pos[..., first:], rows=slice(first, c.length))
-        q, k, v = (self._heads(x) for x in (q_BQD, kept.k_BSD, kept.v_BSD))
-        x = x_BQD + self.attention_out(attend(layer, q, k, v, c).transpose(1, 2).flatten(2))
-        return x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x))))
+        attended = self.attended(q_BQD, kept.k_BSD, kept.v_BSD, layer, c)
+        return self.through_mlp(x_BQD + self.attention_out(attended))
+
+    def attended(
+        self, q_BQD: Tensor, k_BSD: Tensor, v_BSD: Tensor, layer: LayerHooks, c: AttentionContext
+    ) -> Tensor:
+        """Returns the values that the queries attend to, of all heads side by side: [B, Q, D]."""
+        q, k, v = (self._heads(x) for x in (q_BQD, k_BSD, v_BSD))
+        return attend(layer, q, k, v, c).transpose(1, 2).flatten(2)
+
+    def through_mlp(self, x_BTD: Tensor) -> Tensor:
+        """Returns x plus the block's network of it."""
+        return x_BTD + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x_BTD))))
+
+    def reading(self) -> list[nn.Linear]:
+        """Returns the matrices that read the residual stream."""
+        return [self.qkv, self.mlp_in]
+
+    def writing(self) -> list[nn.Linear]:
+        """Returns the matrices that write to the residual stream."""
+        return [self.attention_out, self.mlp_out]
 
     def _heads(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
@@ -113,12 +131,7 @@ class Transformer(nn.Module):
         self.shape = config.shape
         self.checkpointing = config.runtime.activation_checkpointing
         self.embedding = nn.Embedding(vocab_size, config.model.d_model)
-        self.scheme = build(
-            config.scheme.parts,
-            layers=config.scheme.layers,
-            shape=self.shape,
-            plugins=config.plugins,
-        )
+        self.scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
         self.alignment_ids = alignment_ids(config.corpus) if self.scheme.reads_alignment else None
         # of Python lists, so compiled it would be compiled again for every text
         self._aligned = torch.compiler.disable(_aligned)
@@ -149,6 +162,10 @@ class Transformer(nn.Module):
             x_BTD, memory = self.segment(piece, memory, n_last=n, generator=generator)
             out.append(x_BTD)
         return torch.cat(out, dim=1) if len(out) > 1 else out[0]
+
+    def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
+        """Returns what forward() must know of the rows besides their tokens: nothing here."""
+        return {}
 
     def segment(
         self,
@@ -299,13 +316,37 @@ def initialise(model: Transformer, generator: torch.Generator) -> None:
     """
     std = model.shape.init_std
     nn.init.normal_(model.embedding.weight, std=std, generator=generator)
-    for block in model.blocks:
-        assert isinstance(block, Block)
-        for matrix in (block.qkv, block.mlp_in):
+    for block in (one for one in model.modules() if isinstance(one, Block)):
+        for matrix in block.reading():
             nn.init.normal_(matrix.weight, std=std, generator=generator)
-        for matrix in (block.attention_out, block.mlp_out):
+        for matrix in block.writing():
             residual_std = std / math.sqrt(2 * model.shape.n_layers)
             nn.init.normal_(matrix.weight, std=residual_std, generator=generator)
+
+
+def build_scheme(config: Config, parts: Parts, *, where: str) -> Scheme:
+    """Builds the scheme of these parts; for an encoder-decoder model, also that of its encoder.
+
+    Raises UserError as `schemes.build` does, for parts below the dotted key `where`.
+    """
+
+    def of(shape: ModelDims) -> Scheme:
+        layers, plugins = config.scheme.layers, config.plugins
+        return build(parts, layers=layers, shape=shape, plugins=plugins, where=where)
+
+    scheme = of(config.shape)
+    if config.encoder_shape is not None:
+        scheme.encoder = of(config.encoder_shape)
+    return scheme
+
+
+def build_model(config: Config, *, vocab_size: int) -> Transformer:
+    """Returns a model of the configured architecture before its weights are drawn."""
+    if config.model.arch == "decoder":
+        return Transformer(config, vocab_size=vocab_size)
+    from lengthgen.model.encoder_decoder import EncoderDecoder  # which extends this module's class
+
+    return EncoderDecoder(config, vocab_size=vocab_size)
 
 
 def create(config: Config, *, vocab_size: int) -> Transformer:
@@ -316,7 +357,7 @@ def create(config: Config, *, vocab_size: int) -> Transformer:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of("parts", config.seed))  # parts draw from the global generator
-        model = Transformer(config, vocab_size=vocab_size)
+        model = build_model(config, vocab_size=vocab_size)
     initialise(model, torch.Generator().manual_seed(seed_of("network", config.seed)))
     return model
 
@@ -333,13 +374,7 @@ def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
     The variant's parameters must be among the trained ones: any other was refused before.
     """
     trained = dict(model.scheme.named_parameters())
-    scheme = build(
-        parts,
-        layers=config.scheme.layers,
-        shape=model.shape,
-        plugins=config.plugins,
-        where="scheme.variants",
-    )
+    scheme = build_scheme(config, parts, where="scheme.variants")
     with torch.no_grad():
         for name, parameter in scheme.named_parameters():
             assert name in trained, f"a variant asks for {name}, which was not trained"

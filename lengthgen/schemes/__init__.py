@@ -1,6 +1,7 @@
 """Positional schemes: lists of parts, each of which overrides hooks of the attention."""
 
 from lengthgen.schemes.base import (
+    NO_PARTS,
     AttentionContext,
     LayerHooks,
     ModelDims,
@@ -10,13 +11,14 @@ from lengthgen.schemes.base import (
 )
 from lengthgen.schemes.logits import logits, weighted
 from lengthgen.schemes.parameters import of_layer
-from lengthgen.schemes.registry import HOOKS, build, build_meta, registry
+from lengthgen.schemes.registry import HOOKS, build, registry
 from lengthgen.schemes.scheme import Scheme
 
 Ctx, Layer, Shape = AttentionContext, LayerHooks, ModelDims  # their former names, for old plugins
 
 __all__ = [
     "HOOKS",
+    "NO_PARTS",
     "AttentionContext",
     "Ctx",
     "Layer",
@@ -27,7 +29,6 @@ __all__ = [
     "Scheme",
     "Shape",
     "build",
-    "build_meta",
     "logits",
     "of_layer",
     "registry",

@@ -41,6 +41,7 @@ class AttentionContext:
     rows: slice  # token indices of the queries
     cols: slice  # token indices of the keys
     left_padding_B: Tensor | None  # leading keys that hold nothing: [B]; None if all hold a token
+    n_keys_B: Tensor | None  # leading keys that alone hold a token: [B]; None if all do
     acting: "LayerHooks"  # the parts of this layer
     keys_HNK: Tensor | None  # what the layer adds to keys by distance, for owners of scores
     queries_H1K: Tensor | None  # and to queries where they meet these
@@ -81,6 +82,7 @@ class AttentionContext:
             rows=slice(0, length),
             cols=slice(0, length),
             left_padding_B=None,
+            n_keys_B=None,
             acting=NO_PARTS,
             keys_HNK=None,
             queries_H1K=None,
@@ -91,13 +93,14 @@ class AttentionContext:
         """Returns q_pos - k_pos, clamped at 0, in c.dtype: [Q, S], or [B, 1, Q, S].
 
         Clamped because entries above the diagonal are masked later but must keep a finite
-        gradient: 0 * inf is nan.
+        gradient: 0 * inf is nan. In an encoder, |q_pos - k_pos|.
         """
         return self.exact_distance().to(self.dtype)
 
     def exact_distance(self) -> Tensor:
         """Returns the distance in the coordinates' own type: of whole numbers, unless remapped."""
-        d = (self.q_pos[..., :, None] - self.k_pos[..., None, :]).clamp(min=0)
+        d = self.q_pos[..., :, None] - self.k_pos[..., None, :]
+        d = d.clamp(min=0) if self.shape.causal else d.abs()
         return d[:, None] if d.dim() == 3 else d
 
     def n_visible(self) -> Tensor:
@@ -156,6 +159,7 @@ class Part(nn.Module):
     parameters. Biases and scores are added after q.k / sqrt(d_head); causality is the engine's.
     """
 
+    bidirectional = False  # defined for keys after the query too, as an encoder has them
     distance_only = False  # bias() depends on c.distance() and the head alone
     shift_invariant = True  # adding a constant to all coordinates changes nothing
     depends_on_length = False  # a prefix alone may give other outputs than within a longer call

@@ -74,6 +74,8 @@ def build(
                 f"{key}: its class {type(built[name]).__name__} overrides no hook, so that it "
                 f"would change nothing; the hooks are {', '.join(HOOKS)}"
             )
+        if not shape.causal:
+            _refuse_of_encoder(key, built[name], known)
     for layer in layers or []:
         for name in layer:
             if name not in built:
@@ -83,17 +85,19 @@ def build(
     return Scheme(built, layers=layers, n_layers=shape.n_layers, where=where)
 
 
-def build_meta(
-    parts: Mapping[str, Mapping[str, Any]],
-    *,
-    layers: Sequence[Sequence[str]] | None,
-    shape: ModelDims,
-    plugins: Sequence[Plugin],
-    where: str,
-) -> Scheme:
-    """Builds a scheme without storage: its checks run, its parameters have names and shapes."""
-    with torch.device("meta"):
-        return build(parts, layers=layers, shape=shape, plugins=plugins, where=where)
+def _refuse_of_encoder(key: str, part: Part, known: Mapping[str, type[Part]]) -> None:
+    """Raises UserError for a part that an encoder cannot have."""
+    if not part.bidirectional:
+        defined = ", ".join(sorted(name for name, kind in known.items() if kind.bidirectional))
+        raise UserError(
+            f"{key}: not defined for keys after the query, which model.arch=encoder_decoder has; "
+            f"choose a scheme of {defined}, or scheme=nope"
+        )
+    if part.depends_on_length:
+        raise UserError(
+            f"{key}: its outputs depend on the length of the call, and model.arch=encoder_decoder "
+            "fills up prompts of several lengths in one call; give it a fixed value, or drop it"
+        )
 
 
 def _acts(part: Part) -> bool:

@@ -31,6 +31,7 @@ class Scheme(nn.Module):
     ) -> None:
         super().__init__()
         self.where = where  # the dotted key that messages name
+        self.encoder: Scheme | None = None  # of an encoder-decoder model: the parts of its encoder
         self.parts = nn.ModuleDict(parts)
         self.all = tuple(parts.values())
         self.contiguous = not any(part.overrides("positions") for part in self.all)
@@ -100,6 +101,8 @@ class Scheme(nn.Module):
         """Moves every part's parameters back into their domain."""
         for part in self.all:
             part.clamp_parameters()
+        if self.encoder is not None:
+            self.encoder.clamp_parameters()
 
     def _refuse_contradictions(self, parts: Mapping[str, Part]) -> None:
         """Raises UserError for a part that would act nowhere, or on what another one makes void."""

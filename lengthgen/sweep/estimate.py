@@ -133,9 +133,10 @@ def _scored(model: Transformer, length: int, vocab_size: int, device: torch.devi
     if model.scheme.unsupported_reason(length):
         return 0.0
     tokens = random_tokens(length, vocab_size, device)
+    starts = model.answer_starts(tokens)
 
     def score() -> None:
-        model(tokens, n_last=1, generator=torch.Generator().manual_seed(0))
+        model(tokens, n_last=1, generator=torch.Generator().manual_seed(0), **starts)
 
     score()
     return devices.seconds_of(score, device)

@@ -109,7 +109,7 @@ def train(
         directory.train_rows(run_dir, run=config.run_id)  # refuses those of another run
         keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
     show.say(devices.summary(train.precision, device, multiplies_bf16=cpu_multiplies_bf16()))
-    compiled = devices.compiles(runtime, device)
+    compiled = devices.compiles(runtime, device) and config.model.arch == "decoder"
     if compiled:
         show.say("compiling: the first steps take a minute; runtime.compile=false does without")
     logging.getLogger(__name__).info("compiled: %s", compiled)
@@ -224,7 +224,8 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, forward: Callable[.
         generator = _generator(state)
         with torch.autocast(device.type, torch.bfloat16, enabled=train.precision == "bf16"):
             if state.memory is None:
-                x_BTD = forward(micro.inputs_BT, generator=generator)
+                starts = model.answer_starts(micro.targets_BT)
+                x_BTD = forward(micro.inputs_BT, generator=generator, **starts)
             else:
                 x_BTD = _forward_with_memory(state.memory, micro, forward, generator)
             sum_nats = model.sum_token_nll(x_BTD, micro.targets_BT)

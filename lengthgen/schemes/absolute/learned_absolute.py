@@ -22,6 +22,7 @@ class LearnedAbsolute(Part):
     the T rows resampled linearly to the length of the call (pos (T-1)/(L-1)).
     """
 
+    bidirectional = True
     shift_invariant = False
 
     def __init__(

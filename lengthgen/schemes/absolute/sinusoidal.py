@@ -33,6 +33,7 @@ class Sinusoidal(Part):
     initialisation times sqrt(2); or a number: the factor of PE.
     """
 
+    bidirectional = True
     shift_invariant = False
 
     def __init__(

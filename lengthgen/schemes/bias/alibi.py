@@ -28,6 +28,7 @@ class Alibi(Part):
     in calls of L > T tokens.
     """
 
+    bidirectional = True
     distance_only = True
 
     def __init__(self, shape: ModelDims, *, beyond: Literal["extend", "interpolate"]) -> None:

@@ -22,6 +22,7 @@ class AlibiLearned(Part):
     share_layers: one slope per head for all layers, or one in each.
     """
 
+    bidirectional = True
     distance_only = True
 
     def __init__(self, shape: ModelDims, *, share_layers: bool) -> None:

@@ -15,6 +15,7 @@ from lengthgen.schemes.base import AttentionContext, Part
 class DistanceBias(Part, ABC):
     """Adds bias_at(distance) to the logits."""
 
+    bidirectional = True
     distance_only = True
 
     @abstractmethod

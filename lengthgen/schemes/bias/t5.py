@@ -1,8 +1,9 @@
-"""T5's relative position bias, causal: Raffel et al. 2020, arXiv 1910.10683, section 2.1.
+"""T5's relative position bias: Raffel et al. 2020, arXiv 1910.10683, section 2.1.
 
 Distances fall into num_buckets buckets, each with a learned bias per head: one bucket for every
 distance below num_buckets/2, then buckets that widen geometrically so that the last would end at
-max_distance; it takes all distances beyond. With 32 and 128 it begins at 113.
+max_distance; it takes all distances beyond. With 32 and 128 it begins at 113. In an encoder, half
+of the buckets are for keys up to the query, in the same way, and the other half for later keys.
 
 Deviations. The paper's model leaves q.k unscaled; here the bias is added to q.k / sqrt(d_head), as
 every bias in this project (x-transformers and GPT-NeoX multiply it by sqrt(d_head) as well). Values
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims
-from lengthgen.schemes.bias.distance_bias import DistanceBias
+from lengthgen.schemes.bias.distance_bias import DistanceBias, over_distances
 from lengthgen.schemes.parameters import constant, of_layer
 
 
@@ -40,13 +41,24 @@ class T5(DistanceBias):
                 f"max_distance={max_distance} must be above num_buckets / 2, the distances that "
                 "have a bucket each"
             )
-        self.starts = bucket_starts(num_buckets, max_distance)
+        if not shape.causal and num_buckets % 2:
+            raise ValueError(f"num_buckets={num_buckets} must be even: an encoder halves it")
+        per_side = num_buckets if shape.causal else num_buckets // 2
+        self.starts = bucket_starts(per_side, max_distance)
         n = 1 if share_layers else shape.n_layers
         self.table = nn.Parameter(torch.empty(n, shape.n_heads, num_buckets))
         nn.init.normal_(self.table, std=shape.init_std)
 
-    def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:
-        return of_layer(self.table, c)[:, self.buckets(d_N)]
+    def bias(self, c: AttentionContext) -> Tensor:
+        bias = super().bias(c)
+        if c.shape.causal:
+            return bias
+        later = c.k_pos[..., None, :] > c.q_pos[..., :, None]
+        of_later = over_distances(lambda d_N: self.bias_at(d_N, c, first=len(self.starts)), c)
+        return torch.where(later.unsqueeze(-3), of_later, bias)
+
+    def bias_at(self, d_N: Tensor, c: AttentionContext, *, first: int = 0) -> Tensor:
+        return of_layer(self.table, c)[:, first + self.buckets(d_N)]
 
     def buckets(self, d_N: Tensor) -> Tensor:
         """Returns the bucket of each distance: the last that begins at or before it."""

@@ -34,6 +34,7 @@ class Fope(Part):
     180M and 1.2G parameters. draw: which ones; the same number gives the same coefficients.
     """
 
+    bidirectional = True
     shift_invariant = False
     coefficients: Tensor  # [2, layers, H, M, M]: A, B
 

@@ -25,6 +25,7 @@ class GrapeM(Part):
     base: of the angles before training, 10000.
     """
 
+    bidirectional = True
     rotary = True
 
     def __init__(self, shape: ModelDims, *, base: float) -> None:

@@ -19,6 +19,8 @@ from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 class Hope(Part):
     """Stops the pairs whose period exceeds T."""
 
+    bidirectional = True
+
     def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         self.slowest = 2 * math.pi / shape.train_length

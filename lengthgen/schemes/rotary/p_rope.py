@@ -21,6 +21,8 @@ class PRope(Part):
     share: p, the share of pairs that turn, in (0, 1]; 0.75 and 0.25 in the paper.
     """
 
+    bidirectional = True
+
     def __init__(self, shape: ModelDims, *, share: float) -> None:
         super().__init__(shape)
         if not 0 < share <= 1:

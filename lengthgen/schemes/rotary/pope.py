@@ -33,6 +33,7 @@ class Pope(Part):
     base: 10000. share_layers: one phi for all layers.
     """
 
+    bidirectional = True
     rotary = True
 
     def __init__(self, shape: ModelDims, *, base: float, share_layers: bool) -> None:

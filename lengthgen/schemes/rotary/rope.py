@@ -23,6 +23,7 @@ class Rope(Part):
     base: theta in the paper's code, 10000. rotary_percentage: share of leading channels, in (0, 1].
     """
 
+    bidirectional = True
     rotary = True
 
     def __init__(

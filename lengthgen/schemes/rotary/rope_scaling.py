@@ -18,6 +18,8 @@ class RopeScaling(Part, ABC):
     another length (train.init_from).
     """
 
+    bidirectional = True
+
     def __init__(
         self,
         shape: ModelDims,

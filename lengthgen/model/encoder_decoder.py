@@ -1,0 +1,127 @@
+"""The encoder-decoder: an encoder reads the prompt of a row, a decoder writes the answer.
+
+As in T5 (Raffel et al. 2020, arXiv 1910.10683, section 2.1) encoder and decoder have positions of
+their own, from 0 on, and parameters of their own in the scheme's parts; cross-attention has none.
+Both share the embedding with the head. The decoder begins with the prompt's last token, which ends
+every prompt. Blocks are those of the decoder-only model, in the decoder with cross-attention
+between their own attention and the network.
+
+B rows, T tokens of a row, S of the longest prompt, Q of the longest answer, D width.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from lengthgen.config.schema import Config
+from lengthgen.data.windows import IGNORED
+from lengthgen.model.transformer import Block, Transformer
+from lengthgen.schemes import NO_PARTS, AttentionContext, LayerHooks
+
+
+class CrossBlock(Block):
+    """A block that also attends to what an encoder returns."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        D = config.model.d_model
+        self.cross_norm = nn.LayerNorm(D, bias=False)
+        self.cross_q = nn.Linear(D, D, bias=False)
+        self.cross_kv = nn.Linear(D, 2 * D, bias=False)
+        self.cross_out = nn.Linear(D, D, bias=False)
+
+    def decode(
+        self,
+        x_BQD: Tensor,
+        encoded_BSD: Tensor,
+        layer: LayerHooks,
+        c: AttentionContext,
+        of_encoder: AttentionContext,
+    ) -> Tensor:
+        """Returns the outputs of the decoder's tokens, [B, Q, D]."""
+        normed = self.attention_norm(x_BQD)
+        q, k, v = self.qkv(normed).chunk(3, dim=-1)
+        x_BQD = x_BQD + self.attention_out(self.attended(q, k, v, layer, replace(c, x_BTD=normed)))
+        q, (k, v) = self.cross_q(self.cross_norm(x_BQD)), self.cross_kv(encoded_BSD).chunk(2, -1)
+        x_BQD = x_BQD + self.cross_out(self.attended(q, k, v, NO_PARTS, of_encoder))
+        return self.through_mlp(x_BQD)
+
+    def reading(self) -> list[nn.Linear]:
+        return [*super().reading(), self.cross_q, self.cross_kv]
+
+    def writing(self) -> list[nn.Linear]:
+        return [*super().writing(), self.cross_out]
+
+
+class EncoderDecoder(Transformer):
+    """A Transformer whose rows are a prompt, read by an encoder, and an answer, by the decoder."""
+
+    def __init__(self, config: Config, *, vocab_size: int) -> None:
+        super().__init__(config, vocab_size=vocab_size)
+        assert config.encoder_shape is not None, "model.arch=decoder has no encoder"
+        self.encoder_shape, n_layers = config.encoder_shape, config.model.n_layers
+        self.blocks = nn.ModuleList(CrossBlock(config) for _ in range(n_layers))
+        self.encoder_blocks = nn.ModuleList(Block(config) for _ in range(n_layers))
+        self.encoder_norm = nn.LayerNorm(config.model.d_model, bias=False)
+
+    def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
+        """Returns the first target of each row that is not ignored, the argument of forward()."""
+        ignored_B = ((targets_BT != IGNORED).cumsum(dim=1) == 0).sum(dim=1)
+        last = targets_BT.shape[1] - 1
+        return {"answer_B": ignored_B.clamp(max=last).to(self.embedding.weight.device)}
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        tokens_BT: Tensor,
+        *,
+        answer_B: Tensor,
+        n_last: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Returns the final hidden states of the last n_last tokens (all if None), [B, n_last, D].
+
+        Row b is a prompt up to token answer_B[b], which the encoder reads, and from that token on
+        what the decoder reads. The states of the tokens before it are the decoder's first one.
+        """
+        T, D = tokens_BT.shape[1], self.shape.d_model
+        n_keys_B = answer_B + 1
+        encoded_BSD, of_encoder = self.encode(
+            tokens_BT[:, : int(n_keys_B.max())], n_keys_B, generator=generator
+        )
+        n_answers = T - int(answer_B.min())
+        place_BQ = answer_B[:, None] + torch.arange(n_answers, device=tokens_BT.device)
+        x_BQD, c = self.embedded(
+            tokens_BT.gather(1, place_BQ.clamp(max=T - 1)), generator=generator, remembered=0
+        )
+        for i, (block, layer) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
+            assert isinstance(block, CrossBlock)
+            x_BQD = block.decode(x_BQD, encoded_BSD, layer, replace(c, layer=i), of_encoder)
+        first = 0 if n_last is None else T - n_last
+        place_BT = torch.arange(first, T, device=tokens_BT.device) - answer_B[:, None]
+        return self.norm(x_BQD).gather(1, place_BT.clamp(min=0)[..., None].expand(-1, -1, D))
+
+    def encode(
+        self, tokens_BS: Tensor, n_keys_B: Tensor, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, AttentionContext]:
+        """Returns the encoder's outputs, [B, S, D], and the context with which to attend to them.
+
+        The first n_keys_B[b] tokens of row b are its prompt; no output depends on the others.
+        """
+        scheme, x_BSD = self.scheme.encoder, self.embedding(tokens_BS)
+        assert scheme is not None, "a scheme without its encoder's parts"
+        c = AttentionContext.of_call(
+            self.encoder_shape,
+            tokens_BS,
+            x_BSD,
+            training=self.training,
+            generator=generator,
+            embedding_VD=self.embedding.weight,
+        )
+        c = replace(c, n_keys_B=n_keys_B)
+        with torch.autocast(tokens_BS.device.type, enabled=False):
+            x_BSD = scheme.embed(x_BSD, c)
+        nothing_B0D = x_BSD[:, :0]
+        for i, (block, layer) in enumerate(zip(self.encoder_blocks, scheme.layers, strict=True)):
+            x_BSD = block(x_BSD, nothing_B0D, layer, replace(c, layer=i), c.length)
+        return self.encoder_norm(x_BSD), c
