@@ -1,5 +1,6 @@
 """Encoder-decoder models: what each side sees, parity with HF T5, training and what is refused."""
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +30,7 @@ from lengthgen.training.optim import adamw
 SCHEMES = [
     *("nope", "learned_absolute", "sinusoidal", "rope", "p_rope", "hope", "pope", "grape_m"),
     *("fope", "alibi", "alibi_learned", "t5", "kerple", "kerple_power", "sandwich", "bam"),
-    "dynamic_bias",
+    *("dynamic_bias", "alibi +scheme.parts.alibi.sides=split"),
 ]
 EVERY = pytest.mark.parametrize("scheme", SCHEMES)
 TASK = [
@@ -45,9 +46,10 @@ def configured(*words: str) -> Config:
 
 
 @lru_cache
-def model_of(scheme: str) -> EncoderDecoder:
+def model_of(words: str) -> EncoderDecoder:
     """Returns a model in float64 with all parameters moved off their initial values."""
-    model = create(configured(f"scheme={scheme}", "train.length=16"), vocab_size=VOCAB).double()
+    config = configured(*f"scheme={words} train.length=16".split())
+    model = create(config, vocab_size=VOCAB).double()
     assert isinstance(model, EncoderDecoder)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -181,6 +183,19 @@ def test_alibi_of_an_encoder_is_minus_the_slope_times_the_absolute_distance() ->
     i = torch.arange(50)
     want = -torch.tensor(slopes(4))[:, None, None] * (i[:, None] - i).abs()
     close(bias_of(Alibi(BOTH_WAYS, beyond="extend"), 50), want, atol=0)
+
+
+def test_half_of_the_heads_of_a_split_alibi_see_earlier_keys_and_half_later_ones() -> None:
+    part = Alibi(replace(BOTH_WAYS, n_heads=8), beyond="extend", sides="split")
+    i = torch.arange(30)
+    bias = -torch.tensor(slopes(4))[:, None, None] * (i[:, None] - i).abs()
+    seen = torch.ones(30, 30, dtype=torch.bool).tril()
+    for heads, side in ((slice(4), seen), (slice(4, 8), seen.mT)):
+        got = bias_of(part, 30)[heads].softmax(-1)
+        close(got, bias.masked_fill(~side, -math.inf).softmax(-1), atol=1e-7)
+    causal = Alibi(replace(SHAPE, n_heads=8), beyond="extend", sides="split")
+    plain = Alibi(replace(SHAPE, n_heads=8), beyond="extend")
+    assert torch.equal(bias_of(causal, 30), bias_of(plain, 30))
 
 
 def test_kerple_of_an_encoder_is_symmetric_and_that_of_the_decoder_for_earlier_keys() -> None:

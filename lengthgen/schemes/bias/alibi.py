@@ -10,11 +10,16 @@ get_slopes): the slopes of the power of two below, then every other slope of the
 `beyond: interpolate` presses a call of L > T tokens into the trained window, as position
 interpolation does for RoPE: slopes times T/L (Al-Khateeb et al. 2023, arXiv 2310.13017).
 
+In an encoder the bias is -m_h |i - j|, as in NeMo; or, with `sides: split`, half of the heads see
+keys up to the query alone, the others those from the query on, each half with the slopes of H/2
+heads (ofirpress/attention_with_linear_biases, issue 5, "nonsymmetric with mask").
+
 H heads, Q queries, S keys.
 """
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
@@ -25,14 +30,24 @@ class Alibi(Part):
     """Adds -m_h * distance to the logits.
 
     beyond: extend, the same slopes at every length, as in the paper; interpolate, slopes times T/L
-    in calls of L > T tokens.
+    in calls of L > T tokens. sides: of an encoder, keys on either side of the query for each head,
+    or on one side for half of the heads.
     """
 
     bidirectional = True
     distance_only = True
 
-    def __init__(self, shape: ModelDims, *, beyond: Literal["extend", "interpolate"]) -> None:
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        beyond: Literal["extend", "interpolate"],
+        sides: Literal["symmetric", "split"] = "symmetric",
+    ) -> None:
         super().__init__(shape)
+        self.split = sides == "split" and not shape.causal
+        if self.split and shape.n_heads % 2:
+            raise ValueError(f"sides=split needs an even model.n_heads, not {shape.n_heads}")
         self.beyond = beyond
         self.depends_on_length = beyond == "interpolate"
 
@@ -40,7 +55,19 @@ class Alibi(Part):
         m_H = constant(tuple(slopes(c.shape.n_heads)), c.q_pos.device, c.dtype)
         if self.beyond == "interpolate":
             m_H = m_H * min(1, c.shape.train_length / c.length)
+        if self.split:
+            return self.one_sided(c)
         return -m_H[:, None, None] * c.distance()
+
+    def one_sided(self, c: AttentionContext) -> Tensor:
+        """Returns the bias of an encoder whose heads see one side of the query, [H, Q, S]."""
+        half = slopes(c.shape.n_heads // 2)
+        m_H = constant((*half, *half), c.q_pos.device, c.dtype)
+        after = c.k_pos[..., None, :] - c.q_pos[..., :, None]
+        hidden = torch.stack([after > 0, after < 0]).repeat_interleave(len(half), dim=0)
+        # Finite, as a row past the end of its prompt has no key on one of its sides.
+        lowest = torch.finfo(c.dtype).min / 2
+        return (-m_H[:, None, None] * c.distance()).masked_fill(hidden, lowest)
 
 
 def slopes(n_heads: int) -> list[float]:
