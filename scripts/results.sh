@@ -8,6 +8,7 @@
 #   figure1     six schemes at T = 512 and four at T = 1024, three seeds, 12 million tokens; with the
 #               rates of results/rates
 #   variants    training-free variants of the runs of RoPE of figure1
+#   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
 #   schemes     every scheme, two seeds, 6 million tokens
 #   tasks       five tasks, six schemes, two seeds, and text under five of the schemes
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
@@ -20,7 +21,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-studies="report baselines precision rates figure1 variants schemes tasks statistics"
+studies="report baselines precision rates figure1 variants fine_tuning schemes tasks statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -98,6 +99,15 @@ variants() {
   after eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
     --variants "$variants,ntk+logn,rerope+logn,leaky_rerope+logn"
   after report runtime.root=runs/variants --out results/variants
+}
+
+fine_tuning() {
+  sweep fine_tuning scheme=rope "${long[@]}" 'eval.reference_variants=[]'
+  sweep fine_tuning experiment=pi_finetuning scheme.name=rope_pi +scheme.parts.pi.factor=4,1 \
+    seed=1,2,3 eval.targets=64 'eval.reference_variants=[]'
+  sweep fine_tuning scheme=rope scheme.name=rope_2048 train.length=2048 "${long[@]}" seed=1 \
+    'eval.reference_variants=[]'
+  after report runtime.root=runs/fine_tuning --out results/fine_tuning
 }
 
 schemes() {
