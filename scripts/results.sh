@@ -105,8 +105,8 @@ fine_tuning() {
   sweep fine_tuning scheme=rope "${long[@]}" 'eval.reference_variants=[]'
   sweep fine_tuning experiment=pi_finetuning scheme.name=rope_pi +scheme.parts.pi.factor=4,1 \
     seed=1,2,3 eval.targets=64 'eval.reference_variants=[]'
-  sweep fine_tuning scheme=rope scheme.name=rope_2048 train.length=2048 "${long[@]}" seed=1 \
-    'eval.reference_variants=[]'
+  sweep fine_tuning scheme=rope scheme.name=rope_2048 seed=1 train.length=2048 train.lr=4e-3 \
+    train.tokens=12000000 eval.targets=64 'eval.reference_variants=[]'
   after report runtime.root=runs/fine_tuning --out results/fine_tuning
 }
 
