@@ -7,18 +7,21 @@
 #   rates       learning rate and own rate of six schemes, by the loss at T on the tuning split
 #   figure1     six schemes at T = 512 and four at T = 1024, three seeds, 12 million tokens; with the
 #               rates of results/rates
-#   schemes     every scheme and every variant of RoPE, one seed, 1.5 million bytes
+#   variants    training-free variants of the runs of RoPE of figure1
+#   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
+#   schemes     every scheme, two seeds, 6 million tokens
 #   tasks       five tasks, six schemes, two seeds, and text under five of the schemes
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
 #
 # Runs go to runs/NAME, tables and figures to results/NAME. Killed, the same command continues. An
-# hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 takes five.
+# hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 and schemes take
+# six each.
 # --jobs N: runs at a time; --dry-run: what would be done, and how long it would take.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-studies="report baselines precision rates figure1 schemes tasks statistics"
+studies="report baselines precision rates figure1 variants fine_tuning schemes tasks statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -36,14 +39,14 @@ sweep() {
   .venv/bin/lengthgen sweep "$@" runtime.threads=1 runtime.wandb=off "runtime.root=$root" "${given[@]}"
 }
 
-# draw RUN... --out FOLDER: tables and figures, unless nothing was to be done
-draw() {
-  [[ " ${given[*]} " == *" --dry-run "* || " ${given[*]} " == *" --status "* ]] || .venv/bin/lengthgen report "$@"
+# after COMMAND...: a command of lengthgen on what was trained, unless nothing was to be done
+after() {
+  [[ " ${given[*]} " == *" --dry-run "* || " ${given[*]} " == *" --status "* ]] || .venv/bin/lengthgen "$@"
 }
 
 report() {
   sweep report "scheme=$six" seed=1,2 train.tokens=3000000 eval.targets=64 'eval.reference_variants=[]'
-  draw runtime.root=runs/report --out results/report
+  after report runtime.root=runs/report --out results/report
 }
 
 baselines() {
@@ -55,15 +58,15 @@ baselines() {
     sweep ablations $change seed=1,2 train.tokens=3000000 eval.targets=64 \
       'eval.reference_variants=[]' 'eval.lengths=[128,512,2048,16384]' runtime.cache=runs/report/.cache
   done
-  draw runs/report/t5-* runs/ablations/t5-* --out results/baselines/own_rate
-  draw runs/report/sinusoidal-* runs/ablations/sinusoidal-* \
+  after report runs/report/t5-* runs/ablations/t5-* --out results/baselines/own_rate
+  after report runs/report/sinusoidal-* runs/ablations/sinusoidal-* \
     --out results/baselines/embedding_scale
 }
 
 precision() {
   sweep precision scheme=rope,alibi seed=1,2,3 train.precision=bf16,fp32 train.tokens=1500000 \
     eval.targets=64 'eval.lengths=[128,512,2048]' 'eval.reference_variants=[]'
-  draw runtime.root=runs/precision --out results/precision
+  after report runtime.root=runs/precision --out results/precision
 }
 
 # Two schemes have their least loss beyond the grid of the others.
@@ -79,22 +82,38 @@ rates() {
   done
 }
 
+long=(seed=1,2,3 train.tokens=12000000 train.tuned=results/rates/tuned.yaml eval.targets=64)
+
 figure1() {
-  local common=(seed=1,2,3 train.tokens=12000000 train.tuned=results/rates/tuned.yaml eval.targets=64
-    'eval.protocols=[tail,alibi_nonoverlap]')
-  sweep figure1 "scheme=$six" "${common[@]}"
-  sweep figure1 scheme=sinusoidal,rope,t5,alibi train.length=1024 "${common[@]}"
-  draw runtime.root=runs/figure1 --out results/figure1
+  sweep figure1 "scheme=$six" "${long[@]}" 'eval.protocols=[tail,alibi_nonoverlap]'
+  sweep figure1 scheme=sinusoidal,rope,t5,alibi train.length=1024 "${long[@]}" \
+    'eval.protocols=[tail,alibi_nonoverlap]'
+  after report runtime.root=runs/figure1 --out results/figure1
+}
+
+variants() {
+  sweep variants scheme=rope "${long[@]}" eval.endpoints=32 'eval.lengths=[512,1024,4096,16384]' \
+    'eval.reference_variants=[]'
+  local variants
+  variants=$(.venv/bin/lengthgen list variants | cut -f1 | paste -sd,)
+  after eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
+    --variants "$variants,ntk+logn,rerope+logn,leaky_rerope+logn"
+  after report runtime.root=runs/variants --out results/variants
+}
+
+fine_tuning() {
+  sweep fine_tuning scheme=rope "${long[@]}" 'eval.reference_variants=[]'
+  sweep fine_tuning experiment=pi_finetuning scheme.name=rope_pi +scheme.parts.pi.factor=4,1 \
+    seed=1,2,3 eval.targets=64 'eval.reference_variants=[]'
+  sweep fine_tuning scheme=rope scheme.name=rope_2048 seed=1 train.length=2048 train.lr=4e-3 \
+    train.tokens=12000000 eval.targets=64 'eval.reference_variants=[]'
+  after report runtime.root=runs/fine_tuning --out results/fine_tuning
 }
 
 schemes() {
-  sweep schemes 'scheme=glob(*)' corpus=stdlib corpus.tokenizer=bytes train.tokens=1500000 \
-    'eval.lengths=[512,1024,4096,16384]' eval.endpoints=4
-  local variants
-  variants=$(.venv/bin/lengthgen list variants | cut -f1 | paste -sd,)
-  .venv/bin/lengthgen eval runs/schemes/rope-tiny-* --lengths 512,1024,4096,16384 \
-    --variants "$variants,ntk+logn,rerope+logn"
-  draw runtime.root=runs/schemes --out results/schemes
+  sweep schemes 'scheme=glob(*)' seed=1,2 train.tokens=6000000 eval.targets=64 eval.endpoints=32 \
+    'eval.lengths=[128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
+  after report runtime.root=runs/schemes --out results/schemes
 }
 
 tasks() {
@@ -104,7 +123,7 @@ tasks() {
   sweep tasks task=$tasks scheme=learned_absolute scheme.parts.learned_absolute.beyond=clamp seed=1,2
   sweep tasks scheme=nope,rope,alibi,kerple,t5 seed=1,2 train.length=256 train.tokens=1000000 \
     'eval.lengths=[256,512,1024,2048,4096]' eval.endpoints=8
-  draw runtime.root=runs/tasks --out results/tasks
+  after report runtime.root=runs/tasks --out results/tasks
 }
 
 statistics() {

@@ -94,16 +94,15 @@ def runs(root: Path) -> tuple[list[str], list[list[str]]]:
     from lengthgen.runs.directory import list_runs, training_log
 
     head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"]
+    own = (HEADLINE, None)  # of the model as it was trained
     rows: list[list[str]] = []
     for run in list_runs(root):
         try:
             trained = training_log(run.path, run=run.trained_as)
-            points = [
-                point
-                for point in curves.curve(stored(run.path, run=run.trained_as))
-                if point.protocol == HEADLINE and point.variant is None
-            ]
-            curve = {p.length: p for p in curves.comparable(points) if p.ppl is not None}
+            stored_rows = stored(run.path, run=run.trained_as)
+            shown = [one for one in stored_rows if (one.get("protocol"), one.get("variant")) == own]
+            points = curves.comparable(curves.curve(shown))
+            curve = {p.length: p for p in points if p.ppl is not None}
         except UserError as error:  # a damaged file hides no other run
             rows.append([run.run_id, "unreadable", "", "", "", "", str(error)])
             continue

@@ -139,18 +139,28 @@ def _outcome(
         rows = ({**older, **row} for row in read_rows(log))
         return [row for row in rows if all(row.get(k) == key[k] for k in key)]
 
-    if not kept():
-        append_rows(log, [{**key, **row} for row in chosen.rows(inputs)])
     found = kept()
+    is_new = not found
+    if is_new:
+        append_rows(log, [{**key, **row} for row in chosen.rows(inputs)])
+        found = kept()
     measured = [row for row in found if "skipped" not in row]
     picture = run_dir / "probes" / f"{chosen.name}.png"
     if not measured:
         for path in (picture, picture.with_suffix(".svg")):
             path.unlink(missing_ok=True)
         return Outcome(chosen.name, f"n/a: {found[0]['skipped']}", None)
+    try:
+        summary, drawn = chosen.summary(measured), chosen.figure(found)
+        png, svg = rendered(drawn, "png"), rendered(drawn, "svg")
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        if is_new:
+            raise
+        raise UserError(
+            f"{log}: rows of {chosen.name} hold what it does not write ({error}); delete them, and "
+            "the probe is computed again"
+        ) from None
     picture.parent.mkdir(exist_ok=True)
-    drawn = chosen.figure(found)
-    replace_file(picture, rendered(drawn, "png"))
-    svg = study.with_run(rendered(drawn, "svg"), str(about["run"]))
-    replace_file(picture.with_suffix(".svg"), svg)
-    return Outcome(chosen.name, chosen.summary(measured), picture)
+    replace_file(picture, png)
+    replace_file(picture.with_suffix(".svg"), study.with_run(svg, str(about["run"])))
+    return Outcome(chosen.name, summary, picture)

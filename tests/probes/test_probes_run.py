@@ -128,6 +128,23 @@ def test_rows_of_before_they_named_weights_are_not_computed_again(run_dir: Path)
     assert read_rows(run_dir / "probes.jsonl") == older
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("c", "wide"), ("c", None), ("n", {}), ("erf_99", [1]), ("length", "64")]
+)
+def test_rows_with_values_of_other_types_are_one_line_and_keep_the_picture(
+    run_dir: Path, key: str, value: object
+) -> None:
+    chosen, config = probes.build(["receptive_field"]), config_of(run_dir)
+    [first] = probes.probe(config, run_dir, chosen, show=QUIET)
+    assert first.picture is not None
+    drawn = first.picture.read_bytes()
+    log = run_dir / "probes.jsonl"
+    write_rows(log, [{**row, key: value} for row in read_rows(log)])
+    with pytest.raises(UserError, match="rows of receptive_field hold what it does not write"):
+        probes.probe(config, run_dir, chosen, show=QUIET)
+    assert first.picture.read_bytes() == drawn
+
+
 def test_only_the_probes_that_are_missing_are_computed(run_dir: Path) -> None:
     config = config_of(run_dir)
     probes.probe(config, run_dir, probes.build(["receptive_field"]), show=QUIET)
