@@ -46,7 +46,7 @@ def validate(config: Config) -> Config:
     for name in config.eval.protocols:
         _check_protocol(protocols.named(name), config)
     if config.model.arch != "decoder":
-        _check_encoder_decoder(config)
+        _check_encoder(config)
     if all(plugin.is_allowed for plugin in config.plugins):
         if config.plugins:
             _check_plugins(config.plugins)
@@ -294,8 +294,8 @@ def _check_parts(config: Config) -> None:
             )
 
 
-def _check_encoder_decoder(config: Config) -> None:
-    """Raises UserError for what an encoder-decoder model does not have."""
+def _check_encoder(config: Config) -> None:
+    """Raises UserError for what a model with an encoder does not have."""
     if not isinstance(config.corpus, TaskCorpus):
         raise UserError(
             f"model.arch={config.model.arch}: corpus {config.corpus.name} has no prompts for an "

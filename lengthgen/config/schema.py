@@ -119,7 +119,7 @@ class Model(Section):
 
     name: Name
     # Left out at its default: so runs of before this key keep their names.
-    arch: Literal["decoder", "encoder_decoder"] = Field(
+    arch: Literal["decoder", "encoder", "encoder_decoder"] = Field(
         default="decoder", exclude_if=lambda arch: arch == "decoder"
     )
     d_model: Annotated[Integer, Field(gt=0, le=2**20)]
@@ -400,14 +400,16 @@ class Config(Section):
             d_head=self.model.d_head,
             train_length=self.train.length,
             init_std=self.model.init_std,
+            causal=self.model.arch != "encoder",
         )
 
     @property
     def encoder_shape(self) -> ModelDims | None:
-        """What parts may know of the model's encoder; None if it has none."""
-        return None if self.model.arch == "decoder" else replace(self.shape, causal=False)
+        """What parts may know of an encoder next to a decoder; None if there is none."""
+        has_both = self.model.arch == "encoder_decoder"
+        return replace(self.shape, causal=False) if has_both else None
 
-    def refuse_encoder_decoder(self, command: str) -> None:
+    def refuse_encoder(self, command: str) -> None:
         """Raises UserError, naming the command, unless the model is a decoder alone."""
         if self.model.arch != "decoder":
             raise UserError(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lengthgen.config.schema import Config
 from lengthgen.data.windows import IGNORED
 from lengthgen.model.transformer import Block, Transformer
-from lengthgen.schemes import NO_PARTS, AttentionContext, LayerHooks
+from lengthgen.schemes import NO_PARTS, AttentionContext, LayerHooks, Scheme
 
 
 class CrossBlock(Block):
@@ -67,9 +67,7 @@ class EncoderDecoder(Transformer):
 
     def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
         """Returns the first target of each row that is not ignored, the argument of forward()."""
-        ignored_B = ((targets_BT != IGNORED).cumsum(dim=1) == 0).sum(dim=1)
-        last = targets_BT.shape[1] - 1
-        return {"answer_B": ignored_B.clamp(max=last).to(self.embedding.weight.device)}
+        return {"answer_B": first_targets(targets_BT).to(self.embedding.weight.device)}
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -121,7 +119,20 @@ class EncoderDecoder(Transformer):
         c = replace(c, n_keys_B=n_keys_B)
         with torch.autocast(tokens_BS.device.type, enabled=False):
             x_BSD = scheme.embed(x_BSD, c)
-        nothing_B0D = x_BSD[:, :0]
-        for i, (block, layer) in enumerate(zip(self.encoder_blocks, scheme.layers, strict=True)):
-            x_BSD = block(x_BSD, nothing_B0D, layer, replace(c, layer=i), c.length)
-        return self.encoder_norm(x_BSD), c
+        return self.encoder_norm(through_encoder(x_BSD, self.encoder_blocks, scheme, c)), c
+
+
+def first_targets(targets_BT: Tensor) -> Tensor:
+    """Returns the first target of each row that is not ignored, the last one if all are: [B]."""
+    ignored_B = ((targets_BT != IGNORED).cumsum(dim=1) == 0).sum(dim=1)
+    return ignored_B.clamp(max=targets_BT.shape[1] - 1)
+
+
+def through_encoder(
+    x_BSD: Tensor, blocks: nn.ModuleList, scheme: Scheme, c: AttentionContext
+) -> Tensor:
+    """Returns the outputs of blocks whose queries see all keys, [B, S, D]."""
+    nothing_B0D = x_BSD[:, :0]
+    for i, (block, layer) in enumerate(zip(blocks, scheme.layers, strict=True)):
+        x_BSD = block(x_BSD, nothing_B0D, layer, replace(c, layer=i), c.length)
+    return x_BSD

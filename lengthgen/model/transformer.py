@@ -344,9 +344,13 @@ def build_model(config: Config, *, vocab_size: int) -> Transformer:
     """Returns a model of the configured architecture before its weights are drawn."""
     if config.model.arch == "decoder":
         return Transformer(config, vocab_size=vocab_size)
-    from lengthgen.model.encoder_decoder import EncoderDecoder  # which extends this module's class
+    from lengthgen.model import encoder_decoder, masked_encoder  # which extend this module's class
 
-    return EncoderDecoder(config, vocab_size=vocab_size)
+    classes = {
+        "encoder": masked_encoder.MaskedEncoder,
+        "encoder_decoder": encoder_decoder.EncoderDecoder,
+    }
+    return classes[config.model.arch](config, vocab_size=vocab_size)
 
 
 def create(config: Config, *, vocab_size: int) -> Transformer:

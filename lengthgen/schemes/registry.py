@@ -90,13 +90,13 @@ def _refuse_of_encoder(key: str, part: Part, known: Mapping[str, type[Part]]) ->
     if not part.bidirectional:
         defined = ", ".join(sorted(name for name, kind in known.items() if kind.bidirectional))
         raise UserError(
-            f"{key}: not defined for keys after the query, which model.arch=encoder_decoder has; "
-            f"choose a scheme of {defined}, or scheme=nope"
+            f"{key}: not defined for keys after the query, which an encoder has; choose a scheme "
+            f"of {defined}, scheme=nope, or model.arch=decoder"
         )
     if part.depends_on_length:
         raise UserError(
-            f"{key}: its outputs depend on the length of the call, and model.arch=encoder_decoder "
-            "fills up prompts of several lengths in one call; give it a fixed value, or drop it"
+            f"{key}: its outputs depend on the length of the call, and an encoder's call has rows "
+            "of several lengths; give it a fixed value, drop it, or use model.arch=decoder"
         )
 
 

@@ -12,7 +12,8 @@ from small import SMALL, VOCAB, bare_call, close, dims, imported, small_config, 
 from torch import Tensor, nn
 from trained import QUIET
 
-from lengthgen.config.schema import Config, from_overrides, to_plain
+from lengthgen.config.compose import choices, load
+from lengthgen.config.schema import Config, InitFrom, from_overrides, to_plain
 from lengthgen.data.windows import IGNORED
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
@@ -21,7 +22,7 @@ from lengthgen.model.encoder_decoder import CrossBlock, EncoderDecoder
 from lengthgen.model.transformer import create
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import ALONE
-from lengthgen.schemes import Part
+from lengthgen.schemes import Part, registry
 from lengthgen.schemes.bias.alibi import Alibi, slopes
 from lengthgen.schemes.bias.kerple import Kerple
 from lengthgen.schemes.bias.t5 import T5
@@ -327,7 +328,7 @@ def test_the_key_is_left_out_of_runs_of_decoders_and_names_those_of_encoder_deco
 
 
 REFUSED = [
-    ("model.arch=t5", r"model.arch: 't5' is not one of 'decoder' or 'encoder_decoder'"),
+    ("model.arch=t5", r"model.arch: 't5' is not one of 'decoder', 'encoder' or 'encoder_decoder'"),
     ("scheme=fire", r"scheme.parts.fire: not defined for keys after the query, .* of alibi, .*t5"),
     ("scheme=transformer_xl_recurrent", r"scheme.parts.transformer_xl: not defined"),
     ("scheme=cope", r"scheme.parts.cope: not defined for keys after the query"),
@@ -346,6 +347,26 @@ def test_what_an_encoder_decoder_cannot_be_is_one_line(words: str, said: str) ->
     assert "\n" not in str(error.value)
 
 
+def test_schemes_whose_parts_are_all_defined_in_both_directions_are_those_tested_here() -> None:
+    known = registry()
+    allowed = [
+        name
+        for name in choices("scheme", config_dir=None)
+        if all(known[part].bidirectional for part in load("scheme", name, config_dir=None)["parts"])
+    ]
+    assert allowed == sorted(one for one in SCHEMES if " " not in one)
+
+
+def test_a_decoder_does_not_begin_with_the_weights_of_an_encoder_decoder(
+    run: tuple[Config, Path],
+) -> None:
+    said = "train.init_from: .* has model.arch=encoder_decoder, and this run model.arch=decoder; "
+    with pytest.raises(UserError, match=said):
+        configured("model.arch=decoder", f"train.init_from={run[1]}")
+    named = configured(f"train.init_from={run[1]}", "scheme=rope").train.init_from
+    assert isinstance(named, InitFrom)
+
+
 def test_text_is_refused_as_it_has_no_prompts() -> None:
     with pytest.raises(UserError, match=r"^model.arch=encoder_decoder: corpus synthetic has no pr"):
         small_config("model.arch=encoder_decoder")
@@ -354,4 +375,4 @@ def test_text_is_refused_as_it_has_no_prompts() -> None:
 @pytest.mark.parametrize("command", ["generate", "export", "bench"])
 def test_commands_that_take_decoders_alone_say_so(command: str) -> None:
     with pytest.raises(UserError, match=f"^{command}: rope-tiny_encoder_decoder-copy-s1-"):
-        configured().refuse_encoder_decoder(command)
+        configured().refuse_encoder(command)
