@@ -62,7 +62,7 @@ def costs(
 ) -> Iterator[Cost]:
     """Yields the cost of each configuration's scheme, measured in a fresh process per number."""
     for config in configs:
-        config.refuse_encoder("bench")
+        config.refuse_arch("bench")
         show.start(f"bench {config.scheme.name}", 2 + len(lengths), unit="measurements")
         parameters, train = _in_own_process(_training, config, rounds, vocab_size)
         show.advance(1)

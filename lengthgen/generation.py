@@ -17,7 +17,7 @@ from torch import Tensor
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.tokenizer import encode, read_tokenizer
-from lengthgen.data.windows import targets_of
+from lengthgen.data.windows import IGNORED, targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation.evaluator import Show, open_run, trained_model, undefined
@@ -84,9 +84,10 @@ def continuation(
     device, draws = model.embedding.weight.device, torch.Generator()
     draws.manual_seed(seed_of("generation", seed))
     new, cache = list(prompt), None
+    starts = model.answer_starts(torch.tensor([[IGNORED] * (len(new) - 1) + [0]]))
     for _ in range(limit):
         new_BN = torch.tensor([new], device=device)
-        cache = forward_cached(model, new_BN, cache, seed=seed, precision=precision)
+        cache = forward_cached(model, new_BN, cache, seed=seed, precision=precision, starts=starts)
         new = [_chosen(cache.logits_BV[0].cpu(), temperature, draws)]
         yield new[0]
         if new[0] == end:

@@ -57,7 +57,7 @@ def generate_text(
 
     (run_dir,) = find_runs(names, changes)
     (config,) = configs_of([run_dir], changes, config_dir=config_dir, plugins=plugin)
-    config.refuse_encoder("generate")
+    config.refuse_arch("generate", taken=("decoder", "encoder_decoder"))
     with Progress(is_main=True) as show:
         trained = generation.open_trained(config, run_dir, variant=variant, show=show)
         if prompt is None:

@@ -409,12 +409,12 @@ class Config(Section):
         has_both = self.model.arch == "encoder_decoder"
         return replace(self.shape, causal=False) if has_both else None
 
-    def refuse_encoder(self, command: str) -> None:
-        """Raises UserError, naming the command, unless the model is a decoder alone."""
-        if self.model.arch != "decoder":
+    def refuse_arch(self, command: str, *, taken: Sequence[str] = ("decoder",)) -> None:
+        """Raises UserError, naming the command, for an architecture that it does not take."""
+        if self.model.arch not in taken:
             raise UserError(
                 f"{command}: {self.run_id} has model.arch={self.model.arch}, and {command} takes "
-                "decoders alone; lengthgen eval and report take both"
+                f"{' and '.join(taken)} alone; lengthgen eval and report take all"
             )
 
     def variant(self, name: str) -> Parts:

@@ -44,7 +44,7 @@ def export(
     No code of the run is executed. Raises UserError if the folder holds anything else, or if the
     run has no checkpoint, has lost its last one, or has not the corpus that it was begun with.
     """
-    config.refuse_encoder("export")
+    config.refuse_arch("export")
     folder = folder.resolve()
     refuse_occupied(folder)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)

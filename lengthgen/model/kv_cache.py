@@ -9,7 +9,9 @@ gives within a longer call. Elsewhere the whole text is read again for each toke
 B texts of one length, N new tokens, S tokens, D width, V vocabulary.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -38,13 +40,20 @@ def why_uncached(scheme: Scheme) -> str | None:
 
 @torch.inference_mode()
 def forward_cached(
-    model: Transformer, new_BN: Tensor, cache: Cache | None, *, seed: int, precision: str
+    model: Transformer,
+    new_BN: Tensor,
+    cache: Cache | None,
+    *,
+    seed: int,
+    precision: str,
+    starts: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Cache:
     """Returns the texts with new tokens behind them, and the logits of what comes next.
 
     They are those of a call with the whole text, to rounding: sums run over other blocks. Raises
     UserError where the scheme has no value at that length. A part that samples draws from the
-    start of `seed`, as in every call of an evaluation.
+    start of `seed`, as in every call of an evaluation. With `starts`, those of answer_starts(),
+    nothing is kept.
     """
     tokens_BS = new_BN if cache is None else torch.cat([cache.tokens_BS, new_BN], dim=1)
     reason = model.scheme.unsupported_reason(tokens_BS.shape[1])
@@ -54,9 +63,9 @@ def forward_cached(
             "shorter one, or ask for fewer tokens"
         )
     with torch.autocast(new_BN.device.type, torch.bfloat16, enabled=precision == "bf16"):
-        if why_uncached(model.scheme):
+        if starts or why_uncached(model.scheme):
             generator = _draws(seed)
-            logits = model.logits(model(tokens_BS, n_last=1, generator=generator)[:, 0])
+            logits = model.logits(model(tokens_BS, n_last=1, generator=generator, **starts)[:, 0])
             return Cache(tokens_BS, logits, 0, ())
         return _extended(model, tokens_BS, cache, seed=seed)
 

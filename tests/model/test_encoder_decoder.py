@@ -12,12 +12,14 @@ from small import SMALL, VOCAB, bare_call, close, dims, imported, small_config, 
 from torch import Tensor, nn
 from trained import QUIET
 
+from lengthgen import benchmark, generation
 from lengthgen.config.compose import choices, load
 from lengthgen.config.schema import Config, InitFrom, from_overrides, to_plain
 from lengthgen.data.windows import IGNORED
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.plan import plan
+from lengthgen.export.folder import export
 from lengthgen.model.encoder_decoder import CrossBlock, EncoderDecoder
 from lengthgen.model.transformer import create
 from lengthgen.pipeline import train_and_evaluate, validate
@@ -372,7 +374,25 @@ def test_text_is_refused_as_it_has_no_prompts() -> None:
         small_config("model.arch=encoder_decoder")
 
 
-@pytest.mark.parametrize("command", ["generate", "export", "bench"])
-def test_commands_that_take_decoders_alone_say_so(command: str) -> None:
-    with pytest.raises(UserError, match=f"^{command}: rope-tiny_encoder_decoder-copy-s1-"):
-        configured().refuse_encoder(command)
+@pytest.mark.slow
+def test_commands_that_take_decoders_alone_say_so(run: tuple[Config, Path], tmp_path: Path) -> None:
+    config, run_dir = run
+    with pytest.raises(
+        UserError, match=r"^export: t5-tiny_encoder_decoder-copy-s1-.*takes decoder"
+    ):
+        export(config, run_dir, tmp_path / "out", license=None, say=print)
+    with pytest.raises(UserError, match=r"^bench: t5-tiny_encoder_decoder-copy-s1-"):
+        next(benchmark.costs([config], [8], rounds=1, vocab_size=VOCAB, show=QUIET))
+
+
+@pytest.mark.slow
+def test_tests_that_a_run_fails_are_those_that_its_scores_say(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    n_wrong = sum(first is not None for row in rows for first in row["first_wrong"])
+    trained = generation.open_trained(config, run_dir, variant=None, show=QUIET)
+    found = generation.failures(trained, 10**6, show=QUIET)
+    assert len(found) == n_wrong > 0
+    for one in found[::5]:
+        text = generation.generate(trained, one.prompt, limit=None, temperature=0, show=QUIET)
+        assert text.startswith(one.prompt + one.got)

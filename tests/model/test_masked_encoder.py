@@ -116,3 +116,7 @@ def test_text_and_parts_of_one_direction_are_refused() -> None:
         UserError, match=r"^scheme.parts.fire: not defined for keys after the query"
     ):
         configured("scheme=fire")
+    with pytest.raises(
+        UserError, match=r"^generate: rope-tiny_encoder-copy-.* takes decoder and enc"
+    ):
+        configured().refuse_arch("generate", taken=("decoder", "encoder_decoder"))
