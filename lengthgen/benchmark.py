@@ -4,7 +4,6 @@ Every ratio is of two things that took turns in one process, since a machine's s
 baseline is the same model without positional parts. Weights and tokens are random.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -189,10 +188,10 @@ def _evaluation(plain: dict[str, Any], length: int, rounds: int, vocab_size: int
         return score
 
     scoring(model, tokens[:, : -(-config.train.length // 8)])()  # allocators and thread pools
-    before = peak_memory(device)
+    before = devices.peak_memory(device)
     score = scoring(model, tokens)
     score()
-    added = max(0, peak_memory(device) - before) / MIB
+    added = max(0, devices.peak_memory(device) - before) / MIB
     bare = create(_without_parts(config), vocab_size=vocab_size).to(device).eval()
     few = max(1, rounds * config.train.length // length)  # long windows average noise themselves
     seconds, plain_seconds = _alternating([score, scoring(bare, tokens)], few, device)
@@ -222,20 +221,6 @@ def _without_parts(config: Config) -> Config:
     """Returns the configuration of the baseline."""
     scheme = config.scheme.model_copy(update={"parts": {}, "layers": None})
     return config.model_copy(update={"scheme": scheme})
-
-
-def peak_memory(device: torch.device) -> int:
-    """Returns the most bytes held so far: of the GPU, else of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    status = Path("/proc/self/status")
-    if status.exists():  # of this program; ru_maxrss counts the one that started it, too
-        [peak] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        return int(peak.split()[1]) * 1024
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def random_corpus(config: Config, vocab_size: int) -> TokenizedCorpus:

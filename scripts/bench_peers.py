@@ -47,10 +47,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthgen.benchmark import peak_memory
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import devices
+from lengthgen.runs.devices import peak_memory
 from lengthgen.runs.distributed import ALONE
 from lengthgen.training.optim import adamw
 

@@ -46,7 +46,7 @@ TASK = [
 ]
 VARIANTS = ["pi", "ntk", "yarn", "logn", "window", "rerope", "selfextend", "lm_infinite"]
 PROTOCOLS = ["tail", "last_k", "swap", "shuffle", "sliding-8", "nonoverlap"]
-TIMES = ("tokens_per_s", "seconds", "created", "time", "wall")  # parts of fields that measure time
+TIMES = ("tokens_per_s", "peak_mib", "seconds", "created", "time", "wall")  # parts of names
 
 
 def lengthgen(*words: str) -> str:

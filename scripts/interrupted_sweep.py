@@ -31,7 +31,7 @@ SETTINGS = [
     ),
     *("eval.reach=2048", "runtime.wandb=off", "runtime.device=cpu", "runtime.log_every=2"),
 ]
-TIMING = {"train/tokens_per_s", "crc32"}  # what may differ between twins
+TIMING = {"train/tokens_per_s", "train/peak_mib", "crc32"}  # what may differ between twins
 MIB = 2**20
 
 

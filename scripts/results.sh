@@ -87,7 +87,7 @@ long=(seed=1,2,3 train.tokens=12000000 train.tuned=results/rates/tuned.yaml eval
 figure1() {
   sweep figure1 "scheme=$six" "${long[@]}" 'eval.protocols=[tail,alibi_nonoverlap]'
   sweep figure1 scheme=sinusoidal,rope,t5,alibi train.length=1024 "${long[@]}" \
-    'eval.protocols=[tail,alibi_nonoverlap]'
+    'eval.protocols=[tail,alibi_nonoverlap]' 'eval.lengths=[64,128,256,512,1024,2048,4096,8192,16384]'
   after report runtime.root=runs/figure1 --out results/figure1
 }
 

@@ -226,7 +226,8 @@ def outcome(study: Study) -> dict[str, object]:
         weights = (last / "model.safetensors").read_bytes()
         found[f"{scheme}: {last.name}"] = hashlib.sha256(weights).hexdigest()
         for i, row in enumerate(read_rows(run / "train.jsonl")):
-            row.pop("train/tokens_per_s")
+            for name in ("train/tokens_per_s", "train/peak_mib"):
+                row.pop(name, None)
             found[f"{scheme}: row {i} of train.jsonl"] = row
         for row in read_rows(run / "eval.jsonl"):
             cell = [row[key] for key in ("protocol", "variant", "length", "document")]

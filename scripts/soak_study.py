@@ -203,7 +203,8 @@ def _rows(path: Path) -> set[str]:
     except (UserError, OSError):
         return set()
     for row in rows:
-        row.pop("train/tokens_per_s", None)
+        for name in ("train/tokens_per_s", "train/peak_mib"):
+            row.pop(name, None)
     return {json.dumps(row, sort_keys=True) for row in rows}
 
 

@@ -430,6 +430,18 @@ def leaderboard(findings: Sequence[Finding], costs: Mapping[str, Cost]) -> Table
     if len(there) < 2 or not longest:
         return None
     found = compare([finding.series for finding in there], longest)
+    took = [[costs[run] for run in finding.series.runs] for finding in there]
+    head = ["scheme", "seeds", f"NLL at {short(longest)}", "rank", "NLL at T", "c*", "verdict"]
+    head += ["parameters", "tokens/s"]
+    notes = [
+        "Rank: those that a series may have, all compared jointly at 95%. tokens/s: of training, "
+        "the median over seeds; of runs on one idle machine alone it is a comparison of schemes."
+    ]
+    if measured := any(cost.peak_mib is not None for of in took for cost in of):
+        head.append("peak MiB")
+        notes.append(
+            "Peak MiB: the most memory of training, of tensors on a GPU, else of the process."
+        )
     rows = [
         [
             Cell(finding.series.label),
@@ -439,33 +451,33 @@ def leaderboard(findings: Sequence[Finding], costs: Mapping[str, Cost]) -> Table
             Cell(written(finding.loss.get(finding.series.train_length), plain)),
             Cell(used(finding)),
             Cell(finding.verdicts[longest].word if longest in finding.verdicts else "-"),
-            *_costs([costs[run] for run in finding.series.runs]),
+            *_costs(of, memory=measured),
         ]
-        for finding in there
+        for finding, of in zip(there, took, strict=True)
     ]
-    head = ["scheme", "seeds", f"NLL at {short(longest)}", "rank", "NLL at T", "c*", "verdict"]
     return Table(
         key="leaderboard",
         title=f"Leaderboard by the loss at {short(longest)}, nats per token with 95% intervals",
-        head=[*head, "parameters", "tokens/s"],
+        head=head,
         rows=rows,
         notes=[
-            "Rank: those that a series may have, all compared jointly at 95%. tokens/s: of "
-            "training, the median over seeds; of runs on one idle machine alone it is a comparison "
-            "of schemes.",
+            *notes,
             *marked(rows, [finding.series for finding in there]),
             *_dashes(rows),
         ],
     )
 
 
-def _costs(of: Sequence[Cost]) -> list[Cell]:
-    """Returns parameters and speed of runs, a dash where they are unknown."""
+def _costs(of: Sequence[Cost], *, memory: bool) -> list[Cell]:
+    """Returns parameters, speed and memory of runs, a dash where they are unknown."""
     sizes = {cost.parameters for cost in of if cost.parameters is not None}
-    speeds = [cost.tokens_per_s for cost in of if cost.tokens_per_s is not None]
+    amounts = [[cost.tokens_per_s for cost in of]]
+    if memory:
+        amounts.append([cost.peak_mib for cost in of])
+    known = [[value for value in values if value is not None] for values in amounts]
     return [
         Cell(" or ".join(f"{n:,}" for n in sorted(sizes)) or "-"),
-        Cell(f"{median(speeds):,.0f}" if speeds else "-"),
+        *(Cell(f"{median(values):,.0f}" if values else "-") for values in known),
     ]
 
 

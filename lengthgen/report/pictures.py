@@ -1,12 +1,15 @@
 """The figures of a report: those of runs of text, those of tasks, and how the two relate."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from lengthgen.analysis import reference_results
 from lengthgen.analysis.accuracy import Accuracy
 from lengthgen.analysis.curves import perplexity
-from lengthgen.analysis.findings import Finding
+from lengthgen.analysis.findings import Finding, findings
 from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE
+from lengthgen.report import collect
 from lengthgen.report.collect import Report
 from lengthgen.report.curve_tables import competitors
 from lengthgen.report.figures import curve, style
@@ -22,7 +25,8 @@ from lengthgen.report.task_tables import UNSOLVED, TaskReport, citation, shown_c
 def of_text(report: Report) -> dict[str, bytes]:
     """Returns the figures by file name: those of the headline protocol and a curve per other one.
 
-    The panels of `headline` are for a paper; there are none if they would show too many lines.
+    The panels of `headline` are for a paper, a row for each T; there are none if they would show
+    too many lines.
     """
     by_position = report.by_protocol.get(BY_POSITION, [])
     charts = {
@@ -36,10 +40,34 @@ def of_text(report: Report) -> dict[str, bytes]:
     }
     there = {name: chart for name, chart in charts.items() if chart is not None}
     drawn = {name: laid_out(chart) for name, chart in there.items()}
-    side_by_side = [there[name] for name in ("curve", "gain", "positions") if name in there]
-    if len(side_by_side) > 1 and all(len(chart.shown) <= MOST_NAMED for chart in side_by_side):
-        drawn["headline"] = panels(side_by_side)
+    rows = [[there[name] for name in ("curve", "gain", "positions") if name in there]]
+    if len({line.train_length for line in report.by_protocol.get(HEADLINE, [])}) > 1:
+        rows = by_train_length(report)
+    charts = [chart for row in rows for chart in row]
+    of_one_kind = len({len(row) for row in rows}) == 1 < len(rows[0])
+    if of_one_kind and all(len(chart.shown) <= MOST_NAMED for chart in charts):
+        drawn["headline"] = panels(charts, rows=len(rows))
     return style.files(drawn)
+
+
+def by_train_length(report: Report) -> list[list[Chart]]:
+    """Returns curve and gain of the runs of each T, that of most schemes first."""
+    configs = {run: record.config for run, record in report.runs.items()}
+    points = [p for line in report.by_protocol[HEADLINE] for p in line.points]
+    rows: list[list[Chart]] = []
+    for T in sorted({p.train_length for p in points}):
+        lines = collect.by_protocol([p for p in points if p.train_length == T], configs)
+        found = findings(lines)
+        charts = (curve.perplexities(lines[HEADLINE], found), curve.gains(found))
+        rows.append([chart for chart in charts if chart is not None])
+    rows.sort(key=lambda row: -len(row[0].shown))
+    styles = {line.name: line.style for line in rows[0][0].lines}
+    return [[_styled(chart, styles) for chart in row] for row in rows]
+
+
+def _styled(chart: Chart, styles: Mapping[str, Mapping[str, Any]]) -> Chart:
+    lines = [replace(line, style=styles.get(line.name, line.style)) for line in chart.lines]
+    return replace(chart, lines=lines)
 
 
 def overview(report: Report) -> dict[str, bytes]:

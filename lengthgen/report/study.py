@@ -57,6 +57,7 @@ class Cost:
     parameters: int | None
     tokens: int | None
     seconds: float | None  # of training steps alone, over all its sessions
+    peak_mib: float | None = None  # the most memory of training; older runs did not measure it
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -436,7 +437,12 @@ def cost(rows: Sequence[Plain], *, parameters: int | None) -> Cost:
     seen = [0, *(row["train/tokens"] for row in rows)]
     steps = zip(pairwise(seen), rows, strict=True)
     seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)
-    return Cost(parameters=parameters, tokens=seen[-1] or None, seconds=seconds or None)
+    return Cost(
+        parameters=parameters,
+        tokens=seen[-1] or None,
+        seconds=seconds or None,
+        peak_mib=max((row.get("train/peak_mib") or 0 for row in rows), default=0) or None,
+    )
 
 
 def _manifest(records: Sequence[RunRecord]) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 import ctypes
 import os
+import resource
 import shutil
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -110,6 +113,18 @@ def keep_freed_memory() -> None:
         mallopt(mmap_threshold, 1 << 25)  # the most that glibc before 2.35 accepts
     mallopt(trim_threshold, (1 << 31) - 1)
     mallopt(top_pad, 64 << 20)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Returns the most bytes held so far: of the GPU, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.exists():  # of this program; ru_maxrss counts the one that started it, too
+        [peak] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(peak.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def micro_batch(runtime: Runtime, device: torch.device, length: int) -> int:

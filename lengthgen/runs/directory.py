@@ -274,6 +274,7 @@ class _TrainRow(BaseModel):
     step: int = Field(alias="train/step", ge=0, le=1 << 53)
     tokens: int = Field(alias="train/tokens", ge=0, le=1 << 53)
     tokens_per_s: float = Field(alias="train/tokens_per_s", gt=0)
+    peak_mib: float | None = Field(alias="train/peak_mib", default=None, gt=0)  # older rows: none
 
 
 def train_rows(run_dir: Path, *, run: str) -> list[dict[str, Any]]:

@@ -114,7 +114,7 @@ class AttentionContext:
         ]
         return reduce(torch.add, biases) if biases else None
 
-    folded = total_bias  # its former name, for plugins of old runs
+    folded, steps = total_bias, exact_distance  # their former names, for plugins of old runs
 
     @property
     def places_BT(self) -> Tensor | None:

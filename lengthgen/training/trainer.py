@@ -140,6 +140,7 @@ def train(
                     "train/scheme_lr_ratio": config.scheme_lr_ratio,
                     "train/grad_norm": float(state.last[2]),
                     "train/tokens_per_s": tokens_per_s,
+                    "train/peak_mib": devices.peak_memory(device) / 2**20,
                 }
                 if ranks.is_main:
                     log(row | _embedding_row(state, batch))

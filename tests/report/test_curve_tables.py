@@ -4,6 +4,7 @@ import csv
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +380,11 @@ def test_the_leaderboard_holds_size_and_the_median_speed_of_the_seeds(runs: Runs
     rows = board(found, costs)
     assert [cell.text for cell in rows["rope"][-2:]] == ["1,234", "2,000"]
     assert [cell.text for cell in rows["alibi"][-2:]] == ["-", "-"]
+    mib = dict(zip(costs, (700.0, 500.25, 400.0), strict=True))
+    measured = {run: replace(cost, peak_mib=mib[run]) for run, cost in costs.items()}
+    rows = board(found, measured)
+    assert [cell.text for cell in rows["rope"][-3:]] == ["1,234", "2,000", "500"]
+    assert [cell.text for cell in rows["alibi"][-3:]] == ["-", "-", "-"]
 
 
 def test_one_series_is_no_leaderboard(runs: Runs) -> None:

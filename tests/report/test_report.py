@@ -211,6 +211,26 @@ def test_panels_are_left_out_where_there_are_too_many_lines(runs: Runs) -> None:
     assert "headline.png" not in pictures.of_text(gathered(*many))
 
 
+@pytest.mark.slow
+def test_runs_of_two_lengths_of_training_have_a_row_of_panels_each_in_the_same_colours(
+    runs: Runs,
+) -> None:
+    paths = [
+        runs.write(name, train_length=T, suffix=f"{T:08d}", parts={name: {}, "length": {"T": T}})
+        for T, names in ((1024, "bcd"), (512, "abcdef"))
+        for name in (f"scheme_{letter}" for letter in names)
+    ]
+    found = gathered(*paths)
+    first, second = pictures.by_train_length(found)
+    assert [chart.trained for chart in (*first, *second)] == [[512], [512], [1024], [1024]]
+    assert {line.name for line in first[0].shown} == {f"scheme_{letter}" for letter in "abcdef"}
+    colours = {line.name: line.style["color"] for line in first[0].shown}
+    for chart in (*first, *second):
+        assert {line.style["color"] == colours[line.name] for line in chart.shown} == {True}
+    assert {line.name for line in second[0].shown} == {f"scheme_{letter}" for letter in "bcd"}
+    assert "headline.png" in pictures.of_text(found)
+
+
 def test_altered_texts_have_no_figure_and_no_table_of_perplexity(runs: Runs) -> None:
     path = runs.write("rope")
     runs.write("rope", (3.0, 3.0), lengths=(1024, 2048), protocol="swap")
@@ -283,14 +303,15 @@ def test_the_page_is_given_what_the_run_directory_holds(runs: Runs) -> None:
     (path / "probes").mkdir()
     (path / "probes" / "receptive_field.svg").write_text("<svg/>")
     (path / "env.json").write_text('{"commit": "abc", "host": "mine"}')
-    trained = {"train/step": 1, "train/tokens": 100, "train/tokens_per_s": 50.0}
-    (path / "train.jsonl").write_text(json.dumps(trained) + "\n")
+    steps = ({"train/step": 1, "train/tokens": 50, "train/peak_mib": 640.5}, {"train/step": 2})
+    lines = [{"train/tokens": 100, "train/tokens_per_s": 50.0, **step} for step in steps]
+    (path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path / "checkpoints" / "step-1").mkdir(parents=True)
     save_file({"w": np.zeros((3, 4))}, path / "checkpoints" / "step-1" / "model.safetensors")
     [record] = study.of_runs([path]).records
     assert record.probes == {"receptive field": "<svg/>"}
     assert record.environment == {"commit": "abc"}
-    assert record.cost == study.Cost(parameters=12, tokens=100, seconds=2.0)
+    assert record.cost == study.Cost(parameters=12, tokens=100, seconds=2.0, peak_mib=640.5)
 
 
 @pytest.mark.parametrize(

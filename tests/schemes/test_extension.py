@@ -47,6 +47,7 @@ FORMER_FILE = (
     .replace("ModelDims", "Shape")
     .replace("unsupported_reason", "undefined_at")
     .replace("clamp_parameters", "project")
+    .replace("c.distance()", "c.steps().to(c.dtype)")
 )
 YAML = """
 name: my_bias

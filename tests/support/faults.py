@@ -16,6 +16,7 @@ import pytest
 from forks import Forked
 from repository import ROOT
 from small import SMALL
+from trained import CLOCKED
 
 from lengthgen import cli
 from lengthgen.storage import read_rows
@@ -85,7 +86,7 @@ def result(root: Path) -> dict[str, Any]:
     return {
         "checkpoint": newest.name,
         "weights": (newest / "model.safetensors").read_bytes(),
-        "log": [{k: v for k, v in row.items() if k != "train/tokens_per_s"} for row in trained],
+        "log": [{k: v for k, v in row.items() if k not in CLOCKED} for row in trained],
         "rows": {json.dumps(row, sort_keys=True) for row in read_rows(run_dir / "eval.jsonl")},
         "fingerprint": json.loads((run_dir / "env.json").read_bytes())["fingerprint"],
     }

@@ -14,11 +14,11 @@ from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
 
 QUIET = Progress(is_main=False)
-CLOCKED = ("train/tokens_per_s", "seconds")  # what no two runs have in common
+CLOCKED = ("train/tokens_per_s", "train/peak_mib", "seconds")  # what no two runs have in common
 
 
 def rows_of(log: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a log without what a clock measures."""
+    """Returns the rows of a log without what differs between two runs of one command."""
     return [{k: v for k, v in row.items() if k not in CLOCKED} for row in read_rows(log)]
 
 

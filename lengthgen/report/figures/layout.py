@@ -24,18 +24,21 @@ def laid_out(chart: Chart) -> Figure:
     return panels([chart]) if len(chart.shown) <= MOST_NAMED else multiples(chart)
 
 
-def panels(charts: Sequence[Chart]) -> Figure:
-    """Draws charts of the same series side by side; the legend is in the order of the line ends."""
-    legend, single = charts[0].shown, len(charts) == 1
+def panels(charts: Sequence[Chart], *, rows: int = 1) -> Figure:
+    """Draws charts of the same series side by side; the legend is in the order of the line ends.
+
+    The legend names the series of the first.
+    """
+    legend, single, columns = charts[0].shown, len(charts) == 1, len(charts) // rows
     text = [*dict.fromkeys(phrase for chart in charts for phrase in _notes(chart))]
     title = [charts[0].title] if single else []
-    width, height = (8.0, 4.6) if single else (4.6 * len(charts), 5.2)
+    width, height = (8.0, 4.6) if single else (4.6 * columns, 1.2 + 4.0 * rows)
     names = [textwrap.fill(line.end, NAME_LETTERS) for line in legend]
     n_lines = sum(1 + name.count("\n") for name in names)
     with rc_style():
         size = (width, max(height, (1.9 + 0.21 * n_lines) * single))
         drawn = framed([*title, "; ".join(text)], size=size)
-        grid = drawn.subplots(1, len(charts), squeeze=False)[0]
+        grid = drawn.subplots(rows, columns, squeeze=False).ravel()
         for letter, chart, axes in zip(ascii_lowercase, charts, grid, strict=False):
             draw(axes, chart, room=16 if single else 9, gid="line" if single else letter)
             _letter_ends(axes, chart, size=FONT_SIZE - 2)
@@ -46,8 +49,8 @@ def panels(charts: Sequence[Chart]) -> Figure:
         samples = [Line2D([], [], linewidth=1.8, **line.style) for line in legend]
         place = "outside right center" if single else "outside lower center"
         longest = max(min(len(line.end), NAME_LETTERS) for line in legend)
-        columns = 1 if single else int(12 * width / (8 + longest))
-        drawn.legend(samples, names, loc=place, ncols=columns, frameon=False)
+        ncols = 1 if single else int(12 * width / (8 + longest))
+        drawn.legend(samples, names, loc=place, ncols=ncols, frameon=False)
     return drawn
 
 
