@@ -21,7 +21,7 @@ from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.plan import plan
 from lengthgen.export.folder import export
 from lengthgen.model.encoder_decoder import CrossBlock, EncoderDecoder
-from lengthgen.model.transformer import create
+from lengthgen.model.transformer import create, with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import ALONE
 from lengthgen.schemes import Part, registry
@@ -142,6 +142,25 @@ def test_encoder_and_decoder_have_parameters_of_their_own_at_the_rate_of_the_sch
     assert not torch.equal(decoder, encoder)
     _, of_scheme, _ = adamw(model, config.train).param_groups
     assert {id(p) for p in of_scheme["params"]} == {id(decoder), id(encoder)}
+
+
+def test_parameters_of_the_encoder_are_moved_back_into_their_domain_too() -> None:
+    scheme = create(configured("scheme=kerple"), vocab_size=VOCAB).scheme
+    for parameter in scheme.parameters():
+        parameter.data.fill_(-1)
+    scheme.clamp_parameters()
+    assert len(list(scheme.parameters())) == 4
+    assert all((parameter > 0).all() for parameter in scheme.parameters())
+
+
+def test_a_variant_has_the_trained_parameters_of_encoder_and_decoder() -> None:
+    config = configured("scheme=t5")
+    model = create(config, vocab_size=VOCAB)
+    other = with_parts(model, config, config.scheme.parts)
+    trained = dict(model.scheme.named_parameters())
+    assert {"parts.t5.table", "encoder.parts.t5.table"} == {*trained}
+    for name, parameter in other.named_parameters():
+        assert torch.equal(parameter, trained[name])
 
 
 def test_matrices_are_drawn_as_those_of_a_decoder() -> None:
