@@ -51,7 +51,7 @@ def attend(
     with torch.autocast(q.device.type, enabled=False):
         q, k = through_qk(layer.qk, q, k, c)
         if not c.shape.causal:
-            return dense(layer, q, k, v, c)
+            return dense(q, k, v, c)
         if layer.eager:
             return eager(layer, q, k, v, c, block=EAGER_BLOCK)
         whole = q.shape[2] == k.shape[2]
@@ -76,12 +76,10 @@ def attend(
         return sdpa_by_blocks(layer, q, k, v, c, block=block)
 
 
-def dense(
-    layer: LayerHooks, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext
-) -> Tensor:
+def dense(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
     """Attention to all keys that hold a token, within a text or across to another.
 
-    Of parts that are `bidirectional`: they own no hook. Memory O(Q * S); prompts are short.
+    For `bidirectional` parts, which own neither logits nor weights. Memory O(Q * S).
     """
     s = logits(q_BHQK, k_BHSK, c)
     if c.n_keys_B is not None:

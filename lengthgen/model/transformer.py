@@ -309,8 +309,8 @@ def _recomputed(
 def initialise(model: Transformer, generator: torch.Generator) -> None:
     """Draws all weights of the network: N(0, init_std^2); norms are one.
 
-      embedding, qkv, mlp_in        init_std
-      attention_out, mlp_out        init_std / sqrt(2 n_layers), as in GPT-2
+      embedding, qkv, mlp_in, cross_q, cross_kv   init_std
+      attention_out, mlp_out, cross_out           init_std / sqrt(2 n_layers), as in GPT-2
 
     The parts' own parameters are drawn by their constructors and keep those values.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small import SMALL, VOCAB, bare_call, close, dims, imported, small_config, some_tokens
+from small import SMALL_TASK, VOCAB, bare_call, close, dims, imported, small_config, some_tokens
 from torch import Tensor, nn
 from trained import QUIET
 
@@ -36,12 +36,7 @@ SCHEMES = [
     *("dynamic_bias", "alibi +scheme.parts.alibi.sides=split"),
 ]
 EVERY = pytest.mark.parametrize("scheme", SCHEMES)
-TASK = [
-    *(word for word in SMALL if not word.startswith(("corpus", "eval"))),
-    *("task=copy", "task.length=3", "task.longest=6", "task.examples=300"),
-    *("task.examples_per_length=5", "train.length=8", "eval.lengths=[1,2,3,4,6]"),
-    "model.arch=encoder_decoder",
-]
+TASK = [*SMALL_TASK, "model.arch=encoder_decoder"]
 
 
 def configured(*words: str) -> Config:

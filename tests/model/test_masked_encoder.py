@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import SMALL, VOCAB, close, some_tokens
+from small import SMALL, SMALL_TASK, VOCAB, close, some_tokens
 from torch import Tensor
 from trained import QUIET
 
@@ -17,12 +17,7 @@ from lengthgen.model.transformer import create
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import ALONE
 
-TASK = [
-    *(word for word in SMALL if not word.startswith(("corpus", "eval"))),
-    *("task=copy", "task.length=3", "task.longest=6", "task.examples=300"),
-    *("task.examples_per_length=5", "train.length=8", "eval.lengths=[1,2,3,4,6]"),
-    "model.arch=encoder",
-]
+TASK = [*SMALL_TASK, "model.arch=encoder"]
 EVERY = pytest.mark.parametrize("scheme", ["nope", "learned_absolute", "rope", "alibi", "t5"])
 
 

@@ -44,6 +44,11 @@ SMALL = [
     "runtime.threads=1",  # as many as cores, in several tests at once, would wait for each other
     "runtime.log_every=1",
 ]
+SMALL_TASK = [
+    *(word for word in SMALL if not word.startswith(("corpus", "eval"))),
+    *("task=copy", "task.length=3", "task.longest=6", "task.examples=300"),
+    *("task.examples_per_length=5", "train.length=8", "eval.lengths=[1,2,3,4,6]"),
+]
 VOCAB = 50
 
 
