@@ -128,7 +128,7 @@ def dims(d_head: int = 8, **changes: int) -> ModelDims:
     """Returns the dimensions of one layer with one head at T = 512, but for what is given."""
     d_model = d_head * changes.get("n_heads", 1)
     sizes = {"d_model": d_model, "n_layers": 1, "n_heads": 1, "train_length": 512, **changes}
-    return ModelDims(d_head=d_head, init_std=0.02, **sizes)
+    return ModelDims(d_head=d_head, init_std=0.02, causal=True, **sizes)
 
 
 def bare_call(
