@@ -7,6 +7,7 @@
 #   rates       learning rate and own rate of six schemes, by the loss at T on the tuning split
 #   figure1     six schemes at T = 512 and four at T = 1024, three seeds, 12 million tokens; with the
 #               rates of results/rates
+#   budget      five schemes after 1.5 to 24 million tokens
 #   variants    training-free variants of the runs of RoPE of figure1
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
 #   schemes     every scheme, two seeds, 6 million tokens
@@ -21,7 +22,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-studies="report baselines precision rates figure1 variants fine_tuning schemes tasks statistics"
+studies="report baselines precision rates figure1 budget variants fine_tuning schemes tasks statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -89,6 +90,13 @@ figure1() {
   sweep figure1 scheme=sinusoidal,rope,t5,alibi train.length=1024 "${long[@]}" \
     'eval.protocols=[tail,alibi_nonoverlap]' 'eval.lengths=[64,128,256,512,1024,2048,4096,8192,16384]'
   after report runtime.root=runs/figure1 --out results/figure1
+}
+
+budget() {
+  sweep budget scheme=rope,t5,alibi,kerple,nope seed=1 train.tuned=results/rates/tuned.yaml \
+    train.tokens=1500000,3000000,6000000,12000000,24000000 eval.targets=64 eval.endpoints=32 \
+    'eval.lengths=[128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
+  after report runtime.root=runs/budget --out results/budget
 }
 
 variants() {

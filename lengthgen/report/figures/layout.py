@@ -30,7 +30,8 @@ def panels(charts: Sequence[Chart], *, rows: int = 1) -> Figure:
     The legend names the series of the first.
     """
     legend, single, columns = charts[0].shown, len(charts) == 1, len(charts) // rows
-    text = [*dict.fromkeys(phrase for chart in charts for phrase in _notes(chart))]
+    notes = dict.fromkeys(phrase for chart in charts for phrase in _notes(chart))
+    text = [one for one in notes if not any(o != one and o.startswith(one) for o in notes)]
     title = [charts[0].title] if single else []
     width, height = (8.0, 4.6) if single else (4.6 * columns, 1.2 + 4.0 * rows)
     names = [textwrap.fill(line.end, NAME_LETTERS) for line in legend]

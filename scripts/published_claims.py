@@ -1,0 +1,278 @@
+"""Writes results/published.md: what papers say, and whether the committed studies show it.
+
+    python scripts/published_claims.py
+
+Published numbers come from lengthgen.analysis.reference_results, own ones from the rows of
+results/figure1 and results/report. A claim holds if all its 95% intervals lie on the claimed side,
+does not hold if one of them lies on the other side, and is undecided otherwise.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from lengthgen.analysis.formatting import short
+from lengthgen.analysis.intervals import Estimate
+from lengthgen.analysis.paired_sums import Sample, complete_lengths, sample, whole
+from lengthgen.analysis.reference_results import published_curves
+from lengthgen.analysis.seed_groups import Series
+from lengthgen.report import collect, study
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+T = 512
+BLOCKS, TAIL = "alibi_nonoverlap", "tail"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """A ratio of perplexities that a claim places above or below a bound."""
+
+    name: str
+    log_ratio: Estimate
+    above: bool
+    bound: float = 1.0
+
+    @property
+    def verdict(self) -> bool | None:
+        """True or False if the interval lies on one side of the bound, None otherwise."""
+        limit = math.log(self.bound)
+        if self.log_ratio.low > limit:
+            return self.above
+        if self.log_ratio.high < limit:
+            return not self.above
+        return None
+
+    def __str__(self) -> str:
+        value, low, high = (
+            f"{math.exp(min(v, 50)):.3g}"
+            for v in (self.log_ratio.value, self.log_ratio.low, self.log_ratio.high)
+        )
+        return f"{self.name} {value} [{low}, {high}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A published claim, with the published ratios of perplexity and ours."""
+
+    source: str
+    claim: str
+    published: str
+    statements: Sequence[Statement]
+
+    @property
+    def verdict(self) -> str:
+        found = [statement.verdict for statement in self.statements]
+        if False in found:
+            return "in part" if True in found else "does not hold"
+        return "undecided" if None in found else "holds"
+
+
+@cache
+def _lines(folder: str, protocol: str, train_length: int) -> dict[str, Series]:
+    report, _ = collect.gather_both(study.of_folder(RESULTS / folder).records)
+    assert report is not None, folder
+    return {
+        line.scheme: line
+        for line in report.by_protocol[protocol]
+        if line.variant is None and line.train_length == train_length
+    }
+
+
+def _rise(
+    scheme: str, length: int, protocol: str = TAIL, folder: str = "figure1", train_length: int = T
+) -> Estimate:
+    """Returns ln of the perplexity at a length over that at T."""
+    cells = complete_lengths(_lines(folder, protocol, train_length)[scheme])
+    return _sampled(sample([cells[length], cells[train_length]], whole))
+
+
+def _apart(a: str, b: str, length: int, protocol: str = TAIL) -> Estimate:
+    """Returns ln of the perplexity of one scheme over that of another at a length."""
+    lines = _lines("figure1", protocol, T)
+    return _sampled(sample([complete_lengths(lines[name])[length] for name in (a, b)], whole))
+
+
+def _sampled(found: Sample | None) -> Estimate:
+    assert found is not None, "cells that share no targets"
+    return found.gap(0, 1)
+
+
+def _less(a: Estimate, b: Estimate) -> Estimate:
+    """Returns the difference of two independent estimates, its interval by the root of squares."""
+    value = a.value - b.value
+    return replace(
+        a,
+        value=value,
+        low=value - math.hypot(a.value - a.low, b.high - b.value),
+        high=value + math.hypot(a.high - a.value, b.value - b.low),
+    )
+
+
+def _published(table: str, scheme: str, *lengths: int) -> str:
+    """Returns published ratios of perplexity to that at T."""
+    [curve] = [c for c in published_curves() if (c.table, c.scheme) == (table, scheme)]
+    at_T = curve.ppl[curve.train_length]
+    return ", ".join(f"{curve.ppl[n] / at_T:.3g} at {n:,}" for n in lengths)
+
+
+def claims() -> list[Claim]:
+    """Returns the claims with what the committed rows say of each."""
+    press, press_mean = "Press et al. 2022, Tables 13-15", "Press et al. 2022, Table 2"
+    slid, table = "alibi-table13-15", "alibi-table2"
+
+    def rises(
+        scheme: str, *lengths: int, protocol: str = TAIL, above: bool = True
+    ) -> list[Statement]:
+        return [
+            Statement(
+                name=f"{scheme} {short(n)}/T", log_ratio=_rise(scheme, n, protocol), above=above
+            )
+            for n in lengths
+        ]
+
+    return [
+        Claim(
+            source=press,
+            claim="Sinusoidal positions do not extrapolate.",
+            published=_published(slid, "sinusoidal", 1024, 3072),
+            statements=rises("sinusoidal", 1024, 16384),
+        ),
+        Claim(
+            source=press_mean,
+            claim="RoPE rises from 2T on.",
+            published=_published(table, "rope", 712, 1012, 15512),
+            statements=rises("rope", 1024, 16384, protocol=BLOCKS),
+        ),
+        Claim(
+            source=press,
+            claim="T5's biases hold to about 2T and fail beyond.",
+            published=_published(slid, "t5", 1024, 1536, 3072),
+            statements=rises("t5", 16384),
+        ),
+        Claim(
+            source=press_mean,
+            claim="ALiBi's perplexity falls beyond T where windows lie side by side.",
+            published=_published(table, "alibi", 1012, 15512),
+            statements=rises("alibi", 1024, 16384, protocol=BLOCKS, above=False),
+        ),
+        Claim(
+            source=press,
+            claim="With equal context for every target it no longer falls: the gain was that of "
+            "early tokens.",
+            published=_published(slid, "alibi", 1024, 3072),
+            statements=[replace(one, bound=math.exp(-0.01)) for one in rises("alibi", 1024, 16384)],
+        ),
+        Claim(
+            source=press_mean,
+            claim="Order at the longest length: sinusoidal worst, then RoPE, T5, ALiBi.",
+            published="405.9, 79.3, 64.9 (12,512), 18.3",
+            statements=[
+                Statement(name=f"{a}/{b}", log_ratio=_apart(a, b, 16384, BLOCKS), above=True)
+                for a, b in (("sinusoidal", "rope"), ("rope", "t5"), ("t5", "alibi"))
+            ],
+        ),
+        Claim(
+            source="Haviv et al. 2022",
+            claim="Without positions the model is slightly worse than with sinusoidal ones at T, "
+            "and ALiBi is better than both.",
+            published="nope/sinusoidal 1.04, alibi/sinusoidal 0.978",
+            statements=[
+                Statement(
+                    name="nope/sinusoidal at T",
+                    log_ratio=_apart("nope", "sinusoidal", T, BLOCKS),
+                    above=True,
+                ),
+                Statement(
+                    name="alibi/sinusoidal at T",
+                    log_ratio=_apart("alibi", "sinusoidal", T, BLOCKS),
+                    above=False,
+                ),
+            ],
+        ),
+        Claim(
+            source="Kazemnejad et al. 2023, Appendix F",
+            claim="Beyond T, RoPE fails first, then models without positions, then ALiBi.",
+            published="at 2T: rope 267, nope 60, alibi 15.5",
+            statements=[
+                Statement(
+                    name=f"{a}/{b} of the rises at 2T",
+                    log_ratio=_less(_rise(a, 2 * T), _rise(b, 2 * T)),
+                    above=True,
+                )
+                for a, b in (("rope", "nope"), ("nope", "alibi"))
+            ],
+        ),
+        Claim(
+            source="Kazemnejad et al. 2023, Appendix F",
+            claim="At 2T ALiBi has failed too.",
+            published=_published("nope-appendix-f", "alibi", 1600, 2048),
+            statements=[replace(one, bound=2.0) for one in rises("alibi", 1024)],
+        ),
+        Claim(
+            source="Chi et al. 2022 (KERPLE), Table 3",
+            claim="The logarithmic kernel is at or below ALiBi at every length up to 32T.",
+            published="(no numbers here)",
+            statements=[
+                Statement(
+                    name=f"kerple/alibi at {short(n)}",
+                    log_ratio=_apart("kerple", "alibi", n),
+                    above=False,
+                )
+                for n in (T, 4 * T, 32 * T)
+            ],
+        ),
+        Claim(
+            source="Lin et al. 2025 (FoX), section 4.3",
+            claim="Extrapolation depends on the training: RoPE's rise grows with the budget.",
+            published="(no numbers here)",
+            statements=[
+                Statement(
+                    name="rise at 32T after 12M/3M tokens",
+                    log_ratio=_less(_rise("rope", 32 * T), _rise("rope", 32 * T, folder="report")),
+                    above=True,
+                )
+            ],
+        ),
+        Claim(
+            source="Press et al. 2022, Tables 2 and 13",
+            claim="A mean over all positions of side by side windows hides the collapse.",
+            published=f"sinusoidal, side by side {_published(table, 'sinusoidal', 1012)}, "
+            f"equal context {_published(slid, 'sinusoidal', 1024)}",
+            statements=[
+                Statement(
+                    name=f"{scheme} 1k/T, equal context over side by side",
+                    log_ratio=_less(_rise(scheme, 1024), _rise(scheme, 1024, BLOCKS)),
+                    above=True,
+                )
+                for scheme in ("sinusoidal", "rope")
+            ],
+        ),
+    ]
+
+
+def rendered(found: Sequence[Claim]) -> str:
+    """Returns the page."""
+    lines = [
+        "# Published claims, and what the committed studies show",
+        "",
+        "Ratios of perplexity with 95% intervals over seeds and documents, from `figure1/`",
+        "(T = 512, 12M tokens of `python`) and, for the budget, `report/` (3M). Published models",
+        "are 190 to 1,000 times larger and saw more text: directions are compared, not sizes. A",
+        "claim holds if every interval lies on the claimed side, does not hold if one lies on the",
+        "other side, and is undecided otherwise; in part: both occur. Written by",
+        "`python scripts/published_claims.py`.",
+        "",
+        "| claim | source | published | here | verdict |",
+        "|---|---|---|---|---|",
+    ]
+    for one in found:
+        here = "; ".join(map(str, one.statements))
+        cells = [one.claim, one.source, one.published, here, f"**{one.verdict}**"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    (RESULTS / "published.md").write_text(rendered(claims()), encoding="utf-8")

@@ -1,0 +1,73 @@
+"""results/published.md: verdicts follow from intervals, and the page from the committed rows."""
+
+import math
+import runpy
+from typing import Any
+
+import pytest
+from repository import ROOT
+
+from lengthgen.analysis.intervals import Estimate
+
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "published_claims.py"))
+
+
+def statement(low: float, high: float, *, above: bool, bound: float = 1.0) -> Any:
+    value = math.sqrt(low * high)
+    log_ratio = Estimate(
+        value=math.log(value), low=math.log(low), high=math.log(high), seeds=(0.0, 0.0)
+    )
+    return SCRIPT["Statement"](name="a/b", log_ratio=log_ratio, above=above, bound=bound)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bound", "found"),
+    [(1.1, 2.0, 1.0, True), (0.5, 0.9, 1.0, False), (0.9, 1.1, 1.0, None), (1.1, 1.9, 2.0, False)],
+)
+def test_an_interval_on_one_side_of_the_bound_decides(
+    low: float, high: float, bound: float, found: bool | None
+) -> None:
+    assert statement(low, high, above=True, bound=bound).verdict is found
+    opposite = None if found is None else not found
+    assert statement(low, high, above=False, bound=bound).verdict is opposite
+
+
+@pytest.mark.parametrize(
+    ("statements", "verdict"),
+    [
+        ([(1.1, 2.0), (1.2, 1.3)], "holds"),
+        ([(1.1, 2.0), (0.9, 1.3)], "undecided"),
+        ([(1.1, 2.0), (0.5, 0.9)], "in part"),
+        ([(0.9, 1.1), (0.5, 0.9)], "does not hold"),
+    ],
+)
+def test_a_claim_holds_if_all_its_statements_do(
+    statements: list[tuple[float, float]], verdict: str
+) -> None:
+    of = [statement(low, high, above=True) for low, high in statements]
+    claim = SCRIPT["Claim"](source="A 2020", claim="It rises.", published="2", statements=of)
+    assert claim.verdict == verdict
+    assert f"| **{verdict}** |" in SCRIPT["rendered"]([claim])
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_committed_rows_give() -> None:
+    page = (ROOT / "results" / "published.md").read_text(encoding="utf-8")
+    assert page == SCRIPT["rendered"](SCRIPT["claims"]()), "run python scripts/published_claims.py"
+
+
+def test_the_table_of_the_readme_has_rows_of_figure1() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = (ROOT / "results" / "figure1" / "table.md").read_text(encoding="utf-8")
+    committed: dict[str, list[str]] = {}
+    for scheme, *numbers in map(cells, table.splitlines()):
+        committed.setdefault(scheme, []).extend(numbers)
+    shown = [cells(line) for line in readme.partition("| scheme |")[2].splitlines()[2:8]]
+    assert len(shown) == 6
+    for scheme, *numbers in shown:
+        assert [number for number in numbers if number not in committed[scheme]] == [], scheme
+
+
+def cells(line: str) -> list[str]:
+    """Returns the cells of a line of a table without marks."""
+    return [cell.strip(" *=()") for cell in line.strip().strip("|").split("|")]
