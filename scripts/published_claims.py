@@ -70,27 +70,28 @@ class Claim:
 
 
 @cache
-def _lines(folder: str, protocol: str, train_length: int) -> dict[str, Series]:
+def _lines(folder: str, protocol: str) -> dict[str, Series]:
+    """Returns the series of runs at T by scheme, or scheme+variant."""
     report, _ = collect.gather_both(study.of_folder(RESULTS / folder).records)
     assert report is not None, folder
     return {
-        line.scheme: line
+        f"{line.scheme}+{line.variant}" if line.variant else line.scheme: line
         for line in report.by_protocol[protocol]
-        if line.variant is None and line.train_length == train_length
+        if line.train_length == T
     }
 
 
-def _rise(
-    scheme: str, length: int, protocol: str = TAIL, folder: str = "figure1", train_length: int = T
-) -> Estimate:
-    """Returns ln of the perplexity at a length over that at T."""
-    cells = complete_lengths(_lines(folder, protocol, train_length)[scheme])
-    return _sampled(sample([cells[length], cells[train_length]], whole))
+def _rise(name: str, length: int, protocol: str = TAIL, folder: str = "figure1") -> Estimate:
+    """Returns ln of the perplexity at a length over that of the scheme at T."""
+    lines = _lines(folder, protocol)
+    there, at_T = lines[name], lines[name.partition("+")[0]]
+    cells = [complete_lengths(there)[length], complete_lengths(at_T)[T]]
+    return _sampled(sample(cells, whole))
 
 
 def _apart(a: str, b: str, length: int, protocol: str = TAIL) -> Estimate:
     """Returns ln of the perplexity of one scheme over that of another at a length."""
-    lines = _lines("figure1", protocol, T)
+    lines = _lines("figure1", protocol)
     return _sampled(sample([complete_lengths(lines[name])[length] for name in (a, b)], whole))
 
 
@@ -233,6 +234,16 @@ def claims() -> list[Claim]:
                     log_ratio=_less(_rise("rope", 32 * T), _rise("rope", 32 * T, folder="report")),
                     above=True,
                 )
+            ],
+        ),
+        Claim(
+            source="Xiao et al. 2023 (StreamingLLM), section 3.1",
+            claim="A window of T tokens fails once it has lost the first tokens.",
+            published="(no numbers here)",
+            statements=[
+                one
+                for name in ("nope", "rope", "t5", "kerple")
+                for one in rises(f"{name}+window", 16384)
             ],
         ),
         Claim(
