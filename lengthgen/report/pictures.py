@@ -8,6 +8,7 @@ from lengthgen.analysis import reference_results
 from lengthgen.analysis.accuracy import Accuracy
 from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import Finding, findings
+from lengthgen.analysis.seed_groups import Series
 from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE
 from lengthgen.report import collect
 from lengthgen.report.collect import Report
@@ -55,18 +56,20 @@ def by_train_length(report: Report) -> list[list[Chart]]:
     configs = {run: record.config for run, record in report.runs.items()}
     points = [p for line in report.by_protocol[HEADLINE] for p in line.points]
     rows: list[list[Chart]] = []
+    named: dict[str, Series] = {}
     for T in sorted({p.train_length for p in points}):
         lines = collect.by_protocol([p for p in points if p.train_length == T], configs)
         found = findings(lines)
         charts = (curve.perplexities(lines[HEADLINE], found), curve.gains(found))
         rows.append([chart for chart in charts if chart is not None])
+        named = {line.label: line for line in lines[HEADLINE]} | named
     rows.sort(key=lambda row: -len(row[0].shown))
-    styles = {line.name: line.style for line in rows[0][0].lines}
+    styles = style.line_styles([*named.values()])
     return [[_styled(chart, styles) for chart in row] for row in rows]
 
 
 def _styled(chart: Chart, styles: Mapping[str, Mapping[str, Any]]) -> Chart:
-    lines = [replace(line, style=styles.get(line.name, line.style)) for line in chart.lines]
+    lines = [replace(line, style=styles[line.name]) for line in chart.lines]
     return replace(chart, lines=lines)
 
 

@@ -21,7 +21,7 @@ from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
 from lengthgen.report import collect, pictures, study, write
 from lengthgen.report.collect import Report
-from lengthgen.report.figures.layout import MOST_NAMED
+from lengthgen.report.figures.layout import MOST_NAMED, panels
 from lengthgen.runs import directory
 
 OTHER = "rope-tiny-toy-s2-0b0b0b0b"
@@ -217,17 +217,22 @@ def test_runs_of_two_lengths_of_training_have_a_row_of_panels_each_in_the_same_c
 ) -> None:
     paths = [
         runs.write(name, train_length=T, suffix=f"{T:08d}", parts={name: {}, "length": {"T": T}})
-        for T, names in ((1024, "bcd"), (512, "abcdef"))
+        for T, names in ((1024, "bcdg"), (512, "abcdef"))
         for name in (f"scheme_{letter}" for letter in names)
     ]
     found = gathered(*paths)
     first, second = pictures.by_train_length(found)
     assert [chart.trained for chart in (*first, *second)] == [[512], [512], [1024], [1024]]
     assert {line.name for line in first[0].shown} == {f"scheme_{letter}" for letter in "abcdef"}
-    colours = {line.name: line.style["color"] for line in first[0].shown}
+    assert {line.name for line in second[0].shown} == {f"scheme_{letter}" for letter in "bcdg"}
+    looks: dict[str, set[str]] = {}
     for chart in (*first, *second):
-        assert {line.style["color"] == colours[line.name] for line in chart.shown} == {True}
-    assert {line.name for line in second[0].shown} == {f"scheme_{letter}" for letter in "bcd"}
+        for line in chart.shown:
+            looks.setdefault(line.name, set()).add(f"{line.style}")
+    assert [len(styles) for styles in looks.values()] == [1] * 7
+    assert len(set[str].union(*looks.values())) == 7
+    [legend] = panels([*first, *second], rows=2).legends
+    assert {text.get_text() for text in legend.get_texts()} == {*looks}
     assert "headline.png" in pictures.of_text(found)
 
 

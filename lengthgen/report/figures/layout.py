@@ -27,9 +27,13 @@ def laid_out(chart: Chart) -> Figure:
 def panels(charts: Sequence[Chart], *, rows: int = 1) -> Figure:
     """Draws charts of the same series side by side; the legend is in the order of the line ends.
 
-    The legend names the series of the first.
+    A series has one style in all of them.
     """
-    legend, single, columns = charts[0].shown, len(charts) == 1, len(charts) // rows
+    single, columns = len(charts) == 1, len(charts) // rows
+    named = {line.name: line for chart in reversed(charts) for line in chart.shown}
+    legend = [
+        named.pop(line.name) for chart in charts for line in chart.shown if line.name in named
+    ]
     notes = dict.fromkeys(phrase for chart in charts for phrase in _notes(chart))
     text = [one for one in notes if not any(o != one and o.startswith(one) for o in notes)]
     title = [charts[0].title] if single else []
