@@ -18,13 +18,12 @@ from torch import Tensor
 
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import Split, TokenizedCorpus
-from lengthgen.data.windows import training_windows
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Show
-from lengthgen.training.trainer import State, forward_of, fresh_state, train_step
+from lengthgen.training.trainer import State, forward_of, fresh_state, train_step, windows_of
 
 MIB = 2**20
 DECODED = 64  # tokens that are decoded behind a text of T
@@ -125,7 +124,7 @@ def training_step(
     config: Config, vocab_size: int, device: torch.device, *, compiled: bool
 ) -> tuple[State, Callable[[], object]]:
     """Returns a fresh training state on random tokens, and a call that does its next step."""
-    windows = training_windows(random_corpus(config, vocab_size), config.train.length)
+    windows = windows_of(config, random_corpus(config, vocab_size))
     state = fresh_state(config, vocab_size=vocab_size, device=device)
     forward = forward_of(state, compiled=compiled)
     return state, lambda: train_step(state, windows, ranks=ALONE, forward=forward)

@@ -22,6 +22,7 @@ from lengthgen.config.schema import (
 )
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.span_corruption import SHORTEST
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
@@ -296,10 +297,15 @@ def _check_parts(config: Config) -> None:
 
 def _check_encoder(config: Config) -> None:
     """Raises UserError for what a model with an encoder does not have."""
-    if not isinstance(config.corpus, TaskCorpus):
+    if not isinstance(config.corpus, TaskCorpus) and not config.corrupts_spans:
         raise UserError(
             f"model.arch={config.model.arch}: corpus {config.corpus.name} has no prompts for an "
-            "encoder to read; give a task, such as task=copy, or model.arch=decoder"
+            "encoder to read; give a task, such as task=copy, or model.arch=encoder_decoder"
+        )
+    if config.corrupts_spans and config.train.length < SHORTEST:
+        raise UserError(
+            f"train.length={config.train.length}: text with a masked span has {SHORTEST} tokens or "
+            f"more; set train.length={SHORTEST} or more"
         )
     for key in ("compile", "activation_checkpointing"):
         if getattr(config.runtime, key):
@@ -325,6 +331,19 @@ def _check_protocol(protocol: protocols.Protocol, config: Config) -> None:
             f"eval.protocols: {protocol.name} scores "
             f"{'answers of a task' if of_answers else 'text'}, and corpus {config.corpus.name} "
             f"has none; give {'tail' if of_answers else protocols.ANSWERS}"
+        )
+    if config.corrupts_spans != protocol.of_spans and not of_answers:
+        raise UserError(
+            f"eval.protocols: {protocol.name} scores "
+            f"{'masked spans' if protocol.of_spans else 'text from left to right'}, and "
+            f"model.arch={config.model.arch} has none; "
+            f"give {protocols.HEADLINE if protocol.of_spans else protocols.SPANS}"
+        )
+    sizes = {"targets": targets, "train_length": config.train.length}
+    if protocol.of_spans and min(lengths) < (shared := protocols.spans_per_window(**sizes)):
+        raise UserError(
+            f"eval.lengths: {min(lengths)} is shorter than the {shared} tokens that hold the spans "
+            f"of a window; drop it or set eval.targets={min(lengths)}"
         )
     if protocol.one_window and min(lengths) < targets:
         raise UserError(

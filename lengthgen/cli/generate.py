@@ -57,7 +57,8 @@ def generate_text(
 
     (run_dir,) = find_runs(names, changes)
     (config,) = configs_of([run_dir], changes, config_dir=config_dir, plugins=plugin)
-    config.refuse_arch("generate", taken=("decoder", "encoder_decoder"))
+    of_answers = () if config.corrupts_spans else ("encoder_decoder",)
+    config.refuse_arch("generate", taken=("decoder", *of_answers))
     with Progress(is_main=True) as show:
         trained = generation.open_trained(config, run_dir, variant=variant, show=show)
         if prompt is None:

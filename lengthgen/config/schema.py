@@ -409,6 +409,12 @@ class Config(Section):
         has_both = self.model.arch == "encoder_decoder"
         return replace(self.shape, causal=False) if has_both else None
 
+    @property
+    def corrupts_spans(self) -> bool:
+        """True if the model fills spans that are left out of text."""
+        of_task = isinstance(self.corpus, TaskCorpus)
+        return self.model.arch == "encoder_decoder" and not of_task
+
     def refuse_arch(self, command: str, *, taken: Sequence[str] = ("decoder",)) -> None:
         """Raises UserError, naming the command, for an architecture that it does not take."""
         if self.model.arch not in taken:
@@ -521,7 +527,7 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
     bounds, or keys that contradict each other.
     """
     try:
-        config = Config.model_validate(_with_lengths(plain))
+        config = Config.model_validate(_with_protocols(_with_lengths(plain)))
     except ValidationError as error:
         line = one_line(error, plain, known=known_keys())
         raise UserError(line.replace("corpus.task.", "task.")) from None  # as it is typed
@@ -551,6 +557,17 @@ def _with_lengths(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     lengths = {max(1, T // 8), max(1, T // 4), max(1, T // 2), *(T << n for n in range(6))}
     kept = sorted(n for n in lengths if 0 < n <= max(T, reach))
     return {**plain, "eval": {**wanted, "lengths": kept}}
+
+
+def _with_protocols(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the plain configuration with the protocol of its architecture as the default."""
+    model, wanted = plain.get("model"), plain.get("eval")
+    if not isinstance(model, Mapping) or not isinstance(wanted, Mapping):
+        return plain
+    if wanted.get("protocols", ()) is not None:
+        return plain
+    default = "spans" if model.get("arch") == "encoder_decoder" else "tail"
+    return {**plain, "eval": {**wanted, "protocols": [default]}}
 
 
 def _check(config: Config) -> None:

@@ -194,6 +194,7 @@ def _rows(
                 needed=job.needed,
                 altered=altered,
                 predict=protocols.named(job.cells[0].protocol).of_answers,
+                of_spans=protocols.named(job.cells[0].protocol).of_spans,
             )
             for altered in job.altered or (None,)
         ]

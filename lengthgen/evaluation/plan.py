@@ -230,6 +230,9 @@ def _reach(config: Config, longest: int) -> int:
 def _spanned(config: Config, length: int) -> int:
     """Returns how many targets of a document the windows of a length span, over all protocols."""
     wanted = config.eval
+    if config.corrupts_spans:
+        sizes = {"targets": wanted.targets, "train_length": config.train.length}
+        return length + wanted.targets - protocols.spans_per_window(**sizes)
     if not any(protocols.named(name).matched for name in wanted.protocols):
         return length
     return protocols.depth(length, targets=wanted.targets, train_length=config.train.length)

@@ -17,6 +17,7 @@ Alteration = Literal["swap", "shuffle"]
 HEADLINE = "tail"  # scores the same tokens at every length
 BY_POSITION = "per_position"  # has a loss for each position
 ANSWERS = "answers"  # the only protocol of a task
+SPANS = "spans"  # the only protocol of text that an encoder reads
 
 
 class Answer(NamedTuple):
@@ -85,6 +86,7 @@ class Protocol:
     matched: bool = False  # in blocks of S(C)
     one_window: bool = False  # which holds all K targets: no length may be below K
     last: int | None = None  # the convention's own K
+    of_spans: bool = False  # scores the masked ones of the targets, given the text around them
     of_answers: bool = False  # scores a task: rows say whether each answer is right
 
 
@@ -136,6 +138,20 @@ def depth(length: int, *, targets: int, train_length: int) -> int:
 def _tail(length: int, places: Places) -> Iterator[Span]:
     K = places.targets
     size = targets_per_window(length, targets=K, train_length=places.train_length)
+    for document, end in places.endpoints:
+        for done in range(0, K, size):
+            scored = min(size, K - done)
+            yield Span(document, end - K + done + scored, length, scored)
+
+
+def spans_per_window(*, targets: int, train_length: int) -> int:
+    """Returns how many targets share a window of masked spans: those of the shortest default."""
+    return min(targets, max(1, train_length // 8))
+
+
+def _spans(length: int, places: Places) -> Iterator[Span]:
+    K = places.targets
+    size = spans_per_window(targets=K, train_length=places.train_length)
     for document, end in places.endpoints:
         for done in range(0, K, size):
             scored = min(size, K - done)
@@ -308,6 +324,16 @@ PROTOCOLS = {
             reads=("longest",),
         ),
         Protocol(
+            name=SPANS,
+            summary="masked spans: the same ones of the K targets at every length, for "
+            "encoder-decoders",
+            source="span corruption of T5, arXiv 1910.10683, on the endpoints of tail",
+            spans=_spans,
+            reads=("train_length",),
+            scores_k=True,
+            of_spans=True,
+        ),
+        Protocol(
             name=ANSWERS,
             summary="answers of a task: right if all of it, its end included, is most likely",
             source="exact match under greedy decoding, as NoPE, arXiv 2305.19466",
@@ -318,7 +344,7 @@ PROTOCOLS = {
 }
 
 
-OF_TEXT = [name for name, protocol in PROTOCOLS.items() if not protocol.of_answers]
+OF_TEXT = [name for name in PROTOCOLS if name not in (SPANS, ANSWERS)]
 
 
 def shared(wanted: Sequence[Span]) -> dict[Span, Span]:

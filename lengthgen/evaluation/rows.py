@@ -17,6 +17,7 @@ from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.config.sections import first_error
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.span_corruption import masked_targets
 from lengthgen.data.spans import Endpoint, Span
 from lengthgen.data.windows import position_bins, targets_of
 from lengthgen.errors import UserError
@@ -160,7 +161,10 @@ def measured(
         clusters.setdefault(cluster, []).append(span)
     rows: list[dict[str, Any]] = []
     for cluster, scored in clusters.items():
-        tokens = np.concatenate([targets_of(span, corpus) for span in scored])
+        wanted = [targets_of(span, corpus) for span in scored]
+        if protocol.of_spans:
+            wanted = [of[masked_targets(span)] for of, span in zip(wanted, scored, strict=True)]
+        tokens = np.concatenate(wanted)
         per_token = np.concatenate([nats[span] for span in scored])
         row: dict[str, Any] = {
             **_cell_facts(cell, config, planned),
@@ -170,7 +174,7 @@ def measured(
             "n_tokens": len(tokens),
             "n_bytes": int(corpus.token_bytes[tokens].sum()),
             "n_windows": len(scored),
-            "window_nats": math.fsum(math.fsum(nats[span]) / span.scored for span in scored),
+            "window_nats": math.fsum(math.fsum(nats[span]) / len(nats[span]) for span in scored),
             "unigram_nats": -math.fsum(log_frequency[tokens]),
         }
         if protocol.per_token:

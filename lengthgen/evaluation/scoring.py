@@ -10,8 +10,15 @@ import numpy as np
 import torch
 
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.span_corruption import (
+    corrupted,
+    masked_targets,
+    n_read,
+    stacked,
+    text_of_window,
+)
 from lengthgen.data.spans import Span
-from lengthgen.data.windows import Ints, text_of, window
+from lengthgen.data.windows import IGNORED, Ints, Windows, text_of, window
 from lengthgen.evaluation.plan import Scored
 from lengthgen.evaluation.protocols import Alteration, shared
 from lengthgen.model.transformer import Transformer, seed_of
@@ -74,7 +81,7 @@ def passes(model: Transformer, wanted: Sequence[Span], needed: Collection[Span])
 
 
 def _hosts(model: Transformer, wanted: Sequence[Span]) -> dict[Span, Span]:
-    if model.scheme.depends_on_length:
+    if model.scheme.depends_on_length or model.scheme.encoder is not None:
         return {span: span for span in wanted}
     return shared(wanted)
 
@@ -92,11 +99,13 @@ def score(
     needed: Collection[Span] | None = None,
     altered: Altered | None = None,
     predict: bool = False,
+    of_spans: bool = False,
 ) -> dict[Span, Scored]:
     """Returns the nats of each scored token of the needed spans (default: of all), in float64.
 
     With `predict`, also the id of the most likely token given the tokens before it and no others,
-    also where outputs depend on the length of the call.
+    also where outputs depend on the length of the call. With `of_spans`, of the scored tokens the
+    masked ones, given the others.
 
     The same numbers for any number of processes: forward passes hold the same windows whatever the
     world size, and each process takes every n-th of them, the longest first.
@@ -120,20 +129,29 @@ def score(
     mine: dict[Span, Scored] = {}
     for one in passes(model, wanted, needed)[ranks.rank :: ranks.world_size]:
         inputs_BT, targets_BT = _windows(one.hosts, corpus, altered)
+        n_last = one.n_last
+        if of_spans:
+            inputs_BT, targets_BT = _corrupted(one.hosts, inputs_BT, targets_BT, corpus)
+            n_last = int((targets_BT != IGNORED).any(axis=0).sum())  # the answers
         device = model.embedding.weight.device
         inputs = torch.from_numpy(inputs_BT).to(device)
-        targets = torch.from_numpy(targets_BT[:, -one.n_last :].copy()).to(device)
+        targets = torch.from_numpy(targets_BT[:, -n_last:].copy()).to(device)
         generator = torch.Generator().manual_seed(seed_of("evaluation", generator_seed))
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             starts = model.answer_starts(torch.from_numpy(targets_BT))
-            x_BTD = model(inputs, n_last=one.n_last, generator=generator, **starts)
+            x_BTD = model(inputs, n_last=n_last, generator=generator, **starts)
             scored = model.token_nll(x_BTD, targets).cpu().double().numpy()
             if predict:
                 predicted = model.argmax_tokens(x_BTD).cpu().double().numpy()
                 scored = np.stack([scored, predicted], axis=-1)
+        if of_spans:
+            in_text = (targets_BT != IGNORED) & (targets_BT < corpus.vocab_size)
+            scored = [row[of] for row, of in zip(scored, in_text[:, -n_last:], strict=True)]
         mine |= dict(zip(one.hosts, scored, strict=True))
         advance(one.n_tokens * ranks.world_size)
     nats = {host: found for part in ranks.gather(mine) for host, found in part.items()}
+    if of_spans:
+        return {span: nats[span] for span in needed}
     return {span: _part(nats[host_of[span]], host_of[span], span) for span in needed}
 
 
@@ -143,6 +161,24 @@ def _prefixes(span: Span) -> list[Span]:
         Span(span.document, span.end - back, span.length - back, 1)
         for back in reversed(range(span.scored))
     ]
+
+
+def _corrupted(
+    hosts: Sequence[Span], inputs_BT: Ints, targets_BT: Ints, corpus: TokenizedCorpus
+) -> Windows:
+    """Returns the windows with the masked ones of their scored targets as spans to be filled.
+
+    Tokens behind the first one are left out until the encoder reads no more than the window.
+    """
+    rows: list[tuple[Ints, Ints]] = []
+    for span, inputs, targets in zip(hosts, inputs_BT, targets_BT, strict=True):
+        masked = np.zeros(span.length, dtype=bool)
+        masked[-span.scored :] = masked_targets(span)
+        excess = n_read(span.scored) - span.scored
+        first = min(max(0, excess), int(masked.argmax()))
+        text = np.delete(text_of_window(inputs, targets), slice(1, 1 + first))
+        rows.append(corrupted(text, masked[first:], vocab_size=corpus.vocab_size))
+    return stacked(rows)
 
 
 def _part(nats: Scored, host: Span, span: Span) -> Scored:

@@ -8,7 +8,7 @@ to the logits, never by a part.
   additive  bias or visible          blocks of queries with the bias of the block, never [T, T]
   relative  relative_keys, _values   the same blocks, with rows by distance through strides
   eager     scores, weights, values  the same blocks, through the owners of these hooks
-  dense     no causal mask: encoder  all logits at once
+  dense     no causal mask: encoder  the same blocks, each with all keys
 
 B batch, T tokens, H heads, Q queries, S keys, K head width.
 """
@@ -51,7 +51,7 @@ def attend(
     with torch.autocast(q.device.type, enabled=False):
         q, k = through_qk(layer.qk, q, k, c)
         if not c.shape.causal:
-            return dense(q, k, v, c)
+            return dense(q, k, v, c, block=EVAL_BLOCK)
         if layer.eager:
             return eager(layer, q, k, v, c, block=EAGER_BLOCK)
         whole = q.shape[2] == k.shape[2]
@@ -76,16 +76,24 @@ def attend(
         return sdpa_by_blocks(layer, q, k, v, c, block=block)
 
 
-def dense(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
+def dense(
+    q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext, *, block: int
+) -> Tensor:
     """Attention to all keys that hold a token, within a text or across to another.
 
-    For `bidirectional` parts, which own neither logits nor weights. Memory O(Q * S).
+    For `bidirectional` parts, which own neither logits nor weights. Memory O(block * S), with
+    gradients O(Q * S).
     """
-    s = logits(q_BHQK, k_BHSK, c)
-    if c.n_keys_B is not None:
-        j = torch.arange(s.shape[-1], device=s.device)
-        s = s.masked_fill(j >= c.n_keys_B[:, None, None, None], -math.inf)
-    return weighted(s.softmax(-1), v_BHSK, c).to(v_BHSK.dtype)
+    out: list[Tensor] = []
+    for lo in range(0, q_BHQK.shape[2], block):
+        hi = min(lo + block, q_BHQK.shape[2])
+        at = replace(c, q_pos=c.q_pos[..., lo:hi], rows=slice(lo, hi))
+        s = logits(q_BHQK[:, :, lo:hi], k_BHSK, at)
+        if c.n_keys_B is not None:
+            j = torch.arange(s.shape[-1], device=s.device)
+            s = s.masked_fill(j >= c.n_keys_B[:, None, None, None], -math.inf)
+        out.append(weighted(s.softmax(-1), v_BHSK, at))
+    return torch.cat(out, dim=2).to(v_BHSK.dtype)
 
 
 def eager(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lengthgen.config.schema import Config, Parts
+from lengthgen.data.span_corruption import n_sentinels
 from lengthgen.data.tokenizer import AlignmentIds, alignment_ids
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
@@ -341,10 +342,16 @@ def build_scheme(config: Config, parts: Parts, *, where: str) -> Scheme:
 
 
 def build_model(config: Config, *, vocab_size: int) -> Transformer:
-    """Returns a model of the configured architecture before its weights are drawn."""
+    """Returns a model of the configured architecture before its weights are drawn.
+
+    vocab_size is that of the corpus; sentinels of span corruption are added to it.
+    """
     if config.model.arch == "decoder":
         return Transformer(config, vocab_size=vocab_size)
     from lengthgen.model import encoder_decoder, masked_encoder  # which extend this module's class
+
+    if config.corrupts_spans:
+        vocab_size += n_sentinels(config.train.length)
 
     classes = {
         "encoder": masked_encoder.MaskedEncoder,

@@ -96,6 +96,7 @@ def probe(
     """
     if isinstance(config.corpus, TaskCorpus):
         raise UserError(f"probe: {run_dir.name} is of a task, and probes read text; name another")
+    config.refuse_arch("probe")
     opened = open_run(config, run_dir, ranks=ALONE, show=show)
     planned, corpus = opened.planned, opened.planned.corpus
     inputs = ProbeInputs(

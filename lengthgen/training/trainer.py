@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from lengthgen.config.precision import cpu_multiplies_bf16
 from lengthgen.config.schema import Config, InitFrom
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.span_corruption import corrupted_batch, text_length
 from lengthgen.data.windows import (
     IGNORED,
     TrainingWindows,
@@ -103,7 +104,7 @@ def train(
     `log` takes the rows, on the main process. Raises Diverged, and Stopped if a signal came.
     """
     train, runtime, run_dir = config.train, config.runtime, config.run_dir
-    windows = training_windows(corpus, train.length)
+    windows = windows_of(config, corpus)
     state = _state(config, run_dir, corpus, device, show=show)
     if ranks.is_main:
         directory.train_rows(run_dir, run=config.run_id)  # refuses those of another run
@@ -172,6 +173,12 @@ def train(
             f"{train.steps}, with a checkpoint; the same command continues",
             exit_code=128 + stopping,
         )
+
+
+def windows_of(config: Config, corpus: TokenizedCorpus) -> TrainingWindows:
+    """Returns the windows that training rows are made of."""
+    T = config.train.length
+    return training_windows(corpus, text_length(T) if config.corrupts_spans else T)
 
 
 def fresh_state(config: Config, *, vocab_size: int, device: torch.device) -> State:
@@ -295,7 +302,7 @@ def _embedding_row(state: State, batch: Batch) -> dict[str, float]:
     """Returns how large embedded positions are next to tokens, in windows of the next step."""
     if not state.model.scheme.embeds:
         return {}
-    inputs_BT = batch.micro_batches[0].inputs_BT
+    inputs_BT = batch.micro_batches[0].inputs_BT[:, : state.config.train.length]
     ratio = state.model.position_token_rms_ratio(inputs_BT, generator=_generator(state))
     return {"train/positions_to_tokens": ratio}
 
@@ -349,6 +356,10 @@ def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
         batch, begins = train_batch(windows, **which), np.ones(config.train.batch, dtype=bool)
     else:
         batch, begins = consecutive_batch(windows, **which)
+    if config.corrupts_spans:
+        batch = corrupted_batch(
+            batch, vocab_size=windows.corpus.vocab_size, seed=config.seed, step=state.step
+        )
     mine = np.arange(ranks.rank, config.train.batch, ranks.world_size)
     size = devices.micro_batch(config.runtime, state.device, config.train.length)
     share = [

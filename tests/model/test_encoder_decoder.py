@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from small import SMALL_TASK, VOCAB, bare_call, close, dims, imported, small_config, some_tokens
+from small import (
+    SMALL_TASK,
+    VOCAB,
+    bare_call,
+    close,
+    dims,
+    imported,
+    small_config,
+    some_qkv,
+    some_tokens,
+)
 from torch import Tensor, nn
 from trained import QUIET
 
@@ -20,6 +30,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.plan import plan
 from lengthgen.export.folder import export
+from lengthgen.model.attention import dense
 from lengthgen.model.encoder_decoder import CrossBlock, EncoderDecoder
 from lengthgen.model.transformer import create, with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
@@ -116,6 +127,16 @@ def test_only_positions_tell_the_encoder_the_order_of_a_prompt(scheme: str) -> N
     order = torch.randperm(12, generator=torch.Generator().manual_seed(2))
     got, want = encoded(model, tokens[:, order]), encoded(model, tokens)[:, order]
     assert torch.allclose(got, want, rtol=0, atol=1e-12) == (scheme == "nope")
+
+
+@EVERY
+def test_blocks_of_queries_change_no_output_of_the_encoder(scheme: str) -> None:
+    model, n = model_of(scheme), 12
+    assert model.scheme.encoder is not None
+    c = bare_call(model.encoder_shape, n)
+    c = replace(c, n_keys_B=torch.tensor([9]), acting=model.scheme.encoder.layers[0])
+    q, k, v = (x[:1] for x in some_qkv(n, dtype=torch.float64))
+    close(dense(q, k, v, c, block=5), dense(q, k, v, c, block=n), atol=1e-12)
 
 
 def test_states_of_the_last_tokens_are_those_of_all() -> None:
@@ -381,11 +402,6 @@ def test_a_decoder_does_not_begin_with_the_weights_of_an_encoder_decoder(
         configured("model.arch=decoder", f"train.init_from={run[1]}")
     named = configured(f"train.init_from={run[1]}", "scheme=rope").train.init_from
     assert isinstance(named, InitFrom)
-
-
-def test_text_is_refused_as_it_has_no_prompts() -> None:
-    with pytest.raises(UserError, match=r"^model.arch=encoder_decoder: corpus synthetic has no pr"):
-        small_config("model.arch=encoder_decoder")
 
 
 @pytest.mark.slow

@@ -1,0 +1,107 @@
+"""Span corruption: a window of text as a row "text with spans left out, the spans".
+
+As T5 (Raffel et al. 2020, arXiv 1910.10683, section 3.1.4) and its release: 15 % of the tokens in
+spans of 3 on average, the first token and the last one on different sides. Sentinel i stands for
+span i in the text and before span i in the answer. Sentinel 0 ends both of them. The sentinels are
+the ids from the vocabulary's end on.
+
+A row of n targets with m of them in k spans has n - m + k + 2 tokens that the encoder reads: the
+token before the window, text, sentinels 1 to k, sentinel 0.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lengthgen.data.spans import Span
+from lengthgen.data.windows import IGNORED, Ints, Windows
+
+MASKED = 0.15  # of the tokens
+MEAN_SPAN = 3  # tokens
+SHORTEST = 3  # tokens that an encoder reads at least
+
+Mask = NDArray[np.bool_]
+
+
+def n_masked(n: int) -> tuple[int, int]:
+    """Returns how many of n tokens are masked, and in how many spans."""
+    masked = max(1, round(n * MASKED))
+    return masked, max(1, round(masked / MEAN_SPAN))
+
+
+def n_read(n: int) -> int:
+    """Returns how many tokens the encoder reads of a window of n targets."""
+    masked, spans = n_masked(n)
+    return n - masked + spans + 2
+
+
+def text_length(length: int) -> int:
+    """Returns the targets of the longest window of which the encoder reads `length` tokens."""
+    n = max(1, length - 2)
+    while n_read(n + 1) <= length:
+        n += 1
+    return n
+
+
+def n_sentinels(length: int) -> int:
+    """Returns the ids that text of which the encoder reads `length` tokens adds."""
+    return 1 + n_masked(text_length(length))[1]
+
+
+def noise_mask(n: int, random: np.random.Generator) -> Mask:
+    """Returns which of n tokens are masked: text and spans take turns, text first."""
+    masked, spans = n_masked(n)
+    lengths = np.stack([_pieces(n - masked, spans, random), _pieces(masked, spans, random)], axis=1)
+    return np.repeat(np.tile([False, True], spans), lengths.ravel())
+
+
+def _pieces(n: int, count: int, random: np.random.Generator) -> Ints:
+    """Returns the lengths of `count` pieces of n tokens, all such lengths equally likely."""
+    cuts = 1 + np.sort(random.choice(max(0, n - 1), size=count - 1, replace=False))
+    return np.diff(np.concatenate([[0], cuts, [n]]).astype(np.int64))
+
+
+def masked_targets(span: Span) -> Mask:
+    """Returns which of the scored targets are masked: the same ones in a window of any length."""
+    key = np.array([span.document, span.end], dtype=np.uint64)
+    return noise_mask(span.scored, np.random.Generator(np.random.Philox(key=key)))
+
+
+def corrupted(text: Ints, masked: Mask, *, vocab_size: int) -> tuple[Ints, Ints]:
+    """Returns inputs and targets of the row; `text` begins with the token before the window."""
+    before, text = text[:1], text[1:]
+    begins = masked & ~np.concatenate([[False], masked[:-1]])
+    sentinels = vocab_size + np.cumsum(begins)
+    prompt = np.where(begins, sentinels, text)[begins | ~masked]
+    answer = np.insert(text[masked], np.flatnonzero(begins[masked]), sentinels[begins])
+    row = np.concatenate([before, prompt, [vocab_size], answer, [vocab_size]]).astype(np.int64)
+    targets = row[1:].copy()
+    targets[: 1 + len(prompt)] = IGNORED
+    return row[:-1], targets
+
+
+def stacked(rows: Sequence[tuple[Ints, Ints]]) -> Windows:
+    """Returns rows of different lengths as an array, filled with ignored targets at the end."""
+    shape = len(rows), max(len(inputs) for inputs, _ in rows)
+    batch = Windows(np.zeros(shape, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64))
+    for b, (inputs, targets) in enumerate(rows):
+        batch.inputs_BT[b, : len(inputs)] = inputs
+        batch.targets_BT[b, : len(targets)] = targets
+    return batch
+
+
+def text_of_window(inputs: Ints, targets: Ints) -> Ints:
+    """Returns the token before a window and its targets, without what pads them."""
+    return np.concatenate([inputs[:1], targets[targets != IGNORED]])
+
+
+def corrupted_batch(batch: Windows, *, vocab_size: int, seed: int, step: int) -> Windows:
+    """Returns the rows of a step's global batch, a pure function of it, the seed and the step."""
+    rows: list[tuple[Ints, Ints]] = []
+    for b, (inputs, targets) in enumerate(zip(*batch, strict=True)):
+        text = text_of_window(inputs, targets)
+        key = np.array([seed, step * len(batch.inputs_BT) + b], dtype=np.uint64)
+        random = np.random.Generator(np.random.Philox(key=key))
+        rows.append(corrupted(text, noise_mask(len(text) - 1, random), vocab_size=vocab_size))
+    return stacked(rows)
