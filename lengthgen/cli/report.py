@@ -29,16 +29,23 @@ def write_report(
 ) -> None:
     """Write figures, tables, CSV and a page of runs, of all if none is named.
 
-    The folder holds the rows too: named instead of runs, it is made again from them alone.
+    The folder holds the rows too: it is made again from them alone, and joined with other folders
+    and runs that are named with it.
     """
     from lengthgen.report import collect, study, write
 
     names, changes = split(arguments, sections=("runtime",))
     folders = [Path(name) for name in names if (Path(name) / study.ROWS).is_file()]
     if folders:
-        if len(names) > 1 or group is not None:
-            raise UserError(f"{folders[0]} is the folder of a report; name it alone")
-        found, gathered = _gathered(study.of_folder(folders[0]))
+        if group is not None:
+            raise UserError(f"--group is of runs, and {folders[0]} is the folder of a report")
+        if len(names) > 1 and out is None:
+            raise UserError("several folders, or runs with them, need --out DIR")
+        names = [name for name in names if Path(name) not in folders]
+        studies = [*map(study.of_folder, folders)]
+        if names:
+            studies.append(study.of_runs(find_runs(names, changes)))
+        found, gathered = _gathered(study.united(studies) if len(studies) > 1 else studies[0])
         out = out or folders[0]
     else:
         run_dirs, out = _run_dirs(names, changes, group), out or Path("report")

@@ -421,10 +421,10 @@ def test_the_folder_of_a_report_is_made_again_in_its_place_or_elsewhere(
     shell.run("report", str(out), "--out", str(other))
     for folder in (out, other):
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
-    for words in ([trained], ["--group", "rope"]):
-        assert "is the folder of a report; name it alone" in shell.refused(
-            "report", str(out), *words
-        )
+    assert "--group is of runs" in shell.refused("report", str(out), "--group", "rope")
+    assert "need --out DIR" in shell.refused("report", str(out), trained)
+    shell.run("report", str(out), trained, "--out", str(other))
+    assert (other / "table.md").read_bytes() == written["table.md"]
 
 
 FIGURES = {
