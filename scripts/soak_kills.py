@@ -236,7 +236,7 @@ def outcome(study: Study) -> dict[str, object]:
             text = json.dumps(row, sort_keys=True)
             if found.setdefault(f"{scheme}: {cell} of eval.jsonl", text) != text:
                 found[f"{scheme}: {cell} of eval.jsonl"] = "two rows that differ"
-        found[f"{scheme}: state"] = status.read_status(run).state
+        found[f"{scheme}: state"] = status.read_status(run, run=run.name).state
     for path in sorted(study.report.iterdir()):
         if path.suffix in (".csv", ".md", ".tex", ".png", ".svg"):
             shown = path.read_bytes()
