@@ -16,6 +16,7 @@ from lengthgen.data.windows import targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.plan import Cell, Plan, plan, spans
+from lengthgen.evaluation.precision import audit
 from lengthgen.evaluation.scoring import score
 from lengthgen.model.encoder_decoder import CrossBlock, EncoderDecoder
 from lengthgen.model.transformer import Transformer, create
@@ -179,3 +180,5 @@ def test_a_run_on_text_is_trained_and_evaluated_by_length(tmp_path: Path) -> Non
     assert all(np.isfinite(row["nats"]) for row in rows)
     with pytest.raises(UserError, match=r"^probe: .* has model.arch=encoder_decoder"):
         probe(config, run_dir, [], show=QUIET)
+    with pytest.raises(UserError, match=r"^eval --audit: .* has model.arch=encoder_decoder"):
+        audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
