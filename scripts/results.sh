@@ -110,11 +110,14 @@ variants() {
 }
 
 fine_tuning() {
-  sweep fine_tuning scheme=rope "${long[@]}" 'eval.reference_variants=[]'
-  sweep fine_tuning experiment=pi_finetuning scheme.name=rope_pi +scheme.parts.pi.factor=4,1 \
-    seed=1,2,3 eval.targets=64 'eval.reference_variants=[]'
+  local eval=(eval.targets=64 eval.endpoints=32 'eval.reference_variants=[]'
+    'eval.lengths=[64,512,1024,2048,4096,8192,16384]')
+  sweep fine_tuning scheme=rope seed=1,2 train.tokens=12000000 train.tuned=results/rates/tuned.yaml \
+    "${eval[@]}"
+  sweep fine_tuning experiment=pi_finetuning scheme.name=rope_pi +scheme.parts.pi.factor=4,1 seed=1,2 \
+    "${eval[@]}"
   sweep fine_tuning scheme=rope scheme.name=rope_2048 seed=1 train.length=2048 train.lr=4e-3 \
-    train.tokens=12000000 eval.targets=64 'eval.reference_variants=[]'
+    train.tokens=12000000 "${eval[@]}"
   after report runtime.root=runs/fine_tuning --out results/fine_tuning
 }
 

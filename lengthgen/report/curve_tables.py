@@ -469,7 +469,7 @@ def leaderboard(findings: Sequence[Finding], costs: Mapping[str, Cost]) -> Table
 
 
 def _costs(of: Sequence[Cost], *, memory: bool) -> list[Cell]:
-    """Returns parameters, speed and memory of runs, a dash where they are unknown."""
+    """Returns parameters, speed and memory of runs, a dash where that of one run is unknown."""
     sizes = {cost.parameters for cost in of if cost.parameters is not None}
     amounts = [[cost.tokens_per_s for cost in of]]
     if memory:
@@ -477,7 +477,7 @@ def _costs(of: Sequence[Cost], *, memory: bool) -> list[Cell]:
     known = [[value for value in values if value is not None] for values in amounts]
     return [
         Cell(" or ".join(f"{n:,}" for n in sorted(sizes)) or "-"),
-        *(Cell(f"{median(values):,.0f}" if values else "-") for values in known),
+        *(Cell(f"{median(values):,.0f}" if len(values) == len(of) else "-") for values in known),
     ]
 
 

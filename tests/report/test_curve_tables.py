@@ -387,6 +387,13 @@ def test_the_leaderboard_holds_size_and_the_median_speed_of_the_seeds(runs: Runs
     assert [cell.text for cell in rows["alibi"][-3:]] == ["-", "-", "-"]
 
 
+def test_the_leaderboard_has_no_speed_of_only_some_of_the_seeds(runs: Runs) -> None:
+    found = gathered(*(runs.write("rope", seed=seed) for seed in (1, 2)), runs.write("alibi"))
+    one = next(run for run in found.runs if "rope" in run)
+    rows = board(found, {one: Cost(parameters=1234, tokens=4000, seconds=1, peak_mib=700)})
+    assert [cell.text for cell in rows["rope"][-3:]] == ["1,234", "-", "-"]
+
+
 def test_one_series_is_no_leaderboard(runs: Runs) -> None:
     found = gathered(runs.write("rope"))
     assert curve_tables.leaderboard(found.findings, found.costs) is None
