@@ -320,7 +320,7 @@ def test_encoder_decoders_are_tuned_by_the_loss_of_masked_spans_at_t(tmp_path: P
     assert {(*point.config.eval.protocols, *point.config.eval.lengths) for point in found} == {
         ("spans", T)
     }
-    losses = {("t5", lr, None, 1): 3 + abs(lr - 2e-3) for lr in (1e-3, 2e-3, 4e-3)}
+    losses: Losses = {("t5", lr, None, 1): 3 + abs(lr - 2e-3) for lr in (1e-3, 2e-3, 4e-3)}
     evaluated(found, losses, protocol="spans")
     tuning.write(tuning.readable(found, say=print), tmp_path)
     chosen = tuned_rates.read(tmp_path / "tuned.yaml")["t5"]
