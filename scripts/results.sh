@@ -12,6 +12,8 @@
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
 #   schemes     every scheme, two seeds, 6 million tokens
 #   tasks       five tasks, six schemes, two seeds, and text under five of the schemes
+#   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
+#               seeds; reversing by encoders and decoders without positions
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
 #
 # Runs go to runs/NAME, tables and figures to results/NAME. Killed, the same command continues. An
@@ -22,7 +24,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-studies="report baselines precision rates figure1 budget variants fine_tuning schemes tasks statistics"
+studies="report baselines precision rates figure1 budget variants fine_tuning schemes tasks encoder_decoder \
+statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -135,6 +138,24 @@ tasks() {
   sweep tasks scheme=nope,rope,alibi,kerple,t5 seed=1,2 train.length=256 train.tokens=1000000 \
     'eval.lengths=[256,512,1024,2048,4096]' eval.endpoints=8
   after report runtime.root=runs/tasks --out results/tasks
+}
+
+encoder_decoder() {
+  local characters=(model.name=two_layers model.n_layers=2 seed=1,2 task.length=10 task.longest=40
+    train.length=22 train.batch_tokens=704 'eval.lengths=[2,4,6,8,10,12,14,16,20,24,28,32,36,40]')
+  local copy=(model.arch=encoder_decoder task=copy train.tokens=704000 "${characters[@]}")
+  local addition=(model.arch=encoder_decoder task=addition_reversed model.name=two_layers
+    model.n_layers=2 seed=1,2 task.length=3 task.longest=12 train.length=13 train.batch_tokens=416
+    train.tokens=832000 'eval.lengths=[1,2,3,4,5,6,7,8,9,10,11,12]')
+  local reverse=(task=reverse train.tokens=1056000 "${characters[@]}")
+  local learned=(scheme=learned_absolute scheme.parts.learned_absolute.beyond=clamp)
+  sweep encoder_decoder scheme=t5,alibi,kerple "${copy[@]}"
+  sweep encoder_decoder "${learned[@]}" "${copy[@]}"
+  sweep encoder_decoder model.arch=encoder scheme=nope,t5 "${reverse[@]}"
+  sweep encoder_decoder scheme=t5,alibi,kerple "${addition[@]}"
+  sweep encoder_decoder "${learned[@]}" "${addition[@]}"
+  sweep encoder_decoder scheme=nope "${reverse[@]}"
+  after report runtime.root=runs/encoder_decoder --out results/encoder_decoder
 }
 
 statistics() {

@@ -43,10 +43,12 @@ def audit(
     """Scores targets of the matched tail again, at every length, and appends to audit.jsonl.
 
     Cells that eval.jsonl lacks are evaluated first. Rows keep six digits of a token's nats. Raises
-    UserError where evaluate does, and if the matched tail is not among eval.protocols.
+    UserError where evaluate does, if the matched tail is not among eval.protocols, and for models
+    with an encoder.
     """
     if isinstance(config.corpus, TaskCorpus):
         raise UserError(f"--audit: scores text again, and {run_dir.name} is of a task; drop it")
+    config.refuse_arch("eval --audit")
     if HEADLINE not in config.eval.protocols:
         raise UserError(f"--audit: scores {HEADLINE} again; add it to --protocols")
     rows = evaluate(config, run_dir, ranks=ranks, show=show)

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from lengthgen.analysis import reference_results
 from lengthgen.analysis.accuracy import Accuracy
 from lengthgen.analysis.curves import perplexity
@@ -21,6 +23,8 @@ from lengthgen.report.figures.overview import excess, ranking
 from lengthgen.report.figures.positions import positions
 from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.task_tables import UNSOLVED, TaskReport, citation, shown_chance
+
+MOST_PANELS = 3  # tasks side by side
 
 
 def of_text(report: Report) -> dict[str, bytes]:
@@ -98,22 +102,49 @@ def _curve(report: Report, protocol: str) -> Chart | None:
 
 
 def of_tasks(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes]:
-    """Returns the figures by file name: one per task, and how they relate to perplexities."""
-    drawn = {
-        f"accuracy-{name}": accuracy(
-            found,
-            unit=report.about[name].unit,
-            chance=shown_chance(report.about[name]),
-            published=_published(name, found),
-        )
-        for name, found in report.by_task.items()
+    """Returns the figures by file name: one per task, all of them, and how they relate to
+    perplexities.
+    """
+    figures = {
+        f"accuracy-{name}": laid_out(chart)
+        for name, chart in _accuracies(report, published=True).items()
     }
-    figures = {name: laid_out(chart) for name, chart in drawn.items() if chart is not None}
+    if (together := side_by_side(report)) is not None:
+        figures["accuracy"] = together
     there = dots(report, findings)
     if len(there) > 1:
         out = left_out(report, findings, [dot.label for dot in there])
         figures["relation"] = relation(there, tasks=list(report.counted), left_out=out)
     return style.files(figures)
+
+
+def side_by_side(report: TaskReport) -> Figure | None:
+    """Returns a panel for each task; None for a single one, and for too many tasks or lines.
+
+    The legend shows a series that some tasks leave out as it is in the others.
+    """
+    charts = [*_accuracies(report, published=False).values()]
+    if not 1 < len(charts) <= MOST_PANELS or any(len(c.shown) > MOST_NAMED for c in charts):
+        return None
+    whole = [line for chart in charts for line in chart.shown if line.end == line.name]
+    return panels(charts, named_by={line.name: line for line in whole})
+
+
+def _accuracies(report: TaskReport, *, published: bool) -> dict[str, Chart]:
+    """Returns the chart of each task; a series has one style in all of them."""
+    series = {one.series.label: one.series for found in report.by_task.values() for one in found}
+    styles = style.line_styles([*series.values()])
+    charts = {
+        name: accuracy(
+            found,
+            unit=report.about[name].unit,
+            chance=shown_chance(report.about[name]),
+            published=_published(name, found) if published else [],
+            styles=styles,
+        )
+        for name, found in report.by_task.items()
+    }
+    return {name: chart for name, chart in charts.items() if chart is not None}
 
 
 def _published(name: str, found: Sequence[Accuracy]) -> list[Published]:

@@ -21,9 +21,9 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
     """Writes the files of a report that was gathered, and returns their paths.
 
     The headline protocol's figure is curve.png and curve.svg, another's curve-PROTOCOL.*, a task's
-    accuracy-TASK.*; ratios-PROTOCOL.* compares with published curves of that protocol. Runs of
-    several tasks are shown together, next to runs of one text. All but the manifest follows from
-    the rows: the same rows give the same bytes.
+    accuracy-TASK.*, that of two or three tasks accuracy.*; ratios-PROTOCOL.* compares with
+    published curves of that protocol. Runs of several tasks are shown together, next to runs of one
+    text. All but the manifest follows from the rows: the same rows give the same bytes.
     """
     report, answered = gathered
     files: dict[str, bytes] = {}
@@ -53,7 +53,7 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
         shown += of
         markdowns.append(collect.markdown(of, answered.remarks))
         exhibit = html.Tasks(
-            pictures=_pictures(drawn),
+            pictures=_pictures({name: drawn[name] for name in drawn if name != "accuracy.svg"}),
             tables=of,
             remarks=answered.remarks,
         )

@@ -12,7 +12,7 @@ from lengthgen.config import tuned_rates
 from lengthgen.config.schema import Config
 from lengthgen.config.tuned_rates import Trial, Tuned
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.evaluation.protocols import HEADLINE, SPANS
 from lengthgen.evaluation.rows import stored
 from lengthgen.report import curve_tables, table_formats
 from lengthgen.storage import replace_file
@@ -24,7 +24,7 @@ USUAL = ["eval.endpoints=128"]
 # Documents need T tokens, and nothing but the loss at T is measured.
 FIXED = {
     "corpus.held_out": "tuning",
-    "eval.protocols": f"[{HEADLINE}]",
+    "eval.protocols": "null",  # the one of the architecture
     "eval.lengths": "[${train.length}]",
     "eval.reach": "${train.length}",
     "eval.variants": "[]",
@@ -83,7 +83,7 @@ def _kept(out: Path, found: Sequence[Point]) -> dict[str, Tuned]:
 def _refuse_mixing(others: Mapping[str, Tuned], config: Config, out: Path) -> None:
     """Raises UserError if rates of another training would stand next to those to be chosen."""
     train = config.train
-    ours = (config.model.name, config.corpus.name, train.length, train.tokens, train.batch_tokens)
+    ours = (config.model.label, config.corpus.name, train.length, train.tokens, train.batch_tokens)
     for name, one in others.items():
         theirs = (one.model, one.corpus, one.length, one.tokens, one.batch_tokens)
         if theirs != ours:
@@ -141,7 +141,7 @@ def _losses(found: Sequence[Point]) -> dict[str, curves.Point]:
     return {
         p.run: p
         for p in curves.comparable(curves.curve(rows))
-        if (p.protocol, p.variant, p.length) == (HEADLINE, None, p.train_length)
+        if p.protocol in (HEADLINE, SPANS) and (p.variant, p.length) == (None, p.train_length)
     }
 
 
@@ -171,7 +171,7 @@ def choose(found: Sequence[Point], measured: Mapping[str, curves.Point]) -> dict
         chosen[name] = Tuned(
             lr=best.lr,
             scheme_lr_ratio=best.scheme_lr_ratio,
-            model=config.model.name,
+            model=config.model.label,
             corpus=config.corpus.name,
             fingerprint=fingerprint,
             length=config.train.length,

@@ -475,6 +475,34 @@ def test_the_figure_of_a_task_pales_a_scheme_that_did_not_learn_it() -> None:
     assert any(message.startswith("pale: less than 95%") for message in chart.notes)
 
 
+def test_tasks_side_by_side_name_a_series_as_where_it_counts() -> None:
+    rows = [
+        *shares("alibi", seen=1.0, unseen=0.5, task="sort"),
+        *shares("rope", seen=1.0, unseen=0.1, task="sort"),
+        *shares("alibi", seen=0.9, unseen=0.5),
+        *shares("rope", seen=1.0, unseen=0.2),
+        *shares("nope", seen=0.2, unseen=0.1),
+    ]
+    figure = pictures.side_by_side(reported(rows))
+    assert figure is not None
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(names) == ["alibi", "nope (not learned)", "rope"]
+    colours = dict(
+        zip(names, (line.get_color() for line in figure.legends[0].get_lines()), strict=True)
+    )
+    grey = [name for name, colour in colours.items() if colour == PALE["color"]]
+    assert grey == ["nope (not learned)"]
+    copying, sorting = (axes.get_title(loc="left") for axes in figure.axes)
+    assert copying.startswith("(a) right answers, corpus copy")
+    assert sorting.startswith("(b) right answers, corpus sort")
+
+
+def test_one_task_or_many_are_not_side_by_side() -> None:
+    for tasks in (["copy"], ["copy", "sort", "reverse", "parity"]):
+        rows = [row for task in tasks for row in shares("alibi", seen=1.0, unseen=0.5, task=task)]
+        assert pictures.side_by_side(reported(rows)) is None
+
+
 # Rank correlations
 
 

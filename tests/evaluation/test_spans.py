@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,12 +16,13 @@ from lengthgen.data.windows import targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.plan import Cell, Plan, plan, spans
+from lengthgen.evaluation.precision import audit
 from lengthgen.evaluation.scoring import score
 from lengthgen.model.encoder_decoder import CrossBlock, EncoderDecoder
 from lengthgen.model.transformer import Transformer, create
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.probes import probe
-from lengthgen.runs.distributed import ALONE
+from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.training.trainer import batch_of, fresh_state, windows_of
 
 TEXT = ["model.arch=encoder_decoder", "scheme=t5", "eval.lengths=[4,32,128]", "eval.reach=128"]
@@ -125,15 +125,9 @@ def test_rows_do_not_depend_on_the_number_of_processes(planned: Plan) -> None:
     config, corpus = configured(), planned.corpus
     state = fresh_state(config, vocab_size=corpus.vocab_size, device=torch.device("cpu"))
     windows = windows_of(config, corpus)
-
-    class Two:
-        world_size = 2
-
-        def __init__(self, rank: int) -> None:
-            self.rank = rank
-
+    two = [Ranks(rank=rank, world_size=2, local_rank=rank) for rank in (0, 1)]
     whole = batch_of(state, windows, ranks=ALONE)
-    halves = [batch_of(state, windows, ranks=cast(Any, Two(rank))) for rank in (0, 1)]
+    halves = [batch_of(state, windows, ranks=ranks) for ranks in two]
     rows = torch.cat([micro.inputs_BT for micro in whole.micro_batches])
     for rank, half in enumerate(halves):
         mine = torch.cat([micro.inputs_BT for micro in half.micro_batches])
@@ -186,3 +180,5 @@ def test_a_run_on_text_is_trained_and_evaluated_by_length(tmp_path: Path) -> Non
     assert all(np.isfinite(row["nats"]) for row in rows)
     with pytest.raises(UserError, match=r"^probe: .* has model.arch=encoder_decoder"):
         probe(config, run_dir, [], show=QUIET)
+    with pytest.raises(UserError, match=r"^eval --audit: .* has model.arch=encoder_decoder"):
+        audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)

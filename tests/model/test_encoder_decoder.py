@@ -1,8 +1,10 @@
 """Encoder-decoder models: what each side sees, parity with HF T5, training and what is refused."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,32 @@ def test_blocks_of_queries_change_no_output_of_the_encoder(scheme: str) -> None:
     c = replace(c, n_keys_B=torch.tensor([9]), acting=model.scheme.encoder.layers[0])
     q, k, v = (x[:1] for x in some_qkv(n, dtype=torch.float64))
     close(dense(q, k, v, c, block=5), dense(q, k, v, c, block=n), atol=1e-12)
+
+
+@EVERY
+def test_positions_of_an_answer_begin_at_0_whatever_the_length_of_its_prompt(scheme: str) -> None:
+    model, answer = deepcopy(model_of(scheme)), some_tokens(5, batch=1)
+    for block in model.blocks:
+        assert isinstance(block, CrossBlock)
+        block.cross_out.weight.zero_()  # the decoder reads nothing of the prompt
+    after = [
+        states(model, torch.cat([some_tokens(n, batch=1), answer], dim=1), n)[:, n:] for n in (2, 9)
+    ]
+    close(after[0], after[1], atol=1e-12)
+
+
+@pytest.mark.parametrize("side", ["parts.t5.table", "encoder.parts.t5.table"])
+def test_every_layer_of_both_sides_has_the_biases_of_its_own(side: str) -> None:
+    words = "scheme=t5", "scheme.parts.t5.share_layers=false", "train.length=16"
+    model = create(configured(*words), vocab_size=VOCAB).requires_grad_(False)
+    tables = dict(model.scheme.named_parameters())
+    assert isinstance(model, EncoderDecoder)
+    found = [states(model, some_tokens(14), 5, 6)]
+    for layer in range(len(tables[side])):
+        tables[side][layer] += torch.rand(tables[side][layer].shape)
+        found.append(states(model, some_tokens(14), 5, 6))
+    for one, other in pairwise(found):
+        assert not torch.equal(one, other)
 
 
 def test_states_of_the_last_tokens_are_those_of_all() -> None:

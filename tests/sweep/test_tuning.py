@@ -150,7 +150,7 @@ def grid(out: Path, *words: str) -> list[Point]:
 Losses = Mapping[tuple[str, float, float | None, int], float]
 
 
-def evaluated(found: list[Point], losses: Losses) -> None:
+def evaluated(found: list[Point], losses: Losses, **of_rows: str) -> None:
     """Writes an evaluation of every point with such a loss; the others have diverged."""
     for point in found:
         c = point.config
@@ -163,7 +163,7 @@ def evaluated(found: list[Point], losses: Losses) -> None:
             continue
         about = {"run": c.run_id, "seed": c.seed, "scheme": c.scheme.name, "train_length": T}
         rows = [
-            row(**about, length=length, document=name, nats=8 * nats)
+            row(**about, length=length, document=name, nats=8 * nats, **of_rows)
             for length, nats in ((T, loss), (2 * T, 9 - loss))
             for name in "ab"
         ]
@@ -313,6 +313,18 @@ def test_a_grid_that_is_none_of_rates_is_one_line(
     shell: Shell, words: list[str], said: str
 ) -> None:
     assert said in shell.refused("tune", *WORDS, *words)
+
+
+def test_encoder_decoders_are_tuned_by_the_loss_of_masked_spans_at_t(tmp_path: Path) -> None:
+    found = grid(tmp_path, "scheme=t5", "model.arch=encoder_decoder", *GRID)
+    assert {(*point.config.eval.protocols, *point.config.eval.lengths) for point in found} == {
+        ("spans", T)
+    }
+    losses: Losses = {("t5", lr, None, 1): 3 + abs(lr - 2e-3) for lr in (1e-3, 2e-3, 4e-3)}
+    evaluated(found, losses, protocol="spans")
+    tuning.write(tuning.readable(found, say=print), tmp_path)
+    chosen = tuned_rates.read(tmp_path / "tuned.yaml")["t5"]
+    assert (chosen.lr, chosen.model) == (2e-3, "tiny_encoder_decoder")
 
 
 def test_only_the_loss_at_t_is_measured(tmp_path: Path) -> None:

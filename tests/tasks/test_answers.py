@@ -392,7 +392,7 @@ def test_tasks_and_text_are_one_report(
     written = {
         path.name: path for path in write.write_report(study.of_runs(runs), tmp_path / "report")
     }
-    for name in ("accuracy-copy", "accuracy-reverse", "curve"):
+    for name in ("accuracy", "accuracy-copy", "accuracy-reverse", "curve"):
         assert written[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
     assert "relation.png" not in written  # of tasks that no scheme has learned
     said = written["table.md"].read_text()

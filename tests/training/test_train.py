@@ -78,9 +78,9 @@ def step_reached(root: Path) -> int:
     return json.loads(lines[-1])["train/step"] if lines else 0
 
 
-def begin_two(root: Path, cache: Path, scheme: str) -> list[Forked]:
+def begin_two(root: Path, cache: Path, *more: str) -> list[Forked]:
     """Starts the two processes of a run."""
-    return forks.ranks(2, "-m", "lengthgen", *words(root, cache, scheme))
+    return forks.ranks(2, "-m", "lengthgen", *words(root, cache, *more))
 
 
 def kill_after(step: int, process: Forked, root: Path) -> None:
@@ -93,46 +93,58 @@ def kill_after(step: int, process: Forked, root: Path) -> None:
     assert process.returncode != 0
 
 
-@pytest.fixture(scope="session", params=["learned_absolute", "transformer_xl_recurrent"])
-def scheme(request: pytest.FixtureRequest) -> str:
-    """An override; the second scheme has a memory that outlives the step."""
-    return f"scheme={request.param}"
+PLAIN = ("scheme=learned_absolute",)
+RECURRENT = ("scheme=transformer_xl_recurrent",)  # has a memory that outlives the step
+OF_SPANS = ("model.arch=encoder_decoder", "scheme=t5", "train.length=32")  # two spans in a row
+
+
+def of_runs(*runs: tuple[str, ...]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("overrides", runs, ids=" ".join, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path, scheme: str) -> Path:
+def overrides(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The overrides of a kind of run."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, cache: Path, overrides: tuple[str, ...]
+) -> Path:
     """The root of a run that nothing interrupted."""
     root = tmp_path_factory.mktemp("undisturbed")
-    ran = here(*words(root, cache, scheme))
+    ran = here(*words(root, cache, *overrides))
     assert ran.code == 0, ran.err
     return root
 
 
 @pytest.mark.slow
+@of_runs(PLAIN, RECURRENT, OF_SPANS)
 def test_a_run_killed_twice_ends_with_the_bits_of_an_undisturbed_one(
-    tmp_path: Path, cache: Path, undisturbed: Path, scheme: str
+    tmp_path: Path, cache: Path, undisturbed: Path, overrides: tuple[str, ...]
 ) -> None:
     for step in (4, 24):  # before the first checkpoint, and between two
-        process = begin(tmp_path, cache, scheme)
+        process = begin(tmp_path, cache, *overrides)
         kill_after(step, process, tmp_path)
     assert step_reached(tmp_path) < STEPS
-    said = finish(begin(tmp_path, cache, scheme))
+    said = finish(begin(tmp_path, cache, *overrides))
     assert "resuming after step" in said
     assert_same_bits(run_of(tmp_path), run_of(undisturbed))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["transformer_xl_recurrent"], indirect=True)
+@of_runs(RECURRENT, OF_SPANS)
 def test_two_processes_agree_with_one_and_with_themselves_after_a_kill(
-    tmp_path: Path, cache: Path, undisturbed: Path, scheme: str
+    tmp_path: Path, cache: Path, undisturbed: Path, overrides: tuple[str, ...]
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for process in begin_two(whole, cache, scheme):
+    for process in begin_two(whole, cache, *overrides):
         finish(process)
-    main, other = begin_two(killed, cache, scheme)
+    main, other = begin_two(killed, cache, *overrides)
     kill_after(16, other, killed)
     assert main.wait(timeout=120) != 0
-    for process in begin_two(killed, cache, scheme):
+    for process in begin_two(killed, cache, *overrides):
         finish(process)
     one, two = run_of(undisturbed), run_of(whole)
     assert_same_bits(run_of(killed), two)

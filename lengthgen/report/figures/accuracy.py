@@ -1,8 +1,8 @@
 """Figures of tasks: accuracy over the length of examples, and against long-context perplexity."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -22,17 +22,18 @@ def accuracy(
     unit: str,
     chance: float,
     published: Sequence[Published],
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Chart | None:
     """Returns the share of right answers over length, a line per series; None without a value.
 
     `unit`: what the length counts. `chance`: the share without reading the prompt. `published`:
-    lines behind.
+    lines behind. `styles`: of each label, if charts are to have the same.
     """
     there = [one for one in found if one.exact]
     if not there:
         return None
     lines = [one.series for one in there]
-    styles = line_styles(lines)
+    styles = styles or line_styles(lines)
     longest = max(length for one in there for length in one.exact)
     drawn = [
         line_of(

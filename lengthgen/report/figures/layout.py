@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from string import ascii_lowercase
 from typing import Any
 
@@ -24,13 +24,17 @@ def laid_out(chart: Chart) -> Figure:
     return panels([chart]) if len(chart.shown) <= MOST_NAMED else multiples(chart)
 
 
-def panels(charts: Sequence[Chart], *, rows: int = 1) -> Figure:
+def panels(
+    charts: Sequence[Chart], *, rows: int = 1, named_by: Mapping[str, Line] | None = None
+) -> Figure:
     """Draws charts of the same series side by side; the legend is in the order of the line ends.
 
-    A series has one style in all of them.
+    A series has one style in all of them. `named_by`: the lines that the legend shows, by name; of
+    other names the first one.
     """
     single, columns = len(charts) == 1, len(charts) // rows
     named = {line.name: line for chart in reversed(charts) for line in chart.shown}
+    named |= named_by or {}
     legend = [
         named.pop(line.name) for chart in charts for line in chart.shown if line.name in named
     ]
