@@ -95,9 +95,9 @@ def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
     """Writes the message of an error and exits; of several processes, one writes it for all."""
     last: str | None = message
     if "RANK" in os.environ:
-        from lengthgen.runs import distributed
+        from lengthgen.runs import failures
 
-        last, exit_code = distributed.end(error, message, exit_code)
+        last, exit_code = failures.end(error, message, exit_code)
     if last is not None:
         warn(last)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
