@@ -41,10 +41,24 @@ def choices(group: str, *, config_dir: Path | None) -> list[str]:
 
 def describe(group: str, choice: str, *, config_dir: Path | None) -> str:
     """Returns the first paragraph of the comment that a choice's YAML begins with, as one line."""
+    return _paragraphs(group, choice, config_dir)[0]
+
+
+def claim(scheme: str, *, config_dir: Path | None) -> str:
+    """Returns what a scheme's paper claims of lengths beyond T; empty where nothing is recorded.
+
+    It is the paragraph after `Claim:` in the comment that the scheme's YAML begins with.
+    """
+    paragraphs = _paragraphs("scheme", scheme, config_dir)
+    return next((p.removeprefix("Claim: ") for p in paragraphs if p.startswith("Claim: ")), "")
+
+
+def _paragraphs(group: str, choice: str, config_dir: Path | None) -> list[str]:
+    """Returns the paragraphs of the comment that a choice's YAML begins with, each as one line."""
     text = _text(_files(group, config_dir)[choice])
     lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
-    text_lines = (line.removeprefix("#").strip() for line in lines if "@package" not in line)
-    return " ".join(itertools.takewhile(bool, text_lines))
+    stripped = (line.removeprefix("#").strip() for line in lines if "@package" not in line)
+    return [part.replace("\n", " ") for part in "\n".join(stripped).split("\n\n")]
 
 
 def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import LEVEL, RESAMPLES, Estimate
 from lengthgen.analysis.seed_groups import Series, scheme_lr_ratio
 from lengthgen.analysis.verdicts import EPS, Word
-from lengthgen.config import tuned_rates
+from lengthgen.config import compose, tuned_rates
 from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE, named
 from lengthgen.report import curve_tables
 from lengthgen.report.collect import Report
@@ -354,6 +354,8 @@ class Section(NamedTuple):
 
     key: str
     label: str
+    sources: Sequence[str]  # of the scheme, and of each variant: what it is, authors, arXiv id
+    claim: str  # what the paper claims of lengths beyond T; empty for variants, and if not known
     finding: Finding | None
     curve: str  # SVG; empty without one
     numbers: Table | None
@@ -376,6 +378,8 @@ def _section(report: Report, line: Series, chart: Chart | None) -> Section:
     return Section(
         key=report.keys[line.label],
         label=line.label,
+        sources=_sources(line),
+        claim=_claim(line),
         finding=finding,
         curve="" if chart is None else _own_curve(chart, line, name=report.keys[line.label]),
         numbers=None if finding is None else _numbers(finding),
@@ -389,6 +393,24 @@ def _section(report: Report, line: Series, chart: Chart | None) -> Section:
         },
         settings=_configuration(report, line),
     )
+
+
+def _sources(line: Series) -> list[str]:
+    """Returns the descriptions of the scheme and its variants that conf/ has."""
+    chosen = [("scheme", line.scheme)]
+    chosen += [("variant", name) for name in line.variant.split("+")] if line.variant else []
+    return [
+        compose.describe(group, name, config_dir=None)
+        for group, name in chosen
+        if name in compose.choices(group, config_dir=None)
+    ]
+
+
+def _claim(line: Series) -> str:
+    known = compose.choices("scheme", config_dir=None)
+    if line.variant is not None or line.scheme not in known:
+        return ""
+    return compose.claim(line.scheme, config_dir=None)
 
 
 def _own_curve(chart: Chart, line: Series, *, name: str) -> str:

@@ -189,6 +189,21 @@ def test_a_folder_of_the_users_own_adds_choices(tmp_path: Path) -> None:
     assert "scheme=mine" in compose.completions("scheme=m", config_dir=folder)
 
 
+def test_a_claim_is_its_own_paragraph_and_no_part_of_the_description(tmp_path: Path) -> None:
+    text = "# Mine.\n# A 2020.\n#\n# Note.\n#\n# Claim: it holds\n# at 2T.\nname: mine\nparts: {}\n"
+    write(tmp_path / "scheme/mine.yaml", text)
+    assert compose.describe("scheme", "mine", config_dir=tmp_path) == "Mine. A 2020."
+    assert compose.claim("mine", config_dir=tmp_path) == "it holds at 2T."
+    assert compose.claim("grape_a", config_dir=None) == ""
+
+
+@pytest.mark.parametrize("scheme", compose.choices("scheme", config_dir=None))
+def test_a_shipped_scheme_names_its_paper(scheme: str) -> None:
+    described = compose.describe("scheme", scheme, config_dir=None)
+    assert re.search(r"arXiv \d{4}\.\d{5}", described)
+    assert "Claim:" not in described
+
+
 def test_an_experiment_of_the_users_own_overlays_groups_and_values(tmp_path: Path) -> None:
     text = (
         "# @package _global_\n# Why.\n#\n# More.\n"

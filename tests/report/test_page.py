@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +21,7 @@ from torch import nn
 
 from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.formatting import number, short
+from lengthgen.config import compose
 from lengthgen.report.collect import Report
 from lengthgen.report.curve_tables import NOT_MARKED, judged, warnings
 from lengthgen.report.html import (
@@ -148,6 +150,21 @@ def test_a_section_shows_its_own_line_and_what_was_published_of_the_scheme(
         table = found[0].partition("<h4>Published</h4>")[2].partition("</table>")[0]
         assert all(source in table for source in published)
         assert ("this report" in table) == bool(published)
+
+
+def test_a_section_names_the_paper_and_what_it_claims_beyond_t() -> None:
+    page = unescape(page_of(example(TWO, names={"rope": "mine"})))
+    sections = re.findall(r"<details id=.*?</details>", page, flags=re.DOTALL)
+    described = f"<p>{compose.describe('scheme', 'alibi', config_dir=None)}</p>"
+    shown = {name: section for section in sections for name in re.findall(r"<b>(.*?)</b>", section)}
+    assert described in shown["alibi"]
+    assert described in shown["alibi + window"]
+    assert (
+        f"<p>{compose.describe('variant', 'window', config_dir=None)}</p>"
+        in shown["alibi + window"]
+    )
+    assert f"</b> {compose.claim('alibi', config_dir=None)}</p>" in shown["alibi"]
+    assert page.count("Claimed beyond T") == 1  # not of variants, nor of a scheme of the user's own
 
 
 def test_the_page_has_a_leaderboard_and_the_figures_of_all_series(contents: Report) -> None:
