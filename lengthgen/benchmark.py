@@ -4,10 +4,12 @@ Every ratio is of two things that took turns in one process, since a machine's s
 baseline is the same model without positional parts. Weights and tokens are random.
 """
 
+import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -102,10 +104,24 @@ def _speed(speed: Speed | None) -> list[str]:
 
 def _in_own_process(measure: Callable[..., Any], config: Config, *arguments: object) -> Any:
     """Returns the result of `measure`, run in a process of its own: the memory peak is its own."""
-    context = get_context("forkserver")  # its server imports torch once, and starts no thread
+    context = multiprocessing.get_context(
+        "forkserver"
+    )  # its server imports torch once, and starts no thread
     context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent) as pool:
         return pool.submit(measure, to_plain(config), *arguments).result()
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that requested the measurement ends, however that happens."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a process of a pool has a parent"
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _training(plain: dict[str, Any], rounds: int, vocab_size: int) -> tuple[int, Speed]:

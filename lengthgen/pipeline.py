@@ -188,7 +188,8 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Show) -> Path:
         if ranks.is_main:
             stack.enter_context(status.run_lock(run_dir, "train"))
             stack.enter_context(directory.logged(run_dir))
-            stack.enter_context(status.record_status(run_dir, evaluation_id=config.evaluation_id))
+            ids = {"run": config.run_id, "evaluation_id": config.evaluation_id}
+            stack.enter_context(status.record_status(run_dir, **ids))
             _write_run(config, corpus)
         ranks.barrier()
         trained = _is_trained(config, ranks=ranks, show=show)

@@ -21,6 +21,8 @@ Row = Mapping[str, Any]
 _VERSIONED = b'{\n "format": '  # so begins an object over several lines that has a checksum
 _CHECKSUM = re.compile(rb',?\s*"crc32": "([0-9a-f]{8})"\s*\}\Z')
 _CHECKSUM_BYTES = 64  # at most, with what surrounds it: a search of whole rows takes far longer
+_END = b', "crc32": "%08x"}'  # of a row
+_END_BYTES = len(_END % 0)
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
@@ -213,6 +215,9 @@ def strip_checksum(content: bytes, *, sealed: bool = False) -> bytes:
     Raises ValueError if it differs from that, or has none although it must: it is `sealed`, or an
     object over several lines that begins with a format.
     """
+    body = content[:-_END_BYTES]
+    if content[-_END_BYTES:] == _END % zlib.crc32(body):  # of a row, in a third of the time
+        return body + b"}"
     checksum = _CHECKSUM.search(content, max(0, len(content) - _CHECKSUM_BYTES))
     if checksum is None:
         if sealed or content.startswith(_VERSIONED):

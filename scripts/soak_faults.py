@@ -82,7 +82,8 @@ def swap(place: Place) -> str:
     """Puts intact files of another run in the place of those of this one."""
     others = sorted(path.parent for path in place.folder.glob("*/*/config.yaml"))
     other = place.draws.choice([one for one in others if one != place.run_dir])
-    whole = ("checkpoints", "checkpoints/*", "eval.jsonl train.jsonl DONE", "eval.jsonl", "DONE")
+    rows = "eval.jsonl train.jsonl DONE"
+    whole = ("checkpoints", "checkpoints/*", rows, "eval.jsonl", "DONE", "status.json")
     if place.command == "remake":
         path = place.file()
         shutil.copyfile(place.folder / "other" / "report" / path.name, path)

@@ -21,11 +21,7 @@ from typing import IO, NamedTuple, NoReturn
 SECONDS = 90.0  # of a command, by the clock: one that takes longer hangs
 CPU_SECONDS = 30
 POLL_SECONDS = 0.002
-IMPORTED = (
-    *("torch", "torch._dynamo", "hydra", "matplotlib", "scipy.stats", "tokenizers", "gzip"),
-    *("lengthgen.cli", "lengthgen.pipeline", "lengthgen.report.write", "lengthgen.report.collect"),
-    *("lengthgen.probes", "lengthgen.generation", "lengthgen.export", "lengthgen.runs.directory"),
-)
+IMPORTED = ("torch._dynamo", "hydra", "scipy.stats", "gzip")  # by commands, as they run
 
 
 class Ended(NamedTuple):
@@ -65,8 +61,11 @@ def preload() -> None:
     os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", WANDB_MODE="disabled")
     for name in IMPORTED:
         importlib.import_module(name)
+    from lengthgen.cli import commands
     from lengthgen.config import schema
 
+    for command in (*commands.COMMANDS.values(), *commands.TRACK.values()):
+        command.load()
     schema.from_overrides(["scheme=rope", "corpus=synthetic"], config_dir=None, plugins=[])
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()

@@ -36,7 +36,7 @@ CACHE, START, TRAIN, SAVE, EVALUATE, DRAW, WRITE = (
     "reporting, among the files",
 )
 IN_A_ROUND = 20
-COSTS = re.compile(rb"([|&] +[\d,]+ +){2}(\||\\\\)$", re.MULTILINE)  # tokens/s and peak MiB of a row
+COSTS = re.compile(rb"([|&] +[\d,]+ +){2}(\||\\\\)$", re.MULTILINE)  # of a row: tokens/s, peak MiB
 SCHEMES = ("rope", "alibi")
 SETTINGS = [
     *("model.d_model=64", "model.n_layers=3", "model.n_heads=4", "model.d_ff=128"),
@@ -236,7 +236,7 @@ def outcome(study: Study) -> dict[str, object]:
             text = json.dumps(row, sort_keys=True)
             if found.setdefault(f"{scheme}: {cell} of eval.jsonl", text) != text:
                 found[f"{scheme}: {cell} of eval.jsonl"] = "two rows that differ"
-        found[f"{scheme}: state"] = status.read_status(run).state
+        found[f"{scheme}: state"] = status.read_status(run, run=run.name).state
     for path in sorted(study.report.iterdir()):
         if path.suffix in (".csv", ".md", ".tex", ".png", ".svg"):
             shown = path.read_bytes()

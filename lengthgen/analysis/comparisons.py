@@ -15,7 +15,7 @@ of tables of two if they vary up to ten times as much in one (results/statistics
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
@@ -112,10 +112,11 @@ def compared(losses: Mapping[str, float], pairs: Mapping[Pair, Estimate]) -> Com
 def _different(pairs: Mapping[Pair, Estimate], n_series: int) -> set[Pair]:
     """Returns the pairs that differ, the better one first."""
     spreads = [e.spread for e in pairs.values() if e.spread is not None]
+    half_width = _joint_half_width(spreads, n_series, len(pairs)) if spreads else None
     found = set[Pair]()
     for (a, b), estimate in pairs.items():
         spread = estimate.spread
-        half = 0.0 if spread is None else _joint_half_width(spread, spreads, n_series, len(pairs))
+        half = 0.0 if spread is None or half_width is None else half_width(spread)
         own = estimate.widened(n_series // 2)
         if own.has_sign and abs(estimate.value) > half:
             found.add((b, a) if estimate.value > 0 else (a, b))
@@ -123,12 +124,16 @@ def _different(pairs: Mapping[Pair, Estimate], n_series: int) -> set[Pair]:
 
 
 def _joint_half_width(
-    spread: Spread, all_of_them: Collection[Spread], n_series: int, n_pairs: int
-) -> float:
+    spreads: Collection[Spread], n_series: int, n_pairs: int
+) -> Callable[[Spread], float]:
     """Returns the half-width of a difference in the joint interval, seeds pooled over pairs."""
-    freedom = sum(one.n_seeds - 1 for one in all_of_them)
-    of_one_seed = sum((s.n_seeds - 1) * s.n_seeds * s.seeds for s in all_of_them) / freedom
-    least = min(one.n_seeds for one in all_of_them)
+    freedom = sum(one.n_seeds - 1 for one in spreads)
+    of_one_seed = sum((s.n_seeds - 1) * s.n_seeds * s.seeds for s in spreads) / freedom
+    least = min(one.n_seeds for one in spreads)
     t_seeds = student(upper(n_pairs), (n_series - 1) * (least - 1))
-    t_documents = student(upper(n_pairs), spread.freedom)
-    return math.sqrt(t_seeds**2 * of_one_seed / spread.n_seeds + t_documents**2 * spread.documents)
+
+    def half_width(of: Spread) -> float:
+        t_documents = student(upper(n_pairs), of.freedom)
+        return math.sqrt(t_seeds**2 * of_one_seed / of.n_seeds + t_documents**2 * of.documents)
+
+    return half_width

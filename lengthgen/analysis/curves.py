@@ -20,6 +20,7 @@ from lengthgen.evaluation.rows import (
     Condition,
     EvalRow,
     damaged,
+    fact_values,
     parse,
 )
 
@@ -130,10 +131,9 @@ def _point(cell: Mapping[str | None, EvalRow]) -> Point | None:
 
 
 def _measured(rows: Sequence[EvalRow]) -> Point:
-    facts = rows[0].facts()
+    facts, values = rows[0].facts(), fact_values(rows[0])
     for row in rows:
-        own = row.facts()
-        for name, value in own.items() if own != facts else ():
+        for name, value in row.facts().items() if fact_values(row) != values else ():
             pair = (value, facts[name])
             if value != facts[name] and not (name in LATER and None in pair):
                 raise damaged(row.run, f"field {name} is {facts[name]!r} and {value!r} in one cell")

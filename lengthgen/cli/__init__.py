@@ -1,4 +1,4 @@
-"""The command line: the only Typer, the only print; nothing heavy is imported at module level."""
+"""The command line: the only Typer, the only print. It imports neither torch nor a command."""
 
 import errno
 import os
@@ -9,40 +9,21 @@ from typing import NoReturn
 
 import typer
 
-from lengthgen.cli import (
-    bench,
-    evaluate,
-    export,
-    gallery,
-    generate,
-    lists,
-    probe,
-    report,
-    sweep,
-    track,
-    train,
-)
+from lengthgen.cli import commands
 from lengthgen.cli.console import warn, warn_once
 from lengthgen.errors import Stopped, UserError
 from lengthgen.memory import is_exhausted
+from lengthgen.runs import failures
 
 app = typer.Typer(
     help="Train a small causal LM at length T with any positional scheme; measure it at 2T to 32T.",
     rich_markup_mode=None,  # rich doubles the time of --help, 50 ms without it
     pretty_exceptions_enable=False,
 )
-app.command("train")(train.train)
-app.command("sweep")(sweep.sweep)
-app.command("tune")(sweep.tune)
-app.command("eval")(evaluate.evaluate_runs)
-app.command("probe")(probe.probe_runs)
-app.command("generate")(generate.generate_text)
-app.command("report")(report.write_report)
-app.command("gallery")(gallery.write_gallery)
-app.command("export")(export.export_run)
-app.command("list")(lists.list_kind)
-app.command("bench")(bench.bench)
-app.add_typer(track.track, name="track")
+tracking = typer.Typer(help="Show runs in Weights & Biases.", rich_markup_mode=None)
+commands.add(app, commands.COMMANDS)
+commands.add(tracking, commands.TRACK)
+app.add_typer(tracking, name="track")
 
 
 def main() -> NoReturn:
@@ -77,12 +58,10 @@ def main() -> NoReturn:
 
 def _message(error: typer.TyperException) -> str:
     """Returns Typer's message; for a wrong value with the option, the value and what to give."""
-    from pydantic import ValidationError  # which Typer imports only where it converts a value
-
-    param, cause = getattr(error, "param", None), error.__cause__
-    if param is None or not isinstance(cause, ValidationError):
+    param, errors = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
+    if param is None or errors is None:  # those of pydantic, by which Typer converts values
         return error.format_message()
-    found, option = cause.errors()[0], max(param.opts, key=len)
+    found, option = errors()[0], max(param.opts, key=len)
     reason = re.sub(r"^Value error, |, unable to .*|\.$", "", found["msg"])
     about = param.help.rstrip(".")
     return (
@@ -95,9 +74,7 @@ def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
     """Writes the message of an error and exits; of several processes, one writes it for all."""
     last: str | None = message
     if "RANK" in os.environ:
-        from lengthgen.runs import distributed
-
-        last, exit_code = distributed.end(error, message, exit_code)
+        last, exit_code = failures.end(error, message, exit_code)
     if last is not None:
         warn(last)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

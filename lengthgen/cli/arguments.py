@@ -2,27 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from lengthgen.cli import completion
-from lengthgen.cli.console import warn_once
-from lengthgen.config import compose
+from lengthgen.config import allowlist, compose, plugins, schema
 from lengthgen.errors import UserError
-
-if TYPE_CHECKING:
-    from lengthgen.config.schema import Config
+from lengthgen.runs import directory
 
 
 def _allow(ctx: typer.Context, files: list[Path] | None) -> list[Path] | None:
     """Allows the content of --plugin FILE to run, now and later."""
     if not ctx.resilient_parsing:  # completion runs nothing
-        from lengthgen.config import allowlist
-        from lengthgen.config.plugins import Plugin
-
         for file in files or []:
-            plugin = Plugin.read(file)
+            plugin = plugins.Plugin.read(file)
             plugin.allow()
             allowlist.allow_permanently(plugin.sha256, file)
     return files
@@ -72,8 +66,6 @@ def split(
     names = [word for word in arguments or [] if word not in overrides]
     if not overrides:
         return names, {}
-    from lengthgen.config import schema
-
     changes = compose.values(overrides)
     schema.check_changes(changes, sections)
     return names, changes
@@ -86,24 +78,8 @@ def root_of(changes: Mapping[str, Any]) -> Path:
 
 def find_runs(names: Sequence[str], changes: Mapping[str, Any]) -> list[Path]:
     """Returns the directories of the RUNs, that of the newest run if none is named."""
-    from lengthgen.runs import directory
-
     root = root_of(changes)
     return [directory.find(name, root) for name in names] or [directory.newest(root)]
-
-
-def configs_of(
-    run_dirs: Sequence[Path],
-    changes: Mapping[str, Any],
-    *,
-    config_dir: Path | None = None,
-    plugins: Sequence[Path] | None = None,
-) -> "list[Config]":
-    """Returns the configurations of runs with the changes, whose code is allowed to run."""
-    from lengthgen import pipeline
-
-    options: dict[str, Any] = {"config_dir": config_dir, "plugins": plugins or []}
-    return pipeline.configs_of(run_dirs, changes, warn=warn_once, **options)
 
 
 def lengths_of(text: str) -> list[int]:

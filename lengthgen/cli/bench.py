@@ -4,10 +4,12 @@ from typing import Annotated
 
 import typer
 
+from lengthgen import benchmark, pipeline
 from lengthgen.cli import completion
 from lengthgen.cli.arguments import ConfigDir, Plugin, lengths_of
-from lengthgen.cli.console import print_table
-from lengthgen.config import compose
+from lengthgen.cli.tables import print_table
+from lengthgen.config import compose, schema
+from lengthgen.terminal import Progress
 
 
 def bench(
@@ -32,10 +34,6 @@ def bench(
 
     Decoding is of 64 tokens after T, one by one.
     """
-    from lengthgen import benchmark, pipeline
-    from lengthgen.config import schema
-    from lengthgen.terminal import Progress
-
     overrides = [word for word in arguments or [] if "=" in word]
     schemes = [word for word in arguments or [] if "=" not in word]
     configs: list[schema.Config] = []

@@ -1,4 +1,4 @@
-"""Shell completion of overrides, schemes and runs, from YAML files and directory names alone."""
+"""Shell completion of arguments, from YAML files and directory names alone."""
 
 import re
 from collections.abc import Callable
@@ -8,6 +8,21 @@ import typer
 
 from lengthgen.config import compose
 from lengthgen.errors import UserError
+
+GROUPS = {
+    "schemes": "scheme",
+    "variants": "variant",
+    "models": "model",
+    "corpora": "corpus",
+    "tasks": "task",
+    "experiments": "experiment",
+}
+KINDS = (*GROUPS, "protocols", "probes", "runs")  # of lengthgen list
+
+
+def kinds(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns what can be listed."""
+    return [] if _before(ctx) else [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 def overrides(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -4,16 +4,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from lengthgen.cli.arguments import (
-    ConfigDir,
-    Plugin,
-    Runs,
-    configs_of,
-    find_runs,
-    lengths_of,
-    split,
-)
-from lengthgen.cli.console import echo, print_table
+from lengthgen import pipeline
+from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, lengths_of, split
+from lengthgen.cli.console import echo, warn_once
+from lengthgen.cli.tables import print_table
+from lengthgen.evaluation import evaluator, precision
+from lengthgen.evaluation.protocols import OF_TEXT
+from lengthgen.report import collect, study
+from lengthgen.runs import devices
+from lengthgen.runs.distributed import Ranks
+from lengthgen.terminal import Progress
 
 
 def evaluate_runs(
@@ -44,13 +44,6 @@ def evaluate_runs(
 
     Takes eval.* and runtime.* overrides; everything else is fixed by the run.
     """
-    from lengthgen.evaluation import evaluator, precision
-    from lengthgen.evaluation.protocols import OF_TEXT
-    from lengthgen.report import collect, study
-    from lengthgen.runs import devices
-    from lengthgen.runs.distributed import Ranks
-    from lengthgen.terminal import Progress
-
     names, changes = split(arguments, sections=("eval", "runtime"))
     if lengths is not None:
         changes["eval.lengths"] = lengths_of(lengths)
@@ -60,7 +53,9 @@ def evaluate_runs(
     if variants is not None:
         changes["eval.variants"] = [name.strip() for name in variants.split(",")]
     run_dirs = find_runs(names, changes)
-    configs = configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin)
+    configs = pipeline.configs_of(
+        run_dirs, changes, config_dir=config_dir, plugins=plugin or [], warn=warn_once
+    )
     audits: dict[str, list[precision.Audited]] = {}
     rows: list[dict[str, Any]] = []  # of what was requested, not of all that was ever evaluated
     ranks = Ranks.from_env()

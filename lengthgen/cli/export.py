@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
+from lengthgen import pipeline
 from lengthgen.cli.arguments import find_runs, run_argument, split
 from lengthgen.cli.console import echo, warn_once
 from lengthgen.errors import UserError
+from lengthgen.export.folder import export, refuse_occupied
+from lengthgen.terminal import Progress
 
 
 def export_run(
@@ -34,10 +37,6 @@ def export_run(
         )
     if license is not None and not re.fullmatch(r"[A-Za-z0-9.+-]+", license):
         raise UserError(f"--license: {license!r} is no license id; give one like apache-2.0")
-    from lengthgen import pipeline
-    from lengthgen.export.folder import export, refuse_occupied
-    from lengthgen.terminal import Progress
-
     (run_dir,), folder = find_runs(names[:1], changes), Path(names[1])
     refuse_occupied(folder)
     (config,) = pipeline.read_configs([run_dir], changes, warn=warn_once)

@@ -8,6 +8,7 @@ import typer
 from lengthgen.cli.arguments import find_runs, split
 from lengthgen.cli.console import echo
 from lengthgen.errors import UserError
+from lengthgen.report import gallery, write
 
 
 def write_gallery(
@@ -24,8 +25,6 @@ def write_gallery(
 
     They are computed by the schemes themselves; nothing is trained.
     """
-    from lengthgen.report import gallery, write
-
     names, changes = split(arguments, sections=("runtime",))
     if len(names) > 1:
         raise UserError(f"{names[1]}: one folder is written; name runs with --runs {names[1]}")

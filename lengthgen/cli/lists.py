@@ -5,31 +5,24 @@ from typing import Annotated
 
 import typer
 
+from lengthgen.analysis import curves
+from lengthgen.cli import completion
 from lengthgen.cli.arguments import ConfigDir, Plugin, root_of, split
-from lengthgen.cli.console import print_table, warn_once
+from lengthgen.cli.completion import GROUPS, KINDS
+from lengthgen.cli.console import warn_once
+from lengthgen.cli.tables import print_table
 from lengthgen.config import compose
 from lengthgen.errors import UserError, suggestion
-
-_GROUPS = {
-    "schemes": "scheme",
-    "variants": "variant",
-    "models": "model",
-    "corpora": "corpus",
-    "tasks": "task",
-    "experiments": "experiment",
-}
-_KINDS = (*_GROUPS, "protocols", "probes", "runs")
-
-
-def _complete_kinds(incomplete: str) -> list[str]:
-    return [kind for kind in _KINDS if kind.startswith(incomplete)]
+from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS
+from lengthgen.evaluation.rows import stored
+from lengthgen.runs.directory import list_runs, training_log
 
 
 def list_kind(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="|".join(_KINDS), help="What to list.", autocompletion=_complete_kinds
+            metavar="|".join(KINDS), help="What to list.", autocompletion=completion.kinds
         ),
     ],
     arguments: Annotated[
@@ -43,10 +36,10 @@ def list_kind(
     names, changes = split(arguments, sections=("runtime",))
     if names:
         raise UserError(f"{names[0]}: not readable as an override; give runtime.root=DIR")
-    if kind not in _KINDS:
-        raise UserError(f"list: no such kind {kind!r}; {suggestion(kind, _KINDS)}")
-    if kind in _GROUPS:
-        print_table(*choices(_GROUPS[kind], config_dir=config_dir))
+    if kind not in KINDS:
+        raise UserError(f"list: no such kind {kind!r}; {suggestion(kind, KINDS)}")
+    if kind in GROUPS:
+        print_table(*choices(GROUPS[kind], config_dir=config_dir))
     elif kind == "protocols":
         print_table(*protocols())
     elif kind == "probes":
@@ -71,15 +64,13 @@ def choices(group: str, *, config_dir: Path | None) -> tuple[list[str], list[lis
 
 def protocols() -> tuple[list[str], list[list[str]]]:
     """Returns what each protocol scores, and where it comes from."""
-    from lengthgen.evaluation.protocols import PROTOCOLS
-
     rows = [[one.name, one.summary, one.source] for one in PROTOCOLS.values()]
     return ["protocol", "what it scores", "source"], rows
 
 
 def probes(plugins: list[Path]) -> tuple[list[str], list[list[str]]]:
     """Returns what each probe shows; probes of plugins are included."""
-    from lengthgen import probes as probing
+    from lengthgen import probes as probing  # noqa: PLC0415, needs torch, as no other list does
 
     known = probing.registry(probing.probes_of(plugins))
     rows = [[name, (one.__doc__ or "").partition("\n")[0]] for name, one in known.items()]
@@ -88,11 +79,6 @@ def probes(plugins: list[Path]) -> tuple[list[str], list[list[str]]]:
 
 def runs(root: Path) -> tuple[list[str], list[list[str]]]:
     """Returns how far each run is, and its perplexities by the headline protocol."""
-    from lengthgen.analysis import curves
-    from lengthgen.evaluation.protocols import HEADLINE
-    from lengthgen.evaluation.rows import stored
-    from lengthgen.runs.directory import list_runs, training_log
-
     head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"]
     own = (HEADLINE, None)  # of the model as it was trained
     rows: list[list[str]] = []

@@ -4,8 +4,12 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, configs_of, find_runs, split
-from lengthgen.cli.console import echo, print_table
+from lengthgen import pipeline
+from lengthgen import probes as probing
+from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, split
+from lengthgen.cli.console import echo, warn_once
+from lengthgen.cli.tables import print_table
+from lengthgen.terminal import Progress
 
 
 def probe_runs(
@@ -23,9 +27,6 @@ def probe_runs(
     probes are computed. head_distance compares runs that are named together. A plugin may define
     probes of your own.
     """
-    from lengthgen import probes as probing
-    from lengthgen.terminal import Progress
-
     names, changes = split(arguments, sections=("eval", "runtime"))
     own = probing.probes_of(plugin or [])
     chosen = probing.build(
@@ -33,7 +34,7 @@ def probe_runs(
     )
     run_dirs = find_runs(names, changes)
     others = [path for path in plugin or [] if path not in {one.path for one in own}]
-    configs = configs_of(run_dirs, changes, plugins=others)
+    configs = pipeline.configs_of(run_dirs, changes, plugins=others, warn=warn_once)
     runs = [probing.Other(*run) for run in zip(configs, run_dirs, strict=True)]
     for config, run_dir in runs:
         others = [run for run in runs if run.config.run_id != config.run_id]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -10,10 +10,7 @@ from lengthgen.cli import completion
 from lengthgen.cli.arguments import Runs, find_runs, root_of, split
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
-
-if TYPE_CHECKING:
-    from lengthgen.report.collect import Gathered
-    from lengthgen.report.study import Study
+from lengthgen.report import collect, study, write
 
 
 def write_report(
@@ -29,21 +26,26 @@ def write_report(
 ) -> None:
     """Write figures, tables, CSV and a page of runs, of all if none is named.
 
-    The folder holds the rows too: named instead of runs, it is made again from them alone.
+    The folder holds the rows too: it is made again from them alone, and joined with other folders
+    and runs that are named with it.
     """
-    from lengthgen.report import collect, study, write
-
     names, changes = split(arguments, sections=("runtime",))
     folders = [Path(name) for name in names if (Path(name) / study.ROWS).is_file()]
     if folders:
-        if len(names) > 1 or group is not None:
-            raise UserError(f"{folders[0]} is the folder of a report; name it alone")
-        found, gathered = _gathered(study.of_folder(folders[0]))
+        if group is not None:
+            raise UserError(f"--group is of runs, and {folders[0]} is the folder of a report")
+        if len(names) > 1 and out is None:
+            raise UserError("several folders, or runs with them, need --out DIR")
+        names = [name for name in names if Path(name) not in folders]
+        studies = [*map(study.of_folder, folders)]
+        if names:
+            studies.append(study.of_runs(find_runs(names, changes)))
+        found, gathered = _gathered(study.united(studies) if len(studies) > 1 else studies[0])
         out = out or folders[0]
     else:
         run_dirs, out = _run_dirs(names, changes, group), out or Path("report")
 
-        def of_runs(paths: Sequence[Path]) -> "tuple[Study, Gathered]":
+        def of_runs(paths: Sequence[Path]) -> tuple[study.Study, collect.Gathered]:
             return _gathered(study.of_runs(paths))
 
         found, gathered = (
@@ -55,15 +57,11 @@ def write_report(
         echo(path)
 
 
-def _gathered(found: "Study") -> "tuple[Study, Gathered]":
-    from lengthgen.report import collect
-
+def _gathered(found: study.Study) -> tuple[study.Study, collect.Gathered]:
     return found, collect.gather_both(found.records)
 
 
 def _run_dirs(names: Sequence[str], changes: Mapping[str, Any], group: str | None) -> list[Path]:
-    from lengthgen.report import study
-
     root = root_of(changes)
     evaluated = [p for p in completion.run_dirs(root) if (p / "eval.jsonl").is_file()]
     named = find_runs(names, changes) if names else []

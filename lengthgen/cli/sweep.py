@@ -5,25 +5,34 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
+from lengthgen import pipeline
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
-from lengthgen.cli.console import echo, print_table, warn_once
+from lengthgen.cli.console import echo, warn_once
+from lengthgen.cli.tables import print_table
+from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
-
-if TYPE_CHECKING:
-    from lengthgen.sweep.grid import Point
-    from lengthgen.sweep.slurm import Options
-    from lengthgen.sweep.states import PointState
-
-
-def _slurm_options(text: str) -> "Options":
-    from lengthgen.sweep.slurm import options
-
-    return options(text)
-
+from lengthgen.runs import devices
+from lengthgen.runs.distributed import Ranks
+from lengthgen.sweep import grid, local, tuning
+from lengthgen.sweep.dashboard import Dashboard
+from lengthgen.sweep.estimate import estimate, makespan
+from lengthgen.sweep.grid import Point
+from lengthgen.sweep.resources import Machine, slots
+from lengthgen.sweep.slurm import Options, options, submit
+from lengthgen.sweep.states import (
+    BUSY,
+    PointState,
+    counted,
+    matrix,
+    pending,
+    states_of,
+    unsuccessful,
+)
+from lengthgen.terminal import Progress
 
 Jobs = Annotated[
     int | None,
@@ -36,7 +45,7 @@ PerGpu = Annotated[int, typer.Option(min=1, metavar="N", help="Small runs that s
 Slurm = Annotated[
     Any,
     typer.Option(
-        parser=_slurm_options,
+        parser=options,
         metavar="KEY=VALUE,...",
         help="Submit a job array: partition=..., gpus=..., nodes=..., time=..., parallel=...",
     ),
@@ -56,7 +65,7 @@ class Engine:
     jobs: int | None
     gpus: int | None
     per_gpu: int
-    slurm: "Options | None"
+    slurm: Options | None
     dry_run: bool = field(kw_only=True)
     status: bool = field(kw_only=True)
 
@@ -89,8 +98,6 @@ def sweep(
     code is 1 then.
     """
     engine = Engine(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
-    from lengthgen.sweep import grid
-
     combined = [*engine.overrides, *(overrides or [])]
     points = grid.points(combined, config_dir=config_dir, plugins=plugin or [])
     states = _run(points, engine, name="sweep")
@@ -118,8 +125,6 @@ def tune(
     train and sweep take the rates of least loss: train.tuned=DIR/tuned.yaml.
     """
     engine = Engine(jobs, gpus, per_gpu, slurm, dry_run=dry_run, status=status)
-    from lengthgen.sweep import tuning
-
     combined = [*engine.overrides, *(overrides or [])]
     points = tuning.points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
     states = _run(points, engine, name="tune")
@@ -136,16 +141,11 @@ def tune(
         sys.exit(1)
 
 
-def _run(
-    points: Sequence["Point"], engine: Engine, *, name: str
-) -> Mapping[str, "PointState"] | None:
+def _run(points: Sequence[Point], engine: Engine, *, name: str) -> Mapping[str, PointState] | None:
     """Runs what is left of the points, and returns the states of all of them then.
 
     None if nothing was run here: in a dry run, or once jobs are submitted.
     """
-    from lengthgen.sweep import slurm
-    from lengthgen.sweep.states import BUSY, counted, pending, states_of
-
     states = states_of(points)
     if engine.status:
         _finish(points, states, gpus=engine.gpus)
@@ -163,21 +163,14 @@ def _run(
         return _run_here(points, todo, engine)
     if not engine.dry_run:
         _prepare(todo)
-        slurm.submit(todo, engine.slurm, root=points[0].config.runtime.root, say=warn_once)
+        submit(todo, engine.slurm, root=points[0].config.runtime.root, say=warn_once)
     return None
 
 
 def _run_here(
-    points: Sequence["Point"], todo: Sequence["Point"], engine: Engine
-) -> Mapping[str, "PointState"] | None:
+    points: Sequence[Point], todo: Sequence[Point], engine: Engine
+) -> Mapping[str, PointState] | None:
     """Runs what is left on this machine, after an estimate of how long it will take."""
-    from lengthgen.runs import devices
-    from lengthgen.runs.distributed import Ranks
-    from lengthgen.sweep import local
-    from lengthgen.sweep.dashboard import Dashboard
-    from lengthgen.sweep.estimate import estimate, makespan
-    from lengthgen.sweep.resources import Machine, slots
-
     for point in todo:
         devices.device_of(point.config.runtime, Ranks.from_env())  # refuses one that is not here
     machine = Machine.this()
@@ -200,12 +193,8 @@ def _run_here(
         return local.run(points, free, gpus=gpus, dashboard=dashboard)
 
 
-def _prepare(points: Sequence["Point"]) -> None:
+def _prepare(points: Sequence[Point]) -> None:
     """Builds every corpus once, and checks what needs its tokens or plugins, before any run."""
-    from lengthgen import pipeline
-    from lengthgen.data.corpora import TokenizedCorpus
-    from lengthgen.terminal import Progress
-
     loaded: dict[str, TokenizedCorpus] = {}
     with Progress(is_main=True) as show:
         for point in points:
@@ -217,11 +206,9 @@ def _prepare(points: Sequence["Point"]) -> None:
 
 
 def _finish(
-    points: Sequence["Point"], states: Mapping[str, "PointState"], *, gpus: int | None
+    points: Sequence[Point], states: Mapping[str, PointState], *, gpus: int | None
 ) -> NoReturn:
     """Prints the state of every point and how to repeat what failed; exits with 1 if any did."""
-    from lengthgen.sweep.states import matrix, unsuccessful
-
     print_table(*matrix(points, states), head_in_pipes=True)
     bad = unsuccessful(points, states)
     processes = "" if gpus is None else f" --gpus {gpus}"

@@ -7,12 +7,12 @@ import typer
 
 from lengthgen.cli.arguments import Runs, find_runs, split
 from lengthgen.cli.console import echo, warn
+from lengthgen.config import schema
 from lengthgen.errors import UserError
+from lengthgen.runs import directory
+from lengthgen.tracking import results
 
-track = typer.Typer(help="Show runs in Weights & Biases.", rich_markup_mode=None)
 
-
-@track.command("push")
 def push(
     arguments: Runs = None,
     again: Annotated[
@@ -24,10 +24,6 @@ def push(
     Takes runtime.* overrides, such as runtime.wandb_project=NAME. A run that cannot be sent stops
     no other; the exit code is 1 then.
     """
-    from lengthgen.config import schema
-    from lengthgen.runs import directory
-    from lengthgen.tracking import results
-
     names, changes = split(arguments, sections=("runtime",))
     run_dirs = find_runs(names, changes)
     failed = False

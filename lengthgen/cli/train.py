@@ -3,16 +3,20 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
+import torch
 import typer
 
+from lengthgen import pipeline
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
 from lengthgen.cli.console import echo, warn_once
+from lengthgen.config import schema
 from lengthgen.errors import UserError
-
-if TYPE_CHECKING:
-    from lengthgen.config.schema import Runtime
+from lengthgen.report import collect, study
+from lengthgen.runs import devices, distributed
+from lengthgen.runs.distributed import ALONE, Ranks
+from lengthgen.terminal import Progress
 
 
 def train(
@@ -24,16 +28,10 @@ def train(
     plugin: Plugin = None,
 ) -> None:
     """Train a scheme, then evaluate its curve. Run again: it resumes, or is done at once."""
-    from lengthgen.config import schema
-
     plugins = plugin or []
-    config = schema.from_overrides(overrides or [], config_dir=config_dir, plugins=plugins)
-    from lengthgen import pipeline  # after what needs no torch was checked
-    from lengthgen.report import collect, study
-    from lengthgen.runs.distributed import Ranks
-    from lengthgen.terminal import Progress
-
-    config = pipeline.validate(config)
+    config = pipeline.validate(
+        schema.from_overrides(overrides or [], config_dir=config_dir, plugins=plugins)
+    )
     if gpus is not None:
         _check_gpus(gpus, config.runtime)
         with Progress(is_main=True) as show:
@@ -47,12 +45,7 @@ def train(
         echo(f"run: {run_dir}")
 
 
-def _check_gpus(gpus: int, runtime: "Runtime") -> None:
-    import torch
-
-    from lengthgen.runs import devices
-    from lengthgen.runs.distributed import ALONE
-
+def _check_gpus(gpus: int, runtime: schema.Runtime) -> None:
     if "RANK" in os.environ:
         raise UserError("--gpus: torchrun has started this process already; drop --gpus")
     devices.device_of(runtime, ALONE)  # refuses one that is not here
@@ -68,8 +61,6 @@ def _check_gpus(gpus: int, runtime: "Runtime") -> None:
 
 def _torchrun(gpus: int, arguments: Sequence[str]) -> NoReturn:
     """Starts this program once per GPU, waits for all of them, and exits."""
-    from lengthgen.runs import devices, distributed
-
     # torchrun would set it to 1 with a banner.
     os.environ.setdefault("OMP_NUM_THREADS", str(devices.default_threads(gpus)))
     sys.stdout.flush()

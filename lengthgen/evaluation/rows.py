@@ -68,11 +68,11 @@ class CellFacts:
         return (self.precision, self.targets, self.endpoints)
 
     def facts(self) -> dict[str, Any]:
-        return dict(zip(_FACTS, _values(self), strict=True))
+        return dict(zip(_FACTS, fact_values(self), strict=True))
 
 
 _FACTS = tuple(field.name for field in fields(CellFacts))
-_values = attrgetter(*_FACTS)
+fact_values = attrgetter(*_FACTS)
 
 
 @pydantic.dataclasses.dataclass(

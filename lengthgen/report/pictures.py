@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from lengthgen.analysis import reference_results
 from lengthgen.analysis.accuracy import Accuracy
 from lengthgen.analysis.curves import perplexity
@@ -16,15 +14,13 @@ from lengthgen.report import collect
 from lengthgen.report.collect import Report
 from lengthgen.report.curve_tables import competitors
 from lengthgen.report.figures import curve, style
-from lengthgen.report.figures.accuracy import Dot, accuracy, relation
+from lengthgen.report.figures.accuracy import Dot, accuracy, relation, side_by_side
 from lengthgen.report.figures.chart import Chart, Published
 from lengthgen.report.figures.layout import MOST_NAMED, laid_out, panels
 from lengthgen.report.figures.overview import excess, ranking
 from lengthgen.report.figures.positions import positions
 from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.task_tables import UNSOLVED, TaskReport, citation, shown_chance
-
-MOST_PANELS = 3  # tasks side by side
 
 
 def of_text(report: Report) -> dict[str, bytes]:
@@ -102,14 +98,11 @@ def _curve(report: Report, protocol: str) -> Chart | None:
 
 
 def of_tasks(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes]:
-    """Returns the figures by file name: one per task, all of them, and how they relate to
-    perplexities.
-    """
-    figures = {
-        f"accuracy-{name}": laid_out(chart)
-        for name, chart in _accuracies(report, published=True).items()
-    }
-    if (together := side_by_side(report)) is not None:
+    """Returns the figures by file name: of each task, of up to three, and of tasks and text."""
+    charts = accuracies(report, published=True)
+    figures = {f"accuracy-{name}": laid_out(chart) for name, chart in charts.items()}
+    together = side_by_side([*accuracies(report, published=False).values()])
+    if together is not None:
         figures["accuracy"] = together
     there = dots(report, findings)
     if len(there) > 1:
@@ -118,19 +111,7 @@ def of_tasks(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes
     return style.files(figures)
 
 
-def side_by_side(report: TaskReport) -> Figure | None:
-    """Returns a panel for each task; None for a single one, and for too many tasks or lines.
-
-    The legend shows a series that some tasks leave out as it is in the others.
-    """
-    charts = [*_accuracies(report, published=False).values()]
-    if not 1 < len(charts) <= MOST_PANELS or any(len(c.shown) > MOST_NAMED for c in charts):
-        return None
-    whole = [line for chart in charts for line in chart.shown if line.end == line.name]
-    return panels(charts, named_by={line.name: line for line in whole})
-
-
-def _accuracies(report: TaskReport, *, published: bool) -> dict[str, Chart]:
+def accuracies(report: TaskReport, *, published: bool) -> dict[str, Chart]:
     """Returns the chart of each task; a series has one style in all of them."""
     series = {one.series.label: one.series for found in report.by_task.values() for one in found}
     styles = style.line_styles([*series.values()])

@@ -43,6 +43,8 @@ ROWS, MANIFEST = "rows.jsonl.gz", "manifest.json"
 ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
 PLACES = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
 
+MEASURED = ("protocol", "variant", "length", "document")  # which row of a run
+
 T = TypeVar("T")
 Row = dict[str, Any]
 Plain = Mapping[str, Any]
@@ -187,7 +189,56 @@ class Study:
 def of_runs(run_dirs: Sequence[Path]) -> Study:
     """Returns the study of runs, with all that a page shows. Raises UserError as read does."""
     runs = _opened(run_dirs)
-    records = [*map(_completed, _records(runs, _evaluated(runs)), runs)]
+    return _written([*map(_completed, _records(runs, _evaluated(runs)), runs)])
+
+
+def united(studies: Sequence[Study]) -> Study:
+    """Returns the study of all runs of several; a run of two has the rows of both.
+
+    Raises UserError where two contradict each other: in a run's configuration or weights, or in
+    what was measured of a document.
+    """
+    found: dict[str, RunRecord] = {}
+    for other in studies:
+        for record in other.records:
+            found[record.run] = _joined(found.get(record.run, record), record, path=other.path)
+    return _written([found[run] for run in sorted(found)])
+
+
+def _joined(one: RunRecord, other: RunRecord, *, path: Path) -> RunRecord:
+    """Returns a run with the rows of two sources, and of each fact the first that is known."""
+
+    def weights(record: RunRecord) -> set[Any]:
+        return {(row.get("weights"), row.get("tokens_seen")) for row in record.rows}
+
+    rows = {tuple(row.get(key) for key in MEASURED): row for row in one.rows}
+    differing = [
+        what
+        for what, differs in (
+            ("configuration", one.config != other.config),
+            ("weights", weights(one) != weights(other)),
+        )
+        if differs
+    ]
+    for row in other.rows:
+        of = tuple(row.get(key) for key in MEASURED)
+        if rows.setdefault(of, row) != row:
+            differing.append("row of " + ", ".join(str(value) for value in of if value is not None))
+    if differing:
+        raise UserError(
+            f"{path}: run {one.run} differs from the one in the folders or runs named before "
+            f"({differing[0]}); report one of them"
+        )
+    return replace(
+        one,
+        environment=one.environment or other.environment,
+        cost=one.cost if one.cost.tokens else other.cost,
+        probes=other.probes | one.probes,
+        rows=[*rows.values()],
+    )
+
+
+def _written(records: Sequence[RunRecord]) -> Study:
     lines: list[Row] = []
     for record in records:
         lines += [{"kind": "run", "run": asdict(replace(record, rows=[]))}, *record.rows]

@@ -346,12 +346,12 @@ def list_runs(root: Path) -> list[RunSummary]:
 
 
 def _summary(path: Path) -> RunSummary:
-    found = status.read_status(path)
-    state, reason, step, steps, command = found.state, found.reason, 0, 0, None
+    state, reason, step, steps, command = "unreadable", None, 0, 0, None
     trained_as = path.name
     try:
         config = load_config(path)
         steps, trained_as = config.train.steps, config.run_id
+        state, reason, *_ = status.read_status(path, run=trained_as)
         kept = status.checkpoint_folders(path)
         step = int(kept[-1].name.removeprefix("step-")) if kept else 0
         argv = read_provenance(path, run=config.run_id)["argv"]

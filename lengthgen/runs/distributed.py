@@ -33,46 +33,30 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lengthgen.errors import Stopped, UserError
+from lengthgen.errors import Stopped
 from lengthgen.runs import signals
+from lengthgen.runs.failures import (
+    SECONDS_TO_END,
+    Ended,
+    FailureReport,
+    RankFailed,
+    by_torchrun,
+    first_line,
+    report_of,
+)
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a rank that waits longer for another one gives up
-SECONDS_TO_END = 5.0  # that a rank leaves to rank 0 to report, and to torchrun to terminate it
 SECONDS_TO_LEAVE = 30.0  # that a rank has to end by itself once another one is lost
 SECONDS_TO_DIE = 1.0  # between the end of a killed process's connections and its own
 _REPORT, _REPORTER = "lengthgen/report", "lengthgen/reporter"  # keys of the store
 _PROCESS = "lengthgen/process"  # of each rank: where it runs, and nothing once it has left
-
-
-class FailureReport(NamedTuple):
-    """What a process that fails leaves to the others; `text` is for stderr."""
-
-    rank: int
-    reason: str
-    text: str
-    exit_code: int
-
-
-class RankFailed(UserError):
-    """Another process of the run has failed; without a report it was lost."""
-
-    def __init__(self, message: str, *, report: FailureReport | None) -> None:
-        super().__init__(message)
-        self.report = report
-
-
-class Ended(NamedTuple):
-    """How a process ends: what it writes to stderr, if anything, and its exit code."""
-
-    text: str | None
-    exit_code: int
 
 
 def launch(n: int, arguments: Sequence[str]) -> Ended:
@@ -106,30 +90,6 @@ def launch(n: int, arguments: Sequence[str]) -> Ended:
             128 - code if code < 0 else code,
         )
     return Ended(None, 0)
-
-
-def end(error: Exception, text: str, exit_code: int) -> Ended:
-    """Returns how this process of several ends with an error that alone would end it as given.
-
-    torchrun terminates all when the first one ends, and takes that one for the failed one: a
-    process that is not to report waits for it. An error before the processes are connected is
-    reported by rank 0 too, if it has ended by then.
-    """
-    ranks, seconds = Ranks.from_env(), SECONDS_TO_END * _by_torchrun()
-    if isinstance(error, RankFailed) and error.report is None:
-        if ranks.is_main and not _by_torchrun():
-            return Ended(text, exit_code)
-        time.sleep(seconds)
-        return Ended(None, exit_code)
-    if isinstance(error, RankFailed) and error.report is not None:
-        text, exit_code, reports = error.report.text, error.report.exit_code, True
-    elif ranks.is_main or isinstance(error, Stopped):
-        reports = ranks.is_main
-    else:
-        time.sleep(seconds)
-        text, reports = _report_of(error, ranks.rank).text, _by_torchrun()
-    _write_error_file(text)
-    return Ended(text if reports else None, exit_code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +127,7 @@ class Ranks:
         # with it threads of gloo, one of which may still hold a tensor when Python ends. Freeing it
         # then ends the process: "terminate called without an active exception".
         import_module("torch.distributed.nn")
-        if _by_torchrun():
+        if by_torchrun():
             signals.stop_with_parent()
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
         with _together():
@@ -182,7 +142,7 @@ class Ranks:
                 yield
             except Exception as error:
                 if not isinstance(error, RankFailed):
-                    report = json.dumps(_report_of(error, self.rank))
+                    report = json.dumps(report_of(error, self.rank))
                     with suppress(RuntimeError, ValueError):  # the store is gone
                         _store().compare_set(_REPORT, "", report)  # unless another was first
                 raise
@@ -309,7 +269,7 @@ def _together() -> Generator[None]:
             raise RankFailed(f"rank {report.rank}: {report.reason}", report=report) from error
         if killed := _killed():
             raise RankFailed(_lost_message(killed), report=None) from error
-        reason = re.sub(r"^\[.*?\] ", "", _first_line(error)).partition(". ")[0]  # less of gloo
+        reason = re.sub(r"^\[.*?\] ", "", first_line(error)).partition(". ")[0]  # less of gloo
         raise RankFailed(
             f"another process of this run was lost ({reason}); the same command continues",
             report=None,
@@ -328,8 +288,8 @@ def _one_reporter(store: Any, rank: int) -> Generator[None]:
         raise
     except Exception as error:
         lost = isinstance(error, RankFailed)
-        report = error.report if isinstance(error, RankFailed) else _report_of(error, rank)
-        if report is None or not _by_torchrun():
+        report = error.report if isinstance(error, RankFailed) else report_of(error, rank)
+        if report is None or not by_torchrun():
             raise
         if (lost and rank != 0) or not _claims_report(store, rank):
             report = None
@@ -345,18 +305,6 @@ def _claims_report(store: Any, rank: int) -> bool:
         return store.add(_REPORTER, 1) == 1
     except RuntimeError:  # the store is gone, and rank 0 with it
         return True
-
-
-def _report_of(error: Exception, rank: int) -> FailureReport:
-    """Returns the report of a process on its error; that of a bug begins with the traceback."""
-    by = f"rank {rank}: " if rank else ""
-    if isinstance(error, Stopped):
-        return FailureReport(rank, str(error), str(error), error.exit_code)
-    if isinstance(error, UserError):
-        return FailureReport(rank, str(error), f"error: {by}{error}", 2)
-    reason = f"{type(error).__name__}: {_first_line(error)}"
-    trace = "".join(traceback.format_exception(error))
-    return FailureReport(rank, reason, f"{trace}error: {by}{reason}", 1)
 
 
 def _left_report() -> FailureReport | None:
@@ -451,20 +399,8 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-def _by_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 def _store() -> Any:
     return dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
-
-
-def _write_error_file(text: str) -> None:
-    """Writes what torchrun shows of a process that failed, in the format of its `record`."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if path is not None:
-        message = {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}
-        Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
 
 
 def _clear_frames(error: BaseException | None) -> None:
@@ -475,7 +411,3 @@ def _clear_frames(error: BaseException | None) -> None:
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]

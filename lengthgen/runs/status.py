@@ -36,7 +36,7 @@ class Status(NamedTuple):
     """The state of a run, why it ended so, and the process that wrote it.
 
     `evaluated` is the config.evaluation_id of the curve that a run in the state done holds; None of
-    runs older than this file.
+    runs older than this file. `run` is the id of the run's configuration; None in older files.
     """
 
     state: State
@@ -44,6 +44,7 @@ class Status(NamedTuple):
     evaluated: str | None = None
     host: str | None = None
     pid: int | None = None
+    run: str | None = None
 
 
 class Done(NamedTuple):
@@ -143,44 +144,49 @@ def is_running(run_dir: Path) -> bool:
 
 
 @contextmanager
-def record_status(run_dir: Path, *, evaluation_id: str) -> Generator[None]:
-    """Writes status.json: running while the block lasts, then how it ended.
+def record_status(run_dir: Path, *, run: str, evaluation_id: str) -> Generator[None]:
+    """Writes status.json of the run with this id: running while the block lasts, then how it ended.
 
     On a disk that is full at the end the file stays as it was, and the block's error is raised.
     """
-    write(run_dir, Status("running"))
+    write(run_dir, Status("running"), run=run)
     try:
         yield
-        write(run_dir, Status("done", evaluated=evaluation_id))
+        write(run_dir, Status("done", evaluated=evaluation_id), run=run)
     except BaseException as error:
-        _keep_error(run_dir, error)
+        _keep_error(run_dir, error, run=run)
         raise
 
 
-def _keep_error(run_dir: Path, error: BaseException) -> None:
+def _keep_error(run_dir: Path, error: BaseException, *, run: str) -> None:
     """Writes how the block ended, even if a signal comes: `signals.interruptible` raises once.
 
     torchrun sends it to all within 0.1 s of losing a process, while the others write their status.
     """
     for _ in range(2):
         with suppress(UserError, KeyboardInterrupt):
-            write(run_dir, _of_error(error))
+            write(run_dir, _of_error(error), run=run)
             return
 
 
-def write(run_dir: Path, status: Status) -> None:
-    """Writes status.json as of this process. Raises UserError if it cannot be written."""
-    own = status._replace(host=platform.node(), pid=os.getpid())
+def write(run_dir: Path, status: Status, *, run: str) -> None:
+    """Writes status.json of the run with this id, as of this process.
+
+    Raises UserError if it cannot be written.
+    """
+    own = status._replace(host=platform.node(), pid=os.getpid(), run=run)
     replace_file(run_dir / "status.json", json.dumps(own._asdict(), indent=1).encode())
 
 
-def read_status(run_dir: Path) -> Status:
-    """Returns the status of a run, of which at least the directory is there.
+def read_status(run_dir: Path, *, run: str) -> Status:
+    """Returns the status of the run with this id, of which at least the directory is there.
 
     A run whose status.json says running although no process holds it was killed. Where the file is
-    missing or damaged, DONE and the lock decide.
+    missing, damaged or of another run, DONE and the lock decide.
     """
     found = _read(run_dir / "status.json")
+    if found is not None and found.run not in (None, run):
+        found = None
     if is_running(run_dir):
         return (found or Status("running"))._replace(state="running", reason=None, evaluated=None)
     if found is None:

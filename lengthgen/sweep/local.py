@@ -154,7 +154,7 @@ class _Queue:
     def _wait_for(self, points: Sequence[Point]) -> None:
         """Waits for points that run elsewhere; those on this machine take slots, too."""
         self._elsewhere = points
-        self._taken = sum(status.read_status(p.run_dir).host == platform.node() for p in points)
+        self._taken = sum(_status(p).host == platform.node() for p in points)
         self._next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS_ELSEWHERE
 
     def stop(self, *, kill: bool) -> None:
@@ -191,7 +191,7 @@ def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
     point.run_dir.mkdir(parents=True, exist_ok=True)
     path = point.run_dir / "console.txt"
     with path.open("ab") as file:
-        console, before = Console(path, file.tell()), status.read_status(point.run_dir)
+        console, before = Console(path, file.tell()), _status(point)
         process = subprocess.Popen(
             [sys.executable, "-m", "lengthgen", *arguments],
             stdin=subprocess.DEVNULL,
@@ -205,9 +205,9 @@ def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
 
 def _ended(child: Child, *, stopping: bool) -> PointState:
     """Returns the state of a point whose process has ended; writes it if the process did not."""
-    code, point, run_dir = child.process.returncode, child.point, child.point.run_dir
+    code, point = child.process.returncode, child.point
     found = state_of(point)
-    written = found.state != "killed" and status.read_status(run_dir) != child.before
+    written = found.state != "killed" and _status(point) != child.before
     if code == 0 or found.state in ("done", "running") or written:
         return found
     by = next((kind for kind in signal.Signals if kind in (-code, code - 128)), None)
@@ -219,11 +219,15 @@ def _ended(child: Child, *, stopping: bool) -> PointState:
     else:
         ended = Status("killed", reason=f"killed by {by.name}")
     try:
-        status.write(run_dir, ended)
+        status.write(point.run_dir, ended, run=point.run_id)
     except UserError as error:
         if by is None and not last.startswith("error: "):  # a full disk prevents it here, too
             ended = ended._replace(reason=str(error))
     return PointState(ended.state, ended.reason)
+
+
+def _status(point: Point) -> Status:
+    return status.read_status(point.run_dir, run=point.run_id)
 
 
 def kill_with_children(pid: int) -> None:

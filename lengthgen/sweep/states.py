@@ -59,7 +59,7 @@ def state_of(point: "Point") -> PointState:
     """Returns the state of a point, by status.json, lock and DONE of its run."""
     if not point.run_dir.is_dir():
         return PointState("new")
-    run = status.read_status(point.run_dir)
+    run = status.read_status(point.run_dir, run=point.run_id)
     if run.state == "done" and run.evaluated != point.config.evaluation_id:
         return PointState("trained", "its curve is to be measured as requested")
     if run.state == "stopped" and not (point.run_dir / "config.yaml").exists():

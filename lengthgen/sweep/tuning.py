@@ -15,9 +15,8 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, SPANS
 from lengthgen.evaluation.rows import stored
 from lengthgen.report import curve_tables, table_formats
-from lengthgen.runs import status
 from lengthgen.storage import replace_file
-from lengthgen.sweep import grid
+from lengthgen.sweep import grid, states
 from lengthgen.sweep.grid import Point
 
 AXES = ("scheme", *tuned_rates.KEYS, "seed")
@@ -102,7 +101,7 @@ def readable(found: Sequence[Point], *, say: Callable[[str], None]) -> list[Poin
     wrong: dict[str, UserError] = {}  # by scheme
     for point in found:
         try:
-            if not _losses([point]) and status.read_status(point.run_dir).state != "diverged":
+            if not _losses([point]) and states.state_of(point).state != "diverged":
                 raise UserError(
                     f"no complete evaluation in {point.run_dir}; lengthgen eval makes it"
                 )

@@ -24,7 +24,8 @@ from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.seed_groups import Series, series
 from lengthgen.errors import UserError
 from lengthgen.report import collect, pictures, task_tables
-from lengthgen.report.figures.accuracy import PALE, Dot, accuracy, relation
+from lengthgen.report.figures.accuracy import PALE, Dot, accuracy, relation, side_by_side
+from lengthgen.report.figures.chart import Chart
 from lengthgen.report.study import RunRecord, task_facts
 from lengthgen.report.table_formats import Cell
 
@@ -487,6 +488,10 @@ def test_series_of_two_tasks_are_one_row_only_if_their_model_is_one() -> None:
         assert [line[0].text for line in matrix.rows] == names
 
 
+def drawn(rows: Sequence[dict[str, object]]) -> list[Chart]:
+    return [*pictures.accuracies(reported(rows), published=False).values()]
+
+
 def test_tasks_side_by_side_name_a_series_as_where_it_counts() -> None:
     rows = [
         *shares("alibi", seen=1.0, unseen=0.5, task="sort"),
@@ -495,7 +500,7 @@ def test_tasks_side_by_side_name_a_series_as_where_it_counts() -> None:
         *shares("rope", seen=1.0, unseen=0.2),
         *shares("nope", seen=0.2, unseen=0.1),
     ]
-    figure = pictures.side_by_side(reported(rows))
+    figure = side_by_side(drawn(rows))
     assert figure is not None
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert sorted(names) == ["alibi", "nope (not learned)", "rope"]
@@ -512,7 +517,7 @@ def test_tasks_side_by_side_name_a_series_as_where_it_counts() -> None:
 def test_one_task_or_many_are_not_side_by_side() -> None:
     for tasks in (["copy"], ["copy", "sort", "reverse", "parity"]):
         rows = [row for task in tasks for row in shares("alibi", seen=1.0, unseen=0.5, task=task)]
-        assert pictures.side_by_side(reported(rows)) is None
+        assert side_by_side(drawn(rows)) is None
 
 
 # Rank correlations

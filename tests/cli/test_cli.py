@@ -1,5 +1,6 @@
 """The command line: what a user types, what comes back, and what is never imported."""
 
+import inspect
 import os
 import re
 import shlex
@@ -9,19 +10,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_type_hints
 
 import forks
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import typer
 from repository import ROOT
 from shell import Ran, Shell
 from small import small_config
 
 from lengthgen import cli
+from lengthgen.cli.commands import COMMANDS, TRACK
 from lengthgen.runs import devices
 
+EVERY = {**COMMANDS, **TRACK}
 HEAVY = {"torch", "numpy", "hydra", "omegaconf", "wandb", "datasets", "matplotlib", "rich"}
 
 SMALL = shlex.split(
@@ -56,7 +61,7 @@ def trained(shell: Shell, runs_root: Path, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def modules_after(*words: str, **environment: str) -> set[str]:
-    """Returns the top-level modules that a fresh process has imported when a command ends."""
+    """Returns the modules that a fresh process has imported when a command ends."""
     code = (
         "import sys, atexit; from lengthgen.cli import main;"
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
@@ -66,33 +71,72 @@ def modules_after(*words: str, **environment: str) -> set[str]:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
-    return {name.partition(".")[0] for name in ran.stderr.split()}
+    imported = {*ran.stderr.splitlines()[-1].split()}
+    assert "lengthgen.cli.commands" in imported, ran.stderr
+    return imported
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["eval", "--help"]])
-def test_help_imports_nothing_heavy(words: list[str]) -> None:
-    assert modules_after(*words) & HEAVY == set()
+def completing(typed: str) -> dict[str, str]:
+    """Returns the environment in which zsh completes a line."""
+    return {"_LENGTHGEN_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": typed}
 
 
-def test_listing_what_can_be_chosen_does_not_import_torch_or_hydra() -> None:
-    assert modules_after("list", "schemes") & HEAVY == set()
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        ("--help", {}),
+        ("track --help", {}),
+        ("trian", {}),
+        ("", completing("lengthgen t")),
+        ("", completing("lengthgen track ")),
+        ("", completing("lengthgen train scheme=r")),
+        ("", completing("lengthgen eval ")),
+        ("", completing("lengthgen track push ")),
+    ],
+)
+def test_help_an_unknown_command_and_completion_import_no_command(
+    words: str, environment: dict[str, str]
+) -> None:
+    imported = modules_after(*words.split(), **environment)
+    assert imported & HEAVY <= {"rich"}  # by Typer, which completes with the help of commands
+    assert imported & {f"lengthgen.cli.{command.module}" for command in EVERY.values()} == set()
 
 
 @pytest.mark.slow
-def test_listing_runs_does_not_import_torch(runs_root: Path) -> None:
-    listed = modules_after("list", "runs", f"runtime.root={runs_root / 'runs'}")
+@pytest.mark.parametrize("kind", ["schemes", "protocols", "runs"])
+def test_a_list_does_not_import_torch(runs_root: Path, kind: str) -> None:
+    listed = modules_after("list", kind, f"runtime.root={runs_root / 'runs'}")
     assert listed & {"torch", "scipy", "matplotlib", "datasets"} == set()
-    assert "lengthgen" in listed
 
 
-def test_completion_does_not_import_torch_or_hydra() -> None:
-    imported = modules_after(
-        _LENGTHGEN_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="lengthgen train scheme=r"
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_known_of_a_command_without_its_import_is_what_its_function_says(
+    name: str,
+) -> None:
+    function = EVERY[name].load()
+    assert EVERY[name].help == (inspect.getdoc(function) or "").splitlines()[0]
+    argument = next(iter(get_type_hints(function, include_extras=True).values()))
+    (completed,) = argument.__metadata__
+    assert EVERY[name].complete == completed.autocompletion
+
+
+def test_the_help_is_that_of_commands_which_are_imported_at_once(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = [shell.run(*words).out for words in (["--help"], ["track", "--help"])]
+    at_once, tracking = (
+        typer.Typer(help=group.info.help, rich_markup_mode=None)
+        for group in (cli.app, cli.tracking)
     )
-    assert "lengthgen" in imported
-    assert imported & HEAVY == set()
+    for name, command in COMMANDS.items():
+        at_once.command(name)(command.load())
+    for name, command in TRACK.items():
+        tracking.command(name)(command.load())
+    at_once.add_typer(tracking, name="track")
+    monkeypatch.setattr(cli, "app", at_once)
+    assert [shell.run(*words).out for words in (["--help"], ["track", "--help"])] == shown
 
 
 def test_help_answers_within_three_tenths_of_a_second() -> None:
@@ -421,10 +465,10 @@ def test_the_folder_of_a_report_is_made_again_in_its_place_or_elsewhere(
     shell.run("report", str(out), "--out", str(other))
     for folder in (out, other):
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
-    for words in ([trained], ["--group", "rope"]):
-        assert "is the folder of a report; name it alone" in shell.refused(
-            "report", str(out), *words
-        )
+    assert "--group is of runs" in shell.refused("report", str(out), "--group", "rope")
+    assert "need --out DIR" in shell.refused("report", str(out), trained)
+    shell.run("report", str(out), trained, "--out", str(other))
+    assert (other / "table.md").read_bytes() == written["table.md"]
 
 
 FIGURES = {

@@ -1,10 +1,16 @@
 """The cost table says what it measured: which scheme, at which length, against what."""
 
+import os
+import signal
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
-from faults import here
+from faults import begin, here
 from small import SMALL, small_config
 
 from lengthgen import benchmark
@@ -93,3 +99,48 @@ def test_the_command_prints_head_and_rows_into_a_pipe() -> None:
 def test_the_command_refuses_a_misspelt_scheme_and_rounds_that_are_no_number() -> None:
     assert here("bench", "rpoe").error == "scheme=rpoe: no such scheme; did you mean rope?"
     assert here("bench", "rope", "--rounds", "none").code == 2
+
+
+class Process(NamedTuple):
+    """A process that has not ended: its parent, and the seconds it has taken of the CPU."""
+
+    parent: int
+    seconds: float
+
+
+def processes(session: int) -> dict[int, Process]:
+    """Returns the processes of a session by their ids."""
+    found: dict[int, Process] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            state, parent, _, its, *fields = path.read_text().rpartition(")")[2].split()
+            if int(its) == session and state != "Z":
+                ticks = int(fields[7]) + int(fields[8])
+                seconds = ticks / os.sysconf("SC_CLK_TCK")
+                found[int(path.parent.name)] = Process(int(parent), seconds)
+    return found
+
+
+def test_no_process_of_a_killed_command_goes_on_measuring() -> None:
+    bench = begin("bench", "rope", "--lengths", "16", "--rounds", "1000000", *SMALL)
+
+    def measuring() -> bool:
+        """True if the process of a measurement, a child of the fork server's, is at work."""
+        grown = [one for one in processes(bench.pid).values() if one.seconds > 1]
+        return any(one.parent in processes(bench.pid) and one.parent != bench.pid for one in grown)
+
+    try:
+        until(measuring, seconds=120)
+        os.kill(bench.pid, signal.SIGKILL)
+        bench.wait(timeout=10)
+        until(lambda: not processes(bench.pid), seconds=10)
+    finally:
+        for pid in processes(bench.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def until(reached: Callable[[], bool], *, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.05)

@@ -129,7 +129,7 @@ def test_a_signal_while_a_trained_run_is_evaluated_keeps_its_rows(tmp_path: Path
     ran = after(lambda: bool(list(root.glob("*/eval.jsonl"))), begin(*words), signal.SIGTERM)
     stopped_by(signal.SIGTERM, ran)
     run_dir, kept = one_run(root), eval_lines(root)
-    said = status.read_status(run_dir)
+    said = status.read_status(run_dir, run=run_dir.name)
     assert (said.state, said.reason) == (
         "stopped",
         "stopped by SIGTERM; the same command continues with what is done",
@@ -138,7 +138,7 @@ def test_a_signal_while_a_trained_run_is_evaluated_keeps_its_rows(tmp_path: Path
     assert here(*words).code == 0
     lines = eval_lines(root)
     assert lines[: len(kept)] == kept
-    assert status.read_status(run_dir).state == "done"
+    assert status.read_status(run_dir, run=run_dir.name).state == "done"
     (run_dir / "eval.jsonl").unlink()
     assert here(*words).code == 0
     assert set(eval_lines(root)) == set(lines)
@@ -176,7 +176,8 @@ def test_of_two_that_start_one_run_one_trains_it_and_the_other_waits_or_says_so(
     if ran[1].code:
         assert "another process is at work on this run (train); wait for it" in ran[1].error
     assert result(tmp_path) == result(undisturbed)
-    assert status.read_status(one_run(tmp_path)).state == "done"
+    run_dir = one_run(tmp_path)
+    assert status.read_status(run_dir, run=run_dir.name).state == "done"
 
 
 def test_two_evaluations_of_one_run_add_every_row_once(trained: Path, tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_a_run_that_others_look_at_all_the_time_can_be_started(tmp_path: Path) -
     def look() -> None:
         while not over.is_set():
             for path in tmp_path.glob("rope-*"):
-                status.read_status(path)
+                status.read_status(path, run=path.name)
 
     lookers = [threading.Thread(target=look) for _ in range(2)]
     for one in lookers:
@@ -304,7 +305,7 @@ def test_a_run_that_diverges_is_marked_so_and_keeps_the_checkpoint_before(
     said = here(*words).error
     assert said.startswith("the loss is nan in step ")
     run_dir = one_run(tmp_path)
-    found = status.read_status(run_dir)
+    found = status.read_status(run_dir, run=run_dir.name)
     assert (found.state, found.reason) == ("diverged", said)
     step = int(said.removeprefix("the loss is nan in step ").split()[0])
     kept = sorted(run_dir.glob("checkpoints/step-*"))

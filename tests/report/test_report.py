@@ -340,6 +340,46 @@ def test_what_lies_in_a_run_and_is_of_another_one_is_refused(
 
 
 @pytest.mark.slow
+def test_a_report_of_folders_and_runs_equals_that_of_all_runs(runs: Runs, tmp_path: Path) -> None:
+    paths = [runs.write(scheme, seed=seed) for scheme in ("alibi", "rope") for seed in (1, 2)]
+    whole = study.of_runs(paths)
+    write.write_report(study.of_runs([*paths[2:], paths[0]]), tmp_path / "part")
+    joined = study.united([study.of_folder(tmp_path / "part"), study.of_runs(paths[:2])])
+    assert joined.rows == whole.rows
+    write.write_report(joined, tmp_path / "joined")
+    write.write_report(whole, tmp_path / "whole")
+    for path in (tmp_path / "whole").iterdir():
+        if path.name not in ("manifest.json", "report.html"):
+            assert (tmp_path / "joined" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_run_in_two_sources_has_the_rows_of_both(runs: Runs) -> None:
+    path = runs.write("rope")
+    whole = study.of_runs([path])
+    lines = (path / "eval.jsonl").read_text().splitlines(keepends=True)
+    (path / "eval.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    first = study.of_runs([path])
+    (path / "eval.jsonl").write_text("".join(lines[len(lines) // 3 :]))
+    assert study.united([first, study.of_runs([path])]).rows == whole.rows
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [({"nats": 1.5}, "row of tail, "), ({"weights": "0" * 64}, "weights")],
+)
+def test_sources_that_contradict_each_other_are_refused(
+    runs: Runs, changed: dict[str, Any], message: str
+) -> None:
+    path = runs.write("rope")
+    first = study.of_runs([path])
+    lines = [json.loads(line) for line in (path / "eval.jsonl").read_text().splitlines()]
+    lines[-1] |= changed
+    (path / "eval.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UserError, match=rf"run {path.name} differs from .* \({message}"):
+        study.united([first, study.of_runs([path])])
+
+
+@pytest.mark.slow
 def test_rows_of_another_report_are_refused(runs: Runs, tmp_path: Path) -> None:
     for scheme in ("rope", "alibi"):
         write.write_report(study.of_runs([runs.write(scheme)]), tmp_path / scheme)

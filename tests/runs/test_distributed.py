@@ -30,7 +30,8 @@ from lengthgen.data.windows import train_batch, training_windows
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.runs.distributed import ALONE, SECONDS_TO_END, Ranks
+from lengthgen.runs.distributed import ALONE, Ranks
+from lengthgen.runs.failures import SECONDS_TO_END
 
 pytestmark = pytest.mark.slow
 STEPS = 8

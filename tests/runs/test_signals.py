@@ -57,10 +57,10 @@ def test_a_signal_that_has_a_handler_keeps_it() -> None:
 
 
 def test_a_signal_that_comes_again_does_not_disturb_what_is_still_written(tmp_path: Path) -> None:
-    work = status.record_status(tmp_path, evaluation_id="abc")(stop)
+    work = status.record_status(tmp_path, run="rope", evaluation_id="abc")(stop)
     with pytest.raises(Stopped):
         signals.interruptible()(work)(signal.SIGTERM, signal.SIGTERM, signal.SIGUSR2)
-    state, reason, *_ = status.read_status(tmp_path)
+    state, reason, *_ = status.read_status(tmp_path, run="rope")
     assert state == "stopped"
     assert str(reason).startswith("stopped by SIGTERM")
 

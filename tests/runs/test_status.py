@@ -34,18 +34,19 @@ from pathlib import Path
 from lengthgen.runs import status
 
 run_dir = Path(sys.argv[1])
-with status.run_lock(run_dir, "train"), status.record_status(run_dir, evaluation_id="abc"):
+record = status.record_status(run_dir, run="rope", evaluation_id="abc")
+with status.run_lock(run_dir, "train"), record:
     os.kill(os.getpid(), 9)
 """
 
 
 def said(run_dir: Path) -> tuple[str, str | None]:
-    found = status.read_status(run_dir)
+    found = status.read_status(run_dir, run="rope")
     return found.state, found.reason
 
 
 def end_with(error: BaseException, run_dir: Path) -> None:
-    with pytest.raises(type(error)), status.record_status(run_dir, evaluation_id="abc"):
+    with pytest.raises(type(error)), status.record_status(run_dir, run="rope", evaluation_id="abc"):
         raise error
 
 
@@ -58,9 +59,9 @@ def test_a_run_says_how_it_ended_and_why(
 
 
 def test_a_run_that_is_done_says_by_which_process_and_what_was_evaluated(tmp_path: Path) -> None:
-    with status.record_status(tmp_path, evaluation_id="abc"):
+    with status.record_status(tmp_path, run="rope", evaluation_id="abc"):
         pass
-    found = status.read_status(tmp_path)
+    found = status.read_status(tmp_path, run="rope")
     assert (found.state, found.evaluated, found.pid) == ("done", "abc", os.getpid())
 
 
@@ -72,7 +73,7 @@ def test_a_run_that_a_process_holds_is_running_whatever_it_said_before(tmp_path:
 
 
 def test_a_run_that_is_only_evaluated_is_not_running(tmp_path: Path) -> None:
-    with status.record_status(tmp_path, evaluation_id="abc"):
+    with status.record_status(tmp_path, run="rope", evaluation_id="abc"):
         pass
     with status.run_lock(tmp_path, "eval"):
         assert said(tmp_path)[0] == "done"
@@ -98,6 +99,16 @@ def test_a_damaged_status_leaves_what_else_the_run_says(tmp_path: Path, damage: 
         assert said(tmp_path) == ("running", None)
 
 
+def test_the_status_of_another_run_is_none_and_an_old_one_names_no_run(tmp_path: Path) -> None:
+    status.write(tmp_path, Status("diverged", reason="the loss is nan"), run="alibi")
+    assert said(tmp_path) == ("stopped", None)
+    path = tmp_path / "status.json"
+    written = json.loads(path.read_text())
+    assert written.pop("run") == "alibi"
+    path.write_text(json.dumps(written))
+    assert said(tmp_path) == ("diverged", "the loss is nan")
+
+
 def fill_and_fail(disk: Disk) -> None:
     disk.fill()
     raise UserError("the first error")
@@ -105,7 +116,7 @@ def fill_and_fail(disk: Disk) -> None:
 
 def test_a_full_disk_at_the_end_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", n_bytes=65536) as disk:
-        work = status.record_status(disk.folder, evaluation_id="abc")(fill_and_fail)
+        work = status.record_status(disk.folder, run="rope", evaluation_id="abc")(fill_and_fail)
         with pytest.raises(UserError, match="the first error"):
             work(disk)
         assert said(disk.folder)[0] == "killed"  # running, it says, and nobody is: it stands whole
@@ -116,7 +127,7 @@ def test_a_full_disk_at_the_beginning_names_the_file(tmp_path: Path) -> None:
         disk.fill()
         with (
             pytest.raises(UserError, match=r"status\.json: cannot be written \(No space left"),
-            status.record_status(disk.folder, evaluation_id="abc"),
+            status.record_status(disk.folder, run="rope", evaluation_id="abc"),
         ):
             pass
 
@@ -190,7 +201,7 @@ def test_a_live_run_is_running_and_held_on_a_file_system_without_flock(
     for _ in range(2):
         with (
             status.run_lock(tmp_path, "train"),
-            status.record_status(tmp_path, evaluation_id="abc"),
+            status.record_status(tmp_path, run="rope", evaluation_id="abc"),
         ):
             assert said(tmp_path) == ("running", None)
             with (
@@ -208,7 +219,7 @@ def test_a_run_whose_process_died_was_killed_on_a_file_system_without_flock(
     ended.wait()
     (tmp_path / ".train.lock").touch()
     (tmp_path / ".train.holder").write_text(f"{ended.pid}\n{platform.node()}\n")
-    status.write(tmp_path, Status("running"))
+    status.write(tmp_path, Status("running"), run="rope")
     assert said(tmp_path)[0] == "killed"
     (tmp_path / ".train.holder").write_text(f"{os.getpid()}\nanother-host\n")
     assert said(tmp_path)[0] == "running"
@@ -217,7 +228,7 @@ def test_a_run_whose_process_died_was_killed_on_a_file_system_without_flock(
 def test_a_run_at_work_is_refused_with_the_process_that_holds_it(tmp_path: Path) -> None:
     with (
         status.run_lock(tmp_path, "train"),
-        status.record_status(tmp_path, evaluation_id="abc"),
+        status.record_status(tmp_path, run="rope", evaluation_id="abc"),
         pytest.raises(UserError, match=f"or stop process {os.getpid()} on "),
         status.run_lock(tmp_path, "train"),
     ):
@@ -228,7 +239,7 @@ def test_a_run_at_work_is_refused_with_the_process_that_holds_it(tmp_path: Path)
 
 def test_a_run_without_any_of_its_files_is_not_running(tmp_path: Path) -> None:
     assert not status.is_running(tmp_path / "nothing")
-    assert status.read_status(tmp_path / "nothing") == Status("stopped")
+    assert status.read_status(tmp_path / "nothing", run="rope") == Status("stopped")
 
 
 class Signalling(Exception):
@@ -252,6 +263,6 @@ def test_a_signal_that_comes_while_the_last_words_are_written_loses_none(tmp_pat
 
 
 def test_status_json_is_readable_by_others(tmp_path: Path) -> None:
-    status.write(tmp_path, Status("diverged", reason="the loss is nan"))
+    status.write(tmp_path, Status("diverged", reason="the loss is nan"), run="rope")
     written = json.loads((tmp_path / "status.json").read_text())
     assert (written["state"], written["reason"]) == ("diverged", "the loss is nan")

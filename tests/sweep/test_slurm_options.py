@@ -166,7 +166,9 @@ def test_where_there_is_no_squeue_runs_copied_from_a_cluster_speak_for_themselve
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     point = of_job(tmp_path, cache_dir)
-    status.write(point.run_dir, status.Status("failed", reason="the disk is full"))
+    status.write(
+        point.run_dir, status.Status("failed", reason="the disk is full"), run=point.run_id
+    )
     assert state_of(point) == ("failed", "the disk is full")
     assert pending([point], states_of([point])) == [point]
 
@@ -181,7 +183,7 @@ def test_a_point_whose_job_runs_is_running_though_its_lock_seems_free(
 ) -> None:
     program(bin, "squeue", "echo '7|RUNNING|None'")
     point = of_job(bin, cache_dir)
-    status.write(point.run_dir, status.Status("running"))
+    status.write(point.run_dir, status.Status("running"), run=point.run_id)
     assert state_of(point) == ("running", None)
     program(bin, "squeue", "echo '7|NODE_FAIL|None'")
     assert state_of(point)[0] == "killed"
@@ -243,5 +245,5 @@ def test_a_log_older_than_what_a_later_process_said_of_the_run_is_not_its_reason
     point = of_job(tmp_path, cache_dir, BEGINS + "error: of the job\n")
     assert state_of(point) == ("failed", "of the job")
     os.utime(tmp_path / "7_0_log.err", (1, 1))
-    status.write(point.run_dir, status.Status("failed", reason="of this process"))
+    status.write(point.run_dir, status.Status("failed", reason="of this process"), run=point.run_id)
     assert state_of(point) == ("failed", "of this process")

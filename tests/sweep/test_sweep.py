@@ -173,7 +173,7 @@ def test_a_point_without_a_directory_or_that_ended_before_it_was_begun_is_new(
     point.run_dir.mkdir()
     (point.run_dir / "console.txt").write_text("importing\n")
     assert state_of(point) == PointState("new")
-    status.write(point.run_dir, Status("stopped", reason="stopped by SIGTERM"))
+    status.write(point.run_dir, Status("stopped", reason="stopped by SIGTERM"), run=point.run_id)
     assert state_of(point) == PointState("new")
 
 
@@ -187,7 +187,7 @@ def begun(point: Point, said: Status) -> Point:
     """Gives a point a run directory in which a run said this of itself."""
     point.run_dir.mkdir(parents=True)
     (point.run_dir / "config.yaml").write_text("")
-    status.write(point.run_dir, said)
+    status.write(point.run_dir, said, run=point.run_id)
     return point
 
 

@@ -115,7 +115,7 @@ def files(folder: Path) -> dict[str, int]:
 
 def pids(root: Path) -> dict[str, int | None]:
     """Returns which process wrote each run's state last."""
-    return {path.name: status.read_status(path).pid for path in root.glob("*-*")}
+    return {path.name: status.read_status(path, run=path.name).pid for path in root.glob("*-*")}
 
 
 class Mixed(NamedTuple):
@@ -257,10 +257,10 @@ def test_a_reason_is_that_of_the_last_start(tmp_path: Path) -> None:
     run_dir = tmp_path / built.run_dir
     run_dir.mkdir(parents=True)
     (run_dir / "console.txt").write_text("error: another one\n")
-    status.write(run_dir, status.Status("failed", reason="another one"))
+    status.write(run_dir, status.Status("failed", reason="another one"), run=run_dir.name)
     Running(["-c", ENGINE, "1", *words], tmp_path).ended()
-    assert status.read_status(run_dir).state == "failed"
-    assert str(status.read_status(run_dir).reason).startswith(
+    assert status.read_status(run_dir, run=run_dir.name).state == "failed"
+    assert str(status.read_status(run_dir, run=run_dir.name).reason).startswith(
         "corpus.path: gone.txt does not exist"
     )
 
@@ -324,7 +324,10 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
         os.kill(training(1), signal.SIGKILL)
         at_work.until(lambda: "seed=3: running elsewhere" in at_work.said.read_text())
     child_killed = at_work.ended()
-    stand = {path.name.split("-")[3]: status.read_status(path) for path in root.glob("*-*")}
+    stand = {
+        path.name.split("-")[3]: status.read_status(path, run=path.name)
+        for path in root.glob("*-*")
+    }
 
     training = trains(root)
     at_work = engine(1)
@@ -357,8 +360,9 @@ def trains(root: Path) -> Callable[[int], int]:
     def training(seed: int) -> int:
         if written(seed) <= before[seed]:
             return 0
-        said = status.read_status(one_of(root, seed))
-        rows = read_rows(one_of(root, seed) / "train.jsonl")
+        run_dir = one_of(root, seed)
+        said = status.read_status(run_dir, run=run_dir.name)
+        rows = read_rows(run_dir / "train.jsonl")
         return said.pid or 0 if said.state == "running" and len(rows) > 2 else 0
 
     return training

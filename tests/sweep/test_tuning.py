@@ -159,7 +159,7 @@ def evaluated(found: list[Point], losses: Losses, **of_rows: str) -> None:
         loss = next((one for one in known if one is not None), None)
         point.run_dir.mkdir(parents=True, exist_ok=True)
         if loss is None:
-            status.write(point.run_dir, Status("diverged"))
+            status.write(point.run_dir, Status("diverged"), run=point.run_id)
             continue
         about = {"run": c.run_id, "seed": c.seed, "scheme": c.scheme.name, "train_length": T}
         rows = [

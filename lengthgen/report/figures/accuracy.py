@@ -10,10 +10,12 @@ from lengthgen.analysis.accuracy import UNCOUNTED, Accuracy, agreement
 from lengthgen.analysis.formatting import subject
 from lengthgen.report.figures.chart import Chart, Published
 from lengthgen.report.figures.curve import line_of, notes, rank
+from lengthgen.report.figures.layout import MOST_NAMED, panels
 from lengthgen.report.figures.scales import plain, plain_ticks
 from lengthgen.report.figures.style import GREY, framed, line_styles, rc_style, scheme_styles
 
 PALE = {"color": "0.6", "markerfacecolor": "0.6"}
+MOST_PANELS = 3  # tasks side by side
 
 
 def accuracy(
@@ -75,6 +77,17 @@ def accuracy(
         axis=f"length: {unit}",
         trained=sorted({line.train_length for line in lines}),
     )
+
+
+def side_by_side(charts: Sequence[Chart]) -> Figure | None:
+    """Returns a panel for each task; None for a single one, and for too many tasks or lines.
+
+    The legend shows a series that some tasks leave out as it is in the others.
+    """
+    if not 1 < len(charts) <= MOST_PANELS or any(len(c.shown) > MOST_NAMED for c in charts):
+        return None
+    whole = [line for chart in charts for line in chart.shown if line.end == line.name]
+    return panels(charts, named_by={line.name: line for line in whole})
 
 
 class Dot(NamedTuple):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -80,6 +81,21 @@ class Chart:
     def longest(self) -> float:
         return max((line.lengths[-1] for line in self.lines if line.lengths), default=0)
 
+    @cached_property
+    def extent(self) -> tuple[float, float] | None:
+        """The least and the largest value that the y axis has to hold; None if there is none."""
+        bounded = self.scale in ("log", "signed")
+        least, most = band_limits(self.lines) if bounded else (-math.inf, math.inf)
+        found: list[float] = []
+        for line in self.lines:
+            found += _values(line)
+            limit = math.inf if line.leaves_at is None else line.leaves_at
+            bounds = filter(math.isfinite, (*line.low.values(), *line.high.values()))
+            found += (min(max(value, least), most, limit) for value in bounds)
+        for one in self.behind:
+            found += one.values.values() if one.comparable else ()
+        return (min(found), max(found)) if found else None
+
 
 def draw(axes: Axes, chart: Chart, *, room: int, gid: str) -> None:
     """Draws a chart's lines; `room`: how many names of ticks fit side by side.
@@ -144,7 +160,7 @@ def scale(axes: Axes, chart: Chart, *, room: int) -> None:
         axes.set_xlim(min(marked) / pad, max(marked) * pad)
         kept = apart(chart.ticks, room=room)
         axes.set_xticks(chart.ticks, [chart.named(x) if x in kept else "" for x in chart.ticks])
-    _scale_y(axes, chart, list(_drawn_values(chart)))
+    _scale_y(axes, chart)
     axes.minorticks_off()
     axes.set_xlabel(chart.axis)
     axes.set_ylabel(chart.quantity)
@@ -169,24 +185,11 @@ def _values(line: Line) -> Iterator[float]:
         yield from (min(value, limit) for value in values.values() if math.isfinite(value))
 
 
-def _drawn_values(chart: Chart) -> Iterator[float]:
-    bounded = chart.scale in ("log", "signed")
-    least, most = band_limits(chart.lines) if bounded else (-math.inf, math.inf)
-    for line in chart.lines:
-        yield from _values(line)
-        limit = math.inf if line.leaves_at is None else line.leaves_at
-        for value in (*line.low.values(), *line.high.values()):
-            if math.isfinite(value):
-                yield min(max(value, least), most, limit)
-    for one in chart.behind:
-        yield from one.values.values() if one.comparable else ()
-
-
-def _scale_y(axes: Axes, chart: Chart, values: Sequence[float]) -> None:
+def _scale_y(axes: Axes, chart: Chart) -> None:
     if chart.scale == "signed" and chart.zone is not None:
-        zone, values = chart.zone, [0.0, *values]
+        zone, (low, high) = chart.zone, chart.extent or (0.0, 0.0)
         axes.set_yscale("symlog", linthresh=zone, linscale=0.5)
-        axes.set_ylim(min(-2 * zone, 1.5 * min(values)), max(2 * zone, 1.5 * max(values)))
+        axes.set_ylim(min(-2 * zone, 1.5 * low), max(2 * zone, 1.5 * high))
         ticks = signed_ticks(*axes.get_ylim(), linear=zone)
         axes.set_yticks(ticks, [signed(tick) for tick in ticks])
         return
@@ -195,7 +198,7 @@ def _scale_y(axes: Axes, chart: Chart, values: Sequence[float]) -> None:
         axes.set_yticks([n / 4 for n in range(5)], [f"{n * 25}%" for n in range(5)])
         return
     axes.set_yscale(chart.scale)
-    low, high = min(values, default=1.0), max(values, default=10.0)
+    low, high = chart.extent or (1.0, 10.0)
     if chart.scale == "linear":
         pad = 0.05 * (high - low) or 0.1
         axes.set_ylim(low - pad, high + pad)
@@ -211,10 +214,10 @@ def _scale_y(axes: Axes, chart: Chart, values: Sequence[float]) -> None:
 
 def floor_is_near(chart: Chart) -> bool:
     """Whether the floor lies among the values, or so near that the axis is stretched up to it."""
-    values = list(_drawn_values(chart))
-    if chart.floor is None or not values:
+    if chart.floor is None or chart.extent is None:
         return False
-    return min(values) / NEAR < chart.floor[1] < max(values) * NEAR
+    low, high = chart.extent
+    return low / NEAR < chart.floor[1] < high * NEAR
 
 
 def backdrop(axes: Axes, chart: Chart, *, gid: str) -> None:
