@@ -106,11 +106,16 @@ def references(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]
     }
 
 
-def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) -> dict[Curve, str]:
+def labels(
+    points: Iterable[Point],
+    configs: Mapping[str, Mapping[str, Any]],
+    *,
+    name_models: bool = False,
+) -> dict[Curve, str]:
     """Returns the name of the series of each curve; runs that differ in the seed alone share it.
 
     `configs` holds the plain configuration of each run. The name is the scheme's and the variant's;
-    what differs between the series is added where it must be.
+    what differs between the series is added where it must be, and the model if `name_models`.
     """
     facts: dict[Curve, Point] = {}
     for p in sorted(points, key=lambda p: (p.seed, p.run)):
@@ -128,7 +133,7 @@ def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) ->
     for curve, keys in identity.items():
         groups.setdefault(json.dumps(keys, sort_keys=True, default=str), []).append(curve)
     firsts = [members[0] for members in groups.values()]
-    names = _plain_names([facts[first] for first in firsts])
+    names = _plain_names([facts[first] for first in firsts], name_models=name_models)
     named: dict[Curve, str] = {}
     oracles = {name for name, part in schemes.registry().items() if part.reads_alignment}
     for name, first, members in zip(names, firsts, groups.values(), strict=True):
@@ -140,9 +145,10 @@ def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) ->
     return named
 
 
-def _plain_names(points: Sequence[Point]) -> list[str]:
+def _plain_names(points: Sequence[Point], *, name_models: bool) -> list[str]:
     """Returns scheme and variant of each point, and of model, T and tokens seen what varies."""
-    several = {
+    several = {"model"} if name_models else set[str]()
+    several |= {
         field
         for field in ("model", "train_length", "tokens_seen")
         if len({getattr(p, field) for p in points}) > 1

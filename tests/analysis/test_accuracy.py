@@ -476,6 +476,18 @@ def test_the_figure_of_a_task_pales_a_scheme_that_did_not_learn_it() -> None:
     assert any(message.startswith("pale: less than 95%") for message in chart.notes)
 
 
+def test_series_of_two_tasks_are_one_row_only_if_their_model_is_one() -> None:
+    copying = shares("alibi", seen=1.0, unseen=0.5)
+    sorting = shares("alibi", seen=1.0, unseen=0.2, task="sort")
+    of_encoders = [{**row, "model": "tiny_encoder"} for row in sorting]
+    for rows, names in (
+        (sorting, ["alibi"]),
+        (of_encoders, ["alibi (tiny)", "alibi (tiny_encoder)"]),
+    ):
+        matrix, *_ = task_tables.contents(reported([*copying, *rows]))
+        assert [line[0].text for line in matrix.rows] == names
+
+
 def drawn(rows: Sequence[dict[str, object]]) -> list[Chart]:
     return [*pictures.accuracies(reported(rows), published=False).values()]
 
