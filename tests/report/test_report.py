@@ -505,6 +505,22 @@ def gzipped(*lines: object) -> bytes:
     return gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), mtime=0)
 
 
+def test_a_report_is_made_of_what_its_folder_holds(runs: Runs, tmp_path: Path) -> None:
+    found = study.of_runs([runs.write("rope"), runs.write("alibi", seed=2)])
+    write.write_files({study.ROWS: found.rows, study.MANIFEST: found.manifest}, tmp_path / "made")
+    assert study.of_folder(tmp_path / "made").records == found.records
+
+
+def test_rows_that_could_not_be_read_again_are_refused(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="field kind, which no row has; delete such rows"):
+        study.of_runs([runs.write("rope", kind="run")])
+    monkeypatch.setattr(study, "MOST_BYTES", 100)
+    with pytest.raises(UserError, match="the rows take more than 100 bytes; name fewer runs"):
+        study.of_runs([runs.write("alibi")])
+
+
 @pytest.mark.parametrize(
     "content",
     [
