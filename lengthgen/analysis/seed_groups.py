@@ -50,9 +50,12 @@ class Series:
 
     def losses(self) -> dict[int, float]:
         """Returns the mean loss over the seeds, at the lengths where every seed has one."""
-        curves = [self.curve(run) for run in self.runs]
-        shared = set[int].intersection(*(set(curve) for curve in curves))
-        return {n: math.fsum(c[n] for c in curves) / len(curves) for n in sorted(shared)}
+        curves: dict[str, dict[int, float]] = {p.run: {} for p in self.points}
+        for p in self.points:
+            if p.loss is not None:
+                curves[p.run][p.length] = p.loss
+        shared = set[int].intersection(*map(set[int], curves.values()))
+        return {n: math.fsum(c[n] for c in curves.values()) / len(curves) for n in sorted(shared)}
 
 
 def series(
@@ -191,7 +194,10 @@ def _short(value: object) -> str:
 
 def scheme_lr_ratio(config: Mapping[str, Any]) -> float:
     """Returns Config.scheme_lr_ratio of a plain configuration: 1 if it is older than the keys."""
-    flat = compose.flatten(config)
+    return _lr_ratio(compose.flatten(config))
+
+
+def _lr_ratio(flat: Mapping[str, Any]) -> float:
     return next((flat[key] for key in _LR_RATIOS if flat.get(key) is not None), 1.0)
 
 
@@ -211,7 +217,7 @@ def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
         *_VARIANTS,
     )
     kept = {key: value for key, value in flat.items() if not key.startswith(aside)}
-    kept["train.scheme_lr_ratio"] = scheme_lr_ratio(config)
+    kept["train.scheme_lr_ratio"] = _lr_ratio(flat)
     if init_from := flat.get("train.init_from.recipe"):
         kept["init_from"] = init_from
     names = variant.split("+") if variant else []

@@ -105,8 +105,9 @@ def gather(records: Sequence[RunRecord]) -> Report:
     points, gaps = curves.curve_and_gaps(rows)
     _require({p.run for p in points}, configs)
     kept = curves.comparable(points)
-    labels = seed_groups.labels(kept, configs)
     found = by_protocol(kept, configs)
+    lines = [line for of in found.values() for line in of]
+    labels = {(p.run, p.variant): line.label for line in lines for p in line.points}
     return Report(
         by_protocol=found,
         findings=findings(found),
