@@ -28,8 +28,9 @@ from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
 from lengthgen.model import footprint
+from lengthgen.model.build import build_model
 from lengthgen.model.plugin_check import check_plugins
-from lengthgen.model.transformer import Transformer, build_model, build_scheme
+from lengthgen.model.transformer import Transformer, build_scheme
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import refuse_links
