@@ -310,8 +310,8 @@ def _check_encoder(config: Config) -> None:
         )
     if config.model.arch == "encoder" and config.eval.decode:
         raise UserError(
-            f"eval.decode={config.eval.decode}: model.arch=encoder writes all of an answer at once; "
-            "drop it"
+            f"eval.decode={config.eval.decode}: model.arch=encoder writes all of an answer at "
+            "once; drop it"
         )
     for key in ("compile", "activation_checkpointing"):
         if getattr(config.runtime, key):

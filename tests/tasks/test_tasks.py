@@ -579,7 +579,7 @@ def test_what_is_composed_is_spelled_in_words_and_read_again() -> None:
         assert rule.tokenize(rule.detokenize(prompt)) == prompt
         assert rule.tokenize(rule.detokenize(answer)) == answer
     assert rule.tokenize("echo A1,B2=") == rule.tokenize("echo A1 , B2 =")
-    with pytest.raises(ValueError, match="^no word 'A21'; there are copy, .* A1 to Z20$"):
+    with pytest.raises(ValueError, match=r"^no word 'A21'; there are copy, .* A1 to Z20$"):
         rule.tokenize("echo A21 =")
 
 
