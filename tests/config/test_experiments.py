@@ -149,8 +149,9 @@ def test_the_lengths_it_names_are_those_it_has(name: str) -> None:
     said = re.search(r"trained (?:at T|to L) = ([\d,]+).* measured at ([\d,]+) to ([\d,]+)", first)
     assert said is not None
     for config in every_config(name):
-        lengths, of_task = config.eval.lengths, isinstance(config.corpus, TaskCorpus)
-        trained = config.corpus.task.length if of_task else config.train.length
+        lengths, corpus = config.eval.lengths, config.corpus
+        is_task = isinstance(corpus, TaskCorpus)
+        trained = corpus.task.length if is_task else config.train.length
         assert [number(n) for n in said.groups()] == [trained, min(lengths), max(lengths)]
         assert trained in lengths
 

@@ -34,8 +34,10 @@ PARITY = [
     *("task=parity_scratchpad", "task.arguments.scratchpad=O", "train.length=15"),
     *("train.batch_tokens=960", "train.tokens=40000", "train.lr=0.01"),
 ]
-COPY = ["task=copy", "task.arguments.alphabet=5", "train.batch_tokens=512"]
-COPY += ["train.tokens=60000", "train.lr=0.01"]
+COPY = [
+    *("task=copy", "task.arguments.alphabet=5", "train.batch_tokens=512"),
+    *("train.tokens=60000", "train.lr=0.01"),
+]
 
 
 def by_recursion(one: str, other: str) -> int:
