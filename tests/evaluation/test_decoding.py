@@ -157,6 +157,7 @@ def trained(root: Path, words: list[str]) -> Run:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     root = tmp_path_factory.mktemp("runs")
     words = {"copy": COPY, "parity": PARITY, "passkey": PASSKEY}
+    words["encoder_decoder"] = [*COPY, "scheme=t5", "model.arch=encoder_decoder"]
     return {name: trained(root, of) for name, of in words.items()}
 
 
@@ -211,6 +212,18 @@ def test_decoding_adds_to_rows_and_changes_nothing_of_them(
     for n in (0, 1, N):  # as many are decoded
         evaluator.evaluate(decoding(runs["copy"].config, n), run_dir, ranks=ALONE, show=QUIET)
     assert (run_dir / "eval.jsonl").read_bytes() == log
+
+
+def test_an_encoder_decoder_is_decoded_from_its_prompt(
+    runs: dict[str, Run], tmp_path: Path
+) -> None:
+    _, rows = decoded(runs["encoder_decoder"], tmp_path)
+    outcomes = [
+        (distance == 0, wrong is None)
+        for row in rows.values()
+        for distance, wrong in zip(row["edit_distances"], row["first_wrong"], strict=False)
+    ]
+    assert set(outcomes) == {(True, True), (False, False)}
 
 
 def test_a_result_may_be_right_behind_a_wrong_scratchpad(
