@@ -309,6 +309,11 @@ def _check_encoder(config: Config) -> None:
             f"train.length={config.train.length}: text with a masked span has {SHORTEST} tokens or "
             f"more; set train.length={SHORTEST} or more"
         )
+    if config.model.arch == "encoder" and config.eval.decode:
+        raise UserError(
+            f"eval.decode={config.eval.decode}: model.arch=encoder writes all of an answer at "
+            "once; drop it"
+        )
     for key in ("compile", "activation_checkpointing"):
         if getattr(config.runtime, key):
             raise UserError(f"runtime.{key}=true: model.arch={config.model.arch} lacks it; drop it")

@@ -194,8 +194,8 @@ def _joined(one: RunRecord, other: RunRecord) -> RunRecord:
         )
         if differs
     ]
-    for row in other.rows:
-        of = tuple(row.get(key) for key in MEASURED)
+    newest = {tuple(row.get(key) for key in MEASURED): row for row in other.rows}
+    for of, row in newest.items():
         if rows.setdefault(of, row) != row:
             differing.append("row of " + ", ".join(str(value) for value in of if value is not None))
     if differing:
