@@ -20,8 +20,9 @@ from lengthgen.data.spans import Span
 from lengthgen.data.tokenizer import encode, read_tokenizer
 from lengthgen.data.windows import IGNORED
 from lengthgen.evaluation.scoring import BATCH_TOKENS
+from lengthgen.model.build import seed_of
 from lengthgen.model.kv_cache import forward_cached
-from lengthgen.model.transformer import Transformer, seed_of
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks import task_of
 from lengthgen.tasks.scratchpad import result_of

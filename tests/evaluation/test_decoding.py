@@ -18,7 +18,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.decoding import Item, answer_ranks, edit_distance, greedy
 from lengthgen.generation import continuation, open_trained
-from lengthgen.model.transformer import seed_of
+from lengthgen.model.build import seed_of
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import study, write
 from lengthgen.runs.distributed import ALONE
