@@ -20,8 +20,9 @@ from torch import Tensor
 
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import Split, TokenizedCorpus
+from lengthgen.model.build import create
 from lengthgen.model.kv_cache import forward_cached
-from lengthgen.model.transformer import Transformer, create
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Show

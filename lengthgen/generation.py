@@ -23,8 +23,9 @@ from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation.evaluator import Show, open_run, trained_model, undefined
 from lengthgen.evaluation.plan import Cell, Plan
 from lengthgen.evaluation.protocols import Span
+from lengthgen.model.build import seed_of, with_parts
 from lengthgen.model.kv_cache import forward_cached, why_uncached
-from lengthgen.model.transformer import Transformer, seed_of, with_parts
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import ALONE
 from lengthgen.tasks import END, task_of
 

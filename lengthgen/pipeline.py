@@ -28,8 +28,9 @@ from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
 from lengthgen.model import footprint
+from lengthgen.model.build import build_model
 from lengthgen.model.plugin_check import check_plugins
-from lengthgen.model.transformer import Transformer, build_model, build_scheme
+from lengthgen.model.transformer import Transformer, build_scheme
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import refuse_links
@@ -307,6 +308,11 @@ def _check_encoder(config: Config) -> None:
         raise UserError(
             f"train.length={config.train.length}: text with a masked span has {SHORTEST} tokens or "
             f"more; set train.length={SHORTEST} or more"
+        )
+    if config.model.arch == "encoder" and config.eval.decode:
+        raise UserError(
+            f"eval.decode={config.eval.decode}: model.arch=encoder writes all of an answer at "
+            "once; drop it"
         )
     for key in ("compile", "activation_checkpointing"):
         if getattr(config.runtime, key):

@@ -30,7 +30,7 @@ def steps() -> None:
 
     from lengthgen.config.compose import compose
     from lengthgen.config.schema import from_plain
-    from lengthgen.model.transformer import create
+    from lengthgen.model.build import create
     from lengthgen.runs.devices import keep_freed_memory, micro_batch
     from lengthgen.training.optim import adamw
 

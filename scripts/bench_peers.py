@@ -48,7 +48,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lengthgen.config.schema import Config, from_overrides
-from lengthgen.model.transformer import Transformer, create
+from lengthgen.model.build import create
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.devices import peak_memory
 from lengthgen.runs.distributed import ALONE

@@ -51,8 +51,9 @@ from lengthgen.benchmark import ALONE, random_corpus
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data.windows import training_windows
+from lengthgen.model.build import create, with_parts
 from lengthgen.model.kernels import flex
-from lengthgen.model.transformer import Transformer, create, with_parts
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
 from lengthgen.training.trainer import batch_of, check_finite, forward_of, fresh_state, launch_step

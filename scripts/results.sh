@@ -146,8 +146,8 @@ encoder_decoder() {
   local copy=(model.arch=encoder_decoder task=copy train.tokens=704000 "${characters[@]}")
   local addition=(model.arch=encoder_decoder task=addition_reversed model.name=two_layers
     model.n_layers=2 seed=1,2 task.length=3 task.longest=12 train.length=13 train.batch_tokens=416
-    train.tokens=832000 'eval.lengths=[1,2,3,4,5,6,7,8,9,10,11,12]')
-  local reverse=(task=reverse train.tokens=1056000 "${characters[@]}")
+    train.tokens=665600 'eval.lengths=[1,2,3,4,5,6,7,8,9,10,11,12]')
+  local reverse=(task=reverse train.tokens=704000 "${characters[@]}")
   local learned=(scheme=learned_absolute scheme.parts.learned_absolute.beyond=clamp)
   sweep encoder_decoder scheme=t5,alibi,kerple "${copy[@]}"
   sweep encoder_decoder "${learned[@]}" "${copy[@]}"

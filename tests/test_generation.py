@@ -16,7 +16,8 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import Cell, spans
 from lengthgen.generation import Failure, Trained, continuation, open_trained
-from lengthgen.model.transformer import Transformer, seed_of
+from lengthgen.model.build import seed_of
+from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks import END

@@ -1,13 +1,18 @@
 """Reading within limits: what would hang, fill memory or end in a traceback is refused at once."""
 
+import json
 import os
 import socket
 import stat
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lengthgen import reading
 from lengthgen.config import compose
@@ -96,6 +101,39 @@ def test_json_is_read_down_to_the_depth_that_is_allowed() -> None:
     text = b"[" * 64 + b"]" * 64
     assert reading.parse_json(text) is not None
     assert reading.parse_json(b'{"a": "' + b"[{" * 1000 + b'"}') == {"a": "[{" * 1000}
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(row=st.dictionaries(st.text(), JSON_VALUES))
+def test_a_row_is_read_as_it_was_written_bit_for_bit(row: dict[str, Any]) -> None:
+    text = json.dumps(row)
+    assert json.dumps(reading.parse_row(text.encode())) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "is_read"),
+    [
+        (b'{"a": ' + b"[" * 63 + b"]" * 63 + b"}", True),
+        (b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}", False),
+        (b'{"a": ' * 65 + b"1" + b"}" * 65, False),
+        (b'{"a": "\\ud83d\\ude00"}', True),
+        (b'{"a": "\\ud83d"}', False),  # half a character
+        (b'{"a": 1} {"a": 2}', False),
+        (b"[]", False),
+    ],
+    ids=range(7),
+)
+def test_a_row_is_one_object_of_limited_depth_and_whole_characters(
+    line: bytes, is_read: bool
+) -> None:
+    with nullcontext() if is_read else pytest.raises(ValueError, match=r"."):
+        assert "a" in reading.parse_row(line)
 
 
 @pytest.mark.parametrize("name", HOSTILE_JSON)

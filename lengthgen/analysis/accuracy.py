@@ -25,6 +25,21 @@ LEAST_CORRELATED = 6  # schemes: of 5, a perfect order has P = 2/120, the next o
 EXACT = 8  # schemes of which every permutation is counted: 8! = 40,320; of more,
 PERMUTATIONS = 9999  # are drawn
 ROUNDING = 1e-9  # of means of shares
+DECODED = {  # what rows have of decoded tests: the name of a measure, and its field
+    "edit distance": "edit_distances",
+    "result": "results_right",
+    "rank": "answer_ranks",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded:
+    """The mean of a measure of decoded tests, by length where every seed has them."""
+
+    by_length: Mapping[int, Estimate]
+    n_tests: Mapping[int, int]  # of each length, in every seed
+    seen: Estimate | None  # as in Accuracy
+    unseen: Estimate | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +58,7 @@ class Accuracy:
     seen: Estimate | None  # up to L
     unseen: Estimate | None  # beyond
     unseen_N: Floats | None = field(repr=False)  # the latter in each draw
+    decoded: Mapping[str, Decoded]  # by name of DECODED, those that were measured
 
     @property
     def excluded(self) -> str | None:
@@ -219,6 +235,34 @@ def _accuracy(line: Series, shared: Collection[int]) -> Accuracy:
         seen=None if seen_N is None else _mean(seen_N, [examples[n] for n in short]),
         unseen=None if unseen_N is None else _mean(unseen_N, [examples[n] for n in long]),
         unseen_N=unseen_N,
+        decoded={
+            name: found
+            for name, key in DECODED.items()
+            if (found := _decoded(line, key, short, long)).by_length
+        },
+    )
+
+
+def _decoded(line: Series, key: str, short: Sequence[int], long: Sequence[int]) -> Decoded:
+    values_N: dict[int, Floats] = {}
+    n_tests: dict[int, int] = {}
+    by_length: dict[int, Estimate] = {}
+    for length in sorted({p.length for p in line.points}):
+        points = [p for p in line.points if p.length == length]
+        lists = [[float(x) for row in p.rows for x in getattr(row, key) or ()] for p in points]
+        n = min(map(len, lists))  # the first ones are the same in all
+        if n == 0 or len(points) < len(line.runs):
+            continue
+        drawn = draws(len(lists), n)
+        values_RD = np.array([values[:n] for values in lists])
+        values_N[length], n_tests[length] = drawn.means(values_RD, np.ones(n)), n
+        by_length[length] = drawn.estimate(values_N[length])
+    seen_N, unseen_N = _mean_over(values_N, short), _mean_over(values_N, long)
+    return Decoded(
+        by_length=by_length,
+        n_tests=n_tests,
+        seen=None if seen_N is None else of_draws(seen_N),
+        unseen=None if unseen_N is None else of_draws(unseen_N),
     )
 
 

@@ -142,6 +142,10 @@ def _measured(rows: Sequence[EvalRow]) -> Point:
             counts = (row.token_hits, row.stop_errors)
             if None in counts or len(row.first_wrong or ()) != row.n_windows or not row.n_windows:
                 raise damaged(row.run, "field first_wrong is not of every answer")
+            lists = (row.edit_distances, row.results_right, row.answer_ranks)
+            n_decoded = {len(one) for one in lists if one is not None}
+            if len(n_decoded) > 1 or not n_decoded <= {*range(1, row.n_windows + 1)}:
+                raise damaged(row.run, "field edit_distances is not of every decoded answer")
     of_windows = named(rows[0].protocol).mean == "windows"
     n_tokens, n_windows = sum(row.n_tokens for row in rows), sum(row.n_windows for row in rows)
     nats = _sum(row.nats for row in rows)

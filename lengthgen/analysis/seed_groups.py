@@ -50,9 +50,12 @@ class Series:
 
     def losses(self) -> dict[int, float]:
         """Returns the mean loss over the seeds, at the lengths where every seed has one."""
-        curves = [self.curve(run) for run in self.runs]
-        shared = set[int].intersection(*(set(curve) for curve in curves))
-        return {n: math.fsum(c[n] for c in curves) / len(curves) for n in sorted(shared)}
+        curves: dict[str, dict[int, float]] = {p.run: {} for p in self.points}
+        for p in self.points:
+            if p.loss is not None:
+                curves[p.run][p.length] = p.loss
+        shared = set[int].intersection(*map(set[int], curves.values()))
+        return {n: math.fsum(c[n] for c in curves.values()) / len(curves) for n in sorted(shared)}
 
 
 def series(
@@ -106,11 +109,16 @@ def references(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]
     }
 
 
-def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) -> dict[Curve, str]:
+def labels(
+    points: Iterable[Point],
+    configs: Mapping[str, Mapping[str, Any]],
+    *,
+    name_models: bool = False,
+) -> dict[Curve, str]:
     """Returns the name of the series of each curve; runs that differ in the seed alone share it.
 
     `configs` holds the plain configuration of each run. The name is the scheme's and the variant's;
-    what differs between the series is added where it must be.
+    what differs between the series is added where it must be, and the model if `name_models`.
     """
     facts: dict[Curve, Point] = {}
     for p in sorted(points, key=lambda p: (p.seed, p.run)):
@@ -128,7 +136,7 @@ def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) ->
     for curve, keys in identity.items():
         groups.setdefault(json.dumps(keys, sort_keys=True, default=str), []).append(curve)
     firsts = [members[0] for members in groups.values()]
-    names = _plain_names([facts[first] for first in firsts])
+    names = _plain_names([facts[first] for first in firsts], name_models=name_models)
     named: dict[Curve, str] = {}
     oracles = {name for name, part in schemes.registry().items() if part.reads_alignment}
     for name, first, members in zip(names, firsts, groups.values(), strict=True):
@@ -140,9 +148,10 @@ def labels(points: Iterable[Point], configs: Mapping[str, Mapping[str, Any]]) ->
     return named
 
 
-def _plain_names(points: Sequence[Point]) -> list[str]:
+def _plain_names(points: Sequence[Point], *, name_models: bool) -> list[str]:
     """Returns scheme and variant of each point, and of model, T and tokens seen what varies."""
-    several = {
+    several = {"model"} if name_models else set[str]()
+    several |= {
         field
         for field in ("model", "train_length", "tokens_seen")
         if len({getattr(p, field) for p in points}) > 1
@@ -185,7 +194,10 @@ def _short(value: object) -> str:
 
 def scheme_lr_ratio(config: Mapping[str, Any]) -> float:
     """Returns Config.scheme_lr_ratio of a plain configuration: 1 if it is older than the keys."""
-    flat = compose.flatten(config)
+    return _lr_ratio(compose.flatten(config))
+
+
+def _lr_ratio(flat: Mapping[str, Any]) -> float:
     return next((flat[key] for key in _LR_RATIOS if flat.get(key) is not None), 1.0)
 
 
@@ -205,7 +217,7 @@ def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
         *_VARIANTS,
     )
     kept = {key: value for key, value in flat.items() if not key.startswith(aside)}
-    kept["train.scheme_lr_ratio"] = scheme_lr_ratio(config)
+    kept["train.scheme_lr_ratio"] = _lr_ratio(flat)
     if init_from := flat.get("train.init_from.recipe"):
         kept["init_from"] = init_from
     names = variant.split("+") if variant else []

@@ -120,10 +120,22 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     if "task" in found:
         task: dict[str, Any] = found.pop("task")  # a copy of corpus.task
         for override in parsed:
-            if override.key_or_group in ("corpus", "experiment"):
-                word = str(override.input_line)
+            group, word = override.key_or_group, str(override.input_line)
+            name = word.partition("=")[2]
+            if group == "corpus" or (
+                group == "experiment" and not is_of_tasks(name, config_dir=config_dir)
+            ):
                 raise UserError(f"{word}: task={task['name']} makes its own text; drop one of them")
     return found
+
+
+def is_of_tasks(experiment: str, *, config_dir: Path | None) -> bool:
+    """True if an experiment trains on tasks: it overrides their group."""
+    if experiment not in choices("experiment", config_dir=config_dir):
+        return False
+    listed: object = load("experiment", experiment, config_dir=config_dir).get("defaults")
+    entries = cast("list[object]", listed) if isinstance(listed, list) else []
+    return any(isinstance(entry, Mapping) and "override /task" in entry for entry in entries)
 
 
 def values(overrides: Sequence[str]) -> dict[str, Any]:

@@ -301,6 +301,10 @@ class Eval(Section):
     blocks: Sample
     seed: NonNegative
     precision: Literal["fp32", "bf16"]
+    # Left out at its default: so evaluations of before this key keep their names.
+    decode: Annotated[Integer, Field(ge=0, le=10**6)] = Field(
+        default=0, exclude_if=lambda decode: decode == 0
+    )
 
 
 class Runtime(Section):
@@ -591,6 +595,11 @@ def _check(config: Config) -> None:
         )
     if isinstance(config.corpus, TaskCorpus):
         _check_task(config.corpus, evaluation)
+    elif evaluation.decode:
+        raise UserError(
+            f"eval.decode={evaluation.decode}: tests of a task are decoded, and corpus "
+            f"{config.corpus.name} has none; drop it"
+        )
     for name in evaluation.reference_variants:
         known = {**config.variants, **config.scheme.variants}
         if name not in known:

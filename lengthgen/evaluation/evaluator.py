@@ -15,11 +15,12 @@ from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
 from lengthgen.errors import UserError
-from lengthgen.evaluation import plan, protocols, scoring
+from lengthgen.evaluation import decoding, plan, protocols, scoring
 from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.plan import Cell, Plan, cells, spans
 from lengthgen.evaluation.scoring import Altered
-from lengthgen.model.transformer import Transformer, build_model, with_parts
+from lengthgen.model.build import build_model, with_parts
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
@@ -136,7 +137,7 @@ def missing(
     """Returns the cells of the configuration that the rows do not hold completely."""
     present: dict[tuple[object, ...], tuple[set[str], int]] = {}
     for row in rows:
-        if eval_rows.is_of(row, about, planned):
+        if eval_rows.is_of(row, about, planned) and eval_rows.is_decoded(row, config):
             cell = (row["protocol"], row["targets"], row.get("parts"), row["length"])
             documents, _ = present.setdefault(cell, (set(), row["n_documents"]))
             if row["document"] is not None:
@@ -176,6 +177,11 @@ def _rows(
     work = [(job, job.passes(model)) for job in jobs]
     _report_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
     total = sum(one.n_tokens for _, passes in work for one in passes)
+    if config.eval.decode:
+        to_decode = (
+            spans(cell, planned)[: config.eval.decode] for job in jobs for cell in job.cells
+        )
+        total += sum(span.length for found in to_decode for span in found)
     show.start(f"evaluate {config.scheme.name}", total)
     log_frequency = eval_rows.unigram(planned.corpus)
     for job in jobs:
@@ -202,6 +208,16 @@ def _rows(
         rows = [
             eval_rows.measured(cell, config, planned, nats, log_frequency) for cell in job.cells
         ]
+        for cell in job.cells if config.eval.decode else ():
+            (row,) = rows[job.cells.index(cell)]
+            row |= decoding.decoded(
+                model,
+                spans(cell, planned)[: config.eval.decode],
+                config,
+                planned.corpus,
+                ranks=ranks,
+                advance=lambda n, at=cell.title: show.advance(n, at=f"{at} decoded"),
+            )
         for cell, found in zip(job.cells, rows, strict=True):
             n_diverged = sum(row["nats"] is None for row in found)
             if n_diverged:

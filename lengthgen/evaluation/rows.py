@@ -104,6 +104,10 @@ class EvalRow(CellFacts):
     first_wrong: list[Count | None] | None = None  # the first wrong token of each answer
     token_hits: Count | None = None
     stop_errors: Count | None = None  # answers that first go wrong where they stop, or should
+    # Of its first tests, those that were decoded (evaluation/decoding.py):
+    edit_distances: list[Annotated[float, Field(ge=0, le=1)]] | None = None
+    results_right: list[bool] | None = None
+    answer_ranks: list[Annotated[int, Field(ge=1)]] | None = None
 
 
 def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
@@ -313,6 +317,12 @@ def is_of(row: Mapping[str, Any], shared: Mapping[str, Any], planned: Plan) -> b
     if any(known.get(key) != shared[key] for key in shared):
         return False
     return row.get("endpoints") == planned.manifest(row["protocol"])
+
+
+def is_decoded(row: Mapping[str, Any], config: Config) -> bool:
+    """True if as many tests of a row are decoded as the configuration asks for, or there are."""
+    wanted = min(config.eval.decode, row["n_windows"])
+    return len(row.get("edit_distances") or ()) >= wanted
 
 
 def parts_hash(config: Config, variant: str | None) -> str:

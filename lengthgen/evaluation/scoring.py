@@ -21,7 +21,8 @@ from lengthgen.data.spans import Span
 from lengthgen.data.windows import IGNORED, Ints, Windows, text_of, window
 from lengthgen.evaluation.plan import Scored
 from lengthgen.evaluation.protocols import Alteration, shared
-from lengthgen.model.transformer import Transformer, seed_of
+from lengthgen.model.build import seed_of
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from lengthgen.errors import UserError
-from lengthgen.model.transformer import Block, LayerCache, Transformer, seed_of
+from lengthgen.model.build import seed_of
+from lengthgen.model.transformer import Block, LayerCache, Transformer
 from lengthgen.schemes import Scheme
 
 

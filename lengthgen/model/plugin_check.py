@@ -9,7 +9,8 @@ import torch
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.model.transformer import Transformer, create
+from lengthgen.model.build import create
+from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import HOOKS, Part
 
 VOCAB = 16  # parts do not know the vocabulary, and a small one is quick

@@ -1,11 +1,9 @@
-"""The Transformer: embedding, pre-norm blocks, final norm, tied head; initialised in one function.
+"""The Transformer: embedding, pre-norm blocks, final norm, tied head.
 
 B batch, T tokens, D width, H heads, K head width, Q queries, V vocabulary, N layers, M remembered
 tokens, S = M + T keys.
 """
 
-import hashlib
-import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lengthgen.config.schema import Config, Parts
-from lengthgen.data.span_corruption import n_sentinels
 from lengthgen.data.tokenizer import AlignmentIds, alignment_ids
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
@@ -307,24 +304,6 @@ def _recomputed(
     return out
 
 
-def initialise(model: Transformer, generator: torch.Generator) -> None:
-    """Draws all weights of the network: N(0, init_std^2); norms are one.
-
-      embedding, qkv, mlp_in, cross_q, cross_kv   init_std
-      attention_out, mlp_out, cross_out           init_std / sqrt(2 n_layers), as in GPT-2
-
-    The parts' own parameters are drawn by their constructors and keep those values.
-    """
-    std = model.shape.init_std
-    nn.init.normal_(model.embedding.weight, std=std, generator=generator)
-    for block in (one for one in model.modules() if isinstance(one, Block)):
-        for matrix in block.reading():
-            nn.init.normal_(matrix.weight, std=std, generator=generator)
-        for matrix in block.writing():
-            residual_std = std / math.sqrt(2 * model.shape.n_layers)
-            nn.init.normal_(matrix.weight, std=residual_std, generator=generator)
-
-
 def build_scheme(config: Config, parts: Parts, *, where: str) -> Scheme:
     """Builds the scheme of these parts; for an encoder-decoder model, also that of its encoder.
 
@@ -339,55 +318,3 @@ def build_scheme(config: Config, parts: Parts, *, where: str) -> Scheme:
     if config.encoder_shape is not None:
         scheme.encoder = of(config.encoder_shape)
     return scheme
-
-
-def build_model(config: Config, *, vocab_size: int) -> Transformer:
-    """Returns a model of the configured architecture before its weights are drawn.
-
-    vocab_size is that of the corpus; sentinels of span corruption are added to it.
-    """
-    if config.model.arch == "decoder":
-        return Transformer(config, vocab_size=vocab_size)
-    from lengthgen.model import encoder_decoder, masked_encoder  # which extend this module's class
-
-    if config.corrupts_spans:
-        vocab_size += n_sentinels(config.train.length)
-
-    classes = {
-        "encoder": masked_encoder.MaskedEncoder,
-        "encoder_decoder": encoder_decoder.EncoderDecoder,
-    }
-    return classes[config.model.arch](config, vocab_size=vocab_size)
-
-
-def create(config: Config, *, vocab_size: int) -> Transformer:
-    """Returns a freshly initialised model on the CPU, a pure function of the configuration.
-
-    Network and parts draw from streams of their own, so that at one seed two schemes start from the
-    same network, and no part from a copy of the network's numbers.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of("parts", config.seed))  # parts draw from the global generator
-        model = build_model(config, vocab_size=vocab_size)
-    initialise(model, torch.Generator().manual_seed(seed_of("network", config.seed)))
-    return model
-
-
-def seed_of(*names: str | int) -> int:
-    """Returns the seed of a named stream of random numbers; different names, unrelated streams."""
-    digest = hashlib.sha256(repr(names).encode()).digest()
-    return int.from_bytes(digest[:4])  # torch looks at no more than 32 bits
-
-
-def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
-    """Returns another scheme with the trained parameters of the model's own, for `model.scheme`.
-
-    The variant's parameters must be among the trained ones: any other was refused before.
-    """
-    trained = dict(model.scheme.named_parameters())
-    scheme = build_scheme(config, parts, where="scheme.variants")
-    with torch.no_grad():
-        for name, parameter in scheme.named_parameters():
-            assert name in trained, f"a variant asks for {name}, which was not trained"
-            parameter.copy_(trained[name])
-    return scheme.to(model.embedding.weight.device).train(model.training)

@@ -15,7 +15,8 @@ from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, window
 from lengthgen.evaluation.evaluator import Show
-from lengthgen.model.transformer import Transformer, seed_of
+from lengthgen.model.build import seed_of
+from lengthgen.model.transformer import Transformer
 
 Row = dict[str, Any]  # of numbers, lists of numbers, and `skipped`: why there are none
 

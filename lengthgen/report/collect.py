@@ -105,8 +105,9 @@ def gather(records: Sequence[RunRecord]) -> Report:
     points, gaps = curves.curve_and_gaps(rows)
     _require({p.run for p in points}, configs)
     kept = curves.comparable(points)
-    labels = seed_groups.labels(kept, configs)
     found = by_protocol(kept, configs)
+    lines = [line for of in found.values() for line in of]
+    labels = {(p.run, p.variant): line.label for line in lines for p in line.points}
     return Report(
         by_protocol=found,
         findings=findings(found),
@@ -129,8 +130,9 @@ def by_protocol(points: Sequence[Point], configs: Mapping[str, Plain]) -> dict[s
 def gather_tasks(records: Sequence[RunRecord]) -> TaskReport:
     """Keeps the comparable rows of each task.
 
-    Raises UserError as curves.curve and curves.comparable do: of one name, all runs must have the
-    same examples; and for a run without a complete evaluation.
+    A series of one task bears its model's name if those of another task have another. Raises
+    UserError as curves.curve and curves.comparable do: of one name, all runs must have the same
+    examples; and for a run without a complete evaluation.
     """
     configs = {record.run: record.config for record in records}
     by_task: dict[str, list[Mapping[str, Any]]] = {}
@@ -146,10 +148,11 @@ def gather_tasks(records: Sequence[RunRecord]) -> TaskReport:
     everything = [row for record in records for row in record.rows]
     remarks = _incomplete(curves.curve_and_gaps(everything)[1])
     evaluated = set[str]()
+    several = len({row["model"] for rows in by_task.values() for row in rows}) > 1
     for name, rows in sorted(by_task.items()):
         points = curves.curve(rows)
         kept = curves.comparable(points)
-        labels = seed_groups.labels(kept, configs)
+        labels = seed_groups.labels(kept, configs, name_models=several)
         found[name] = accuracies(seed_groups.series(kept, labels))
         remarks += [f"{name}: {one}" for one in _remarks(points, kept, labels, configs)]
         evaluated |= {p.run for p in kept}

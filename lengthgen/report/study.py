@@ -15,7 +15,6 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -34,7 +33,7 @@ from lengthgen import tasks
 from lengthgen.config.schema import NAME
 from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.rows import FORMAT, stored
+from lengthgen.evaluation.rows import FORMAT, damaged, stored
 from lengthgen.reading import MOST_BYTES, parse_row, read_bytes
 from lengthgen.runs import directory
 from lengthgen.storage import refuse_links
@@ -149,47 +148,22 @@ class RunRecord:
     rows: list[Row] = field(default_factory=list[Row])  # of eval.jsonl
 
 
+_RECORD = TypeAdapter(RunRecord)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """The two files from which the others in the folder of a report are made."""
 
-    path: Path  # for messages
     rows: bytes
     manifest: bytes
-
-    @cached_property
-    def records(self) -> list[RunRecord]:
-        """The records that the rows hold. Raises UserError if they are damaged or of no report."""
-        try:
-            with gzip.open(io.BytesIO(self.rows)) as file:
-                lines = file.read(MOST_BYTES).splitlines()
-            found: list[RunRecord] = []
-            for row in map(parse_row, lines):
-                if "kind" in row:
-                    found.append(TypeAdapter(RunRecord).validate_python(row["run"]))
-                elif row["format"] != FORMAT:
-                    raise ValueError(f"rows of format {row['format']}, not {FORMAT}")
-                else:
-                    found[-1].rows.append({**row, "run": found[-1].run})
-        except ValidationError as error:
-            raise self._damaged(first_error(error)) from None
-        except (OSError, EOFError, zlib.error, ValueError, TypeError, LookupError) as error:
-            raise self._damaged(str(error) or type(error).__name__) from None
-        if not found:
-            raise self._damaged("no run")
-        return found
-
-    def _damaged(self, reason: str) -> UserError:
-        return UserError(
-            f"{self.path} is damaged or was not written by this version of lengthgen report "
-            f"({reason}); restore it, or report its runs again"
-        )
+    records: Sequence[RunRecord]  # what the rows hold
 
 
 def of_runs(run_dirs: Sequence[Path]) -> Study:
     """Returns the study of runs, with all that a page shows. Raises UserError as read does."""
     runs = _opened(run_dirs)
-    return _written([*map(_completed, _records(runs, _evaluated(runs)), runs)])
+    return _study([*map(_completed, _records(runs, _evaluated(runs)), runs)])
 
 
 def united(studies: Sequence[Study]) -> Study:
@@ -201,11 +175,11 @@ def united(studies: Sequence[Study]) -> Study:
     found: dict[str, RunRecord] = {}
     for other in studies:
         for record in other.records:
-            found[record.run] = _joined(found.get(record.run, record), record, path=other.path)
-    return _written([found[run] for run in sorted(found)])
+            found[record.run] = _joined(found.get(record.run, record), record)
+    return _study([found[run] for run in sorted(found)])
 
 
-def _joined(one: RunRecord, other: RunRecord, *, path: Path) -> RunRecord:
+def _joined(one: RunRecord, other: RunRecord) -> RunRecord:
     """Returns a run with the rows of two sources, and of each fact the first that is known."""
 
     def weights(record: RunRecord) -> set[Any]:
@@ -220,14 +194,14 @@ def _joined(one: RunRecord, other: RunRecord, *, path: Path) -> RunRecord:
         )
         if differs
     ]
-    for row in other.rows:
-        of = tuple(row.get(key) for key in MEASURED)
+    newest = {tuple(row.get(key) for key in MEASURED): row for row in other.rows}
+    for of, row in newest.items():
         if rows.setdefault(of, row) != row:
             differing.append("row of " + ", ".join(str(value) for value in of if value is not None))
     if differing:
         raise UserError(
-            f"{path}: run {one.run} differs from the one in the folders or runs named before "
-            f"({differing[0]}); report one of them"
+            f"report: run {one.run} is not the same in all folders and runs that are named "
+            f"({differing[0]}); leave one out"
         )
     return replace(
         one,
@@ -238,17 +212,28 @@ def _joined(one: RunRecord, other: RunRecord, *, path: Path) -> RunRecord:
     )
 
 
-def _written(records: Sequence[RunRecord]) -> Study:
-    lines: list[Row] = []
+def _study(records: Sequence[RunRecord]) -> Study:
+    """Returns the two files of some runs, and the records as they are read from them."""
+    lines: list[str] = []
+    written: list[RunRecord] = []
     for record in records:
-        lines += [{"kind": "run", "run": asdict(replace(record, rows=[]))}, *record.rows]
-    text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
+        head = json.dumps({"kind": "run", "run": asdict(replace(record, rows=[]))}, default=str)
+        lines += [head, *map(json.dumps, record.rows)]
+        written.append(replace(_written(parse_row(head.encode())), rows=record.rows))
+    text = "".join(f"{line}\n" for line in lines).encode()
+    if len(text) > MOST_BYTES:
+        raise UserError(f"report: the rows take more than {MOST_BYTES:,} bytes; name fewer runs")
     # Level 9 takes 5 times as long for 8% less.
-    rows = gzip.compress(text.encode(), compresslevel=4, mtime=0)
+    rows = gzip.compress(text, compresslevel=4, mtime=0)
     manifest = {"rows": _sha256(rows), **_manifest(records)}
     return Study(
-        path=Path(ROWS), rows=rows, manifest=(json.dumps(manifest, indent=1) + "\n").encode()
+        rows=rows, manifest=(json.dumps(manifest, indent=1) + "\n").encode(), records=written
     )
+
+
+def _written(line: Row) -> RunRecord:
+    """Returns the record of a run's line."""
+    return _RECORD.validate_python(line["run"])
 
 
 def of_folder(folder: Path) -> Study:
@@ -270,7 +255,33 @@ def of_folder(folder: Path) -> Study:
             f"{folder / ROWS} is not what {MANIFEST} next to it was written with; restore both, "
             "or report the runs again"
         )
-    return Study(path=folder / ROWS, rows=rows, manifest=manifest)
+    return Study(rows=rows, manifest=manifest, records=_records_of(rows, folder / ROWS))
+
+
+def _records_of(rows: bytes, path: Path) -> list[RunRecord]:
+    """Returns the records that rows hold. Raises UserError if they are damaged or of no report."""
+    found: list[RunRecord] = []
+    reason = "no run"
+    try:
+        with gzip.open(io.BytesIO(rows)) as file:
+            lines = file.read(MOST_BYTES).splitlines()
+        for row in map(parse_row, lines):
+            if "kind" in row:
+                found.append(_written(row))
+            elif row["format"] != FORMAT:
+                raise ValueError(f"rows of format {row['format']}, not {FORMAT}")
+            else:
+                found[-1].rows.append({**row, "run": found[-1].run})
+    except ValidationError as error:
+        reason, found = first_error(error), []
+    except (OSError, EOFError, zlib.error, ValueError, TypeError, LookupError) as error:
+        reason, found = str(error) or type(error).__name__, []
+    if not found:
+        raise UserError(
+            f"{path} is damaged or was not written by this version of lengthgen report "
+            f"({reason}); restore it, or report its runs again"
+        )
+    return found
 
 
 def read(run_dirs: Sequence[Path], rows: Sequence[Plain] | None = None) -> list[RunRecord]:
@@ -355,6 +366,8 @@ def _evaluated(runs: Sequence[_Run]) -> list[Row]:
         found = [row for row in stored(path, run=run) if row.get("format") == FORMAT]
         if not found:
             raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")
+        if any("kind" in row for row in found):  # as the line of a run in the rows of a report has
+            raise damaged(path.name, "field kind, which no row has")
         rows += [{**row, "run": path.name} for row in found]
     return rows
 

@@ -2,16 +2,18 @@
 to perplexity.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from lengthgen.analysis import reference_results
 from lengthgen.analysis.accuracy import (
     BEYOND_CHANCE,
+    DECODED,
     HALF,
     UNCOUNTED,
     Accuracy,
+    Decoded,
     agreement,
     counted,
     mean_ranks,
@@ -19,6 +21,7 @@ from lengthgen.analysis.accuracy import (
 from lengthgen.analysis.formatting import short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.reference_results import PublishedAccuracy
+from lengthgen.evaluation.decoding import ALTERNATIVES
 from lengthgen.report.study import TaskFacts
 from lengthgen.report.table_formats import Cell, Table, csv_text
 
@@ -27,6 +30,13 @@ LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
 LEAST_CHANCE = 0.05  # below that it is not shown
 BOUND = "Upper bound: the scheme is given which characters belong together"
 FAINT = "grey or in parentheses"
+MEASURES = {
+    "edit distance": "Edit distance: Levenshtein's, from the true answer, over the length of the "
+    "longer one; 0 is right.",
+    "result": "Result: the percentage of right results, whatever the scratchpad before them is.",
+    "rank": f"Rank: of the true answer among {ALTERNATIVES} random ones of its form, by log "
+    f"probability; 1 is the best, {1 + ALTERNATIVES / 2:g} chance.",
+}
 UNSOLVED = f"no scheme that learned it exceeds chance by {100 * BEYOND_CHANCE:g} points beyond L"
 
 
@@ -51,7 +61,10 @@ class TaskReport:
 
 def contents(report: TaskReport) -> list[Table]:
     """Returns the tables, the matrix of tasks and schemes first if there are several tasks."""
-    found = [_by_length(name, report) for name in report.by_task]
+    found: list[Table] = []
+    for name in report.by_task:
+        decoded = _decoded(name, report)
+        found += [_by_length(name, report), *([decoded] if decoded is not None else [])]
     return [_matrix(report), *found] if len(report.by_task) > 1 else found
 
 
@@ -89,6 +102,23 @@ def tasks_csv(report: TaskReport) -> str:
         if mean is not None
     ]
     return csv_text(head, rows)
+
+
+def decoded_csv(report: TaskReport) -> str | None:
+    """Returns the means over decoded tests with their intervals, as accuracy_csv; None if none."""
+    head = ["task", "series", "seeds", "length", "tests", "measure", "value", "low", "high"]
+    rows = [
+        [
+            *(name, one.series.label, str(len(one.series.runs)), str(length)),
+            *(str(of.n_tests[length]), measure),
+            *(f"{x:.6g}" for x in (e.value, e.low, e.high)),
+        ]
+        for name, found in report.by_task.items()
+        for one in found
+        for measure, of in one.decoded.items()
+        for length, e in of.by_length.items()
+    ]
+    return csv_text(head, rows) if rows else None
 
 
 def shown_chance(about: TaskFacts) -> float:
@@ -151,10 +181,7 @@ def _by_length(name: str, report: TaskReport) -> Table:
     found = report.by_task[name]
     L, about = found[0].series.train_length, report.about[name]
     tests = [n for one in found for n in one.n_examples.values()]
-    evaluated = sorted({length for one in found for length in one.exact})
-    columns = evaluated
-    if len(evaluated) > MOST_COLUMNS:
-        columns = sorted({min(evaluated, key=lambda n: (abs(n - k * L), n)) for k in LENGTHS})
+    columns = _columns({length for one in found for length in one.exact}, L)
     rows = [
         [
             Cell(one.series.label),
@@ -208,6 +235,56 @@ def _by_length(name: str, report: TaskReport) -> Table:
             *_order(name, report.counted.get(name, [])),
             *_shared_lengths(found),
             *([f"{BOUND}."] if any(one.series.bound for one in found) else []),
+        ],
+    )
+
+
+def _columns(lengths: Collection[int], L: int) -> list[int]:
+    """Returns the lengths that a table shows."""
+    if len(lengths) <= MOST_COLUMNS:
+        return sorted(lengths)
+    return sorted({min(lengths, key=lambda n: (abs(n - k * L), n)) for k in LENGTHS})
+
+
+def _decoded(name: str, report: TaskReport) -> Table | None:
+    """Returns the measures of decoded tests by length; None if no test of the task was decoded."""
+    lines = [
+        (one, measure, one.decoded[measure])
+        for measure in DECODED
+        for one in report.by_task[name]
+        if measure in one.decoded
+    ]
+    if not lines:
+        return None
+    L = lines[0][0].series.train_length
+    tests = [n for _, _, of in lines for n in of.n_tests.values()]
+    columns = _columns({length for _, _, of in lines for length in of.by_length}, L)
+    measures = list(dict.fromkeys(measure for _, measure, _ in lines))
+
+    def cells(measure: str, of: Decoded) -> list[Cell]:
+        scale, digits = (
+            (100, 1) if measure == "result" else (1, 3 if measure == "edit distance" else 2)
+        )
+        found = (of.by_length.get(n) for n in columns)
+        means = (_with_bounds(mean, scale=scale, digits=digits) for mean in (of.seen, of.unseen))
+        shown = ("-" if e is None else f"{scale * e.value:.{digits}f}" for e in found)
+        return [*map(Cell, shown), *means]
+
+    return Table(
+        key=f"decoded-{name}".replace("_", "-"),
+        title=f"Decoded tests, by length in {report.about[name].unit}, trained to L={L}; "
+        f"{subject([p for one, _, _ in lines for p in one.series.points])}",
+        head=["measure", "scheme", "seeds", *map(short, columns), "seen", "unseen"],
+        rows=[
+            [
+                *(Cell(measure), Cell(one.series.label), Cell(str(len(one.series.runs)))),
+                *cells(measure, of),
+            ]
+            for one, measure, of in lines
+        ],
+        notes=[
+            f"Of the first {min(tests)} to {max(tests)} tests of a length, decoded greedily. "
+            + " ".join(MEASURES[measure] for measure in measures)
         ],
     )
 

@@ -49,6 +49,8 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
         files |= drawn
         numbers["accuracy.csv"] = task_tables.accuracy_csv(answered)
         numbers["tasks.csv"] = task_tables.tasks_csv(answered)
+        decoded = task_tables.decoded_csv(answered)
+        numbers |= {"decoded.csv": decoded} if decoded is not None else {}
         of = task_tables.contents(answered)
         shown += of
         markdowns.append(collect.markdown(of, answered.remarks))

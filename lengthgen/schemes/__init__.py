@@ -7,9 +7,10 @@ from lengthgen.schemes.base import (
     ModelDims,
     Part,
     Rotated,
+    logits,
     through_qk,
+    weighted,
 )
-from lengthgen.schemes.logits import logits, weighted
 from lengthgen.schemes.parameters import of_layer
 from lengthgen.schemes.registry import HOOKS, build, registry
 from lengthgen.schemes.scheme import Scheme

@@ -13,7 +13,8 @@ from lengthgen.benchmark import random_tokens, training_step
 from lengthgen.config.schema import Config, TaskCorpus, from_plain, to_plain
 from lengthgen.evaluation import plan, protocols
 from lengthgen.evaluation.protocols import Answer, Endpoint
-from lengthgen.model.transformer import Transformer, create
+from lengthgen.model.build import create
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices, status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.sweep.grid import Point

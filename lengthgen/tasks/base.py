@@ -25,6 +25,9 @@ class Task(ABC):
     alphabet = ""  # the characters of all prompts and answers except END, in any order
     prompt_end = "="  # the end of every prompt
     has_alignment = False  # alignment_ids is defined; for parts that read it, upper bounds
+    parts = (
+        ""  # of the scratchpad before the result of an answer, as tasks/scratchpad.py names them
+    )
 
     def canonical_prompt(self, prompt: str) -> str:
         """Returns one text for all equivalent prompts: all of them are tests, or none."""
@@ -49,6 +52,10 @@ class Task(ABC):
         and what follows, an answer or not; later characters do not change earlier ids.
         """
         return [0] * len(text)
+
+    def alternatives(self, answer: str, n: int, random: Random) -> list[str]:
+        """Returns n other answers of the same form and length, or none: what it is ranked among."""
+        return []
 
     @abstractmethod
     def example(self, length: int, random: Random) -> Example:

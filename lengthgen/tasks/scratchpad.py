@@ -41,6 +41,11 @@ def scratchpad_alphabet(parts: str) -> str:
     return "".join(SIGNS) + BETWEEN + RESULT if parts else ""
 
 
+def result_of(answer: str) -> str | None:
+    """Returns what follows the scratchpad of an answer; None if nothing marks a result."""
+    return answer.rpartition(RESULT)[2] if RESULT in answer else None
+
+
 def format_steps(steps: Iterable[Step], result: str, *, parts: str) -> str:
     """Returns the steps' parts in the order I, C, O, V, R, and the result; that alone if none."""
     if not parts:

@@ -98,12 +98,18 @@ def _shares(estimate: Estimate) -> dict[str, float]:
 
 
 def _answers(one: Accuracy) -> dict[str, float | str]:
-    """Returns the mean accuracies on seen and unseen lengths, and L50 as text."""
+    """Returns the means on seen and unseen lengths, of accuracy and of decoded tests, and L50."""
     prefix = _prefix(ANSWERS, one.series.variant)
     means = {"seen": one.seen, "unseen": one.unseen}
     return {
         **{f"{prefix}/accuracy_{name}": e.value for name, e in means.items() if e is not None},
         f"{prefix}/half_length_text": one.half_length,
+        **{
+            f"{prefix}/{measure.replace(' ', '_')}_{name}": mean.value
+            for measure, of in one.decoded.items()
+            for name, mean in (("seen", of.seen), ("unseen", of.unseen))
+            if mean is not None
+        },
     }
 
 

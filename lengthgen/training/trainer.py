@@ -29,7 +29,8 @@ from lengthgen.data.windows import (
 )
 from lengthgen.errors import Diverged, Stopped
 from lengthgen.model import kernels
-from lengthgen.model.transformer import Memory, Transformer, create, seed_of
+from lengthgen.model.build import create, seed_of
+from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import keep_rows, rows_of

@@ -238,6 +238,55 @@ def test_a_row_that_does_not_speak_of_every_answer_is_damaged(changes: dict[str,
         of({**answered(None, None, length=5), **changes})
 
 
+# Decoded tests
+
+
+def test_measures_of_decoded_tests_are_means_over_tests_and_then_over_lengths() -> None:
+    row = answered(None, 0, 0, length=5)
+    long = answered(None, 0, 0, length=8)
+    found = only(
+        {**row, "edit_distances": [0.0, 0.25], "answer_ranks": [1, 4]},
+        {**long, "edit_distances": [0.5, 1.0, 0.0], "answer_ranks": [10, 10, 1]},
+        answered(None, length=2),
+    )
+    assert list(found.decoded) == ["edit distance", "rank"]
+    distance, rank = found.decoded.values()
+    assert {n: e.value for n, e in distance.by_length.items()} == {5: 0.125, 8: 0.5}
+    assert distance.n_tests == {5: 2, 8: 3}
+    assert distance.unseen is not None
+    assert distance.unseen.value == pytest.approx((0.125 + 0.5) / 2)
+    assert distance.seen is None  # the length up to L has none
+    assert rank.by_length[8].value == 7
+    assert only(answered(None, length=2)).decoded == {}
+
+
+def test_seeds_share_the_tests_that_all_of_them_decoded() -> None:
+    def row(*distances: float, seed: int) -> dict[str, object]:
+        return {**answered(None, 0, 0, length=5, seed=seed), "edit_distances": [*distances]}
+
+    (distance,) = only(row(0.0, 0.5, seed=1), row(0.5, 0.5, 0.9, seed=2)).decoded.values()
+    assert distance.n_tests == {5: 2}
+    assert distance.by_length[5].value == pytest.approx(0.375)
+    assert distance.by_length[5].seeds == pytest.approx((0.25, 0.5))
+    none = answered(None, 0, 0, length=5, seed=3)
+    assert only(row(0.0, 0.5, seed=1), none).decoded == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"edit_distances": [0.5] * 3},
+        {"edit_distances": []},
+        {"edit_distances": [0.5, 0.5], "results_right": [True]},
+    ],
+)
+def test_a_row_that_does_not_speak_of_every_decoded_test_is_damaged(
+    changes: dict[str, object],
+) -> None:
+    with pytest.raises(UserError, match="field edit_distances is not of every decoded answer"):
+        of({**answered(None, None, length=5), **changes})
+
+
 # Intervals
 
 
@@ -474,6 +523,18 @@ def test_the_figure_of_a_task_pales_a_scheme_that_did_not_learn_it() -> None:
     assert set(ends) == {"alibi", "rope (not learned)"}
     assert ends["rope (not learned)"] == PALE["color"] != ends["alibi"]
     assert any(message.startswith("pale: less than 95%") for message in chart.notes)
+
+
+def test_series_of_two_tasks_are_one_row_only_if_their_model_is_one() -> None:
+    copying = shares("alibi", seen=1.0, unseen=0.5)
+    sorting = shares("alibi", seen=1.0, unseen=0.2, task="sort")
+    of_encoders = [{**row, "model": "tiny_encoder"} for row in sorting]
+    for rows, names in (
+        (sorting, ["alibi"]),
+        (of_encoders, ["alibi (tiny)", "alibi (tiny_encoder)"]),
+    ):
+        matrix, *_ = task_tables.contents(reported([*copying, *rows]))
+        assert [line[0].text for line in matrix.rows] == names
 
 
 def drawn(rows: Sequence[dict[str, object]]) -> list[Chart]:

@@ -145,7 +145,7 @@ def test_a_quoted_path_may_hold_spaces_commas_and_parentheses() -> None:
 MISTAKES = {
     "scheme=rpoe": "scheme=rpoe: no such scheme; did you mean rope?",
     "model=zzz": "model=zzz: no such model; known: alibi, base, medium, small, tiny",
-    "experiment=any": "experiment=any: no such experiment; known: alibi_figure1, ",
+    "experiment=any": "experiment=any: no such experiment; known: addition_formats, ",
     "scheme=null": "scheme=null: no such scheme; ",
     "scheme=[rope,alibi]": "scheme=[rope,alibi]: scheme takes one choice; write a YAML",
     "scheme=rope,alibi": "scheme=rope,alibi holds several values, and one run takes one; run it",

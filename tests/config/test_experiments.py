@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from eval_rows import table_of
 from repository import ROOT
-from small import small_config
+from small import SMALL, small_config
 
 from lengthgen import pipeline
 from lengthgen.analysis import reference_results
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, from_plain
+from lengthgen.config.schema import Config, TaskCorpus, from_overrides, from_plain
+from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.pipeline import validate
@@ -95,12 +97,15 @@ def number(text: str) -> int:
 TABLES = [(name, table) for name in NAMES for table in tables(name)]
 each_table = pytest.mark.parametrize(("name", "table"), TABLES)
 each = pytest.mark.parametrize("name", NAMES)
+OF_TASKS = [name for name in NAMES if compose.is_of_tasks(name, config_dir=None)]
+OF_TEXT = [name for name in NAMES if name not in OF_TASKS]
 
 
 def test_there_are_the_classic_figures_and_one_for_a_laptop() -> None:
     classic = {"alibi_figure1", "alibi_figure1_1024", "kerple_table3", "nope_appendix_f", LAPTOP}
     assert classic <= set(NAMES)
-    assert len(TABLES) >= len(NAMES) - 1
+    assert len(TABLES) >= len(OF_TEXT) - 1
+    assert OF_TASKS == ["addition_formats"]
 
 
 @each
@@ -141,16 +146,14 @@ def test_every_configuration_that_its_commands_span_is_valid_and_a_run_of_its_ow
 @each
 def test_the_lengths_it_names_are_those_it_has(name: str) -> None:
     first = " ".join(paragraphs(name)[0].split())
-    said = re.search(r"trained at T = ([\d,]+).* measured at ([\d,]+) to ([\d,]+) tokens", first)
+    said = re.search(r"trained (?:at T|to L) = ([\d,]+).* measured at ([\d,]+) to ([\d,]+)", first)
     assert said is not None
     for config in every_config(name):
-        lengths = config.eval.lengths
-        assert [number(n) for n in said.groups()] == [
-            config.train.length,
-            min(lengths),
-            max(lengths),
-        ]
-        assert config.train.length in lengths
+        lengths, corpus = config.eval.lengths, config.corpus
+        is_task = isinstance(corpus, TaskCorpus)
+        trained = corpus.task.length if is_task else config.train.length
+        assert [number(n) for n in said.groups()] == [trained, min(lengths), max(lengths)]
+        assert trained in lengths
 
 
 @each
@@ -165,7 +168,7 @@ def test_its_cost_counts_the_tokens_of_its_first_command(name: str) -> None:
     assert n_runs * tokens == pytest.approx(all_runs, rel=0.03)
 
 
-@each
+@pytest.mark.parametrize("name", OF_TEXT)
 def test_its_protocols_can_score_its_lengths(name: str) -> None:
     for config in every_config(name):
         wanted = [protocols.named(protocol) for protocol in config.eval.protocols]
@@ -188,7 +191,43 @@ def test_it_sets_only_what_a_run_may_and_leaves_runtime_to_the_user(name: str) -
     }
 
 
-@each
+@pytest.mark.parametrize("name", OF_TASKS)
+def test_a_task_chosen_on_the_command_line_wins_over_an_experiment_of_tasks(name: str) -> None:
+    chosen = [f"experiment={name}", "model=small", "scheme=xpos", "task=copy"]
+    config = validate(from_plain(compose.compose(chosen, config_dir=None)))
+    assert (config.model.name, config.scheme.name, config.corpus.name) == ("small", "xpos", "copy")
+    for word in ("experiment=alibi_figure1", "corpus=synthetic"):
+        with pytest.raises(UserError, match=f"^{word}: task=copy makes its own text"):
+            compose.compose(["task=copy", word], config_dir=None)
+
+
+@pytest.mark.parametrize("name", OF_TASKS)
+def test_an_experiment_of_tasks_has_five_seeds_of_each_pair_of_scheme_and_format(name: str) -> None:
+    for words in commands(name):
+        seeds: dict[tuple[str, ...], set[str]] = {}
+        for point in grid(words):
+            other = tuple(word for word in point if not word.startswith("seed="))
+            seeds.setdefault(other, set()).update(set(point) - set(other))
+        assert {len(of) for of in seeds.values()} == {5}
+
+
+@pytest.mark.parametrize("name", OF_TASKS)
+def test_every_seed_of_an_experiment_of_tasks_is_in_its_report(name: str, tmp_path: Path) -> None:
+    task = ["task=addition_hints", "task.length=2", "task.longest=4", "task.examples=200"]
+    less = ["task.examples_per_length=4", "train.length=17", "train.batch_tokens=136"]
+    less += ["train.tokens=272", "eval.lengths=[1,2,3,4]", f"runtime.root={tmp_path}"]
+    model = [word for word in SMALL if word.startswith(("model", "runtime"))]
+    runs: list[Path] = []
+    for seed in (1, 2, 3):
+        words = [f"experiment={name}", *task, *less, *model, f"seed={seed}"]
+        runs.append(pipeline.train(from_overrides(words, config_dir=None, plugins=[])))
+    said = table_of(*runs)
+    assert "unseen, each seed" in said
+    (line,) = (line for line in said.splitlines() if line.startswith("| rope"))
+    assert len(line.split("|")[-2].split(",")) == 3
+
+
+@pytest.mark.parametrize("name", OF_TEXT)
 def test_a_group_chosen_on_the_command_line_wins_over_the_experiment(name: str) -> None:
     chosen = [f"experiment={name}", "model=small", "scheme=xpos", "corpus=synthetic", FRESH]
     config = validate(from_plain(compose.compose(chosen, config_dir=None)))
@@ -270,7 +309,7 @@ def test_the_laptops_figure_runs_from_end_to_end_in_miniature(
     assert all(math.isfinite(loss) and loss > 0 for loss in losses.values())
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != LAPTOP])
+@pytest.mark.parametrize("name", [name for name in OF_TEXT if name != LAPTOP])
 def test_the_others_run_in_miniature_under_their_own_protocols_and_variants(
     name: str, tmp_path: Path
 ) -> None:

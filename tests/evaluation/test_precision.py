@@ -13,7 +13,7 @@ from lengthgen.config.schema import Config
 from lengthgen.data.corpora import load
 from lengthgen.errors import UserError
 from lengthgen.evaluation.precision import audit
-from lengthgen.model.transformer import create
+from lengthgen.model.build import create
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs.checkpoints import weights_sha256
 from lengthgen.storage import read_rows, write_rows

@@ -26,7 +26,8 @@ from lengthgen.evaluation import evaluator, plan, protocols
 from lengthgen.evaluation.plan import Cell
 from lengthgen.evaluation.protocols import OF_TEXT, Places
 from lengthgen.evaluation.scoring import Altered
-from lengthgen.model.transformer import Transformer, create
+from lengthgen.model.build import create
+from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)

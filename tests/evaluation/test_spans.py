@@ -18,8 +18,9 @@ from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.plan import Cell, Plan, plan, spans
 from lengthgen.evaluation.precision import audit
 from lengthgen.evaluation.scoring import score
+from lengthgen.model.build import create
 from lengthgen.model.encoder_decoder import CrossBlock, EncoderDecoder
-from lengthgen.model.transformer import Transformer, create
+from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.probes import probe
 from lengthgen.runs.distributed import ALONE, Ranks

@@ -26,7 +26,8 @@ from small_corpora import files, load
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
-from lengthgen.model.transformer import Transformer, create
+from lengthgen.model.build import create
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory, status
 from lengthgen.storage import append_rows, replace_file
 from lengthgen.training.optim import adamw

@@ -33,8 +33,8 @@ from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.plan import plan
 from lengthgen.export.folder import export
 from lengthgen.model.attention import dense
+from lengthgen.model.build import create, with_parts
 from lengthgen.model.encoder_decoder import CrossBlock, EncoderDecoder
-from lengthgen.model.transformer import create, with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import ALONE
 from lengthgen.schemes import Part, registry

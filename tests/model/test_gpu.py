@@ -23,8 +23,9 @@ from lengthgen.data import corpora
 from lengthgen.data.windows import training_windows
 from lengthgen.model import kernels
 from lengthgen.model.attention import attend, eager
+from lengthgen.model.build import create, with_parts
 from lengthgen.model.kernels import causal_blocks, flex_takes
-from lengthgen.model.transformer import Transformer, create, with_parts
+from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks

@@ -6,8 +6,9 @@ from small import close, every_scheme, small_model, some_tokens
 from torch import Tensor, nn
 
 from lengthgen.errors import UserError
+from lengthgen.model.build import seed_of
 from lengthgen.model.kv_cache import Cache, forward_cached, why_uncached
-from lengthgen.model.transformer import Block, Transformer, seed_of
+from lengthgen.model.transformer import Block, Transformer
 
 EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())
 T = 16  # of the small models

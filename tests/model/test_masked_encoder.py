@@ -12,8 +12,8 @@ from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data.windows import IGNORED
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
+from lengthgen.model.build import create
 from lengthgen.model.masked_encoder import MaskedEncoder
-from lengthgen.model.transformer import create
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import ALONE
 

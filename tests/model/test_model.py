@@ -10,7 +10,8 @@ from torch import Tensor
 from lengthgen.config.compose import load
 from lengthgen.config.schema import Config, Model
 from lengthgen.model import transformer as model_module
-from lengthgen.model.transformer import Transformer, create
+from lengthgen.model.build import create
+from lengthgen.model.transformer import Transformer
 
 
 def network_parameters(config: Config, vocab_size: int) -> int:

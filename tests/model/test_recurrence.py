@@ -20,7 +20,8 @@ from small import (
 )
 from torch import Tensor
 
-from lengthgen.model.transformer import Memory, Transformer, create
+from lengthgen.model.build import create
+from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.schemes import AttentionContext, logits
 from lengthgen.schemes.absolute.sinusoidal import Sinusoidal
 from lengthgen.schemes.relative.transformer_xl import TransformerXl

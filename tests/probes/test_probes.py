@@ -13,7 +13,8 @@ from torch import Tensor
 
 from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.windows import Endpoint
-from lengthgen.model.transformer import Block, Transformer, create
+from lengthgen.model.build import create
+from lengthgen.model.transformer import Block, Transformer
 from lengthgen.probes import (
     attention,
     bias,

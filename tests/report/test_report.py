@@ -375,7 +375,7 @@ def test_sources_that_contradict_each_other_are_refused(
     lines = [json.loads(line) for line in (path / "eval.jsonl").read_text().splitlines()]
     lines[-1] |= changed
     (path / "eval.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(UserError, match=rf"run {path.name} differs from .* \({message}"):
+    with pytest.raises(UserError, match=rf"run {path.name} is not the same .* \({message}"):
         study.united([first, study.of_runs([path])])
 
 
@@ -543,6 +543,25 @@ def test_a_committed_study_is_what_its_rows_give(rows: Path, tmp_path: Path) -> 
 
 def gzipped(*lines: object) -> bytes:
     return gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), mtime=0)
+
+
+def test_a_report_is_made_of_what_its_folder_holds(runs: Runs, tmp_path: Path) -> None:
+    dated = runs.write("alibi", seed=2)
+    with (dated / "config.yaml").open("a") as file:
+        file.write("when: 2001-01-01\n")  # YAML's date is a text in JSON
+    found = study.of_runs([runs.write("rope"), dated])
+    write.write_files({study.ROWS: found.rows, study.MANIFEST: found.manifest}, tmp_path / "made")
+    assert study.of_folder(tmp_path / "made").records == found.records
+
+
+def test_rows_that_could_not_be_read_again_are_refused(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="field kind, which no row has; delete such rows"):
+        study.of_runs([runs.write("rope", kind="run")])
+    monkeypatch.setattr(study, "MOST_BYTES", 100)
+    with pytest.raises(UserError, match="the rows take more than 100 bytes; name fewer runs"):
+        study.of_runs([runs.write("alibi")])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from small import VOCAB, small_config, some_tokens
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.errors import UserError
-from lengthgen.model.transformer import Transformer, create
+from lengthgen.model.build import create
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory, status
 from lengthgen.training.optim import adamw
 

@@ -25,8 +25,8 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import Cell, spans
 from lengthgen.generation import continuation, open_trained
+from lengthgen.model.build import create
 from lengthgen.model.kv_cache import why_uncached
-from lengthgen.model.transformer import create
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import collect, task_tables
 from lengthgen.report.study import RunRecord, task_facts

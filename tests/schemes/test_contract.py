@@ -19,8 +19,9 @@ from small import (
 from lengthgen.config.compose import choices
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend, blocked, distance_table, eager, sdpa_by_blocks
+from lengthgen.model.build import initialise, with_parts
 from lengthgen.model.kv_cache import forward_cached
-from lengthgen.model.transformer import Transformer, initialise, with_parts
+from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import registry
 
 EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())

@@ -19,7 +19,7 @@ from torch.autograd import gradcheck
 
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend, eager
-from lengthgen.model.transformer import create
+from lengthgen.model.build import create
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme, logits
 from lengthgen.schemes.content.cope import Cope, add_counted_, at_counted_positions
 from lengthgen.schemes.content.dape import Dape

@@ -30,7 +30,7 @@ from torch import Tensor
 from lengthgen import schemes
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
-from lengthgen.model.transformer import create, with_parts
+from lengthgen.model.build import create, with_parts
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.base import NO_PARTS
 from lengthgen.schemes.mask.bca import Bca

@@ -14,7 +14,8 @@ from lengthgen import schemes
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
-from lengthgen.model.transformer import Transformer, create
+from lengthgen.model.build import create
+from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import AttentionContext, Part, Scheme
 from lengthgen.schemes.absolute.learned_absolute import LearnedAbsolute
 from lengthgen.schemes.absolute.sinusoidal import Sinusoidal

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lengthgen.config.compose import choices, load
 from lengthgen.config.schema import Config, ModelDims, from_overrides
-from lengthgen.model.transformer import Transformer, create, with_parts
+from lengthgen.model.build import create, with_parts
+from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import validate
 from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme
 

@@ -26,7 +26,7 @@ from lengthgen.evaluation import evaluator, plan, precision
 from lengthgen.evaluation.rows import measured
 from lengthgen.export import load
 from lengthgen.export.folder import export
-from lengthgen.model.transformer import with_parts
+from lengthgen.model.build import with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import study, write
 from lengthgen.runs.distributed import Ranks

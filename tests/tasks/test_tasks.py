@@ -184,6 +184,34 @@ def passkey(prompt: str) -> str:
     return found
 
 
+def pcfg(prompt: str) -> str:
+    """Evaluates from the last word to the first, with a stack; 0 to 9 are the operations."""
+    stack: list[list[str]] = []
+    for part in reversed(re.findall(r"\d|(?:[A-Z][a-t])+", prompt)):
+        if not part.isdigit():
+            stack.append(re.findall("..", part))
+            continue
+        x = stack.pop()
+        y = stack.pop() if part in "6789" else []
+        last = len(x) - 1
+        stack.append(
+            {
+                "0": x,
+                "1": [*reversed(x)],
+                "2": [x[(i + 1) % len(x)] for i in range(len(x))],
+                "3": [x[{0: last, last: 0}.get(i, i)] for i in range(len(x))],
+                "4": 2 * x,
+                "5": [*x, x[last]],
+                "6": [*x, *y],
+                "7": [*y, *x],
+                "8": y,
+                "9": x,
+            }[part]
+        )
+    (value,) = stack
+    return "".join(value)
+
+
 ANSWERS: dict[str, Callable[[str], str]] = {
     "addition": lambda p: addition(p, output_first="highest", operands_first="highest"),
     "addition_hints": hinted,
@@ -208,6 +236,7 @@ ANSWERS: dict[str, Callable[[str], str]] = {
     "odds_first": odds_first,
     "parity": lambda p: str(len(p.replace("0", "")[:-1]) % 2),
     "passkey": passkey,
+    "pcfg": pcfg,
     "polynomial": polynomial,
     "reverse": lambda p: "".join(reversed(p[:-1])),
     "reverse_twice": lambda p: "".join(reversed(p[:-1])) + p[:-1],
@@ -237,11 +266,17 @@ LENGTHS: dict[str, Callable[[str], int]] = {
     "mqar": lambda p: len(re.findall(r"[a-zA-Z]\d", p)),
     "multiplication": lambda p: p.index("*"),
     "passkey": lambda p: len(re.findall("[a-z]", p)),
+    "pcfg": lambda p: len(re.findall(r"\d", p)),
     "polynomial": lambda p: p.count("x"),
     "sort_numbers": lambda p: p.count(",") + 1,
     "stack_manipulation": lambda p: len(p) - 2,
     "variable_tracking": lambda p: p.count(";"),
 }  # all others: the characters before "="
+
+
+# Tokens of the longest training example, where too rare to be drawn. pcfg: 8 binary operations with
+# a comma each, 9 strings of 5 symbols and 20 more in the answer, two tokens each, = and END.
+RARE = {"pcfg": 8 * 2 + (9 * 5 + 20) * 2 + 2}
 
 
 def addition_steps(prompt: str) -> Iterator[list[str]]:
@@ -464,7 +499,8 @@ def test_the_trained_length_is_that_of_the_longest_training_example(name: str) -
     corpus, train = corpus_of(name), configured(name).train
     rule, random = task_of(corpus), Random(3)
     at_most = [rule.example(corpus.task.length, random) for _ in range(1000)]
-    assert max(len(one.prompt + one.answer + END) for one in at_most) == train.length
+    longest = max(len(one.prompt + one.answer + END) for one in at_most)
+    assert RARE.get(name, longest) == train.length >= longest
     assert max(len(document.text) for document in splits(name)[0]) <= train.length
     assert train.batch_tokens == 32 * train.length
 
@@ -526,6 +562,27 @@ def test_a_scratchpad_reads_as_its_documentation_shows() -> None:
     assert example.answer == "7,8:7+8+0=5;1|5+6&5,6:5+6+1=2;1|+#125"
 
 
+def test_pcfg_has_the_words_of_its_paper_and_its_example() -> None:
+    rule = task_of(corpus_of("pcfg"))
+    words = {w for _, one in some("pcfg", n=100) for w in rule.detokenize(one.prompt).split()}
+    operations = {word for word in words if re.fullmatch("[a-z_]+", word)}
+    assert len(operations) == 10
+    assert len(words - operations - {",", "="}) == 520
+    # From the paper's data, as the NoPE suite prints it.
+    prompt = rule.tokenize("shift prepend K10 R1 K12 , E12 F16 =")
+    assert rule.detokenize(pcfg(prompt)) == "F16 K10 R1 K12 E12"
+
+
+def test_what_is_composed_is_spelled_in_words_and_read_again() -> None:
+    rule = task_of(corpus_of("pcfg"))
+    for _, (prompt, answer) in some("pcfg", n=3):
+        assert rule.tokenize(rule.detokenize(prompt)) == prompt
+        assert rule.tokenize(rule.detokenize(answer)) == answer
+    assert rule.tokenize("echo A1,B2=") == rule.tokenize("echo A1 , B2 =")
+    with pytest.raises(ValueError, match=r"^no word 'A21'; there are copy, .* A1 to Z20$"):
+        rule.tokenize("echo A21 =")
+
+
 def test_frequent_letters_are_mostly_clear_of_ties() -> None:
     counted = [example.prompt for length, example in some("frequent_words", n=20) if length > 20]
     clear = [text for text in counted if len({text.count(c) for c in frequent_words(text)}) == 3]
@@ -572,6 +629,9 @@ def test_an_argument_decides_how_much_is_answered(
         ("flip_flop", "ignored=1.5", "ignored=1.5 is not from 0 to 1"),
         ("selective_copy", "kept=0", "kept=0 is not positive"),
         ("passkey", "key_digits=0", "key_digits=0 is not from 1 to 4096"),
+        ("pcfg", "symbols=521", "symbols=521 is not from 1 to 520"),
+        ("pcfg", "string=0", "string=0 is not from 1 to 64"),
+        ("pcfg", "answer=9", "answer=9 is not from 10 to 4096"),
         ("variable_tracking", "chains=11", "chains=11 is not from 1 to 10"),
         ("frequent_words", "most=27", "most=27 is not from 1 to 26"),
         ("frequent_words", "exponent=0", "exponent=0 is not from 1 to 64"),
@@ -602,6 +662,11 @@ def test_a_value_that_a_rule_refuses_is_named(name: str, word: str, said: str) -
 )
 def test_a_length_that_a_rule_has_no_example_of_is_named(name: str, said: str) -> None:
     assert refused(f"task={name}", "task.longest=53") == f"task.longest=53: {said}"
+
+
+def test_a_tree_of_more_operations_than_are_drawn_is_named() -> None:
+    assert refused("task=pcfg", "task.longest=257").endswith("up to 256 operations, not 257")
+    assert task_of(corpus_of("pcfg")).example(256, Random(0)).prompt
 
 
 @pytest.mark.parametrize(

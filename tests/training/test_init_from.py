@@ -14,7 +14,7 @@ from lengthgen.analysis.curves import curve
 from lengthgen.config.schema import Config, InitFrom, from_overrides, to_plain
 from lengthgen.data import corpora
 from lengthgen.errors import UserError
-from lengthgen.model.transformer import create
+from lengthgen.model.build import create
 from lengthgen.runs import checkpoints
 from lengthgen.training import init_from
 

@@ -6,7 +6,7 @@ from small import small_config
 from torch import Tensor
 
 from lengthgen.config.compose import choices
-from lengthgen.model.transformer import create
+from lengthgen.model.build import create
 from lengthgen.training.optim import adamw, set_rates
 
 SYMBOLS, IN_USE, LENGTH, BATCH, STEPS = 16, 3, 16, 32, 200

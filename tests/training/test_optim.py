@@ -6,7 +6,7 @@ from small import VOCAB, small_config, some_tokens
 from torch import Tensor
 
 from lengthgen.config.compose import choices
-from lengthgen.model.transformer import create
+from lengthgen.model.build import create
 from lengthgen.training.optim import adamw, lr_at, set_rates
 
 

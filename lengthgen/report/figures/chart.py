@@ -104,6 +104,7 @@ def draw(axes: Axes, chart: Chart, *, room: int, gid: str) -> None:
     published line GID-behind-0.
     """
     scale(axes, chart, room=room)
+    frame(axes)
     backdrop(axes, chart, gid=gid)
     _notes(axes, chart)
     opacity = min(0.12, 0.7 / max(1, len(chart.shown)))
@@ -149,7 +150,7 @@ def _band(axes: Axes, line: Line, *, alpha: float, gid: str) -> None:
 
 
 def scale(axes: Axes, chart: Chart, *, room: int) -> None:
-    """Sets limits, ticks and names of both axes."""
+    """Sets limits, ticks and names of both axes, also of axes that share them."""
     marked = [*chart.ticks, *chart.trained]
     if chart.scale == "share":
         axes.set_xlim(0, 1.02 * max(marked))
@@ -164,6 +165,10 @@ def scale(axes: Axes, chart: Chart, *, room: int) -> None:
     axes.minorticks_off()
     axes.set_xlabel(chart.axis)
     axes.set_ylabel(chart.quantity)
+
+
+def frame(axes: Axes) -> None:
+    """Draws the grid, and the left and the lower of the spines."""
     axes.grid(visible=True, color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -11,7 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lengthgen.analysis.formatting import number
-from lengthgen.report.figures.chart import Chart, Line, backdrop, draw, floor_is_near, plot, scale
+from lengthgen.report.figures.chart import (
+    Chart,
+    Line,
+    backdrop,
+    draw,
+    floor_is_near,
+    frame,
+    plot,
+    scale,
+)
 from lengthgen.report.figures.style import FONT_SIZE, GREY, framed, rc_style
 
 MOST_NAMED = 8  # lines that one pair of axes shows; of more, each gets axes of its own
@@ -70,6 +79,7 @@ def multiples(chart: Chart) -> Figure:
         text = "; ".join([*_notes(chart), "light grey: the other series"])
         drawn = framed([chart.title, text], size=(9.0, 1.5 * rows + 1.2))
         grid = drawn.subplots(rows, COLUMNS, squeeze=False, sharex=True, sharey=True).ravel()
+        scale(grid[0], chart, room=5)  # which the others share
         for i, (axes, line) in enumerate(zip(grid, chart.shown, strict=False)):
             _small(axes, chart, line, gid=f"panel{i}")
             axes.tick_params(labelbottom=i >= len(chart.shown) - COLUMNS)
@@ -81,7 +91,7 @@ def multiples(chart: Chart) -> Figure:
 
 
 def _small(axes: Axes, chart: Chart, line: Line, *, gid: str) -> None:
-    scale(axes, chart, room=5)
+    frame(axes)
     backdrop(axes, chart, gid=gid)
     for other in chart.shown:
         axes.plot(other.lengths, [other.values[n] for n in other.lengths], color="0.85", lw=0.6)

@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.logits import products
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, products
 from lengthgen.schemes.parameters import of_layer
 
 # A position's gradient is summed in this many places. Neighbouring keys mostly share a position,

@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lengthgen.errors import UserError
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.logits import products
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, products
 from lengthgen.schemes.parameters import as_linear, of_layer
 
 

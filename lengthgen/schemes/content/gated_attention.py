@@ -16,8 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.logits import weighted
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, weighted
 from lengthgen.schemes.parameters import of_layer
 
 

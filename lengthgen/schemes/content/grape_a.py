@@ -22,9 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, products
 from lengthgen.schemes.bias.alibi import slopes
-from lengthgen.schemes.logits import products
 from lengthgen.schemes.parameters import constant, of_layer
 
 

@@ -20,8 +20,7 @@ B batch, H heads, Q queries, S keys, K head width, N distances, P rows, D width.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.logits import products
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated, products
 from lengthgen.schemes.parameters import of_layer
 from lengthgen.schemes.relative_shift import at_distance
 

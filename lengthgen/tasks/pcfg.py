@@ -1,0 +1,99 @@
+"""PCFG SET, edits of strings composed: Hupkes et al. 2020, arXiv 1908.08351, section 4.
+
+There a probabilistic grammar fitted to English sets lengths and depths. Here the length is the
+number of operations, as in the paper's productivity split; all trees are drawn by splitting it at
+random, and operations and the sizes of strings are uniform.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from random import Random
+from string import ascii_lowercase, ascii_uppercase, digits
+
+from lengthgen.tasks.base import Example, Task, check_range
+
+Words = list[str]
+
+UNARY: Mapping[str, Callable[[Words], Words]] = {
+    "copy": lambda x: x,
+    "reverse": lambda x: x[::-1],
+    "shift": lambda x: x[1:] + x[:1],
+    "swap_first_last": lambda x: x[-1:] + x[1:-1] + x[:1] if len(x) > 1 else x,
+    "repeat": lambda x: x + x,
+    "echo": lambda x: x + x[-1:],
+}
+BINARY: Mapping[str, Callable[[Words, Words], Words]] = {
+    "append": lambda x, y: x + y,
+    "prepend": lambda x, y: y + x,
+    "remove_first": lambda x, y: y,
+    "remove_second": lambda x, y: x,
+}
+OPERATIONS = (*UNARY, *BINARY)
+LONGEST = 256  # operations: of longer trees few have a short answer
+COPIES = 20  # symbols of one letter: A1 to A20
+SYMBOLS = [f"{letter}{n}" for letter in ascii_uppercase for n in range(1, 1 + COPIES)]
+SIGNS = {  # the characters of a word: a digit, a comma, or two letters
+    **dict(zip(OPERATIONS, digits, strict=True)),
+    ",": ",",
+    **dict(
+        zip(SYMBOLS, map("".join, product(ascii_uppercase, ascii_lowercase[:COPIES])), strict=True)
+    ),
+}
+WORDS = {sign: word for word, sign in SIGNS.items()}
+
+
+class Pcfg(Task):
+    """Operations before their strings, such as append reverse A1 B2 , C3, for the string made.
+
+    Strings have up to `string` of the first `symbols` symbols. Examples whose answer has more than
+    `answer` are drawn again.
+    """
+
+    unit = "operations"
+
+    def __init__(self, *, symbols: int, string: int, answer: int) -> None:
+        check_range(1, len(SYMBOLS), symbols=symbols)
+        check_range(1, 64, string=string)
+        check_range(2 * string, 4096, answer=answer)  # so that every length has examples
+        self.symbols, self.string, self.answer = SYMBOLS[:symbols], string, answer
+        words = [*OPERATIONS, ",", *self.symbols]
+        self.alphabet = "".join(dict.fromkeys("".join(SIGNS[word] for word in words))) + "="
+
+    def example(self, length: int, random: Random) -> Example:
+        if length > LONGEST:
+            raise ValueError(f"trees have up to {LONGEST} operations, not {length}")
+        while True:
+            prompt, answer = self._tree(length, random)
+            if len(answer) <= self.answer:
+                return Example(f"{_signs(prompt)}=", _signs(answer))
+
+    def _tree(self, n: int, random: Random) -> tuple[Words, Words]:
+        """Returns the words of n operations and their arguments, and what they make."""
+        if n == 0:
+            drawn = random.choices(self.symbols, k=random.randint(1, self.string))
+            return drawn, drawn
+        name = random.choice(OPERATIONS)
+        if name in UNARY:
+            words, value = self._tree(n - 1, random)
+            return [name, *words], UNARY[name](value)
+        in_first = random.randrange(n)
+        (one, x), (other, y) = self._tree(in_first, random), self._tree(n - 1 - in_first, random)
+        return [name, *one, ",", *other], BINARY[name](x, y)
+
+    def detokenize(self, text: str) -> str:
+        parts: Sequence[str] = re.findall("[A-Z].?|.", text)
+        return " ".join(WORDS.get(part, part) for part in parts)
+
+    def tokenize(self, text: str) -> str:
+        words = re.sub("([=,])", r" \1 ", text).split()
+        known = {*OPERATIONS, ",", "=", *self.symbols}
+        for word in words:
+            if word not in known:
+                symbols = f"{self.symbols[0]} to {self.symbols[-1]}"
+                raise ValueError(f"no word {word!r}; there are {', '.join(OPERATIONS)}, {symbols}")
+        return "".join(SIGNS.get(word, word) for word in words)
+
+
+def _signs(words: Sequence[str]) -> str:
+    return "".join(SIGNS[word] for word in words)
