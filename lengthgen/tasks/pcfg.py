@@ -82,7 +82,7 @@ class Pcfg(Task):
         return [name, *one, ",", *other], BINARY[name](x, y)
 
     def detokenize(self, text: str) -> str:
-        parts: Sequence[str] = re.findall("[A-Z].?|.", text)
+        parts = (found.group() for found in re.finditer("[A-Z].?|.", text))
         return " ".join(WORDS.get(part, part) for part in parts)
 
     def tokenize(self, text: str) -> str:
