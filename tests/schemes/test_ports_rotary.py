@@ -76,7 +76,7 @@ def same(got: Tensor, want: Tensor) -> None:
 LONG: dict[str, Any] = {"longest": 32 * T, "original_max_position_embeddings": T}
 
 
-@pytest.mark.parametrize("kind", [Pi, Ntk, DynamicNtk, Yarn, Llama3, Longrope2])
+@pytest.mark.parametrize("kind", [Pi, Ntk, DynamicNtk, Yarn, Llama3, Longrope, Longrope2])
 @pytest.mark.parametrize("factor", [4.0, None])
 def test_a_model_trained_on_at_4T_is_scaled_as_of_its_original_length(
     kind: type[RopeScaling], factor: float | None
@@ -88,6 +88,7 @@ def test_a_model_trained_on_at_4T_is_scaled_as_of_its_original_length(
         **{"beta_fast": 32.0, "beta_slow": 1.0},
         **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
         **{"critical_turns": 3.0, "excess": 1.5},
+        **{"lambdas": [1 + m / 8 for m in range(32)]},
     }
     chosen = dict[str, Any]((name, every[name]) for name in every if name in names)
     longer = replace(OF, train_length=4 * T)

@@ -28,12 +28,23 @@ class Longrope(RopeScaling):
     fastest first.
     """
 
-    def __init__(self, shape: ModelDims, *, factor: float | None, lambdas: list[float]) -> None:
-        super().__init__(shape, factor=factor)
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        factor: float | None,
+        lambdas: list[float],
+        original_max_position_embeddings: int | None = None,
+    ) -> None:
+        super().__init__(
+            shape,
+            factor=factor,
+            original_max_position_embeddings=original_max_position_embeddings,
+        )
         if not all(one > 0 for one in lambdas):
             raise ValueError(f"lambdas={lambdas} must all be above 0")
-        if shape.train_length < 2:
-            raise ValueError(f"train.length={shape.train_length} must be above 1: mscale has ln T")
+        if self.original_length < 2:
+            raise ValueError(f"T={self.original_length} must be above 1: mscale has ln T")
         self.lambdas = lambdas
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
