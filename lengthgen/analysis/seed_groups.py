@@ -91,6 +91,11 @@ def ordered(lines: Iterable[Series]) -> list[Series]:
     return sorted(lines, key=place)
 
 
+def sampled(lines: Iterable[Series]) -> str:
+    """Returns what intervals of the lines are over: documents, and seeds where a line has two."""
+    return "seeds and documents" if any(len(line.runs) > 1 for line in lines) else "documents"
+
+
 def least_at_T(lines: Iterable[Series]) -> dict[int, float]:
     """Returns the least loss at T of each T; infinite if no series of that T has one."""
     least: dict[int, float] = {}

@@ -19,7 +19,7 @@ from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import LEVEL, RESAMPLES, Estimate
-from lengthgen.analysis.seed_groups import Series, scheme_lr_ratio
+from lengthgen.analysis.seed_groups import Series, sampled, scheme_lr_ratio
 from lengthgen.analysis.used_context import EPS
 from lengthgen.analysis.verdicts import Word
 from lengthgen.config import compose, tuned_rates
@@ -49,7 +49,6 @@ PARTS = {
     **{"tables": "Tables", "schemes": "Schemes", "method": "Method"},
     "costs": "Costs",
 }
-BAND = "The band is the 95% interval over seeds and documents."
 GREY = "Grey: published curves of the same schemes, of other models; point at one to see which."
 SHARED = "Lines share their documents, so bands that overlap are no tie; see the tables."
 OTHER_PROTOCOL = (
@@ -197,7 +196,7 @@ def _perplexity(report: Report) -> Exhibit | None:
     findings, lines = report.findings, report.by_protocol.get(HEADLINE, ())
     caption = [
         "The same tokens are scored at every length; only the text before them differs.",
-        f"{BAND} {SHARED} Dotted: what the last T tokens alone give (crop).",
+        f"{_band(lines)} {SHARED} Dotted: what the last T tokens alone give (crop).",
     ]
     if any(line.reference for line in lines):
         caption.append("Thin: the same model with attention to the last T tokens alone.")
@@ -214,7 +213,12 @@ def _perplexity(report: Report) -> Exhibit | None:
     )
 
 
+def _band(lines: Iterable[Series]) -> str:
+    return f"The band is the 95% interval over {sampled(lines)}."
+
+
 def _gain(report: Report) -> Exhibit | None:
+    band = _band(finding.series for finding in report.findings)
     return _exhibit(
         report,
         curve.gains(report.findings),
@@ -222,7 +226,7 @@ def _gain(report: Report) -> Exhibit | None:
         title="Context gain G(C)",
         caption=[
             "G(C) = loss(T) - loss(C) on the same tokens. Above 0 the text beyond T helps, below 0",
-            f"it harms. {BAND} The vertical axis is linear near 0 and logarithmic further away.",
+            f"it harms. {band} The vertical axis is linear near 0 and logarithmic further away.",
         ],
         write=lambda nats: curve_tables.change(nats) if nats else "0",
         stop=_tokens,
@@ -248,7 +252,8 @@ def _ratios(report: Report, protocol: str) -> Exhibit | None:
     is_headline, lines = protocol == HEADLINE, report.by_protocol.get(protocol, ())
     findings = report.findings if is_headline else ()
     chart = ratios(lines, report.published_curves, findings=findings, all_protocols=is_headline)
-    caption = [f"ppl(C) / ppl(T) over C / T. {BAND if is_headline else 'Means over seeds.'}"]
+    band = _band(lines) if is_headline else "Means over seeds."
+    caption = [f"ppl(C) / ppl(T) over C / T. {band}"]
     if chart is not None and chart.behind:
         caption.append(GREY)
     if chart is not None and any(not one.comparable for one in chart.behind):

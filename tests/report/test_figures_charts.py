@@ -27,6 +27,7 @@ from lengthgen.report.figures.overview import excess, ranking
 from lengthgen.report.figures.positions import position_losses, positions
 from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.figures.style import rendered
+from lengthgen.report.html import charts
 
 
 @pytest.fixture
@@ -389,6 +390,25 @@ def test_the_ranking_has_a_dot_with_its_interval_and_ranks_for_each_series(runs:
     drawn = [tuple(np.asarray(bar.get_xdata()).tolist()) for bar in bars]
     assert drawn == [(losses[name].low, losses[name].high) for name in ("alibi", "rope")]
     assert ranking(found.findings[:1]) is None
+
+
+@pytest.mark.parametrize(("seeds", "over"), [((1,), "documents"), ((1, 2), "seeds and documents")])
+def test_captions_say_what_the_intervals_are_over(
+    runs: Runs, seeds: tuple[int, ...], over: str
+) -> None:
+    found = gathered(
+        *(
+            runs.write(name, (3.0, 3.0 + 0.01 * seed), lengths=(512, 1024), seed=seed)
+            for name in ("rope", "alibi")
+            for seed in seeds
+        )
+    )
+    figure = ranking(found.findings)
+    assert figure is not None
+    assert f"bar: 95% over {over}; hollow" in " ".join(figure.get_suptitle().split())
+    captions = {chart.name: chart.caption for chart in charts(found)}
+    for name in ("perplexity", "gain", "ratios"):
+        assert f"the 95% interval over {over}." in captions[name]
 
 
 def test_small_axes_have_one_scale(runs: Runs) -> None:

@@ -9,7 +9,7 @@ from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import Estimate
-from lengthgen.analysis.seed_groups import Series
+from lengthgen.analysis.seed_groups import Series, sampled
 from lengthgen.analysis.used_context import EPS
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.report.figures.chart import Chart, Line, Values, band_limits
@@ -179,8 +179,9 @@ def notes(drawn: Sequence[Line], lines: Sequence[Series], *, level: str) -> list
     phrases = {
         f"mean of {' to '.join(map(str, counts[:1] + counts[1:][-1:]))} seeds": n_seeds > 1,
         "thin: each": any(line.seeds for line in drawn),
-        f"band: 95% over {'seeds and ' if n_seeds > 1 else ''}documents"
-        f"{', cut where it leaves the axis' if cut else ''}": bool(bands),
+        f"band: 95% over {sampled(lines)}{', cut where it leaves the axis' if cut else ''}": bool(
+            bands
+        ),
         f"dotted: {level}": any(line.level for line in drawn),
         "a name with a number: a line that leaves the axis, and where it ends": any(
             line.leaves_at is not None for line in drawn

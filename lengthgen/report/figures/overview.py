@@ -13,7 +13,7 @@ from lengthgen.analysis.comparisons import compare
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, short, subject
 from lengthgen.analysis.intervals import Estimate
-from lengthgen.analysis.seed_groups import Series, least_at_T, ordered
+from lengthgen.analysis.seed_groups import Series, least_at_T, ordered, sampled
 from lengthgen.report.figures.style import FONT_SIZE, GREY, framed, line_styles, rc_style
 
 LINEAR = 0.1  # nats of excess up to which colours are linear; above, logarithmic
@@ -81,7 +81,7 @@ def ranking(findings: Sequence[Finding]) -> Figure | None:
     styles = line_styles(there)
     with rc_style():
         title = f"Loss at {short(longest)} tokens, nats per token; {subject(points)}"
-        note = "bar: 95% over seeds and documents; hollow: at T; right: the ranks it may have"
+        note = f"bar: 95% over {sampled(there)}; hollow: at T; right: the ranks it may have"
         drawn = framed([title, note], size=(8.0, 1.6 + 0.24 * len(there)))
         axes = drawn.subplots()
         for row, line in enumerate(there):
