@@ -114,6 +114,7 @@ class _Environment(_Section):
     processor: str | None = None
     libraries: dict[str, str] = {}
     devices: list[str] = []
+    corpus_versions: dict[str, str] = {}
 
 
 def _readable(plain: Row) -> Row:
@@ -471,8 +472,10 @@ def _environment(run_dir: Path, *, run: str) -> dict[str, Any] | None:
     try:
         found = directory.read_provenance(run_dir, run=run)
         words = [str(word) for word in found.get("argv", [])[1:]]
-        _shown(found)
         kept = {key: found[key] for key in ENVIRONMENT if key in found}
+        if versions := found.get("corpus", {}).get("versions"):
+            kept["corpus_versions"] = versions
+        _shown(kept)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
     command = shlex.join(["lengthgen", *(word for word in words if not word.startswith(PLACES))])
@@ -517,6 +520,13 @@ def cost(rows: Sequence[Plain], *, parameters: int | None) -> Cost:
 def _manifest(records: Sequence[RunRecord]) -> dict[str, Any]:
     """Returns where the numbers come from: commands, commits, machines, versions and tokens."""
     rows = [row for record in records for row in record.rows]
+    corpora: dict[str, Any] = {}  # of installed files, by fingerprint: the versions of the packages
+    runs: dict[str, dict[str, Any]] = {}
+    for record in records:
+        environment = dict(record.environment or {})
+        if versions := environment.pop("corpus_versions", None):
+            corpora |= {str(row.get("fingerprint")): versions for row in record.rows}
+        runs[record.run] = {**environment, "training_seconds": record.cost.seconds}
     endpoints: dict[str, set[str]] = {}
     for row in rows:
         endpoints.setdefault(str(row.get("protocol")), set()).add(str(row.get("endpoints")))
@@ -525,9 +535,7 @@ def _manifest(records: Sequence[RunRecord]) -> dict[str, Any]:
         **directory.environment(),
         "training_seconds": math.fsum(record.cost.seconds or 0 for record in records),
         "tokens": sorted({str(row.get("fingerprint")) for row in rows}),
+        **({"corpora": corpora} if corpora else {}),
         "endpoints": {name: sorted(of) for name, of in sorted(endpoints.items())},
-        "runs": {
-            record.run: {**(record.environment or {}), "training_seconds": record.cost.seconds}
-            for record in records
-        },
+        "runs": runs,
     }

@@ -513,11 +513,14 @@ def test_the_manifest_holds_commands_commits_tokens_and_runs(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["/some/bin/lengthgen", "report", "runs/one"])
     path = runs.write("rope")
-    (path / "env.json").write_text('{"commit": "abc", "argv": ["x", "train", "seed=1"]}')
+    env: dict[str, Any] = {"commit": "abc", "argv": ["x", "train", "seed=1"]}
+    env["corpus"] = {"versions": {"python": "3.11.7", "sympy": "1.14.0"}, "folder": "python-1"}
+    (path / "env.json").write_text(json.dumps(env))
     found = json.loads(study.of_runs([path]).manifest)
     assert found["command"].startswith("lengthgen report")
     assert found["libraries"]["matplotlib"]
     assert found["tokens"] == ["f" * 64]
+    assert found["corpora"] == {"f" * 64: {"python": "3.11.7", "sympy": "1.14.0"}}
     assert found["endpoints"] == {"tail": ["0123456789ab"]}
     about = {"command": "lengthgen train seed=1", "commit": "abc", "training_seconds": None}
     assert found["runs"] == {path.name: about}
