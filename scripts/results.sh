@@ -9,6 +9,7 @@
 #               rates of results/rates
 #   budget      five schemes after 1.5 to 24 million tokens
 #   variants    training-free variants of the runs of RoPE of figure1
+#   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
 #   schemes     every scheme, two seeds, 6 million tokens
 #   slow_schemes  four schemes that train slowly on a CPU, with RoPE and ALiBi, 1.5 million tokens
@@ -25,7 +26,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-studies="report baselines precision rates figure1 budget variants fine_tuning schemes slow_schemes tasks \
+studies="report baselines precision rates figure1 budget variants nope_masks fine_tuning schemes slow_schemes tasks \
 encoder_decoder statistics"
 name=${1-}
 shift || true
@@ -92,7 +93,8 @@ long=(seed=1,2,3 train.tokens=12000000 train.tuned=results/rates/tuned.yaml eval
 figure1() {
   sweep figure1 "scheme=$six" "${long[@]}" 'eval.protocols=[tail,alibi_nonoverlap]'
   sweep figure1 scheme=sinusoidal,rope,t5,alibi train.length=1024 "${long[@]}" \
-    'eval.protocols=[tail,alibi_nonoverlap]' 'eval.lengths=[64,128,256,512,1024,2048,4096,8192,16384]'
+    'eval.protocols=[tail,alibi_nonoverlap]' 'eval.lengths=[64,128,256,512,1024,2048,4096,8192,16384]' \
+    'eval.reference_variants=[]'
   after report runtime.root=runs/figure1 --out results/figure1
 }
 
@@ -111,6 +113,14 @@ variants() {
   after eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
     --variants "$variants,ntk+logn,rerope+logn,leaky_rerope+logn"
   after report runtime.root=runs/variants --out results/variants
+}
+
+nope_masks() {
+  sweep nope_masks scheme=nope "${long[@]}" eval.endpoints=32 'eval.lengths=[512,1024,4096,16384]' \
+    'eval.reference_variants=[]'
+  after eval runs/nope_masks/nope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
+    --variants window,window_sinks,logn
+  after report runtime.root=runs/nope_masks --out results/nope_masks
 }
 
 fine_tuning() {
