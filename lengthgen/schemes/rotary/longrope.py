@@ -43,8 +43,7 @@ class Longrope(RopeScaling):
         )
         if not all(one > 0 for one in lambdas):
             raise ValueError(f"lambdas={lambdas} must all be above 0")
-        if self.original_length < 2:
-            raise ValueError(f"T={self.original_length} must be above 1: mscale has ln T")
+        refuse_without_mscale(self.original_length)
         self.lambdas = lambdas
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
@@ -59,6 +58,15 @@ class Longrope(RopeScaling):
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return sharpened(attention_factor(self.stretch(c), self.original_length), q_BHQK, k_BHSK)
+
+
+def refuse_without_mscale(T: int) -> None:
+    """Raises ValueError for a T that mscale has no value for."""
+    if T < 2:
+        raise ValueError(
+            f"train.length, or original_max_position_embeddings: {T} must be above 1, since mscale "
+            "has ln T"
+        )
 
 
 def attention_factor(s: float, T: int) -> float:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
-from lengthgen.schemes.rotary.longrope import attention_factor
+from lengthgen.schemes.rotary.longrope import attention_factor, refuse_without_mscale
 from lengthgen.schemes.rotary.rope_scaling import RopeScaling, sharpened
 
 
@@ -55,8 +55,7 @@ class Longrope2(RopeScaling):
             raise ValueError(f"critical_turns={critical_turns} must be above 0")
         if excess < 1:
             raise ValueError(f"excess={excess} must be at least 1")
-        if self.original_length < 2:
-            raise ValueError(f"T={self.original_length} must be above 1: mscale has ln T")
+        refuse_without_mscale(self.original_length)
         self.critical_turns, self.excess = critical_turns, excess
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
