@@ -252,7 +252,8 @@ def there(source: str) -> dict[tuple[str, int], float]:
         rows = [row for row in csv.DictReader(opened) if said.items() <= row.items()]
     found: dict[tuple[str, int], list[float]] = {}
     for row in rows:
-        key = row.get("series", row["scheme"]), int(row["length"])
+        series = row.get("series", row["scheme"]).removesuffix(" (T=512)")
+        key = series, int(row["length"])
         found.setdefault(key, []).append(float(row["ppl"] or "nan"))
     return {key: geometric_mean(of) if len(of) > 1 else of[0] for key, of in found.items()}
 
