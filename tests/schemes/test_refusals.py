@@ -34,14 +34,16 @@ REFUSED = [  # overrides, and what the message says
     ("+scheme.parts.longrope={factor:null,lambdas:[1.0,0.0]}", r"\[1\.0, 0\.0\] must all be above"),
     (
         "+scheme.parts.longrope={factor:null,lambdas:[1.0]} train.length=1 eval.lengths=[8]",
-        r"train\.length, or .*: 1 must be above 1, since mscale has ln T",
+        r"train\.length, or original_max_position_embeddings: 1 must be above 1, since mscale "
+        "has ln T$",
     ),
     ("+variants.mine={longrope2:{factor:0.5}}", r"longrope2: factor=0\.5 must be at least 1"),
     ("+variants.mine={longrope2:{critical_turns:0}}", r"critical_turns=0.* must be above 0"),
     ("+variants.mine={longrope2:{excess:0.9}}", r"excess=0\.9 must be at least 1"),
     (
         "eval.variants=[longrope2] train.length=1 eval.lengths=[8]",
-        r"train\.length, or .*: 1 must be above 1, since mscale has ln T",
+        r"train\.length, or original_max_position_embeddings: 1 must be above 1, since mscale "
+        "has ln T$",
     ),
     # Remaps and windows
     ("+scheme.parts={rerope:{window:0}}", r"rerope: window=0.0 must be above 0"),
