@@ -249,25 +249,30 @@ def _notes(axes: Axes, chart: Chart) -> None:
     if chart.floor is not None and floor_is_near(chart):
         name, value = chart.floor
         transform = axes.get_yaxis_transform()
-        _note(axes, name, (0.995, value), transform=transform, align=("right", "bottom"))
+        _note(axes, name, (0, value), transform=transform, vertical="bottom")
     for i, length in enumerate(chart.trained):
         place = (length, 0.975 - 0.055 * i)
         transform = axes.get_xaxis_transform()
         trained = f"trained to {length}" if chart.scale == "share" else f"trained at T={length}"
-        _note(axes, trained, place, transform=transform, align=("left", "top"))
+        _note(axes, trained, place, transform=transform, vertical="top")
 
 
 def _note(
-    axes: Axes, text: str, place: tuple[float, float], *, transform: Any, align: tuple[str, str]
+    axes: Axes,
+    text: str,
+    place: tuple[float, float],
+    *,
+    transform: Any,
+    vertical: Literal["bottom", "top"],
 ) -> None:
     axes.annotate(
         text,
         place,
         xycoords=transform,
-        xytext=(5 if align[0] == "left" else -2, 0 if align[1] == "top" else 2),
+        xytext=(5, 0 if vertical == "top" else 2),
         textcoords="offset points",
-        horizontalalignment=align[0],
-        verticalalignment=align[1],
+        horizontalalignment="left",
+        verticalalignment=vertical,
         color=GREY,
         fontsize=FONT_SIZE - 1,
     )
