@@ -97,7 +97,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         raise UserError(
             f"corpus={corpus.name}: the training split has tokens of every span of "
             f"eval.targets={wanted.targets} too (runs of {overlap.run_length(corpus)} tokens); "
-            "hold out other documents, or set eval.deduplicate=false"
+            "lower eval.targets, hold out other documents, or set eval.deduplicate=false"
         )
     n_in_stream = len(corpus.validation.tokens) - (corpus.bos_id is None)  # predictable ones
     blocks = min(wanted.blocks, n_in_stream // reach)

@@ -1,5 +1,6 @@
 """results/published.md: verdicts follow from intervals, and the page from the committed rows."""
 
+import json
 import math
 import runpy
 from typing import Any
@@ -66,6 +67,23 @@ def test_the_table_of_the_readme_has_rows_of_figure1() -> None:
     assert len(shown) == 6
     for scheme, *numbers in shown:
         assert [number for number in numbers if number not in committed[scheme]] == [], scheme
+
+
+def test_the_hours_of_the_results_are_those_of_the_manifests() -> None:
+    results = ROOT / "results"
+    lines = (results / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [cells(line) for line in lines if line.startswith("| [`")]
+    shown = {row[0].partition("`")[2].partition("/")[0]: row[-1] for row in rows}
+    summed = {
+        name: sum(
+            json.loads(path.read_text(encoding="utf-8"))["training_seconds"] or 0
+            for path in (results / name).rglob("manifest.json")
+        )
+        for name in shown
+    }
+    hours = {name: f"{value / 3600:.1f}" if value else "-" for name, value in summed.items()}
+    assert hours["figure1"] != "-"
+    assert shown == hours
 
 
 def cells(line: str) -> list[str]:
