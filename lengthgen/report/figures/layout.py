@@ -26,6 +26,7 @@ from lengthgen.report.figures.style import FONT_SIZE, GREY, framed, rc_style
 MOST_NAMED = 8  # lines that one pair of axes shows; of more, each gets axes of its own
 COLUMNS = 5  # of small multiples
 NAME_LETTERS = 34  # of a line of a name in a legend
+TITLE_LETTERS = 28  # of a line of the title of a small multiple
 
 
 def laid_out(chart: Chart) -> Figure:
@@ -101,7 +102,8 @@ def _small(axes: Axes, chart: Chart, line: Line, *, gid: str) -> None:
             plot(axes, own, marks=False, band=0.2, gid=f"{gid}-{i}")
     axes.set(xlabel="", ylabel="")
     axes.tick_params(labelsize=FONT_SIZE - 2.5)
-    axes.set_title(line.end, fontsize=FONT_SIZE - 2, loc="left", pad=3)
+    title = textwrap.fill(line.end, TITLE_LETTERS)
+    axes.set_title(title, fontsize=FONT_SIZE - 2, loc="left", pad=3)
 
 
 def _notes(chart: Chart) -> list[str]:
