@@ -74,13 +74,17 @@ class Claim:
 
 
 @cache
-def _lines(folder: str, protocol: str, trained: int = T) -> dict[str, Series]:
-    """Returns the series of runs of a training length by scheme, or scheme+variant."""
+def _report(folder: str) -> collect.Report:
     report, _ = collect.gather_both(study.of_folder(RESULTS / folder).records)
     assert report is not None, folder
+    return report
+
+
+def _lines(folder: str, protocol: str, trained: int = T) -> dict[str, Series]:
+    """Returns the series of runs of a training length by scheme, or scheme+variant."""
     return {
         f"{line.scheme}+{line.variant}" if line.variant else line.scheme: line
-        for line in report.by_protocol[protocol]
+        for line in _report(folder).by_protocol[protocol]
         if line.train_length == trained
     }
 
@@ -135,11 +139,13 @@ def claims() -> list[Claim]:
     slid, table, appendix = "alibi-table13-15", "alibi-table2", "nope-appendix-f"
 
     def rises(
-        scheme: str, *lengths: int, protocol: str = TAIL, above: bool = True
+        scheme: str, *lengths: int, protocol: str = TAIL, above: bool = True, trained: int = T
     ) -> list[Statement]:
         return [
             Statement(
-                name=f"{scheme} {short(n)}/T", log_ratio=_rise(scheme, n, protocol), above=above
+                name=f"{scheme} {short(n)}/T",
+                log_ratio=_rise(scheme, n, protocol, trained=trained),
+                above=above,
             )
             for n in lengths
         ]
@@ -192,12 +198,8 @@ def claims() -> list[Claim]:
             claim="At T = 1,024 too sinusoidal positions and RoPE rise from 2T on.",
             published=DIRECTION,
             statements=[
-                Statement(
-                    name=f"{scheme} 2k/1k",
-                    log_ratio=_rise(scheme, 2048, trained=1024),
-                    above=True,
-                )
-                for scheme in ("sinusoidal", "rope")
+                *rises("sinusoidal", 2048, trained=1024),
+                *rises("rope", 2048, trained=1024),
             ],
         ),
         Claim(
