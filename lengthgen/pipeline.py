@@ -23,6 +23,7 @@ from lengthgen.config.schema import (
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.span_corruption import SHORTEST
+from lengthgen.data.tokenizer import alignment_ids
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
@@ -179,7 +180,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Show) -> Path:
     run_dir = config.run_dir
     with torch.device("meta"):
         model = build_model(config, vocab_size=1)
-    _check_alignment(config, model)
+    refuse_unaligned(config)
     _check_memory(config, model, device, ranks)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     plan(config, corpus)
@@ -251,10 +252,14 @@ def _check_memory(config: Config, model: Transformer, device: torch.device, rank
     )
 
 
-def _check_alignment(config: Config, model: Transformer) -> None:
+def refuse_unaligned(config: Config) -> None:
     """Raises UserError if a part reads alignment ids, which only some tasks have."""
-    names = [name for name, part in model.scheme.parts.items() if part.reads_alignment]
-    if names and model.alignment_ids is None:
+    if not all(plugin.is_allowed for plugin in config.plugins):
+        return  # whose code is not run, as in validate
+    with torch.device("meta"):
+        scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
+    names = [name for name, part in scheme.parts.items() if part.reads_alignment]
+    if names and alignment_ids(config.corpus) is None:
         raise UserError(
             f"scheme.parts.{names[0]}: needs to know which characters belong together, and "
             f"corpus={config.corpus.name} does not define it; use task=addition_reversed_all, "

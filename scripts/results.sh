@@ -136,8 +136,12 @@ fine_tuning() {
 }
 
 schemes() {
-  sweep schemes 'scheme=glob(*)' seed=1,2 train.tokens=6000000 eval.targets=64 eval.endpoints=32 \
-    'eval.lengths=[128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
+  local training=(seed=1,2 train.tokens=6000000 eval.targets=64 eval.endpoints=32
+    'eval.lengths=[128,256,512,1024,4096,16384]' 'eval.reference_variants=[]') tuned
+  tuned=$(grep -oE '^[a-z]\w*' results/rates/tuned.yaml | paste -sd,)
+  sweep schemes "scheme=$tuned" train.tuned=results/rates/tuned.yaml "${training[@]}"
+  # Without the upper bounds, which need a task.
+  sweep schemes "scheme=glob(*,exclude=[abacus,position_coupling,$tuned])" "${training[@]}"
   after report runtime.root=runs/schemes --out results/schemes
 }
 

@@ -68,6 +68,7 @@ def points(
         swept = [override for override, varies in zip(chosen, differs, strict=True) if varies]
         try:
             config = pipeline.validate(from_overrides(chosen, config_dir=config_dir, plugins=files))
+            pipeline.refuse_unaligned(config)
         except UserError as error:
             raise UserError(f"{' '.join(swept)}: {error}" if swept else str(error)) from None
         point = Point(

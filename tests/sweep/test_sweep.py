@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 import torch
+from repository import ROOT
 from shell import Shell
 from small import SMALL
 from trained import QUIET, is_alive
 
 from lengthgen.cli.sweep import sweep
-from lengthgen.config import compose, schema
+from lengthgen.config import compose, schema, tuned_rates
 from lengthgen.data import corpora
 from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols
@@ -135,6 +136,23 @@ def test_an_invalid_point_is_named_by_its_swept_values_and_leaves_nothing(tmp_pa
     said = refused(*words)
     assert said.startswith("scheme=rope model.n_heads=3: model.d_model=32 is not divisible by")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scheme_that_needs_alignment_is_refused_on_text_before_any_point_runs(
+    tmp_path: Path,
+) -> None:
+    said = refused("scheme=rope,abacus", f"runtime.root={tmp_path}/runs")
+    assert said.startswith("scheme=abacus: scheme.parts.abacus: needs to know which characters ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_study_of_all_schemes_leaves_out_the_upper_bounds_alone() -> None:
+    script = (ROOT / "scripts" / "results.sh").read_text(encoding="utf-8")
+    [untuned] = re.findall(r'sweep schemes "(scheme=glob.*?)"', script)
+    tuned = tuned_rates.read(ROOT / "results" / "rates" / "tuned.yaml")
+    swept = {p.config.scheme.name for p in grid(untuned.replace("$tuned", ",".join(tuned)))}
+    every = set(compose.choices("scheme", config_dir=None))
+    assert every - swept - set(tuned) == {"abacus", "position_coupling"}
 
 
 def test_a_mistake_outside_the_sweep_is_said_as_for_one_run() -> None:
