@@ -11,7 +11,8 @@
 #   variants    training-free variants of the runs of RoPE of figure1
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
-#   schemes     every scheme, two seeds, 6 million tokens
+#   schemes     every scheme, two seeds, 6 million tokens; the receptive fields of the first in
+#               results/probes
 #   slow_schemes  four schemes that train slowly on a CPU, with RoPE and ALiBi, 1.5 million tokens
 #   tasks       five tasks, six schemes, two seeds, and text under five of the schemes
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
@@ -45,14 +46,14 @@ sweep() {
   .venv/bin/lengthgen sweep "$@" runtime.threads=1 runtime.wandb=off "runtime.root=$root" "${given[@]}"
 }
 
-# after COMMAND...: a command of lengthgen on what was trained, unless nothing was to be done
+# after COMMAND...: a command on what was trained, unless nothing was to be done
 after() {
-  [[ " ${given[*]} " == *" --dry-run "* || " ${given[*]} " == *" --status "* ]] || .venv/bin/lengthgen "$@"
+  [[ " ${given[*]} " == *" --dry-run "* || " ${given[*]} " == *" --status "* ]] || .venv/bin/"$@"
 }
 
 report() {
   sweep report "scheme=$six" seed=1,2 train.tokens=3000000 eval.targets=64 'eval.reference_variants=[]'
-  after report runtime.root=runs/report --out results/report
+  after lengthgen report runtime.root=runs/report --out results/report
 }
 
 baselines() {
@@ -64,15 +65,15 @@ baselines() {
     sweep ablations $change seed=1,2 train.tokens=3000000 eval.targets=64 \
       'eval.reference_variants=[]' 'eval.lengths=[128,512,2048,16384]' runtime.cache=runs/report/.cache
   done
-  after report runs/report/t5-* runs/ablations/t5-* --out results/baselines/own_rate
-  after report runs/report/sinusoidal-* runs/ablations/sinusoidal-* \
+  after lengthgen report runs/report/t5-* runs/ablations/t5-* --out results/baselines/own_rate
+  after lengthgen report runs/report/sinusoidal-* runs/ablations/sinusoidal-* \
     --out results/baselines/embedding_scale
 }
 
 precision() {
   sweep precision scheme=rope,alibi seed=1,2,3 train.precision=bf16,fp32 train.tokens=1500000 \
     eval.targets=64 'eval.lengths=[128,512,2048]' 'eval.reference_variants=[]'
-  after report runtime.root=runs/precision --out results/precision
+  after lengthgen report runtime.root=runs/precision --out results/precision
 }
 
 # Two schemes have their least loss beyond the grid of the others.
@@ -95,14 +96,14 @@ figure1() {
   sweep figure1 scheme=sinusoidal,rope,t5,alibi train.length=1024 "${long[@]}" \
     'eval.protocols=[tail,alibi_nonoverlap]' 'eval.lengths=[64,128,256,512,1024,2048,4096,8192,16384]' \
     'eval.reference_variants=[]'
-  after report runtime.root=runs/figure1 --out results/figure1
+  after lengthgen report runtime.root=runs/figure1 --out results/figure1
 }
 
 budget() {
   sweep budget scheme=rope,t5,alibi,kerple,nope seed=1 train.tuned=results/rates/tuned.yaml \
     train.tokens=1500000,3000000,6000000,12000000,24000000 eval.targets=64 eval.endpoints=32 \
     'eval.lengths=[128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
-  after report runtime.root=runs/budget --out results/budget
+  after lengthgen report runtime.root=runs/budget --out results/budget
 }
 
 variants() {
@@ -110,17 +111,17 @@ variants() {
     'eval.reference_variants=[]'
   local variants
   variants=$(.venv/bin/lengthgen list variants | cut -f1 | paste -sd,)
-  after eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
+  after lengthgen eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
     --variants "$variants,ntk+logn,rerope+logn,leaky_rerope+logn"
-  after report runtime.root=runs/variants --out results/variants
+  after lengthgen report runtime.root=runs/variants --out results/variants
 }
 
 nope_masks() {
   sweep nope_masks scheme=nope "${long[@]}" eval.endpoints=32 'eval.lengths=[512,1024,4096,16384]' \
     'eval.reference_variants=[]'
-  after eval runs/nope_masks/nope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
+  after lengthgen eval runs/nope_masks/nope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
     --variants window,window_sinks,logn
-  after report runtime.root=runs/nope_masks --out results/nope_masks
+  after lengthgen report runtime.root=runs/nope_masks --out results/nope_masks
 }
 
 fine_tuning() {
@@ -132,7 +133,7 @@ fine_tuning() {
     "${eval[@]}"
   sweep fine_tuning scheme=rope scheme.name=rope_2048 seed=1 train.length=2048 train.lr=4e-3 \
     train.tokens=12000000 "${eval[@]}"
-  after report runtime.root=runs/fine_tuning --out results/fine_tuning
+  after lengthgen report runtime.root=runs/fine_tuning --out results/fine_tuning
 }
 
 schemes() {
@@ -142,13 +143,16 @@ schemes() {
   sweep schemes "scheme=$tuned" train.tuned=results/rates/tuned.yaml "${training[@]}"
   # Without the upper bounds, which need a task.
   sweep schemes "scheme=glob(*,exclude=[abacus,position_coupling,$tuned])" "${training[@]}"
-  after report runtime.root=runs/schemes --out results/schemes
+  after lengthgen probe runs/schemes/*-s1-* --probes receptive_field,bias eval.endpoints=16 \
+    runtime.threads=1
+  after lengthgen report runtime.root=runs/schemes --out results/schemes
+  after python scripts/receptive_fields.py runs/schemes/*-s1-*
 }
 
 slow_schemes() {
   sweep slow_schemes scheme=rope,alibi,deberta,gated_delta,path_attention,dape_v2_kerple seed=1 \
     train.tokens=1500000 eval.targets=64 'eval.lengths=[128,512,2048]' 'eval.reference_variants=[]'
-  after report runtime.root=runs/slow_schemes --out results/slow_schemes
+  after lengthgen report runtime.root=runs/slow_schemes --out results/slow_schemes
 }
 
 tasks() {
@@ -158,7 +162,7 @@ tasks() {
   sweep tasks task=$tasks scheme=learned_absolute scheme.parts.learned_absolute.beyond=clamp seed=1,2
   sweep tasks scheme=nope,rope,alibi,kerple,t5 seed=1,2 train.length=256 train.tokens=1000000 \
     'eval.lengths=[256,512,1024,2048,4096]' eval.endpoints=8
-  after report runtime.root=runs/tasks --out results/tasks
+  after lengthgen report runtime.root=runs/tasks --out results/tasks
 }
 
 encoder_decoder() {
@@ -176,7 +180,7 @@ encoder_decoder() {
   sweep encoder_decoder scheme=t5,alibi,kerple "${addition[@]}"
   sweep encoder_decoder "${learned[@]}" "${addition[@]}"
   sweep encoder_decoder scheme=nope "${reverse[@]}"
-  after report runtime.root=runs/encoder_decoder --out results/encoder_decoder
+  after lengthgen report runtime.root=runs/encoder_decoder --out results/encoder_decoder
 }
 
 statistics() {

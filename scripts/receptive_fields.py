@@ -1,0 +1,166 @@
+"""Writes results/probes: the receptive field of each checkpoint next to what text beyond T does.
+
+    python scripts/receptive_fields.py [RUN ...]
+
+With runs, their rows of the probe are kept first, as results/probes/rows.jsonl; without, table and
+figure are made again from these and the rows of results/schemes. Chi et al. 2023 (Sandwich, arXiv
+2212.10356) tie extrapolation to a field that lies within T.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from lengthgen.analysis.accuracy import agreement
+from lengthgen.analysis.findings import findings
+from lengthgen.analysis.formatting import short
+from lengthgen.analysis.intervals import Estimate
+from lengthgen.report import collect, study
+from lengthgen.report.figures.style import FONT_SIZE, files, framed, rc_style
+from lengthgen.report.table_formats import Cell, Table, markdown
+from lengthgen.storage import replace_file
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+OUT = RESULTS / "probes"
+ROWS = OUT / "rows.jsonl"
+LENGTH = 4096  # at which the rise is taken: all but one of the schemes have a loss there
+NEAR = 0.1  # nats per token of rise up to which a scheme is said to stay near its loss at T
+COLOURS = ("#56B4E9", "#0072B2", "#332288")  # of the fields by length
+
+
+class Scheme(NamedTuple):
+    """A checkpoint: the nearest tokens that carry 99 % of the gradient, and its rise beyond T."""
+
+    name: str
+    T: int
+    field: dict[int, int]  # tokens, by length of the window
+    rise: Estimate  # loss at LENGTH less that at T, nats per token
+
+    @property
+    def reach(self) -> float:
+        """The field in the longest window, over T."""
+        return self.field[max(self.field)] / self.T
+
+
+def keep(runs: Sequence[Path]) -> None:
+    """Writes the rows of the probe of these runs, as they are."""
+    lines = [
+        line
+        for run in sorted(runs)
+        for line in (run / "probes.jsonl").read_text(encoding="utf-8").splitlines()
+        if json.loads(line)["probe"] == "receptive_field"
+    ]
+    replace_file(ROWS, "".join(f"{line}\n" for line in lines).encode())
+
+
+def schemes() -> list[Scheme]:
+    """Returns the checkpoints of which rows are kept, the narrowest field first."""
+    rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+    measured: dict[str, dict[int, int]] = {}
+    for row in rows:
+        if "skipped" not in row:
+            measured.setdefault(row["run"], {})[row["length"]] = row["erf_99"]
+    report = collect.gather_both(study.of_folder(RESULTS / "schemes").records).text
+    assert report is not None, "results/schemes"
+    found = [
+        Scheme(
+            name=one.series.scheme,
+            T=one.series.train_length,
+            field=measured[run],
+            rise=_negative(one.gain[LENGTH]),
+        )
+        for one in findings(report.by_protocol)
+        for run in one.series.runs
+        if run in measured and LENGTH in one.gain
+    ]
+    return sorted(found, key=lambda one: (one.reach, one.rise.value))
+
+
+def _negative(gain: Estimate) -> Estimate:
+    return replace(gain, value=-gain.value, low=-gain.high, high=-gain.low)
+
+
+def page(found: Sequence[Scheme]) -> str:
+    """Returns the table, and how far the two go together."""
+    lengths = sorted({length for one in found for length in one.field})
+    head = ["scheme", *(short(length) for length in lengths), f"rise at {short(LENGTH)}, nats"]
+    rows = [
+        [
+            Cell(one.name),
+            *(Cell(f"{one.field[n]:,}" if n in one.field else "-") for n in lengths),
+            Cell(f"{one.rise.value:+.3f} [{one.rise.low:+.3f}, {one.rise.high:+.3f}]"),
+        ]
+        for one in found
+    ]
+    [T] = {one.T for one in found}
+    within = [one for one in found if one.reach <= 1]
+    beyond = [one for one in found if one.reach > 1]
+    order = agreement([one.reach for one in found], [one.rise.value for one in found])
+    notes = [
+        f"The nearest tokens that carry 99 % of the gradient of the last prediction's loss, in "
+        f"windows of {' and '.join(short(n) for n in lengths)} tokens, a mean over 16 windows; and "
+        f"the loss at {short(LENGTH)} less that at T = {T}, with its 95 % interval over documents. "
+        "One seed each, 6M tokens of python.",
+        f"Of {len(within)} schemes whose field in the longest window lies within T, "
+        f"{_near(within)} rise by less than {NEAR} nats at {short(LENGTH)}; of {len(beyond)} whose "
+        f"field does not, {_near(beyond)}. Field and rise: {order}.",
+    ]
+    title = "Receptive fields, in tokens, and the rise of the loss beyond T"
+    return markdown(Table(key="fields", title=title, head=head, rows=rows, notes=notes))
+
+
+def _near(found: Sequence[Scheme]) -> int:
+    return sum(one.rise.value < NEAR for one in found)
+
+
+def figure(found: Sequence[Scheme]) -> Figure:
+    """Draws the fields over T at the left, a dot for each length, and the rise at the right."""
+    lengths = sorted({length for one in found for length in one.field})
+    with rc_style():
+        title = "The nearest tokens that carry 99 % of the gradient of the last prediction's loss"
+        note = f"right: 95% over documents; dashed: T = {found[0].T}, and {NEAR} nats"
+        drawn = framed([title, note], size=(9.0, 1.7 + 0.24 * len(found)))
+        left, right = drawn.subplots(1, 2, sharey=True)
+        for row, one in enumerate(found):
+            shares = [one.field[n] / one.T for n in lengths if n in one.field]
+            left.plot((min(shares), max(shares)), (row, row), color="0.8", linewidth=1.2, zorder=1)
+            bar = (one.rise.low, one.rise.high)
+            right.plot(bar, (row, row), color=COLOURS[1], linewidth=1.4, zorder=2)
+            right.plot(one.rise.value, row, "o", color=COLOURS[1], markersize=5, zorder=3)
+        for length, colour in zip(lengths, COLOURS, strict=True):
+            there = [(row, one) for row, one in enumerate(found) if length in one.field]
+            style: Mapping[str, Any] = {"color": colour, "markersize": 5, "zorder": 3}
+            reached = [one.field[length] / one.T for _, one in there]
+            name = f"window of {short(length)}"
+            left.plot(reached, [row for row, _ in there], "o", label=name, **style)
+        left.set_xscale("log", base=2)
+        ticks = [1 / 4, 1 / 2, 1, 2, 4]
+        left.set_xticks(ticks, ["T/4", "T/2", "T", "2T", "4T"])
+        left.set_xlabel("receptive field")
+        right.set_xscale("symlog", linthresh=NEAR)
+        right.set_xticks([-0.1, 0, 0.1, 1], ["-0.1", "0", "+0.1", "+1"])
+        right.set_xlabel(f"loss at {short(LENGTH)} less loss at T, nats per token")
+        left.axvline(1, color="0.4", linestyle="--", linewidth=1)
+        right.axvline(NEAR, color="0.4", linestyle="--", linewidth=1)
+        for axes in (left, right):
+            axes.grid(axis="y", color="0.92", zorder=0)
+            axes.tick_params(axis="y", length=0)
+        left.set_yticks(range(len(found)), [one.name for one in found], fontsize=FONT_SIZE - 2)
+        left.set_ylim(len(found) - 0.5, -0.5)
+        drawn.legend(loc="outside lower center", ncols=3, frameon=False)
+    return drawn
+
+
+if __name__ == "__main__":
+    OUT.mkdir(exist_ok=True)
+    if len(sys.argv) > 1:
+        keep([Path(name) for name in sys.argv[1:]])
+    checkpoints = schemes()
+    replace_file(OUT / "table.md", page(checkpoints).encode())
+    for name, content in files({"receptive_field": figure(checkpoints)}).items():
+        replace_file(OUT / name, content)
