@@ -4,7 +4,8 @@
 #   report      six schemes, two seeds, 3 million tokens of python
 #   baselines   what T5's own rate and the size of sinusoidal positions bring; makes report first
 #   precision   training in bf16 and in fp32 at equal seeds
-#   rates       learning rate and own rate of six schemes, by the loss at T on the tuning split
+#   rates       learning rate and own rate of six schemes, own rate of four biases, by the loss at T
+#               on the tuning split
 #   figure1     six schemes at T = 512 and four at T = 1024, three seeds, 12 million tokens; with the
 #               rates of results/rates
 #   budget      five schemes after 1.5 to 24 million tokens
@@ -76,13 +77,16 @@ precision() {
   after lengthgen report runtime.root=runs/precision --out results/precision
 }
 
-# Two schemes have their least loss beyond the grid of the others.
+# Two schemes have their least loss beyond the grid of the others. Of biases with few numbers the own
+# rate alone is varied.
 rates() {
   local grid
   for grid in \
     "scheme=rope,alibi,nope,kerple train.lr=2e-3,4e-3,8e-3 train.scheme_lr_ratio=1,4,16,64" \
     "scheme=t5 train.lr=2e-3,4e-3,8e-3 train.scheme_lr_ratio=1,4,16,64,256" \
-    "scheme=sinusoidal train.lr=5e-4,1e-3,2e-3,4e-3,8e-3"; do
+    "scheme=sinusoidal train.lr=5e-4,1e-3,2e-3,4e-3,8e-3" \
+    "scheme=kerple_power,bam,alibi_learned train.lr=4e-3 train.scheme_lr_ratio=1,4,16" \
+    "scheme=fire train.lr=4e-3 train.scheme_lr_ratio=1,16"; do
     # shellcheck disable=SC2086  # several words
     .venv/bin/lengthgen tune $grid train.tokens=2000000 runtime.threads=1 runtime.wandb=off \
       runtime.root=runs/rates/runs --out results/rates "${given[@]}"

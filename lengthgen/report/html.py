@@ -19,7 +19,7 @@ from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
 from lengthgen.analysis.intervals import LEVEL, RESAMPLES, Estimate
-from lengthgen.analysis.seed_groups import Series, sampled, scheme_lr_ratio
+from lengthgen.analysis.seed_groups import Series, ordered, sampled, scheme_lr_ratio
 from lengthgen.analysis.used_context import EPS
 from lengthgen.analysis.verdicts import Word
 from lengthgen.config import compose, tuned_rates
@@ -29,6 +29,7 @@ from lengthgen.report.collect import Report
 from lengthgen.report.figures import curve
 from lengthgen.report.figures.chart import Chart, Line
 from lengthgen.report.figures.inline import inline, swatch
+from lengthgen.report.figures.layout import MOST_NAMED
 from lengthgen.report.figures.positions import AVERAGED, positions
 from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.figures.style import line_styles
@@ -160,6 +161,7 @@ class Entry(NamedTuple):
     swatch: str  # of a group of published lines; a series has that of the page
     values: Sequence[str]
     pressed: bool
+    later: bool = False  # one of many series, hidden by the script until it is requested
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,6 +298,7 @@ def _exhibit(
     groups = {one.group: one for one in chart.behind}
     keys = {group: f"published-{name}-{i}" for i, group in enumerate(groups)}
     drawn = inline(replace(chart, lines=lines), keys={**report.keys, **keys}, name=name, at=xs)
+    first = _first(report)
     entries = [
         Entry(
             key=report.keys[line.name],
@@ -303,6 +306,7 @@ def _exhibit(
             swatch="",
             values=[_value(line, x, write) for x in xs],
             pressed=True,
+            later=line.name not in first,
         )
         for line in sorted(lines, key=lambda line: line.reference)
     ]
@@ -318,6 +322,14 @@ def _exhibit(
         stops=list(zip(drawn.across, map(stop, xs), strict=True)),
         entries=entries,
     )
+
+
+def _first(report: Report) -> set[str]:
+    """Returns the labels of what shows at first: of many series, those of least loss alone."""
+    own = [line for line in ordered(report.lines) if not line.reference]
+    first = {line.label for line in own[:MOST_NAMED]}
+    schemes = {line.scheme for line in own[:MOST_NAMED]}
+    return first | {one.label for one in report.lines if one.reference and one.scheme in schemes}
 
 
 def _value(line: Line, x: float, write: Write) -> str:

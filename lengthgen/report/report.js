@@ -1,20 +1,38 @@
 "use strict";
 
 // Without this script everything is shown but published curves of other protocols. It reads off
-// values, shows and hides lines, and writes out what a verdict or a grey line stands for.
+// values, shows and hides lines, of many at first all but a few, and writes out what a verdict or a
+// grey line stands for.
 document.documentElement.classList.add("js");
 
 function all(selector, within = document) {
   return [...within.querySelectorAll(selector)];
 }
 
-function hideOrShow(key) {
-  const buttons = all("button[data-series]").filter((b) => b.dataset.series === key);
-  const shown = buttons[0].getAttribute("aria-pressed") === "false";
-  buttons.forEach((button) => button.setAttribute("aria-pressed", String(shown)));
-  all("g[data-series]")
-    .filter((group) => group.dataset.series === key)
-    .forEach((group) => group.toggleAttribute("hidden", !shown));
+function isPressed(button) {
+  return button.getAttribute("aria-pressed") === "true";
+}
+
+function press(buttons, pressed) {
+  buttons.forEach((button) => button.setAttribute("aria-pressed", String(pressed)));
+}
+
+function showOrHide(keys, shown) {
+  const isMeant = (element) => keys.has(element.dataset.series);
+  press(all("button[data-series]").filter(isMeant), shown);
+  all("g[data-series]").filter(isMeant).forEach((g) => g.toggleAttribute("hidden", !shown));
+}
+
+// Of many lines, those that are hidden at first; a button of each chart shows and hides them.
+function prepareMany() {
+  const later = new Set(all("button[data-later]").map((button) => button.dataset.series));
+  const switches = all("button.every");
+  showOrHide(later, false);
+  switches.forEach((button) => button.addEventListener("click", () => {
+    const shown = !isPressed(button);
+    press(switches, shown);
+    showOrHide(later, shown);
+  }));
 }
 
 function highlight(chart, key) {
@@ -27,7 +45,7 @@ function highlight(chart, key) {
 function prepareLegend(chart) {
   all("button[data-series]", chart).forEach((button) => {
     const key = button.dataset.series;
-    button.addEventListener("click", () => hideOrShow(key));
+    button.addEventListener("click", () => showOrHide(new Set([key]), !isPressed(button)));
     for (const kind of ["pointerenter", "focus"]) {
       button.addEventListener(kind, () => highlight(chart, key));
     }
@@ -83,6 +101,7 @@ function prepareExplanations(elements, line, text) {
   });
 }
 
+prepareMany();
 all(".chart").forEach((chart) => {
   prepareLegend(chart);
   prepareReading(chart);

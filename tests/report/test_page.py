@@ -16,6 +16,7 @@ from xml.etree.ElementTree import Element
 import pytest
 from page_example import DOCUMENTS, LENGTHS, PICTURE, SCHEMES, T, example
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
+from repository import ROOT
 from safetensors.torch import save_model
 from torch import nn
 
@@ -24,6 +25,7 @@ from lengthgen.analysis.formatting import number, short
 from lengthgen.config import compose
 from lengthgen.report.collect import Report
 from lengthgen.report.curve_tables import NOT_MARKED, judged, warnings
+from lengthgen.report.figures.layout import MOST_NAMED
 from lengthgen.report.html import (
     MEANINGS,
     Exhibit,
@@ -649,6 +651,38 @@ def test_a_click_hides_a_line_in_all_charts_and_another_shows_it(
         assert shown.line(name, key).is_visible()
         assert shown.button(name, key).get_attribute("aria-pressed") == "true"
     assert shown.troubles == []
+
+
+@needs_browser
+def test_of_many_lines_a_page_shows_those_of_least_loss_until_all_are_requested(
+    browser: Browser,
+) -> None:
+    found = opened(browser, (ROOT / "results" / "schemes" / "report.html").as_uri())
+    names = ("perplexity", "gain")
+    every = found.page.locator("#perplexity .every")
+
+    def visible(name: str) -> set[str]:
+        buttons = found.page.locator(f"#{name} li:has(button[aria-pressed=true]) .label")
+        labels = set(buttons.all_inner_texts())
+        lines = found.page.locator(f"#{name} g.line.curve")
+        assert sum(line.is_visible() for line in lines.all()) == len(labels)
+        return labels
+
+    first = visible("perplexity")
+    every.click()
+    values = found.values("perplexity")
+    assert all(visible(name) == set(values) for name in names)
+    known = {name: float(text.split(" ")[0]) for name, text in values.items() if text != "-"}
+    assert first == set(sorted(known, key=known.__getitem__)[:MOST_NAMED])
+    every.click()
+    assert all(visible(name) == first for name in names)
+    assert found.troubles == []
+    found.page.context.close()
+
+
+@needs_browser
+def test_of_few_lines_a_page_shows_all(shown: Opened) -> None:
+    assert shown.page.locator(".every").count() == 0
 
 
 @needs_browser

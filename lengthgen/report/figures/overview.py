@@ -60,7 +60,7 @@ def excess(lines: Sequence[Series]) -> Figure | None:
             if T in lengths:
                 axes.axvline(lengths.index(T) + 0.5, color="black", linewidth=1.0)
         axes.tick_params(length=0)
-        axes.set_xlabel("tokens in the window; black line: behind T")
+        axes.set_xlabel("tokens in the window; those right of the black line exceed T")
     return drawn
 
 
