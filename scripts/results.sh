@@ -9,6 +9,7 @@
 #   figure1     six schemes at T = 512 and four at T = 1024, three seeds, 12 million tokens; with the
 #               rates of results/rates
 #   budget      five schemes after 1.5 to 24 million tokens
+#   context     ALiBi, KERPLE and RoPE trained at 128 to 1,024 tokens, 6 million each
 #   variants    training-free variants of the runs of RoPE of figure1
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
@@ -28,7 +29,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-studies="report baselines precision rates figure1 budget variants nope_masks fine_tuning schemes \
+studies="report baselines precision rates figure1 budget context variants nope_masks fine_tuning schemes \
 slow_schemes tasks encoder_decoder statistics"
 name=${1-}
 shift || true
@@ -108,6 +109,13 @@ budget() {
     train.tokens=1500000,3000000,6000000,12000000,24000000 eval.targets=64 eval.endpoints=32 \
     'eval.lengths=[128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
   after lengthgen report runtime.root=runs/budget --out results/budget
+}
+
+context() {
+  sweep context scheme=alibi,kerple,rope train.length=128,256,512,1024 seed=1,2,3 \
+    train.tokens=6000000 train.tuned=results/rates/tuned.yaml eval.targets=64 eval.endpoints=32 \
+    'eval.lengths=[64,128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
+  after lengthgen report runtime.root=runs/context --out results/context
 }
 
 variants() {

@@ -104,7 +104,7 @@ class ModelDims:
     causal: bool = True  # no query sees a later key; False in an encoder
 
 
-class Scheme(Section):
+class SchemeSpec(Section):
     """The positional scheme: parts by name, where they act, and its training-free variants."""
 
     name: Name
@@ -333,7 +333,7 @@ class Config(Section):
     seed: Annotated[Integer, Field(ge=0, lt=2**32)]
     plugins: Annotated[list[PluginFile], AfterValidator(_unique)]
     runtime: Runtime
-    scheme: Scheme
+    scheme: SchemeSpec
     variants: Variants = Field(default={})
     model: Model
     corpus: Corpus

@@ -326,7 +326,8 @@ def _exhibit(
 
 def _first(report: Report) -> set[str]:
     """Returns the labels of what shows at first: of many series, those of least loss alone."""
-    own = [line for line in ordered(report.lines) if not line.reference]
+    lines = report.by_protocol.get(HEADLINE) or report.lines
+    own = [line for line in ordered(lines) if not line.reference]
     first = {line.label for line in own[:MOST_NAMED]}
     schemes = {line.scheme for line in own[:MOST_NAMED]}
     return first | {one.label for one in report.lines if one.reference and one.scheme in schemes}
