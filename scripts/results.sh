@@ -86,8 +86,8 @@ rates() {
     "scheme=rope,alibi,nope,kerple train.lr=2e-3,4e-3,8e-3 train.scheme_lr_ratio=1,4,16,64" \
     "scheme=t5 train.lr=2e-3,4e-3,8e-3 train.scheme_lr_ratio=1,4,16,64,256" \
     "scheme=sinusoidal train.lr=5e-4,1e-3,2e-3,4e-3,8e-3" \
-    "scheme=kerple_power,bam,alibi_learned train.lr=4e-3 train.scheme_lr_ratio=1,4,16" \
-    "scheme=fire train.lr=4e-3 train.scheme_lr_ratio=1,16"; do
+    "scheme=kerple_power train.lr=4e-3 train.scheme_lr_ratio=1,4,16" \
+    "scheme=fire,bam,alibi_learned train.lr=4e-3 train.scheme_lr_ratio=1,16"; do
     # shellcheck disable=SC2086  # several words
     .venv/bin/lengthgen tune $grid train.tokens=2000000 runtime.threads=1 runtime.wandb=off \
       runtime.root=runs/rates/runs --out results/rates "${given[@]}"

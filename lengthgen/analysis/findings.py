@@ -44,6 +44,8 @@ class Finding:
     shuffle: dict[int, Estimate] = field(default_factory=dict)
     far: dict[int, Estimate] = field(default_factory=dict)  # loss on far-copy targets
     near: dict[int, Estimate] = field(default_factory=dict)  # loss on all others
+    far_gain: dict[int, Estimate] = field(default_factory=dict)  # G(C) on far-copy targets
+    near_gain: dict[int, Estimate] = field(default_factory=dict)  # G(C) on all others
     used: UsedContext | None = None  # c*, if lengths below T were evaluated
     factors: tuple[Factor, ...] = ()  # of 0.01 and 0.05 nats, if there are lengths beyond T
     peak: int | None = None  # the length of least loss, the shortest of several
@@ -79,16 +81,20 @@ def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> F
     used = used_context(found, at, loss, train_length=T)
     swap, shuffle = _exchanged(scored, swapped), _exchanged(scored, shuffled)
     distant = {n: members for n, members in scored.items() if _has_far(members)}
+    far_loss, far_gain = _estimates(distant, far, T)
+    near_loss, near_gain = _estimates(distant, near, T)
     finite = {n: estimate.value for n, estimate in loss.items() if estimate.value < math.inf}
-    nats_per_byte = _estimates(scored, in_bytes)
+    nats_per_byte, _ = _estimates(scored, in_bytes, T)
     return Finding(
         series=line,
         loss=loss,
         gain=gain,
         swap=swap,
         shuffle=shuffle,
-        far=_estimates(distant, far),
-        near=_estimates(distant, near),
+        far=far_loss,
+        near=near_loss,
+        far_gain=far_gain,
+        near_gain=near_gain,
         used=used,
         factors=tuple(
             factor(loss[T].value, gain, train_length=T, eps=eps, without=absent)
@@ -106,11 +112,16 @@ def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> F
     )
 
 
-def _estimates(members: Mapping[int, SeedPoints], part: Quantity) -> dict[int, Estimate]:
+def _estimates(
+    members: Mapping[int, SeedPoints], part: Quantity, T: int
+) -> tuple[dict[int, Estimate], dict[int, Estimate]]:
+    """Returns the means by length, and that at T less each other one if there is one at T."""
     found = sample([*members.values()], part)
     if found is None:
-        return {}
-    return {n: found.mean(i) for i, n in enumerate(members)}
+        return {}, {}
+    at = {n: i for i, n in enumerate(members)}
+    gains = {n: found.gap(at[T], i) for n, i in at.items() if n != T and T in at}
+    return {n: found.mean(i) for n, i in at.items()}, gains
 
 
 def _exchanged(scored: Mapping[int, SeedPoints], other: Series | None) -> dict[int, Estimate]:

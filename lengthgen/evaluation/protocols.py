@@ -233,7 +233,7 @@ def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
 
 _TAIL = Protocol(
     name="tail",
-    summary="matched tail: the same K targets at every length, from >= T tokens beyond T",
+    summary="matched tail: the same K targets at every length, each after >= T tokens beyond T",
     source="the headline here",
     spans=_tail,
     headline=True,

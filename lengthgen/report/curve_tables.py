@@ -280,10 +280,7 @@ def key_numbers(findings: Sequence[Finding]) -> Table | None:
 
 def _key_numbers(finding: Finding) -> list[str]:
     T = finding.series.train_length
-    longest = max(finding.far, default=T)
-    far_gain = "-"
-    if longest > T and T in finding.far:
-        far_gain = change(finding.far[T].value - finding.far[longest].value)
+    longest = max(finding.far_gain, default=T)
     per_byte = finding.bits_per_byte.get(T)
     return [
         *(written(finding.loss.get(n), plain) for n in (T, max(finding.loss, default=T))),
@@ -291,7 +288,7 @@ def _key_numbers(finding: Finding) -> list[str]:
         *(written(finding.gain.get(k * T), change) for k in GAINS),
         detectable(finding),
         written(finding.swap.get(SWAPPED * T), change),
-        far_gain,
+        written(finding.far_gain[longest] if longest > T else None, change),
         "-" if per_byte is None else f"{per_byte:.3f}",
     ]
 
@@ -588,12 +585,15 @@ def differences_csv(lines: Sequence[Series]) -> str:
     return csv_text(["a", "b", "length", "a_minus_b", "low", "high", "apart", "n_seeds"], rows)
 
 
+COPIES = ("far", "near", "far_gain", "near_gain")  # by where a target's bigram stands
+
+
 def findings_csv(findings: Sequence[Finding]) -> str:
     """Returns a line per series, quantity and length: value, 95% interval, and a verdict's word."""
     rows: list[list[object]] = []
     for finding in findings:
         series = [finding.series.label, len(finding.series.runs), finding.series.train_length]
-        for quantity in ("loss", "gain", "swap", "shuffle", "far", "near"):
+        for quantity in ("loss", "gain", "swap", "shuffle", *COPIES):
             estimates: Mapping[int, Estimate] = getattr(finding, quantity)
             for length, estimate in estimates.items():
                 word = finding.verdicts[length].word if _has_word(finding, quantity, length) else ""

@@ -482,7 +482,9 @@ def _numbers(finding: Finding) -> Table:
         "U(C), swapped": (finding.swap, curve_tables.change),
         "U(C), shuffled": (finding.shuffle, curve_tables.change),
         "far-copy loss": (finding.far, curve_tables.plain),
+        "G(C), far-copy": (finding.far_gain, curve_tables.change),
         "other loss": (finding.near, curve_tables.plain),
+        "G(C), others": (finding.near_gain, curve_tables.change),
         "loss": (finding.loss, curve_tables.plain),
     }
     texts = {

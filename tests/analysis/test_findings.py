@@ -169,6 +169,9 @@ def test_swap_and_shuffle_are_those_of_plain_loops(case: Case) -> None:
 def test_far_and_near_copies_are_those_of_plain_loops(case: Case) -> None:
     for found, sums in ((case.found.far, FAR), (case.found.near, NEAR)):
         same(found, {n: ratio(*slow_sheet(case.tail, n, sums)) for n in LENGTHS})
+    for gains, sums in ((case.found.far_gain, FAR), (case.found.near_gain, NEAR)):
+        sheets = {n: slow_sheet(case.tail, n, sums) for n in LENGTHS}
+        same(gains, {n: minus(sheets[T], sheets[n]) for n in LENGTHS if n != T})
 
 
 @each_case
