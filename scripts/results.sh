@@ -12,6 +12,7 @@
 #   context     ALiBi, KERPLE and RoPE trained at 128 to 1,024 tokens, 6 million each
 #   variants    training-free variants of the runs of RoPE of figure1
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
+#   fire_positions  FIRE behind masks of T keys, at their own positions and at those below T
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
 #   schemes     every scheme, two seeds, 6 million tokens; the receptive fields of the first in
 #               results/probes
@@ -29,8 +30,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-studies="report baselines precision rates figure1 budget context variants nope_masks fine_tuning schemes \
-slow_schemes tasks encoder_decoder statistics"
+studies="report baselines precision rates figure1 budget context variants nope_masks fire_positions \
+fine_tuning schemes slow_schemes tasks encoder_decoder statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -134,6 +135,15 @@ nope_masks() {
   after lengthgen eval runs/nope_masks/nope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
     --variants window,window_sinks,logn
   after lengthgen report runtime.root=runs/nope_masks --out results/nope_masks
+}
+
+fire_positions() {
+  sweep fire_positions scheme=fire seed=1 train.tokens=6000000 train.tuned=results/rates/tuned.yaml \
+    eval.targets=64 eval.endpoints=32 'eval.lengths=[128,256,512,1024,4096,16384]' \
+    'eval.reference_variants=[]'
+  after lengthgen eval runs/fire_positions/fire-* runtime.threads=1 --lengths 512,1024,4096,16384 \
+    --variants window,window_sinks,streaming_llm
+  after lengthgen report runtime.root=runs/fire_positions --out results/fire_positions
 }
 
 fine_tuning() {
