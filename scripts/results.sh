@@ -12,7 +12,7 @@
 #   context     ALiBi, KERPLE and RoPE trained at 128 to 1,024 tokens, 6 million each
 #   variants    training-free variants of the runs of RoPE of figure1
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
-#   fire_positions  FIRE behind masks of T keys, at their own positions and at those below T
+#   fire_positions  FIRE behind masks of T keys, with and without the first ones
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
 #   schemes     every scheme, two seeds, 6 million tokens; the receptive fields of the first in
 #               results/probes
@@ -142,7 +142,7 @@ fire_positions() {
     eval.targets=64 eval.endpoints=32 'eval.lengths=[128,256,512,1024,4096,16384]' \
     'eval.reference_variants=[]'
   after lengthgen eval runs/fire_positions/fire-* runtime.threads=1 --lengths 512,1024,4096,16384 \
-    --variants window,window_sinks,streaming_llm
+    --variants window,window_sinks
   after lengthgen report runtime.root=runs/fire_positions --out results/fire_positions
 }
 
