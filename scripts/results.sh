@@ -14,8 +14,8 @@
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
 #   fire_positions  FIRE behind masks of T keys, with and without the first ones
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
-#   schemes     every scheme, two seeds, 6 million tokens; the receptive fields of the first in
-#               results/probes
+#   schemes     every other scheme, two seeds, 6 million tokens; the receptive fields of the first
+#               seed in results/probes
 #   slow_schemes  four schemes that train slowly on a CPU, with RoPE and ALiBi, 1.5 million tokens
 #   tasks       five tasks, six schemes, two seeds, and text under five of the schemes
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
@@ -40,6 +40,8 @@ if [[ " $studies " != *" ${name:-none} "* ]]; then
 fi
 
 six=sinusoidal,rope,t5,alibi,nope,kerple
+slow=deberta,gated_delta,path_attention,dape_v2_kerple
+explicit=asentmax,cope,dape_kerple,linear_attention,stick_breaking # minutes for a window of 16k
 given=("$@")
 
 # sweep NAME OVERRIDE...: trains what is left of it and evaluates it
@@ -160,11 +162,14 @@ fine_tuning() {
 
 schemes() {
   local training=(seed=1,2 train.tokens=6000000 eval.targets=64 eval.endpoints=32
-    'eval.lengths=[128,256,512,1024,4096,16384]' 'eval.reference_variants=[]') tuned
+    'eval.reference_variants=[]' eval.reach=16384) lengths='128,256,512,1024,4096' tuned
   tuned=$(grep -oE '^[a-z]\w*' results/rates/tuned.yaml | paste -sd,)
-  sweep schemes "scheme=$tuned" train.tuned=results/rates/tuned.yaml "${training[@]}"
-  # Without the upper bounds, which need a task.
-  sweep schemes "scheme=glob(*,exclude=[abacus,position_coupling,$tuned])" "${training[@]}"
+  sweep schemes "scheme=$tuned" train.tuned=results/rates/tuned.yaml "${training[@]}" \
+    "eval.lengths=[$lengths,16384]"
+  # Without the upper bounds, which need a task, and those that train slowly (slow_schemes).
+  sweep schemes "scheme=glob(*,exclude=[abacus,position_coupling,$slow,$explicit,$tuned])" \
+    "${training[@]}" "eval.lengths=[$lengths,16384]"
+  sweep schemes "scheme=$explicit" "${training[@]}" "eval.lengths=[$lengths]"
   after lengthgen probe runs/schemes/*-s1-* --probes receptive_field,bias eval.endpoints=16 \
     runtime.threads=1
   after lengthgen report runtime.root=runs/schemes --out results/schemes
@@ -172,7 +177,7 @@ schemes() {
 }
 
 slow_schemes() {
-  sweep slow_schemes scheme=rope,alibi,deberta,gated_delta,path_attention,dape_v2_kerple seed=1 \
+  sweep slow_schemes "scheme=rope,alibi,$slow" seed=1 \
     train.tokens=1500000 eval.targets=64 'eval.lengths=[128,512,2048]' 'eval.reference_variants=[]'
   after lengthgen report runtime.root=runs/slow_schemes --out results/slow_schemes
 }

@@ -146,13 +146,20 @@ def test_a_scheme_that_needs_alignment_is_refused_on_text_before_any_point_runs(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_study_of_all_schemes_leaves_out_the_upper_bounds_alone() -> None:
+def test_the_studies_hold_every_scheme_but_the_upper_bounds() -> None:
     script = (ROOT / "scripts" / "results.sh").read_text(encoding="utf-8")
-    [untuned] = re.findall(r'sweep schemes "(scheme=glob.*?)"', script)
+    lists = dict(re.findall(r"^(slow|explicit)=(\S+)", script, flags=re.MULTILINE))
     tuned = tuned_rates.read(ROOT / "results" / "rates" / "tuned.yaml")
-    swept = {p.config.scheme.name for p in grid(untuned.replace("$tuned", ",".join(tuned)))}
+    lists["tuned"] = ",".join(tuned)
+    assert all(f'"scheme={of}' in script for of in ("$tuned", "$explicit", "rope,alibi,$slow"))
+    [rest] = re.findall(r'sweep schemes "(scheme=glob.*?)"', script)
+    for name, schemes in lists.items():
+        rest = rest.replace(f"${name}", schemes)
+    swept = [point.config.scheme.name for point in grid(rest)]
+    named = {name for schemes in lists.values() for name in schemes.split(",")}
     every = set(compose.choices("scheme", config_dir=None))
-    assert every - swept - set(tuned) == {"abacus", "position_coupling"}
+    assert not named & set(swept)
+    assert every - named - set(swept) == {"abacus", "position_coupling"}
 
 
 def test_a_mistake_outside_the_sweep_is_said_as_for_one_run() -> None:
