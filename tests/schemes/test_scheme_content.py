@@ -328,6 +328,13 @@ def test_sticks_of_16k_keys_in_fp32_are_those_of_fp64_rounded(middle: float) -> 
     close(low.double().sum(-1), torch.ones(1, 1, 2).double(), atol=1e-5)
 
 
+def test_sticks_leave_no_subnormal_weights_which_a_cpu_multiplies_slowly() -> None:
+    s = torch.randn(1, 2, 8, 4096, generator=torch.Generator().manual_seed(0))
+    w = broken(s, own=4095 - 7)
+    assert w[w > 0].min() >= torch.finfo(torch.float32).tiny
+    assert (w[..., 0] == 0).all()  # the sticks are broken long before
+
+
 def test_sticks_of_extreme_logits_are_finite_in_value_and_gradient() -> None:
     s = torch.tensor([[[[1e4, -1e4, 0, -math.inf], [-1e4, 1e4, -math.inf, 1e4]]]])
     s.requires_grad_()
