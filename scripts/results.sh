@@ -41,7 +41,7 @@ fi
 
 six=sinusoidal,rope,t5,alibi,nope,kerple
 slow=deberta,gated_delta,path_attention,dape_v2_kerple
-explicit=asentmax,cope,dape_kerple,linear_attention,stick_breaking # minutes for a window of 16k
+explicit=asentmax,dape_kerple,linear_attention # slow at 16k
 given=("$@")
 
 # sweep NAME OVERRIDE...: trains what is left of it and evaluates it
