@@ -50,13 +50,14 @@ class Tuned(Section):
 
     @property
     def at_edge(self) -> dict[str, float]:
-        """The chosen values that are the least or the greatest of the grid, by key."""
+        """The chosen values that are the least or the greatest of several in the grid, by key."""
         found: dict[str, float] = {}
-        for key, few in (("lr", 0), ("scheme_lr_ratio", 1)):  # one ratio is the scheme's default
-            values = {getattr(trial, key) for trial in self.grid} - {None}
-            chosen = getattr(self, key)
-            if len(values) > few and chosen in (min(values), max(values)):
-                found[f"train.{key}"] = chosen
+        for key in KEYS:
+            name = key.removeprefix("train.")
+            values = {getattr(trial, name) for trial in self.grid} - {None}
+            chosen = getattr(self, name)
+            if len(values) > 1 and chosen in (min(values), max(values)):
+                found[key] = chosen
         return found
 
 

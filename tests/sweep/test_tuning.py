@@ -210,6 +210,14 @@ def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -
     assert marked == {("rope", "0.001"), ("nope", "0.002")}
 
 
+def test_a_rate_that_was_not_varied_is_at_no_edge(tmp_path: Path) -> None:
+    found = grid(tmp_path, "scheme=kerple", "train.lr=1e-3", "train.scheme_lr_ratio=1,4", "seed=1")
+    evaluated(found, {("kerple", 1e-3, 1.0, 1): 3.0, ("kerple", 1e-3, 4.0, 1): 2.9})
+    tuning.write(found, tmp_path)
+    table = (tmp_path / "table.md").read_text()
+    assert "at the edge of the grid, so extend it: kerple (train.scheme_lr_ratio=4)." in table
+
+
 def test_a_rate_that_diverged_with_one_seed_is_not_chosen(tmp_path: Path) -> None:
     found = grid(tmp_path, "scheme=rope", "train.lr=1e-3,2e-3", "seed=1,2")
     known: Losses = {
