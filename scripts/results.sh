@@ -12,7 +12,7 @@
 #   context     ALiBi, KERPLE and RoPE trained at 128 to 1,024 tokens, 6 million each
 #   variants    training-free variants of the runs of RoPE of figure1
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
-#   fire_positions  FIRE behind masks of T keys, with and without the first ones
+#   fire_positions  FIRE behind masks of T keys, and with queries clamped to T
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
 #   schemes     every other scheme, two seeds, 6 million tokens; the receptive fields of the first
 #               seed in results/probes
@@ -144,7 +144,7 @@ fire_positions() {
     eval.targets=64 eval.endpoints=32 'eval.lengths=[128,256,512,1024,4096,16384]' \
     'eval.reference_variants=[]'
   after lengthgen eval runs/fire_positions/fire-* runtime.threads=1 --lengths 512,1024,4096,16384 \
-    --variants window,window_sinks
+    --variants window,window_sinks,clamp,clamp+window
   after lengthgen report runtime.root=runs/fire_positions --out results/fire_positions
 }
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -210,7 +210,13 @@ def test_dynamic_bias_is_as_wide_as_a_share_of_the_model() -> None:
 # FIRE
 
 
-def fire(n_heads: int = 2, *, train_length: int = 512, share_layers: bool = True) -> Fire:
+def fire(
+    n_heads: int = 2,
+    *,
+    train_length: int = 512,
+    share_layers: bool = True,
+    beyond: Literal["extend", "clamp"] = "extend",
+) -> Fire:
     torch.manual_seed(0)
     return Fire(
         shape_of(n_heads, train_length=train_length),
@@ -218,6 +224,7 @@ def fire(n_heads: int = 2, *, train_length: int = 512, share_layers: bool = True
         c=0.1,
         threshold=1.0,
         share_layers=share_layers,
+        beyond=beyond,
     )
 
 
@@ -233,7 +240,8 @@ def network(part: Fire, c: AttentionContext) -> Tensor:
     """Returns the bias as FIRE is printed, width numbers per query and key: [H, Q, S]."""
     layer = c.layer % len(part.c)
     factor, threshold = part.c[layer].abs(), (part.w[layer] * part.initial_threshold).abs()
-    largest = torch.maximum(c.q_pos.to(c.dtype), threshold)[:, None]
+    q_pos = c.q_pos if part.last is None else c.q_pos.clamp(max=part.last)
+    largest = torch.maximum(q_pos.to(c.dtype), threshold)[:, None]
     x = (factor * c.distance() + 1).log() / ((factor * largest + 1).log() + 1e-6)
     hidden = (x[..., None] * part.weight_in[layer] + part.bias_in[layer]).relu()
     return (hidden @ part.weight_out[layer].T + part.bias_out[layer]).movedim(-1, 0)
@@ -255,6 +263,15 @@ def test_fire_divides_logarithms_by_that_of_the_query_or_the_threshold() -> None
         bias = part.bias(call(part, i))
         # c is 0.1 in fp32, off by 1.5e-8 relative.
         assert float(bias[0, 0, j].detach()) == pytest.approx(ratio, abs=2e-8), (i, j)
+
+
+def test_clamped_fire_gives_equal_distances_equal_biases_beyond_T() -> None:
+    part = fire(beyond="clamp")
+    at_T = part.bias(call(part, 512))[..., -512:]
+    for last in (600, 4000):
+        torch.testing.assert_close(part.bias(call(part, last))[..., -512:], at_T)
+    extended = fire().bias(call(part, 4000))[..., -512:]
+    assert (extended - at_T).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("share_layers", [True, False])
@@ -283,10 +300,11 @@ def test_fire_by_pieces_is_the_network_in_value_and_gradient(
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
 @pytest.mark.parametrize("first", [0, 100, 500, 3000])
 @pytest.mark.parametrize("bends", ["as drawn", "all within", "all at one ratio"])
+@pytest.mark.parametrize("beyond", ["extend", "clamp"])
 def test_fire_without_a_gradient_is_the_network(
-    bends: str, first: int, dtype: torch.dtype, atol: float
+    beyond: Literal["extend", "clamp"], bends: str, first: int, dtype: torch.dtype, atol: float
 ) -> None:
-    n_queries, part = ROWS + 40, fire(4, train_length=128).to(dtype)
+    n_queries, part = ROWS + 40, fire(4, train_length=128, beyond=beyond).to(dtype)
     with torch.no_grad():
         if bends == "all within":
             part.bias_in.copy_(-part.weight_in * torch.rand(32))

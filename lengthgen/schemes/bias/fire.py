@@ -3,7 +3,9 @@
 The logit of query i and key j gets f(psi(i - j) / (psi(max(i, |w L|)) + 1e-6)), with psi(x) =
 log(|c| x + 1) and f a network 1 -> width -> H with ReLU. c and the multiplier w of the threshold L
 are learned, L is not. The ratio lies in [0, 1) at every length. Beyond the threshold it depends on
-the query's own position, not on the distance alone.
+the query's own position, not on the distance alone: equal distances get smaller ratios than in
+training. `beyond: clamp` counts a query's position as T at most, so that a distance keeps its
+ratio, and those above T have ratios above 1; of no paper.
 
 Values as in the code of the paper's appendix (carried by mcleish7/arithmetic,
 cramming/architectures/embeddings.py): width 32, c 0.1, L 512, w 1, torch's default initialisation
@@ -18,7 +20,7 @@ H heads, N pieces of f, R hidden units, B batch, Q queries, S keys, W = Q + S - 
 relative_shift.py).
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +35,7 @@ ROWS = 128  # queries at a time; bounds what is held in addition to the bias
 
 
 class Pieces(NamedTuple):
-    """f on [0, 1]: piece n lies between kinks n - 1 and n."""
+    """f from 0 on: piece n lies between kinks n - 1 and n."""
 
     kinks_R: Tensor
     slope_HN: Tensor
@@ -49,13 +51,21 @@ class Fire(Part):
 
     width: hidden units, 32 in the paper. c: initial value of psi's factor, 0.1 in the paper.
     threshold: L in multiples of T; 1 is the paper's 512 for T = 512. share_layers: one function for
-    all layers, or one in each.
+    all layers, or one in each. beyond: extend, the query's own position at every length, as in the
+    paper; clamp, T at most.
     """
 
     shift_invariant = False
 
     def __init__(
-        self, shape: ModelDims, *, width: int, c: float, threshold: float, share_layers: bool
+        self,
+        shape: ModelDims,
+        *,
+        width: int,
+        c: float,
+        threshold: float,
+        share_layers: bool,
+        beyond: Literal["extend", "clamp"] = "extend",  # which earlier runs do not name
     ) -> None:
         super().__init__(shape)
         if width < 1:
@@ -64,6 +74,7 @@ class Fire(Part):
             raise ValueError(f"c={c} must be above 0")
         if threshold <= 0:
             raise ValueError(f"threshold={threshold} must be above 0")
+        self.last = shape.train_length if beyond == "clamp" else None
         self.initial_threshold = max(1, round(threshold * shape.train_length))
         n = 1 if share_layers else shape.n_layers
         self.c = nn.Parameter(torch.full((n,), c))
@@ -88,7 +99,7 @@ class Fire(Part):
         """Returns the bias of these queries, f of a number per query and key."""
         i, j = q_pos[..., :, None], c.k_pos[..., None, :]
         d = (i - j).clamp(min=0).to(c.dtype)
-        x = self.ratio(d, torch.maximum(i.to(c.dtype), threshold), c)
+        x = self.ratio(d, self.largest(i, threshold, c), c)
         return self.f(x, c).movedim(0, -3)
 
     def by_place(self, i_Q: Tensor, threshold: Tensor, c: AttentionContext) -> Tensor:
@@ -100,7 +111,7 @@ class Fire(Part):
         n_places = len(i_Q) + len(c.k_pos) - 1
         place_W = torch.arange(n_places, device=i_Q.device)
         d_W = (i_Q[-1] - c.k_pos[0] - place_W).clamp(min=0).to(c.dtype)
-        largest_Q = torch.maximum(i_Q.to(c.dtype), threshold)
+        largest_Q = self.largest(i_Q, threshold, c)
         pieces = self.pieces(c, c.dtype)
         at_W, at_last_W = (pieces.at(self.ratio(d_W, largest_Q[n], c)) for n in (0, -1))
         slope_H1W = (pieces.slope_HN[:, at_W] * self.psi(d_W, c))[:, None]
@@ -109,6 +120,12 @@ class Fire(Part):
         several = (at_W != at_last_W).nonzero().squeeze(-1)
         exact = self.f(self.ratio(d_W[several], largest_Q[:, None], c), c)
         return skew(bias_HQW.scatter_(-1, several.expand_as(exact), exact), len(c.k_pos))
+
+    def largest(self, i: Tensor, threshold: Tensor, c: AttentionContext) -> Tensor:
+        """Returns what the distances of queries are divided by, before psi."""
+        if self.last is not None:
+            i = i.clamp(max=self.last)
+        return torch.maximum(i.to(c.dtype), threshold)
 
     def psi(self, x: Tensor, c: AttentionContext) -> Tensor:
         """Returns log(|c| x + 1) in x's dtype."""
@@ -119,21 +136,21 @@ class Fire(Part):
         return self.psi(d, c) / (self.psi(largest, c) + EPSILON)
 
     def f(self, x: Tensor, c: AttentionContext) -> Tensor:
-        """Returns the network at every entry of x, which lies in [0, 1]: [H, *x.shape]."""
+        """Returns the network at every entry of x, which is not negative: [H, *x.shape]."""
         pieces = self.pieces(c, x.dtype)
         at = pieces.at(x).flatten().expand(len(pieces.slope_HN), -1)
         slope, offset = pieces.slope_HN.gather(1, at), pieces.offset_HN.gather(1, at)
         return torch.addcmul(offset, slope, x.flatten()).unflatten(1, x.shape)
 
     def pieces(self, c: AttentionContext, dtype: torch.dtype) -> Pieces:
-        """Returns the network by its pieces; kinks outside [0, 1] are moved to its ends."""
+        """Returns the network by its pieces; kinks below 0 are moved there."""
         w_R, b_R, w_HR, b_H = (
             of_layer(p, c).to(dtype)
             for p in (self.weight_in, self.bias_in, self.weight_out, self.bias_out)
         )
         with torch.no_grad():
-            kinks_R = torch.where(w_R == 0, 0, -b_R / w_R).clamp(0, 1).sort().values
-            ends = torch.cat([kinks_R.new_zeros(1), kinks_R, kinks_R.new_ones(1)])
+            kinks_R = torch.where(w_R == 0, 0, -b_R / w_R).clamp(min=0).sort().values
+            ends = torch.cat([kinks_R.new_zeros(1), kinks_R, 2 * kinks_R[-1:] + 1])
             middle_N = (ends[1:] + ends[:-1]) / 2
             on_RN = (torch.outer(w_R, middle_N) + b_R[:, None] > 0).to(dtype)
         return Pieces(kinks_R, (w_HR * w_R) @ on_RN, (w_HR * b_R) @ on_RN + b_H[:, None])
