@@ -340,12 +340,20 @@ def test_a_displaced_scheme_takes_no_slot_that_another_one_wants() -> None:
 
 
 def test_variants_share_the_colour_of_their_scheme_in_another_line_style(runs: Runs) -> None:
-    path = runs.write("rope")
+    paths = [runs.write("rope"), runs.write("alibi")]
     runs.write("rope", variant="yarn")
-    found = line_styles(gathered(path).by_protocol["tail"])
+    found = line_styles(gathered(*paths).by_protocol["tail"])
     base, variant = found["rope"], found["rope + yarn"]
     assert (base["color"], base["marker"]) == (variant["color"], variant["marker"])
     assert base["linestyle"] == "-" != variant["linestyle"]
+
+
+def test_variants_of_one_scheme_alone_have_colours_of_their_own(runs: Runs) -> None:
+    path = runs.write("rope")
+    runs.write("rope", variant="yarn")
+    found = line_styles(gathered(path).by_protocol["tail"])
+    assert found["rope"]["color"] == scheme_styles(["rope"])["rope"].colour
+    assert found["rope"]["color"] != found["rope + yarn"]["color"]
 
 
 def test_eight_series_of_one_scheme_are_drawn_in_eight_ways(runs: Runs) -> None:
