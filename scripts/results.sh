@@ -16,7 +16,7 @@
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
 #   schemes     every other scheme, two seeds, 6 million tokens; the receptive fields of the first
 #               seed in results/probes
-#   slow_schemes  four schemes that train slowly on a CPU, with RoPE and ALiBi, 1.5 million tokens
+#   slow_schemes  five schemes that train slowly on a CPU, with RoPE and ALiBi, 1.5 million tokens
 #   tasks       five tasks, six schemes, two seeds, and text under five of the schemes
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
 #               seeds; reversing by encoders and decoders without positions
@@ -40,8 +40,8 @@ if [[ " $studies " != *" ${name:-none} "* ]]; then
 fi
 
 six=sinusoidal,rope,t5,alibi,nope,kerple
-slow=deberta,gated_delta,path_attention,dape_v2_kerple
-explicit=asentmax,dape_kerple,linear_attention # slow at 16k
+slow=deberta,gated_delta,path_attention,dape_kerple,dape_v2_kerple
+explicit=asentmax,linear_attention # slow at 16k
 given=("$@")
 
 # sweep NAME OVERRIDE...: trains what is left of it and evaluates it
