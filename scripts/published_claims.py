@@ -475,7 +475,7 @@ def of_checkpoints() -> list[Claim]:
         ),
         (
             "Zheng et al. 2024 (DAPE)",
-            "Over KERPLE, DAPE is below ALiBi beyond T: at 2k, after 1.5M tokens (`slow_schemes/`).",
+            "Over KERPLE, DAPE is below ALiBi at 2k, after 1.5M tokens (`slow_schemes/`).",
             below("dape_kerple", "alibi", lengths=[2048], folder="slow_schemes"),
         ),
         (
