@@ -19,6 +19,10 @@ def write_report(
         str | None,
         typer.Option(metavar="SCHEME,...", help="All evaluated runs of these schemes."),
     ] = None,
+    without: Annotated[
+        str | None,
+        typer.Option(metavar="RUN,...", help="Runs of folders to leave out, by their full names."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder to write; report, or the folder that is named."),
@@ -34,14 +38,22 @@ def write_report(
     if folders:
         if group is not None:
             raise UserError(f"--group is of runs, and {folders[0]} is the folder of a report")
-        if len(names) > 1 and out is None:
-            raise UserError("several folders, or runs with them, need --out DIR")
+        if (len(names) > 1 or without is not None) and out is None:
+            raise UserError("several folders, or runs with them or left out, need --out DIR")
         names = [name for name in names if Path(name) not in folders]
         studies = [*map(study.of_folder, folders)]
         if names:
             studies.append(study.of_runs(find_runs(names, changes)))
-        found, gathered = _gathered(study.united(studies) if len(studies) > 1 else studies[0])
+        left_out = [name.strip() for name in without.split(",")] if without is not None else []
+        joins = len(studies) > 1 or left_out
+        found, gathered = _gathered(
+            study.united(studies, without=left_out) if joins else studies[0]
+        )
         out = out or folders[0]
+    elif without is not None:
+        raise UserError(
+            "--without is of folders of reports, and none is named; name the runs to show"
+        )
     else:
         run_dirs, out = _run_dirs(names, changes, group), out or Path("report")
 

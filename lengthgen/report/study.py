@@ -167,16 +167,24 @@ def of_runs(run_dirs: Sequence[Path]) -> Study:
     return _study([*map(_completed, _records(runs, _evaluated(runs)), runs)])
 
 
-def united(studies: Sequence[Study]) -> Study:
+def united(studies: Sequence[Study], *, without: Sequence[str] = ()) -> Study:
     """Returns the study of all runs of several; a run of two has the rows of both.
 
-    Raises UserError where two contradict each other: in a run's configuration or weights, or in
-    what was measured of a document.
+    `without`: names of runs that are left out. Raises UserError where two studies contradict each
+    other: in a run's configuration or weights, or in what was measured of a document; and for a run
+    to leave out that is in none.
     """
     found: dict[str, RunRecord] = {}
+    known = {record.run for other in studies for record in other.records}
+    for name in without:
+        if name not in known:
+            raise UserError(f"--without: no run {name!r} here; {suggestion(name, known)}")
     for other in studies:
         for record in other.records:
-            found[record.run] = _joined(found.get(record.run, record), record)
+            if record.run not in without:
+                found[record.run] = _joined(found.get(record.run, record), record)
+    if not found:
+        raise UserError("--without: no run is left; name fewer")
     return _study([found[run] for run in sorted(found)])
 
 

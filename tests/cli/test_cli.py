@@ -467,6 +467,8 @@ def test_the_folder_of_a_report_is_made_again_in_its_place_or_elsewhere(
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
     assert "--group is of runs" in shell.refused("report", str(out), "--group", "rope")
     assert "need --out DIR" in shell.refused("report", str(out), trained)
+    assert "need --out DIR" in shell.refused("report", str(out), "--without", trained)
+    assert "--without is of folders" in shell.refused("report", "--without", trained)
     shell.run("report", str(out), trained, "--out", str(other))
     assert (other / "table.md").read_bytes() == written["table.md"]
 

@@ -1,4 +1,4 @@
-"""results/published.md: verdicts follow from intervals, and the page from the committed rows."""
+"""Pages of results/: verdicts follow from intervals, pages and figures from the committed rows."""
 
 import json
 import math
@@ -55,6 +55,16 @@ def test_a_claim_holds_if_all_its_statements_do(
 def test_the_page_is_what_the_committed_rows_give() -> None:
     page = (ROOT / "results" / "published.md").read_text(encoding="utf-8")
     assert page == SCRIPT["page"](), "run python scripts/published_claims.py"
+
+
+@pytest.mark.slow
+def test_receptive_fields_are_tabled_and_drawn_from_the_committed_rows() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "receptive_fields.py"))
+    folder, found = ROOT / "results" / "probes", script["schemes"]()
+    assert len(found) > 20
+    assert (folder / "table.md").read_text(encoding="utf-8") == script["page"](found)
+    for name, content in script["files"]({"receptive_field": script["figure"](found)}).items():
+        assert (folder / name).read_bytes() == content
 
 
 def test_the_table_of_the_readme_has_rows_of_figure1() -> None:

@@ -364,6 +364,20 @@ def test_a_run_in_two_sources_has_the_rows_of_both(runs: Runs) -> None:
     assert study.united([first, study.of_runs([path])]).rows == whole.rows
 
 
+def test_a_run_of_a_folder_can_be_left_out_and_its_name_must_be_known(runs: Runs) -> None:
+    paths = [runs.write(scheme) for scheme in ("alibi", "rope")]
+    both = study.of_runs(paths)
+    left = study.united([both], without=[paths[0].name])
+    assert left.rows == study.of_runs(paths[1:]).rows
+    for without, message in (
+        (["rop"], f"--without: no run 'rop' here; known: {paths[0].name}, {paths[1].name}"),
+        ([path.name for path in paths], "--without: no run is left"),
+    ):
+        with pytest.raises(UserError) as caught:
+            study.united([both], without=without)
+        assert str(caught.value).startswith(message)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [({"nats": 1.5}, "row of tail, "), ({"weights": "0" * 64}, "weights")],
