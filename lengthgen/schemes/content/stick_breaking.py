@@ -55,7 +55,8 @@ class _Broken(torch.autograd.Function):
         for x in (share, log_kept):
             x.diagonal(own, -2, -1).zero_()
         left = log_kept.flip(-1).cumsum(-1).flip(-1)  # of the stick, after key j took its share
-        left = F.threshold_(left, LEAST * math.log(torch.finfo(s.dtype).eps), -math.inf).exp_()
+        least = LEAST * math.log(torch.finfo(s.dtype).eps)
+        left = F.threshold(left, least, -math.inf, inplace=True).exp_()
         w = F.pad(left[..., 1:], (0, 1)).mul_(share)
         w.diagonal(own, -2, -1).copy_(left[..., 0])
         ctx.save_for_backward(share, w)
