@@ -29,6 +29,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 OUT = RESULTS / "probes"
 ROWS = OUT / "rows.jsonl"
 LENGTH = 4096  # at which the rise is taken: all but one of the schemes have a loss there
+WINDOWS = {512, 1024, 2048}  # tokens; a scheme without a field in one of them is left out
 NEAR = 0.1  # nats per token of rise up to which a scheme is said to stay near its loss at T
 COLOURS = ("#56B4E9", "#0072B2", "#332288")  # of the fields by length
 
@@ -76,7 +77,7 @@ def schemes() -> list[Scheme]:
         )
         for one in findings(report.by_protocol)
         for run in one.series.runs
-        if run in measured and LENGTH in one.gain
+        if LENGTH in one.gain and measured.get(run, {}).keys() >= WINDOWS
     ]
     return sorted(found, key=lambda one: (one.reach, one.rise.value))
 
@@ -87,12 +88,12 @@ def _negative(gain: Estimate) -> Estimate:
 
 def page(found: Sequence[Scheme]) -> str:
     """Returns the table, and how far the two go together."""
-    lengths = sorted({length for one in found for length in one.field})
+    lengths = sorted(WINDOWS)
     head = ["scheme", *(short(length) for length in lengths), f"rise at {short(LENGTH)}, nats"]
     rows = [
         [
             Cell(one.name),
-            *(Cell(f"{one.field[n]:,}" if n in one.field else "-") for n in lengths),
+            *(Cell(f"{one.field[n]:,}") for n in lengths),
             Cell(f"{one.rise.value:+.3f} [{one.rise.low:+.3f}, {one.rise.high:+.3f}]"),
         ]
         for one in found
@@ -120,24 +121,23 @@ def _near(found: Sequence[Scheme]) -> int:
 
 def figure(found: Sequence[Scheme]) -> Figure:
     """Draws the fields over T at the left, a dot for each length, and the rise at the right."""
-    lengths = sorted({length for one in found for length in one.field})
+    lengths = sorted(WINDOWS)
     with rc_style():
         title = "The nearest tokens that carry 99 % of the gradient of the last prediction's loss"
         note = f"right: 95% over documents; dashed: T = {found[0].T}, and {NEAR} nats"
         drawn = framed([title, note], size=(9.0, 1.7 + 0.24 * len(found)))
         left, right = drawn.subplots(1, 2, sharey=True)
         for row, one in enumerate(found):
-            shares = [one.field[n] / one.T for n in lengths if n in one.field]
+            shares = [one.field[n] / one.T for n in lengths]
             left.plot((min(shares), max(shares)), (row, row), color="0.8", linewidth=1.2, zorder=1)
             bar = (one.rise.low, one.rise.high)
             right.plot(bar, (row, row), color=COLOURS[1], linewidth=1.4, zorder=2)
             right.plot(one.rise.value, row, "o", color=COLOURS[1], markersize=5, zorder=3)
         for length, colour in zip(lengths, COLOURS, strict=True):
-            there = [(row, one) for row, one in enumerate(found) if length in one.field]
             style: Mapping[str, Any] = {"color": colour, "markersize": 5, "zorder": 3}
-            reached = [one.field[length] / one.T for _, one in there]
+            reached = [one.field[length] / one.T for one in found]
             name = f"window of {short(length)}"
-            left.plot(reached, [row for row, _ in there], "o", label=name, **style)
+            left.plot(reached, range(len(found)), "o", label=name, **style)
         left.set_xscale("log", base=2)
         ticks = [1 / 4, 1 / 2, 1, 2, 4]
         left.set_xticks(ticks, ["T/4", "T/2", "T", "2T", "4T"])

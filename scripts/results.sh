@@ -23,8 +23,8 @@
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
 #
 # Runs go to runs/NAME, tables and figures to results/NAME. Killed, the same command continues. An
-# hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 and schemes take
-# six each.
+# hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 takes six, schemes
+# twelve.
 # --jobs N: runs at a time; --dry-run: what would be done, and how long it would take.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -61,7 +61,7 @@ def test_the_page_is_what_the_committed_rows_give() -> None:
 def test_receptive_fields_are_tabled_and_drawn_from_the_committed_rows() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "receptive_fields.py"))
     folder, found = ROOT / "results" / "probes", script["schemes"]()
-    assert len(found) > 20
+    assert len(found) > 15
     assert (folder / "table.md").read_text(encoding="utf-8") == script["page"](found)
     for name, content in script["files"]({"receptive_field": script["figure"](found)}).items():
         assert (folder / name).read_bytes() == content
