@@ -310,7 +310,10 @@ class Faulty(Part):
             if self.how == "bug":
                 raise ZeroDivisionError("a bug")
             if self.how == "kill torchrun":
-                os.kill(os.getppid(), signal.SIGKILL)
+                torchrun = os.getppid()
+                os.kill(torchrun, signal.SIGKILL)
+                while os.getppid() == torchrun:  # else training may end before it does
+                    time.sleep(0.01)
                 return x_BTD
             os.kill(os.getpid(), signal.SIGKILL)
         return x_BTD
