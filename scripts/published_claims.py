@@ -410,8 +410,8 @@ def of_checkpoints() -> list[Claim]:
     """Returns claims of the papers of schemes, with what one checkpoint of each shows."""
     beyond = (1024, 4096, 16384)
 
-    def rise(scheme: str, *lengths: int, above: bool = True) -> list[Statement]:
-        return rises(scheme, *lengths, above=above, folder="schemes")
+    def holds(scheme: str, *lengths: int) -> list[Statement]:
+        return rises(scheme, *lengths, above=False, folder="schemes")
 
     claimed: list[tuple[str, str, list[Statement]]] = [
         (
@@ -419,7 +419,7 @@ def of_checkpoints() -> list[Claim]:
             "The power form stays within 1 % of its perplexity at T, and the logarithmic one is "
             "below it at 16k.",
             [
-                *bounded(1.01, rise("kerple_power", *beyond, above=False)),
+                *bounded(1.01, holds("kerple_power", *beyond)),
                 *below("kerple", "kerple_power", lengths=[16384]),
             ],
         ),
@@ -431,7 +431,7 @@ def of_checkpoints() -> list[Claim]:
         (
             "Chi et al. 2023 (Sandwich)",
             "Sandwich uses text beyond T.",
-            rise("sandwich", *beyond, above=False),
+            holds("sandwich", *beyond),
         ),
         (
             "Bianchessi et al. 2025 (BAM)",
@@ -444,7 +444,7 @@ def of_checkpoints() -> list[Claim]:
             "without blockwise attention.",
             [
                 *below("xpos", "rope", lengths=beyond),
-                *bounded(1.05, rise("xpos", *beyond, above=False)),
+                *bounded(1.05, holds("xpos", *beyond)),
             ],
         ),
         *(
@@ -488,17 +488,17 @@ def of_checkpoints() -> list[Claim]:
         (
             "Tan et al. 2024 (stick-breaking)",
             "The perplexity improves up to 8T.",
-            rise("stick_breaking", 1024, 4096, above=False),
+            holds("stick_breaking", 1024, 4096),
         ),
         (
             "Shaw et al. 2018, section 3.2",
             "Clipped distances may generalise to other lengths: within 10 % of the value at T.",
-            bounded(1.1, rise("shaw", *beyond, above=False)),
+            bounded(1.1, holds("shaw", *beyond)),
         ),
         (
             "Dai et al. 2019 (Transformer-XL), section 3.3",
             "The positions generalise to longer attention: within 10 % of the perplexity at T.",
-            bounded(1.1, rise("transformer_xl", *beyond, above=False)),
+            bounded(1.1, holds("transformer_xl", *beyond)),
         ),
         (
             "Zhu et al. 2025 (TAPE)",

@@ -34,7 +34,7 @@ NEAR = 0.1  # nats per token of rise up to which a scheme is said to stay near i
 COLOURS = ("#56B4E9", "#0072B2", "#332288")  # of the fields by length
 
 
-class Scheme(NamedTuple):
+class Checkpoint(NamedTuple):
     """A checkpoint: the nearest tokens that carry 99 % of the gradient, and its rise beyond T."""
 
     name: str
@@ -59,7 +59,7 @@ def keep(runs: Sequence[Path]) -> None:
     replace_file(ROWS, "".join(f"{line}\n" for line in lines).encode())
 
 
-def schemes() -> list[Scheme]:
+def schemes() -> list[Checkpoint]:
     """Returns the checkpoints of which rows are kept, the narrowest field first."""
     rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
     measured: dict[str, dict[int, int]] = {}
@@ -69,7 +69,7 @@ def schemes() -> list[Scheme]:
     report = collect.gather_both(study.of_folder(RESULTS / "schemes").records).text
     assert report is not None, "results/schemes"
     found = [
-        Scheme(
+        Checkpoint(
             name=one.series.scheme,
             T=one.series.train_length,
             field=measured[run],
@@ -86,7 +86,7 @@ def _negative(gain: Estimate) -> Estimate:
     return replace(gain, value=-gain.value, low=-gain.high, high=-gain.low)
 
 
-def page(found: Sequence[Scheme]) -> str:
+def page(found: Sequence[Checkpoint]) -> str:
     """Returns the table, and how far the two go together."""
     lengths = sorted(WINDOWS)
     head = ["scheme", *(short(length) for length in lengths), f"rise at {short(LENGTH)}, nats"]
@@ -115,11 +115,11 @@ def page(found: Sequence[Scheme]) -> str:
     return markdown(Table(key="fields", title=title, head=head, rows=rows, notes=notes))
 
 
-def _near(found: Sequence[Scheme]) -> int:
+def _near(found: Sequence[Checkpoint]) -> int:
     return sum(one.rise.value < NEAR for one in found)
 
 
-def figure(found: Sequence[Scheme]) -> Figure:
+def figure(found: Sequence[Checkpoint]) -> Figure:
     """Draws the fields over T at the left, a dot for each length, and the rise at the right."""
     lengths = sorted(WINDOWS)
     with rc_style():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from lengthgen.analysis import warnings
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.paired_sums import (
-    Quantity,
+    Sample,
     SeedPoints,
     complete_lengths,
     far,
@@ -74,27 +74,26 @@ def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> F
     if found is None:
         return Finding(series=line, warnings=tuple(warnings.left_out(line, scored, ())))
     at = {n: i for i, n in enumerate(scored)}
-    loss = {n: found.mean(i) for n, i in at.items()}
-    gain = {n: found.gap(at[T], i) for n, i in at.items() if n != T and T in at}
+    loss, gain = _means(found, at), _gains(found, at, T)
     beyond = [n for n in gain if n > T]
     absent = {p.length for p in line.points} - set(at)
     used = used_context(found, at, loss, train_length=T)
     swap, shuffle = _exchanged(scored, swapped), _exchanged(scored, shuffled)
     distant = {n: members for n, members in scored.items() if _has_far(members)}
-    far_loss, far_gain = _estimates(distant, far, T)
-    near_loss, near_gain = _estimates(distant, near, T)
+    at_distant = {n: i for i, n in enumerate(distant)}
+    far_part, near_part = (sample([*distant.values()], part) for part in (far, near))
     finite = {n: estimate.value for n, estimate in loss.items() if estimate.value < math.inf}
-    nats_per_byte, _ = _estimates(scored, in_bytes, T)
+    nats_per_byte = _means(sample([*scored.values()], in_bytes), at)
     return Finding(
         series=line,
         loss=loss,
         gain=gain,
         swap=swap,
         shuffle=shuffle,
-        far=far_loss,
-        near=near_loss,
-        far_gain=far_gain,
-        near_gain=near_gain,
+        far=_means(far_part, at_distant),
+        near=_means(near_part, at_distant),
+        far_gain=_gains(far_part, at_distant, T),
+        near_gain=_gains(near_part, at_distant, T),
         used=used,
         factors=tuple(
             factor(loss[T].value, gain, train_length=T, eps=eps, without=absent)
@@ -112,16 +111,16 @@ def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> F
     )
 
 
-def _estimates(
-    members: Mapping[int, SeedPoints], part: Quantity, T: int
-) -> tuple[dict[int, Estimate], dict[int, Estimate]]:
-    """Returns the means by length, and that at T less each other one if there is one at T."""
-    found = sample([*members.values()], part)
-    if found is None:
-        return {}, {}
-    at = {n: i for i, n in enumerate(members)}
-    gains = {n: found.gap(at[T], i) for n, i in at.items() if n != T and T in at}
-    return {n: found.mean(i) for n, i in at.items()}, gains
+def _means(found: Sample | None, at: Mapping[int, int]) -> dict[int, Estimate]:
+    """Returns the means by length; `at` holds the number of the cell of each."""
+    return {} if found is None else {n: found.mean(i) for n, i in at.items()}
+
+
+def _gains(found: Sample | None, at: Mapping[int, int], T: int) -> dict[int, Estimate]:
+    """Returns the mean at T less that at each other length; nothing without one at T."""
+    if found is None or T not in at:
+        return {}
+    return {n: found.gap(at[T], i) for n, i in at.items() if n != T}
 
 
 def _exchanged(scored: Mapping[int, SeedPoints], other: Series | None) -> dict[int, Estimate]:

@@ -585,15 +585,12 @@ def differences_csv(lines: Sequence[Series]) -> str:
     return csv_text(["a", "b", "length", "a_minus_b", "low", "high", "apart", "n_seeds"], rows)
 
 
-COPIES = ("far", "near", "far_gain", "near_gain")  # by where a target's bigram stands
-
-
 def findings_csv(findings: Sequence[Finding]) -> str:
     """Returns a line per series, quantity and length: value, 95% interval, and a verdict's word."""
     rows: list[list[object]] = []
     for finding in findings:
         series = [finding.series.label, len(finding.series.runs), finding.series.train_length]
-        for quantity in ("loss", "gain", "swap", "shuffle", *COPIES):
+        for quantity in ("loss", "gain", "swap", "shuffle", "far", "near", "far_gain", "near_gain"):
             estimates: Mapping[int, Estimate] = getattr(finding, quantity)
             for length, estimate in estimates.items():
                 word = finding.verdicts[length].word if _has_word(finding, quantity, length) else ""
