@@ -17,7 +17,7 @@
 #   schemes     every other scheme, two seeds, 6 million tokens; the receptive fields of the first
 #               seed in results/probes
 #   slow_schemes  five schemes that train slowly on a CPU, with RoPE and ALiBi, 1.5 million tokens
-#   tasks       five tasks, six schemes, two seeds, and text under five of the schemes
+#   tasks       copying, repeated copying and recall under six schemes, three seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
 #               seeds; reversing by encoders and decoders without positions
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
@@ -122,12 +122,14 @@ context() {
 }
 
 variants() {
+  local angles=pi,ntk,dynamic_ntk,yarn,llama3,longrope2
+  local distances=rerope,leaky_rerope,selfextend,dual_chunk,lm_infinite,streaming_llm
   sweep variants scheme=rope "${long[@]}" eval.endpoints=32 'eval.lengths=[512,1024,4096,16384]' \
     'eval.reference_variants=[]'
-  local variants
-  variants=$(.venv/bin/lengthgen list variants | cut -f1 | paste -sd,)
+  after lengthgen eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096 \
+    --variants "$angles,$distances,window,window_sinks,logn"
   after lengthgen eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
-    --variants "$variants,ntk+logn,rerope+logn,leaky_rerope+logn"
+    --variants rerope,selfextend,lm_infinite,yarn,dynamic_ntk
   after lengthgen report runtime.root=runs/variants --out results/variants
 }
 
@@ -183,12 +185,11 @@ slow_schemes() {
 }
 
 tasks() {
-  local tasks=copy,copy_repeat,addition,sort,mqar
-  sweep tasks task=$tasks scheme=nope,rope,alibi,kerple,t5 seed=1,2
+  local tasks=copy,copy_repeat,mqar
+  sweep tasks task=$tasks scheme=nope,rope,alibi,kerple,t5 seed=1,2,3
   # Past its table it goes on with the last row that was trained; as it is it has no value there.
-  sweep tasks task=$tasks scheme=learned_absolute scheme.parts.learned_absolute.beyond=clamp seed=1,2
-  sweep tasks scheme=nope,rope,alibi,kerple,t5 seed=1,2 train.length=256 train.tokens=1000000 \
-    'eval.lengths=[256,512,1024,2048,4096]' eval.endpoints=8
+  sweep tasks task=$tasks scheme=learned_absolute scheme.parts.learned_absolute.beyond=clamp \
+    seed=1,2,3
   after lengthgen report runtime.root=runs/tasks --out results/tasks
 }
 
