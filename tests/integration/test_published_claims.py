@@ -3,9 +3,12 @@
 import json
 import math
 import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 from repository import ROOT
 
 from lengthgen.analysis.intervals import Estimate
@@ -94,6 +97,26 @@ def test_the_hours_of_the_results_are_those_of_the_manifests() -> None:
     hours = {name: f"{value / 3600:.1f}" if value else "-" for name, value in summed.items()}
     assert hours["figure1"] != "-"
     assert shown == hours
+
+
+def test_the_versions_of_a_corpus_are_constraints_for_pip(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "corpus_versions.py"))
+    constraints, refused = script["constraints"], script["Refused"]
+    folder = ROOT / "results" / "schemes"
+    (recorded,) = json.loads((folder / "manifest.json").read_text())["corpora"].values()
+    lines = constraints(folder).splitlines()
+    pinned = {one.name: one.specifier for one in map(Requirement, lines[2:])}
+    assert pinned.keys() == recorded.keys() - {"python"}
+    for name, specifier in pinned.items():
+        installed = Version(recorded[name])  # its build, such as +cpu, is one of one machine
+        assert specifier.contains(installed) and specifier.contains(installed.public), name
+    versions = {"python": "3.11.7", "torch": "2.13.0+cpu"}
+    for corpora in ({}, {"a": versions, "b": versions}):
+        (tmp_path / "manifest.json").write_text(json.dumps({"corpora": corpora}))
+        with pytest.raises(refused, match=f"names {len(corpora)} corpora"):
+            constraints(tmp_path)
+    with pytest.raises(refused, match="name a folder of results/"):
+        constraints(tmp_path / "absent")
 
 
 def cells(line: str) -> list[str]:
