@@ -16,8 +16,8 @@ from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import Series, least_at_T, ordered, sampled
 from lengthgen.report.figures.style import FONT_SIZE, GREY, framed, line_styles, rc_style
 
-LINEAR = 0.1  # nats of excess up to which colours are linear; above, logarithmic
-DARK = 0.55  # share of the colours from which on text is white
+LINEAR = 0.5  # nats of excess up to which colours are linear; above, logarithmic
+DARK = 0.7  # share of the colours from which on text is white
 
 
 def excess(lines: Sequence[Series]) -> Figure | None:
