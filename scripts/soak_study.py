@@ -112,7 +112,7 @@ class Study:
     def judge(self, command: str, point: str, found: Outcome, *, trusted: bool) -> Judged:
         """Compares an outcome with that of the twin.
 
-        trusted: the point's run was written anew with checksums, so that its numbers are its own;
+        trusted: the point's run was written again with checksums, so that its numbers are its own;
         then it must not touch those of other runs, nor hide them.
         """
         twin = self.twins[command, point]

@@ -67,7 +67,7 @@ def export(
 
 
 def refuse_occupied(folder: Path) -> None:
-    """Raises UserError unless a folder is new, empty, or an export that nobody has changed."""
+    """Raises UserError unless a folder is new, empty, or an unchanged export."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     try:
