@@ -124,12 +124,10 @@ context() {
 variants() {
   local angles=pi,ntk,dynamic_ntk,yarn,llama3,longrope2
   local distances=rerope,leaky_rerope,selfextend,dual_chunk,lm_infinite,streaming_llm
-  sweep variants scheme=rope "${long[@]}" eval.endpoints=32 'eval.lengths=[512,1024,4096,16384]' \
-    'eval.reference_variants=[]'
-  after lengthgen eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096 \
-    --variants "$angles,$distances,window,window_sinks,logn"
+  sweep variants scheme=rope "${long[@]}" eval.endpoints=32 'eval.reference_variants=[]' \
+    'eval.lengths=[128,256,512,1024,4096,16384]'
   after lengthgen eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
-    --variants rerope,selfextend,lm_infinite,yarn,dynamic_ntk
+    --variants "$angles,$distances,window,window_sinks,logn"
   after lengthgen report runtime.root=runs/variants --out results/variants
 }
 
