@@ -3,8 +3,8 @@
     python scripts/published_claims.py
 
 Published numbers come from lengthgen.analysis.reference_results, own ones from the rows of
-results/figure1, results/report, results/schemes and results/slow_schemes. A claim holds if all its
-95% intervals lie on the claimed side; the page states the other verdicts.
+results/figure1, results/report, results/variants, results/schemes and results/slow_schemes. A claim
+holds if all its 95% intervals lie on the claimed side; the page states the other verdicts.
 """
 
 import itertools
@@ -406,6 +406,75 @@ def claims() -> list[Claim]:
     ]
 
 
+def _directions(claimed: Sequence[tuple[str, str, list[Statement]]]) -> list[Claim]:
+    """Returns claims, by source and text, of papers whose numbers are not at hand."""
+    return [
+        Claim(source=source, claim=claim, published=DIRECTION, statements=statements)
+        for source, claim, statements in claimed
+    ]
+
+
+def of_variants() -> list[Claim]:
+    """Returns claims on training-free changes of RoPE, with what its three seeds show."""
+    beyond, folder = (1024, 4096, 16384), "variants"
+
+    def near_T(variant: str, bound: float) -> list[Statement]:
+        return bounded(bound, rises(f"rope+{variant}", *beyond, above=False, folder=folder))
+
+    def less(variant: str, other: str) -> list[Statement]:
+        return below(f"rope+{variant}", other, lengths=beyond, folder=folder)
+
+    claimed: list[tuple[str, str, list[Statement]]] = [
+        (
+            "Chen et al. 2023",
+            "Without fine-tuning too, position interpolation is below RoPE unchanged.",
+            less("pi", "rope"),
+        ),
+        (
+            "bloc97 2023 (NTK-aware scaling)",
+            "Without fine-tuning a raised base costs little: within 10 % of the perplexity at T.",
+            near_T("ntk", 1.1),
+        ),
+        (
+            "Peng et al. 2023 (YaRN)",
+            "Without fine-tuning, by the length of each call, YaRN is below interpolation.",
+            less("yarn", "rope+pi"),
+        ),
+        (
+            "Gelberg et al. 2025 (DroPE)",
+            "YaRN without fine-tuning does what cropping does: within 5 % of the last T tokens.",
+            near_T("yarn", 1.05),
+        ),
+        (
+            "Su 2023 (ReRoPE)",
+            "With log-n scaling, as released, more text lowers the perplexity beyond T.",
+            near_T("rerope+logn", 1),
+        ),
+        (
+            "Jin et al. 2024 (SelfExtend)",
+            "The perplexity stays near that at T: within 10 %.",
+            near_T("selfextend", 1.1),
+        ),
+        (
+            "An et al. 2024 (dual chunk attention)",
+            "To 8 T and more the perplexity rises by a negligible amount: within 5 %.",
+            near_T("dual_chunk", 1.05),
+        ),
+        (
+            "Han et al. 2023 (LM-Infinite)",
+            "The perplexity stays level at any length: within 5 %.",
+            near_T("lm_infinite", 1.05),
+        ),
+        (
+            "Xiao et al. 2023 (StreamingLLM)",
+            "First and recent keys at their places in the cache are as good as the last T tokens: "
+            "within 5 %.",
+            near_T("streaming_llm", 1.05),
+        ),
+    ]
+    return _directions(claimed)
+
+
 def of_checkpoints() -> list[Claim]:
     """Returns claims of the papers of schemes, with what one checkpoint of each shows."""
     beyond = (1024, 4096, 16384)
@@ -511,10 +580,7 @@ def of_checkpoints() -> list[Claim]:
             bounded(1.05, below("learned_absolute", "sinusoidal", lengths=[T])),
         ),
     ]
-    return [
-        Claim(source=source, claim=claim, published=DIRECTION, statements=statements)
-        for source, claim, statements in claimed
-    ]
+    return _directions(claimed)
 
 
 UNTESTED = (
@@ -585,6 +651,13 @@ RoPE); intervals over seeds and documents. NoPE and sinusoidal positions had lea
 loss at T is 0.9 nats above RoPE's.
 
 """
+VARIANTS = """
+## Training-free variants of RoPE, three seeds
+
+From `variants/` (12M tokens, no fine-tuning; the arguments of `conf/variant/`, untuned). `/T`: over
+RoPE unchanged at T. Intervals are over seeds and documents.
+
+"""
 CHECKPOINTS = """
 ## Other schemes, one checkpoint each
 
@@ -603,7 +676,8 @@ NOT_TESTED = """
 def page() -> str:
     """Returns the whole page."""
     untested = "".join(f"| {' | '.join(row)} |\n" for row in UNTESTED)
-    tables = INTRODUCTION + rendered(claims()) + CHECKPOINTS + rendered(of_checkpoints())
+    sections = ((INTRODUCTION, claims), (VARIANTS, of_variants), (CHECKPOINTS, of_checkpoints))
+    tables = "".join(head + rendered(found()) for head, found in sections)
     return tables + NOT_TESTED + untested
 
 

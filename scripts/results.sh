@@ -127,7 +127,7 @@ variants() {
   sweep variants scheme=rope "${long[@]}" eval.endpoints=32 'eval.reference_variants=[]' \
     'eval.lengths=[128,256,512,1024,4096,16384]'
   after lengthgen eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
-    --variants "$angles,$distances,window,window_sinks,logn"
+    --variants "$angles,$distances,window,window_sinks,logn,rerope+logn,leaky_rerope+logn"
   after lengthgen report runtime.root=runs/variants --out results/variants
 }
 
