@@ -188,6 +188,8 @@ tasks() {
   # Past its table it goes on with the last row that was trained; as it is it has no value there.
   sweep tasks task=$tasks scheme=learned_absolute scheme.parts.learned_absolute.beyond=clamp \
     seed=1,2,3
+  # Training has distances to 41: of the buckets to 128 those beyond keep their initial values.
+  sweep tasks task=copy scheme=t5 scheme.name=t5_32 scheme.parts.t5.max_distance=32 seed=1,2,3
   after lengthgen report runtime.root=runs/tasks --out results/tasks
 }
 
