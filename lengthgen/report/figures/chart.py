@@ -251,10 +251,13 @@ def _notes(axes: Axes, chart: Chart) -> None:
         transform = axes.get_yaxis_transform()
         _note(axes, name, (0, value), transform=transform, vertical="bottom")
     for i, length in enumerate(chart.trained):
-        place = (length, 0.975 - 0.055 * i)
         transform = axes.get_xaxis_transform()
-        trained = f"trained to {length}" if chart.scale == "share" else f"trained at T={length}"
-        _note(axes, trained, place, transform=transform, vertical="top")
+        if chart.scale == "share":  # upright at the foot of the line, where no curve ends
+            foot = (length, 0.03)
+            _note(axes, f"trained to {length}", foot, transform=transform, rotation=90)
+        else:
+            place = (length, 0.975 - 0.055 * i)
+            _note(axes, f"trained at T={length}", place, transform=transform, vertical="top")
 
 
 def _note(
@@ -263,16 +266,18 @@ def _note(
     place: tuple[float, float],
     *,
     transform: Any,
-    vertical: Literal["bottom", "top"],
+    vertical: Literal["bottom", "top"] = "bottom",
+    rotation: int = 0,
 ) -> None:
     axes.annotate(
         text,
         place,
         xycoords=transform,
-        xytext=(5, 0 if vertical == "top" else 2),
+        xytext=(-3 if rotation else 5, 0 if vertical == "top" else 2),
         textcoords="offset points",
-        horizontalalignment="left",
+        horizontalalignment="right" if rotation else "left",
         verticalalignment=vertical,
+        rotation=rotation,
         color=GREY,
         fontsize=FONT_SIZE - 1,
     )
