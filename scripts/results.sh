@@ -126,8 +126,10 @@ variants() {
   local distances=rerope,leaky_rerope,selfextend,dual_chunk,lm_infinite,streaming_llm
   sweep variants scheme=rope "${long[@]}" eval.endpoints=32 'eval.reference_variants=[]' \
     'eval.lengths=[128,256,512,1024,4096,16384]'
-  after lengthgen eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096,16384 \
+  after lengthgen eval runs/variants/rope-* runtime.threads=1 --lengths 512,1024,4096 \
     --variants "$angles,$distances,window,window_sinks,logn,rerope+logn,leaky_rerope+logn"
+  after lengthgen eval runs/variants/rope-* runtime.threads=1 --lengths 16384 \
+    --variants "$angles,lm_infinite"
   after lengthgen report runtime.root=runs/variants --out results/variants
 }
 
@@ -190,6 +192,8 @@ tasks() {
     seed=1,2,3
   # Training has distances to 41: of the buckets to 128 those beyond keep their initial values.
   sweep tasks task=copy scheme=t5 scheme.name=t5_32 scheme.parts.t5.max_distance=32 seed=1,2,3
+  # All distances from 18 on share a bucket, among them those of what is copied in training.
+  sweep tasks task=copy scheme=t5 scheme.name=t5_18 scheme.parts.t5.max_distance=18 seed=1,2,3
   after lengthgen report runtime.root=runs/tasks --out results/tasks
 }
 

@@ -19,10 +19,11 @@ from lengthgen.analysis.seed_groups import Series
 
 FONT_SIZE = 10.0  # points; 14 px where a figure is shown 800 px wide
 GREY = "0.35"  # of notes
-# Okabe-Ito and Tol's muted set without their light colours: safe for colour-blind readers on white.
+# Okabe-Ito and Tol's muted set without their light colours, and a brown: safe for colour-blind
+# readers on white. Grey is left to what does not count.
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
-    *("#332288", "#882255", "#999933", "#117733", "#AA4499", "#666666"),
+    *("#332288", "#882255", "#999933", "#117733", "#AA4499", "#8C510A"),
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*", "h")
 DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
