@@ -3,8 +3,9 @@
     python scripts/published_claims.py
 
 Published numbers come from lengthgen.analysis.reference_results, own ones from the rows of
-results/figure1, results/report, results/variants, results/schemes and results/slow_schemes. A claim
-holds if all its 95% intervals lie on the claimed side; the page states the other verdicts.
+results/figure1, results/report, results/variants, results/tasks, results/schemes and
+results/slow_schemes. A claim holds if all its 95% intervals lie on the claimed side; the page
+states the other verdicts.
 """
 
 import itertools
@@ -15,9 +16,11 @@ from functools import cache
 from pathlib import Path
 
 from lengthgen.analysis import intervals
+from lengthgen.analysis.accuracy import Accuracy, accuracies
 from lengthgen.analysis.formatting import short
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.paired_sums import Sample, SeedPoints, complete_lengths, sample, whole
+from lengthgen.analysis.reference_results import accuracies as published_accuracies
 from lengthgen.analysis.reference_results import published_curves
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.report import collect, study
@@ -39,13 +42,8 @@ class Statement:
 
     @property
     def verdict(self) -> bool | None:
-        """True or False if the interval lies on one side of the bound, None otherwise."""
-        limit = math.log(self.bound)
-        if self.log_ratio.low > limit:
-            return self.above
-        if self.log_ratio.high < limit:
-            return not self.above
-        return None
+        """As of `_side`."""
+        return _side(self.log_ratio, math.log(self.bound), above=self.above)
 
     def __str__(self) -> str:
         value, low, high = (
@@ -58,13 +56,43 @@ class Statement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Share:
+    """A share of right answers, or a difference of two, that a claim places beside a bound."""
+
+    name: str
+    share: Estimate
+    above: bool
+    bound: float = 0.0
+
+    @property
+    def verdict(self) -> bool | None:
+        """As of `_side`."""
+        return _side(self.share, self.bound, above=self.above)
+
+    def __str__(self) -> str:
+        value, low, high = (100 * v for v in (self.share.value, self.share.low, self.share.high))
+        side = "above" if self.above else "below"
+        bound = "" if self.bound == 0 else f", {side} {100 * self.bound:.3g} %"
+        return f"{self.name}{bound}: {value:.1f} % [{low:.1f}, {high:.1f}]"
+
+
+def _side(estimate: Estimate, bound: float, *, above: bool) -> bool | None:
+    """Returns whether the interval lies on the claimed side of the bound; None if it holds it."""
+    if estimate.low > bound:
+        return above
+    if estimate.high < bound:
+        return not above
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A published claim, with the published ratios of perplexity and ours."""
+    """A published claim, with the published numbers and ours."""
 
     source: str
     claim: str
     published: str
-    statements: Sequence[Statement]
+    statements: Sequence[Statement | Share]
 
     @property
     def verdict(self) -> str:
@@ -475,6 +503,82 @@ def of_variants() -> list[Claim]:
     return _directions(claimed)
 
 
+@cache
+def _answers(task: str) -> dict[str, Accuracy]:
+    """Returns the accuracies of the schemes that learned a task, at lengths to 2L, as published."""
+    _, tasks = collect.gather_both(study.of_folder(RESULTS / "tasks").records)
+    assert tasks is not None
+    short_lines = [
+        replace(line, points=tuple(p for p in line.points if p.length <= 2 * line.train_length))
+        for line in (one.series for one in tasks.by_task[task])
+    ]
+    found = {one.series.scheme: one for one in accuracies(short_lines)}
+    return {scheme: one for scheme, one in found.items() if one.excluded is None}
+
+
+def shares(task: str, *schemes: str, bound: float) -> list[Share]:
+    """Returns statements that less than a share of the answers beyond L are right."""
+    unseen = {scheme: _answers(task)[scheme].unseen for scheme in schemes}
+    return [
+        Share(name=scheme, share=share, above=False, bound=bound)
+        for scheme, share in unseen.items()
+        if share is not None
+    ]
+
+
+def more(task: str, *schemes: tuple[str, str]) -> list[Share]:
+    """Returns statements that beyond L more answers of the first of each pair are right."""
+    found = _answers(task)
+    return [
+        Share(name=f"{a} less {b}", share=intervals.of_draws(of_a - of_b), above=True)
+        for a, b in schemes
+        if (of_a := found[a].unseen_N) is not None and (of_b := found[b].unseen_N) is not None
+    ]
+
+
+def _published_shares(task: str, *schemes: str) -> str:
+    """Returns published shares of right answers beyond L, to 2L."""
+    known = {one.scheme: one.accuracy for one in published_accuracies() if one.task == task}
+    return ", ".join(f"{scheme} {100 * known[scheme]:.0f} %" for scheme in schemes)
+
+
+def of_tasks() -> list[Claim]:
+    """Returns the claims on copying to twice the trained length, with what three seeds show."""
+    source = "Kazemnejad et al. 2023, released results"
+    return [
+        Claim(
+            source=source,
+            claim="Copying: T5 copies more than ALiBi.",
+            published=_published_shares("copy", "t5", "alibi"),
+            statements=more("copy", ("t5", "alibi")),
+        ),
+        Claim(
+            source=source,
+            claim="Copying: RoPE and learned positions copy next to nothing, below 5 %.",
+            published=_published_shares("copy", "rope", "learned_absolute"),
+            statements=shares("copy", "rope", "learned_absolute", bound=0.05),
+        ),
+        Claim(
+            source=source,
+            claim="Repeated copy: NoPE copies more than T5, and T5 more than ALiBi.",
+            published=_published_shares("copy_repeat", "nope", "t5", "alibi"),
+            statements=more("copy_repeat", ("nope", "t5"), ("t5", "alibi")),
+        ),
+        Claim(
+            source=source,
+            claim="Repeated copy: NoPE copies more than ALiBi.",
+            published=_published_shares("copy_repeat", "nope", "alibi"),
+            statements=more("copy_repeat", ("nope", "alibi")),
+        ),
+        Claim(
+            source=source,
+            claim="Repeated copy: RoPE and learned positions copy next to nothing, below 5 %.",
+            published=_published_shares("copy_repeat", "rope", "learned_absolute"),
+            statements=shares("copy_repeat", "rope", "learned_absolute", bound=0.05),
+        ),
+    ]
+
+
 def of_checkpoints() -> list[Claim]:
     """Returns claims of the papers of schemes, with what one checkpoint of each shows."""
     beyond = (1024, 4096, 16384)
@@ -611,6 +715,12 @@ UNTESTED = (
         "asks for models that follow instructions",
     ),
     (
+        "Copying another or twice, reversing, SCAN, PCFG, addition: NoPE, T5 and ALiBi are above "
+        "RoPE and learned positions beyond L.",
+        "Kazemnejad et al. 2023",
+        "the tasks exist, no run of decoders is committed",
+    ),
+    (
         "Counting, selective copying and Flip-Flop under CoPE; 15 algorithmic tasks under "
         "randomised positions; sums of 100 and 200 digits under Abacus and position coupling.",
         "Golovneva et al. 2024, Ruoss et al. 2023, McLeish et al. 2024, Cho et al. 2024",
@@ -658,6 +768,15 @@ From `variants/` (12M tokens, no fine-tuning; the arguments of `conf/variant/`, 
 RoPE unchanged at T. Intervals are over seeds and documents.
 
 """
+TASKS = """
+## Copying, three seeds
+
+From `tasks/`: right answers beyond L = 20, the longest trained length, to 2L; means over lengths,
+and differences of such means, with 95% intervals over seeds and examples. A difference is claimed
+to be above 0. NoPE did not learn to copy random characters here and is compared in repeated copy
+alone.
+
+"""
 CHECKPOINTS = """
 ## Other schemes, one checkpoint each
 
@@ -676,7 +795,12 @@ NOT_TESTED = """
 def page() -> str:
     """Returns the whole page."""
     untested = "".join(f"| {' | '.join(row)} |\n" for row in UNTESTED)
-    sections = ((INTRODUCTION, claims), (VARIANTS, of_variants), (CHECKPOINTS, of_checkpoints))
+    sections = (
+        (INTRODUCTION, claims),
+        (VARIANTS, of_variants),
+        (TASKS, of_tasks),
+        (CHECKPOINTS, of_checkpoints),
+    )
     tables = "".join(head + rendered(found()) for head, found in sections)
     return tables + NOT_TESTED + untested
 

@@ -37,6 +37,25 @@ def test_an_interval_on_one_side_of_the_bound_decides(
 
 
 @pytest.mark.parametrize(
+    ("low", "high", "bound", "found"),
+    [
+        (0.1, 0.3, 0.0, True),
+        (-0.3, -0.1, 0.0, False),
+        (-0.1, 0.3, 0.0, None),
+        (0.1, 0.3, 0.5, False),
+    ],
+)
+def test_shares_are_decided_by_their_difference_from_a_bound(
+    low: float, high: float, bound: float, found: bool | None
+) -> None:
+    share = Estimate(value=(low + high) / 2, low=low, high=high, seeds=(0.0, 0.0))
+    for above in (True, False):
+        claimed = SCRIPT["Share"](name="a less b", share=share, above=above, bound=bound)
+        assert claimed.verdict is (found if above or found is None else not found)
+    assert f"{100 * low:.1f}, {100 * high:.1f}]" in str(claimed)
+
+
+@pytest.mark.parametrize(
     ("statements", "verdict"),
     [
         ([(1.1, 2.0), (1.2, 1.3)], "holds"),
