@@ -305,6 +305,17 @@ def test_more_lines_than_can_be_named_have_axes_of_their_own(runs: Runs) -> None
     assert sorted(titles) == sorted(names)
 
 
+def test_small_axes_stand_in_the_order_of_the_table_the_best_first(runs: Runs) -> None:
+    ends = [5.0, 3.0, 9.0, 4.0, 8.0, 2.5, 7.0, 6.0, 3.5]
+    paths = [runs.write(f"scheme{i}", (3.0, 2.0, 2.5, end)) for i, end in enumerate(ends)]
+    found = gathered(*paths)
+    wanted = [f"scheme{i}" for i in sorted(range(len(ends)), key=lambda i: ends[i])]
+    for chart in (perplexities(found.by_protocol["tail"], found.findings), gains(found.findings)):
+        figure = laid_out(there(chart))
+        titles = [axes.get_title(loc="left") for axes in figure.axes if axes.axison]
+        assert [title.partition(":")[0] for title in titles] == wanted
+
+
 def test_small_axes_show_one_line_in_front_of_all_the_others(runs: Runs) -> None:
     names = [f"scheme{i}" for i in range(MOST_NAMED + 1)]
     figure = laid_out(curves(*(runs.write(name) for name in names)))

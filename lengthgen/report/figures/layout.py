@@ -74,21 +74,35 @@ def panels(
 
 
 def multiples(chart: Chart) -> Figure:
-    """Draws a small pair of axes for each line, in front of all the others in grey."""
-    rows = math.ceil(len(chart.shown) / COLUMNS)
+    """Draws a small pair of axes for each line, in front of all the others in grey, best first."""
+    shown = _best_first(chart)
+    rows = math.ceil(len(shown) / COLUMNS)
     with rc_style():
         text = "; ".join([*_notes(chart), "light grey: the other series"])
         drawn = framed([chart.title, text], size=(9.0, 1.5 * rows + 1.2))
         grid = drawn.subplots(rows, COLUMNS, squeeze=False, sharex=True, sharey=True).ravel()
         scale(grid[0], chart, room=5)  # which the others share
-        for i, (axes, line) in enumerate(zip(grid, chart.shown, strict=False)):
+        for i, (axes, line) in enumerate(zip(grid, shown, strict=False)):
             _small(axes, chart, line, gid=f"panel{i}")
-            axes.tick_params(labelbottom=i >= len(chart.shown) - COLUMNS)
-        for axes in grid[len(chart.shown) :]:
+            axes.tick_params(labelbottom=i >= len(shown) - COLUMNS)
+        for axes in grid[len(shown) :]:
             axes.set_axis_off()
         drawn.supylabel(chart.quantity, fontsize=FONT_SIZE)
         _name_behind(drawn, chart, chart.axis)
     return drawn
+
+
+def _best_first(chart: Chart) -> list[Line]:
+    """Returns the lines by their values at the longest length, those without one by the next."""
+    sign = 1 if chart.scale == "log" else -1  # of perplexities less is better, of the others more
+    lengths = sorted({n for line in chart.shown for n in line.lengths}, reverse=True)
+
+    def place(line: Line) -> tuple[list[float], str]:
+        return [
+            sign * line.values[n] if n in line.lengths else math.inf for n in lengths
+        ], line.name
+
+    return sorted(chart.shown, key=place)
 
 
 def _small(axes: Axes, chart: Chart, line: Line, *, gid: str) -> None:
