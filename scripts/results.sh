@@ -10,6 +10,8 @@
 #               rates of results/rates
 #   budget      five schemes after 1.5 to 24 million tokens
 #   context     ALiBi, KERPLE and RoPE trained at 128 to 1,024 tokens, 6 million each
+#   books       four schemes on a corpus of books, two seeds, 6 million tokens: corpus=pg19, or of
+#               your own corpus=files corpus.path=FOLDER
 #   variants    training-free variants of the runs of RoPE of figure1
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
 #   fire_positions  FIRE behind masks of T keys, and with queries clamped to T
@@ -30,7 +32,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-studies="report baselines precision rates figure1 budget context variants nope_masks fire_positions \
+studies="report baselines precision rates figure1 budget context books variants nope_masks fire_positions \
 fine_tuning schemes slow_schemes tasks encoder_decoder statistics"
 name=${1-}
 shift || true
@@ -119,6 +121,13 @@ context() {
     train.tokens=6000000 train.tuned=results/rates/tuned.yaml eval.targets=64 eval.endpoints=32 \
     'eval.lengths=[64,128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
   after lengthgen report runtime.root=runs/context --out results/context
+}
+
+books() {
+  sweep books corpus=pg19 scheme=rope,alibi,t5,kerple seed=1,2 corpus.vocab_size=4096 \
+    train.tokens=6000000 train.tuned=results/rates/tuned.yaml eval.targets=64 eval.endpoints=46 \
+    'eval.lengths=[128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
+  after lengthgen report runtime.root=runs/books --out results/books
 }
 
 variants() {
