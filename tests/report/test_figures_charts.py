@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lengthgen.analysis import reference_results
+from lengthgen.analysis.comparisons import difference
 from lengthgen.analysis.curves import curve
 from lengthgen.analysis.reference_results import PublishedCurve
 from lengthgen.analysis.seed_groups import Series
@@ -385,8 +386,8 @@ def test_a_cell_of_the_heat_map_is_the_loss_less_the_least_at_T(runs: Runs) -> N
 
 def test_the_ranking_has_a_dot_with_its_interval_and_ranks_for_each_series(runs: Runs) -> None:
     paths = [
-        runs.write(name, (3.0, last + 0.01 * seed), lengths=(512, 1024), seed=seed)
-        for name, last in (("rope", 5.0), ("alibi", 3.0))
+        runs.write(name, (3.0, last + noise * seed), lengths=(512, 1024), seed=seed)
+        for name, last, noise in (("rope", 5.0, 0.01), ("alibi", 3.0, 0.02))
         for seed in (1, 2, 3)
     ]
     found = gathered(*paths)
@@ -396,11 +397,35 @@ def test_the_ranking_has_a_dot_with_its_interval_and_ranks_for_each_series(runs:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["alibi", "rope"]
     assert [text.get_text() for text in axes.texts] == ["1", "2"]
     assert axes.get_ylim() == (1.5, -0.5)  # the least loss at the top
-    bars = [line for line in axes.lines if len(np.asarray(line.get_xdata())) == 2]
-    losses = {one.series.label: one.loss[1024] for one in found.findings}
-    drawn = [tuple(np.asarray(bar.get_xdata()).tolist()) for bar in bars]
-    assert drawn == [(losses[name].low, losses[name].high) for name in ("alibi", "rope")]
+    series = {line.label: line for line in found.by_protocol["tail"]}
+    apart = difference(series["rope"], series["alibi"], 1024)
+    assert apart is not None
+    assert apart.value == pytest.approx(1.98)
+    assert apart.low < apart.value < apart.high
+    rows = [
+        (np.asarray(line.get_xdata()).tolist(), line.get_markerfacecolor() == "white")
+        for line in axes.lines
+        if np.asarray(line.get_ydata()).tolist() in ([1], [1, 1])
+    ]
+    at_T = pytest.approx(3.0 - 3.04)  # less the best's loss at 1,024
+    assert rows == [([apart.low, apart.high], False), ([apart.value], False), ([at_T], True)]
     assert ranking(found.findings[:1]) is None
+
+
+def test_a_diverged_series_stands_last_in_the_ranking_without_a_dot(runs: Runs) -> None:
+    runs.write("rope", (3.0,), lengths=(512,))
+    found = gathered(
+        runs.write("rope", (3.0,), lengths=(1024,), nats=None),
+        runs.write("alibi", (3.5, 3.25), lengths=(512, 1024)),
+        runs.write("nope", (4.0, 4.5), lengths=(512, 1024)),
+    )
+    figure = ranking(found.findings)
+    assert figure is not None
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["alibi", "nope", "rope"]
+    drawn = {float(y) for line in axes.lines[:-1] for y in np.asarray(line.get_ydata())}
+    assert drawn == {0, 1}
+    assert ranking([one for one in found.findings if one.series.label == "rope"] * 2) is None
 
 
 @pytest.mark.parametrize(("seeds", "over"), [((1,), "documents"), ((1, 2), "seeds and documents")])
@@ -416,7 +441,7 @@ def test_captions_say_what_the_intervals_are_over(
     )
     figure = ranking(found.findings)
     assert figure is not None
-    assert f"bar: 95% over {over}; hollow" in " ".join(figure.get_suptitle().split())
+    assert f"bar: 95% over {over}, paired; hollow" in " ".join(figure.get_suptitle().split())
     captions = {chart.name: chart.caption for chart in charts(found)}
     for name in ("perplexity", "gain", "ratios"):
         assert f"the 95% interval over {over}." in captions[name]

@@ -1,4 +1,4 @@
-"""Many series at a glance: excess loss by length as a heat map, the last loss as ranked dots."""
+"""Many series at a glance: excess loss by length as a heat map, distances from the best as dots."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 
-from lengthgen.analysis.comparisons import compare
+from lengthgen.analysis.comparisons import compare, difference
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, short, subject
 from lengthgen.analysis.intervals import Estimate
@@ -65,39 +65,51 @@ def excess(lines: Sequence[Series]) -> Figure | None:
 
 
 def ranking(findings: Sequence[Finding]) -> Figure | None:
-    """Draws the loss at the longest length with its interval, the least at the top.
+    """Draws the loss at the longest length less that of the best, which stands at the top.
 
-    The loss at T is hollow. Ranks that a series may have, all compared jointly, are written at the
-    right. None without two series that have a loss there.
+    Differences are paired by seed and document, so that their intervals tell series apart whose
+    losses vary with the documents alike. A hollow dot is the loss at T on the same axis. Ranks that
+    a series may have, all compared jointly, are written at the right. None without two series that
+    have a loss there, or with none that is finite.
     """
     known = {finding.series.label: finding for finding in findings}
-    lines = ordered(finding.series for finding in findings if finding.loss)
     longest = max((n for finding in findings for n in finding.loss), default=0)
-    there = [line for line in lines if longest in known[line.label].loss]
-    if len(there) < 2:
+    there = [
+        line
+        for line in ordered(finding.series for finding in findings)
+        if longest in known[line.label].loss
+    ]
+    if len(there) < 2 or math.isinf(known[there[0].label].loss[longest].value):
         return None
     points = [p for line in there for p in line.points]
     compared = compare(there, longest)
+    best = next((line for line in there if compared and line.label == compared.best), there[0])
     styles = line_styles(there)
     with rc_style():
-        title = f"Loss at {short(longest)} tokens, nats per token; {subject(points)}"
-        note = f"bar: 95% over {sampled(there)}; hollow: at T; right: the ranks it may have"
+        title = f"Loss at {short(longest)} tokens less that of {best.label}; {subject(points)}"
+        note = f"bar: 95% over {sampled(there)}, paired; hollow: at T"
+        note += "; right: the ranks it may have" if compared is not None else ""
         drawn = framed([title, note], size=(8.0, 1.6 + 0.24 * len(there)))
         axes = drawn.subplots()
+        least = known[best.label].loss[longest].value
         for row, line in enumerate(there):
             loss, colour = known[line.label].loss, styles[line.label]["color"]
-            _dot(axes, row, loss[longest], colour)
-            if line.train_length in loss:
-                hollow: dict[str, Any] = {
-                    "markerfacecolor": "white",
-                    "markeredgecolor": colour,
-                    "markersize": 5,
-                }
-                axes.plot(loss[line.train_length].value, row, "o", zorder=2, **hollow)
+            apart = loss[longest].value - least
+            paired = None if line is best else difference(line, best, longest)
+            if paired is not None:
+                _bar(axes, row, paired, colour)
+                apart = paired.value
+            if math.isfinite(apart):
+                axes.plot(apart, row, "o", color=colour, markersize=5.5, zorder=3)
+            if math.isfinite(apart) and line.train_length in loss:
+                at_T = apart + loss[line.train_length].value - loss[longest].value
+                hollow: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": colour}
+                axes.plot(at_T, row, "o", zorder=2, markersize=5, **hollow)
             if compared is not None and line.label in compared.ranks:
                 text = compared.rank_text(line.label)
                 place: dict[str, Any] = {"va": "center", "fontsize": FONT_SIZE - 2, "color": GREY}
                 axes.text(1.01, row, text, transform=axes.get_yaxis_transform(), **place)
+        axes.axvline(0, color=GREY, linewidth=0.8, zorder=1)
         axes.set_yticks(range(len(there)), [line.label for line in there], fontsize=FONT_SIZE - 2)
         axes.set_ylim(len(there) - 0.5, -0.5)
         axes.grid(axis="y", color="0.92", zorder=0)
@@ -105,8 +117,6 @@ def ranking(findings: Sequence[Finding]) -> Figure | None:
     return drawn
 
 
-def _dot(axes: Axes, row: int, loss: Estimate, colour: str) -> None:
-    if math.isfinite(loss.low) and math.isfinite(loss.high):
-        axes.plot((loss.low, loss.high), (row, row), color=colour, linewidth=1.4, zorder=2)
-    if math.isfinite(loss.value):
-        axes.plot(loss.value, row, "o", color=colour, markersize=5.5, zorder=3)
+def _bar(axes: Axes, row: int, apart: Estimate, colour: str) -> None:
+    if math.isfinite(apart.low) and math.isfinite(apart.high):
+        axes.plot((apart.low, apart.high), (row, row), color=colour, linewidth=1.4, zorder=2)
