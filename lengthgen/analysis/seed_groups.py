@@ -44,6 +44,10 @@ class Series:
         """The reason at each length that was skipped."""
         return {p.length: p.skipped for p in self.points if p.skipped is not None}
 
+    def is_reference_of(self, other: "Series") -> bool:
+        """Whether it shows checkpoints of the other series under a reference variant."""
+        return self.reference and not set(self.runs).isdisjoint(other.runs)
+
     def curve(self, run: str) -> dict[int, float]:
         """Returns the loss of one seed at each length."""
         return {p.length: p.loss for p in self.points if p.run == run and p.loss is not None}

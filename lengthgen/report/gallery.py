@@ -246,21 +246,22 @@ def training_loss(runs: Sequence[Path]) -> Chart:
     n_of = Counter(config.scheme.name for config in configs)
     styles = style.scheme_styles(n_of)
     drawn: list[Line] = []
+    n_drawn = Counter[str]()
     for path, config in zip(runs, configs, strict=True):
         values = by_quarter_octave(training_log(path, run=config.run_id))
         if not values:
             raise UserError(f"{path}: train.jsonl holds no steps yet; lengthgen train continues it")
         name = config.scheme.name
-        n_before = sum(line.scheme == name for line in drawn)
         look = {
             "color": styles[name].colour,
             "marker": styles[name].marker,
-            "linestyle": style.DASHES[n_before % len(style.DASHES)],
+            "linestyle": style.DASHES[n_drawn[name] % len(style.DASHES)],
         }
+        n_drawn[name] += 1
         label = name if n_of[name] == 1 else path.resolve().name
         line = Line(
             name=label,
-            scheme=name,
+            runs=[config.run_id],
             end=label,
             style=look,
             values=values,

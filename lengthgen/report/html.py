@@ -328,9 +328,9 @@ def _first(report: Report) -> set[str]:
     """Returns the labels of what shows at first: of many series, those of least loss alone."""
     lines = report.by_protocol.get(HEADLINE) or report.lines
     own = [line for line in ordered(lines) if not line.reference]
-    first = {line.label for line in own[:MOST_NAMED]}
-    schemes = {line.scheme for line in own[:MOST_NAMED]}
-    return first | {one.label for one in report.lines if one.reference and one.scheme in schemes}
+    first = own[:MOST_NAMED]
+    of_first = (one for one in report.lines if any(one.is_reference_of(line) for line in first))
+    return {line.label for line in (*first, *of_first)}
 
 
 def _value(line: Line, x: float, write: Write) -> str:
@@ -434,13 +434,10 @@ def _claim(line: Series) -> str:
 
 def _own_curve(chart: Chart, line: Series, *, name: str) -> str:
     """Returns the chart with the line of one series, its seeds and its references alone."""
-    own = [
-        one
-        for one in chart.lines
-        if one.name == line.label or (one.reference and one.scheme == line.scheme)
-    ]
-    if not any(one.name == line.label and one.lengths for one in own):
+    itself = next((one for one in chart.lines if one.name == line.label and one.lengths), None)
+    if itself is None:
         return ""
+    own = [one for one in chart.lines if one is itself or one.is_reference_of(itself)]
     keys = {one.name: f"own-{name}" for one in own}
     return inline(replace(chart, lines=own), keys=keys, name=f"own-{name}", at=()).svg
 

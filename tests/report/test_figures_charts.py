@@ -326,18 +326,25 @@ def test_small_axes_show_one_line_in_front_of_all_the_others(runs: Runs) -> None
         assert sum(one.get_color() == "0.85" for one in axes.lines) == len(names)
 
 
-def test_small_axes_show_the_references_of_their_own_scheme(runs: Runs) -> None:
+def test_small_axes_show_the_references_of_their_own_checkpoints(runs: Runs) -> None:
     paths = [runs.write(f"scheme{i}") for i in range(MOST_NAMED + 1)]
+    longer = runs.write("scheme0", suffix="1b1b1b1b", train_length=1024)
+    with (longer / "config.yaml").open("a") as file:
+        file.write("train: {length: 1024}\n")
+    paths.append(longer)
     for path, scheme in ((paths[0], "scheme0"), (paths[1], "scheme1")):
         runs.write(scheme, variant="window")
         config = path / "config.yaml"
         config.write_text(config.read_text() + "eval: {reference_variants: [window]}\n")
-    shown: dict[str, list[str]] = {
-        axes.get_title(loc="left"): [str(one.get_label()) for one in axes.lines]
+    shown: dict[str, set[str]] = {
+        axes.get_title(loc="left"): {
+            label for line in axes.lines if "window" in (label := str(line.get_label()))
+        }
         for axes in laid_out(curves(*paths)).axes
     }
-    assert "scheme0 + window" in shown["scheme0"]
-    assert "scheme1 + window" not in shown["scheme0"]
+    assert shown["scheme0 (T=512)"] == {"scheme0 + window (T=512)"}
+    assert shown["scheme1 (T=512)"] == {"scheme1 + window (T=512)"}
+    assert shown["scheme0 (T=1024)"] == shown["scheme2 (T=512)"] == set()
 
 
 @pytest.mark.parametrize(

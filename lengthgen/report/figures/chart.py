@@ -32,7 +32,7 @@ class Line:
     """One series of a chart."""
 
     name: str  # of the series
-    scheme: str
+    runs: Sequence[str]  # whose checkpoints it shows
     end: str  # what stands at the line's end: the name, and how far it goes if that is not all
     style: Mapping[str, Any]  # arguments of Axes.plot
     values: Values
@@ -42,6 +42,10 @@ class Line:
     level: tuple[float, float] | None  # T, and the value to which those at longer lengths compare
     leaves_at: float | None = None  # where the axis may end before the line does
     reference: bool  # drawn thin, and not named at its end
+
+    def is_reference_of(self, other: "Line") -> bool:
+        """Whether it shows checkpoints of the other line under a reference variant."""
+        return self.reference and not set(self.runs).isdisjoint(other.runs)
 
     @property
     def lengths(self) -> list[float]:

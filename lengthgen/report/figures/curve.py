@@ -157,7 +157,7 @@ def line_of(
     """Returns the line of a series; the values of a single seed are those of the line."""
     return Line(
         name=line.label,
-        scheme=line.scheme,
+        runs=line.runs,
         end=_end(line, [n for n, value in values.items() if math.isfinite(value)], longest),
         style=style,
         values=values,

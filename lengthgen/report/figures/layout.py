@@ -112,7 +112,7 @@ def _small(axes: Axes, chart: Chart, line: Line, *, gid: str) -> None:
         axes.plot(other.lengths, [other.values[n] for n in other.lengths], color="0.85", lw=0.6)
     _letter_ends(axes, chart, size=FONT_SIZE - 5)
     for i, own in enumerate(chart.lines):
-        if own is line or (own.reference and own.scheme == line.scheme):
+        if own is line or own.is_reference_of(line):
             plot(axes, own, marks=False, band=0.2, gid=f"{gid}-{i}")
     axes.set(xlabel="", ylabel="")
     axes.tick_params(labelsize=FONT_SIZE - 2.5)

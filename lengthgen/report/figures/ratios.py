@@ -82,7 +82,7 @@ def _line(line: Series, style: Mapping[str, Any], gains: Mapping[int, Estimate])
     seeds: list[Values] = [_multiples(line.curve(run), line) for run in line.runs]
     return Line(
         name=line.label,
-        scheme=line.scheme,
+        runs=line.runs,
         end=line.label,
         style=style,
         values=_multiples(line.losses(), line),
