@@ -12,6 +12,7 @@
 #   context     ALiBi, KERPLE and RoPE trained at 128 to 1,024 tokens, 6 million each
 #   books       four schemes on a corpus of books, two seeds, 6 million tokens: corpus=pg19, or of
 #               your own corpus=files corpus.path=FOLDER
+#   kerple      KERPLE, ALiBi, T5 and RoPE under five protocols, two seeds, 6 million tokens
 #   variants    training-free variants of the runs of RoPE of figure1
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
 #   fire_positions  FIRE behind masks of T keys, and with queries clamped to T
@@ -23,6 +24,7 @@
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
 #               seeds; reversing by encoders and decoders without positions
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
+#   cost        parameters, speed and memory of every scheme, in turns on one core
 #
 # Runs go to runs/NAME, tables and figures to results/NAME. Killed, the same command continues. An
 # hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 takes six, schemes
@@ -32,8 +34,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-studies="report baselines precision rates figure1 budget context books variants nope_masks fire_positions \
-fine_tuning schemes slow_schemes tasks encoder_decoder statistics"
+studies="report baselines precision rates figure1 budget context books kerple variants nope_masks fire_positions \
+fine_tuning schemes slow_schemes tasks encoder_decoder statistics cost"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -128,6 +130,14 @@ books() {
     train.tokens=6000000 train.tuned=results/rates/tuned.yaml eval.targets=64 eval.endpoints=46 \
     'eval.lengths=[128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
   after lengthgen report runtime.root=runs/books --out results/books
+}
+
+kerple() {
+  sweep kerple scheme=kerple,alibi,t5,rope seed=2,3 train.tokens=6000000 eval.targets=64 \
+    train.tuned=results/rates/tuned.yaml eval.endpoints=32 eval.reach=16384 \
+    'eval.lengths=[512,2048,8192]' 'eval.reference_variants=[]' \
+    'eval.protocols=[tail,last_k,alibi_nonoverlap,kerple,dape]'
+  after lengthgen report runtime.root=runs/kerple --out results/kerple
 }
 
 variants() {
@@ -226,6 +236,11 @@ encoder_decoder() {
 
 statistics() {
   .venv/bin/python scripts/simulate_statistics.py
+}
+
+cost() {
+  .venv/bin/lengthgen bench --lengths 512,4096 --rounds 3 runtime.threads=1 "${given[@]}" \
+    >results/cost/schemes.tsv
 }
 
 "$name"
