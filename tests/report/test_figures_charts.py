@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -492,6 +493,21 @@ def test_panels_show_each_chart_and_one_legend(runs: Runs) -> None:
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert [title[:16] for title in titles] == ["(a) matched tail", "(b) context gain"]
     assert rendered(figure, "png")
+
+
+def test_panels_say_once_what_all_are_about_and_each_its_own_else(runs: Runs) -> None:
+    found = gathered(runs.write("rope"))
+    charts = [perplexities(found.by_protocol["tail"], []), there(gains(found.findings))]
+    about = charts[0].about
+    assert about == "corpus toy, model tiny, fp32"
+    shown = panels(charts)
+    assert shown.get_suptitle().startswith(about)
+    assert not any("corpus" in axes.get_title(loc="left") for axes in shown.axes)
+    apart = panels([charts[0], replace(charts[1], about="corpus other")])
+    assert "corpus" not in apart.get_suptitle()
+    titles = [axes.get_title(loc="left") for axes in apart.axes]
+    assert ["corpus toy" in titles[0], "corpus other" in titles[1]] == [True, True]
+    assert about in " ".join(laid_out(charts[0]).get_suptitle().split())
 
 
 def test_a_line_that_diverged_in_one_seed_is_drawn_up_to_there(runs: Runs) -> None:

@@ -62,7 +62,8 @@ def accuracy(
     return Chart(
         lines=drawn,
         behind=published,
-        title=f"right answers, {subject(points)}",
+        title="right answers",
+        about=subject(points),
         notes=[
             "shaded: lengths in training",
             *([f"pale: {UNCOUNTED}"] if any(one.excluded for one in there) else []),

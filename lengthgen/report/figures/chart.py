@@ -65,6 +65,7 @@ class Chart:
     lines: Sequence[Line]  # from the top down, as they end
     behind: Sequence[Published] = ()
     title: str  # what was measured
+    about: str = ""  # of which corpus and models
     notes: Sequence[str]  # on what the lines are, after the title
     quantity: str  # at the y axis
     scale: Literal["log", "signed", "linear", "share"]  # share: 0 to 1, over a linear length
@@ -75,6 +76,11 @@ class Chart:
     axis: str  # at the x axis
     trained: Sequence[int]  # each T
     marks: bool = True  # whether the values are marked
+
+    @property
+    def heading(self) -> str:
+        """The title and what it is about."""
+        return f"{self.title}; {self.about}" if self.about else self.title
 
     @property
     def shown(self) -> list[Line]:

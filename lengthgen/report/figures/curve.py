@@ -37,7 +37,8 @@ def perplexities(lines: Sequence[Series], findings: Sequence[Finding]) -> Chart:
     floors = [finding.unigram for finding in known.values() if finding.unigram is not None]
     return Chart(
         lines=drawn,
-        title=f"{headline(points)}; {subject(points)}",
+        title=headline(points),
+        about=subject(points),
         notes=notes(drawn, lines, level="from the last T tokens alone"),
         quantity="perplexity",
         scale="log",
@@ -94,7 +95,8 @@ def gains(findings: Sequence[Finding]) -> Chart | None:
     ]
     return Chart(
         lines=drawn,
-        title=f"context gain G(C) = loss(T) - loss(C), of the same targets; {subject(points)}",
+        title="context gain G(C) = loss(T) - loss(C), of the same targets",
+        about=subject(points),
         notes=[
             "above 0: text beyond T helps",
             f"grey: +-{EPS:g}, where the axis is linear",

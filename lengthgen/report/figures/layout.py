@@ -49,21 +49,23 @@ def panels(
         named.pop(line.name) for chart in charts for line in chart.shown if line.name in named
     ]
     notes = dict.fromkeys(phrase for chart in charts for phrase in _notes(chart))
-    text = [one for one in notes if not any(o != one and o.startswith(one) for o in notes)]
-    title = [charts[0].title] if single else []
+    kept = [one for one in notes if not any(o != one and o.startswith(one) for o in notes)]
+    about = {chart.about for chart in charts}
+    title = [charts[0].heading] if single else [*about] if len(about) == 1 else []
     width, height = (8.0, 4.6) if single else (4.6 * columns, 1.2 + 4.0 * rows)
     names = [textwrap.fill(line.end, NAME_LETTERS) for line in legend]
     n_lines = sum(1 + name.count("\n") for name in names)
     with rc_style():
         size = (width, max(height, (1.9 + 0.21 * n_lines) * single))
-        drawn = framed([*title, "; ".join(text)], size=size)
+        drawn = framed([*title, "; ".join(kept)], size=size)
         grid = drawn.subplots(rows, columns, squeeze=False).ravel()
         for letter, chart, axes in zip(ascii_lowercase, charts, grid, strict=False):
             draw(axes, chart, room=16 if single else 9, gid="line" if single else letter)
             _letter_ends(axes, chart, size=FONT_SIZE - 2)
             if not single:
-                title = textwrap.fill(f"({letter}) {chart.title}", 62)
-                axes.set_title(title, loc="left", fontsize=FONT_SIZE - 2)
+                own = chart.title if len(about) == 1 else chart.heading
+                text = textwrap.fill(f"({letter}) {own}", 62)
+                axes.set_title(text, loc="left", fontsize=FONT_SIZE - 2)
         _name_behind(drawn, charts[0])
         samples = [Line2D([], [], linewidth=1.8, **line.style) for line in legend]
         place = "outside right center" if single else "outside lower center"
@@ -79,7 +81,7 @@ def multiples(chart: Chart) -> Figure:
     rows = math.ceil(len(shown) / COLUMNS)
     with rc_style():
         text = "; ".join([*_notes(chart), "light grey: the other series"])
-        drawn = framed([chart.title, text], size=(9.0, 1.5 * rows + 1.2))
+        drawn = framed([chart.heading, text], size=(9.0, 1.5 * rows + 1.2))
         grid = drawn.subplots(rows, COLUMNS, squeeze=False, sharex=True, sharey=True).ravel()
         scale(grid[0], chart, room=5)  # which the others share
         for i, (axes, line) in enumerate(zip(grid, shown, strict=False)):

@@ -43,7 +43,8 @@ def positions(lines: Sequence[Series]) -> Chart | None:
     reach = max(p.length for p in points)
     return Chart(
         lines=drawn,
-        title=f"loss at each position of one window of {short(reach)}; {subject(points)}",
+        title=f"loss at each position of one window of {short(reach)}",
+        about=subject(points),
         notes=[AVERAGED, *notes(drawn, there, level="")],
         quantity="L(i), nats per token",
         scale="linear",

@@ -41,7 +41,8 @@ def ratios(
     return Chart(
         lines=drawn,
         behind=behind,
-        title=f"perplexity over that at T, {headline(points)}; {subject(points)}",
+        title=f"perplexity over that at T, {headline(points)}",
+        about=subject(points),
         notes=[*notes(drawn, there, level=""), "grey: published, same protocol, as named below"],
         quantity="ppl(C) / ppl(T)",
         scale="log",
