@@ -10,8 +10,8 @@
 #               rates of results/rates
 #   budget      five schemes after 1.5 to 24 million tokens
 #   context     ALiBi, KERPLE and RoPE trained at 128 to 1,024 tokens, 6 million each
-#   books       four schemes on a corpus of books, two seeds, 6 million tokens: corpus=pg19, or of
-#               your own corpus=files corpus.path=FOLDER
+#   books       RoPE and ALiBi on a corpus of books, 6 million tokens: corpus=pg19, or of your own
+#               corpus=files corpus.path=FOLDER corpus.name=books
 #   kerple      KERPLE, ALiBi, T5 and RoPE under five protocols, two seeds, 6 million tokens
 #   variants    training-free variants of the runs of RoPE of figure1
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
@@ -126,7 +126,7 @@ context() {
 }
 
 books() {
-  sweep books corpus=pg19 scheme=rope,alibi,t5,kerple seed=1,2 corpus.vocab_size=4096 \
+  sweep books corpus=pg19 scheme=rope,alibi seed=1 corpus.vocab_size=4096 \
     train.tokens=6000000 train.tuned=results/rates/tuned.yaml eval.targets=64 eval.endpoints=46 \
     'eval.lengths=[128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
   after lengthgen report runtime.root=runs/books --out results/books
