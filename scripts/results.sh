@@ -17,8 +17,8 @@
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
 #   fire_positions  FIRE behind masks of T keys, and with queries clamped to T
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
-#   schemes     every other scheme, two seeds, 6 million tokens; the receptive fields of the first
-#               seed in results/probes
+#   schemes     every other scheme, 6 million tokens, one seed, eight of them three; the receptive
+#               fields of the first seed in results/probes
 #   slow_schemes  five schemes that train slowly on a CPU, with RoPE and ALiBi, 1.5 million tokens
 #   tasks       copying, repeated copying and recall under six schemes, three seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
@@ -182,15 +182,19 @@ fine_tuning() {
 }
 
 schemes() {
-  local training=(seed=1,2 train.tokens=6000000 eval.targets=64 eval.endpoints=32
+  local training=(train.tokens=6000000 eval.targets=64 eval.endpoints=32
     'eval.reference_variants=[]' eval.reach=16384) lengths='128,256,512,1024,4096' tuned
   tuned=$(grep -oE '^[a-z]\w*' results/rates/tuned.yaml | paste -sd,)
-  sweep schemes "scheme=$tuned" train.tuned=results/rates/tuned.yaml "${training[@]}" \
+  sweep schemes "scheme=$tuned" seed=1 train.tuned=results/rates/tuned.yaml "${training[@]}" \
     "eval.lengths=[$lengths,16384]"
   # Without the upper bounds, which need a task, and those that train slowly (slow_schemes).
   sweep schemes "scheme=glob(*,exclude=[abacus,position_coupling,$slow,$explicit,$tuned])" \
+    seed=1 "${training[@]}" "eval.lengths=[$lengths,16384]"
+  sweep schemes "scheme=$explicit" seed=1 "${training[@]}" "eval.lengths=[$lengths]"
+  sweep schemes scheme=rope,alibi,t5,kerple seed=2,3 train.tuned=results/rates/tuned.yaml \
     "${training[@]}" "eval.lengths=[$lengths,16384]"
-  sweep schemes "scheme=$explicit" "${training[@]}" "eval.lengths=[$lengths]"
+  sweep schemes scheme=dynamic_bias,transformer_xl,fox,rnope_swa seed=2,3 "${training[@]}" \
+    "eval.lengths=[$lengths,16384]"
   after lengthgen probe runs/schemes/*-s1-* --probes receptive_field,bias eval.endpoints=16 \
     runtime.threads=1
   after lengthgen report runtime.root=runs/schemes --out results/schemes

@@ -420,6 +420,36 @@ def test_the_ranking_has_a_dot_with_its_interval_and_ranks_for_each_series(runs:
     assert ranking(found.findings[:1]) is None
 
 
+def test_bars_of_one_seed_are_dashed_where_others_have_several(runs: Runs) -> None:
+    paths = [
+        runs.write(name, (3.0, last), lengths=(512, 1024), seed=seed)
+        for name, seeds, last in (("rope", (1, 2), 5.0), ("alibi", (1, 2), 3.0), ("t5", (1,), 4.0))
+        for seed in seeds
+    ]
+    note = "dashed: one seed, over documents alone"
+    for given, dashed in ((paths, ["--"]), (paths[:-1], [])):
+        figure = ranking(gathered(*given).findings)
+        assert figure is not None
+        (axes,) = figure.axes
+        bars = [line for line in axes.lines if len({*np.asarray(line.get_ydata()).tolist()}) == 1]
+        kinds = [bar.get_linestyle() for bar in bars if len(np.asarray(bar.get_xdata())) == 2]
+        assert [kind for kind in kinds if kind != "-"] == dashed
+        assert (note in " ".join(figure.get_suptitle().split())) == bool(dashed)
+
+
+def test_series_of_other_seeds_are_ranked_by_what_they_share_with_the_best(runs: Runs) -> None:
+    """The one seed of nope is an easy one: its mean is below that of alibi, with two seeds."""
+    paths = [
+        runs.write(name, (3.0, last), lengths=(512, 1024), seed=seed)
+        for name, losses in (("alibi", (2.0, 3.0)), ("rope", (4.0, 5.0)), ("nope", (2.1,)))
+        for seed, last in enumerate(losses, start=1)
+    ]
+    figure = ranking(gathered(*paths).findings)
+    assert figure is not None
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["alibi", "nope", "rope"]
+
+
 def test_a_diverged_series_stands_last_in_the_ranking_without_a_dot(runs: Runs) -> None:
     runs.write("rope", (3.0,), lengths=(512,))
     found = gathered(

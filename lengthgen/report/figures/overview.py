@@ -65,12 +65,14 @@ def excess(lines: Sequence[Series]) -> Figure | None:
 
 
 def ranking(findings: Sequence[Finding]) -> Figure | None:
-    """Draws the loss at the longest length less that of the best, which stands at the top.
+    """Draws the loss at the longest length less that of the best, the least at the top.
 
     Differences are paired by seed and document, so that their intervals tell series apart whose
-    losses vary with the documents alike. A hollow dot is the loss at T on the same axis. Ranks that
-    a series may have, all compared jointly, are written at the right. None without two series that
-    have a loss there, or with none that is finite.
+    losses vary with the documents alike. The best is that of the joint comparison, which takes two
+    seeds; where some series have one seed alone, their bars, which know no other seed, are dashed.
+    A hollow dot is the loss at T on the same axis. Ranks that a series may have, all compared
+    jointly, are written at the right. None without two series that have a loss there, or with none
+    that is finite.
     """
     known = {finding.series.label: finding for finding in findings}
     longest = max((n for finding in findings for n in finding.loss), default=0)
@@ -84,25 +86,38 @@ def ranking(findings: Sequence[Finding]) -> Figure | None:
     points = [p for line in there for p in line.points]
     compared = compare(there, longest)
     best = next((line for line in there if compared and line.label == compared.best), there[0])
+    paired = {
+        line.label: estimate
+        for line in there
+        if line is not best and (estimate := difference(line, best, longest)) is not None
+    }
+    least = known[best.label].loss[longest].value
+    apart = {
+        line.label: estimate.value
+        if (estimate := paired.get(line.label))
+        else known[line.label].loss[longest].value - least
+        for line in there
+    }
+    there.sort(key=lambda line: apart[line.label])
+    mixed = len({one.of_scheme for one in paired.values()}) > 1
     styles = line_styles(there)
     with rc_style():
         title = f"Loss at {short(longest)} tokens less that of {best.label}; {subject(points)}"
-        note = f"bar: 95% over {sampled(there)}, paired; hollow: at T"
+        note = f"bar: 95% over {sampled(there)}, paired"
+        note += "; dashed: one seed, over documents alone" if mixed else ""
+        note += "; hollow: at T"
         note += "; right: the ranks it may have" if compared is not None else ""
         drawn = framed([title, note], size=(8.0, 1.6 + 0.24 * len(there)))
         axes = drawn.subplots()
-        least = known[best.label].loss[longest].value
         for row, line in enumerate(there):
             loss, colour = known[line.label].loss, styles[line.label]["color"]
-            apart = loss[longest].value - least
-            paired = None if line is best else difference(line, best, longest)
-            if paired is not None:
-                _bar(axes, row, paired, colour)
-                apart = paired.value
-            if math.isfinite(apart):
-                axes.plot(apart, row, "o", color=colour, markersize=5.5, zorder=3)
-            if math.isfinite(apart) and line.train_length in loss:
-                at_T = apart + loss[line.train_length].value - loss[longest].value
+            at_longest = apart[line.label]
+            if line.label in paired:
+                _bar(axes, row, paired[line.label], colour, mixed=mixed)
+            if math.isfinite(at_longest):
+                axes.plot(at_longest, row, "o", color=colour, markersize=5.5, zorder=3)
+            if math.isfinite(at_longest) and line.train_length in loss:
+                at_T = at_longest + loss[line.train_length].value - loss[longest].value
                 hollow: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": colour}
                 axes.plot(at_T, row, "o", zorder=2, markersize=5, **hollow)
             if compared is not None and line.label in compared.ranks:
@@ -117,6 +132,8 @@ def ranking(findings: Sequence[Finding]) -> Figure | None:
     return drawn
 
 
-def _bar(axes: Axes, row: int, apart: Estimate, colour: str) -> None:
+def _bar(axes: Axes, row: int, apart: Estimate, colour: str, *, mixed: bool) -> None:
     if math.isfinite(apart.low) and math.isfinite(apart.high):
-        axes.plot((apart.low, apart.high), (row, row), color=colour, linewidth=1.4, zorder=2)
+        dashes: Any = (0, (2, 1.5)) if mixed and not apart.of_scheme else "-"
+        style: dict[str, Any] = {"color": colour, "linewidth": 1.4, "linestyle": dashes}
+        axes.plot((apart.low, apart.high), (row, row), zorder=2, **style)
