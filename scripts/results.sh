@@ -24,18 +24,17 @@
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
 #               seeds; reversing by encoders and decoders without positions
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
-#   cost        parameters, speed and memory of every scheme, in turns on one core
 #
 # Runs go to runs/NAME, tables and figures to results/NAME. Killed, the same command continues. An
 # hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 takes six, schemes
-# twelve.
+# nine.
 # --jobs N: runs at a time; --dry-run: what would be done, and how long it would take.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks fire_positions \
-fine_tuning schemes slow_schemes tasks encoder_decoder statistics cost"
+fine_tuning schemes slow_schemes tasks encoder_decoder statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -240,11 +239,6 @@ encoder_decoder() {
 
 statistics() {
   .venv/bin/python scripts/simulate_statistics.py
-}
-
-cost() {
-  .venv/bin/lengthgen bench --lengths 512,4096 --rounds 3 runtime.threads=1 "${given[@]}" \
-    >results/cost/schemes.tsv
 }
 
 "$name"
