@@ -103,6 +103,10 @@ def parse_yaml(text: str) -> Any:
     try:
         _check_aliases(yaml.parse(text, Loader=loader))
         return yaml.load(text, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        if "nesting depth" in (error.problem or ""):  # libyaml's own limit
+            raise _too_deep() from None
+        raise
     except (AttributeError, LookupError, TypeError) as error:  # of a value unlike its !!tag
         raise ValueError(f"a value does not fit its tag ({error})") from None
 
@@ -132,7 +136,7 @@ def _check_aliases(events: Iterable[Any]) -> None:
         elif isinstance(event, yaml.CollectionStartEvent):
             opened.append((event.anchor, n_values))
             if len(opened) > MOST_DEPTH:
-                raise ValueError(f"nested more than {MOST_DEPTH} deep")
+                raise _too_deep()
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = opened.pop()
             n_values += 1

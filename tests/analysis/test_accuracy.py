@@ -559,8 +559,8 @@ def test_tasks_side_by_side_name_a_series_as_where_it_counts() -> None:
     grey = [name for name, colour in colours.items() if colour == PALE["color"]]
     assert grey == ["nope (not learned)"]
     copying, sorting = (axes.get_title(loc="left") for axes in figure.axes)
-    assert copying.startswith("(a) right answers, corpus copy")
-    assert sorting.startswith("(b) right answers, corpus sort")
+    assert copying.startswith("(a) right answers; corpus copy")
+    assert sorting.startswith("(b) right answers; corpus sort")
 
 
 def test_one_task_or_many_are_not_side_by_side() -> None:
