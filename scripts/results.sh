@@ -33,8 +33,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-studies="report baselines precision rates figure1 budget context books kerple variants nope_masks fire_positions \
-fine_tuning schemes slow_schemes tasks encoder_decoder statistics"
+studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
+fire_positions fine_tuning schemes slow_schemes tasks encoder_decoder statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then

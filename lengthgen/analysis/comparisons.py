@@ -75,6 +75,19 @@ def compare(lines: Sequence[Series], length: int) -> Comparison | None:
     return compared(losses, pairs)
 
 
+def least_at(lines: Sequence[Series], length: int) -> tuple[Series, Comparison | None] | None:
+    """Returns the series of least loss at a length, and the comparison with it.
+
+    Of series that can be compared, where some can. None if no loss there is finite.
+    """
+    found = compare(lines, length)
+    losses = {line.label: line.losses().get(length, math.inf) for line in lines}
+    label = found.best if found is not None else min(losses, key=lambda label: losses[label])
+    if math.isinf(losses[label]):
+        return None
+    return next(line for line in lines if line.label == label), found
+
+
 def compared(losses: Mapping[str, float], pairs: Mapping[Pair, Estimate]) -> Comparison | None:
     """Returns the comparison of losses from the differences (a less b) of their pairs.
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 from itertools import combinations
 from statistics import median
 
-from lengthgen.analysis.comparisons import Comparison, Mark, compare, difference
+from lengthgen.analysis.comparisons import Comparison, Mark, compare, difference, least_at
 from lengthgen.analysis.curves import Point, context_gain, perplexity
 from lengthgen.analysis.effective_context import recl
 from lengthgen.analysis.findings import Finding
@@ -330,7 +330,7 @@ def against_least(lines: Sequence[Series]) -> Table | None:
     lengths = sorted(
         {line.train_length for line in compared} | {max((0, *line.losses())) for line in compared}
     )
-    columns = {n: found for n in lengths if (found := _column(compared, n)) is not None}
+    columns = {n: found for n in lengths if (found := least_at(compared, n)) is not None}
     if len(compared) < 2 or not columns:
         return None
     head = [
@@ -394,16 +394,6 @@ def before_and_after(lines: Sequence[Series], bases: Mapping[str, str]) -> Table
         rows=rows,
         notes=["Each interval by itself at 95%; below 0: further training helped.", *_dashes(rows)],
     )
-
-
-def _column(lines: Sequence[Series], length: int) -> tuple[Series, Comparison | None] | None:
-    """Returns the series of least loss at a length, and the comparison with it."""
-    found = compare(lines, length)
-    losses = {line.label: line.losses().get(length, math.inf) for line in lines}
-    label = found.best if found is not None else min(losses, key=lambda label: losses[label])
-    if math.isinf(losses[label]):
-        return None
-    return next(line for line in lines if line.label == label), found
 
 
 def _behind(line: Series, least: Series, length: int, found: Comparison | None) -> Cell:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 
-from lengthgen.analysis.comparisons import compare, difference
+from lengthgen.analysis.comparisons import difference, least_at
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, short, subject
 from lengthgen.analysis.intervals import Estimate
@@ -81,11 +81,10 @@ def ranking(findings: Sequence[Finding]) -> Figure | None:
         for line in ordered(finding.series for finding in findings)
         if longest in known[line.label].loss
     ]
-    if len(there) < 2 or math.isinf(known[there[0].label].loss[longest].value):
+    if len(there) < 2 or (found := least_at(there, longest)) is None:
         return None
     points = [p for line in there for p in line.points]
-    compared = compare(there, longest)
-    best = next((line for line in there if compared and line.label == compared.best), there[0])
+    best, compared = found
     paired = {
         line.label: estimate
         for line in there
