@@ -259,7 +259,8 @@ def _notes(axes: Axes, chart: Chart) -> None:
     if chart.floor is not None and floor_is_near(chart):
         name, value = chart.floor
         transform = axes.get_yaxis_transform()
-        _note(axes, name, (0, value), transform=transform, vertical="bottom")
+        at_top = chart.extent is not None and value > chart.extent[1]  # the title is above
+        _note(axes, name, (0, value), transform=transform, vertical="top" if at_top else "bottom")
     for i, length in enumerate(chart.trained):
         transform = axes.get_xaxis_transform()
         if chart.scale == "share":  # upright at the foot of the line, where no curve ends
