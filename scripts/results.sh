@@ -9,7 +9,7 @@
 #   figure1     six schemes at T = 512 and four at T = 1024, three seeds, 12 million tokens; with the
 #               rates of results/rates
 #   budget      five schemes after 1.5 to 24 million tokens
-#   context     ALiBi, KERPLE and RoPE trained at 128 to 1,024 tokens, 6 million each
+#   context     ALiBi and RoPE trained at 128 and 256 tokens, beside those of results/figure1
 #   books       RoPE and ALiBi on a corpus of books, 6 million tokens: corpus=pg19, or of your own
 #               corpus=files corpus.path=FOLDER corpus.name=books
 #   kerple      KERPLE, ALiBi, T5 and RoPE under five protocols, two seeds, 6 million tokens
@@ -117,11 +117,15 @@ budget() {
   after lengthgen report runtime.root=runs/budget --out results/budget
 }
 
+short=('eval.protocols=[tail]' 'eval.lengths=[64,128,256,512,1024,2048,16384]'
+  'eval.reference_variants=[]')
+
 context() {
-  sweep context scheme=alibi,kerple,rope train.length=128,256,512,1024 seed=1,2,3 \
-    train.tokens=6000000 train.tuned=results/rates/tuned.yaml eval.targets=64 eval.endpoints=32 \
-    'eval.lengths=[64,128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
-  after lengthgen report runtime.root=runs/context --out results/context
+  sweep context scheme=alibi train.length=128 "${long[@]}" "${short[@]}"
+  sweep context scheme=alibi train.length=256 "${long[@]}" "${short[@]}" seed=1
+  sweep context scheme=rope train.length=128,256 "${long[@]}" "${short[@]}" seed=1
+  after lengthgen report results/figure1 runtime.root=runs/context runs/context/*-* \
+    --group alibi,rope --out results/context
 }
 
 books() {

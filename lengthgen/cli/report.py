@@ -17,7 +17,10 @@ def write_report(
     arguments: Runs = None,
     group: Annotated[
         str | None,
-        typer.Option(metavar="SCHEME,...", help="All evaluated runs of these schemes."),
+        typer.Option(
+            metavar="SCHEME,...",
+            help="All evaluated runs of these schemes; of folders and runs that are named, these.",
+        ),
     ] = None,
     without: Annotated[
         str | None,
@@ -35,27 +38,26 @@ def write_report(
     """
     names, changes = split(arguments, sections=("runtime",))
     folders = [Path(name) for name in names if (Path(name) / study.ROWS).is_file()]
+    groups, left_out = _words(group), _words(without)
     if folders:
-        if group is not None:
-            raise UserError(f"--group is of runs, and {folders[0]} is the folder of a report")
-        if (len(names) > 1 or without is not None) and out is None:
+        selects = bool(groups or left_out)
+        if (len(names) > 1 or selects) and out is None:
             raise UserError("several folders, or runs with them or left out, need --out DIR")
         names = [name for name in names if Path(name) not in folders]
         studies = [*map(study.of_folder, folders)]
         if names:
             studies.append(study.of_runs(find_runs(names, changes)))
-        left_out = [name.strip() for name in without.split(",")] if without is not None else []
-        joins = len(studies) > 1 or left_out
+        joins = len(studies) > 1 or selects
         found, gathered = _gathered(
-            study.united(studies, without=left_out) if joins else studies[0]
+            study.united(studies, groups=groups, without=left_out) if joins else studies[0]
         )
         out = out or folders[0]
-    elif without is not None:
+    elif left_out:
         raise UserError(
             "--without is of folders of reports, and none is named; name the runs to show"
         )
     else:
-        run_dirs, out = _run_dirs(names, changes, group), out or Path("report")
+        run_dirs, out = _run_dirs(names, changes, groups), out or Path("report")
 
         def of_runs(paths: Sequence[Path]) -> tuple[study.Study, collect.Gathered]:
             return _gathered(study.of_runs(paths))
@@ -73,12 +75,17 @@ def _gathered(found: study.Study) -> tuple[study.Study, collect.Gathered]:
     return found, collect.gather_both(found.records)
 
 
-def _run_dirs(names: Sequence[str], changes: Mapping[str, Any], group: str | None) -> list[Path]:
+def _words(option: str | None) -> list[str]:
+    return [word.strip() for word in option.split(",")] if option is not None else []
+
+
+def _run_dirs(
+    names: Sequence[str], changes: Mapping[str, Any], groups: Sequence[str]
+) -> list[Path]:
     root = root_of(changes)
     evaluated = [p for p in completion.run_dirs(root) if (p / "eval.jsonl").is_file()]
     named = find_runs(names, changes) if names else []
-    if group is not None:
-        groups = [name.strip() for name in group.split(",")]
+    if groups:
         named += study.of_groups(evaluated, groups, say=warn)
     run_dirs = named or evaluated
     if not run_dirs:

@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -167,22 +167,29 @@ def of_runs(run_dirs: Sequence[Path]) -> Study:
     return _study([*map(_completed, _records(runs, _evaluated(runs)), runs)])
 
 
-def united(studies: Sequence[Study], *, without: Sequence[str] = ()) -> Study:
+def united(
+    studies: Sequence[Study], *, groups: Sequence[str] = (), without: Sequence[str] = ()
+) -> Study:
     """Returns the study of all runs of several; a run of two has the rows of both.
 
-    `without`: names of runs that are left out. Raises UserError where two studies contradict each
-    other: in a run's configuration or weights, or in what was measured of a document; and for a run
-    to leave out that is in none.
+    `groups`: names of schemes; if there are any, the runs of others are left out. `without`: names
+    of runs that are left out. Raises UserError where two studies contradict each other: in a run's
+    configuration or weights, or in what was measured of a document; for a group without runs; and
+    for a run to leave out that is in none.
     """
     found: dict[str, RunRecord] = {}
-    known = {record.run for other in studies for record in other.records}
+    records = [record for other in studies for record in other.records]
+    if groups:
+        names = [_scheme(record.config) for record in records]
+        _check_groups(groups, names)
+        records = [one for one, name in zip(records, names, strict=True) if name in groups]
+    known = {record.run for record in records}
     for name in without:
         if name not in known:
             raise UserError(f"--without: no run {name!r} here; {suggestion(name, known)}")
-    for other in studies:
-        for record in other.records:
-            if record.run not in without:
-                found[record.run] = _joined(found.get(record.run, record), record)
+    for record in records:
+        if record.run not in without:
+            found[record.run] = _joined(found.get(record.run, record), record)
     if not found:
         raise UserError("--without: no run is left; name fewer")
     return _study([found[run] for run in sorted(found)])
@@ -420,14 +427,22 @@ def of_groups(
     names: dict[Path, str] = {}
     for path in run_dirs:
         try:
-            names[path] = str(_config(path).get("scheme", {}).get("name"))
+            names[path] = _scheme(_config(path))
         except UserError as error:
             say(f"{path.name} is not shown: {error}")
-    for group in groups:
-        if group not in names.values():
-            known = sorted(set(names.values()))
-            raise UserError(f"--group: no evaluated run of {group!r}; {suggestion(group, known)}")
+    _check_groups(groups, names.values())
     return [path for path, name in names.items() if name in groups]
+
+
+def _scheme(config: Plain) -> str:
+    return str(config.get("scheme", {}).get("name"))
+
+
+def _check_groups(groups: Sequence[str], names: Iterable[str]) -> None:
+    known = sorted(set(names))
+    for group in groups:
+        if group not in known:
+            raise UserError(f"--group: no evaluated run of {group!r}; {suggestion(group, known)}")
 
 
 def task_of(config: Plain) -> str | None:

@@ -465,7 +465,7 @@ def test_the_folder_of_a_report_is_made_again_in_its_place_or_elsewhere(
     shell.run("report", str(out), "--out", str(other))
     for folder in (out, other):
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
-    assert "--group is of runs" in shell.refused("report", str(out), "--group", "rope")
+    assert "need --out DIR" in shell.refused("report", str(out), "--group", "rope")
     assert "need --out DIR" in shell.refused("report", str(out), trained)
     assert "need --out DIR" in shell.refused("report", str(out), "--without", trained)
     assert "--without is of folders" in shell.refused("report", "--without", trained)

@@ -378,6 +378,16 @@ def test_a_run_of_a_folder_can_be_left_out_and_its_name_must_be_known(runs: Runs
         assert str(caught.value).startswith(message)
 
 
+def test_the_runs_of_some_schemes_are_taken_from_folders(runs: Runs) -> None:
+    paths = [runs.write("alibi"), runs.write("rope"), runs.write("rope", seed=2)]
+    studies = [study.of_runs(paths[:2]), study.of_runs(paths[2:])]
+    assert study.united(studies, groups=["rope"]).rows == study.of_runs(paths[1:]).rows
+    one = study.united(studies, groups=["rope"], without=[paths[1].name])
+    assert one.rows == study.of_runs(paths[2:]).rows
+    with pytest.raises(UserError, match="--group: no evaluated run of 'rop'; did you mean rope"):
+        study.united(studies, groups=["rop"])
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [({"nats": 1.5}, "row of tail, "), ({"weights": "0" * 64}, "weights")],
