@@ -552,6 +552,8 @@ def points_csv(by_protocol: Mapping[str, Sequence[Series]]) -> str:
 def differences_csv(lines: Sequence[Series]) -> str:
     """Returns a line per pair of competing series, at T and at the longest length that they share.
 
+    A pair of unlike T is compared at the longest length alone.
+
     Low and high are of the pair by itself; apart says whether the two differ, all pairs of
     the length taken together at 95%.
     """
@@ -559,9 +561,8 @@ def differences_csv(lines: Sequence[Series]) -> str:
     compared, found = competitors(lines), dict[int, Comparison | None]()
     for a, b in combinations(compared, 2):
         shared = a.losses().keys() & b.losses().keys()
-        if a.train_length != b.train_length or not shared:
-            continue
-        for n in sorted({a.train_length, max(shared)} & shared):
+        at_T = {a.train_length} & {b.train_length} & shared
+        for n in sorted(at_T | {max(shared, default=0)} & shared):
             estimate = difference(a, b, n)
             if n not in found:
                 found[n] = compare(compared, n)

@@ -248,9 +248,10 @@ def test_one_series_has_no_differences() -> None:
     assert parsed(curve_tables.differences_csv(lines)) == []
 
 
-def test_series_of_different_T_are_no_pairs() -> None:
-    lines = [line("a", 3.0, 3.0), line("b", 3.0, 3.0, train_length=1024)]
-    assert parsed(curve_tables.differences_csv(lines)) == []
+def test_series_of_different_T_are_compared_at_the_longest_length_alone() -> None:
+    lines = [line("a", 3.0, 3.0, 2.0), line("b", 3.0, 3.0, 4.0, train_length=1024)]
+    (row,) = parsed(curve_tables.differences_csv(lines))
+    assert (row["length"], float(row["a_minus_b"])) == ("2048", -2.0)
 
 
 # Protocols
