@@ -4,12 +4,12 @@
 #   report      six schemes, two seeds, 3 million tokens of python
 #   baselines   what T5's own rate and the size of sinusoidal positions bring; makes report first
 #   precision   training in bf16 and in fp32 at equal seeds
-#   rates       learning rate and own rate of six schemes, own rate of four biases, by the loss at T
-#               on the tuning split
+#   rates       learning rate and own rate of six schemes, own rate of other schemes' parameters, by
+#               the loss at T on the tuning split
 #   figure1     six schemes at T = 512 and four at T = 1024, three seeds, 12 million tokens; with the
 #               rates of results/rates
 #   budget      five schemes after 1.5 to 24 million tokens
-#   context     ALiBi and RoPE trained at 128 and 256 tokens, beside those of results/figure1
+#   context     ALiBi and RoPE trained at 128 tokens, beside those of results/figure1
 #   books       RoPE and ALiBi on a corpus of books, 6 million tokens: corpus=pg19, or of your own
 #               corpus=files corpus.path=FOLDER corpus.name=books
 #   kerple      KERPLE, ALiBi, T5 and RoPE under five protocols, two seeds, 6 million tokens
@@ -87,13 +87,15 @@ precision() {
 # Two schemes have their least loss beyond the grid of the others. Of biases with few numbers the own
 # rate alone is varied.
 rates() {
-  local grid
+  local grid others=cope,dynamic_bias,fox,transformer_xl,ssmax,grape_a,pope,gated_attention
   for grid in \
     "scheme=rope,alibi,nope,kerple train.lr=2e-3,4e-3,8e-3 train.scheme_lr_ratio=1,4,16,64" \
     "scheme=t5 train.lr=2e-3,4e-3,8e-3 train.scheme_lr_ratio=1,4,16,64,256" \
     "scheme=sinusoidal train.lr=5e-4,1e-3,2e-3,4e-3,8e-3" \
     "scheme=kerple_power train.lr=4e-3 train.scheme_lr_ratio=1,4,16" \
-    "scheme=fire,bam,alibi_learned train.lr=4e-3 train.scheme_lr_ratio=1,16"; do
+    "scheme=shaw train.lr=4e-3 train.scheme_lr_ratio=1,16,64" \
+    "scheme=learned_absolute train.lr=4e-3 train.scheme_lr_ratio=0.25,1,16" \
+    "scheme=fire,bam,alibi_learned,$others train.lr=4e-3 train.scheme_lr_ratio=1,16"; do
     # shellcheck disable=SC2086  # several words
     .venv/bin/lengthgen tune $grid train.tokens=2000000 runtime.threads=1 runtime.wandb=off \
       runtime.root=runs/rates/runs --out results/rates "${given[@]}"
@@ -117,15 +119,12 @@ budget() {
   after lengthgen report runtime.root=runs/budget --out results/budget
 }
 
-short=('eval.protocols=[tail]' 'eval.lengths=[64,128,256,512,1024,2048,16384]'
-  'eval.reference_variants=[]')
-
 context() {
-  sweep context scheme=alibi train.length=128 "${long[@]}" "${short[@]}"
-  sweep context scheme=alibi train.length=256 "${long[@]}" "${short[@]}" seed=1
-  sweep context scheme=rope train.length=128,256 "${long[@]}" "${short[@]}" seed=1
-  after lengthgen report results/figure1 runtime.root=runs/context runs/context/*-* \
-    --group alibi,rope --out results/context
+  local eval=('eval.protocols=[tail]' 'eval.lengths=[64,128,256,512,1024,2048,16384]'
+    'eval.reference_variants=[]')
+  sweep context scheme=alibi train.length=128 "${long[@]}" "${eval[@]}"
+  sweep context scheme=rope train.length=128 seed=1 "${long[@]:1}" "${eval[@]}"
+  after lengthgen report results/figure1 runs/context/*-* --group alibi,rope --out results/context
 }
 
 books() {
@@ -187,7 +186,8 @@ fine_tuning() {
 schemes() {
   local training=(train.tokens=6000000 eval.targets=64 eval.endpoints=32
     'eval.reference_variants=[]' eval.reach=16384) lengths='128,256,512,1024,4096' tuned
-  tuned=$(grep -oE '^[a-z]\w*' results/rates/tuned.yaml | paste -sd,)
+  # PoPE and gated attention were trained before their own rates were tuned, which bring 0.03 nats.
+  tuned=$(grep -oE '^[a-z]\w*' results/rates/tuned.yaml | grep -vxE 'pope|gated_attention' | paste -sd,)
   sweep schemes "scheme=$tuned" seed=1 train.tuned=results/rates/tuned.yaml "${training[@]}" \
     "eval.lengths=[$lengths,16384]"
   # Without the upper bounds, which need a task, and those that train slowly (slow_schemes).
