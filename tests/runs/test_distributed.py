@@ -3,6 +3,7 @@
 Run as a program this file is one process of such a run: it trains, evaluates and notes what it saw.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -73,11 +74,14 @@ def main(root: Path, cache: Path) -> None:
                 train_and_evaluate(configuration(root, cache, run), ranks=ranks, show=QUIET)
         given = configuration(root / "given", cache, "8 windows")
         evaluate(given, given.run_dir, ranks=ranks, show=QUIET)
-    tasks = Path("/proc/self/task").glob("*/comm")
+    threads: list[str] = []
+    for task in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            threads.append(task.read_text().strip())
     saw = {
         "batches": seen,
         "changed": [path for path in changed if Path(path).is_relative_to(root)],
-        "threads": [task.read_text().strip() for task in tasks],
+        "threads": threads,
     }
     print(json.dumps(saw))
 
