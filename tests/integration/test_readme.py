@@ -219,6 +219,13 @@ def test_tables_of_the_docs_are_those_of_lengthgen_list() -> None:
         assert f"<!-- table: {kind} -->" in "".join(DOCS.values())
 
 
+def test_the_rows_of_a_table_have_as_many_cells_as_its_head() -> None:
+    for name, page in PAGES.items():
+        for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
+            n_cells = [len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()]
+            assert len(set(n_cells)) == 1, (name, table)
+
+
 def test_tables_that_are_written_by_hand_have_a_row_for_each_choice() -> None:
     assert names(DOCS["schemes.md"], "Properties") == choices("scheme", config_dir=None)
     effects = names(DOCS["variants.md"], "Effect with the default arguments")
