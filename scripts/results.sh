@@ -123,7 +123,7 @@ context() {
   local eval=('eval.protocols=[tail]' 'eval.lengths=[64,128,256,512,1024,2048,16384]'
     'eval.reference_variants=[]')
   sweep context scheme=alibi train.length=128 "${long[@]}" "${eval[@]}"
-  sweep context scheme=rope train.length=128 seed=1 "${long[@]:1}" "${eval[@]}"
+  sweep context scheme=rope train.length=128 seed=1 "${long[@]:1}" "${eval[@]}" # one of the seeds
   after lengthgen report results/figure1 runs/context/*-* --group alibi,rope --out results/context
 }
 

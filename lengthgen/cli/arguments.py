@@ -82,9 +82,14 @@ def find_runs(names: Sequence[str], changes: Mapping[str, Any]) -> list[Path]:
     return [directory.find(name, root) for name in names] or [directory.newest(root)]
 
 
+def words_of(text: str | None) -> list[str]:
+    """Returns the words of A,B,...; none of an option that is not given."""
+    return [word.strip() for word in text.split(",")] if text is not None else []
+
+
 def lengths_of(text: str) -> list[int]:
     """Returns the lengths of L,L,... Raises UserError for one that is no positive integer."""
-    lengths = [length.strip() for length in text.split(",")]
+    lengths = words_of(text)
     for length in lengths:
         if not length.isdecimal() or int(length) == 0:
             message = f"{length!r} is not a positive integer; give lengths like 512,2048"

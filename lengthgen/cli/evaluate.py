@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from lengthgen import pipeline
-from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, lengths_of, split
+from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, lengths_of, split, words_of
 from lengthgen.cli.console import echo, warn_once
 from lengthgen.cli.tables import print_table
 from lengthgen.evaluation import evaluator, precision
@@ -48,10 +48,10 @@ def evaluate_runs(
     if lengths is not None:
         changes["eval.lengths"] = lengths_of(lengths)
     if protocols is not None:
-        chosen = [name.strip() for name in protocols.split(",")]
+        chosen = words_of(protocols)
         changes["eval.protocols"] = list(OF_TEXT) if "all" in chosen else chosen
     if variants is not None:
-        changes["eval.variants"] = [name.strip() for name in variants.split(",")]
+        changes["eval.variants"] = words_of(variants)
     run_dirs = find_runs(names, changes)
     configs = pipeline.configs_of(
         run_dirs, changes, config_dir=config_dir, plugins=plugin or [], warn=warn_once

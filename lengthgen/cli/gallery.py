@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import find_runs, split
+from lengthgen.cli.arguments import find_runs, split, words_of
 from lengthgen.cli.console import echo
 from lengthgen.errors import UserError
 from lengthgen.report import gallery, write
@@ -28,6 +28,6 @@ def write_gallery(
     names, changes = split(arguments, sections=("runtime",))
     if len(names) > 1:
         raise UserError(f"{names[1]}: one folder is written; name runs with --runs {names[1]}")
-    of = find_runs([run.strip() for run in runs.split(",")], changes) if runs is not None else []
+    of = find_runs(words_of(runs), changes) if runs is not None else []
     for path in write.write_files(gallery.gallery(of), Path(*names or ["gallery"])):
         echo(path)

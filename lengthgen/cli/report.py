@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lengthgen.cli import completion
-from lengthgen.cli.arguments import Runs, find_runs, root_of, split
+from lengthgen.cli.arguments import Runs, find_runs, root_of, split, words_of
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 from lengthgen.report import collect, study, write
@@ -19,7 +19,7 @@ def write_report(
         str | None,
         typer.Option(
             metavar="SCHEME,...",
-            help="All evaluated runs of these schemes; of folders and runs that are named, these.",
+            help="All evaluated runs of these schemes; with folders, only these.",
         ),
     ] = None,
     without: Annotated[
@@ -38,7 +38,7 @@ def write_report(
     """
     names, changes = split(arguments, sections=("runtime",))
     folders = [Path(name) for name in names if (Path(name) / study.ROWS).is_file()]
-    groups, left_out = _words(group), _words(without)
+    groups, left_out = words_of(group), words_of(without)
     if folders:
         selects = bool(groups or left_out)
         if (len(names) > 1 or selects) and out is None:
@@ -73,10 +73,6 @@ def write_report(
 
 def _gathered(found: study.Study) -> tuple[study.Study, collect.Gathered]:
     return found, collect.gather_both(found.records)
-
-
-def _words(option: str | None) -> list[str]:
-    return [word.strip() for word in option.split(",")] if option is not None else []
 
 
 def _run_dirs(

@@ -561,8 +561,10 @@ def differences_csv(lines: Sequence[Series]) -> str:
     compared, found = competitors(lines), dict[int, Comparison | None]()
     for a, b in combinations(compared, 2):
         shared = a.losses().keys() & b.losses().keys()
+        if not shared:
+            continue
         at_T = {a.train_length} & {b.train_length} & shared
-        for n in sorted(at_T | {max(shared, default=0)} & shared):
+        for n in sorted(at_T | {max(shared)}):
             estimate = difference(a, b, n)
             if n not in found:
                 found[n] = compare(compared, n)
