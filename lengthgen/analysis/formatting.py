@@ -18,6 +18,11 @@ def short(length: int) -> str:
     return f"{length / 1024:g}k" if length >= 1024 and length % 512 == 0 else str(length)
 
 
+def millions(tokens: float) -> str:
+    """Returns a number of tokens as 12M, 1.5M; below a million whole, with commas."""
+    return f"{tokens / 1e6:.3g}M" if tokens >= 1e6 else f"{tokens:,.0f}"
+
+
 def headline(points: Sequence[Point]) -> str:
     """Returns what was scored: protocol, targets, endpoints, documents."""
     protocol, K = named(points[0].protocol), points[0].targets

@@ -8,6 +8,7 @@ from typing import Any
 
 from lengthgen import schemes
 from lengthgen.analysis.curves import Curve, Point
+from lengthgen.analysis.formatting import millions
 from lengthgen.config import compose
 from lengthgen.escaping import visible
 
@@ -170,7 +171,7 @@ def _plain_names(points: Sequence[Point], *, name_models: bool) -> list[str]:
         texts = {
             "model": p.model,
             "train_length": f"T={p.train_length}",
-            "tokens_seen": f"{p.tokens_seen:,} tokens",
+            "tokens_seen": f"{millions(p.tokens_seen)} tokens",
         }
         details = [text for field, text in texts.items() if field in several]
         name = f"{p.scheme} + {p.variant.replace('+', ' + ')}" if p.variant else p.scheme

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from lengthgen.analysis import reference_results
 from lengthgen.analysis.accuracy import Accuracy
 from lengthgen.analysis.curves import perplexity
@@ -13,7 +15,7 @@ from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE
 from lengthgen.report import collect
 from lengthgen.report.collect import Report
 from lengthgen.report.curve_tables import competitors
-from lengthgen.report.figures import curve, style
+from lengthgen.report.figures import curve, style, training
 from lengthgen.report.figures.accuracy import Dot, accuracy, relation, side_by_side
 from lengthgen.report.figures.chart import Chart, Published
 from lengthgen.report.figures.layout import MOST_NAMED, laid_out, panels
@@ -74,13 +76,20 @@ def _styled(chart: Chart, styles: Mapping[str, Mapping[str, Any]]) -> Chart:
 
 
 def overview(report: Report) -> dict[str, bytes]:
-    """Returns the figures of all series at once, by file name, if they do not fit one chart."""
+    """Returns the figures of all series at once, by file name.
+
+    Excess and ranking if the series do not fit one chart; what the budget or T changes if a scheme
+    was trained with three of them.
+    """
     lines = competitors(report.by_protocol.get(HEADLINE, []))
-    if len(lines) <= MOST_NAMED:
-        return {}
     labels = {line.label for line in lines}
     findings = [finding for finding in report.findings if finding.series.label in labels]
-    drawn = {"excess": excess(lines), "ranking": ranking(findings)}
+    drawn: dict[str, Figure | None] = {
+        "by-tokens": training.over(training.TOKENS, findings, report.configs),
+        "by-train-length": training.over(training.LENGTH, findings, report.configs),
+    }
+    if len(lines) > MOST_NAMED:
+        drawn |= {"excess": excess(lines), "ranking": ranking(findings)}
     return style.files({name: figure for name, figure in drawn.items() if figure is not None})
 
 

@@ -88,6 +88,7 @@ def test_schemes_of_different_names_need_no_keys() -> None:
         ("model", "small", "rope (small)"),
         ("train_length", 1024, "rope (T=1024)"),
         ("tokens_seen", 8192, "rope (8,192 tokens)"),
+        ("tokens_seen", 12_001_280, "rope (12M tokens)"),
     ],
 )
 def test_labels_tell_model_T_and_tokens_seen_where_they_vary(
