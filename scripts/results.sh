@@ -8,7 +8,8 @@
 #               the loss at T on the tuning split
 #   figure1     six schemes at T = 512 and four at T = 1024, three seeds, 12 million tokens; with the
 #               rates of results/rates
-#   budget      five schemes after 1.5 to 24 million tokens
+#   budget      RoPE, T5 and ALiBi after 1.5 to 24 million tokens, beside those of results/figure1 and
+#               results/report
 #   context     ALiBi and RoPE trained at 128 tokens, beside those of results/figure1
 #   books       RoPE and ALiBi on a corpus of books, 6 million tokens: corpus=pg19, or of your own
 #               corpus=files corpus.path=FOLDER corpus.name=books
@@ -17,7 +18,7 @@
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
 #   fire_positions  FIRE behind masks of T keys, and with queries clamped to T
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
-#   schemes     every other scheme, 6 million tokens, one seed, eight of them three; the receptive
+#   schemes     every other scheme, 6 million tokens, one seed, twelve of them three; the receptive
 #               fields of the first seed in results/probes
 #   slow_schemes  five schemes that train slowly on a CPU, with RoPE and ALiBi, 1.5 million tokens
 #   tasks       copying, repeated copying and recall under six schemes, three seeds
@@ -102,7 +103,8 @@ rates() {
   done
 }
 
-long=(seed=1,2,3 train.tokens=12000000 train.tuned=results/rates/tuned.yaml eval.targets=64)
+tuned=(train.tuned=results/rates/tuned.yaml eval.targets=64)
+long=(seed=1,2,3 train.tokens=12000000 "${tuned[@]}")
 
 figure1() {
   sweep figure1 "scheme=$six" "${long[@]}" 'eval.protocols=[tail,alibi_nonoverlap]'
@@ -113,17 +115,20 @@ figure1() {
 }
 
 budget() {
-  sweep budget scheme=rope,t5,alibi,kerple,nope seed=1 train.tuned=results/rates/tuned.yaml \
-    train.tokens=1500000,3000000,6000000,12000000,24000000 eval.targets=64 eval.endpoints=32 \
-    'eval.lengths=[128,256,512,1024,4096,16384]' 'eval.reference_variants=[]'
-  after lengthgen report runtime.root=runs/budget --out results/budget
+  local eval=('eval.protocols=[tail]' 'eval.lengths=[128,256,512,1024,2048,4096,16384]'
+    'eval.reference_variants=[]')
+  sweep budget scheme=rope train.tokens=1500000,6000000,24000000 seed=1 "${tuned[@]}" "${eval[@]}"
+  sweep budget scheme=t5 train.tokens=3000000,6000000,24000000 seed=1 "${tuned[@]}" "${eval[@]}"
+  sweep budget scheme=alibi train.tokens=6000000,24000000 seed=1 "${tuned[@]}" "${eval[@]}"
+  after lengthgen report results/figure1 results/report runs/budget/*-* --group alibi,rope,t5 \
+    --out results/budget
 }
 
 context() {
   local eval=('eval.protocols=[tail]' 'eval.lengths=[64,128,256,512,1024,2048,16384]'
     'eval.reference_variants=[]')
   sweep context scheme=alibi train.length=128 "${long[@]}" "${eval[@]}"
-  sweep context scheme=rope train.length=128 seed=1 "${long[@]:1}" "${eval[@]}" # one of the seeds
+  sweep context scheme=rope train.length=128 seed=1 train.tokens=12000000 "${tuned[@]}" "${eval[@]}"
   after lengthgen report results/figure1 runs/context/*-* --group alibi,rope --out results/context
 }
 
@@ -185,19 +190,19 @@ fine_tuning() {
 
 schemes() {
   local training=(train.tokens=6000000 eval.targets=64 eval.endpoints=32
-    'eval.reference_variants=[]' eval.reach=16384) lengths='128,256,512,1024,4096' tuned
+    'eval.reference_variants=[]' eval.reach=16384) lengths='128,256,512,1024,4096' names
   # PoPE and gated attention were trained before their own rates were tuned, which bring 0.03 nats.
-  tuned=$(grep -oE '^[a-z]\w*' results/rates/tuned.yaml | grep -vxE 'pope|gated_attention' | paste -sd,)
-  sweep schemes "scheme=$tuned" seed=1 train.tuned=results/rates/tuned.yaml "${training[@]}" \
+  names=$(grep -oE '^[a-z]\w*' results/rates/tuned.yaml | grep -vxE 'pope|gated_attention' | paste -sd,)
+  sweep schemes "scheme=$names" seed=1 train.tuned=results/rates/tuned.yaml "${training[@]}" \
     "eval.lengths=[$lengths,16384]"
   # Without the upper bounds, which need a task, and those that train slowly (slow_schemes).
-  sweep schemes "scheme=glob(*,exclude=[abacus,position_coupling,$slow,$explicit,$tuned])" \
+  sweep schemes "scheme=glob(*,exclude=[abacus,position_coupling,$slow,$explicit,$names])" \
     seed=1 "${training[@]}" "eval.lengths=[$lengths,16384]"
   sweep schemes "scheme=$explicit" seed=1 "${training[@]}" "eval.lengths=[$lengths]"
-  sweep schemes scheme=rope,alibi,t5,kerple seed=2,3 train.tuned=results/rates/tuned.yaml \
+  sweep schemes scheme=rope,alibi,t5,kerple,cope,grape_a,bam seed=2,3 \
+    train.tuned=results/rates/tuned.yaml "${training[@]}" "eval.lengths=[$lengths,16384]"
+  sweep schemes scheme=dynamic_bias,transformer_xl,fox,rnope_swa,stick_breaking seed=2,3 \
     "${training[@]}" "eval.lengths=[$lengths,16384]"
-  sweep schemes scheme=dynamic_bias,transformer_xl,fox,rnope_swa seed=2,3 "${training[@]}" \
-    "eval.lengths=[$lengths,16384]"
   after lengthgen probe runs/schemes/*-s1-* --probes receptive_field,bias eval.endpoints=16 \
     runtime.threads=1
   after lengthgen report runtime.root=runs/schemes --out results/schemes
