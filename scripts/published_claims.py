@@ -794,9 +794,10 @@ alone.
 CHECKPOINTS = """
 ## Other schemes, one checkpoint or three seeds
 
-From `schemes/` (6M tokens) unless said: three seeds of RoPE, ALiBi, T5, KERPLE, FoX, RNoPE-SWA,
-Transformer-XL and the dynamic bias, one of the others. Where a scheme has one seed, intervals are
-over documents and the verdict is about that checkpoint, not about the scheme.
+From `schemes/` (6M tokens) unless said, three seeds of
+{several};
+one of the others. Where a scheme has one seed, intervals are over documents and the verdict is
+about that checkpoint, not about the scheme.
 
 """
 NOT_TESTED = """
@@ -814,10 +815,15 @@ def page() -> str:
         (INTRODUCTION, claims),
         (VARIANTS, of_variants),
         (TASKS, of_tasks),
-        (CHECKPOINTS, of_checkpoints),
+        (CHECKPOINTS.format(several=_of_several_seeds("schemes")), of_checkpoints),
     )
     tables = "".join(head + rendered(found()) for head, found in sections)
     return tables + NOT_TESTED + untested
+
+
+def _of_several_seeds(folder: str) -> str:
+    lines = _lines(folder, TAIL)
+    return ", ".join(f"`{name}`" for name, line in lines.items() if len(line.runs) > 1)
 
 
 def rendered(found: Sequence[Claim]) -> str:
