@@ -30,8 +30,8 @@ from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
 from lengthgen.model import footprint
 from lengthgen.model.build import build_model
-from lengthgen.model.plugin_check import check_plugins
 from lengthgen.model.transformer import Transformer, build_scheme
+from lengthgen.model.trial import try_out
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import refuse_links
@@ -154,7 +154,7 @@ def prepare(
     if key not in loaded:
         loaded[key] = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
     plan(config, loaded[key])
-    check_plugins(config)
+    try_out(config)
 
 
 def train(config: Config) -> Path:
@@ -184,7 +184,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Show) -> Path:
     _check_memory(config, model, device, ranks)
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
     plan(config, corpus)
-    check_plugins(config)
+    try_out(config)
     with ExitStack() as stack:
         tracker = Tracker(config, run_dir, say=show.say)
         if ranks.is_main:

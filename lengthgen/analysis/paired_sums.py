@@ -44,16 +44,9 @@ def _nats(nats: float | None) -> float:
     return math.inf if nats is None else nats
 
 
-def independent_runs(line: Series) -> set[str]:
-    """Returns the first run, by name, of each seed: runs of one seed are no independent seeds."""
-    first = {p.seed: p.run for p in sorted(line.points, key=lambda p: p.run, reverse=True)}
-    return set(first.values())
-
-
 def seed_points(line: Series, length: int) -> dict[int, Point]:
-    """Returns the points that have a loss at a length, by seed, of the independent runs."""
-    runs = independent_runs(line)
-    found = [p for p in line.points if p.length == length and p.run in runs]
+    """Returns the points that have a loss at a length, by seed."""
+    found = [p for p in line.points if p.length == length]
     return {p.seed: p for p in sorted(found, key=lambda p: p.seed) if p.loss is not None}
 
 

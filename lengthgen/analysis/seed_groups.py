@@ -23,6 +23,7 @@ class Series:
     points: tuple[Point, ...]
     reference: bool = False  # a line to compare its scheme with, not a competitor
     bound: bool = False  # nor this one: alignment ids give it which characters belong together
+    repeated: tuple[str, ...] = ()  # runs of a seed that another run has; they are left out
 
     @property
     def scheme(self) -> str:
@@ -66,19 +67,27 @@ class Series:
 def series(
     points: Iterable[Point], labels: Mapping[Curve, str], references: Collection[Curve] = ()
 ) -> list[Series]:
-    """Returns the points of one protocol as series, sorted by label."""
+    """Returns the points of one protocol as series, sorted by label.
+
+    Of runs of one seed, which are no independent seeds, the first by name is kept.
+    """
     members: dict[str, list[Point]] = {}
     for p in points:
         members.setdefault(labels[p.run, p.variant], []).append(p)
-    return [
-        Series(
-            label=label,
-            points=tuple(of),
-            reference=all((p.run, p.variant) in references for p in of),
-            bound=label.endswith(UPPER_BOUND),
+    found: list[Series] = []
+    for label, of in sorted(members.items()):
+        run_of_seed = {p.seed: p.run for p in sorted(of, key=lambda p: p.run, reverse=True)}
+        kept = set(run_of_seed.values())
+        found.append(
+            Series(
+                label=label,
+                points=tuple(p for p in of if p.run in kept),
+                reference=all((p.run, p.variant) in references for p in of),
+                bound=label.endswith(UPPER_BOUND),
+                repeated=tuple(sorted({p.run for p in of} - kept)),
+            )
         )
-        for label, of in sorted(members.items())
-    ]
+    return found
 
 
 def ordered(lines: Iterable[Series]) -> list[Series]:

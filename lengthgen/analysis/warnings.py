@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.formatting import number, short
 from lengthgen.analysis.intervals import Estimate, central
-from lengthgen.analysis.paired_sums import Sample, SeedPoints, independent_runs
+from lengthgen.analysis.paired_sums import Sample, SeedPoints
 from lengthgen.analysis.seed_groups import Series
 
 FEW_DOCUMENTS = 16  # below which an interval leans on documents being normally distributed
@@ -68,7 +68,7 @@ def left_out(
     lengths = sorted({p.length for p in line.points if p.loss is not None} - set(cells))
     if lengths:
         yield f"left out: {_lengths(lengths)}, which not every seed has"
-    for run in sorted(set(line.runs) - independent_runs(line)):
+    for run in line.repeated:
         yield f"left out: {run}, another run of one seed"
     present = {row.document for c in cells.values() for p in c.values() for row in p.rows}
     lost = len(present) - len(documents)

@@ -38,9 +38,10 @@ def bench(
     schemes = [word for word in arguments or [] if "=" not in word]
     configs: list[schema.Config] = []
     for scheme in schemes or compose.choices("scheme", config_dir=config_dir):
-        plain = compose.compose([*overrides, f"scheme={scheme}"], config_dir=config_dir)
-        plain["plugins"] += [str(path.absolute()) for path in plugin or []]
-        configs.append(pipeline.validate(schema.from_plain(plain)))
+        config = schema.from_overrides(
+            [*overrides, f"scheme={scheme}"], config_dir=config_dir, plugins=plugin or []
+        )
+        configs.append(pipeline.validate(config))
     T, vocab_size = configs[0].train.length, configs[0].corpus.vocab_size
     measured = [T, 4 * T, 32 * T] if lengths is None else lengths_of(lengths)
     with Progress(is_main=True) as show:

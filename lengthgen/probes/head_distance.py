@@ -22,6 +22,7 @@ from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import Other, ProbeInputs, Row, numbers
 from lengthgen.report.figures import probes as pictures
 from lengthgen.runs.distributed import ALONE
+from lengthgen.runs.status import checkpoint_folders
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 
 
@@ -57,7 +58,15 @@ class HeadDistance(Probe):
     figure = staticmethod(pictures.head_distance)
 
     def settings(self, inputs: ProbeInputs) -> Row:
-        return {"others": [other.config.run_id for other in inputs.others]}
+        return {
+            "others": [
+                [
+                    other.config.run_id,
+                    *(path.name for path in checkpoint_folders(other.run_dir)[-1:]),
+                ]
+                for other in inputs.others
+            ]
+        }
 
     def rows(self, inputs: ProbeInputs) -> list[Row]:
         """Returns a row for each other run: the distance of each layer, and of its heads."""

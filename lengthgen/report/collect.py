@@ -106,8 +106,7 @@ def gather(records: Sequence[RunRecord]) -> Report:
     _require({p.run for p in points}, configs)
     kept = curves.comparable(points)
     found = by_protocol(kept, configs)
-    lines = [line for of in found.values() for line in of]
-    labels = {(p.run, p.variant): line.label for line in lines for p in line.points}
+    labels = seed_groups.labels(kept, configs)
     return Report(
         by_protocol=found,
         findings=findings(found),
@@ -254,8 +253,9 @@ def _unfinished(points: Sequence[Point], configs: Mapping[str, Mapping[str, Any]
     found: list[str] = []
     for run, tokens_seen in dict.fromkeys((p.run, p.tokens_seen) for p in points):
         train = configs[run].get("train", {})
-        if "tokens" in train and tokens_seen < train["tokens"]:
-            step, steps = (-(-n // train["batch_tokens"]) for n in (tokens_seen, train["tokens"]))
+        tokens, batch_tokens = train.get("tokens"), train.get("batch_tokens")
+        if tokens and batch_tokens and tokens_seen < tokens:
+            step, steps = (-(-n // batch_tokens) for n in (tokens_seen, tokens))
             found.append(
                 f"Unfinished: {run} is at step {step} of {steps}; the command that began it "
                 "continues it"

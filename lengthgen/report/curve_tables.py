@@ -86,7 +86,7 @@ def perplexities(lines: Sequence[Series], everyone: Sequence[str]) -> Table:
     lengths = sorted({p.length for p in points})
     trained = {p.train_length for p in points}
     base = short(min(trained)) if len(trained) == 1 else "T"
-    reasons = list(dict.fromkeys(p.skipped for p in points if p.skipped is not None))
+    reasons = _reasons(points)
     compared = {n: compare(competitors(lines), n) for n in lengths}
     head = ["scheme", "seeds", *map(short, lengths), f"{short(lengths[-1])}/{base}"]
     rows = [
@@ -100,14 +100,22 @@ def perplexities(lines: Sequence[Series], everyone: Sequence[str]) -> Table:
     ]
     absent = sorted(set(everyone) - {line.label for line in lines})
     rows += [[Cell(label), *(Cell("-") for _ in head[1:])] for label in absent]
-    notes = [f"{i}. {reason}" for i, reason in enumerate(reasons, start=1)]
     return Table(
         key=f"perplexity-{points[0].protocol}".replace("_", "-"),
         title=f"Perplexity, {headline(points)}; {subject(points)}",
         head=head,
         rows=rows,
-        notes=[*notes, *marked(rows, competitors(lines)), *_dashes(rows)],
+        notes=[*_numbered(reasons), *marked(rows, competitors(lines)), *_dashes(rows)],
     )
+
+
+def _reasons(points: Sequence[Point]) -> list[str]:
+    """Returns the reasons for having no value."""
+    return list(dict.fromkeys(p.skipped for p in points if p.skipped is not None))
+
+
+def _numbered(reasons: Sequence[str]) -> list[str]:
+    return [f"{i}. {reason}" for i, reason in enumerate(reasons, start=1)]
 
 
 def marked(rows: Sequence[Sequence[Cell]], lines: Sequence[Series]) -> list[str]:
@@ -505,12 +513,13 @@ def protocols(series: Mapping[str, Sequence[Series]]) -> Table | None:
     points = [p for lines in series.values() for line in lines for p in line.points]
     lengths = sorted({p.length for p in points})
     labels = sorted({line.label for lines in series.values() for line in competitors(lines)})
+    reasons = _reasons(points)
     rows = [
         [
             Cell(label),
             Cell(protocol),
             Cell(str(len(line.runs))),
-            *(_perplexity(line, n, [*line.skipped.values()], None) for n in lengths),
+            *(_perplexity(line, n, reasons, None) for n in lengths),
             Cell(_ratio(line, lengths[-1])),
         ]
         for label in labels
@@ -524,6 +533,7 @@ def protocols(series: Mapping[str, Sequence[Series]]) -> Table | None:
         head=["scheme", "protocol", "seeds", *map(short, lengths), f"{short(lengths[-1])}/T"],
         rows=rows,
         notes=[
+            *_numbered(reasons),
             *(
                 f"{protocol}: {named(protocol).summary} ({named(protocol).source})"
                 for protocol in series

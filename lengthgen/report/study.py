@@ -80,6 +80,7 @@ class _Section(BaseModel):
 class _Scheme(_Section):
     parts: dict[str, Any] | None = None
     variants: dict[str, Any] = {}
+    lr_ratio: Rate | None = None
 
 
 class _InitFrom(_Section):

@@ -396,7 +396,7 @@ def _has_ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
-        return True
+        return Path("/proc/self").exists()  # without /proc nothing is known
 
 
 def _store() -> Any:

@@ -15,7 +15,7 @@ from lengthgen.analysis.curves import curve
 from lengthgen.analysis.effective_context import recl
 from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.intervals import Estimate, Floats, Spread, gap, ratio
-from lengthgen.analysis.seed_groups import Series
+from lengthgen.analysis.seed_groups import Series, series
 from lengthgen.analysis.used_context import UsedContext
 from lengthgen.analysis.verdicts import EPS, Word, verdict
 from lengthgen.errors import UserError
@@ -27,7 +27,9 @@ Loss = Callable[[int, str, int], float | None]  # of seed, document, length
 
 
 def line(rows: Iterable[Row], label: str = "rope") -> Series:
-    return Series(label=label, points=tuple(curve(rows)))
+    points = curve(rows)
+    (found,) = series(points, {(p.run, p.variant): label for p in points})
+    return found
 
 
 def rows_of(
@@ -624,6 +626,8 @@ def test_a_second_run_of_a_seed_is_no_second_seed() -> None:
     first = rows_of(noisy(1), run="a")
     found = one({"tail": [line([*first, *rows_of(noisy(2), run="b", seeds=(2,))])]})
     assert found.loss == one({"tail": [line(first)]}).loss
+    assert found.series.losses() == line(first).losses()
+    assert found.series.runs == ["a1", "a2", "a3"]
     assert "left out: b2, another run of one seed" in found.warnings
 
 

@@ -99,6 +99,8 @@ def test_the_command_prints_head_and_rows_into_a_pipe() -> None:
 def test_the_command_refuses_a_misspelt_scheme_and_rounds_that_are_no_number() -> None:
     assert here("bench", "rpoe").error == "scheme=rpoe: no such scheme; did you mean rope?"
     assert here("bench", "rope", "--rounds", "none").code == 2
+    assert here("bench", "rope", "plugins=null").error.startswith("plugins: ")
+    assert here("bench", "rope", "train.tuned=none.yaml").error.startswith("train.tuned: none.yaml")
 
 
 class Process(NamedTuple):

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from lengthgen.probes import (
     word_position,
 )
 from lengthgen.probes.attach import attach_module
-from lengthgen.probes.inputs import ProbeInputs, Row
+from lengthgen.probes.inputs import Other, ProbeInputs, Row
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.terminal import Progress
 
@@ -74,6 +75,19 @@ def inputs_of(
         seed=0,
         show=Progress(is_main=False),
     )
+
+
+def test_a_distance_is_computed_again_when_the_other_run_has_trained_on(tmp_path: Path) -> None:
+    config = small_config(f"runtime.root={tmp_path}")
+    probe = head_distance.HeadDistance()
+    others = [Other(config, config.run_dir)]
+    inputs = replace(inputs_of(small_model("rope", None)), others=others)
+    first, second = config.run_dir / "checkpoints/step-00000001", "step-00000002"
+    first.mkdir(parents=True)
+    settings = probe.settings(inputs)
+    assert settings == probe.settings(inputs)
+    first.rename(first.with_name(second))
+    assert settings != probe.settings(inputs)
 
 
 def parts_model(parts: str, *more: str, dtype: torch.dtype = torch.float64) -> Transformer:

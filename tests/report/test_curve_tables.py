@@ -273,6 +273,14 @@ def test_the_protocols_of_a_run_stand_below_each_other_and_say_what_they_score(
     assert all(f"{n}: {named(n).summary}" in said for n in ("tail", "nonoverlap", "sliding-128"))
 
 
+def test_the_table_of_protocols_says_why_a_length_has_no_value(runs: Runs) -> None:
+    paths = [runs.write("rope", (2.0, 2.1)), runs.write("alibi")]
+    runs.write("alibi", protocol="nonoverlap", targets=None)
+    table = there(curve_tables.protocols(gathered(*paths).by_protocol))
+    assert "n/a (1)" in [cell.text for row in table.rows for cell in row]
+    assert "1. the table has 512 rows" in table.notes
+
+
 def test_one_protocol_needs_no_such_table(runs: Runs) -> None:
     assert curve_tables.protocols(gathered(runs.write("rope")).by_protocol) is None
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from eval_rows import Runs, gathered
 from matplotlib.figure import Figure
 
 from lengthgen.report import pictures
 from lengthgen.report.figures import training
-from tests.support.eval_rows import Runs, gathered
 
 NATS = {1_000_000: (5.0, 5.5), 2_000_000: (4.0, 5.25), 4_000_000: (3.0, 5.0)}  # at 512 and 16k
 

@@ -151,6 +151,28 @@ def test_a_run_that_was_stopped_midway_says_at_which_step(runs: Runs) -> None:
     assert said.startswith(f"Unfinished: {paths[0].name} is at step 4 of 10; the command that")
 
 
+@pytest.mark.parametrize(
+    "train", [{"tokens": 10_000}, {"tokens": None, "batch_tokens": 1024}, {"batch_tokens": 1024}]
+)
+def test_a_configuration_without_a_budget_is_not_unfinished(
+    runs: Runs, train: dict[str, int | None]
+) -> None:
+    path = runs.write("rope", tokens_seen=4096)
+    config = path / "config.yaml"
+    config.write_text(config.read_text() + yaml.safe_dump({"train": train}))
+    assert "nfinished" not in table_of(path)
+
+
+def test_a_rate_that_is_no_number_is_said_in_one_line(runs: Runs) -> None:
+    path = runs.write("rope")
+    config = path / "config.yaml"
+    plain = yaml.safe_load(config.read_text())
+    plain["scheme"]["lr_ratio"] = "x"
+    config.write_text(yaml.safe_dump(plain))
+    with pytest.raises(UserError, match=r"config\.yaml is damaged: .*lr_ratio"):
+        table_of(path)
+
+
 def test_the_table_lists_a_run_without_rows_of_a_protocol(runs: Runs) -> None:
     one, two = runs.write("rope"), runs.write("alibi")
     runs.write("rope", protocol="nonoverlap", targets=None)

@@ -29,8 +29,10 @@ from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.windows import train_batch, training_windows
 from lengthgen.evaluation.evaluator import evaluate
+from lengthgen.model import trial
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
+from lengthgen.runs import distributed
 from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.runs.failures import SECONDS_TO_END
 
@@ -66,7 +68,8 @@ def main(root: Path, cache: Path) -> None:
 
     def note(module: nn.Module, given: tuple[Any, ...]) -> None:
         if isinstance(module, Transformer) and module.training:
-            seen.append(given[0].tolist())
+            if module.embedding.num_embeddings != trial.VOCAB:  # not the call before the training
+                seen.append(given[0].tolist())
 
     with ranks.connected("cpu"):
         with register_module_forward_pre_hook(note):
@@ -280,6 +283,22 @@ def test_a_rank_that_has_left_is_not_lost() -> None:
     said = [process.communicate(timeout=120) for process in processes]
     assert said == [("done\n", "")] * 2
     assert [process.returncode for process in processes] == [0, 0]
+
+
+def test_a_process_is_taken_to_live_where_nothing_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    has_ended = distributed._has_ended  # pyright: ignore[reportPrivateUsage]
+    assert has_ended(process.pid)
+    assert not has_ended(os.getpid())
+
+    def elsewhere(path: str) -> Path:  # there is no /proc, as on macOS
+        return Path(f"{tmp_path}{path}")
+
+    monkeypatch.setattr(distributed, "Path", elsewhere)
+    assert not has_ended(os.getpid())
 
 
 FAULTY = '''

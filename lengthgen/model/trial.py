@@ -1,4 +1,4 @@
-"""A call of the model on a few tokens: a fault in a user's part is one line before training.
+"""A call of the model on a few tokens: what is wrong with a part is one line before training.
 
 B windows, T tokens, D width, Q targets.
 """
@@ -6,41 +6,50 @@ B windows, T tokens, D width, Q targets.
 import traceback
 
 import torch
+from torch import Tensor
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.model.build import create
+from lengthgen.model.build import create, with_parts
 from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import HOOKS, Part
 
 VOCAB = 16  # parts do not know the vocabulary, and a small one is quick
 
 
-def check_plugins(config: Config) -> None:
-    """Trains on two windows of eight tokens on the CPU and forgets it, if there are plugins.
+def try_out(config: Config) -> None:
+    """Trains on two windows of eight tokens on the CPU, scores them by each variant, and forgets.
 
-    Raises UserError with part, hook and line if a plugin's code raises, and with the parts that it
+    Raises UserError for what a part can tell in a call alone, such as a share that keeps no
+    rotated channel; with part, hook and line if a plugin's code raises, and with the parts that it
     may be if what they return does not fit.
     """
-    if not config.plugins:
-        return
     model = create(config, vocab_size=VOCAB)
     tokens_BT = torch.arange(VOCAB).view(2, 8)[:, : config.train.length]
-    targets_BQ = tokens_BT[:, 1:]  # fewer than the keys: a mix-up of the two does not fit
     try:
-        with torch.autocast("cpu", torch.bfloat16, enabled=config.train.precision == "bf16"):
-            x_BQD = model(
-                tokens_BT,
-                n_last=targets_BQ.shape[1],
-                generator=torch.Generator().manual_seed(config.seed),
-                **model.answer_starts(tokens_BT),
-            )
-            nats = model.token_nll(x_BQD, targets_BQ).sum()
-        nats.backward()
+        _nats(config, model, tokens_BT).backward()
+        with torch.no_grad():
+            for variant in config.eval.variants:
+                model.scheme = with_parts(model, config, config.variant(variant))
+                _nats(config, model, tokens_BT)
     except UserError:
         raise
     except Exception as error:
+        if not config.plugins:
+            raise
         raise UserError(_blame(error, config, model)) from error
+
+
+def _nats(config: Config, model: Transformer, tokens_BT: Tensor) -> Tensor:
+    targets_BQ = tokens_BT[:, 1:]  # fewer than the keys: a mix-up of the two does not fit
+    with torch.autocast("cpu", torch.bfloat16, enabled=config.train.precision == "bf16"):
+        x_BQD = model(
+            tokens_BT,
+            n_last=targets_BQ.shape[1],
+            generator=torch.Generator().manual_seed(config.seed),
+            **model.answer_starts(tokens_BT),
+        )
+        return model.token_nll(x_BQD, targets_BQ).sum()
 
 
 def _blame(error: Exception, config: Config, model: Transformer) -> str:

@@ -6,7 +6,7 @@ import pytest
 from small import small_config
 
 from lengthgen.errors import UserError
-from lengthgen.model.plugin_check import check_plugins
+from lengthgen.model.trial import try_out
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
@@ -59,19 +59,46 @@ def overrides(path: Path, body: str) -> list[str]:
 def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str, precision: str) -> None:
     config = small_config(*overrides(tmp_path / "mine.py", body), f"train.precision={precision}")
     with pytest.raises(UserError, match=FAULTS[body]) as caught:
-        check_plugins(config)
+        try_out(config)
     assert "\n" not in str(caught.value)
 
 
 def test_a_part_without_fault_passes(tmp_path: Path) -> None:
     requested = overrides(tmp_path / "mine.py", "def bias(self, c): return -c.distance()")
-    check_plugins(small_config(*requested))
-    check_plugins(small_config(*requested, "train.length=4"))
+    try_out(small_config(*requested))
+    try_out(small_config(*requested, "train.length=4"))
 
 
 def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:
     requested = overrides(tmp_path / "mine.py", "def bias(self, c): return c.nothing")
     config = small_config(*requested, f"runtime.root={tmp_path}/runs")
     with pytest.raises(UserError, match="bias raised AttributeError"):
+        train_and_evaluate(config, ranks=ALONE, show=Progress(is_main=False))
+    assert not config.run_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("requested", "message"),
+    [
+        (
+            [
+                "scheme=rope",
+                "+scheme.variants.mine={longrope:{factor:null,lambdas:[1,2]}}",
+                "eval.variants=[mine]",
+            ],
+            r"longrope\.lambdas: 2 numbers",
+        ),
+        (
+            ["scheme=rope", "+scheme.parts.p_rope={share:0.001}"],
+            r"p_rope\.share=0\.001 .* keeps none",
+        ),
+        (["scheme=alibi", "+scheme.parts.gated_delta={}"], r"gated_delta: .* adds a bias to them"),
+    ],
+)
+def test_what_a_call_alone_can_tell_is_said_before_a_run_is_begun(
+    tmp_path: Path, requested: list[str], message: str
+) -> None:
+    config = small_config(*requested, f"runtime.root={tmp_path}/runs")
+    with pytest.raises(UserError, match=message):
         train_and_evaluate(config, ranks=ALONE, show=Progress(is_main=False))
     assert not config.run_dir.exists()
