@@ -67,9 +67,10 @@ def main(root: Path, cache: Path) -> None:
     seen: list[list[list[int]]] = []
 
     def note(module: nn.Module, given: tuple[Any, ...]) -> None:
-        if isinstance(module, Transformer) and module.training:
-            if module.embedding.num_embeddings != trial.VOCAB:  # not the call before the training
-                seen.append(given[0].tolist())
+        if not isinstance(module, Transformer) or not module.training:
+            return
+        if module.embedding.num_embeddings != trial.VOCAB:  # not the call before the training
+            seen.append(given[0].tolist())
 
     with ranks.connected("cpu"):
         with register_module_forward_pre_hook(note):
