@@ -5,6 +5,7 @@ A run directory may come from anyone. What breaks a limit raises OSError (of fil
 """
 
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -36,12 +37,18 @@ def check_regular(path: Path) -> None:
     open_regular(path).close()
 
 
-def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
-    """Returns the content of a regular file of at most so many bytes."""
+def read_bytes(path: Path) -> bytes:
+    """Returns the content of a regular file of at most MOST_BYTES."""
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > most:
-            raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {MOST_BYTES:,} bytes", str(path))
         return file.read()
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a regular file, in hexadecimal digits."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def utf8(name: str) -> str:

@@ -142,9 +142,9 @@ class Progress:
         parts = [progress, _numbers(self._fields)]
         gained, seconds = self._done - self._done_at_start, self._shown - self._started
         if gained and self._done < self._total:
-            parts.append(f"{_clock(seconds * (self._total - self._done) / gained)} left")
+            parts.append(f"{clock(seconds * (self._total - self._done) / gained)} left")
         elif gained:
-            parts.append(f"in {_clock(seconds)}")
+            parts.append(f"in {clock(seconds)}")
         self._console.print("  ".join(filter(None, parts)))
 
 
@@ -173,7 +173,8 @@ def _numbers(fields: dict[str, float | str]) -> str:
     return "  ".join(parts)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Returns a duration as 0:07, 12:30 or 3:05:00."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -22,8 +22,8 @@ import filelock
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.reading import open_regular, parse_json, read_bytes
-from lengthgen.storage import add_checksum, strip_checksum
+from lengthgen.reading import open_regular, parse_json, read_bytes, sha256_of
+from lengthgen.storage import add_checksum, strip_checksum, sync
 
 VERIFY_BYTES = 1_000_000_000  # a larger cache is checked by file sizes alone when it is loaded
 SPLITS = ("train", "validation")
@@ -61,7 +61,7 @@ def _build_if_needed(folder: Path, build: Build, say: Say) -> None:
         building.mkdir()
         _write_meta(building, {"folder": folder.name, **build(building)})
         os.rename(building, folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
@@ -137,7 +137,7 @@ def damage(folder: Path) -> str | None:
             if fingerprint(folder) != meta["fingerprint"]:
                 return "the tokens differ from their fingerprint"
             for name, sha256 in meta.get("sha256", {}).items():
-                if _sha256(folder / name) != sha256:
+                if sha256_of(folder / name) != sha256:
                     return f"{name} differs from its sha256"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
         return f"{type(error).__name__}: {error}"
@@ -150,7 +150,7 @@ def fingerprint(folder: Path) -> str:
     for split in SPLITS:
         for name in (f"{split}.bin", f"{split}.offsets.bin", f"{split}.examples.json"):
             if name != f"{split}.examples.json" or (folder / name).exists():  # of tasks only
-                digest.update(bytes.fromhex(_sha256(folder / name)))
+                digest.update(bytes.fromhex(sha256_of(folder / name)))
     vocab = read_tokenizer(folder / "tokenizer.json").get_vocab(with_added_tokens=True)
     digest.update(json.dumps(vocab, sort_keys=True).encode())
     return digest.hexdigest()
@@ -164,15 +164,10 @@ def _write_meta(folder: Path, about: Mapping[str, Any]) -> None:
         "files": {path.name: path.stat().st_size for path in paths},
         "fingerprint": fingerprint(folder),
         # The fingerprint covers the tokens and the vocabulary only.
-        "sha256": {path.name: _sha256(path) for path in paths if path.suffix == ".json"},
+        "sha256": {path.name: sha256_of(path) for path in paths if path.suffix == ".json"},
     }
     write(folder / "meta.json", add_checksum(json.dumps(meta, indent=1).encode()))
-    _sync(folder)
-
-
-def _sha256(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    sync(folder)
 
 
 def write(path: Path, content: bytes) -> None:
@@ -186,13 +181,3 @@ def flush(file: BinaryIO) -> None:
     """Flushes what was written to a file to disk."""
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Flushes the names in a folder to disk, where the system can (not on Windows)."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -25,7 +25,7 @@ from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
 from lengthgen.storage import append_rows, write_rows
-from lengthgen.terminal import Show
+from lengthgen.terminal import Show, clock
 
 SECONDS_TO_REPORT = 10
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
@@ -360,8 +360,7 @@ def _report_estimate(
             seconds += scoring.seconds(model, planned_passes, corpus) / ranks.world_size
     if seconds > SECONDS_TO_REPORT:
         n_cells = sum(len(job.cells) for job, _ in work)
-        minutes, rest = divmod(round(seconds), 60)
-        show.say(f"evaluating {n_cells} cells of {config.run_id} takes about {minutes}:{rest:02}")
+        show.say(f"evaluating {n_cells} cells of {config.run_id} takes about {clock(seconds)}")
 
 
 def _write_endpoints(config: Config, run_dir: Path, planned: Plan) -> None:

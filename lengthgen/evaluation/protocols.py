@@ -136,12 +136,9 @@ def depth(length: int, *, targets: int, train_length: int) -> int:
 
 
 def _tail(length: int, places: Places) -> Iterator[Span]:
-    K = places.targets
-    size = targets_per_window(length, targets=K, train_length=places.train_length)
-    for document, end in places.endpoints:
-        for done in range(0, K, size):
-            scored = min(size, K - done)
-            yield Span(document, end - K + done + scored, length, scored)
+    train_length = places.train_length
+    size = targets_per_window(length, targets=places.targets, train_length=train_length)
+    return _in_pieces(length, places, size)
 
 
 def spans_per_window(*, targets: int, train_length: int) -> int:
@@ -150,8 +147,13 @@ def spans_per_window(*, targets: int, train_length: int) -> int:
 
 
 def _spans(length: int, places: Places) -> Iterator[Span]:
+    size = spans_per_window(targets=places.targets, train_length=places.train_length)
+    return _in_pieces(length, places, size)
+
+
+def _in_pieces(length: int, places: Places, size: int) -> Iterator[Span]:
+    """Yields the windows that score the targets of each endpoint, `size` of them in each."""
     K = places.targets
-    size = spans_per_window(targets=K, train_length=places.train_length)
     for document, end in places.endpoints:
         for done in range(0, K, size):
             scored = min(size, K - done)

@@ -22,7 +22,7 @@ from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import Other, ProbeInputs, Row, numbers
 from lengthgen.report.figures import probes as pictures
 from lengthgen.runs.distributed import ALONE
-from lengthgen.runs.status import checkpoint_folders
+from lengthgen.runs.status import last_step
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 
 
@@ -59,13 +59,7 @@ class HeadDistance(Probe):
 
     def settings(self, inputs: ProbeInputs) -> Row:
         return {
-            "others": [
-                [
-                    other.config.run_id,
-                    *(path.name for path in checkpoint_folders(other.run_dir)[-1:]),
-                ]
-                for other in inputs.others
-            ]
+            "others": [[other.config.run_id, last_step(other.run_dir)] for other in inputs.others]
         }
 
     def rows(self, inputs: ProbeInputs) -> list[Row]:

@@ -267,9 +267,6 @@ def training_loss(runs: Sequence[Path]) -> Chart:
             values=values,
             low={},
             high={},
-            seeds=(),
-            level=None,
-            reference=False,
         )
         drawn.append(line)
     drawn.sort(key=lambda line: rank(line.last, line.name))

@@ -31,7 +31,7 @@ from lengthgen.report.figures.chart import Chart, Line
 from lengthgen.report.figures.inline import inline, swatch
 from lengthgen.report.figures.layout import MOST_NAMED
 from lengthgen.report.figures.positions import AVERAGED, positions
-from lengthgen.report.figures.ratios import ratios
+from lengthgen.report.figures.ratios import multiples, ratios
 from lengthgen.report.figures.style import line_styles
 from lengthgen.report.table_formats import Cell, Table
 
@@ -448,16 +448,15 @@ def _published(report: Report, line: Series) -> Table | None:
     if line.variant is not None or not curves:
         return None
     here = {
-        protocol: {
-            n / one.train_length: perplexity(loss - one.losses()[one.train_length])
-            for n, loss in one.losses().items()
-        }
+        protocol: multiples(one.losses(), one)
         for protocol, lines in report.by_protocol.items()
         for one in lines
-        if one.label == line.label and math.isfinite(one.losses().get(one.train_length, math.inf))
+        if one.label == line.label
     }
     shown: dict[tuple[str, ...], Mapping[float, float]] = {
-        ("this report", "", str(line.train_length), protocol): of for protocol, of in here.items()
+        ("this report", "", str(line.train_length), protocol): of
+        for protocol, of in here.items()
+        if of
     }
     for one in curves:
         about = f"{one.corpus}, {one.params}" + (f"; {one.note}" if one.note else "")

@@ -1,6 +1,5 @@
 """Checkpoints: weights and trainer state; written whole or not at all, and read as data alone."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from torch import Tensor
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Memory, Transformer
-from lengthgen.reading import open_regular, parse_json, read_bytes
+from lengthgen.reading import parse_json, read_bytes, sha256_of
 from lengthgen.runs import directory
 from lengthgen.runs.status import checkpoint_folders, read_done
 from lengthgen.storage import is_sealed, sync
@@ -93,7 +92,7 @@ def save(
         }
         with (temporary / "trainer.pt").open("wb") as file:
             torch.save(trainer, file)
-        sums = {file.name: _sha256(file) for file in sorted(temporary.iterdir())}
+        sums = {file.name: sha256_of(file) for file in sorted(temporary.iterdir())}
         (temporary / "sha256.json").write_text(json.dumps(sums), encoding="utf-8")
         for path in (*temporary.iterdir(), temporary):
             sync(path)
@@ -121,7 +120,7 @@ def newest(run_dir: Path, *, run: str, say: Callable[[str], None]) -> Checkpoint
         try:
             sums = parse_json(read_bytes(folder / "sha256.json"))
             for name in ("model.safetensors", "trainer.pt"):
-                if sums[name] != _sha256(folder / name):
+                if sums[name] != sha256_of(folder / name):
                     raise ValueError(f"{name} does not match its sha256")
             trainer = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
             _check_binding(folder, trainer, run)
@@ -187,8 +186,3 @@ def _reason(error: Exception) -> str:
     first = error.__context__ if isinstance(error.__context__, OSError) else error
     reason = first.strerror if isinstance(first, OSError) else None
     return reason or str(first).splitlines()[0]
-
-
-def _sha256(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -352,8 +352,7 @@ def _summary(path: Path) -> RunSummary:
         config = load_config(path)
         steps, trained_as = config.train.steps, config.run_id
         state, reason, *_ = status.read_status(path, run=trained_as)
-        kept = status.checkpoint_folders(path)
-        step = int(kept[-1].name.removeprefix("step-")) if kept else 0
+        step = status.last_step(path)
         argv = read_provenance(path, run=config.run_id)["argv"]
         if argv[1] == "train":
             command = shlex.join(["lengthgen", *argv[1:]])

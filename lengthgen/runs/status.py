@@ -236,6 +236,12 @@ def checkpoint_folders(run_dir: Path) -> list[Path]:
     return sorted((run_dir / "checkpoints").glob("step-*"))
 
 
+def last_step(run_dir: Path) -> int:
+    """Returns the step of the newest checkpoint that is there, valid or not; 0 without any."""
+    steps = (path.name.removeprefix("step-") for path in checkpoint_folders(run_dir))
+    return max((int(step) for step in steps if step.isdecimal()), default=0)
+
+
 def _of_error(error: BaseException) -> Status:
     if isinstance(error, Stopped | KeyboardInterrupt):
         return Status("stopped", reason=str(error) or "interrupted")

@@ -15,20 +15,15 @@ from lengthgen.schemes.parameters import of_layer
 from lengthgen.schemes.registry import HOOKS, build, registry
 from lengthgen.schemes.scheme import Scheme
 
-Ctx, Layer, Shape = AttentionContext, LayerHooks, ModelDims  # their former names, for old plugins
-
 __all__ = [
     "HOOKS",
     "NO_PARTS",
     "AttentionContext",
-    "Ctx",
-    "Layer",
     "LayerHooks",
     "ModelDims",
     "Part",
     "Rotated",
     "Scheme",
-    "Shape",
     "build",
     "logits",
     "of_layer",

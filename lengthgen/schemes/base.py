@@ -129,13 +129,6 @@ class AttentionContext:
         ]
         return reduce(torch.add, biases) if biases else None
 
-    folded, steps = total_bias, exact_distance  # their former names, for plugins of old runs
-
-    @property
-    def places_BT(self) -> Tensor | None:
-        """alignment_BT under its former name."""
-        return self.alignment_BT
-
     def frequencies(self, omega_R: Tensor) -> Tensor:
         """Returns a rotary part's angles per position as the layer's other parts change them."""
         for part in self.acting.frequencies:
@@ -159,13 +152,6 @@ class Rotated(NamedTuple):
     k_BHSK: Tensor
 
 
-FORMER_NAMES = {
-    "undefined_at": "unsupported_reason",
-    "project": "clamp_parameters",
-    "reads_places": "reads_alignment",
-}
-
-
 class Part(nn.Module):
     """One positional mechanism. Every default is the identity: override only what it changes.
 
@@ -187,12 +173,6 @@ class Part(nn.Module):
     def __init__(self, shape: ModelDims) -> None:
         super().__init__()
         self.shape = shape
-
-    def __init_subclass__(cls) -> None:
-        """Lets parts that override a hook under its former name, as plugins of old runs do, act."""
-        for former, name in FORMER_NAMES.items():
-            if former in vars(cls):
-                setattr(cls, name, vars(cls)[former])
 
     def unsupported_reason(self, length: int) -> str | None:
         """Returns why the part has no value at this length, or None if it has."""

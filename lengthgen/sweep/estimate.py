@@ -62,9 +62,8 @@ def makespan(seconds: Sequence[float], n_slots: int) -> float:
 def work(point: Point, pace: Pace) -> float:
     """Returns the seconds of what is left of a point at this pace, in one process."""
     config = point.config
-    kept = status.checkpoint_folders(point.run_dir)
-    done = int(kept[-1].name.removeprefix("step-")) if kept else 0
-    tokens = max(0, config.train.steps - done) * config.train.batch_tokens
+    steps = max(0, config.train.steps - status.last_step(point.run_dir))
+    tokens = steps * config.train.batch_tokens
     scored = sum(
         length * (pace.first + pace.rest * length)
         for cell in plan.cells(config)

@@ -21,6 +21,7 @@ from lengthgen.sweep.dashboard import Dashboard
 from lengthgen.sweep.grid import Point
 from lengthgen.sweep.resources import Slot
 from lengthgen.sweep.states import BUSY, PointState, counted, pending, state_of, states_of
+from lengthgen.terminal import clock
 
 SECONDS_BETWEEN_POLLS = 0.2
 SECONDS_BETWEEN_POLLS_ELSEWHERE = 5.0  # with one call of squeue
@@ -136,8 +137,7 @@ class _Queue:
             self.running.remove(child)
             self._free.append(child.slot)
             ended = _ended(child, stopping=self._stopping)
-            minutes, seconds = divmod(round(time.monotonic() - child.began), 60)
-            when = f" after {minutes}:{seconds:02}"
+            when = f" after {clock(time.monotonic() - child.began)}"
             if ended.state in BUSY:
                 self._wait_for([*self._elsewhere, child.point])
                 when = " elsewhere"

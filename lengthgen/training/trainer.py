@@ -223,8 +223,8 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, forward: Callable[.
 
     The loss is the sum of nats over all processes divided once by their number of targets, so that
     any split of the batch over processes and micro-batches gives the same gradient. Nothing here
-    waits for a GPU: it is the device itself that makes no update after a loss or gradient that is
-    not finite, and check_finite() reports it.
+    waits for a GPU, though a few schemes read a value from it: it is the device itself that makes
+    no update after a loss or gradient that is not finite, and check_finite() reports it.
     """
     model, optimizer, device, train = state.model, state.optimizer, state.device, state.config.train
     nats = torch.zeros_like(state.nats)

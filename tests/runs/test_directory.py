@@ -19,6 +19,7 @@ from lengthgen.data import corpora
 from lengthgen.errors import UserError
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
+from lengthgen.reading import sha256_of
 from lengthgen.runs import checkpoints, directory, status
 from lengthgen.training.optim import adamw
 
@@ -131,7 +132,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, trained: Traine
 
     torch.save(Attack(), folder / "trainer.pt")
     sums = json.loads((folder / "sha256.json").read_text())
-    sums["trainer.pt"] = checkpoints._sha256(folder / "trainer.pt")  # pyright: ignore[reportPrivateUsage]
+    sums["trainer.pt"] = sha256_of(folder / "trainer.pt")
     (folder / "sha256.json").write_text(json.dumps(sums))
     found, said = newest(tmp_path)
     assert found is None

@@ -6,7 +6,6 @@ import json
 import math
 from pathlib import Path
 
-import pytest
 import torch
 from repository import ROOT
 from small import SMALL
@@ -42,13 +41,6 @@ class MyBias(Part):
     def clamp_parameters(self) -> None:
         self.r.clamp_(min=0.4)
 """
-FORMER_FILE = (
-    FILE.replace("AttentionContext", "Ctx")
-    .replace("ModelDims", "Shape")
-    .replace("unsupported_reason", "undefined_at")
-    .replace("clamp_parameters", "project")
-    .replace("c.distance()", "c.steps().to(c.dtype)")
-)
 YAML = """
 name: my_bias
 parts:
@@ -66,11 +58,8 @@ def configuration(folder: Path, text: str) -> Config:
     return from_overrides(words, config_dir=folder / "conf", plugins=[plugin])
 
 
-@pytest.mark.parametrize("text", [FILE, FORMER_FILE], ids=["names of today", "former names"])
-def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(
-    tmp_path: Path, text: str
-) -> None:
-    config = configuration(tmp_path, text)
+def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: Path) -> None:
+    config = configuration(tmp_path, FILE)
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     rows = [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
     skipped = {row["length"]: row.get("skipped") for row in rows}

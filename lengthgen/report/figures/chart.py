@@ -38,10 +38,10 @@ class Line:
     values: Values
     low: Values  # the 95% band; may be empty
     high: Values
-    seeds: Sequence[Values]  # each of several seeds, drawn thin
-    level: tuple[float, float] | None  # T, and the value to which those at longer lengths compare
+    seeds: Sequence[Values] = ()  # each of several seeds, drawn thin
+    level: tuple[float, float] | None = None  # T, and the value that longer ones compare to
     leaves_at: float | None = None  # where the axis may end before the line does
-    reference: bool  # drawn thin, and not named at its end
+    reference: bool = False  # drawn thin, and not named at its end
 
     def is_reference_of(self, other: "Line") -> bool:
         """Whether it shows checkpoints of the other line under a reference variant."""

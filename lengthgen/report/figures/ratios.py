@@ -28,7 +28,7 @@ def ratios(
     `all_protocols`, under any; None if there is none under the same one, or no loss at T. Bands
     where a series has a finding.
     """
-    there = [line for line in lines if not line.reference and _multiples(line.losses(), line)]
+    there = [line for line in lines if not line.reference and multiples(line.losses(), line)]
     behind = _published(published_curves, there, all_protocols=all_protocols)
     if not there or not (behind or all_protocols):
         return None
@@ -70,7 +70,7 @@ def _published(
     ]
 
 
-def _multiples(losses: Mapping[int, float], line: Series) -> dict[float, float]:
+def multiples(losses: Mapping[int, float], line: Series) -> dict[float, float]:
     """Returns ppl(C) / ppl(T) by C / T; nothing without a finite loss at T."""
     T = line.train_length
     if not math.isfinite(losses.get(T, math.inf)):
@@ -80,18 +80,16 @@ def _multiples(losses: Mapping[int, float], line: Series) -> dict[float, float]:
 
 def _line(line: Series, style: Mapping[str, Any], gains: Mapping[int, Estimate]) -> Line:
     T = line.train_length
-    seeds: list[Values] = [_multiples(line.curve(run), line) for run in line.runs]
+    seeds: list[Values] = [multiples(line.curve(run), line) for run in line.runs]
     return Line(
         name=line.label,
         runs=line.runs,
         end=line.label,
         style=style,
-        values=_multiples(line.losses(), line),
+        values=multiples(line.losses(), line),
         low={n / T: perplexity(-gain.high) for n, gain in gains.items()},
         high={n / T: perplexity(-gain.low) for n, gain in gains.items()},
         seeds=seeds if len(seeds) > 1 else (),
-        level=None,
-        reference=False,
     )
 
 

@@ -138,7 +138,4 @@ def _line(name: str, style: Mapping[str, Any], estimates: Mapping[int, Estimate 
         values={n: one.value for n, one in there.items()},
         low={n: one.low for n, one in there.items()},
         high={n: one.high for n, one in there.items()},
-        seeds=(),
-        level=None,
-        reference=False,
     )

@@ -5,7 +5,7 @@ In training the places of a call begin at a random one, so that longer numbers m
 in the authors' release (mcleish7/arithmetic, abacus.py): 1024 rows, row 0 for all other characters,
 places shifted by 0 to 99 in training and not at all in tests.
 
-The task says the places, here also of other characters than digits: Task.places.
+The task says the places, here also of other characters than digits: Task.alignment_ids.
 
 B batch, T tokens, D width.
 """

@@ -13,7 +13,7 @@ again whenever the example comes back. Otherwise than there:
 - The release counts down from the signs to the highest digit where numbers are not reversed, here
   it is up: the same, mirrored, for rows that are learned in the same way.
 
-The task says what belongs together: Task.places.
+The task says what belongs together: Task.alignment_ids.
 
 B batch, T tokens, D width.
 """
