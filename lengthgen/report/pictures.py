@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from lengthgen.analysis import reference_results
 from lengthgen.analysis.accuracy import Accuracy
 from lengthgen.analysis.curves import perplexity
@@ -84,7 +82,7 @@ def overview(report: Report) -> dict[str, bytes]:
     lines = competitors(report.by_protocol.get(HEADLINE, []))
     labels = {line.label for line in lines}
     findings = [finding for finding in report.findings if finding.series.label in labels]
-    drawn: dict[str, Figure | None] = {
+    drawn = {
         "by-tokens": training.over(training.TOKENS, findings, report.configs),
         "by-train-length": training.over(training.LENGTH, findings, report.configs),
     }
