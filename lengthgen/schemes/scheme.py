@@ -59,6 +59,11 @@ class Scheme(nn.Module):
         return any(part.depends_on_length for part in self.all)
 
     @property
+    def shift_invariant(self) -> bool:
+        """True if adding a constant to all coordinates changes nothing."""
+        return all(part.shift_invariant for part in self.all)
+
+    @property
     def reads_alignment(self) -> bool:
         """True if the scheme needs alignment ids: which of a task's characters belong together."""
         return any(part.reads_alignment for part in self.all)
