@@ -103,8 +103,8 @@ rates() {
   done
 }
 
-tuned=(train.tuned=results/rates/tuned.yaml eval.targets=64)
-long=(seed=1,2,3 train.tokens=12000000 "${tuned[@]}")
+chosen=(train.tuned=results/rates/tuned.yaml eval.targets=64)
+long=(seed=1,2,3 train.tokens=12000000 "${chosen[@]}")
 
 figure1() {
   sweep figure1 "scheme=$six" "${long[@]}" 'eval.protocols=[tail,alibi_nonoverlap]'
@@ -117,8 +117,8 @@ figure1() {
 budget() {
   local eval=('eval.protocols=[tail]' 'eval.lengths=[128,256,512,1024,2048,4096,16384]'
     'eval.reference_variants=[]')
-  sweep budget scheme=rope train.tokens=1500000,6000000,24000000 seed=1 "${tuned[@]}" "${eval[@]}"
-  sweep budget scheme=t5 train.tokens=24000000 seed=1 "${tuned[@]}" "${eval[@]}"
+  sweep budget scheme=rope train.tokens=1500000,6000000,24000000 seed=1 "${chosen[@]}" "${eval[@]}"
+  sweep budget scheme=t5 train.tokens=24000000 seed=1 "${chosen[@]}" "${eval[@]}"
   after lengthgen report results/figure1 results/report runs/budget/*-* --group alibi,rope,t5 \
     --out results/budget
 }
@@ -127,7 +127,7 @@ context() {
   local eval=('eval.protocols=[tail]' 'eval.lengths=[64,128,256,512,1024,2048,16384]'
     'eval.reference_variants=[]')
   sweep context scheme=alibi train.length=128 "${long[@]}" "${eval[@]}"
-  sweep context scheme=rope train.length=128 seed=1 train.tokens=12000000 "${tuned[@]}" "${eval[@]}"
+  sweep context scheme=rope train.length=128 seed=1 train.tokens=12000000 "${chosen[@]}" "${eval[@]}"
   after lengthgen report results/figure1 runs/context/*-* --group alibi,rope --out results/context
 }
 
@@ -189,13 +189,13 @@ fine_tuning() {
 
 schemes() {
   local training=(train.tokens=6000000 eval.targets=64 eval.endpoints=32
-    'eval.reference_variants=[]' eval.reach=16384) lengths='128,256,512,1024,4096' names
+    'eval.reference_variants=[]' eval.reach=16384) lengths='128,256,512,1024,4096' tuned
   # PoPE and gated attention were trained before their own rates were tuned, which bring 0.03 nats.
-  names=$(grep -oE '^[a-z]\w*' results/rates/tuned.yaml | grep -vxE 'pope|gated_attention' | paste -sd,)
-  sweep schemes "scheme=$names" seed=1 train.tuned=results/rates/tuned.yaml "${training[@]}" \
+  tuned=$(grep -oE '^[a-z]\w*' results/rates/tuned.yaml | grep -vxE 'pope|gated_attention' | paste -sd,)
+  sweep schemes "scheme=$tuned" seed=1 train.tuned=results/rates/tuned.yaml "${training[@]}" \
     "eval.lengths=[$lengths,16384]"
   # Without the upper bounds, which need a task, and those that train slowly (slow_schemes).
-  sweep schemes "scheme=glob(*,exclude=[abacus,position_coupling,$slow,$explicit,$names])" \
+  sweep schemes "scheme=glob(*,exclude=[abacus,position_coupling,$slow,$explicit,$tuned])" \
     seed=1 "${training[@]}" "eval.lengths=[$lengths,16384]"
   sweep schemes "scheme=$explicit" seed=1 "${training[@]}" "eval.lengths=[$lengths]"
   sweep schemes scheme=rope,alibi,t5,kerple,grape_a,bam seed=2,3 \
