@@ -131,19 +131,17 @@ def _perplexity_line(
         line,
         style=style,
         values=_perplexities(line.losses()),
-        band={
-            n: Estimate(
-                value=perplexity(e.value),
-                low=perplexity(e.low),
-                high=perplexity(e.high),
-                seeds=(),
-            )
-            for n, e in band.items()
-        },
+        band={n: of_perplexity(loss) for n, loss in band.items()},
         longest=longest,
         seeds=[_perplexities(line.curve(run)) for run in line.runs],
         level=_level(line),
     )
+
+
+def of_perplexity(loss: Estimate) -> Estimate:
+    """Returns the perplexity of a loss in nats per token, with its interval."""
+    value, low, high = (perplexity(nats) for nats in (loss.value, loss.low, loss.high))
+    return Estimate(value=value, low=low, high=high, seeds=())
 
 
 def line_of(

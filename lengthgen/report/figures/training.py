@@ -7,13 +7,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lengthgen.analysis.curves import Point, perplexity
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, millions, short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import labels, sampled
 from lengthgen.analysis.used_context import EPS
 from lengthgen.report.figures.chart import Chart, Line
+from lengthgen.report.figures.curve import named, of_perplexity
 from lengthgen.report.figures.layout import MOST_NAMED, panels
 from lengthgen.report.figures.style import line_styles
 
@@ -30,12 +30,8 @@ class Setting:
     named: Callable[[float], str]  # how a tick is written
 
 
-TOKENS = Setting(
-    field="tokens_seen", key="tokens", axis="tokens seen in training", named=lambda n: millions(n)
-)
-LENGTH = Setting(
-    field="train_length", key="length", axis="T, tokens in training", named=lambda n: short(int(n))
-)
+TOKENS = Setting(field="tokens_seen", key="tokens", axis="tokens seen in training", named=millions)
+LENGTH = Setting(field="train_length", key="length", axis="T, tokens in training", named=named)
 
 
 def over(
@@ -56,8 +52,8 @@ def over(
         for name, of in grouped.items()
     ]
     styles = line_styles(series)
-    points = [p for of in grouped.values() for one in of.values() for p in one.series.points]
     found = [one for of in grouped.values() for one in of.values()]
+    points = [p for one in found for p in one.series.points]
 
     def chart(
         title: str, value: Callable[[Finding], Estimate | None], quantity: str, **scale: Any
@@ -102,17 +98,14 @@ def _grouped(
     trained with one value are left out.
     """
     alike = {run: _without(setting, config) for run, config in configs.items()}
-    names = labels([_same(setting, p) for one in findings for p in one.series.points], alike)
+    points = [p for one in findings for p in one.series.points]
+    names = labels([replace(p, **{setting.field: 1}) for p in points], alike)
     grouped: dict[str, dict[int, Finding]] = {}
     for one in findings:
         first = one.series.points[0]
         values = grouped.setdefault(names[first.run, first.variant], {})
         values[getattr(first, setting.field)] = one
     return {name: dict(sorted(of.items())) for name, of in grouped.items() if len(of) > 1}
-
-
-def _same(setting: Setting, point: Point) -> Point:
-    return replace(point, **{setting.field: 1})
 
 
 def _without(setting: Setting, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,10 +115,7 @@ def _without(setting: Setting, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ppl(finding: Finding, length: int) -> Estimate | None:
     loss = finding.loss.get(length)
-    if loss is None or not math.isfinite(loss.value):
-        return None
-    value, low, high = (perplexity(nats) for nats in (loss.value, loss.low, loss.high))
-    return Estimate(value=value, low=low, high=high, seeds=())
+    return None if loss is None or not math.isfinite(loss.value) else of_perplexity(loss)
 
 
 def _line(name: str, style: Mapping[str, Any], estimates: Mapping[int, Estimate | None]) -> Line:
