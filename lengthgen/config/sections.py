@@ -55,9 +55,9 @@ def arguments(of: type[Any], given: Mapping[str, Any], *, where: str) -> dict[st
     """Returns arguments in the types of a class's schema: its keyword-only signature.
 
     An integer in YAML becomes a float where the class says so. Raises UserError if one is unknown,
-    missing or of another type.
+    missing, of another type or outside the bounds of its type (pydantic's Field).
     """
-    hints = get_type_hints(of.__init__)
+    hints = get_type_hints(of.__init__, include_extras=True)
     fields: dict[str, Any] = {
         name: (
             _refined(hints[name]),
@@ -78,6 +78,8 @@ def arguments(of: type[Any], given: Mapping[str, Any], *, where: str) -> dict[st
 def _refined(hint: Any) -> Any:
     """Returns a type hint with Integer, Number and Text for int, float and str in it."""
     inner = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return Annotated[_refined(inner[0]), *inner[1:]]
     if get_origin(hint) in (Union, UnionType):
         return Union[tuple(map(_refined, inner))]  # noqa: UP007
     if get_origin(hint) is list:

@@ -155,9 +155,10 @@ class Rotated(NamedTuple):
 class Part(nn.Module):
     """One positional mechanism. Every default is the identity: override only what it changes.
 
-    The constructor takes the ModelDims and keyword-only arguments: they are the schema of its YAML.
-    A value it cannot honour raises ValueError. Hooks are pure functions of AttentionContext and
-    parameters. Biases and scores are added after q.k / sqrt(d_head); causality is the engine's.
+    The constructor takes the ModelDims and keyword-only arguments: they are the schema of its YAML,
+    bounds included (pydantic's Field). What it cannot honour beyond them raises ValueError. Hooks
+    are pure functions of AttentionContext and parameters. Biases and scores are added after
+    q.k / sqrt(d_head); causality is the engine's.
     """
 
     bidirectional = False  # defined for keys after the query too, as an encoder has them
@@ -166,6 +167,7 @@ class Part(nn.Module):
     depends_on_length = False  # a prefix alone may give other outputs than within a longer call
     rotary = False  # qk() encodes q_pos in queries, k_pos in keys; q.k depends on their difference
     remaps = False  # scores() calls c.rotated(): the layer's rotary parts do not rotate before it
+    takes_bias = True  # False: scores() are no logits, to which a part could add a bias
     memory = 0  # tokens of the previous segments that stay visible as keys
     counts_tokens = False  # reads c.rows, c.cols or n_visible(): wrong within a segment of a text
     reads_alignment = False  # c.alignment_BT, which comes from a task: an oracle, an upper bound

@@ -1,11 +1,17 @@
-"""Values that several parts use: stacked parameters, initial values, constants, lengths."""
+"""What several parts use: bounds of arguments, stacked parameters, initial values, lengths."""
 
 from functools import cache
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims
+
+Base = Annotated[float, Field(gt=1)]  # of frequencies that fall geometrically
+AtLeastOne = Annotated[float, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 def of_layer(stacked: Tensor, c: AttentionContext) -> Tensor:
@@ -19,13 +25,8 @@ def as_linear(*sizes: int, fan_in: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(sizes).uniform_(-bound, bound))
 
 
-def tokens(name: str, multiple: float, shape: ModelDims) -> int:
-    """Returns multiple * T as a number of tokens, rounded, at least 1.
-
-    Raises ValueError that names the argument if it is not above 0.
-    """
-    if multiple <= 0:
-        raise ValueError(f"{name}={multiple} must be above 0")
+def tokens(multiple: float, shape: ModelDims) -> int:
+    """Returns multiple * T as a number of tokens, rounded, at least 1."""
     return max(1, round(multiple * shape.train_length))
 
 

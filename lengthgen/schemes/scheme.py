@@ -195,6 +195,11 @@ class Scheme(nn.Module):
                     f"{name_of[carrier]} carries is averaged next to the values; drop one, or "
                     "separate them with scheme.layers"
                 )
+        if bias and (scorer := owners[2]) and not scorer.takes_bias:
+            raise UserError(
+                f"{self.where}: {name_of[bias[0]]} adds a bias to logits, and {name_of[scorer]} "
+                "has none; drop one, or separate them with scheme.layers"
+            )
         return LayerHooks(
             qk=qk[:first],
             rotary=qk[first:],

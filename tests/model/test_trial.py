@@ -92,7 +92,6 @@ def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:
             ["scheme=rope", "+scheme.parts.p_rope={share:0.001}"],
             r"p_rope\.share=0\.001 .* keeps none",
         ),
-        (["scheme=alibi", "+scheme.parts.gated_delta={}"], r"gated_delta: .* adds a bias to them"),
     ],
 )
 def test_what_a_call_alone_can_tell_is_said_before_a_run_is_begun(

@@ -318,7 +318,7 @@ def test_a_file_is_a_probe_and_a_yaml_holds_its_options(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("temperature: -1\n", "probe.uncertainty: temperature=-1.0 must be above 0"),
+        ("temperature: -1\n", "probe.uncertainty.temperature: -1 should be greater than 0"),
         (
             "temprature: 1\n",
             "probe.uncertainty.temprature: unknown key; did you mean probe.uncertainty",

@@ -16,7 +16,6 @@ from small import close, dims, some_qkv
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 from lengthgen.schemes.bias.alibi import Alibi
@@ -399,11 +398,3 @@ def test_the_gated_delta_rule_equals_its_recurrence(n_last: int) -> None:
                 if t >= LENGTH - n_last:
                     want = state @ unit(q[b, h, t]) / 2
                     close(got[b, h, t - LENGTH + n_last], want, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "part", [LinearAttention(shape_of_heads(), base=None), GatedDelta(shape_of_heads())]
-)
-def test_what_replaces_logits_refuses_a_bias(part: Part) -> None:
-    with pytest.raises(UserError, match="a part of layer 0 adds a bias to them; drop one"):
-        attended(part.double(), Sloped(part.shape), n_last=3)

@@ -11,6 +11,7 @@ B batch, T tokens, D width.
 """
 
 import torch
+from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
@@ -24,10 +25,8 @@ class Abacus(Part):
 
     reads_alignment = True
 
-    def __init__(self, shape: ModelDims, *, rows: int, shift: int) -> None:
+    def __init__(self, shape: ModelDims, *, rows: int, shift: NonNegativeInt) -> None:
         super().__init__(shape)
-        if shift < 0:
-            raise ValueError(f"shift={shift} must be 0 or more")
         if rows <= shape.train_length + shift:
             raise ValueError(
                 f"rows={rows} must be more than T + shift ({shape.train_length} + {shift}): places "

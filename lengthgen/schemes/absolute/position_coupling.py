@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.parameters import tokens
+from lengthgen.schemes.parameters import AtLeastOne, tokens
 
 PRIME = 2**31 - 1
 
@@ -37,11 +37,9 @@ class PositionCoupling(Part):
 
     reads_alignment = True
 
-    def __init__(self, shape: ModelDims, *, rows: float) -> None:
+    def __init__(self, shape: ModelDims, *, rows: AtLeastOne) -> None:
         super().__init__(shape)
-        if rows < 1:
-            raise ValueError(f"rows={rows} must be at least 1: T tokens have up to T places")
-        self.n_places = tokens("rows", rows, shape)
+        self.n_places = tokens(rows, shape)
         # A place occurs twice or more, in prompt and answer: up to T/2 rows from either end are
         # trained less than those between.
         self.start = min(shape.train_length, self.n_places - shape.train_length) // 2

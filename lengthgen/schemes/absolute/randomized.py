@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.parameters import tokens
+from lengthgen.schemes.parameters import AtLeastOne, tokens
 
 
 class Randomized(Part):
@@ -32,15 +32,11 @@ class Randomized(Part):
         self,
         shape: ModelDims,
         *,
-        maximum: float,
+        maximum: AtLeastOne,
         evaluation: Literal["random", "arange", "linspace"],
     ) -> None:
         super().__init__(shape)
-        if maximum < 1:
-            raise ValueError(
-                f"maximum={maximum} must be at least 1: a training window has T positions"
-            )
-        self.maximum = tokens("maximum", maximum, shape)
+        self.maximum = tokens(maximum, shape)
         self.evaluation = evaluation
 
     @property

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.parameters import Base
 
 
 class Sinusoidal(Part):
@@ -40,13 +41,11 @@ class Sinusoidal(Part):
         self,
         shape: ModelDims,
         *,
-        base: float,
+        base: Base,
         layout: Literal["interleaved", "concat", "concat_t2t"],
         scale: Literal["published", "match"] | float,
     ) -> None:
         super().__init__(shape)
-        if base <= 1:
-            raise ValueError(f"base={base} must be above 1")
         if shape.d_model % 2:
             even = math.lcm(2, shape.n_heads) * (shape.d_model // math.lcm(2, shape.n_heads) + 1)
             raise ValueError(

@@ -12,10 +12,11 @@ H heads, N distances, R width of the network, Q queries, S keys.
 """
 
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims
@@ -36,7 +37,7 @@ class DynamicBias(DistanceBias):
         shape: ModelDims,
         *,
         width: float,
-        depth: int,
+        depth: Annotated[int, Field(ge=1, le=64)],
         distance: Literal["linear", "log"],
         share_layers: bool,
     ) -> None:
@@ -44,8 +45,6 @@ class DynamicBias(DistanceBias):
         R = int(shape.d_model * width)
         if R < 1:
             raise ValueError(f"width={width} of d_model={shape.d_model} must be at least 1")
-        if not 1 <= depth <= 64:
-            raise ValueError(f"depth={depth} must be at least 1 and at most 64")
         self.log = distance == "log"
         n = 1 if share_layers else shape.n_layers
         sizes = [1, *[R] * depth, shape.n_heads]

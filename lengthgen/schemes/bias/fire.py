@@ -23,6 +23,7 @@ relative_shift.py).
 from typing import Literal, NamedTuple
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
@@ -61,19 +62,13 @@ class Fire(Part):
         self,
         shape: ModelDims,
         *,
-        width: int,
-        c: float,
-        threshold: float,
+        width: PositiveInt,
+        c: PositiveFloat,
+        threshold: PositiveFloat,
         share_layers: bool,
         beyond: Literal["extend", "clamp"] = "extend",  # which earlier runs do not name
     ) -> None:
         super().__init__(shape)
-        if width < 1:
-            raise ValueError(f"width={width} must be at least 1")
-        if c <= 0:
-            raise ValueError(f"c={c} must be above 0")
-        if threshold <= 0:
-            raise ValueError(f"threshold={threshold} must be above 0")
         self.last = shape.train_length if beyond == "clamp" else None
         self.initial_threshold = max(1, round(threshold * shape.train_length))
         n = 1 if share_layers else shape.n_layers

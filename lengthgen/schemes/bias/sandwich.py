@@ -11,7 +11,10 @@ NeMo's `sandwich` is another function: its m begins at 1, and its width is the h
 H heads, N distances, M frequencies, Q queries, S keys.
 """
 
+from typing import Annotated
+
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims
@@ -24,10 +27,10 @@ class Sandwich(DistanceBias):
     width: d-bar in the paper, 128, whatever the model's width.
     """
 
-    def __init__(self, shape: ModelDims, *, width: int) -> None:
+    def __init__(
+        self, shape: ModelDims, *, width: Annotated[PositiveInt, Field(multiple_of=2)]
+    ) -> None:
         super().__init__(shape)
-        if width < 2 or width % 2:
-            raise ValueError(f"width={width} must be even and at least 2")
         self.width = width
 
     def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:

@@ -14,8 +14,10 @@ H heads, N distances, Q queries, S keys.
 """
 
 from bisect import bisect_left
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims
@@ -31,11 +33,14 @@ class T5(DistanceBias):
     """
 
     def __init__(
-        self, shape: ModelDims, *, num_buckets: int, max_distance: int, share_layers: bool
+        self,
+        shape: ModelDims,
+        *,
+        num_buckets: Annotated[int, Field(ge=2, le=512)],
+        max_distance: int,
+        share_layers: bool,
     ) -> None:
         super().__init__(shape)
-        if not 2 <= num_buckets <= 512:
-            raise ValueError(f"num_buckets={num_buckets} must be at least 2 and at most 512")
         if max_distance <= num_buckets // 2:
             raise ValueError(
                 f"max_distance={max_distance} must be above num_buckets / 2, the distances that "

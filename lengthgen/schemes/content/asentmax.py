@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
@@ -37,12 +38,10 @@ class Asentmax(Part):
 
     counts_tokens = True
 
-    def __init__(self, shape: ModelDims, *, delta: float, gamma_range: float) -> None:
+    def __init__(
+        self, shape: ModelDims, *, delta: NonNegativeFloat, gamma_range: PositiveFloat
+    ) -> None:
         super().__init__(shape)
-        if delta < 0:
-            raise ValueError(f"delta={delta} must not be negative")
-        if gamma_range <= 0:
-            raise ValueError(f"gamma_range={gamma_range} must be above 0")
         self.delta, self.gamma_range = delta, gamma_range
         size = shape.n_layers, shape.n_heads, shape.d_model
         self.w_b = nn.Parameter(shape.init_std * torch.randn(size))

@@ -12,10 +12,11 @@ and of gates made from values are left out. Biases of other parts do not enter t
 B batch, H heads, Q queries, S keys, K head width, N positions.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, products
@@ -38,13 +39,11 @@ class Cope(Part):
         self,
         shape: ModelDims,
         *,
-        n_positions: int,
+        n_positions: Annotated[int, Field(ge=2)],
         position_logits: Literal["unscaled", "scaled"],
         share_layers: bool,
     ) -> None:
         super().__init__(shape)
-        if n_positions < 2:
-            raise ValueError(f"n_positions={n_positions} must be at least 2")
         self.scale = shape.d_head**-0.5 if position_logits == "scaled" else 1.0
         n = 1 if share_layers else shape.n_layers
         self.E = nn.Parameter(torch.zeros(n, shape.d_head, n_positions))

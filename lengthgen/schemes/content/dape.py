@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -32,11 +33,9 @@ class Dape(Part):
     name = "dape"
 
     def __init__(
-        self, shape: ModelDims, *, width: int, inputs: Literal["scores_and_bias", "scores"]
+        self, shape: ModelDims, *, width: PositiveInt, inputs: Literal["scores_and_bias", "scores"]
     ) -> None:
         super().__init__(shape)
-        if width < 1:
-            raise ValueError(f"width={width} must be at least 1")
         self.inputs = inputs
         n_in = shape.n_heads * (2 if inputs == "scores_and_bias" else 1)
         n, H = shape.n_layers, shape.n_heads

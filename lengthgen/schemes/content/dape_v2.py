@@ -17,6 +17,7 @@ B batch, H heads, Q queries, S keys, C channels, N keys of the kernel.
 from typing import Literal
 
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -38,13 +39,13 @@ class DapeV2(Dape):
         self,
         shape: ModelDims,
         *,
-        width: int,
-        kernel: int,
+        width: PositiveInt,
+        kernel: PositiveInt,
         inputs: Literal["scores_and_bias", "scores"],
     ) -> None:
         super().__init__(shape, width=width, inputs=inputs)
-        if kernel < 1 or kernel % 2 == 0:
-            raise ValueError(f"kernel={kernel} must be odd and at least 1")
+        if kernel % 2 == 0:
+            raise ValueError(f"kernel={kernel} must be odd")
         n, H, n_in = shape.n_layers, shape.n_heads, self.w_in.shape[-1]
         self.w_in = as_linear(n, width, n_in, kernel, fan_in=n_in * kernel)
         self.b_in = as_linear(n, width, fan_in=n_in * kernel)

@@ -26,7 +26,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthgen.errors import UserError
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.content.path_attention import reflected
 from lengthgen.schemes.parameters import of_layer
@@ -34,6 +33,8 @@ from lengthgen.schemes.parameters import of_layer
 
 class GatedDelta(Part):
     """Replaces softmax attention by a recurrent memory with the gated delta rule."""
+
+    takes_bias = False
 
     def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
@@ -45,11 +46,6 @@ class GatedDelta(Part):
         self.c = nn.Parameter(step + torch.log(-torch.expm1(-step)))
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        if c.total_bias() is not None:
-            raise UserError(
-                "scheme.parts.gated_delta: its weights are no logits, and a part of layer "
-                f"{c.layer} adds a bias to them; drop one"
-            )
         q, k = (F.normalize(F.silu(x.to(c.dtype)), dim=-1) for x in (q_BHQK, k_BHSK))
         x_BSD = c.x_BTD[:, c.cols].to(c.dtype)
         w_a, w_b, log_A, shift = (

@@ -17,8 +17,8 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from lengthgen.errors import UserError
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.parameters import Base
 from lengthgen.schemes.rotary.rope import Rope, angles, powers
 
 
@@ -28,18 +28,15 @@ class LinearAttention(Part):
     base: of the rotation, 10000; null: no rotation.
     """
 
-    def __init__(self, shape: ModelDims, *, base: float | None) -> None:
+    takes_bias = False
+
+    def __init__(self, shape: ModelDims, *, base: Base | None) -> None:
         super().__init__(shape)
         self.rope = (
             None if base is None else Rope(shape, base=base, rotary_percentage=1.0, layout="half")
         )
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        if c.total_bias() is not None:
-            raise UserError(
-                "scheme.parts.linear_attention: its products are no logits, and a part of layer "
-                f"{c.layer} adds a bias to them; drop one"
-            )
         q, k = (F.elu(x.to(c.dtype)) + 1 for x in (q_BHQK, k_BHSK))
         total_BHQ1 = (q @ k.mT).tril(c.rows.start - c.cols.start).sum(-1, keepdim=True)
         if self.rope is not None:

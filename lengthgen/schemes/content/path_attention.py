@@ -20,6 +20,7 @@ tokens of a piece.
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
@@ -35,11 +36,8 @@ class PathAttention(Part):
     rank: of the matrix, 32 in the authors' code. kernel: tokens of the convolution, 3.
     """
 
-    def __init__(self, shape: ModelDims, *, rank: int, kernel: int) -> None:
+    def __init__(self, shape: ModelDims, *, rank: PositiveInt, kernel: PositiveInt) -> None:
         super().__init__(shape)
-        for name, value in (("rank", rank), ("kernel", kernel)):
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
         n, H, D = shape.n_layers, shape.n_heads, shape.d_model
         n_channels, std = H * shape.d_head, shape.init_std
         self.down = nn.Parameter(std * torch.randn(n, rank, D))

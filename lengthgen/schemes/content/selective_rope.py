@@ -18,10 +18,11 @@ import math
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import Base, of_layer
 from lengthgen.schemes.rotary.rope import Rope, powers
 
 
@@ -32,11 +33,10 @@ class SelectiveRope(Part):
     convolution, 4.
     """
 
-    def __init__(self, shape: ModelDims, *, base: float, rank: int, kernel: int) -> None:
+    def __init__(
+        self, shape: ModelDims, *, base: Base, rank: PositiveInt, kernel: PositiveInt
+    ) -> None:
         super().__init__(shape)
-        for name, value in (("rank", rank), ("kernel", kernel)):
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
         self.rope = Rope(shape, base=base, rotary_percentage=1.0, layout="half")
         n, n_pairs = shape.n_layers, shape.n_heads * shape.d_head // 2
         self.down = nn.Parameter(shape.init_std * torch.randn(n, rank, shape.d_model))

@@ -27,10 +27,11 @@ E = 2 H M numbers: the real parts of a head, then its imaginary parts.
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import Base, of_layer
 from lengthgen.schemes.rotary.rope import powers, times
 
 
@@ -41,13 +42,9 @@ class Tape(Part):
     4 per head.
     """
 
-    def __init__(self, shape: ModelDims, *, base: float, hidden_per_head: int) -> None:
+    def __init__(self, shape: ModelDims, *, base: Base, hidden_per_head: PositiveInt) -> None:
         super().__init__(shape)
         n, H, D, std = shape.n_layers - 1, shape.n_heads, shape.d_model, shape.init_std
-        if base <= 1:
-            raise ValueError(f"base={base} must be above 1")
-        if hidden_per_head < 1:
-            raise ValueError(f"hidden_per_head={hidden_per_head} must be at least 1")
         if shape.d_head % 2:
             raise ValueError(
                 f"a head width of {shape.d_head} must be even; try model.d_model="

@@ -10,6 +10,7 @@ Q queries, S keys.
 """
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
@@ -24,9 +25,9 @@ class Bca(Part):
 
     counts_tokens = True
 
-    def __init__(self, shape: ModelDims, *, window: float) -> None:
+    def __init__(self, shape: ModelDims, *, window: PositiveFloat) -> None:
         super().__init__(shape)
-        self.window = tokens("window", window, shape)
+        self.window = tokens(window, shape)
 
     def visible(self, c: AttentionContext) -> Tensor:
         i = torch.arange(c.rows.start, c.rows.stop, device=c.q_pos.device) // self.window

@@ -12,6 +12,7 @@ Q queries, S keys.
 """
 
 import torch
+from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
@@ -27,12 +28,12 @@ class Window(Part):
 
     counts_tokens = True
 
-    def __init__(self, shape: ModelDims, *, width: float, sinks: int) -> None:
+    def __init__(self, shape: ModelDims, *, width: PositiveFloat, sinks: NonNegativeInt) -> None:
         super().__init__(shape)
-        self.width, self.sinks = tokens("width", width, shape), sinks
-        if not 0 <= sinks < self.width:
+        self.width, self.sinks = tokens(width, shape), sinks
+        if sinks >= self.width:
             raise ValueError(
-                f"sinks={sinks} must be at least 0 and below the width, which is {self.width} "
+                f"sinks={sinks} must be below the width, which is {self.width} "
                 f"tokens at train.length={shape.train_length}"
             )
 

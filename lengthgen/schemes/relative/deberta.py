@@ -18,6 +18,7 @@ B batch, H heads, Q queries, S keys, K head width, N distances, P rows, D width.
 """
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated, products
@@ -32,10 +33,8 @@ class Deberta(Part):
     paper. Rows of distances that do not occur within T stay as they were drawn.
     """
 
-    def __init__(self, shape: ModelDims, *, clip: int) -> None:
+    def __init__(self, shape: ModelDims, *, clip: PositiveInt) -> None:
         super().__init__(shape)
-        if clip < 1:
-            raise ValueError(f"clip={clip} must be at least 1")
         self.clip = clip
         D, size = shape.d_model, (shape.n_layers, shape.n_heads, shape.d_head, shape.d_model)
         self.table = nn.Parameter(torch.empty(2 * clip, D))

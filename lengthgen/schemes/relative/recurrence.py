@@ -10,6 +10,8 @@ It goes with relative positions only: an absolute one would number every segment
 that counts the tokens of a call would count those of a segment.
 """
 
+from pydantic import NonNegativeFloat
+
 from lengthgen.schemes.base import ModelDims, Part
 
 
@@ -19,10 +21,8 @@ class Recurrence(Part):
     mem_len: in multiples of T; the paper trains WikiText-103 with 1.0 (150 of 150 tokens).
     """
 
-    def __init__(self, shape: ModelDims, *, mem_len: float) -> None:
+    def __init__(self, shape: ModelDims, *, mem_len: NonNegativeFloat) -> None:
         super().__init__(shape)
-        if mem_len < 0:
-            raise ValueError(f"mem_len={mem_len} must not be negative")
         self.memory = round(mem_len * shape.train_length)
         if mem_len > 0 and self.memory == 0:
             raise ValueError(f"mem_len={mem_len} of T={shape.train_length} is less than a token")

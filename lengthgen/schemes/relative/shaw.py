@@ -13,6 +13,7 @@ N distances, K head width.
 """
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
@@ -25,10 +26,8 @@ class Shaw(Part):
     clip: k, the distance from which on all keys share a row.
     """
 
-    def __init__(self, shape: ModelDims, *, clip: int, share_layers: bool) -> None:
+    def __init__(self, shape: ModelDims, *, clip: PositiveInt, share_layers: bool) -> None:
         super().__init__(shape)
-        if clip < 1:
-            raise ValueError(f"clip={clip} must be at least 1")
         size = (1 if share_layers else shape.n_layers, clip + 1, shape.d_head)
         self.aK = nn.Parameter(torch.randn(size) * shape.d_head**-0.5)
         self.aV = nn.Parameter(torch.randn(size) * shape.d_head**-0.5)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import Base, of_layer
 from lengthgen.schemes.rotary.rope import angles, powers
 
 
@@ -27,10 +27,8 @@ class TransformerXl(Part):
     base: 10000 in the paper.
     """
 
-    def __init__(self, shape: ModelDims, *, base: float) -> None:
+    def __init__(self, shape: ModelDims, *, base: Base) -> None:
         super().__init__(shape)
-        if base <= 1:
-            raise ValueError(f"base={base} must be above 1")
         if shape.d_model % 2:
             raise ValueError(f"model.d_model={shape.d_model} must be even")
         self.base = base

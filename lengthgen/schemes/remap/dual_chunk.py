@@ -14,6 +14,7 @@ Q queries, S keys, K head width.
 from dataclasses import replace
 
 import torch
+from pydantic import PositiveFloat
 
 from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.parameters import tokens
@@ -26,10 +27,10 @@ class DualChunk(Remap):
     chunk: s in multiples of T, 3/4 in the release. local: w in multiples of T, 1/8 in the release.
     """
 
-    def __init__(self, shape: ModelDims, *, chunk: float, local: float) -> None:
+    def __init__(self, shape: ModelDims, *, chunk: PositiveFloat, local: PositiveFloat) -> None:
         super().__init__(shape)
-        self.chunk = tokens("chunk", chunk, shape)
-        self.local = tokens("local", local, shape)
+        self.chunk = tokens(chunk, shape)
+        self.local = tokens(local, shape)
         if self.local >= self.chunk:
             raise ValueError(
                 f"local={local} must be below chunk={chunk}: at train.length={shape.train_length} "

@@ -7,8 +7,10 @@ query's shifted by w (1 - 1/kappa). The release's log-n factor is the part `logn
 Q queries, S keys, K head width.
 """
 
+from pydantic import PositiveFloat
+
 from lengthgen.schemes.base import AttentionContext, ModelDims
-from lengthgen.schemes.parameters import tokens
+from lengthgen.schemes.parameters import AtLeastOne, tokens
 from lengthgen.schemes.remap.remap import Branch, Remap
 
 
@@ -18,11 +20,9 @@ class LeakyRerope(Remap):
     window: w in multiples of T. slowdown: kappa, 16 in the release.
     """
 
-    def __init__(self, shape: ModelDims, *, window: float, slowdown: float) -> None:
+    def __init__(self, shape: ModelDims, *, window: PositiveFloat, slowdown: AtLeastOne) -> None:
         super().__init__(shape)
-        if slowdown < 1:
-            raise ValueError(f"slowdown={slowdown} must be at least 1")
-        self.window = tokens("window", window, shape)
+        self.window = tokens(window, shape)
         self.slowdown = slowdown
 
     def branches(self, c: AttentionContext) -> list[Branch]:

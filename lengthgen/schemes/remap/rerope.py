@@ -10,6 +10,7 @@ Q queries, S keys, K head width.
 """
 
 import torch
+from pydantic import PositiveFloat
 
 from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.parameters import tokens
@@ -22,9 +23,9 @@ class Rerope(Remap):
     window: w in multiples of T.
     """
 
-    def __init__(self, shape: ModelDims, *, window: float) -> None:
+    def __init__(self, shape: ModelDims, *, window: PositiveFloat) -> None:
         super().__init__(shape)
-        self.window = tokens("window", window, shape)
+        self.window = tokens(window, shape)
 
     def branches(self, c: AttentionContext) -> list[Branch]:
         far = c.distance() >= self.window

@@ -12,6 +12,8 @@ all positions changes nothing.
 Q queries, S keys, K head width.
 """
 
+from pydantic import PositiveFloat, PositiveInt
+
 from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.parameters import tokens
 from lengthgen.schemes.remap.remap import Branch, Remap, from_first
@@ -23,11 +25,9 @@ class Selfextend(Remap):
     neighbours: W in multiples of T; 1024 of 4096 tokens in the release. group: G; 8 in the release.
     """
 
-    def __init__(self, shape: ModelDims, *, neighbours: float, group: int) -> None:
+    def __init__(self, shape: ModelDims, *, neighbours: PositiveFloat, group: PositiveInt) -> None:
         super().__init__(shape)
-        if group < 1:
-            raise ValueError(f"group={group} must be at least 1")
-        self.neighbours = tokens("neighbours", neighbours, shape)
+        self.neighbours = tokens(neighbours, shape)
         self.group = group
 
     def branches(self, c: AttentionContext) -> list[Branch]:

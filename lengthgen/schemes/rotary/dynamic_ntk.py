@@ -9,7 +9,10 @@ rope_type `dynamic`.
 R rotated channel pairs.
 """
 
+from pydantic import PositiveInt
+
 from lengthgen.schemes.base import AttentionContext, ModelDims
+from lengthgen.schemes.parameters import AtLeastOne
 from lengthgen.schemes.rotary.ntk import Ntk
 
 
@@ -23,8 +26,8 @@ class DynamicNtk(Ntk):
         self,
         shape: ModelDims,
         *,
-        factor: float,
-        original_max_position_embeddings: int | None = None,
+        factor: AtLeastOne,
+        original_max_position_embeddings: PositiveInt | None = None,
     ) -> None:
         super().__init__(
             shape,

@@ -21,9 +21,11 @@ H heads, M angles, B batch, T tokens, Q queries, S keys, K head width.
 import math
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.parameters import Base
 from lengthgen.schemes.rotary.rope import angles, powers
 
 
@@ -38,12 +40,8 @@ class Fope(Part):
     shift_invariant = False
     coefficients: Tensor  # [2, layers, H, M, M]: A, B
 
-    def __init__(self, shape: ModelDims, *, base: float, gain: float, draw: int) -> None:
+    def __init__(self, shape: ModelDims, *, base: Base, gain: NonNegativeFloat, draw: int) -> None:
         super().__init__(shape)
-        if base <= 1:
-            raise ValueError(f"base={base} must be above 1")
-        if gain < 0:
-            raise ValueError(f"gain={gain} must not be negative")
         if shape.d_head % 2:
             raise ValueError(f"a head width of {shape.d_head} must be even")
         omega = [base ** (-2 * m / shape.d_head) for m in range(shape.d_head // 2)]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import Base, of_layer
 from lengthgen.schemes.rotary.rope import Rope, angles
 
 
@@ -28,7 +28,7 @@ class GrapeM(Part):
     bidirectional = True
     rotary = True
 
-    def __init__(self, shape: ModelDims, *, base: float) -> None:
+    def __init__(self, shape: ModelDims, *, base: Base) -> None:
         super().__init__(shape)
         self.rope = Rope(shape, base=base, rotary_percentage=1.0, layout="half")
         m = torch.arange(shape.d_head // 2)

@@ -8,9 +8,11 @@ transformers: rope_type `llama3`.
 R rotated channel pairs.
 """
 
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims
+from lengthgen.schemes.parameters import AtLeastOne
 from lengthgen.schemes.rotary.rope_scaling import RopeScaling
 
 
@@ -25,19 +27,19 @@ class Llama3(RopeScaling):
         self,
         shape: ModelDims,
         *,
-        factor: float | None,
-        low_freq_factor: float,
-        high_freq_factor: float,
-        original_max_position_embeddings: int | None = None,
+        factor: AtLeastOne | None,
+        low_freq_factor: PositiveFloat,
+        high_freq_factor: PositiveFloat,
+        original_max_position_embeddings: PositiveInt | None = None,
     ) -> None:
         super().__init__(
             shape,
             factor=factor,
             original_max_position_embeddings=original_max_position_embeddings,
         )
-        if not 0 < low_freq_factor < high_freq_factor:
+        if low_freq_factor >= high_freq_factor:
             raise ValueError(
-                f"low_freq_factor={low_freq_factor} must be above 0 and below "
+                f"low_freq_factor={low_freq_factor} must be below "
                 f"high_freq_factor={high_freq_factor}"
             )
         self.low, self.high = low_freq_factor, high_freq_factor

@@ -14,10 +14,12 @@ R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
 import math
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from lengthgen.errors import UserError
 from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
+from lengthgen.schemes.parameters import AtLeastOne
 from lengthgen.schemes.rotary.rope_scaling import RopeScaling, sharpened
 
 
@@ -32,17 +34,15 @@ class Longrope(RopeScaling):
         self,
         shape: ModelDims,
         *,
-        factor: float | None,
-        lambdas: list[float],
-        original_max_position_embeddings: int | None = None,
+        factor: AtLeastOne | None,
+        lambdas: list[PositiveFloat],
+        original_max_position_embeddings: PositiveInt | None = None,
     ) -> None:
         super().__init__(
             shape,
             factor=factor,
             original_max_position_embeddings=original_max_position_embeddings,
         )
-        if not all(one > 0 for one in lambdas):
-            raise ValueError(f"lambdas={lambdas} must all be above 0")
         refuse_without_mscale(self.original_length)
         self.lambdas = lambdas
 

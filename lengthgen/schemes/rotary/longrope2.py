@@ -22,9 +22,11 @@ R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
 """
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
+from lengthgen.schemes.parameters import AtLeastOne
 from lengthgen.schemes.rotary.longrope import attention_factor, refuse_without_mscale
 from lengthgen.schemes.rotary.rope_scaling import RopeScaling, sharpened
 
@@ -41,20 +43,16 @@ class Longrope2(RopeScaling):
         self,
         shape: ModelDims,
         *,
-        factor: float | None,
-        critical_turns: float,
-        excess: float,
-        original_max_position_embeddings: int | None = None,
+        factor: AtLeastOne | None,
+        critical_turns: PositiveFloat,
+        excess: AtLeastOne,
+        original_max_position_embeddings: PositiveInt | None = None,
     ) -> None:
         super().__init__(
             shape,
             factor=factor,
             original_max_position_embeddings=original_max_position_embeddings,
         )
-        if critical_turns <= 0:
-            raise ValueError(f"critical_turns={critical_turns} must be above 0")
-        if excess < 1:
-            raise ValueError(f"excess={excess} must be at least 1")
         refuse_without_mscale(self.original_length)
         self.critical_turns, self.excess = critical_turns, excess
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lengthgen.errors import UserError
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.parameters import Share
 
 
 class PRope(Part):
@@ -23,10 +24,8 @@ class PRope(Part):
 
     bidirectional = True
 
-    def __init__(self, shape: ModelDims, *, share: float) -> None:
+    def __init__(self, shape: ModelDims, *, share: Share) -> None:
         super().__init__(shape)
-        if not 0 < share <= 1:
-            raise ValueError(f"share={share} must be in (0, 1]")
         self.share = share
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:

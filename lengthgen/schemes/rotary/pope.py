@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import Base, of_layer
 from lengthgen.schemes.rotary.rope import angles, powers
 
 
@@ -36,10 +36,8 @@ class Pope(Part):
     bidirectional = True
     rotary = True
 
-    def __init__(self, shape: ModelDims, *, base: float, share_layers: bool) -> None:
+    def __init__(self, shape: ModelDims, *, base: Base, share_layers: bool) -> None:
         super().__init__(shape)
-        if base <= 1:
-            raise ValueError(f"base={base} must be above 1")
         self.base = base
         n_phases = 1 if share_layers else shape.n_layers
         self.phi = nn.Parameter(torch.zeros(n_phases, shape.n_heads, shape.d_head))

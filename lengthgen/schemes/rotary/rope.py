@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.parameters import Base, Share
 
 
 class Rope(Part):
@@ -30,15 +31,11 @@ class Rope(Part):
         self,
         shape: ModelDims,
         *,
-        base: float,
-        rotary_percentage: float,
+        base: Base,
+        rotary_percentage: Share,
         layout: Literal["half", "interleaved"],
     ) -> None:
         super().__init__(shape)
-        if base <= 1:
-            raise ValueError(f"base={base} must be above 1")
-        if not 0 < rotary_percentage <= 1:
-            raise ValueError(f"rotary_percentage={rotary_percentage} must be in (0, 1]")
         self.base, self.layout = base, layout
         self.n_rotated = int(shape.d_head * rotary_percentage)
         if self.n_rotated < 2 or self.n_rotated % 2:

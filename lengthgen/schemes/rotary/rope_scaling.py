@@ -6,9 +6,11 @@ R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
 import math
 from abc import ABC, abstractmethod
 
+from pydantic import PositiveInt
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.parameters import AtLeastOne
 
 
 class RopeScaling(Part, ABC):
@@ -25,15 +27,11 @@ class RopeScaling(Part, ABC):
         self,
         shape: ModelDims,
         *,
-        factor: float | None,
-        original_max_position_embeddings: int | None = None,
+        factor: AtLeastOne | None,
+        original_max_position_embeddings: PositiveInt | None = None,
     ) -> None:
         super().__init__(shape)
-        if factor is not None and factor < 1:
-            raise ValueError(f"factor={factor} must be at least 1, or null for L/T of every call")
         T = original_max_position_embeddings
-        if T is not None and T < 1:
-            raise ValueError(f"original_max_position_embeddings={T} must be at least 1, or null")
         self.original_length = shape.train_length if T is None else T
         self.factor = factor
         self.depends_on_length = factor is None

@@ -20,9 +20,11 @@ B batch, H heads, T tokens, K head width, R rotated channel pairs.
 import math
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.parameters import Base
 from lengthgen.schemes.rotary.rope import Rope, angles, powers
 
 RANGE = 116  # of float32's 126 powers of two on either side of 1; 10 are left to q and k
@@ -36,11 +38,10 @@ class Xpos(Part):
 
     rotary = True
 
-    def __init__(self, shape: ModelDims, *, base: float, scale_base: float, gamma: float) -> None:
+    def __init__(
+        self, shape: ModelDims, *, base: Base, scale_base: PositiveFloat, gamma: PositiveFloat
+    ) -> None:
         super().__init__(shape)
-        for name, value in (("scale_base", scale_base), ("gamma", gamma)):
-            if value <= 0:
-                raise ValueError(f"{name}={value} must be above 0")
         self.rope = Rope(shape, base=base, rotary_percentage=1.0, layout="interleaved")
         self.scale_base, self.gamma = scale_base, gamma
         self.limit = int(2 * scale_base * RANGE / math.log2((1 + gamma) / gamma))

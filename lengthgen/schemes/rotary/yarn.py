@@ -17,9 +17,11 @@ R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
 import math
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
+from lengthgen.schemes.parameters import AtLeastOne
 from lengthgen.schemes.rotary.rope_scaling import RopeScaling, sharpened
 
 
@@ -34,20 +36,18 @@ class Yarn(RopeScaling):
         self,
         shape: ModelDims,
         *,
-        factor: float | None,
-        beta_fast: float,
-        beta_slow: float,
-        original_max_position_embeddings: int | None = None,
+        factor: AtLeastOne | None,
+        beta_fast: PositiveFloat,
+        beta_slow: PositiveFloat,
+        original_max_position_embeddings: PositiveInt | None = None,
     ) -> None:
         super().__init__(
             shape,
             factor=factor,
             original_max_position_embeddings=original_max_position_embeddings,
         )
-        if not 0 < beta_slow < beta_fast:
-            raise ValueError(
-                f"beta_slow={beta_slow} must be above 0 and below beta_fast={beta_fast}"
-            )
+        if beta_slow >= beta_fast:
+            raise ValueError(f"beta_slow={beta_slow} must be below beta_fast={beta_fast}")
         self.beta_fast, self.beta_slow = beta_fast, beta_slow
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:

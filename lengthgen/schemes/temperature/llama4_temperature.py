@@ -9,6 +9,7 @@ p + 1 is taken as the number of keys up to the query, whatever coordinates other
 H heads, Q queries, S keys, K head width.
 """
 
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
@@ -23,11 +24,9 @@ class Llama4Temperature(Part):
 
     counts_tokens = True
 
-    def __init__(self, shape: ModelDims, *, scale: float, floor: float) -> None:
+    def __init__(self, shape: ModelDims, *, scale: PositiveFloat, floor: PositiveFloat) -> None:
         super().__init__(shape)
-        if scale <= 0:
-            raise ValueError(f"scale={scale} must be above 0")
-        self.scale, self.floor = scale, tokens("floor", floor, shape)
+        self.scale, self.floor = scale, tokens(floor, shape)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * self.factor(c)[:, None], k_BHSK)

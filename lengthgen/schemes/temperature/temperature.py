@@ -9,6 +9,7 @@ H heads, Q queries, S keys, K head width.
 
 import math
 
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
@@ -22,10 +23,8 @@ class Temperature(Part):
 
     depends_on_length = True
 
-    def __init__(self, shape: ModelDims, *, coefficient: float) -> None:
+    def __init__(self, shape: ModelDims, *, coefficient: PositiveFloat) -> None:
         super().__init__(shape)
-        if coefficient <= 0:
-            raise ValueError(f"coefficient={coefficient} must be above 0")
         self.coefficient = coefficient
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
