@@ -22,7 +22,7 @@ from lengthgen.config import compose, schema
 from lengthgen.config.plugins import Plugin
 from lengthgen.evaluation import evaluator
 from lengthgen.model.transformer import Transformer
-from lengthgen.report import study
+from lengthgen.report import run_records
 from lengthgen.runs import devices, directory
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
@@ -102,10 +102,12 @@ def results(runs: str | Path | Sequence[Run] = "runs") -> pd.DataFrame:
         bits_per_byte (NaN where skipped), and what identifies the cell.
     """
     if not isinstance(runs, str | Path):
-        return _frame(study.evaluated([_directory(run) for run in runs]))
+        return _frame(run_records.evaluated([_directory(run) for run in runs]))
     found = sorted(path.parent for path in Path(runs).glob("*/eval.jsonl"))
     with Progress(is_main=True) as show:
-        return study.of_usable(found, lambda paths: _frame(study.evaluated(paths)), say=show.say)
+        return run_records.of_usable(
+            found, lambda paths: _frame(run_records.evaluated(paths)), say=show.say
+        )
 
 
 def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenizers.Tokenizer]:

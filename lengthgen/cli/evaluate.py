@@ -10,7 +10,7 @@ from lengthgen.cli.console import echo, warn_once
 from lengthgen.cli.tables import print_table
 from lengthgen.evaluation import evaluator, precision
 from lengthgen.evaluation.protocols import OF_TEXT
-from lengthgen.report import collect, study
+from lengthgen.report import collect, run_records
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
@@ -68,7 +68,7 @@ def evaluate_runs(
                     config, run_dir, precision=audit, ranks=ranks, show=show
                 )
     if ranks.is_main:
-        echo(collect.table(study.read(run_dirs, rows)))
+        echo(collect.table(run_records.read(run_dirs, rows)))
         for run, found in audits.items():
             change = f"{found[0].again_in} - {found[0].scored_in}" if found else ""
             head = ["run", "length", "windows", "tokens", f"nats {change}: mean", "mean |d|"]

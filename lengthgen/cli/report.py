@@ -10,7 +10,7 @@ from lengthgen.cli import completion
 from lengthgen.cli.arguments import Runs, find_runs, root_of, split, words_of
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
-from lengthgen.report import collect, study, write
+from lengthgen.report import collect, run_records, study, write
 
 
 def write_report(
@@ -63,7 +63,7 @@ def write_report(
             return _gathered(study.of_runs(paths))
 
         found, gathered = (
-            of_runs(run_dirs) if names else study.of_usable(run_dirs, of_runs, say=warn)
+            of_runs(run_dirs) if names else run_records.of_usable(run_dirs, of_runs, say=warn)
         )
     written = write.write_gathered(found, gathered, out)
     echo(collect.table_of(gathered))
@@ -82,7 +82,7 @@ def _run_dirs(
     evaluated = [p for p in completion.run_dirs(root) if (p / "eval.jsonl").is_file()]
     named = find_runs(names, changes) if names else []
     if groups:
-        named += study.of_groups(evaluated, groups, say=warn)
+        named += run_records.of_groups(evaluated, groups, say=warn)
     run_dirs = named or evaluated
     if not run_dirs:
         raise UserError(

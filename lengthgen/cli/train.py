@@ -13,7 +13,7 @@ from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
 from lengthgen.cli.console import echo, warn_once
 from lengthgen.config import schema
 from lengthgen.errors import UserError
-from lengthgen.report import collect, study
+from lengthgen.report import collect, run_records
 from lengthgen.runs import devices, distributed
 from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.terminal import Progress
@@ -41,7 +41,7 @@ def train(
         _torchrun(gpus, ["train", *(overrides or []), *options])
     run_dir = pipeline.train(config)
     if Ranks.from_env().is_main:
-        echo(collect.table(study.read([run_dir])))
+        echo(collect.table(run_records.read([run_dir])))
         echo(f"run: {run_dir}")
 
 

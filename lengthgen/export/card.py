@@ -13,7 +13,7 @@ from lengthgen.analysis import curves
 from lengthgen.config.schema import Config, TaskCorpus, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.export import About
-from lengthgen.report import collect, study
+from lengthgen.report import collect, run_records
 from lengthgen.tasks import task_of
 
 SETTINGS = ("scheme", "model", "corpus", "train")
@@ -42,7 +42,7 @@ def card(
         prompt = rule.example(config.corpus.task.length, Random(0)).prompt
         spelled = ((one, rule.detokenize(one)) for one in rule.alphabet)
         words = [f"`{one}` {word}" for one, word in spelled if word != one]
-    measured = collect.table(study.read([run_dir], rows)) if curves.curve(rows) else ""
+    measured = collect.table(run_records.read([run_dir], rows)) if curves.curve(rows) else ""
     environment = Environment(
         loader=PackageLoader("lengthgen", "export"),
         autoescape=False,  # of Markdown, whose code stands as it is

@@ -14,7 +14,7 @@ from lengthgen.evaluation.evaluator import Show, open_run, trained_model
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.probes.base import LengthProbe, Probe
 from lengthgen.probes.inputs import Other, ProbeInputs, Row
-from lengthgen.report import study
+from lengthgen.report import run_records
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs import status
 from lengthgen.runs.distributed import ALONE
@@ -163,5 +163,5 @@ def _outcome(
         ) from None
     picture.parent.mkdir(exist_ok=True)
     replace_file(picture, png)
-    replace_file(picture.with_suffix(".svg"), study.with_run(svg, str(about["run"])))
+    replace_file(picture.with_suffix(".svg"), run_records.with_run(svg, str(about["run"])))
     return Outcome(chosen.name, summary, picture)

@@ -17,7 +17,7 @@ from lengthgen.config import tuned_rates
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import ANSWERS, HEADLINE, named
 from lengthgen.report import curve_tables, table_formats, task_tables
-from lengthgen.report.study import Cost, Plain, RunRecord, TaskFacts, task_of
+from lengthgen.report.run_records import Cost, Plain, RunRecord, TaskFacts, task_of
 from lengthgen.report.table_formats import Table
 from lengthgen.report.task_tables import TaskReport
 

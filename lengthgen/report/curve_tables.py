@@ -16,7 +16,7 @@ from lengthgen.analysis.seed_groups import Series, least_at_T, ordered
 from lengthgen.analysis.used_context import EPS
 from lengthgen.config.tuned_rates import Trial, Tuned
 from lengthgen.evaluation.protocols import named
-from lengthgen.report.study import Cost
+from lengthgen.report.run_records import Cost
 from lengthgen.report.table_formats import TIE, UNKNOWN, Cell, Table, csv_text
 
 MARKED = (

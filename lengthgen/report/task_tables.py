@@ -22,7 +22,7 @@ from lengthgen.analysis.formatting import short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.reference_results import PublishedAccuracy
 from lengthgen.evaluation.decoding import ALTERNATIVES
-from lengthgen.report.study import TaskFacts
+from lengthgen.report.run_records import TaskFacts
 from lengthgen.report.table_formats import Cell, Table, csv_text
 
 MOST_COLUMNS = 12  # lengths in a table; of more,

@@ -26,7 +26,7 @@ from lengthgen.errors import UserError
 from lengthgen.report import collect, pictures, task_tables
 from lengthgen.report.figures.accuracy import PALE, Dot, accuracy, relation, side_by_side
 from lengthgen.report.figures.chart import Chart
-from lengthgen.report.study import RunRecord, task_facts
+from lengthgen.report.run_records import RunRecord, task_facts
 from lengthgen.report.table_formats import Cell
 
 L = 4

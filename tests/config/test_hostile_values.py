@@ -117,7 +117,10 @@ def test_nonsense_on_the_command_line_is_one_line(override: str, message: str) -
     ("overrides", "message"),
     [
         (["scheme=t5", "scheme.parts.t5.num_buckets=1e6"], "num_buckets: 1000000.0 should be less"),
-        (["scheme=dynamic_bias", "scheme.parts.dynamic_bias.depth=1e6"], "depth: 1000000.0 should be less"),
+        (
+            ["scheme=dynamic_bias", "scheme.parts.dynamic_bias.depth=1e6"],
+            "depth: 1000000.0 should be less",
+        ),
         (["task=frequent_words", "task.arguments.exponent=1e9"], "exponent=1000000000 is"),
         (["task=passkey", "task.arguments.key_digits=1e9"], "key_digits=1000000000 is"),
         (["task=multiplication", "task.arguments.by=1e9"], "by=1000000000 is"),

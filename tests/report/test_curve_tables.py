@@ -17,7 +17,7 @@ from lengthgen.analysis.seed_groups import Series
 from lengthgen.evaluation.protocols import named
 from lengthgen.report import curve_tables
 from lengthgen.report.collect import Report
-from lengthgen.report.study import Cost
+from lengthgen.report.run_records import Cost
 from lengthgen.report.table_formats import Cell, Table
 
 

@@ -39,7 +39,7 @@ from lengthgen.report.html import (
     shared,
     times,
 )
-from lengthgen.report.study import cost
+from lengthgen.report.run_records import cost
 from lengthgen.report.table_formats import TIE, Cell, Table
 from lengthgen.runs import directory
 

@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from lengthgen.analysis.reference_results import published_curves
 from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
-from lengthgen.report import collect, pictures, study, write
+from lengthgen.report import collect, pictures, run_records, study, write
 from lengthgen.report.collect import Report
 from lengthgen.report.figures.layout import MOST_NAMED, panels
 from lengthgen.runs import directory
@@ -317,13 +317,13 @@ def test_a_group_is_all_runs_of_a_scheme(runs: Runs) -> None:
     one, two = runs.write("rope"), runs.write("rope", seed=2)
     other = runs.write("alibi")
     everyone = [one, other, two]
-    assert study.of_groups(everyone, ["rope"], say=print) == [one, two]
-    assert study.of_groups(everyone, ["rope", "alibi"], say=print) == everyone
+    assert run_records.of_groups(everyone, ["rope"], say=print) == [one, two]
+    assert run_records.of_groups(everyone, ["rope", "alibi"], say=print) == everyone
 
 
 def test_a_group_without_runs_is_refused_with_a_suggestion(runs: Runs) -> None:
     with pytest.raises(UserError, match="--group: no evaluated run of 'rop'; did you mean rope"):
-        study.of_groups([runs.write("rope")], ["rop"], say=print)
+        run_records.of_groups([runs.write("rope")], ["rop"], say=print)
 
 
 def test_the_page_is_given_what_the_run_directory_holds(runs: Runs) -> None:
@@ -339,14 +339,14 @@ def test_the_page_is_given_what_the_run_directory_holds(runs: Runs) -> None:
     [record] = study.of_runs([path]).records
     assert record.probes == {"receptive field": "<svg/>"}
     assert record.environment == {"commit": "abc"}
-    assert record.cost == study.Cost(parameters=12, tokens=100, seconds=2.0, peak_mib=640.5)
+    assert record.cost == run_records.Cost(parameters=12, tokens=100, seconds=2.0, peak_mib=640.5)
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("env.json", json.dumps({"run": OTHER}).encode()),
-        ("probes/bias.svg", study.with_run(b"<svg/>", OTHER)),
+        ("probes/bias.svg", run_records.with_run(b"<svg/>", OTHER)),
     ],
 )
 def test_what_lies_in_a_run_and_is_of_another_one_is_refused(
@@ -462,7 +462,7 @@ def test_a_directory_that_cannot_be_made_is_refused(runs: Runs, tmp_path: Path) 
 def test_a_run_without_evaluation_is_refused_with_the_command(runs: Runs) -> None:
     empty = runs.write("rope", lengths=[])
     with pytest.raises(UserError, match=f"no evaluation in .*; run lengthgen eval {empty.name}"):
-        study.evaluated([empty])
+        run_records.evaluated([empty])
 
 
 def test_a_run_of_incomplete_cells_is_refused_with_the_command(runs: Runs) -> None:
@@ -473,7 +473,7 @@ def test_a_run_of_incomplete_cells_is_refused_with_the_command(runs: Runs) -> No
 
 def test_no_run_at_all_is_refused() -> None:
     with pytest.raises(UserError, match="no run is named"):
-        study.evaluated([])
+        run_records.evaluated([])
 
 
 def test_a_run_named_twice_counts_once(runs: Runs) -> None:
@@ -484,7 +484,7 @@ def test_a_run_named_twice_counts_once(runs: Runs) -> None:
 def test_two_runs_of_one_name_are_refused(runs: Runs, tmp_path: Path) -> None:
     other = Runs(tmp_path / "others").write("rope")
     with pytest.raises(UserError, match=r"lies in .*runs and in .*others; name one"):
-        study.evaluated([runs.write("rope"), other])
+        run_records.evaluated([runs.write("rope"), other])
 
 
 @pytest.mark.parametrize("content", [None, "- a\n- b\n", "a: [", b"\xff\xfe\x00"])

@@ -29,7 +29,7 @@ from lengthgen.model.build import create
 from lengthgen.model.kv_cache import why_uncached
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import collect, task_tables
-from lengthgen.report.study import RunRecord, task_facts
+from lengthgen.report.run_records import RunRecord, task_facts
 from lengthgen.report.table_formats import Table
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import AttentionContext, Part

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from lengthgen.evaluation.rows import FORMAT
-from lengthgen.report import collect, study
+from lengthgen.report import collect, run_records
 from lengthgen.report.collect import Report
 
 Row = dict[str, Any]
@@ -118,9 +118,9 @@ def _cell(loss: float | None) -> list[dict[str, Any]]:
 
 def gathered(*run_dirs: Path) -> Report:
     """The report of runs of text."""
-    return collect.gather(study.read(run_dirs))
+    return collect.gather(run_records.read(run_dirs))
 
 
 def table_of(*run_dirs: Path) -> str:
     """What a terminal shows of runs."""
-    return collect.table(study.read(run_dirs))
+    return collect.table(run_records.read(run_dirs))

@@ -10,7 +10,7 @@ from lengthgen.analysis import curves, findings
 from lengthgen.data.windows import position_bins
 from lengthgen.report import collect
 from lengthgen.report.collect import Report
-from lengthgen.report.study import Cost, RunRecord
+from lengthgen.report.run_records import Cost, RunRecord
 
 T = 512
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)

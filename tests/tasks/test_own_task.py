@@ -14,7 +14,7 @@ from lengthgen.evaluation import evaluator
 from lengthgen.export import load
 from lengthgen.export.folder import export
 from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.report import collect, study
+from lengthgen.report import collect, run_records
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
 from lengthgen.storage import read_rows
@@ -105,7 +105,7 @@ def test_a_report_runs_no_code_of_a_task_and_an_export_only_if_it_is_allowed(
     monkeypatch.setenv("LENGTHGEN_ALLOWED", "")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delitem(sys.modules, plugin.module_name)
-    assert "doubled" in collect.table(study.read([run.run_dir]))
+    assert "doubled" in collect.table(run_records.read([run.run_dir]))
     with pytest.raises(UserError, match="code that was not given on the command line"):
         export(run, run.run_dir, tmp_path / "model", license=None, say=QUIET.say)
     assert plugin.module_name not in sys.modules

@@ -1,0 +1,383 @@
+"""What a report knows of a run: configuration, costs, pictures of probes, evaluation rows."""
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
+
+from lengthgen import tasks
+from lengthgen.config.schema import NAME
+from lengthgen.config.sections import first_error
+from lengthgen.errors import UserError, suggestion
+from lengthgen.evaluation.rows import FORMAT, damaged, stored
+from lengthgen.reading import read_bytes, utf8
+from lengthgen.runs import directory
+from lengthgen.storage import refuse_links
+
+ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
+PLACES = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
+T = TypeVar("T")
+Row = dict[str, Any]
+Plain = Mapping[str, Any]
+Amount = Annotated[int, Field(gt=0, le=1 << 53)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a run took; None is unknown."""
+
+    parameters: int | None
+    tokens: int | None
+    seconds: float | None  # of training steps alone, over all its sessions
+    peak_mib: float | None = None  # the most memory of training; older runs did not measure it
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        return self.tokens / self.seconds if self.tokens and self.seconds else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFacts:
+    """What a task's length counts, and how often a model that ignores the prompt can be right."""
+
+    unit: str
+    chance: float
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Scheme(_Section):
+    parts: dict[str, Any] | None = None
+    variants: dict[str, Any] = {}
+    lr_ratio: Rate | None = None
+
+
+class _InitFrom(_Section):
+    run: str
+    recipe: str
+
+
+class _Train(_Section):
+    tokens: Amount | None = None
+    batch_tokens: Amount | None = None
+    lr: Rate | None = None
+    scheme_lr_ratio: Rate | None = None
+    init_from: _InitFrom | None = None
+
+
+class _Eval(_Section):
+    reference_variants: list[str] = []
+
+
+class _Config(_Section):
+    """What is read of a run's configuration, which may be untrusted, or of an older schema."""
+
+    scheme: _Scheme = _Scheme()
+    train: _Train = _Train()
+    eval: _Eval = _Eval()
+    variants: dict[str, Any] = {}
+
+
+class _Environment(_Section):
+    """What is shown of env.json."""
+
+    processor: str | None = None
+    libraries: dict[str, str] = {}
+    devices: list[str] = []
+    corpus_versions: dict[str, str] = {}
+
+
+def _readable(plain: Row) -> Row:
+    """Returns a plain configuration. Raises ValueError unless a report can show it."""
+    try:
+        json.dumps(plain, default=str, sort_keys=True, ensure_ascii=False).encode()
+    except TypeError as error:
+        raise PydanticCustomError(
+            "keys", "has keys that are no text ({reason})", {"reason": str(error)}
+        ) from None
+    _Config.model_validate(plain)
+    return plain
+
+
+def _shown(environment: Row) -> Row:
+    _Environment.model_validate(environment)
+    return environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What a report knows of a run."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    run: str
+    config: Annotated[dict[str, Any], AfterValidator(_readable)]  # of config.yaml, less runtime
+    task: TaskFacts | None = None
+    environment: Annotated[dict[str, Any], AfterValidator(_shown)] | None = None  # of env.json
+    cost: Cost = Cost(parameters=None, tokens=None, seconds=None)
+    probes: dict[str, str] = field(default_factory=dict[str, str])  # SVG by the probe's name
+    rows: list[Row] = field(default_factory=list[Row])  # of eval.jsonl
+
+
+def read(run_dirs: Sequence[Path], rows: Sequence[Plain] | None = None) -> list[RunRecord]:
+    """Returns configuration and rows of runs, by default of all that was evaluated of them.
+
+    Raises UserError as evaluated does, and for a configuration that cannot be read.
+    """
+    runs = _opened(run_dirs)
+    return _records(runs, _evaluated(runs) if rows is None else rows)
+
+
+def read_with_costs(run_dirs: Sequence[Path]) -> list[RunRecord]:
+    """Returns the records of runs with all that a page shows: machines, costs, pictures of probes.
+
+    Raises UserError as read does.
+    """
+    runs = _opened(run_dirs)
+    return [*map(_completed, _records(runs, _evaluated(runs)), runs)]
+
+
+def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
+    """Returns the eval rows of all runs; the directory's name is the run's.
+
+    Raises UserError for a directory without rows, and for two of one name.
+    """
+    return _evaluated(_opened(run_dirs))
+
+
+class _Run(NamedTuple):
+    """A run directory, its plain configuration, and the id that its files are bound to."""
+
+    path: Path
+    config: Row
+    run_id: str
+
+    @property
+    def name(self) -> str:
+        return utf8(self.path.name)
+
+
+def _opened(run_dirs: Sequence[Path]) -> list[_Run]:
+    found: list[_Run] = []
+    for path in dict.fromkeys(path.resolve() for path in run_dirs):
+        refuse_links(path)
+        config = _config(path)
+        found.append(_Run(path, config, directory.run_id(config, path)))
+    return found
+
+
+def _records(runs: Sequence[_Run], rows: Sequence[Plain]) -> list[RunRecord]:
+    records: list[RunRecord] = []
+    of_run: dict[str, list[Row]] = {run.name: [] for run in runs}
+    for row in rows:
+        of_run.get(row["run"], []).append(dict(row))
+    for run in runs:
+        config = _portable(run.config)
+        facts = task_facts(config) if task_of(config) is not None else None
+        rows_of_run = of_run[run.name]
+        records.append(RunRecord(run=run.name, config=config, task=facts, rows=rows_of_run))
+    return records
+
+
+def _portable(plain: Plain) -> Row:
+    """Returns a configuration without the folders of one machine."""
+    kept = {key: value for key, value in plain.items() if key != "runtime"}
+    train = kept.get("train", {})
+    if init_from := train.get("init_from"):
+        init_from = {key: value for key, value in init_from.items() if key != "path"}
+        kept["train"] = {**train, "init_from": init_from}
+    return kept
+
+
+def _config(run_dir: Path) -> Row:
+    try:
+        return _readable(directory.read_config(run_dir))
+    except ValueError as error:
+        reason = first_error(error) if isinstance(error, ValidationError) else str(error)
+        path = run_dir / "config.yaml"
+        raise UserError(f"{path} is damaged: {reason}; restore it, or report other runs") from None
+
+
+def _evaluated(runs: Sequence[_Run]) -> list[Row]:
+    if not runs:
+        raise UserError("report: no run is named; lengthgen list runs shows those there are")
+    rows: list[Row] = []
+    seen: dict[str, Path] = {}  # by name, and by the id of the configuration
+    for one in runs:
+        path, name, run = one.path, one.name, one.run_id
+        if name in seen:
+            raise UserError(
+                f"run {name} lies in {seen[name].parent} and in {path.parent}; name one"
+            )
+        if run in seen:
+            raise UserError(f"{path} and {seen[run]} are one run, {run}; name one of them")
+        seen |= {name: path, run: path}
+        found = [row for row in stored(path, run=run) if row.get("format") == FORMAT]
+        if not found:
+            raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")
+        if any("kind" in row for row in found):  # as the line of a run in the rows of a report has
+            raise damaged(name, "field kind, which no row has")
+        rows += [{**row, "run": name} for row in found]
+    return rows
+
+
+def of_usable(
+    run_dirs: Sequence[Path], use: Callable[[Sequence[Path]], T], *, say: Callable[[str], None]
+) -> T:
+    """Returns what `use` makes of runs; if it cannot use all, of those that it can use alone.
+
+    Each of the others is named. Raises UserError if there is none, or if only all together fail.
+    """
+    try:
+        return use(run_dirs)
+    except UserError:
+        wrong: dict[Path, UserError] = {}
+        for path in run_dirs:
+            try:
+                use([path])
+            except UserError as error:
+                wrong[path] = error
+        if len(wrong) in (0, len(run_dirs)):
+            raise
+    for path, error in wrong.items():
+        say(f"{path.name} is not shown: {error}")
+    return use([path for path in run_dirs if path not in wrong])
+
+
+def of_groups(
+    run_dirs: Sequence[Path], groups: Sequence[str], *, say: Callable[[str], None]
+) -> list[Path]:
+    """Returns the runs of some groups; a run's group is the name of its scheme.
+
+    A run whose configuration cannot be read is named, and in no group. Raises UserError for a
+    group without runs.
+    """
+    names: dict[Path, str] = {}
+    for path in run_dirs:
+        try:
+            names[path] = scheme_of(_config(path))
+        except UserError as error:
+            say(f"{path.name} is not shown: {error}")
+    check_groups(groups, names.values())
+    return [path for path, name in names.items() if name in groups]
+
+
+def scheme_of(config: Plain) -> str:
+    """Returns the name of the scheme of a plain configuration."""
+    return str(config.get("scheme", {}).get("name"))
+
+
+def check_groups(groups: Sequence[str], names: Iterable[str]) -> None:
+    """Raises UserError for a group that is no name of a scheme here."""
+    known = sorted(set(names))
+    for group in groups:
+        if group not in known:
+            raise UserError(f"--group: no evaluated run of {group!r}; {suggestion(group, known)}")
+
+
+def task_of(config: Plain) -> str | None:
+    """Returns the name of the task that a run's plain configuration trains on; None for text.
+
+    Raises UserError for one that no configuration could have: files are named by it.
+    """
+    corpus = config.get("corpus")
+    spec = corpus.get("task") if isinstance(corpus, Mapping) else None
+    if not isinstance(spec, Mapping):
+        return None
+    name = str(spec.get("name"))
+    if not re.fullmatch(NAME, name) or len(name) > 64:
+        raise UserError(f"config.yaml is damaged: {name!r} is no name of a task; drop this run")
+    return name
+
+
+def task_facts(config: Plain) -> TaskFacts:
+    """Returns what the rule states of the task of a plain configuration, if it is known here."""
+    spec = config["corpus"]["task"]
+    try:
+        rule = tasks.build(str(spec.get("kind")), spec.get("arguments") or {}, where="task")
+    except (UserError, AttributeError, TypeError, ValueError):
+        return TaskFacts(unit="length", chance=0.0)
+    try:
+        lengths = [n for n in config["eval"]["lengths"] if n <= spec["length"]]
+        chance = rule.chance or tasks.majority_accuracy(rule, lengths)
+    except (UserError, KeyError, TypeError, ValueError):  # a file that is gone, say
+        chance = rule.chance
+    return TaskFacts(unit=rule.unit, chance=chance)
+
+
+def _completed(record: RunRecord, run: _Run) -> RunRecord:
+    """Adds the environment, the cost and the pictures of the probes that the directory holds."""
+    run_dir = run.path
+    log = directory.training_log(run_dir, run=run.run_id)
+    return replace(
+        record,
+        environment=_environment(run_dir, run=run.run_id),
+        cost=cost(log, parameters=directory.n_parameters(run_dir, run=run.run_id)),
+        probes={
+            utf8(path.stem).replace("_", " "): _svg(path, run=run.run_id)
+            for path in sorted(run_dir.glob("probes/*.svg"))
+        },
+    )
+
+
+def _environment(run_dir: Path, *, run: str) -> dict[str, Any] | None:
+    """Returns what env.json holds of the command, machine and versions; no host, no local paths."""
+    try:
+        found = directory.read_provenance(run_dir, run=run)
+        words = [str(word) for word in found.get("argv", [])[1:]]
+        kept = {key: found[key] for key in ENVIRONMENT if key in found}
+        if versions := found.get("corpus", {}).get("versions"):
+            kept["corpus_versions"] = versions
+        _shown(kept)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    command = shlex.join(["lengthgen", *(word for word in words if not word.startswith(PLACES))])
+    return {"command": command, **kept} if words else kept
+
+
+def with_run(svg: bytes, run: str) -> bytes:
+    """Returns the picture of a probe with the id of the run that it is of."""
+    return svg + f"<!-- run {run} -->\n".encode()
+
+
+def _svg(path: Path, *, run: str) -> str:
+    """Returns the picture of a probe of the run with this id; older ones do not name it."""
+    try:
+        text, _, named = read_bytes(path).decode().partition("<!-- run ")
+        if named not in ("", f"{run} -->\n"):
+            raise ValueError(f"it is of run {named.partition(' ')[0]}")
+        return text
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}); lengthgen probe {path.parent.parent.name} draws it again"
+        ) from None
+
+
+def cost(rows: Sequence[Plain], *, parameters: int | None) -> Cost:
+    """Returns the cost of a run from the rows of train.jsonl."""
+    seen = [0, *(row["train/tokens"] for row in rows)]
+    steps = zip(pairwise(seen), rows, strict=True)
+    seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)
+    return Cost(
+        parameters=parameters,
+        tokens=seen[-1] or None,
+        seconds=seconds or None,
+        peak_mib=max((row.get("train/peak_mib") or 0 for row in rows), default=0) or None,
+    )
