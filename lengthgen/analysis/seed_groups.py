@@ -9,7 +9,7 @@ from typing import Any
 from lengthgen import schemes
 from lengthgen.analysis.curves import Curve, Point
 from lengthgen.analysis.formatting import millions
-from lengthgen.config import compose
+from lengthgen.config import compose, sections
 from lengthgen.escaping import visible
 
 UPPER_BOUND = " (upper bound)"  # ends the names of such series
@@ -224,6 +224,17 @@ _VARIANTS = ("scheme.variants", "variants")
 _LR_RATIOS = ("train.scheme_lr_ratio", "scheme.lr_ratio")
 
 
+def _arguments_since(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of arguments that a run may be older than, as dotted keys."""
+    known = schemes.registry()
+    return {
+        f"scheme.parts.{part}.{name}": value
+        for part in config.get("scheme", {}).get("parts") or {}
+        if part in known
+        for name, value in sections.defaults(known[part]).items()
+    }
+
+
 def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
     """Returns what decides a curve's numbers but the seed, as dotted keys.
 
@@ -237,6 +248,7 @@ def _science(config: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
     )
     kept = {key: value for key, value in flat.items() if not key.startswith(aside)}
     kept["train.scheme_lr_ratio"] = _lr_ratio(flat)
+    kept = _arguments_since(config) | kept
     if init_from := flat.get("train.init_from.recipe"):
         kept["init_from"] = init_from
     names = variant.split("+") if variant else []

@@ -75,6 +75,13 @@ def arguments(of: type[Any], given: Mapping[str, Any], *, where: str) -> dict[st
     return {name: getattr(held, name) for name in fields}
 
 
+def defaults(of: type[Any]) -> dict[str, Any]:
+    """Returns the keyword-only arguments of a class that may be left out, with their defaults."""
+    parameters = inspect.signature(of.__init__).parameters.values()
+    optional = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty]
+    return {p.name: p.default for p in optional}
+
+
 def _refined(hint: Any) -> Any:
     """Returns a type hint with Integer, Number and Text for int, float and str in it."""
     inner = get_args(hint)

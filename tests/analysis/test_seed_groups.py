@@ -76,6 +76,15 @@ def test_a_key_that_a_series_lacks_is_named_too() -> None:
     assert named["x", None] == "rope (no train.clip)"
 
 
+def test_a_run_older_than_an_argument_is_of_the_series_of_its_default() -> None:
+    width = {"width": 32, "c": 0.1, "threshold": 1.0, "share_layers": False}
+    points = curve([*cell(8.0, run="x", scheme="fire"), *cell(8.0, run="y", scheme="fire", seed=2)])
+    old = config(scheme__parts={"fire": width})
+    for beyond, same in (("extend", True), ("clamp", False)):
+        new = config(seed=2, scheme__parts={"fire": {**width, "beyond": beyond}})
+        assert (set(labels(points, {"x": old, "y": new}).values()) == {"fire"}) is same
+
+
 def test_schemes_of_different_names_need_no_keys() -> None:
     points = curve([*cell(8.0, run="x"), *cell(8.0, run="y", scheme="alibi")])
     named = labels(points, {"x": config(), "y": config(scheme__name="alibi", train__lr=0.1)})
