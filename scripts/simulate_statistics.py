@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lengthgen.analysis.accuracy import as_share
 from lengthgen.analysis.comparisons import compared
 from lengthgen.analysis.intervals import Estimate, Floats, gap, ratio
 from lengthgen.analysis.paired_sums import Sample
@@ -185,6 +186,35 @@ def ranks(rng: Rng, n: int) -> Table:
     )
 
 
+def accuracies(rng: Rng, n: int) -> Table:
+    """How often the interval of a share of right answers holds the truth."""
+    shapes = {"all alike": math.inf, "Beta(5, 5)": 5.0, "Beta(2, 2)": 2.0, "Beta(1/2, 1/2)": 0.5}
+    rows: list[list[Cell]] = []
+    for R in (1, 2, 3, 5):
+        rates: list[str] = []
+        for beta in shapes.values():
+            if R == 1 and math.isfinite(beta):
+                rates.append("-")
+                continue
+            held = 0
+            for _ in range(n):
+                shares_R1 = np.full((R, 1), 0.5)
+                if math.isfinite(beta):
+                    shares_R1 = rng.beta(beta, beta, size=(R, 1))
+                right_RD = (rng.random((R, 200)) < shares_R1).astype(np.float64)
+                found = as_share(ratio(right_RD, np.ones(200)), 200)
+                held += found.low <= 0.5 <= found.high
+            rates.append(_percent(held, n))
+        rows.append([*map(Cell, (str(R), *rates))])
+    return Table(
+        key="accuracies",
+        title=f"Coverage of 95% intervals of accuracies, percent of {n:,} draws each",
+        head=["seeds", *shapes],
+        rows=rows,
+        notes=["200 answers; how often a seed is right is drawn from the distribution."],
+    )
+
+
 def _table(
     rng: Rng,
     shape: str,
@@ -225,6 +255,7 @@ def main() -> None:
         lambda: verdicts(rng, times(200)),
         lambda: family(rng, lambda k: times({2: 1000, 6: 400, 12: 120}.get(k, 40))),
         lambda: ranks(rng, times(200)),
+        lambda: accuracies(rng, times(1000)),
     ):
         found.append(make())
         print(markdown(found[-1]), flush=True)

@@ -1,16 +1,17 @@
 """Accuracy of a task: the share of right answers by length, and what it comes to.
 
-Examples are the unit, the same ones for all schemes and seeds. R seeds, D examples, N draws, S
-series.
+Examples are the unit, the same ones for all schemes and seeds; intervals are those of losses, with
+seeds and examples as variance components. R seeds, D examples, S series.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from lengthgen.analysis.intervals import Estimate, Floats, draws, of_draws
+from lengthgen.analysis.intervals import Estimate, Floats, ratio
 from lengthgen.analysis.seed_groups import Series
 
 HALF = 0.5  # L50: the longest length with at least this share of right answers
@@ -57,7 +58,6 @@ class Accuracy:
     n_examples: Mapping[int, int]
     seen: Estimate | None  # up to L
     unseen: Estimate | None  # beyond
-    unseen_N: Floats | None = field(repr=False)  # the latter in each draw
     decoded: Mapping[str, Decoded]  # by name of DECODED, those that were measured
 
     @property
@@ -174,36 +174,46 @@ def agreement(one: Sequence[float], other: Sequence[float]) -> str:
     return "no rank correlation (all values of a side are equal)"
 
 
-def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, Estimate]:
-    """Returns the mean over tasks of each label's rank by accuracy on unseen lengths; 1 is best.
+class MeanRank(NamedTuple):
+    """The mean over tasks and seeds of a rank."""
+
+    value: float
+    low: float  # of the seed with the least mean over tasks
+    high: float
+
+
+def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, MeanRank]:
+    """Returns each label's mean rank by accuracy on unseen lengths; 1 is best.
 
     Ties share the mean of their ranks. Of the labels that have a value in every task, if there are
-    two of them. The interval is of the same resamples of seeds and examples as that of accuracy;
-    which tasks there are is given.
+    two of them with equally many seeds. Bounds are those of seeds, no interval: the few values that
+    a mean of ranks can have admit none that holds with two or three seeds.
     """
     values = {
-        task: {one.series.label: one.unseen_N for one in found if one.unseen_N is not None}
+        task: {one.series.label: one.unseen.seeds for one in found if one.unseen is not None}
         for task, found in by_task.items()
     }
-    if not values:
+    labels = sorted(set[str].intersection(*(set(of) for of in values.values()))) if values else []
+    if len(labels) < 2 or len({len(of[label]) for of in values.values() for label in of}) > 1:
         return {}
-    labels = sorted(set[str].intersection(*(set(found) for found in values.values())))
-    n = min((len(of) for found in values.values() for of in found.values()), default=0)
-    if len(labels) < 2 or len({len(of) for f in values.values() for of in f.values()}) > 1:
-        return {}
-    total_NS = np.zeros((n, len(labels)))
-    for found in values.values():
-        values_NS = np.stack([found[label] for label in labels], axis=1)
-        better = (values_NS[:, :, None] < values_NS[:, None, :]).sum(2)
-        equal = (values_NS[:, :, None] == values_NS[:, None, :]).sum(2)
-        total_NS += better + (equal + 1) / 2
-    ranks_NS = total_NS / len(values)
-    return {label: of_draws(ranks_NS[:, i]) for i, label in enumerate(labels)}
+    ranks_RS = np.mean([_ranks([of[label] for label in labels]) for of in values.values()], axis=0)
+    return {
+        label: MeanRank(float(ranks_R.mean()), float(ranks_R.min()), float(ranks_R.max()))
+        for label, ranks_R in zip(labels, ranks_RS.T, strict=True)
+    }
+
+
+def _ranks(values: Sequence[Sequence[float]]) -> Floats:
+    """Returns the rank of each of S series in each of R seeds, [R, S]."""
+    values_RS = np.array(values).T
+    better = (values_RS[:, :, None] < values_RS[:, None, :]).sum(2)
+    equal = (values_RS[:, :, None] == values_RS[:, None, :]).sum(2)
+    return better + (equal + 1) / 2
 
 
 def _accuracy(line: Series, shared: Collection[int]) -> Accuracy:
     exact: dict[int, Estimate] = {}
-    values_N: dict[int, Floats] = {}
+    right: dict[int, Floats] = {}
     tokens: dict[int, float] = {}
     stops: dict[int, float] = {}
     examples: dict[int, int] = {}
@@ -215,26 +225,24 @@ def _accuracy(line: Series, shared: Collection[int]) -> Accuracy:
             [[at is None for row in p.rows for at in row.first_wrong or []] for p in points],
             dtype=np.float64,
         )
-        n_seeds, n_examples = right_RD.shape
-        examples[length] = n_examples
-        drawn = draws(n_seeds, n_examples)
-        values_N[length] = drawn.means(right_RD, np.ones(n_examples))
-        exact[length] = _widened(drawn.estimate(values_N[length]), n_examples)
+        right[length] = right_RD
+        n_seeds, examples[length] = right_RD.shape
+        exact[length] = as_share(ratio(right_RD, np.ones(examples[length])), examples[length])
         rows = [row for p in points for row in p.rows]
         tokens[length] = sum(r.token_hits or 0 for r in rows) / sum(r.n_tokens for r in rows)
-        stops[length] = sum(r.stop_errors or 0 for r in rows) / (n_seeds * n_examples)
+        stops[length] = sum(r.stop_errors or 0 for r in rows) / (n_seeds * examples[length])
     L = line.train_length
     short, long = ([n for n in shared if (n <= L) == seen] for seen in (True, False))
-    seen_N, unseen_N = _mean_over(values_N, short), _mean_over(values_N, long)
+    seen, unseen = _mean_over(right, short), _mean_over(right, long)
     return Accuracy(
         series=line,
         exact=exact,
         tokens=tokens,
         stops=stops,
         n_examples=examples,
-        seen=None if seen_N is None else _mean(seen_N, [examples[n] for n in short]),
-        unseen=None if unseen_N is None else _mean(unseen_N, [examples[n] for n in long]),
-        unseen_N=unseen_N,
+        # As wide as if all lengths had the fewest examples.
+        seen=seen and as_share(seen, min(examples[n] for n in short) * len(short)),
+        unseen=unseen and as_share(unseen, min(examples[n] for n in long) * len(long)),
         decoded={
             name: found
             for name, key in DECODED.items()
@@ -244,46 +252,37 @@ def _accuracy(line: Series, shared: Collection[int]) -> Accuracy:
 
 
 def _decoded(line: Series, key: str, short: Sequence[int], long: Sequence[int]) -> Decoded:
-    values_N: dict[int, Floats] = {}
-    n_tests: dict[int, int] = {}
-    by_length: dict[int, Estimate] = {}
+    values: dict[int, Floats] = {}
     for length in sorted({p.length for p in line.points}):
         points = [p for p in line.points if p.length == length]
         lists = [[float(x) for row in p.rows for x in getattr(row, key) or ()] for p in points]
         n = min(map(len, lists))  # the first ones are the same in all
-        if n == 0 or len(points) < len(line.runs):
-            continue
-        drawn = draws(len(lists), n)
-        values_RD = np.array([values[:n] for values in lists])
-        values_N[length], n_tests[length] = drawn.means(values_RD, np.ones(n)), n
-        by_length[length] = drawn.estimate(values_N[length])
-    seen_N, unseen_N = _mean_over(values_N, short), _mean_over(values_N, long)
+        if n and len(points) == len(line.runs):
+            values[length] = np.array([of[:n] for of in lists])
     return Decoded(
-        by_length=by_length,
-        n_tests=n_tests,
-        seen=None if seen_N is None else of_draws(seen_N),
-        unseen=None if unseen_N is None else of_draws(unseen_N),
+        by_length={n: ratio(of, np.ones(of.shape[1])) for n, of in values.items()},
+        n_tests={n: of.shape[1] for n, of in values.items()},
+        seen=_mean_over(values, short),
+        unseen=_mean_over(values, long),
     )
 
 
-def _widened(estimate: Estimate, n_examples: int) -> Estimate:
-    """Returns the estimate with Wilson's interval where that is wider.
+def as_share(estimate: Estimate, n_examples: int) -> Estimate:
+    """Returns a share with its interval within 0 and 1, and with Wilson's where that is wider.
 
-    A bootstrap of answers that are all right, or all wrong, has an interval of no width. Seeds
-    share the examples: as many as one seed has are independent.
+    Answers that are all right, or all wrong, do not vary. Seeds share the examples: as many as one
+    seed has are independent.
     """
     low, high = wilson(round(estimate.value * n_examples), n_examples)
-    bounds = [(low, high), (estimate.low, estimate.high)]
-    known = [pair for pair in bounds if not math.isnan(pair[0])]
-    return replace(estimate, low=min(a for a, _ in known), high=max(b for _, b in known))
+    if not math.isnan(estimate.low):
+        low, high = min(low, max(0.0, estimate.low)), max(high, min(1.0, estimate.high))
+    return replace(estimate, low=low, high=high)
 
 
-def _mean(values_N: Floats, n_examples: Sequence[int]) -> Estimate:
-    """Returns the mean over lengths with so many examples; as wide as if all had the fewest."""
-    return _widened(of_draws(values_N), min(n_examples) * len(n_examples))
-
-
-def _mean_over(values_N: Mapping[int, Floats], lengths: Collection[int]) -> Floats | None:
-    if not lengths or not set(lengths) <= set(values_N):
+def _mean_over(values: Mapping[int, Floats], lengths: Collection[int]) -> Estimate | None:
+    """Returns the mean over lengths of values [R, D], each length with the same weight."""
+    if not lengths or not set(lengths) <= set(values):
         return None
-    return np.mean([values_N[length] for length in sorted(lengths)], axis=0)
+    chosen = [values[n] for n in sorted(lengths)]
+    weights_D = np.concatenate([np.full(of.shape[1], 1 / of.shape[1]) for of in chosen])
+    return ratio(np.concatenate(chosen, axis=1) * weights_D, weights_D)

@@ -95,11 +95,15 @@ def compared(losses: Mapping[str, float], pairs: Mapping[Pair, Estimate]) -> Com
     """
     known = {pair: e for pair, e in pairs.items() if e.of_scheme and not math.isnan(e.low)}
     labels = {label for pair in known for label in pair}
-    best = min(labels, key=lambda label: (losses[label], label), default=None)
+    different = _different(known, len(labels))
+    # Losses are of all seeds of a series, differences of those that two share: the least loss may
+    # be of a series that another is shown to be better than.
+    least = labels - {worse for _, worse in different} or labels
+    best = min(least, key=lambda label: (losses[label], label), default=None)
     if best is None or math.isinf(losses[best]):
         return None
     comparable = {label for pair in known if best in pair for label in pair}
-    left, different = set(labels), set[Pair]()
+    left = set(labels)
     while True:
         among = {(a, b): e for (a, b), e in known.items() if a in left and b in left}
         different |= _different(among, len(left))

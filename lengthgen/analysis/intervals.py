@@ -14,11 +14,7 @@ its own t (Banerjee 1960, Sankhya 22), so it covers at least 95% whichever of th
 One t with Satterthwaite's degrees of freedom covers 88% with two seeds and 92% with three
 (results/statistics). One seed: v_s is unknown, and the interval speaks of other documents only.
 
-Shares of right answers keep the two-level bootstrap, below. A resample draws R seeds and,
-independently, D documents, both with replacement, and takes the token-weighted mean of what they
-meet in (Owen, The pigeonhole bootstrap, 2007, arXiv:0712.1111).
-
-Shape suffixes: R seeds, D documents, N = 1 + R + 2000 draws (all data, each seed alone, resamples).
+Shape suffixes: R seeds, D documents.
 """
 
 import math
@@ -30,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-RESAMPLES = 2000
 LEVEL = 0.95
 POWER = 0.8  # with which a detectable value is found
 
@@ -144,11 +139,10 @@ def _sum(values: Floats) -> float:
 def _estimate(
     value: float, seeds: tuple[float, ...], sums_RD: Floats, counts_D: Floats
 ) -> Estimate:
-    if not np.isfinite(sums_RD).all():
-        bound = value if all(one == value for one in seeds) else math.nan
+    if len(counts_D) == 1 or not np.isfinite(sums_RD).all():
+        known = len(counts_D) > 1 and all(one == value for one in seeds)
+        bound = value if known else math.nan
         return Estimate(value=value, low=bound, high=bound, seeds=seeds)
-    if len(counts_D) == 1:
-        return Estimate(value=value, low=math.nan, high=math.nan, seeds=seeds)
     spread = _spread(value, np.array(seeds), sums_RD, counts_D)
     half = spread.half_width(upper(1))
     return Estimate(value=value, low=value - half, high=value + half, seeds=seeds, spread=spread)
@@ -174,59 +168,6 @@ def _spread(value: float, seeds_R: Floats, sums_RD: Floats, counts_D: Floats) ->
         n_documents=D,
         freedom=max(1.0, float((share_D**2).sum() ** 2 / (share_D**4).sum()) - 1),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draws:
-    """How often each seed and each document counts, in each of the N draws."""
-
-    seeds_NR: Floats
-    documents_ND: Floats
-
-    def means(self, sums_RD: Floats, counts_D: Floats) -> Floats:
-        """Returns the sum over the count in each draw, [N]; infinite where a drawn sum is."""
-        infinite_RD = np.isinf(sums_RD)
-        total_N = self._total(np.where(infinite_RD, 0.0, sums_RD))
-        if infinite_RD.any():
-            total_N[self._total(infinite_RD.astype(np.float64)) > 0] = np.inf
-        return total_N / (self.seeds_NR.sum(1) * (self.documents_ND @ counts_D))
-
-    def estimate(self, values_N: Floats) -> Estimate:
-        """Returns the value of all data, its interval, and the value of each seed."""
-        found = of_draws(values_N)
-        if self.documents_ND.shape[1] > 1:
-            return found
-        return replace(found, low=math.nan, high=math.nan)
-
-    def _total(self, values_RD: Floats) -> Floats:
-        return ((self.documents_ND @ values_RD.T) * self.seeds_NR).sum(1)
-
-
-def of_draws(values_N: Floats) -> Estimate:
-    """Returns the value of all data, its interval, and the value of each seed."""
-    first = len(values_N) - RESAMPLES  # of the resamples; before them all data, and each seed
-    low, high = central(values_N[first:].tolist(), LEVEL)
-    return Estimate(
-        value=float(values_N[0]), low=low, high=high, seeds=tuple(values_N[1:first].tolist())
-    )
-
-
-def draws(n_seeds: int, n_documents: int) -> Draws:
-    """Returns the draws of so many seeds and documents: always the same ones."""
-    generator = np.random.default_rng(0)
-    seeds_BR = _resampled(n_seeds, generator)
-    documents_BD = _resampled(n_documents, generator)
-    whole_D = np.ones((1 + n_seeds, n_documents))
-    return Draws(
-        seeds_NR=np.concatenate([np.ones((1, n_seeds)), np.eye(n_seeds), seeds_BR]),
-        documents_ND=np.concatenate([whole_D, documents_BD]),
-    )
-
-
-def _resampled(n: int, generator: np.random.Generator) -> Floats:
-    """Returns how often each of n things is drawn in n draws with replacement, [RESAMPLES, n]."""
-    drawn = generator.integers(n, size=(RESAMPLES, n)) + n * np.arange(RESAMPLES)[:, None]
-    return np.bincount(drawn.ravel(), minlength=RESAMPLES * n).reshape(RESAMPLES, n).astype(float)
 
 
 def central(values: Sequence[float], share: float) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from lengthgen.analysis.curves import Point
 from lengthgen.analysis.intervals import Estimate, Floats
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import named
 from lengthgen.evaluation.rows import EvalRow
 
 SeedPoints = Mapping[int, Point]  # the points of a series at one length, by seed
@@ -18,7 +19,9 @@ Quantity = Callable[[EvalRow], tuple[float, int]]  # sum of nats, infinite if di
 
 
 def whole(row: EvalRow) -> tuple[float, int]:
-    """Returns nats and tokens of all targets."""
+    """Returns what the loss is a mean of: nats and tokens, or means and windows if it is theirs."""
+    if named(row.protocol).mean == "windows":
+        return _nats(row.window_nats), row.n_windows
     return _nats(row.nats), row.n_tokens
 
 

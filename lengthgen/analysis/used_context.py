@@ -26,6 +26,7 @@ class UsedContext:
     low: int
     high: int
     shortest: int  # of the evaluated ones
+    rejected: int  # the longest evaluated one below `low`; 0 if there is none
 
     @property
     def text(self) -> str:
@@ -38,8 +39,11 @@ class UsedContext:
         return f"[{self._text(self.low)}, {self._text(self.high)}]"
 
     def at_least(self, length: float) -> bool:
-        """Whether c* is certainly that long: a shorter length loses more than 0.01."""
-        return self.low >= length and self.low > self.shortest
+        """Whether c* is certainly that long: a length from half of it on loses more than 0.01.
+
+        That a much shorter one does says nothing of those between, which were not evaluated.
+        """
+        return self.low >= length and 2 * self.rejected >= length
 
     def _text(self, length: int) -> str:
         return f"<= {short(length)}" if length == self.shortest else short(length)
@@ -63,9 +67,11 @@ def used_context(
     rejected = {n for (n, _), gap in above.items() if gap.widened(others).low > EPS}
     uncertain = {n for (n, _), gap in above.items() if gap.high > EPS}
     certain = takewhile(lambda n: n not in uncertain, reversed(lengths))
+    low = next(n for n in lengths if n not in rejected)
     return UsedContext(
         value=next(n for n in lengths if loss[n].value <= least + EPS),
-        low=next(n for n in lengths if n not in rejected),
+        low=low,
         high=min(certain, default=train_length),
         shortest=lengths[0],
+        rejected=max((n for n in lengths if n < low), default=0),
     )

@@ -56,8 +56,9 @@ def verdict(
     """Returns the verdict on a length C > T from G(C), the used context and, if known, U(C).
 
     G within EPS of 0: "no gain" if U lies above EPS, so the far text is read; "short-sighted" if
-    the used context is below T/2; "ignores" if it is T/2 or more and a gain of EPS would have been
-    seen. Otherwise "uses" and "harmed": G and all seeds lie above 0, below 0.
+    the used context is below T/2; "ignores" if it is T/2 or more, a gain of EPS would have been
+    seen, and U, if known, lies below EPS. Otherwise "uses" and "harmed": G and all seeds lie above
+    0, below 0.
     """
     word, reason = _judged(gain, swap, train_length, used)
     subject = "" if gain.of_scheme else "this checkpoint (one seed): "
@@ -72,6 +73,8 @@ def _judged(
 ) -> tuple[Word, str]:
     if gain.low >= -EPS and gain.high <= EPS:
         return _flat(gain, swap, T, used)
+    if gain.value == math.inf:
+        return "unclear", ", the loss at T is infinite"
     if gain.has_sign:
         return "uses" if gain.low > 0 else "harmed", ""
     if math.isnan(gain.low):
@@ -99,6 +102,8 @@ def _flat(
         )
     if gain.detectable > EPS:
         return "unclear", f"{near}; {power(gain)}"
+    if swap is not None and swap.high > EPS:
+        return "unclear", f"{near}, but it may read the far text: U is {_interval(swap)}"
     return "ignores", near
 
 

@@ -78,7 +78,8 @@ def consecutive_batch(
 ) -> tuple[Windows, NDArray[np.bool_]]:
     """Returns the global batch of a step whose rows continue those of the step before.
 
-    Each row reads its own part of the corpus in order, from another position in every epoch. The
+    Each row reads its own part of the corpus in order, every token of it, from another position in
+    every epoch; BOS stands before rows that do not continue alone. The
     second array marks the rows that do not continue: those at the first token of a document, or in
     the first step of an epoch.
     """
@@ -88,7 +89,12 @@ def consecutive_batch(
     index = (place + np.arange(batch) * steps + step_of_epoch) % windows.count
     document = np.searchsorted(windows.first_N, index, side="right") - 1
     start = (index - windows.first_N[document]) * windows.length
-    return _cut(windows, document, start), (start == 0) | (step_of_epoch == 0)
+    begins = (start == 0) | (step_of_epoch == 0)
+    cut = _cut(windows, document, start)
+    if windows.corpus.bos_id is not None:
+        for i in np.flatnonzero(~begins):  # the text goes on: no BOS in place of its last token
+            cut.inputs_BT[i, 0] = windows.corpus.train.document(int(document[i]))[start[i] - 1]
+    return cut, begins
 
 
 def _cut(windows: TrainingWindows, document: Ints, start: Ints) -> Windows:

@@ -20,8 +20,8 @@ from lengthgen.report.run_records import Cost
 from lengthgen.report.table_formats import TIE, UNKNOWN, Cell, Table, csv_text
 
 MARKED = (
-    f"Bold: the least at its length; {TIE}: may be as good, all series of a length taken together "
-    "at 95% (multiple comparisons with the best)."
+    f"Bold: the least of those compared; {TIE}: may be as good, all series of a length taken "
+    "together at 95% (multiple comparisons with the best)."
 )
 EDGE = "The best rate is at the edge of the grid, so extend it:"
 NOT_COMPARED = (

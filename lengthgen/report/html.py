@@ -18,7 +18,7 @@ from lengthgen import escaping
 from lengthgen.analysis.curves import perplexity
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
-from lengthgen.analysis.intervals import LEVEL, RESAMPLES, Estimate
+from lengthgen.analysis.intervals import LEVEL, Estimate
 from lengthgen.analysis.seed_groups import Series, ordered, sampled, scheme_lr_ratio
 from lengthgen.analysis.used_context import EPS
 from lengthgen.analysis.verdicts import Word
@@ -572,8 +572,8 @@ def facts(report: Report) -> dict[str, str]:
         "interval": [
             f"{LEVEL:.0%}, from variance components of seeds and documents, each with its own "
             "Student's t; paired by seed and document. The unit is the document, or a block of a "
-            "packed stream. From one seed it is of this checkpoint on other documents. "
-            f"Accuracies: {RESAMPLES:,} resamples of seeds and examples."
+            "packed stream, or the example of a task. From one seed it is of this checkpoint on "
+            "other documents. Of shares of right answers at least Wilson's."
         ],
         "commit": _values(environments, "commit"),
         "python": _values(environments, "python"),

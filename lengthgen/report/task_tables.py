@@ -14,6 +14,7 @@ from lengthgen.analysis.accuracy import (
     UNCOUNTED,
     Accuracy,
     Decoded,
+    MeanRank,
     agreement,
     counted,
     mean_ranks,
@@ -161,8 +162,8 @@ def _matrix(report: TaskReport) -> Table:
             "Bold: the highest of those that count. Means are over the lengths that all were "
             "evaluated at; a dash: no value at one of them.",
             f"Mean rank: over {', '.join(report.counted)}, of the schemes that count in each; ties "
-            "sharing the mean of theirs; 1 is best; with the 95% "
-            "interval over seeds and examples."
+            "sharing the mean of theirs; 1 is best; in brackets that "
+            "of the best and of the worst seed."
             if ranks
             else unranked,
             *([f"Not learned, {FAINT}: {UNCOUNTED}."] if excluded else []),
@@ -343,7 +344,7 @@ def _seeds(estimate: Estimate | None) -> str:
     return "-" if estimate is None else ", ".join(f"{100 * one:.1f}" for one in estimate.seeds)
 
 
-def _with_bounds(estimate: Estimate | None, *, scale: float, digits: int) -> Cell:
+def _with_bounds(estimate: Estimate | MeanRank | None, *, scale: float, digits: int) -> Cell:
     if estimate is None:
         return Cell("-")
     numbers = (estimate.value, estimate.low, estimate.high)

@@ -301,8 +301,12 @@ def estimate(
 READ, UNREAD = estimate(0.02, 0.04), estimate(EPS, 0.04)
 
 
-def used(value: int, low: int, high: int, *, shortest: int = 128) -> UsedContext:
-    return UsedContext(value=value, low=low, high=high, shortest=shortest)
+def used(
+    value: int, low: int, high: int, *, shortest: int = 128, rejected: int | None = None
+) -> UsedContext:
+    """The used context of a grid of powers of two, unless the longest too short is given."""
+    longest = (low // 2 if low > shortest else 0) if rejected is None else rejected
+    return UsedContext(value=value, low=low, high=high, shortest=shortest, rejected=longest)
 
 
 WHOLE = used(1024, 512, 1024)
@@ -323,7 +327,9 @@ def judged(
         (estimate(-EPS, EPS), None, "ignores"),
         (estimate(0.002, 0.008), None, "ignores"),
         (estimate(-0.008, -0.002), None, "ignores"),
-        (estimate(-EPS, EPS), UNREAD, "ignores"),
+        (estimate(-EPS, EPS), UNREAD, "unclear"),  # it may read the far text, up to 0.04
+        (estimate(-EPS, EPS), estimate(-0.02, EPS), "ignores"),
+        (estimate(math.inf, math.inf), None, "unclear"),  # the loss at T is infinite
         (estimate(-EPS, EPS), READ, "no gain"),
         (estimate(-0.008, 0.002, detectable=0.011), None, "unclear"),
         (estimate(0.002, EPS + 1e-9), READ, "uses"),
@@ -478,10 +484,17 @@ def test_the_used_context_is_within_its_interval_and_noise_widens_it() -> None:
     sharp, dull = (
         toy(lambda n: 0.1 * math.log(min(n, T)), noise=noise).used for noise in (0.004, 0.2)
     )
-    assert sharp == UsedContext(value=512, low=512, high=512, shortest=64)
+    assert sharp == UsedContext(value=512, low=512, high=512, shortest=64, rejected=256)
     assert dull is not None
     assert dull.low < dull.high
     assert dull.low <= 512 <= dull.high
+
+
+def test_a_length_far_below_half_of_T_does_not_show_that_half_of_it_is_used() -> None:
+    coarse = toy(lambda n: fall(min(n, 100)), lengths=(32, 512, 1024))
+    assert {v.word for v in coarse.verdicts.values()} == {"unclear"}
+    fine = toy(lambda n: fall(min(n, 100)), lengths=(32, 64, 128, 256, 512, 1024))
+    assert {v.word for v in fine.verdicts.values()} == {"short-sighted"}
 
 
 def test_the_used_context_is_unknown_without_a_shorter_length_or_an_interval() -> None:
@@ -805,6 +818,41 @@ def test_what_cannot_be_compared_with_the_best_is_unknown_and_no_tie() -> None:
 def test_a_series_that_diverged_in_all_seeds_is_told_apart() -> None:
     found = there(compare([*noisy_lines({"a": 0.0}), line(rows_of(nowhere), "none")], 1024))
     assert (found.best, found.ties, found.unknown) == ("a", frozenset(), frozenset())
+
+
+def test_the_best_is_no_series_that_another_is_shown_to_be_better_than() -> None:
+    """A third seed, which the other lacks, has given it the least loss of all its seeds."""
+    noise = noisy(4, scale=0.001)
+    a = line(rows_of(lambda s, d, n: noise(s, d, n) + (3 if s < 3 else 2), seeds=(1, 2, 3)), "a")
+    b = line(rows_of(lambda s, d, n: noise(s, d, n) + 2.9, seeds=(1, 2)), "b")
+    assert a.losses()[1024] < b.losses()[1024]
+    found = there(compare([a, b], 1024))
+    assert (found.best, found.ties, found.different) == ("b", frozenset(), {("b", "a")})
+
+
+def test_series_whose_loss_is_a_mean_over_windows_are_compared_by_it() -> None:
+    """Of two windows of each document the first has seven of eight tokens."""
+
+    def of_windows(label: str, first: float, second: float) -> Series:
+        rows = [
+            row(
+                run=f"{label}{seed}",
+                scheme=label,
+                seed=seed,
+                document=name,
+                protocol="yarn",
+                nats=7 * first + second + 0.001 * seed,
+                window_nats=first + second + 0.001 * seed,
+            )
+            for seed in (1, 2, 3)
+            for name in "ab"
+        ]
+        return line(rows, label)
+
+    a, b = of_windows("a", 3.0, 2.0), of_windows("b", 2.9, 2.5)
+    found = difference(a, b, 1024)
+    assert found is not None
+    assert found.value == pytest.approx(a.losses()[1024] - b.losses()[1024]) == pytest.approx(-0.2)
 
 
 @pytest.mark.parametrize("change", [{"seeds": (1,)}, {"documents": "a"}, {"lengths": (512,)}])

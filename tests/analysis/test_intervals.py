@@ -1,4 +1,4 @@
-"""intervals: variance components and the two-level bootstrap, against plain loops and truth."""
+"""intervals: variance components, against plain loops and truth."""
 
 import math
 import random
@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 
 from lengthgen.analysis.intervals import (
-    RESAMPLES,
-    Draws,
     Estimate,
     Floats,
     central,
-    draws,
     gap,
     ratio,
     student,
@@ -24,62 +21,6 @@ Rng = np.random.Generator
 @pytest.fixture
 def rng() -> Rng:
     return np.random.default_rng(7)
-
-
-def estimate(drawn: Draws, sums_RD: Floats) -> Estimate:
-    """The estimate of a mean over documents of one target each."""
-    return drawn.estimate(drawn.means(sums_RD, np.ones(sums_RD.shape[1])))
-
-
-def test_the_mean_of_a_draw_is_that_of_its_seeds_and_documents_written_out(rng: Rng) -> None:
-    R, D = 3, 4
-    sums_RD, counts_D = rng.lognormal(size=(R, D)), rng.integers(1, 9, D).astype(float)
-    drawn = draws(R, D)
-    means = drawn.means(sums_RD, counts_D)
-    for n in range(0, len(means), 41):
-        seeds = [r for r in range(R) for _ in range(int(drawn.seeds_NR[n, r]))]
-        documents = [d for d in range(D) for _ in range(int(drawn.documents_ND[n, d]))]
-        total = sum(sums_RD[r, d] for r in seeds for d in documents)
-        count = sum(counts_D[d] for _ in seeds for d in documents)
-        assert means[n] == pytest.approx(total / count, rel=1e-13)
-
-
-def test_the_first_draws_are_all_data_and_each_seed_alone(rng: Rng) -> None:
-    sums_RD = rng.normal(size=(3, 5))
-    found = estimate(draws(3, 5), sums_RD)
-    assert found.value == pytest.approx(sums_RD.mean(), rel=1e-14)
-    assert found.seeds == pytest.approx(tuple(sums_RD.mean(1)), rel=1e-14)
-
-
-def test_a_resample_draws_as_many_seeds_and_documents_as_there_are() -> None:
-    drawn = draws(4, 9)
-    assert set(drawn.seeds_NR[5:].sum(1)) == {4.0}
-    assert set(drawn.documents_ND[5:].sum(1)) == {9.0}
-    assert len(drawn.seeds_NR) == len(drawn.documents_ND) == 1 + 4 + RESAMPLES
-
-
-@pytest.mark.parametrize(("R", "D"), [(4, 9), (6, 6)])
-def test_seeds_and_documents_are_drawn_uniformly_and_independently(R: int, D: int) -> None:
-    """Counts of n draws of n things: mean 1, variance 1 - 1/n, within 5 standard errors."""
-    drawn = draws(R, D)
-    seeds, documents = drawn.seeds_NR[1 + R :], drawn.documents_ND[1 + R :]
-    for n, counts in ((R, seeds), (D, documents)):
-        assert counts.mean(0) == pytest.approx(1.0, abs=5 / math.sqrt(RESAMPLES))
-        assert counts.var(0) == pytest.approx(1 - 1 / n, abs=10 / math.sqrt(RESAMPLES))
-    together = np.corrcoef(seeds.T, documents.T)[:R, R:]
-    assert np.abs(together).max() < 5 / math.sqrt(RESAMPLES)
-
-
-def test_the_same_numbers_of_seeds_and_documents_are_drawn_the_same_every_time() -> None:
-    assert np.array_equal(draws(3, 7).documents_ND, draws(3, 7).documents_ND)
-    assert np.array_equal(draws(3, 7).seeds_NR, draws(3, 7).seeds_NR)
-
-
-def test_with_three_seeds_that_alone_differ_the_interval_spans_them() -> None:
-    """All three draws are the least seed in 1 of 27 resamples, which is more than 2.5%."""
-    sums_RD = np.repeat(np.array([[0.3], [0.1], [0.7]]), 5, axis=1)
-    found = estimate(draws(3, 5), sums_RD)
-    assert (found.low, found.high) == pytest.approx((0.1, 0.7))
 
 
 # Variance components
@@ -229,34 +170,7 @@ def test_the_gap_of_two_diverged_losses_is_undefined(rng: Rng) -> None:
     assert all(map(math.isnan, (found.value, found.low, found.high)))
 
 
-# The two-level bootstrap
-
-
-def test_the_interval_of_the_negative_is_the_negative_interval(rng: Rng) -> None:
-    drawn, sums_RD = draws(3, 6), rng.normal(size=(3, 6))
-    found, negative = estimate(drawn, sums_RD), estimate(drawn, -sums_RD)
-    assert (negative.low, negative.high) == (-found.high, -found.low)
-
-
-def test_many_seeds_and_documents_are_covered_in_95_percent(rng: Rng) -> None:
-    """600 trials: a standard error of 0.9%."""
-    drawn, hits = draws(12, 40), 0
-    for _ in range(600):
-        scores = effects(rng, 12, 40, heavy=False, seed=0.06, document=0.14, both=0.2)
-        found = estimate(drawn, scores)
-        hits += found.low <= 0 <= found.high
-    assert 0.93 < hits / 600 < 0.97
-
-
-def test_an_infinite_sum_counts_only_in_the_draws_that_meet_it(rng: Rng) -> None:
-    sums_RD = rng.normal(size=(3, 4))
-    sums_RD[1, 2] = math.inf
-    drawn = draws(3, 4)
-    means = drawn.means(sums_RD, np.ones(4))
-    met = (drawn.seeds_NR[:, 1] > 0) & (drawn.documents_ND[:, 2] > 0)
-    assert np.array_equal(np.isinf(means), met)
-    sums_RD[1, 2] = 1.0
-    assert np.allclose(means[~met], drawn.means(sums_RD, np.ones(4))[~met])
+# Central values
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.95])

@@ -65,6 +65,7 @@ def test_consecutive_rows_read_on_where_they_stopped_and_say_where_they_begin_an
             targets = batch.targets_BT[row]
             first = int(targets[0])
             assert anew[row] == (first % 1000 == 0 or step % (windows.count // 3) == 0)
+            assert batch.inputs_BT[row, 0] == (BOS if anew[row] else first - 1)
             if not anew[row]:
                 assert first == before[row]
                 continued += 1
