@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from lengthgen.analysis import intervals
-from lengthgen.analysis.accuracy import Accuracy, accuracies
+from lengthgen.analysis.accuracy import Accuracy, accuracies, unseen_difference
 from lengthgen.analysis.formatting import short
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.paired_sums import Sample, SeedPoints, complete_lengths, sample, whole
@@ -544,9 +544,9 @@ def more(task: str, *schemes: tuple[str, str]) -> list[Share]:
     """Returns statements that beyond L more answers of the first of each pair are right."""
     found = _answers(task)
     return [
-        Share(name=f"{a} less {b}", share=intervals.of_draws(of_a - of_b), above=True)
+        Share(name=f"{a} less {b}", share=difference, above=True)
         for a, b in schemes
-        if (of_a := found[a].unseen_N) is not None and (of_b := found[b].unseen_N) is not None
+        if (difference := unseen_difference(found[a], found[b])) is not None
     ]
 
 

@@ -18,7 +18,7 @@
 #   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
 #   fire_positions  FIRE behind masks of T keys, and with queries clamped to T
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
-#   schemes     every other scheme, 6 million tokens, one seed, eleven of them three; the receptive
+#   schemes     every other scheme, 6 million tokens, one seed, fifteen of them three; the receptive
 #               fields of the first seed in results/probes
 #   slow_schemes  five schemes that train slowly on a CPU, with RoPE and ALiBi, 1.5 million tokens
 #   tasks       copying, repeated copying and recall under six schemes, three seeds
@@ -28,7 +28,7 @@
 #
 # Runs go to runs/NAME, tables and figures to results/NAME. Killed, the same command continues. An
 # hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 takes six, schemes
-# ten.
+# twelve.
 # --jobs N: runs at a time; --dry-run: what would be done, and how long it would take.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -198,7 +198,7 @@ schemes() {
   sweep schemes "scheme=glob(*,exclude=[abacus,position_coupling,$slow,$explicit,$tuned])" \
     seed=1 "${training[@]}" "eval.lengths=[$lengths,16384]"
   sweep schemes "scheme=$explicit" seed=1 "${training[@]}" "eval.lengths=[$lengths]"
-  sweep schemes scheme=rope,alibi,t5,kerple,grape_a,bam seed=2,3 \
+  sweep schemes "scheme=rope,alibi,t5,kerple,grape_a,bam,cope,fire,alibi_learned,kerple_power" seed=2,3 \
     train.tuned=results/rates/tuned.yaml "${training[@]}" "eval.lengths=[$lengths,16384]"
   sweep schemes scheme=dynamic_bias,transformer_xl,fox,rnope_swa,stick_breaking seed=2,3 \
     "${training[@]}" "eval.lengths=[$lengths,16384]"

@@ -6,7 +6,7 @@ seeds and examples as variance components. R seeds, D examples, S series.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +59,7 @@ class Accuracy:
     seen: Estimate | None  # up to L
     unseen: Estimate | None  # beyond
     decoded: Mapping[str, Decoded]  # by name of DECODED, those that were measured
+    right: Mapping[int, Floats] = field(repr=False)  # [R, D] by length: 1 where an answer is right
 
     @property
     def excluded(self) -> str | None:
@@ -211,6 +212,18 @@ def _ranks(values: Sequence[Sequence[float]]) -> Floats:
     return better + (equal + 1) / 2
 
 
+def unseen_difference(a: Accuracy, b: Accuracy) -> Estimate | None:
+    """Returns how many more answers of a than of b are right beyond L, paired by seed and example.
+
+    None without such a length, or unless both have the same seeds and examples.
+    """
+    beyond = [n for n in a.right if n > a.series.train_length and n in b.right]
+    if any(a.right[n].shape != b.right[n].shape for n in beyond):
+        return None
+    mean = _mean_over({n: a.right[n] - b.right[n] for n in beyond}, beyond)
+    return mean and replace(mean, low=max(-1.0, mean.low), high=min(1.0, mean.high))
+
+
 def _accuracy(line: Series, shared: Collection[int]) -> Accuracy:
     exact: dict[int, Estimate] = {}
     right: dict[int, Floats] = {}
@@ -240,6 +253,7 @@ def _accuracy(line: Series, shared: Collection[int]) -> Accuracy:
         tokens=tokens,
         stops=stops,
         n_examples=examples,
+        right=right,
         # As wide as if all lengths had the fewest examples.
         seen=seen and as_share(seen, min(examples[n] for n in short) * len(short)),
         unseen=unseen and as_share(unseen, min(examples[n] for n in long) * len(long)),

@@ -18,6 +18,7 @@ from lengthgen.analysis.accuracy import (
     correlation,
     counted,
     mean_ranks,
+    unseen_difference,
     wilson,
 )
 from lengthgen.analysis.findings import Finding, findings
@@ -337,7 +338,9 @@ def test_intervals_of_few_seeds_hold_the_truth_too() -> None:
     for _ in range(n_trials):
         shares = generator.beta(2, 2, size=3)
         rows = [
-            answered(*np.where(generator.random(40) < share, None, 0), length=5, seed=seed)
+            answered(
+                *(None if x < share else 0 for x in generator.random(40)), length=5, seed=seed
+            )
             for seed, share in enumerate(shares, start=1)
         ]
         found = only(*rows).exact[5]
@@ -354,6 +357,21 @@ def test_seeds_that_differ_widen_the_interval() -> None:
     narrow, wide = (only(*rows).exact[5] for rows in (equal, different))
     assert narrow.value == wide.value == 0.5
     assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+
+
+def test_a_difference_is_paired_by_seed_and_example() -> None:
+    """Of 20 examples a always has those of b right, and two more; the seeds differ by ten."""
+    rows = [
+        answered(*[None] * n, *[0] * (20 - n), length=5, scheme=scheme, seed=seed)
+        for scheme, more in (("a", 2), ("b", 0))
+        for seed, n in ((1, 2 + more), (2, 12 + more))
+    ]
+    a, b = accuracies(of(*rows))
+    found = unseen_difference(a, b)
+    assert found is not None
+    assert found.seeds == pytest.approx((0.1, 0.1))
+    assert found.high - found.low < 0.3 < b.exact[5].high - b.exact[5].low
+    assert unseen_difference(a, only(answered(None, length=5, scheme="b"))) is None
 
 
 # Ranks
