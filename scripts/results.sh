@@ -21,7 +21,7 @@
 #   schemes     every other scheme, 6 million tokens, one seed, fifteen of them three; the receptive
 #               fields of the first seed in results/probes
 #   slow_schemes  five schemes that train slowly on a CPU, with RoPE and ALiBi, 1.5 million tokens
-#   tasks       copying, repeated copying and recall under six schemes, three seeds
+#   tasks       copying, repeated copying, recall and reversing under six schemes, three seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
 #               seeds; reversing by encoders and decoders without positions
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
@@ -215,7 +215,7 @@ slow_schemes() {
 }
 
 tasks() {
-  local tasks=copy,copy_repeat,mqar
+  local tasks=copy,copy_repeat,mqar,reverse
   sweep tasks task=$tasks scheme=nope,rope,alibi,kerple,t5 seed=1,2,3
   # Past its table it goes on with the last row that was trained; as it is it has no value there.
   sweep tasks task=$tasks scheme=learned_absolute scheme.parts.learned_absolute.beyond=clamp \

@@ -45,7 +45,8 @@ def subject(points: Sequence[Point]) -> str:
     corpora = ", ".join(sorted({p.corpus for p in points}))
     trained = " and ".join(sorted({p.trained_in for p in points if p.trained_in is not None}))
     trained = f"trained in {trained}, scored in " if trained else ""
-    return f"corpus {corpora}{packed}, model {models}, {trained}{points[0].precision}"
+    scored = " and ".join(sorted({p.precision for p in points}))
+    return f"corpus {corpora}{packed}, model {models}, {trained}{scored}"
 
 
 def condition_difference(points: Sequence[Point], others: Sequence[Point]) -> str:

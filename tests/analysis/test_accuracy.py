@@ -338,9 +338,7 @@ def test_intervals_of_few_seeds_hold_the_truth_too() -> None:
     for _ in range(n_trials):
         shares = generator.beta(2, 2, size=3)
         rows = [
-            answered(
-                *(None if x < share else 0 for x in generator.random(40)), length=5, seed=seed
-            )
+            answered(*(None if x < share else 0 for x in generator.random(40)), length=5, seed=seed)
             for seed, share in enumerate(shares, start=1)
         ]
         found = only(*rows).exact[5]
@@ -596,10 +594,15 @@ def test_tasks_side_by_side_name_a_series_as_where_it_counts() -> None:
     assert sorting.startswith("(b) right answers; corpus sort")
 
 
-def test_one_task_or_many_are_not_side_by_side() -> None:
-    for tasks in (["copy"], ["copy", "sort", "reverse", "parity"]):
-        rows = [row for task in tasks for row in shares("alibi", seen=1.0, unseen=0.5, task=task)]
-        assert side_by_side(drawn(rows)) is None
+@pytest.mark.parametrize(
+    ("n", "shape"), [(1, None), (2, (1, 2)), (3, (1, 3)), (4, (2, 2)), (5, None)]
+)
+def test_two_to_four_tasks_share_a_figure(n: int, shape: tuple[int, int] | None) -> None:
+    tasks = ["copy", "sort", "reverse", "parity", "modsum"][:n]
+    rows = [row for task in tasks for row in shares("alibi", seen=1.0, unseen=0.5, task=task)]
+    figure = side_by_side(drawn(rows))
+    grid = figure.axes[0].get_gridspec() if figure else None
+    assert (grid and grid.get_geometry()) == shape
 
 
 # Rank correlations

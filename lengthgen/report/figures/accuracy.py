@@ -15,7 +15,7 @@ from lengthgen.report.figures.scales import plain, plain_ticks
 from lengthgen.report.figures.style import GREY, framed, line_styles, rc_style, scheme_styles
 
 PALE = {"color": "0.6", "markerfacecolor": "0.6"}
-MOST_PANELS = 3  # tasks side by side
+MOST_PANELS = 4  # tasks in one figure
 
 
 def accuracy(
@@ -81,14 +81,15 @@ def accuracy(
 
 
 def side_by_side(charts: Sequence[Chart]) -> Figure | None:
-    """Returns a panel for each task; None for a single one, and for too many tasks or lines.
+    """Returns a panel for each task, four of them in two rows.
 
-    The legend shows a series that some tasks leave out as it is in the others.
+    None for a single one, and for too many tasks or lines. The legend shows a series that some tasks leave out as it is in the others.
     """
     if not 1 < len(charts) <= MOST_PANELS or any(len(c.shown) > MOST_NAMED for c in charts):
         return None
     whole = [line for chart in charts for line in chart.shown if line.end == line.name]
-    return panels(charts, named_by={line.name: line for line in whole})
+    rows = 2 if len(charts) == MOST_PANELS else 1
+    return panels(charts, rows=rows, named_by={line.name: line for line in whole})
 
 
 class Dot(NamedTuple):
