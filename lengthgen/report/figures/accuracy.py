@@ -83,7 +83,8 @@ def accuracy(
 def side_by_side(charts: Sequence[Chart]) -> Figure | None:
     """Returns a panel for each task, four of them in two rows.
 
-    None for a single one, and for too many tasks or lines. The legend shows a series that some tasks leave out as it is in the others.
+    None for a single one, and for too many tasks or lines. The legend shows a series that some
+    tasks leave out as it is in the others.
     """
     if not 1 < len(charts) <= MOST_PANELS or any(len(c.shown) > MOST_NAMED for c in charts):
         return None
