@@ -590,6 +590,18 @@ def of_tasks() -> list[Claim]:
             published=_published_shares("copy_repeat", "rope", "learned_absolute"),
             statements=shares("copy_repeat", "rope", "learned_absolute", bound=0.05),
         ),
+        Claim(
+            source=source,
+            claim="Reversing: NoPE and T5 write more than ALiBi.",
+            published=_published_shares("reverse", "nope", "t5", "alibi"),
+            statements=more("reverse", ("nope", "alibi"), ("t5", "alibi")),
+        ),
+        Claim(
+            source=source,
+            claim="Reversing: RoPE and learned positions write less than 10 %.",
+            published=_published_shares("reverse", "rope", "learned_absolute"),
+            statements=shares("reverse", "rope", "learned_absolute", bound=0.1),
+        ),
     ]
 
 
