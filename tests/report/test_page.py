@@ -390,7 +390,7 @@ def test_equal_warnings_are_said_once_with_all_that_they_concern(contents: Repor
 
 @pytest.mark.parametrize(
     "setting",
-    ["0123456789ab", "f" * 64, "997ac56", "torch 2.13.0", "bf16", "2,000", "16,384", "lr: 0.004"],
+    ["0123456789ab", "f" * 64, "997ac56", "torch 2.13.0", "bf16", "Wilson", "16,384", "lr: 0.004"],
 )
 def test_the_method_holds_each_setting_and_fingerprint(contents: Report, setting: str) -> None:
     page = page_of(contents)
