@@ -128,7 +128,7 @@ context() {
     'eval.reference_variants=[]')
   sweep context scheme=alibi train.length=128 "${long[@]}" "${eval[@]}"
   sweep context scheme=rope train.length=128 seed=1 train.tokens=12000000 "${chosen[@]}" "${eval[@]}"
-  after lengthgen report results/figure1 runs/context/*-* --group alibi,rope --out results/context
+  after lengthgen report results/figure1 runs/context/*-* scheme=alibi,rope --out results/context
 }
 
 books() {

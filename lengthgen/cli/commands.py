@@ -68,7 +68,7 @@ COMMANDS = {
         "report",
         "write_report",
         "Write figures, tables, CSV and a page of runs, of all if none is named.",
-        completion.runs,
+        completion.reported,
     ),
     "gallery": Command(
         "gallery",

@@ -44,14 +44,24 @@ def schemes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns run ids, and the keys that a finished run may still be given."""
+    return _runs(ctx, incomplete, keys=("eval.", "runtime."))
+
+
+def reported(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns run ids, groups, their choices and dotted keys."""
+    return _runs(ctx, incomplete, keys=("",))
+
+
+def _runs(ctx: typer.Context, incomplete: str, *, keys: tuple[str, ...]) -> list[str]:
+    """Returns run ids, and the overrides that begin with one of `keys`."""
     root = re.search(r"runtime\.root ?= ?(\S+)", " ".join(_before(ctx)))
 
     def candidates(word: str) -> list[str]:
         ids = [path.name for path in run_dirs(Path(root[1]) if root else default_root())]
-        keys = compose.completions(word, config_dir=None)
-        keys = [key for key in keys if key.startswith(("eval.", "runtime."))]
+        words = compose.completions(word, config_dir=None)
+        words = [word for word in words if word.startswith(keys)]
         plain = re.compile(r"[\w.=+,-]+")  # of another name a shell would run parts
-        return [name for name in ids if name.startswith(word) and plain.fullmatch(name)] + keys
+        return [name for name in ids if name.startswith(word) and plain.fullmatch(name)] + words
 
     return _complete(ctx, incomplete, candidates)
 

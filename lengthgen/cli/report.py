@@ -7,19 +7,20 @@ from typing import Annotated, Any
 import typer
 
 from lengthgen.cli import completion
-from lengthgen.cli.arguments import Runs, find_runs, root_of, split, words_of
+from lengthgen.cli.arguments import find_runs, root_of, split, words_of
 from lengthgen.cli.console import echo, warn
+from lengthgen.config import compose
 from lengthgen.errors import UserError
 from lengthgen.report import collect, run_records, study, write
 
 
 def write_report(
-    arguments: Runs = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SCHEME,...",
-            help="All evaluated runs of these schemes; with folders, only these.",
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN | FOLDER ...] [KEY=VALUE,... ...]",
+            help="Runs, folders of reports, and which of their runs: scheme=rope,alibi seed=1.",
+            autocompletion=completion.reported,
         ),
     ] = None,
     without: Annotated[
@@ -34,13 +35,14 @@ def write_report(
     """Write figures, tables, CSV and a page of runs, of all if none is named.
 
     The folder holds the rows too: it is made again from them alone, and joined with other folders
-    and runs that are named with it.
+    and runs that are named with it. KEY=VALUE keeps the runs with that value, in the words that
+    trained them; runtime.root=DIR says where runs are.
     """
-    names, changes = split(arguments, sections=("runtime",))
+    names, changes, conditions = _split(arguments or [])
     folders = [Path(name) for name in names if (Path(name) / study.ROWS).is_file()]
-    groups, left_out = words_of(group), words_of(without)
+    left_out = words_of(without)
     if folders:
-        selects = bool(groups or left_out)
+        selects = bool(conditions or left_out)
         if (len(names) > 1 or selects) and out is None:
             raise UserError("several folders, or runs with them or left out, need --out DIR")
         names = [name for name in names if Path(name) not in folders]
@@ -49,7 +51,7 @@ def write_report(
             studies.append(study.of_runs(find_runs(names, changes)))
         joins = len(studies) > 1 or selects
         found, gathered = _gathered(
-            study.united(studies, groups=groups, without=left_out) if joins else studies[0]
+            study.united(studies, conditions=conditions, without=left_out) if joins else studies[0]
         )
         out = out or folders[0]
     elif left_out:
@@ -57,7 +59,7 @@ def write_report(
             "--without is of folders of reports, and none is named; name the runs to show"
         )
     else:
-        run_dirs, out = _run_dirs(names, changes, groups), out or Path("report")
+        run_dirs, out = _run_dirs(names, changes, conditions), out or Path("report")
 
         def of_runs(paths: Sequence[Path]) -> tuple[study.Study, collect.Gathered]:
             return _gathered(study.of_runs(paths))
@@ -71,22 +73,29 @@ def write_report(
         echo(path)
 
 
+def _split(
+    arguments: Sequence[str],
+) -> tuple[list[str], dict[str, Any], dict[str, list[Any]]]:
+    """Returns the names of runs and folders, runtime.* by key, and the values to keep by key."""
+    kept = [word for word in arguments if "=" in word and not word.startswith("runtime.")]
+    kept = [word for word in kept if not Path(word).exists()]
+    names, changes = split([word for word in arguments if word not in kept], sections=("runtime",))
+    return names, changes, compose.alternatives(kept)
+
+
 def _gathered(found: study.Study) -> tuple[study.Study, collect.Gathered]:
     return found, collect.gather_both(found.records)
 
 
 def _run_dirs(
-    names: Sequence[str], changes: Mapping[str, Any], groups: Sequence[str]
+    names: Sequence[str], changes: Mapping[str, Any], conditions: Mapping[str, Sequence[Any]]
 ) -> list[Path]:
     root = root_of(changes)
     evaluated = [p for p in completion.run_dirs(root) if (p / "eval.jsonl").is_file()]
-    named = find_runs(names, changes) if names else []
-    if groups:
-        named += run_records.of_groups(evaluated, groups, say=warn)
-    run_dirs = named or evaluated
+    run_dirs = find_runs(names, changes) if names else evaluated
     if not run_dirs:
         raise UserError(
             f"{root}: no evaluated runs; lengthgen train scheme=rope makes one, "
             "runtime.root=DIR looks elsewhere"
         )
-    return run_dirs
+    return run_records.selected_dirs(run_dirs, conditions, say=warn) if conditions else run_dirs

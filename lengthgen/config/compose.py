@@ -178,6 +178,16 @@ def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[st
     return [list(point) for point in itertools.product(*axes)]
 
 
+def alternatives(overrides: Sequence[str]) -> dict[str, list[Any]]:
+    """Returns the plain values of a,b, range() or glob() by dotted key. Raises as expand does."""
+    found: dict[str, list[Any]] = {}
+    for override in overrides:
+        for point in expand([override], config_dir=None):
+            for key, value in values(point).items():
+                found.setdefault(key, []).append(value)
+    return found
+
+
 def _check_range(given: RangeSweep, typed: str) -> None:
     start, stop, step = (float(number or 0) for number in (given.start, given.stop, given.step))
     if step == 0 or not math.isfinite(start + stop + step):

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from lengthgen import tasks
+from lengthgen.config import compose
 from lengthgen.config.schema import NAME
 from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
@@ -261,35 +262,59 @@ def of_usable(
     return use([path for path in run_dirs if path not in wrong])
 
 
-def of_groups(
-    run_dirs: Sequence[Path], groups: Sequence[str], *, say: Callable[[str], None]
+def selected_dirs(
+    run_dirs: Sequence[Path],
+    conditions: Mapping[str, Sequence[Any]],
+    *,
+    say: Callable[[str], None],
 ) -> list[Path]:
-    """Returns the runs of some groups; a run's group is the name of its scheme.
+    """Returns the runs that meet every condition, as `selected` does.
 
-    A run whose configuration cannot be read is named, and in no group. Raises UserError for a
-    group without runs.
+    A run whose configuration cannot be read is named, and left out.
     """
-    names: dict[Path, str] = {}
+    configs: dict[Path, Plain] = {}
     for path in run_dirs:
         try:
-            names[path] = scheme_of(_config(path))
+            configs[path] = _config(path)
         except UserError as error:
             say(f"{path.name} is not shown: {error}")
-    check_groups(groups, names.values())
-    return [path for path, name in names.items() if name in groups]
+    chosen = selected([*configs.values()], conditions)
+    return [path for path, keep in zip(configs, chosen, strict=True) if keep]
 
 
-def scheme_of(config: Plain) -> str:
-    """Returns the name of the scheme of a plain configuration."""
-    return str(config.get("scheme", {}).get("name"))
+def selected(configs: Sequence[Plain], conditions: Mapping[str, Sequence[Any]]) -> list[bool]:
+    """Returns which configurations have one of the given values at the key of every condition.
+
+    The value of a group, such as scheme or task, is the name of its choice. Raises UserError for a
+    value that no configuration has, and if none meets all conditions.
+    """
+    flat = [_values(config) for config in configs]
+    for key, wanted in conditions.items():
+        known = [values[key] for values in flat if key in values]
+        if not known and any(value is not None for value in wanted):
+            keys = {one for values in flat for one in values}
+            raise UserError(f"{key}: no evaluated run has this key; {suggestion(key, keys)}")
+        for value in wanted:
+            if value is not None and value not in known:
+                remedy = suggestion(str(value), {str(one) for one in known})
+                raise UserError(f"{key}={value}: no evaluated run has this value; {remedy}")
+    chosen = [
+        all(values.get(key) in wanted for key, wanted in conditions.items()) for values in flat
+    ]
+    if not any(chosen):
+        raise UserError(f"no evaluated run has all of {', '.join(conditions)} as given; name fewer")
+    return chosen
 
 
-def check_groups(groups: Sequence[str], names: Iterable[str]) -> None:
-    """Raises UserError for a group that is no name of a scheme here."""
-    known = sorted(set(names))
-    for group in groups:
-        if group not in known:
-            raise UserError(f"--group: no evaluated run of {group!r}; {suggestion(group, known)}")
+def _values(config: Plain) -> dict[str, Any]:
+    """Returns the values of a configuration by dotted key, and a group's choice by the group."""
+    corpus = config.get("corpus")
+    task = corpus.get("task") if isinstance(corpus, Mapping) else None
+    return compose.flatten(config) | {
+        group: section["name"]
+        for group, section in {**config, "task": task}.items()
+        if isinstance(section, Mapping) and "name" in section
+    }
 
 
 def task_of(config: Plain) -> str | None:

@@ -11,7 +11,7 @@ import math
 import shlex
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT
 from lengthgen.reading import MOST_BYTES, parse_row, read_bytes, utf8
-from lengthgen.report.run_records import Row, RunRecord, check_groups, read_with_costs, scheme_of
+from lengthgen.report.run_records import Row, RunRecord, read_with_costs, selected
 from lengthgen.runs import directory
 
 ROWS, MANIFEST = "rows.jsonl.gz", "manifest.json"
@@ -48,21 +48,23 @@ def of_runs(run_dirs: Sequence[Path]) -> Study:
 
 
 def united(
-    studies: Sequence[Study], *, groups: Sequence[str] = (), without: Sequence[str] = ()
+    studies: Sequence[Study],
+    *,
+    conditions: Mapping[str, Sequence[Any]] | None = None,
+    without: Sequence[str] = (),
 ) -> Study:
     """Returns the study of all runs of several; a run of two has the rows of both.
 
-    `groups`: names of schemes; if there are any, the runs of others are left out. `without`: names
-    of runs that are left out. Raises UserError where two studies contradict each other: in a run's
-    configuration or weights, or in what was measured of a document; for a group without runs; and
-    for a run to leave out that is in none.
+    `conditions`: the values that runs may have, by key; others are left out. `without`: names of
+    runs that are left out. Raises UserError where two studies contradict each other: in a run's
+    configuration or weights, or in what was measured of a document; for a condition that no run
+    meets; and for a run to leave out that is in none.
     """
     found: dict[str, RunRecord] = {}
     records = [record for other in studies for record in other.records]
-    if groups:
-        names = [scheme_of(record.config) for record in records]
-        check_groups(groups, names)
-        records = [one for one, name in zip(records, names, strict=True) if name in groups]
+    if conditions:
+        chosen = selected([record.config for record in records], conditions)
+        records = [record for record, keep in zip(records, chosen, strict=True) if keep]
     known = {record.run for record in records}
     for name in without:
         if name not in known:

@@ -202,7 +202,7 @@ def test_no_arguments_at_all_give_the_help(shell: Shell) -> None:
         (f"report {'x' * 5000}", "x... is longer than a path can be; give a shorter one"),
         (f"train --config-dir {'x' * 5000}", "x... is longer than a path can be; give a shorter"),
         (f"list runs runtime.root={'x' * 5000}", "x... is longer than a path can be; give a"),
-        ("report eval.seed=1", "eval.seed: only runtime.* can be given here; the run fixes"),
+        ("report runtime.rot=a", "runtime.rot: unknown key; did you mean runtime.root?"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(shell: Shell, words: str, said: str) -> None:
@@ -465,7 +465,7 @@ def test_the_folder_of_a_report_is_made_again_in_its_place_or_elsewhere(
     shell.run("report", str(out), "--out", str(other))
     for folder in (out, other):
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
-    assert "need --out DIR" in shell.refused("report", str(out), "--group", "rope")
+    assert "need --out DIR" in shell.refused("report", str(out), "scheme=rope")
     assert "need --out DIR" in shell.refused("report", str(out), trained)
     assert "need --out DIR" in shell.refused("report", str(out), "--without", trained)
     assert "--without is of folders" in shell.refused("report", "--without", trained)

@@ -18,6 +18,7 @@ from repository import ROOT
 from safetensors.numpy import save_file
 
 from lengthgen.analysis.reference_results import published_curves
+from lengthgen.config import compose
 from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
 from lengthgen.report import collect, pictures, run_records, study, write
@@ -313,17 +314,41 @@ def test_no_published_perplexity_stands_in_a_table(runs: Runs, tmp_path: Path) -
         assert words & absolute == set()
 
 
-def test_a_group_is_all_runs_of_a_scheme(runs: Runs) -> None:
+def test_runs_are_selected_by_the_words_that_trained_them(runs: Runs) -> None:
     one, two = runs.write("rope"), runs.write("rope", seed=2)
     other = runs.write("alibi")
     everyone = [one, other, two]
-    assert run_records.of_groups(everyone, ["rope"], say=print) == [one, two]
-    assert run_records.of_groups(everyone, ["rope", "alibi"], say=print) == everyone
+
+    def selected(*words: str) -> list[Path]:
+        conditions = compose.alternatives(words)
+        return run_records.selected_dirs(everyone, conditions, say=pytest.fail)
+
+    assert selected() == selected("scheme=rope,alibi") == everyone
+    assert selected("scheme=rope") == [one, two]
+    assert selected("scheme=rope", "seed=range(2,3)") == [two]
+    assert selected("seed=1") == [one, other]
+    assert selected("task=null") == everyone
 
 
-def test_a_group_without_runs_is_refused_with_a_suggestion(runs: Runs) -> None:
-    with pytest.raises(UserError, match="--group: no evaluated run of 'rop'; did you mean rope"):
-        run_records.of_groups([runs.write("rope")], ["rop"], say=print)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["scheme=rop"], "scheme=rop: no evaluated run has this value; did you mean rope?"),
+        (["seed=1,7"], "seed=7: no evaluated run has this value; known: 1, 2"),
+        (["task=copy"], "task: no evaluated run has this key; "),
+        (["sede=1"], "sede: no evaluated run has this key; did you mean seed?"),
+        (["scheme=alibi", "seed=2"], "no evaluated run has all of scheme, seed as given"),
+    ],
+)
+def test_a_condition_that_no_run_meets_is_refused(
+    runs: Runs, words: list[str], message: str
+) -> None:
+    paths = [runs.write("rope", seed=2), runs.write("alibi")]
+    conditions = compose.alternatives(words)
+    with pytest.raises(UserError, match=re.escape(message)):
+        run_records.selected_dirs(paths, conditions, say=pytest.fail)
+    with pytest.raises(UserError, match=re.escape(message)):
+        study.united([study.of_runs(paths)], conditions=conditions)
 
 
 def test_the_page_is_given_what_the_run_directory_holds(runs: Runs) -> None:
@@ -400,14 +425,13 @@ def test_a_run_of_a_folder_can_be_left_out_and_its_name_must_be_known(runs: Runs
         assert str(caught.value).startswith(message)
 
 
-def test_the_runs_of_some_schemes_are_taken_from_folders(runs: Runs) -> None:
+def test_the_runs_that_meet_conditions_are_taken_from_folders(runs: Runs) -> None:
     paths = [runs.write("alibi"), runs.write("rope"), runs.write("rope", seed=2)]
     studies = [study.of_runs(paths[:2]), study.of_runs(paths[2:])]
-    assert study.united(studies, groups=["rope"]).rows == study.of_runs(paths[1:]).rows
-    one = study.united(studies, groups=["rope"], without=[paths[1].name])
+    rope = compose.alternatives(["scheme=rope"])
+    assert study.united(studies, conditions=rope).rows == study.of_runs(paths[1:]).rows
+    one = study.united(studies, conditions=rope, without=[paths[1].name])
     assert one.rows == study.of_runs(paths[2:]).rows
-    with pytest.raises(UserError, match="--group: no evaluated run of 'rop'; did you mean rope"):
-        study.united(studies, groups=["rop"])
 
 
 @pytest.mark.parametrize(
