@@ -5,12 +5,13 @@ import os
 import re
 import sys
 import traceback
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from lengthgen import __version__
 from lengthgen.cli import commands
-from lengthgen.cli.console import warn, warn_once
+from lengthgen.cli.console import echo, warn, warn_once
 from lengthgen.errors import Stopped, UserError
 from lengthgen.memory import is_exhausted
 from lengthgen.runs import failures
@@ -24,6 +25,24 @@ tracking = typer.Typer(help="Show runs in Weights & Biases.", rich_markup_mode=N
 commands.add(app, commands.COMMANDS)
 commands.add(tracking, commands.TRACK)
 app.add_typer(tracking, name="track")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        echo(f"lengthgen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Takes the options of lengthgen itself."""
 
 
 def main() -> NoReturn:

@@ -30,9 +30,10 @@ def bench(
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
-    """Measure each scheme's cost next to no scheme: parameters, tokens/s, memory at T, 4T, 32T.
+    """Measure parameters, tokens/s and memory of schemes.
 
-    Decoding is of 64 tokens after T, one by one.
+    At T, 4T and 32T, as ratios to a model without positions; decoding is of 64 tokens after T, one
+    by one.
     """
     overrides = [word for word in arguments or [] if "=" in word]
     schemes = [word for word in arguments or [] if "=" not in word]

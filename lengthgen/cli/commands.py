@@ -49,36 +49,36 @@ COMMANDS = {
     "eval": Command(
         "evaluate",
         "evaluate_runs",
-        "Evaluate trained runs, the newest if none is named; only missing cells are computed.",
+        "Evaluate trained runs, by default the newest one.",
         completion.runs,
     ),
     "probe": Command(
         "probe",
         "probe_runs",
-        "Look into trained runs, the newest if none is named: numbers and a picture per probe.",
+        "Analyse the checkpoints of runs, by default of the newest one.",
         completion.runs,
     ),
     "generate": Command(
         "generate",
         "generate_text",
-        "Continue a text with a trained run, or show which tests of its task it gets wrong.",
+        "Continue a text, or show tests of a task with wrong answers.",
         completion.runs,
     ),
     "report": Command(
         "report",
         "write_report",
-        "Write figures, tables, CSV and a page of runs, of all if none is named.",
+        "Write figures, tables and a page of runs, by default of all.",
         completion.reported,
     ),
     "gallery": Command(
         "gallery",
         "write_gallery",
-        "Write figures of what schemes do: decay of RoPE, buckets of T5, windows of ALiBi.",
+        "Write figures of what schemes compute, such as their biases.",
     ),
     "export": Command(
         "export",
         "export_run",
-        "Write a run's model as a folder to share: weights, configuration, tokenizer, model card.",
+        "Write a model to share: weights, tokenizer, model card.",
         completion.runs,
     ),
     "list": Command(
@@ -90,7 +90,7 @@ COMMANDS = {
     "bench": Command(
         "bench",
         "bench",
-        "Measure each scheme's cost next to no scheme: parameters, tokens/s, memory at T, 4T, 32T.",
+        "Measure parameters, tokens/s and memory of schemes.",
         completion.schemes,
     ),
 }
@@ -98,7 +98,7 @@ TRACK = {
     "push": Command(
         "track",
         "push",
-        "Send W&B what it was not sent of runs yet; of the newest if none is named.",
+        "Send runs to Weights & Biases, by default the newest one.",
         completion.runs,
     ),
 }

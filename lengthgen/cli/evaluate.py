@@ -40,9 +40,10 @@ def evaluate_runs(
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
-    """Evaluate trained runs, the newest if none is named; only missing cells are computed.
+    """Evaluate trained runs, by default the newest one.
 
-    Takes eval.* and runtime.* overrides; everything else is fixed by the run.
+    Only missing rows are computed. Takes eval.* and runtime.* overrides; everything else is fixed
+    by the run.
     """
     names, changes = split(arguments, sections=("eval", "runtime"))
     if lengths is not None:

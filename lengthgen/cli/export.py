@@ -26,7 +26,7 @@ def export_run(
         str | None, typer.Option(metavar="ID", help="For the model card, such as apache-2.0.")
     ] = None,
 ) -> None:
-    """Write a run's model as a folder to share: weights, configuration, tokenizer, model card.
+    """Write a model to share: weights, tokenizer, model card.
 
     DIR is new, empty, or an earlier export, which is replaced. No code of the run is executed.
     """

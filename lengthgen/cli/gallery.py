@@ -21,9 +21,9 @@ def write_gallery(
         typer.Option(metavar="RUN,...", help="Draw the losses of these runs in training, too."),
     ] = None,
 ) -> None:
-    """Write figures of what schemes do: decay of RoPE, buckets of T5, windows of ALiBi.
+    """Write figures of what schemes compute, such as their biases.
 
-    They are computed by the schemes themselves; nothing is trained.
+    The decay of RoPE, the buckets of T5, the windows of ALiBi and others; nothing is trained.
     """
     names, changes = split(arguments, sections=("runtime",))
     if len(names) > 1:

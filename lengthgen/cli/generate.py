@@ -44,7 +44,7 @@ def generate_text(
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
-    """Continue a text with a trained run, or show which tests of its task it gets wrong.
+    """Continue a text, or show tests of a task with wrong answers.
 
     Takes eval.* and runtime.* overrides. The answer to a task ends at its newline.
     """

@@ -21,11 +21,11 @@ def probe_runs(
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
-    """Look into trained runs, the newest if none is named: numbers and a picture per probe.
+    """Analyse the checkpoints of runs, by default of the newest one.
 
-    Takes eval.* and runtime.* overrides. Writes probes.jsonl and probes/ of the run; only missing
-    probes are computed. head_distance compares runs that are named together. A plugin may define
-    probes of your own.
+    Takes eval.* and runtime.* overrides. Writes numbers to probes.jsonl and a picture of each probe
+    to probes/ of the run; only missing probes are computed. head_distance compares runs that are
+    named together. A plugin may define probes of your own.
     """
     names, changes = split(arguments, sections=("eval", "runtime"))
     own = probing.probes_of(plugin or [])

@@ -32,7 +32,7 @@ def write_report(
         typer.Option(metavar="DIR", help="Folder to write; report, or the folder that is named."),
     ] = None,
 ) -> None:
-    """Write figures, tables, CSV and a page of runs, of all if none is named.
+    """Write figures, tables and a page of runs, by default of all.
 
     The folder holds the rows too: it is made again from them alone, and joined with other folders
     and runs that are named with it. KEY=VALUE keeps the runs with that value, in the words that

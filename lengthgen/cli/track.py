@@ -19,10 +19,10 @@ def push(
         bool, typer.Option("--again", help="Send everything, to a fresh W&B run: RUN-xxxx.")
     ] = False,
 ) -> None:
-    """Send W&B what it was not sent of runs yet; of the newest if none is named.
+    """Send runs to Weights & Biases, by default the newest one.
 
-    Takes runtime.* overrides, such as runtime.wandb_project=NAME. A run that cannot be sent stops
-    no other; the exit code is 1 then.
+    Only what was not sent yet. Takes runtime.* overrides, such as runtime.wandb_project=NAME. A run
+    that cannot be sent stops no other; the exit code is 1 then.
     """
     names, changes = split(arguments, sections=("runtime",))
     run_dirs = find_runs(names, changes)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import get_type_hints
 
@@ -122,6 +123,15 @@ def test_what_is_known_of_a_command_without_its_import_is_what_its_function_says
     assert EVERY[name].complete == completed.autocompletion
 
 
+def test_the_help_has_a_whole_line_of_each_command(shell: Shell) -> None:
+    for words in (["--help"], ["track", "--help"]):
+        assert "..." not in shell.run(*words).out.replace("COMMAND [ARGS]...", "")
+
+
+def test_the_version_is_that_of_the_package(shell: Shell) -> None:
+    assert shell.run("--version").out == f"lengthgen {version('lengthgen')}\n"
+
+
 def test_the_help_is_that_of_commands_which_are_imported_at_once(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +144,7 @@ def test_the_help_is_that_of_commands_which_are_imported_at_once(
         at_once.command(name)(command.load())
     for name, command in TRACK.items():
         tracking.command(name)(command.load())
+    at_once.callback()(cli.options)
     at_once.add_typer(tracking, name="track")
     monkeypatch.setattr(cli, "app", at_once)
     assert [shell.run(*words).out for words in (["--help"], ["track", "--help"])] == shown
