@@ -6,7 +6,7 @@ import typer
 
 from lengthgen import pipeline
 from lengthgen import probes as probing
-from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, split
+from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, split, words_of
 from lengthgen.cli.console import echo, warn_once
 from lengthgen.cli.tables import print_table
 from lengthgen.terminal import Progress
@@ -30,7 +30,7 @@ def probe_runs(
     names, changes = split(arguments, sections=("eval", "runtime"))
     own = probing.probes_of(plugin or [])
     chosen = probing.build(
-        probes.split(",") if probes is not None else None, config_dir=config_dir, plugins=own
+        words_of(probes) if probes is not None else None, config_dir=config_dir, plugins=own
     )
     run_dirs = find_runs(names, changes)
     others = [path for path in plugin or [] if path not in {one.path for one in own}]
