@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from itertools import combinations
 from statistics import median
 
 from lengthgen.analysis.comparisons import Comparison, Mark, compare, difference, least_at
-from lengthgen.analysis.curves import Point, context_gain, perplexity
+from lengthgen.analysis.curves import Point, perplexity
 from lengthgen.analysis.effective_context import recl
 from lengthgen.analysis.findings import Finding
 from lengthgen.analysis.formatting import headline, number, short, subject
@@ -17,7 +15,7 @@ from lengthgen.analysis.used_context import EPS
 from lengthgen.config.tuned_rates import Trial, Tuned
 from lengthgen.evaluation.protocols import named
 from lengthgen.report.run_records import Cost
-from lengthgen.report.table_formats import TIE, UNKNOWN, Cell, Table, csv_text
+from lengthgen.report.table_formats import TIE, UNKNOWN, Cell, Table
 
 MARKED = (
     f"Bold: the least of those compared; {TIE}: may be as good, all series of a length taken "
@@ -43,6 +41,7 @@ VERDICTS = (
     "one. Least |G| shown: the smallest |G| that the data detect at the longest length with 80% "
     "power."
 )
+Write = Callable[[float], str]
 GAINS = (2, 4, 16)  # multiples of T
 SWAPPED = 4
 SHARES = (0.1, 0.5, 1.0)  # of the targets that count in RECL
@@ -305,7 +304,7 @@ def _factor(finding: Finding, eps: float) -> str:
     return next((factor.text for factor in finding.factors if factor.eps == eps), "-")
 
 
-def written(estimate: Estimate | None, write: Callable[[float], str]) -> str:
+def written(estimate: Estimate | None, write: Write) -> str:
     """Returns "+0.002 [-0.001, +0.004]", the value alone without an interval, "-" without it."""
     if estimate is None:
         return "-"
@@ -322,7 +321,7 @@ def plain(nats: float) -> str:
     return f"{round(nats, 3) + 0.0:.3f}"
 
 
-def bounds(estimate: Estimate, write: Callable[[float], str] = change) -> str:
+def bounds(estimate: Estimate, write: Write = change) -> str:
     """Returns "[-0.001, +0.004]", or nothing where there is no interval."""
     if math.isnan(estimate.low) or math.isnan(estimate.high):
         return ""
@@ -541,86 +540,3 @@ def protocols(series: Mapping[str, Sequence[Series]]) -> Table | None:
             *_dashes(rows),
         ],
     )
-
-
-def points_csv(by_protocol: Mapping[str, Sequence[Series]]) -> str:
-    """Returns one line per point: its series, all its fields and, under the headline, its gain."""
-    names = [field.name for field in fields(Point) if field.name not in ("rows", "weights")]
-    rows: list[list[object]] = []
-    for lines in by_protocol.values():
-        labelled = [(line.label, p) for line in lines for p in line.points]
-        gains = {id(gain.point): gain for gain in context_gain(p for _, p in labelled)}
-        for label, p in sorted(
-            labelled, key=lambda of: (of[1].run, of[1].variant or "", of[1].length)
-        ):
-            gain = gains.get(id(p))
-            derived = (gain.nats, gain.ratio) if gain else (None, None)
-            rows.append([label, *(getattr(p, name) for name in names), *derived])
-    return csv_text(["series", *names, "context_gain", "ratio_to_T"], rows)
-
-
-def differences_csv(lines: Sequence[Series]) -> str:
-    """Returns a line per pair of competing series, at T and at the longest length that they share.
-
-    A pair of unlike T is compared at the longest length alone.
-
-    Low and high are of the pair by itself; apart says whether the two differ, all pairs of
-    the length taken together at 95%.
-    """
-    rows: list[list[object]] = []
-    compared, found = competitors(lines), dict[int, Comparison | None]()
-    for a, b in combinations(compared, 2):
-        shared = a.losses().keys() & b.losses().keys()
-        if not shared:
-            continue
-        at_T = {a.train_length} & {b.train_length} & shared
-        for n in sorted(at_T | {max(shared)}):
-            estimate = difference(a, b, n)
-            if n not in found:
-                found[n] = compare(compared, n)
-            at_n = found[n]
-            if estimate is not None:
-                names, pairs = (a.label, b.label), at_n.different if at_n is not None else set()
-                is_apart = names in pairs or names[::-1] in pairs
-                known = at_n is not None and {*names} <= at_n.ranks.keys()
-                distinct = is_apart if known else ""
-                rows.append([*names, n, *_numbers(estimate), distinct, len(estimate.seeds)])
-    return csv_text(["a", "b", "length", "a_minus_b", "low", "high", "apart", "n_seeds"], rows)
-
-
-def findings_csv(findings: Sequence[Finding]) -> str:
-    """Returns a line per series, quantity and length: value, 95% interval, and a verdict's word."""
-    rows: list[list[object]] = []
-    for finding in findings:
-        series = [finding.series.label, len(finding.series.runs), finding.series.train_length]
-        for quantity in ("loss", "gain", "swap", "shuffle", "far", "near", "far_gain", "near_gain"):
-            estimates: Mapping[int, Estimate] = getattr(finding, quantity)
-            for length, estimate in estimates.items():
-                word = finding.verdicts[length].word if _has_word(finding, quantity, length) else ""
-                rows.append([*series, quantity, length, *_numbers(estimate), word])
-        for n, gain in finding.gain.items():
-            shown = _or_empty(gain.detectable, math.nan, math.nan)
-            rows.append([*series, "least_gain_shown", n, *shown, ""])
-        if finding.used is not None:
-            c = finding.used
-            rows.append([*series, "used_context", "", c.value, c.low, c.high, c.text])
-        for n, bits in finding.bits_per_byte.items():
-            rows.append([*series, "bits_per_byte", n, *_or_empty(bits, math.nan, math.nan), ""])
-        for factor in finding.factors:
-            found = _or_empty(factor.value, factor.low, factor.high)
-            rows.append([*series, f"factor_{factor.eps:g}", "", *found, factor.text])
-    head = ["series", "n_seeds", "train_length", "quantity", "length", "value", "low", "high"]
-    return csv_text([*head, "text"], rows)
-
-
-def _has_word(finding: Finding, quantity: str, length: int) -> bool:
-    return quantity == "gain" and length in finding.verdicts
-
-
-def _numbers(estimate: Estimate) -> list[float | str]:
-    return _or_empty(estimate.value, estimate.low, estimate.high)
-
-
-def _or_empty(*values: float) -> list[float | str]:
-    """Returns the values, empty where there is none."""
-    return ["" if math.isnan(value) else value for value in values]

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -33,6 +33,12 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str]
+
+
+def plain_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Returns a table of plain texts without title and notes."""
+    cells = [[Cell(text) for text in row] for row in rows]
+    return Table(key="", title="", head=head, rows=cells, notes=[])
 
 
 def markdown(table: Table) -> str:

@@ -5,8 +5,17 @@ from pathlib import Path
 
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE
-from lengthgen.report import collect, curve_tables, html, pictures, table_formats, task_tables
+from lengthgen.report import (
+    collect,
+    curve_csv,
+    curve_tables,
+    html,
+    pictures,
+    table_formats,
+    task_tables,
+)
 from lengthgen.report.collect import Gathered
+from lengthgen.report.figures.inline import Picture
 from lengthgen.report.study import MANIFEST, ROWS, Study
 from lengthgen.report.table_formats import Table
 from lengthgen.storage import replace_file
@@ -31,16 +40,16 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
     markdowns: list[str] = []
     shown: list[Table] = []
     exhibit: html.Tasks | None = None
-    overview: list[html.Picture] = []
+    overview: list[Picture] = []
     if report is not None:
         files |= pictures.of_text(report)
         of_all = pictures.overview(report)
         files |= of_all
         overview = _pictures(of_all)
-        numbers["curve.csv"] = curve_tables.points_csv(report.by_protocol)
-        numbers["findings.csv"] = curve_tables.findings_csv(report.findings)
+        numbers["curve.csv"] = curve_csv.points_csv(report.by_protocol)
+        numbers["findings.csv"] = curve_csv.findings_csv(report.findings)
         headline = report.by_protocol.get(HEADLINE, [])
-        numbers["differences.csv"] = curve_tables.differences_csv(headline)
+        numbers["differences.csv"] = curve_csv.differences_csv(headline)
         shown += collect.contents(report)
         limits = curve_tables.warnings(report.findings, report.remarks)
         markdowns.append(collect.markdown(shown, limits))
@@ -83,9 +92,9 @@ def write_files(files: Mapping[str, bytes], out: Path) -> list[Path]:
     return [out / name for name in files]
 
 
-def _pictures(files: Mapping[str, bytes]) -> list[html.Picture]:
+def _pictures(files: Mapping[str, bytes]) -> list[Picture]:
     return [
-        html.Picture(Path(name).stem.replace("-", " "), content.decode())
+        Picture(Path(name).stem.replace("-", " "), content.decode())
         for name, content in files.items()
         if name.endswith(".svg")
     ]

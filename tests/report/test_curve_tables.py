@@ -15,7 +15,7 @@ from lengthgen.analysis.comparisons import compare, difference
 from lengthgen.analysis.curves import curve
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.evaluation.protocols import named
-from lengthgen.report import curve_tables
+from lengthgen.report import curve_csv, curve_tables
 from lengthgen.report.collect import Report
 from lengthgen.report.run_records import Cost
 from lengthgen.report.table_formats import Cell, Table
@@ -245,12 +245,12 @@ def test_a_difference_that_is_not_told_apart_is_marked_and_shares_its_ranks() ->
 def test_one_series_has_no_differences() -> None:
     lines = [line("a", 3.0), line("b", 3.0, reference=True)]
     assert curve_tables.against_least(lines) is None
-    assert parsed(curve_tables.differences_csv(lines)) == []
+    assert parsed(curve_csv.differences_csv(lines)) == []
 
 
 def test_series_of_different_T_are_compared_at_the_longest_length_alone() -> None:
     lines = [line("a", 3.0, 3.0, 2.0), line("b", 3.0, 3.0, 4.0, train_length=1024)]
-    (row,) = parsed(curve_tables.differences_csv(lines))
+    (row,) = parsed(curve_csv.differences_csv(lines))
     assert (row["length"], float(row["a_minus_b"])) == ("2048", -2.0)
 
 
@@ -294,7 +294,7 @@ def parsed(text: str) -> list[dict[str, str]]:
 
 def test_the_csv_of_points_parses_back_to_the_same_numbers(runs: Runs) -> None:
     found = gathered(runs.write("rope", (3.1, 1 / 3, 7.7)))
-    rows = parsed(curve_tables.points_csv(found.by_protocol))
+    rows = parsed(curve_csv.points_csv(found.by_protocol))
     for point, got in zip(found.points, rows, strict=True):
         for name in ("loss", "ppl", "bits_per_byte"):
             number = getattr(point, name)
@@ -305,7 +305,7 @@ def test_the_csv_of_points_parses_back_to_the_same_numbers(runs: Runs) -> None:
 
 def test_the_csv_of_points_holds_gain_and_ratio_of_the_headline(runs: Runs) -> None:
     found = gathered(runs.write("rope"))
-    rows = parsed(curve_tables.points_csv(found.by_protocol))
+    rows = parsed(curve_csv.points_csv(found.by_protocol))
     assert [float(got["context_gain"]) for got in rows] == [0.0, 0.5, -1.0, -2.0]
     assert float(rows[-1]["ratio_to_T"]) == math.exp(2.0)
 
@@ -313,9 +313,7 @@ def test_the_csv_of_points_holds_gain_and_ratio_of_the_headline(runs: Runs) -> N
 def test_the_csv_of_findings_parses_back_to_the_same_numbers(runs: Runs) -> None:
     paths = [runs.write("rope"), runs.write("rope", (3.3, 2.0, 2.0, 2.0), seed=2)]
     found = gathered(*paths).findings
-    rows = {
-        (got["quantity"], got["length"]): got for got in parsed(curve_tables.findings_csv(found))
-    }
+    rows = {(got["quantity"], got["length"]): got for got in parsed(curve_csv.findings_csv(found))}
     for name in ("loss", "gain"):
         estimates = getattr(found[0], name)
         assert {n for quantity, n in rows if quantity == name} == {str(n) for n in estimates}
@@ -332,13 +330,13 @@ def test_the_csv_of_findings_parses_back_to_the_same_numbers(runs: Runs) -> None
 
 def test_a_bound_that_is_unknown_is_an_empty_cell(runs: Runs) -> None:
     one = runs.write("rope", (3.0,), lengths=(512,), n_documents=1, document="a", n_tokens=64)
-    (loss, *_) = parsed(curve_tables.findings_csv(gathered(one).findings))
+    (loss, *_) = parsed(curve_csv.findings_csv(gathered(one).findings))
     assert (loss["low"], loss["high"]) == ("", "")
 
 
 def test_the_csv_of_differences_parses_back_to_the_same_numbers() -> None:
     lines = [line(name, 3.0 + i / 7, 2.0, 3.0 - i / 3, noise=0.2) for i, name in enumerate("abc")]
-    rows = parsed(curve_tables.differences_csv(lines))
+    rows = parsed(curve_csv.differences_csv(lines))
     assert [(got["a"], got["b"], got["length"]) for got in rows] == [
         (a, b, n) for a, b in ("ab", "ac", "bc") for n in ("512", "2048")
     ]
@@ -356,7 +354,7 @@ def test_the_csv_of_differences_parses_back_to_the_same_numbers() -> None:
 
 
 def test_of_one_seed_no_pair_is_said_to_be_apart() -> None:
-    (row,) = parsed(curve_tables.differences_csv([line(name, 3.0, seeds=(1,)) for name in "ab"]))
+    (row,) = parsed(curve_csv.differences_csv([line(name, 3.0, seeds=(1,)) for name in "ab"]))
     assert row["apart"] == ""
 
 

@@ -29,7 +29,7 @@ from lengthgen.report.figures.overview import excess, ranking
 from lengthgen.report.figures.positions import position_losses, positions
 from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.figures.style import rendered
-from lengthgen.report.html import charts
+from lengthgen.report.page_charts import charts
 
 
 @pytest.fixture

@@ -25,20 +25,12 @@ from lengthgen.analysis.formatting import number, short
 from lengthgen.config import compose
 from lengthgen.report.collect import Report
 from lengthgen.report.curve_tables import NOT_MARKED, judged, warnings
+from lengthgen.report.figures.inline import Picture
 from lengthgen.report.figures.layout import MOST_NAMED
-from lengthgen.report.html import (
-    MEANINGS,
-    Exhibit,
-    Picture,
-    Tasks,
-    charts,
-    duration,
-    perplexities,
-    protocols,
-    render,
-    shared,
-    times,
-)
+from lengthgen.report.html import MEANINGS, Tasks, render
+from lengthgen.report.page_charts import Exhibit, charts, times
+from lengthgen.report.page_method import duration, protocols, shared
+from lengthgen.report.page_sections import perplexities
 from lengthgen.report.run_records import cost
 from lengthgen.report.table_formats import TIE, Cell, Table
 from lengthgen.runs import directory

@@ -1,5 +1,6 @@
 """Charts as SVG that stands in a page: text stays text, and classes name what a script needs."""
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,18 @@ from lengthgen.report.figures.style import rc_style, rendered
 WIDTH, HEIGHT = 554.0, 338.0  # points
 PART = re.compile(r"line-(behind-)?(\d+)(?:-([a-z]+)\d*)?")
 SHARED = re.compile(r"[mp][0-9a-f]{10}")  # ids of markers and clip paths
+
+
+class Picture(NamedTuple):
+    """A figure: the text of an SVG file."""
+
+    name: str
+    svg: str
+
+    @property
+    def address(self) -> str:
+        """The picture as a data URI; as an image, an SVG can neither run nor load anything."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
 
 
 class Inline(NamedTuple):
