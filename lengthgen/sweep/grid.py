@@ -70,7 +70,8 @@ def points(
             config = pipeline.validate(from_overrides(chosen, config_dir=config_dir, plugins=files))
             pipeline.refuse_unaligned(config)
         except UserError as error:
-            raise UserError(f"{' '.join(swept)}: {error}" if swept else str(error)) from None
+            named = not swept or str(error).startswith(tuple(swept))
+            raise UserError(str(error) if named else f"{' '.join(swept)}: {error}") from None
         point = Point(
             overrides=tuple(chosen),
             config_dir=config_dir,

@@ -131,6 +131,11 @@ def test_a_value_that_is_given_twice_is_refused() -> None:
     assert said == "scheme=rope is there twice; give each value once"
 
 
+def test_a_point_whose_mistake_names_the_swept_value_names_it_once() -> None:
+    said = refused("scheme=rope,alib", "seed=1,2")
+    assert said == "scheme=alib: no such scheme; did you mean alibi?"
+
+
 def test_an_invalid_point_is_named_by_its_swept_values_and_leaves_nothing(tmp_path: Path) -> None:
     words = ["scheme=rope,alibi", "model.n_heads=4,3", f"runtime.root={tmp_path}/runs"]
     said = refused(*words)
