@@ -105,7 +105,7 @@ def results(runs: str | Path | Sequence[Run] = "runs") -> pd.DataFrame:
         return _frame(run_records.evaluated([_directory(run) for run in runs]))
     found = sorted(path.parent for path in Path(runs).glob("*/eval.jsonl"))
     with Progress(is_main=True) as show:
-        return run_records.of_usable(
+        return run_records.use_readable(
             found, lambda paths: _frame(run_records.evaluated(paths)), say=show.say
         )
 

@@ -105,7 +105,7 @@ class Claim:
 
 @cache
 def _report(folder: str) -> collect.Report:
-    report, _ = collect.gather_both(study.of_folder(RESULTS / folder).records)
+    report, _ = collect.gather_both(study.from_folder(RESULTS / folder).records)
     assert report is not None, folder
     return report
 
@@ -520,7 +520,7 @@ def of_variants() -> list[Claim]:
 @cache
 def _answers(task: str) -> dict[str, Accuracy]:
     """Returns the accuracies of the schemes that learned a task, at lengths to 2L, as published."""
-    _, tasks = collect.gather_both(study.of_folder(RESULTS / "tasks").records)
+    _, tasks = collect.gather_both(study.from_folder(RESULTS / "tasks").records)
     assert tasks is not None
     short_lines = [
         replace(line, points=tuple(p for p in line.points if p.length <= 2 * line.train_length))

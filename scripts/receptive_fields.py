@@ -66,7 +66,7 @@ def schemes() -> list[Checkpoint]:
     for row in rows:
         if "skipped" not in row:
             measured.setdefault(row["run"], {})[row["length"]] = row["erf_99"]
-    records = study.of_folder(RESULTS / "schemes").records
+    records = study.from_folder(RESULTS / "schemes").records
     probed = [record for record in records if record.run in measured]
     report = collect.gather_both(probed).text
     assert report is not None, "results/schemes"

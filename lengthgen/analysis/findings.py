@@ -105,8 +105,8 @@ def _finding(line: Series, swapped: Series | None, shuffled: Series | None) -> F
         unigram=warnings.unigram_loss(found, scored),
         verdicts={n: verdict(n, gain[n], swap.get(n), train_length=T, used=used) for n in beyond},
         warnings=(
-            *warnings.of_series(line, scored, found, loss),
-            *warnings.of_exchanges(found, ((swapped, swap), (shuffled, shuffle))),
+            *warnings.series_warnings(line, scored, found, loss),
+            *warnings.exchange_warnings(found, ((swapped, swap), (shuffled, shuffle))),
         ),
     )
 

@@ -14,7 +14,7 @@ FEW_DOCUMENTS = 16  # below which an interval leans on documents being normally 
 SPREAD = 0.1  # of the perplexity over seeds, std / mean, from which on the mean says little
 
 
-def of_series(
+def series_warnings(
     line: Series, cells: Mapping[int, SeedPoints], found: Sample, loss: Mapping[int, Estimate]
 ) -> Iterator[str]:
     """Yields a sentence for each limit of the numbers of a series."""
@@ -48,7 +48,7 @@ def unigram_loss(found: Sample, scored: Mapping[int, SeedPoints]) -> float | Non
     return math.fsum(nats) / sum(row.n_tokens for row in rows)
 
 
-def of_exchanges(
+def exchange_warnings(
     found: Sample, exchanged: Iterable[tuple[Series | None, Mapping[int, Estimate]]]
 ) -> Iterator[str]:
     """Yields what is missing of the swap and shuffle tests."""

@@ -46,12 +46,12 @@ def write_report(
         if (len(names) > 1 or selects) and out is None:
             raise UserError("several folders, or runs with them or left out, need --out DIR")
         names = [name for name in names if Path(name) not in folders]
-        studies = [*map(study.of_folder, folders)]
+        studies = [*map(study.from_folder, folders)]
         if names:
-            studies.append(study.of_runs(find_runs(names, changes)))
+            studies.append(study.from_runs(find_runs(names, changes)))
         joins = len(studies) > 1 or selects
         found, gathered = _gathered(
-            study.united(studies, conditions=conditions, without=left_out) if joins else studies[0]
+            study.join(studies, conditions=conditions, without=left_out) if joins else studies[0]
         )
         out = out or folders[0]
     elif left_out:
@@ -62,13 +62,13 @@ def write_report(
         run_dirs, out = _run_dirs(names, changes, conditions), out or Path("report")
 
         def of_runs(paths: Sequence[Path]) -> tuple[study.Study, collect.Gathered]:
-            return _gathered(study.of_runs(paths))
+            return _gathered(study.from_runs(paths))
 
         found, gathered = (
-            of_runs(run_dirs) if names else run_records.of_usable(run_dirs, of_runs, say=warn)
+            of_runs(run_dirs) if names else run_records.use_readable(run_dirs, of_runs, say=warn)
         )
     written = write.write_gathered(found, gathered, out)
-    echo(collect.table_of(gathered))
+    echo(collect.summary(gathered))
     for path in written:
         echo(path)
 

@@ -61,7 +61,7 @@ class Tuned(Section):
         return found
 
 
-def of_runs(
+def from_configs(
     configs: Iterable[Mapping[str, Any]],
 ) -> tuple[list[tuple[str, Tuned]], dict[str, list[float]]]:
     """Returns the tuned rates of plain configurations by scheme, and the lr of those without."""

@@ -265,10 +265,10 @@ def _unfinished(points: Sequence[Point], configs: Mapping[str, Mapping[str, Any]
 
 def table(records: Sequence[RunRecord]) -> str:
     """Returns what a terminal shows of runs, as Markdown."""
-    return table_of(gather_both(records))
+    return summary(gather_both(records))
 
 
-def table_of(gathered: Gathered) -> str:
+def summary(gathered: Gathered) -> str:
     """Returns perplexity over length and the verdicts as Markdown; of tasks, all tables."""
     report, answered = gathered
     texts: list[str] = []
@@ -295,7 +295,7 @@ def contents(report: Report) -> list[Table]:
         curve_tables.against_least(report.by_protocol.get(HEADLINE, [])),
         curve_tables.before_and_after(report.by_protocol.get(HEADLINE, []), report.bases),
         *(_perplexities(report, name) for name in report.unaltered[1:]),
-        curve_tables.rates(*tuned_rates.of_runs(report.configs.values())),
+        curve_tables.rates(*tuned_rates.from_configs(report.configs.values())),
     ]
     return [table for table in found if table is not None]
 

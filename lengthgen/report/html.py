@@ -107,7 +107,7 @@ def _shown(report: Report) -> dict[str, Any]:
         "facts": page_method.facts(report),
         "scored": page_method.scored_how(report),
         "protocols": page_method.protocols(report),
-        "rates": curve_tables.rates(*tuned_rates.of_runs(report.configs.values())),
+        "rates": curve_tables.rates(*tuned_rates.from_configs(report.configs.values())),
         "settings": page_method.settings(report),
         "costs": page_method.costs(report),
         "warnings": curve_tables.warnings(report.findings, report.remarks),

@@ -23,7 +23,7 @@ from lengthgen.report.figures.ratios import ratios
 from lengthgen.report.task_tables import UNSOLVED, TaskReport, citation, shown_chance
 
 
-def of_text(report: Report) -> dict[str, bytes]:
+def draw_text(report: Report) -> dict[str, bytes]:
     """Returns the figures by file name: those of the headline protocol and a curve per other one.
 
     The panels of `headline` are for a paper, a row for each T; there are none if they would show
@@ -104,7 +104,7 @@ def _curve(report: Report, protocol: str) -> Chart | None:
     return curve.perplexities(lines, []) if several else None
 
 
-def of_tasks(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes]:
+def draw_tasks(report: TaskReport, findings: Sequence[Finding]) -> dict[str, bytes]:
     """Returns the figures by file name: of each task, of up to three, and of tasks and text."""
     charts = accuracies(report, published=True)
     figures = {f"accuracy-{name}": laid_out(chart) for name, chart in charts.items()}

@@ -239,7 +239,7 @@ def _evaluated(runs: Sequence[_Run]) -> list[Row]:
     return rows
 
 
-def of_usable(
+def use_readable(
     run_dirs: Sequence[Path], use: Callable[[Sequence[Path]], T], *, say: Callable[[str], None]
 ) -> T:
     """Returns what `use` makes of runs; if it cannot use all, of those that it can use alone.

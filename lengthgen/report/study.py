@@ -42,12 +42,12 @@ class Study:
     records: Sequence[RunRecord]  # what the rows hold
 
 
-def of_runs(run_dirs: Sequence[Path]) -> Study:
+def from_runs(run_dirs: Sequence[Path]) -> Study:
     """Returns the study of runs, with all that a page shows. Raises UserError as read does."""
     return _study(read_with_costs(run_dirs))
 
 
-def united(
+def join(
     studies: Sequence[Study],
     *,
     conditions: Mapping[str, Sequence[Any]] | None = None,
@@ -134,7 +134,7 @@ def _written(line: Row) -> RunRecord:
     return _RECORD.validate_python(line["run"])
 
 
-def of_folder(folder: Path) -> Study:
+def from_folder(folder: Path) -> Study:
     """Returns the study that a report was written of. Raises UserError if it is damaged."""
     try:
         rows, manifest = (read_bytes(folder / name) for name in (ROWS, MANIFEST))

@@ -42,7 +42,7 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
     exhibit: html.Tasks | None = None
     overview: list[Picture] = []
     if report is not None:
-        files |= pictures.of_text(report)
+        files |= pictures.draw_text(report)
         of_all = pictures.overview(report)
         files |= of_all
         overview = _pictures(of_all)
@@ -54,7 +54,7 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
         limits = curve_tables.warnings(report.findings, report.remarks)
         markdowns.append(collect.markdown(shown, limits))
     if answered is not None:
-        drawn = pictures.of_tasks(answered, report.findings if report is not None else [])
+        drawn = pictures.draw_tasks(answered, report.findings if report is not None else [])
         files |= drawn
         numbers["accuracy.csv"] = task_tables.accuracy_csv(answered)
         numbers["tasks.csv"] = task_tables.tasks_csv(answered)

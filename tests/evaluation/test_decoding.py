@@ -258,14 +258,14 @@ def test_a_report_shows_what_is_decoded_and_is_made_again_from_its_rows(
     said = table_of(*run_dirs)
     for measure in ("edit distance", "result", "rank"):
         assert f"| {measure}" in said
-    once = study.of_runs(run_dirs)
+    once = study.from_runs(run_dirs)
     paths = write.write_report(once, tmp_path / "report")
     (found,) = (path for path in paths if path.name == "decoded.csv")
     lines = found.read_text().splitlines()
     assert lines[0] == "task,series,seeds,length,tests,measure,value,low,high"
     assert {line.split(",")[5] for line in lines[1:]} == {"edit distance", "result", "rank"}
-    again = study.of_folder(tmp_path / "report")
-    assert study.united([again, study.of_runs(run_dirs)]).rows == study.united([once]).rows
+    again = study.from_folder(tmp_path / "report")
+    assert study.join([again, study.from_runs(run_dirs)]).rows == study.join([once]).rows
 
 
 @pytest.mark.parametrize(

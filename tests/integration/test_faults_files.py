@@ -134,7 +134,7 @@ def test_a_lost_file_is_made_again_or_was_not_needed(finished: Finished, pattern
 
 def shown(run: Path) -> tuple[set[Any], str]:
     """Returns the points of a report, and the page."""
-    found = collect.gather(study.of_runs([run]).records)
+    found = collect.gather(study.from_runs([run]).records)
     text = html.render(found)
     return {repr(point) for point in found.points}, text
 
@@ -162,7 +162,7 @@ def test_a_damaged_picture_of_a_probe_is_named_by_the_report(finished: Finished)
     (run / "probes").mkdir()
     (run / "probes" / "bias.svg").write_bytes(b"<svg>\xff</svg>")
     with pytest.raises(UserError, match=r"bias\.svg is damaged .*; lengthgen probe .* again"):
-        study.of_runs([run])
+        study.from_runs([run])
 
 
 @pytest.mark.parametrize("harm", [HARMS["truncated to a half"], HARMS["zeros"], Path.unlink])
@@ -278,7 +278,7 @@ def test_intact_rows_of_another_run_are_refused_by_name(finished: Finished, name
     write_rows(log, [*rows[:-1], {**rows[-1], "run": OTHER}])
     wanted = f"{log}:{len(rows)}: a row of run {OTHER}, but config.yaml here is of run {run};"
     for read in (
-        lambda: study.of_runs([log.parent]),
+        lambda: study.from_runs([log.parent]),
         lambda: training_log(log.parent, run=run) and stored(log.parent, run=run),
     ):
         with pytest.raises(UserError) as caught:
@@ -316,7 +316,7 @@ def test_a_run_twice_is_no_second_seed_under_whatever_name(finished: Finished) -
     run = one(finished.fresh(), "rope-*")
     other = shutil.copytree(run, run.with_name("another-seed"))
     with pytest.raises(UserError, match=f"another-seed and .* are one run, {run.name}; name one"):
-        study.of_runs([run, other])
+        study.from_runs([run, other])
 
 
 def test_a_run_that_was_renamed_is_evaluated_and_reported_as_it_was(finished: Finished) -> None:
@@ -344,9 +344,9 @@ def test_a_line_of_the_training_log_that_was_moved_is_found(finished: Finished, 
         )
     )
     with pytest.raises(UserError, match=r"train\.jsonl: its \d+ rows are not the \d+ that were"):
-        study.of_runs([log.parent])
+        study.from_runs([log.parent])
     log.unlink()
-    assert study.of_runs([log.parent]).records[0].cost.tokens is None
+    assert study.from_runs([log.parent]).records[0].cost.tokens is None
 
 
 def test_an_evaluation_of_other_weights_is_not_counted(finished: Finished) -> None:

@@ -33,7 +33,7 @@ from lengthgen.config import allowlist
 from lengthgen.config.schema import from_overrides
 from lengthgen.errors import UserError
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.report import collect, html, study, write
+from lengthgen.report import collect, page_method, study, write
 from lengthgen.runs import directory, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import registry
@@ -460,9 +460,9 @@ def test_a_hostile_run_hides_no_other_one(hostile: Path, plain: Path, account: A
 
 def test_a_hostile_run_is_reported_or_refused_in_one_line(hostile: Path) -> None:
     with suppress(UserError):
-        report, _ = collect.gather_both(study.of_runs([hostile]).records)
+        report, _ = collect.gather_both(study.from_runs([hostile]).records)
         assert report is not None
-        for shown in (collect.contents, html.facts, html.settings, html.costs):
+        for shown in (collect.contents, page_method.facts, page_method.settings, page_method.costs):
             assert shown(report)
 
 
@@ -663,7 +663,7 @@ def test_a_protocol_of_a_row_names_no_file_elsewhere(
     rows.write("rope", losses, lengths=(512, 1024), protocol=protocol)
     before = snapshot(tmp_path)
     with pytest.raises(UserError, match="no protocol"):
-        write.write_report(study.of_runs([run_dir]), tmp_path / "deep" / "in" / "out")
+        write.write_report(study.from_runs([run_dir]), tmp_path / "deep" / "in" / "out")
     assert snapshot(tmp_path) == before
 
 
@@ -716,7 +716,7 @@ def report_of(root: Path, text: str) -> Path:
         (path / "env.json").write_text(json.dumps({**env, "lengthgen": text, "devices": [text]}))
         (path / "probes").mkdir()
         (path / "probes" / f"{folder}.svg").write_text(SVG.format(text))
-    write.write_report(study.of_runs(paths), root / "out")
+    write.write_report(study.from_runs(paths), root / "out")
     return root / "out"
 
 

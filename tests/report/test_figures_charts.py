@@ -245,9 +245,9 @@ def test_a_published_curve_of_another_protocol_is_in_no_figure(runs: Runs, tmp_p
     chart = there(ratio_chart([as_press(runs, "alibi")], [*published_curves, paper("alibi")]))
     assert [one.label.split("; ")[1] for one in chart.behind] == ["alibi_nonoverlap, T=512"]
     tail = gathered(runs.write("rope"))
-    assert not [name for name in pictures.of_text(tail) if "ratios" in name]  # none is of tail
+    assert not [name for name in pictures.draw_text(tail) if "ratios" in name]  # none is of tail
     both = gathered(as_press(runs, "rope"), runs.write("rope"))
-    drawn = [name for name in pictures.of_text(both) if "ratios" in name]
+    drawn = [name for name in pictures.draw_text(both) if "ratios" in name]
     assert drawn == ["ratios-alibi_nonoverlap.png", "ratios-alibi_nonoverlap.svg"]
 
 

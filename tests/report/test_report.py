@@ -198,7 +198,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_row(runs: Runs) -> None:
 
 def test_a_report_is_figures_tables_numbers_and_a_page(runs: Runs, tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
-    written = write.write_report(study.of_runs([runs.write("rope")]), out)
+    written = write.write_report(study.from_runs([runs.write("rope")]), out)
     drawn = ["curve", "gain", "headline"]
     assert [path.name for path in written] == [
         *(f"{name}.{kind}" for name in drawn for kind in ("png", "svg")),
@@ -221,7 +221,7 @@ def test_rows_by_position_make_a_figure(runs: Runs) -> None:
     }
     about: dict[str, Any] = {"protocol": "per_position", "targets": None}
     runs.write("rope", (3.0,), lengths=(1024,), **about, **sums)
-    found = pictures.of_text(gathered(path))
+    found = pictures.draw_text(gathered(path))
     assert {"positions.png", "positions.svg"} <= set(found)
     assert "curve-per_position.png" not in found  # one length is no curve
 
@@ -231,8 +231,8 @@ def test_panels_are_left_out_where_there_are_too_many_lines(runs: Runs) -> None:
     many = [
         runs.write(f"scheme{i}", (3.0, 2.0), lengths=(512, 1024)) for i in range(MOST_NAMED + 1)
     ]
-    assert "headline.png" in pictures.of_text(gathered(*many[:2]))
-    assert "headline.png" not in pictures.of_text(gathered(*many))
+    assert "headline.png" in pictures.draw_text(gathered(*many[:2]))
+    assert "headline.png" not in pictures.draw_text(gathered(*many))
 
 
 @pytest.mark.slow
@@ -257,14 +257,14 @@ def test_runs_of_two_lengths_of_training_have_a_row_of_panels_each_in_the_same_c
     assert len(set[str].union(*looks.values())) == 7
     [legend] = panels([*first, *second], rows=2).legends
     assert {text.get_text() for text in legend.get_texts()} == {*looks}
-    assert "headline.png" in pictures.of_text(found)
+    assert "headline.png" in pictures.draw_text(found)
 
 
 def test_altered_texts_have_no_figure_and_no_table_of_perplexity(runs: Runs) -> None:
     path = runs.write("rope")
     runs.write("rope", (3.0, 3.0), lengths=(1024, 2048), protocol="swap")
     found = gathered(path)
-    assert "curve-swap.png" not in pictures.of_text(found)
+    assert "curve-swap.png" not in pictures.draw_text(found)
     assert "Perplexity, swap" not in markdown(found)
 
 
@@ -305,7 +305,7 @@ def test_anchors_are_those_of_the_evaluated_schemes(runs: Runs) -> None:
 
 
 def test_no_published_perplexity_stands_in_a_table(runs: Runs, tmp_path: Path) -> None:
-    write.write_report(study.of_runs([runs.write("alibi")]), tmp_path)
+    write.write_report(study.from_runs([runs.write("alibi")]), tmp_path)
     absolute = {
         f"{ppl:.2f}" for a in published_curves() if a.scheme == "alibi" for ppl in a.ppl.values()
     }
@@ -348,7 +348,7 @@ def test_a_condition_that_no_run_meets_is_refused(
     with pytest.raises(UserError, match=re.escape(message)):
         run_records.selected_dirs(paths, conditions, say=pytest.fail)
     with pytest.raises(UserError, match=re.escape(message)):
-        study.united([study.of_runs(paths)], conditions=conditions)
+        study.join([study.from_runs(paths)], conditions=conditions)
 
 
 def test_the_page_is_given_what_the_run_directory_holds(runs: Runs) -> None:
@@ -361,7 +361,7 @@ def test_the_page_is_given_what_the_run_directory_holds(runs: Runs) -> None:
     (path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path / "checkpoints" / "step-1").mkdir(parents=True)
     save_file({"w": np.zeros((3, 4))}, path / "checkpoints" / "step-1" / "model.safetensors")
-    [record] = study.of_runs([path]).records
+    [record] = study.from_runs([path]).records
     assert record.probes == {"receptive field": "<svg/>"}
     assert record.environment == {"commit": "abc"}
     assert record.cost == run_records.Cost(parameters=12, tokens=100, seconds=2.0, peak_mib=640.5)
@@ -381,18 +381,18 @@ def test_what_lies_in_a_run_and_is_of_another_one_is_refused(
     (path / "probes").mkdir()
     (path / name).write_bytes(content)
     with pytest.raises(UserError, match=rf"{name} .*of run {OTHER}.*; (restore|lengthgen probe)"):
-        study.of_runs([path])
+        study.from_runs([path])
     (path / name).write_bytes(content.replace(OTHER.encode(), path.name.encode()))
-    [record] = study.of_runs([path]).records
+    [record] = study.from_runs([path]).records
     assert record.probes == ({"bias": "<svg/>"} if name.endswith("svg") else {})
 
 
 @pytest.mark.slow
 def test_a_report_of_folders_and_runs_equals_that_of_all_runs(runs: Runs, tmp_path: Path) -> None:
     paths = [runs.write(scheme, seed=seed) for scheme in ("alibi", "rope") for seed in (1, 2)]
-    whole = study.of_runs(paths)
-    write.write_report(study.of_runs([*paths[2:], paths[0]]), tmp_path / "part")
-    joined = study.united([study.of_folder(tmp_path / "part"), study.of_runs(paths[:2])])
+    whole = study.from_runs(paths)
+    write.write_report(study.from_runs([*paths[2:], paths[0]]), tmp_path / "part")
+    joined = study.join([study.from_folder(tmp_path / "part"), study.from_runs(paths[:2])])
     assert joined.rows == whole.rows
     write.write_report(joined, tmp_path / "joined")
     write.write_report(whole, tmp_path / "whole")
@@ -403,35 +403,35 @@ def test_a_report_of_folders_and_runs_equals_that_of_all_runs(runs: Runs, tmp_pa
 
 def test_a_run_in_two_sources_has_the_rows_of_both(runs: Runs) -> None:
     path = runs.write("rope")
-    whole = study.of_runs([path])
+    whole = study.from_runs([path])
     lines = (path / "eval.jsonl").read_text().splitlines(keepends=True)
     (path / "eval.jsonl").write_text("".join(lines[: len(lines) // 2]))
-    first = study.of_runs([path])
+    first = study.from_runs([path])
     (path / "eval.jsonl").write_text("".join(lines[len(lines) // 3 :]))
-    assert study.united([first, study.of_runs([path])]).rows == whole.rows
+    assert study.join([first, study.from_runs([path])]).rows == whole.rows
 
 
 def test_a_run_of_a_folder_can_be_left_out_and_its_name_must_be_known(runs: Runs) -> None:
     paths = [runs.write(scheme) for scheme in ("alibi", "rope")]
-    both = study.of_runs(paths)
-    left = study.united([both], without=[paths[0].name])
-    assert left.rows == study.of_runs(paths[1:]).rows
+    both = study.from_runs(paths)
+    left = study.join([both], without=[paths[0].name])
+    assert left.rows == study.from_runs(paths[1:]).rows
     for without, message in (
         (["rop"], f"--without: no run 'rop' here; known: {paths[0].name}, {paths[1].name}"),
         ([path.name for path in paths], "--without: no run is left"),
     ):
         with pytest.raises(UserError) as caught:
-            study.united([both], without=without)
+            study.join([both], without=without)
         assert str(caught.value).startswith(message)
 
 
 def test_the_runs_that_meet_conditions_are_taken_from_folders(runs: Runs) -> None:
     paths = [runs.write("alibi"), runs.write("rope"), runs.write("rope", seed=2)]
-    studies = [study.of_runs(paths[:2]), study.of_runs(paths[2:])]
+    studies = [study.from_runs(paths[:2]), study.from_runs(paths[2:])]
     rope = compose.alternatives(["scheme=rope"])
-    assert study.united(studies, conditions=rope).rows == study.of_runs(paths[1:]).rows
-    one = study.united(studies, conditions=rope, without=[paths[1].name])
-    assert one.rows == study.of_runs(paths[2:]).rows
+    assert study.join(studies, conditions=rope).rows == study.from_runs(paths[1:]).rows
+    one = study.join(studies, conditions=rope, without=[paths[1].name])
+    assert one.rows == study.from_runs(paths[2:]).rows
 
 
 @pytest.mark.parametrize(
@@ -442,45 +442,45 @@ def test_sources_that_contradict_each_other_are_refused(
     runs: Runs, changed: dict[str, Any], message: str
 ) -> None:
     path = runs.write("rope")
-    first = study.of_runs([path])
+    first = study.from_runs([path])
     lines = [json.loads(line) for line in (path / "eval.jsonl").read_text().splitlines()]
     lines[-1] |= changed
     (path / "eval.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(UserError, match=rf"run {path.name} is not the same .* \({message}"):
-        study.united([first, study.of_runs([path])])
+        study.join([first, study.from_runs([path])])
 
 
 @pytest.mark.slow
 def test_rows_of_another_report_are_refused(runs: Runs, tmp_path: Path) -> None:
     for scheme in ("rope", "alibi"):
-        write.write_report(study.of_runs([runs.write(scheme)]), tmp_path / scheme)
+        write.write_report(study.from_runs([runs.write(scheme)]), tmp_path / scheme)
     shutil.copy(tmp_path / "alibi/rows.jsonl.gz", tmp_path / "rope")
     with pytest.raises(UserError, match=r"rows\.jsonl\.gz is not what manifest\.json next to it"):
-        study.of_folder(tmp_path / "rope")
+        study.from_folder(tmp_path / "rope")
     (tmp_path / "rope/manifest.json").write_text("[")
     with pytest.raises(UserError, match=r"manifest\.json is damaged \(.*; restore it, or report"):
-        study.of_folder(tmp_path / "rope")
+        study.from_folder(tmp_path / "rope")
 
 
 def test_a_run_directory_without_them_makes_a_page_too(runs: Runs) -> None:
     path = runs.write("rope")
     (path / "checkpoints" / "step-1").mkdir(parents=True)
     (path / "checkpoints" / "step-1" / "model.safetensors").write_bytes(b"damaged")
-    [record] = study.of_runs([path]).records
+    [record] = study.from_runs([path]).records
     assert (record.probes, record.environment, record.cost.parameters) == ({}, None, None)
 
 
 def test_other_protocols_have_figures_of_their_own_name(runs: Runs, tmp_path: Path) -> None:
     path = runs.write("rope")
     runs.write("rope", protocol="nonoverlap", targets=None)
-    written = {path.name for path in write.write_report(study.of_runs([path]), tmp_path / "out")}
+    written = {path.name for path in write.write_report(study.from_runs([path]), tmp_path / "out")}
     assert {"curve.png", "curve-nonoverlap.png", "curve-nonoverlap.svg"} <= written
 
 
 def test_a_directory_that_cannot_be_made_is_refused(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file.*: cannot be written \(.*\); name another folder"):
-        write.write_report(study.of_runs([runs.write("rope")]), tmp_path / "file")
+        write.write_report(study.from_runs([runs.write("rope")]), tmp_path / "file")
 
 
 def test_a_run_without_evaluation_is_refused_with_the_command(runs: Runs) -> None:
@@ -566,14 +566,14 @@ def test_a_folder_is_made_again_from_its_rows_alone_with_the_same_bytes(
     with (paths[1] / "config.yaml").open("a") as file:
         file.write("odd: {1: 2021-01-01, 2: .inf}\n")
     everything = [*paths, answered(runs, "alibi"), answered(runs, "rope")]
-    write.write_report(study.of_runs(everything), tmp_path / "out")
+    write.write_report(study.from_runs(everything), tmp_path / "out")
     before = contents_of(tmp_path / "out")
     shutil.rmtree(runs.root)
     kept = tmp_path / "kept"
     kept.mkdir()
     for name in ("rows.jsonl.gz", "manifest.json"):
         (kept / name).write_bytes(before[name])
-    write.write_report(study.of_folder(kept), kept)
+    write.write_report(study.from_folder(kept), kept)
     assert contents_of(kept) == before
     assert len(before) > 15
 
@@ -586,7 +586,7 @@ def test_the_manifest_holds_commands_commits_tokens_and_runs(
     env: dict[str, Any] = {"commit": "abc", "argv": ["x", "train", "seed=1"]}
     env["corpus"] = {"versions": {"python": "3.11.7", "sympy": "1.14.0"}, "folder": "python-1"}
     (path / "env.json").write_text(json.dumps(env))
-    found = json.loads(study.of_runs([path]).manifest)
+    found = json.loads(study.from_runs([path]).manifest)
     assert found["command"].startswith("lengthgen report")
     assert found["libraries"]["matplotlib"]
     assert found["tokens"] == ["f" * 64]
@@ -603,7 +603,7 @@ STUDIES = sorted((ROOT / "results").rglob("rows.jsonl.gz"))
 @pytest.mark.parametrize("rows", STUDIES, ids=lambda path: path.parent.name)
 def test_a_committed_study_is_what_its_rows_give(rows: Path, tmp_path: Path) -> None:
     """Drawings depend on the versions of libraries, numbers do not."""
-    write.write_report(study.of_folder(rows.parent), tmp_path)
+    write.write_report(study.from_folder(rows.parent), tmp_path)
     made, committed = contents_of(tmp_path), contents_of(rows.parent)
     wrote = json.loads(committed["manifest.json"])["libraries"]
     here = directory.environment()["libraries"]
@@ -623,9 +623,9 @@ def test_a_report_is_made_of_what_its_folder_holds(runs: Runs, tmp_path: Path) -
     dated = runs.write("alibi", seed=2)
     with (dated / "config.yaml").open("a") as file:
         file.write("when: 2001-01-01\n")  # YAML's date is a text in JSON
-    found = study.of_runs([runs.write("rope"), dated])
+    found = study.from_runs([runs.write("rope"), dated])
     write.write_files({study.ROWS: found.rows, study.MANIFEST: found.manifest}, tmp_path / "made")
-    assert study.of_folder(tmp_path / "made").records == found.records
+    assert study.from_folder(tmp_path / "made").records == found.records
 
 
 def test_names_that_are_no_utf_8_are_read_again(
@@ -638,9 +638,9 @@ def test_names_that_are_no_utf_8_are_read_again(
     (path / "probes").mkdir()
     (path / "probes" / os.fsdecode(b"bias\xfe.svg")).write_text("<svg/>")
     monkeypatch.setattr("sys.argv", ["lengthgen", "report", str(path)])
-    found = study.of_runs([path])
+    found = study.from_runs([path])
     write.write_files({study.ROWS: found.rows, study.MANIFEST: found.manifest}, tmp_path / "made")
-    (record,) = study.of_folder(tmp_path / "made").records
+    (record,) = study.from_folder(tmp_path / "made").records
     assert (record.run, [*record.probes]) == (r"rope\xff", [r"bias\xfe"])
     assert json.loads(found.manifest)["command"].endswith(r"rope\xff'")
 
@@ -649,10 +649,10 @@ def test_rows_that_could_not_be_read_again_are_refused(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="field kind, which no row has; delete such rows"):
-        study.of_runs([runs.write("rope", kind="run")])
+        study.from_runs([runs.write("rope", kind="run")])
     monkeypatch.setattr(study, "MOST_BYTES", 100)
     with pytest.raises(UserError, match="the rows take more than 100 bytes; name fewer runs"):
-        study.of_runs([runs.write("alibi")])
+        study.from_runs([runs.write("alibi")])
 
 
 @pytest.mark.parametrize(
@@ -669,10 +669,10 @@ def test_damaged_or_foreign_rows_are_refused_in_one_line(tmp_path: Path, content
     (tmp_path / "rows.jsonl.gz").write_bytes(content)
     (tmp_path / "manifest.json").write_bytes(b"{}")
     with pytest.raises(UserError, match=r"rows\.jsonl\.gz is damaged or was not .*; restore it"):
-        _ = study.of_folder(tmp_path).records
+        _ = study.from_folder(tmp_path).records
 
 
 def test_a_folder_that_lacks_its_manifest_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl.gz").write_bytes(gzipped())
     with pytest.raises(UserError, match=r"manifest\.json: cannot be read .*; restore it"):
-        study.of_folder(tmp_path)
+        study.from_folder(tmp_path)

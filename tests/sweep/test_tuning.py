@@ -477,7 +477,7 @@ def test_a_run_with_tuned_rates_records_the_grid_and_its_report_shows_it(done: T
     kept = directory.load_config(run_dir)
     assert kept.train.tuned == chosen
     assert kept.train.lr == chosen.lr
-    write_report(study.of_runs([run_dir]), done.folder / "report")
+    write_report(study.from_runs([run_dir]), done.folder / "report")
     for name in ("table.md", "report.html"):
         text = (done.folder / "report" / name).read_text()
         assert "Loss at T on the tuning split" in text

@@ -273,7 +273,7 @@ def test_a_strangers_task_names_no_file(
     write_config(copied, yaml.safe_dump(plain))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="is no name of a task; drop this run"):
-        write.write_report(study.of_runs([copied]), tmp_path / "out" / "report")
+        write.write_report(study.from_runs([copied]), tmp_path / "out" / "report")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -390,7 +390,7 @@ def test_tasks_and_text_are_one_report(
     alibi = configured("scheme=alibi", *words)
     runs.append(train_and_evaluate(alibi, ranks=ALONE, show=QUIET))
     written = {
-        path.name: path for path in write.write_report(study.of_runs(runs), tmp_path / "report")
+        path.name: path for path in write.write_report(study.from_runs(runs), tmp_path / "report")
     }
     for name in ("accuracy", "accuracy-copy", "accuracy-reverse", "curve"):
         assert written[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
@@ -415,7 +415,7 @@ def test_tasks_and_text_are_one_report(
 def test_a_report_of_tasks_alone_has_no_curve_of_perplexity(
     run: tuple[Config, Path], tmp_path: Path
 ) -> None:
-    names = {path.name for path in write.write_report(study.of_runs([run[1]]), tmp_path)}
+    names = {path.name for path in write.write_report(study.from_runs([run[1]]), tmp_path)}
     assert names == {
         *("accuracy-copy.png", "accuracy-copy.svg", "accuracy.csv", "tasks.csv"),
         *("table.md", "table.tex", "report.html", "rows.jsonl.gz", "manifest.json"),
