@@ -25,7 +25,7 @@ from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
-from lengthgen.terminal import Show
+from lengthgen.terminal import Progress
 from lengthgen.training.trainer import State, forward_of, fresh_state, train_step, windows_of
 
 MIB = 2**20
@@ -59,7 +59,12 @@ class Cost(NamedTuple):
 
 
 def costs(
-    configs: Sequence[Config], lengths: Sequence[int], *, rounds: int, vocab_size: int, show: Show
+    configs: Sequence[Config],
+    lengths: Sequence[int],
+    *,
+    rounds: int,
+    vocab_size: int,
+    show: Progress,
 ) -> Iterator[Cost]:
     """Yields the cost of each configuration's scheme, measured in a fresh process per number."""
     for config in configs:

@@ -20,7 +20,7 @@ from lengthgen.data.tokenizer import encode, read_tokenizer
 from lengthgen.data.windows import IGNORED, targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols, scoring
-from lengthgen.evaluation.evaluator import Show, open_run, trained_model, undefined
+from lengthgen.evaluation.evaluator import open_run, trained_model, undefined
 from lengthgen.evaluation.plan import Cell, Plan
 from lengthgen.evaluation.protocols import Span
 from lengthgen.model.build import seed_of, with_parts
@@ -28,6 +28,7 @@ from lengthgen.model.kv_cache import forward_cached, why_uncached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import ALONE
 from lengthgen.tasks import END, task_of
+from lengthgen.terminal import Progress
 
 TOKENS = 64  # that a text is continued by, by default
 
@@ -107,7 +108,7 @@ def _chosen(logits_V: Tensor, temperature: float, draws: torch.Generator) -> int
 # Of a run
 
 
-def open_trained(config: Config, run_dir: Path, *, variant: str | None, show: Show) -> Trained:
+def open_trained(config: Config, run_dir: Path, *, variant: str | None, show: Progress) -> Trained:
     """Returns a run's newest checkpoint as a model, under a training-free variant if one is named.
 
     Raises UserError as open_run does, and for a variant that the scheme cannot take.
@@ -122,7 +123,7 @@ def open_trained(config: Config, run_dir: Path, *, variant: str | None, show: Sh
 
 
 def generate(
-    trained: Trained, prompt: str, *, limit: int | None, temperature: float, show: Show
+    trained: Trained, prompt: str, *, limit: int | None, temperature: float, show: Progress
 ) -> str:
     """Returns the prompt and what follows it: up to the end of an answer, or `limit` tokens."""
     tokens, end = prompt_tokens(trained, prompt), trained.end
@@ -167,7 +168,7 @@ def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
     return tokens if bos is None else [bos, *tokens]
 
 
-def failures(trained: Trained, count: int, *, show: Show) -> list[Failure]:
+def failures(trained: Trained, count: int, *, show: Progress) -> list[Failure]:
     """Returns up to `count` tests with a wrong answer, the shortest first.
 
     One test of each length is taken before a second of any. Where one pass over the right answer
@@ -194,7 +195,7 @@ def failures(trained: Trained, count: int, *, show: Show) -> list[Failure]:
     return sorted(found, key=lambda failure: failure.length)
 
 
-def _tests(trained: Trained, *, show: Show) -> dict[int, list[Span]]:
+def _tests(trained: Trained, *, show: Progress) -> dict[int, list[Span]]:
     """Returns the tests of each length that the configuration asks for and the scheme has."""
     found: dict[int, list[Span]] = {}
     for length in sorted(set(trained.config.eval.lengths)):
@@ -208,7 +209,7 @@ def _tests(trained: Trained, *, show: Show) -> dict[int, list[Span]]:
 
 
 def _wrong(
-    trained: Trained, tests: Mapping[int, list[Span]], *, show: Show
+    trained: Trained, tests: Mapping[int, list[Span]], *, show: Progress
 ) -> dict[int, list[Span]]:
     """Returns the tests that are answered wrongly, from one pass over each right answer."""
     config, corpus = trained.config, trained.corpus

@@ -35,8 +35,9 @@ from lengthgen.model.trial import try_out
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import refuse_links
-from lengthgen.terminal import Progress, Show
-from lengthgen.tracking import Results, Tracker, is_shown
+from lengthgen.terminal import Progress
+from lengthgen.tracking.wandb_run import Results, Tracker
+from lengthgen.tracking.wandb_state import is_shown
 from lengthgen.training import trainer as training
 
 
@@ -169,7 +170,7 @@ def train(config: Config) -> Path:
 
 
 @signals.interruptible()
-def train_and_evaluate(config: Config, *, ranks: Ranks, show: Show) -> Path:
+def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
     """Trains to the budget, resuming what is there, evaluates, and shows all of it in W&B.
 
     Returns the run directory. Raises UserError for what the user can fix, before a model is built
@@ -221,7 +222,7 @@ def _write_run(config: Config, corpus: TokenizedCorpus) -> None:
     directory.write_provenance(config.run_dir, corpus, run=config.run_id)
 
 
-def _is_trained(config: Config, *, ranks: Ranks, show: Show) -> bool:
+def _is_trained(config: Config, *, ranks: Ranks, show: Progress) -> bool:
     """True if DONE is there and so is the checkpoint that it names, as rank 0 sees it."""
     trained = False
     if ranks.is_main and (done := status.read_done(config.run_dir)) is not None:

@@ -32,7 +32,7 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
     or the file cannot be written; the good lines before are untouched then.
     """
     lines = memoryview(_lines(rows))
-    with _writes(path):
+    with writing(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
@@ -128,7 +128,7 @@ def replace_file(path: Path, content: bytes) -> None:
     Makes its folder if that is missing. The last of several processes that write at once wins.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with _writes(path):
+    with writing(path):
         if not path.parent.exists():
             path.parent.mkdir(exist_ok=True)
             sync(path.parent.parent)
@@ -173,7 +173,8 @@ def _is_alive(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def _writes(path: Path) -> Generator[None]:
+def writing(path: Path) -> Generator[None]:
+    """Raises UserError in place of the OSError of a file that cannot be written."""
     try:
         yield
     except OSError as error:

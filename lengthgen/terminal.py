@@ -7,7 +7,7 @@ import sys
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -48,15 +48,6 @@ class Screen(Console):
     def is_live(self) -> bool:
         """True if lines can be written again."""
         return self.is_terminal and not self.is_dumb_terminal
-
-
-class Show(Protocol):
-    """Where long work reports what it does."""
-
-    def say(self, message: str) -> None: ...
-    def start(self, task: str, total: int, unit: str = "tokens", *, done: int = 0) -> None: ...
-    def advance(self, amount: int, **fields: float | str) -> None: ...
-    def finish(self) -> None: ...
 
 
 class Progress:

@@ -25,7 +25,7 @@ from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
 from lengthgen.storage import append_rows, write_rows
-from lengthgen.terminal import Show, clock
+from lengthgen.terminal import Progress, clock
 
 SECONDS_TO_REPORT = 10
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
@@ -61,7 +61,9 @@ class Job:
 
 
 @signals.interruptible()
-def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list[dict[str, Any]]:
+def evaluate(
+    config: Config, run_dir: Path, *, ranks: Ranks, show: Progress
+) -> list[dict[str, Any]]:
     """Computes the cells of the curve that eval.jsonl lacks, and returns all rows of this plan.
 
     A run that lacks none is only read: it may lie where nothing can be written.
@@ -99,7 +101,7 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> list
     return [{**row, "run": name} for row in kept if eval_rows.is_current(row, config)]
 
 
-def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Show) -> OpenedRun:
+def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> OpenedRun:
     """Returns what is needed to score a run's newest checkpoint; the process is set up for it.
 
     Raises UserError if there is none, if the last one of a trained run is damaged, or if the corpus
@@ -162,7 +164,7 @@ def _rows(
     todo: Sequence[Cell],
     *,
     ranks: Ranks,
-    show: Show,
+    show: Progress,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields the rows of the cells to do, as soon as the forward passes of some are done."""
     schemes, reasons = _schemes(config, model, todo)
@@ -347,7 +349,7 @@ def _report_estimate(
     corpus: TokenizedCorpus,
     *,
     ranks: Ranks,
-    show: Show,
+    show: Progress,
 ) -> None:
     """Shows how long the evaluation will take, from two short calls under each scheme."""
     by_scheme: dict[Scheme, list[scoring.Pass]] = {}

@@ -17,7 +17,7 @@ from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.evaluation.rows import cluster_name
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import append_rows
-from lengthgen.terminal import Show
+from lengthgen.terminal import Progress
 
 Precision = Literal["fp32", "fp64"]
 DOCUMENTS = 4  # of which the targets of one endpoint are scored again
@@ -38,7 +38,7 @@ class Audited:
 
 
 def audit(
-    config: Config, run_dir: Path, *, precision: Precision, ranks: Ranks, show: Show
+    config: Config, run_dir: Path, *, precision: Precision, ranks: Ranks, show: Progress
 ) -> list[Audited]:
     """Scores targets of the matched tail again, at every length, and appends to audit.jsonl.
 

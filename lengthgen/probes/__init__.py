@@ -10,7 +10,7 @@ from lengthgen.config.plugins import Plugin
 from lengthgen.config.registry import construct, modules_of, registered, subclasses
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.evaluator import Show, open_run, trained_model
+from lengthgen.evaluation.evaluator import open_run, trained_model
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.probes.base import LengthProbe, Probe
 from lengthgen.probes.inputs import Other, ProbeInputs, Row
@@ -19,19 +19,9 @@ from lengthgen.report.figures.style import rendered
 from lengthgen.runs import status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.storage import append_rows, read_rows, replace_file
+from lengthgen.terminal import Progress
 
-__all__ = [
-    "LengthProbe",
-    "Other",
-    "Outcome",
-    "Probe",
-    "ProbeInputs",
-    "Row",
-    "build",
-    "probe",
-    "probes_of",
-    "registry",
-]
+__all__ = ["LengthProbe", "Other", "Probe", "ProbeInputs", "Row"]
 
 FORMAT = 1  # of a row of probes.jsonl; a change of what its numbers mean raises it
 
@@ -87,7 +77,7 @@ def probe(
     chosen: Sequence[Probe],
     *,
     others: Sequence[Other] = (),
-    show: Show,
+    show: Progress,
 ) -> list[Outcome]:
     """Computes what probes.jsonl lacks for this checkpoint and text; draws all requested.
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, window
-from lengthgen.evaluation.evaluator import Show
 from lengthgen.model.build import seed_of
 from lengthgen.model.transformer import Transformer
+from lengthgen.terminal import Progress
 
 Row = dict[str, Any]  # of numbers, lists of numbers, and `skipped`: why there are none
 
@@ -45,7 +45,7 @@ class ProbeInputs:
     endpoints: Sequence[Endpoint]
     reach: int  # targets before every endpoint
     seed: int
-    show: Show
+    show: Progress
     others: Sequence[Other] = ()  # the other runs that were named
 
     @property

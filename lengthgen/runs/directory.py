@@ -34,6 +34,7 @@ from lengthgen.storage import (
     replace_file,
     rows_of,
     strip_checksum,
+    writing,
 )
 
 _LIBRARIES = (
@@ -67,15 +68,10 @@ def logged(run_dir: Path) -> Generator[None]:
     """
     package = logging.getLogger("lengthgen")
     path = run_dir / "log.txt"
-    try:
+    with writing(path):
         if path.exists():
             check_regular(path)
         handler = logging.FileHandler(path, encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written ({error.strerror}); "
-            "free disk space or fix its permissions, then run the same command again"
-        ) from None
     handler.handleError = _ignore
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     level = package.level

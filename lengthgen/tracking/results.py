@@ -21,16 +21,8 @@ from lengthgen.report.figures.layout import laid_out
 from lengthgen.report.figures.positions import positions
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs import directory, status
-from lengthgen.tracking import (
-    CurvePoint,
-    Results,
-    Say,
-    Tracker,
-    is_shown,
-    load_sent,
-    start_again,
-    unsynced,
-)
+from lengthgen.tracking.wandb_run import CurvePoint, Results, Say, Tracker
+from lengthgen.tracking.wandb_state import is_shown, load_sent, start_again, unsynced
 
 
 def push(config: Config, run_dir: Path, *, again: bool, say: Say) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Set
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lengthgen.config.schema import Config, Train
 from lengthgen.model.transformer import Transformer
@@ -30,15 +29,6 @@ def adamw(model: Transformer, train: Train) -> torch.optim.AdamW:
         group(rest, weight_decay=0.0, of_scheme=False),
     ]
     return torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
-
-
-def update(optimizer: torch.optim.AdamW, *, unless: Tensor) -> None:
-    """Takes a step of fused AdamW; weights, moments and step count stay as they are if 1 is given.
-
-    The device decides: nothing waits for the tensor.
-    """
-    optimizer.found_inf = unless  # pyright: ignore[reportAttributeAccessIssue]
-    optimizer.step()
 
 
 def set_rates(optimizer: torch.optim.AdamW, step: int, config: Config) -> None:

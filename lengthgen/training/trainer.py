@@ -34,9 +34,9 @@ from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.storage import keep_rows, rows_of
-from lengthgen.terminal import Show
+from lengthgen.terminal import Progress
 from lengthgen.training import init_from
-from lengthgen.training.optim import adamw, lr_at, set_rates, update
+from lengthgen.training.optim import adamw, lr_at, set_rates
 
 BUCKET_BYTES = 16 * 2**20  # of gradients that a GPU sends while it computes others
 
@@ -97,7 +97,7 @@ def train(
     device: torch.device,
     *,
     ranks: Ranks,
-    show: Show,
+    show: Progress,
     log: Callable[[dict[str, Any]], None],
 ) -> None:
     """Runs the steps that are left of a run, with checkpoints and a row every log_every steps.
@@ -253,7 +253,9 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, forward: Callable[.
     state.last = torch.where(state.failed.bool(), state.last, seen)
     state.failed = torch.where(total.isfinite() & grad_norm.isfinite(), state.failed, 1.0)
     set_rates(optimizer, state.step, state.config)
-    update(optimizer, unless=state.failed)
+    # The device decides: weights, moments and step count stay as they are where found_inf is 1.
+    optimizer.found_inf = state.failed  # pyright: ignore[reportAttributeAccessIssue]
+    optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     model.scheme.clamp_parameters()
     state.step += 1
@@ -309,7 +311,7 @@ def _embedding_row(state: State, batch: Batch) -> dict[str, float]:
 
 
 def _state(
-    config: Config, run_dir: Path, corpus: TokenizedCorpus, device: torch.device, *, show: Show
+    config: Config, run_dir: Path, corpus: TokenizedCorpus, device: torch.device, *, show: Progress
 ) -> State:
     """Returns the state of the newest valid checkpoint, or a fresh one."""
     state = fresh_state(config, vocab_size=corpus.vocab_size, device=device)

@@ -325,7 +325,7 @@ TIMED = """
 import json, sys, time
 
 from wandb_runs import configuration, train_rows
-from lengthgen.tracking import Tracker
+from lengthgen.tracking.wandb_run import Tracker
 
 config = configuration(json.loads(sys.argv[1]))
 config.run_dir.mkdir(parents=True)

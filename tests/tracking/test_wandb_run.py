@@ -19,8 +19,7 @@ from wandb_runs import configuration, train_rows
 
 from lengthgen.errors import UserError
 from lengthgen.storage import append_rows, keep_rows, read_rows
-from lengthgen.tracking import is_shown, load_sent, start_again
-from lengthgen.tracking.wandb_state import Sent, save_sent
+from lengthgen.tracking.wandb_state import Sent, is_shown, load_sent, save_sent, start_again
 
 PATIENCE_SECONDS = 3.0
 
@@ -29,7 +28,7 @@ TRACKED_RUN = """
 import base64, json, os, sys, time
 
 from wandb_runs import configuration
-from lengthgen.tracking import CurvePoint, Results, Tracker
+from lengthgen.tracking.wandb_run import CurvePoint, Results, Tracker
 
 def has_children():
     try:
