@@ -253,6 +253,7 @@ def test_figures_of_the_docs_are_those_of_the_results() -> None:
         "fine-tuning.png": "fine_tuning/curve.png",
         "schemes.png": "schemes/curve.png",
         "variants.png": "variants/excess.png",
+        "budget.png": "budget/by-tokens.png",
     }
     for name, path in results.items():
         assert (ROOT / "docs" / name).read_bytes() == (ROOT / "results" / path).read_bytes()
