@@ -7,6 +7,7 @@ import typer
 from lengthgen import benchmark, pipeline
 from lengthgen.cli import completion
 from lengthgen.cli.arguments import ConfigDir, Plugin, lengths_of
+from lengthgen.cli.console import warn
 from lengthgen.cli.tables import print_table
 from lengthgen.config import compose, schema
 from lengthgen.terminal import Progress
@@ -47,5 +48,10 @@ def bench(
     measured = [T, 4 * T, 32 * T] if lengths is None else lengths_of(lengths)
     with Progress(is_main=True) as show:
         found = benchmark.costs(configs, measured, rounds=rounds, vocab_size=vocab_size, show=show)
-        head, *rows = benchmark.table(list(found), measured, train_length=T)
+        costs = list(found)
+    head, *rows = benchmark.table(costs, measured, train_length=T)
     print_table(head, rows, head_in_pipes=True)
+    for cost in costs:
+        for one in cost.evaluated:
+            if one.skipped is not None:
+                warn(f"{cost.scheme} at {one.length:,}: n/a, {one.skipped}")

@@ -88,9 +88,11 @@ def test_the_table_has_a_column_for_every_number() -> None:
 
 
 def test_the_command_prints_head_and_rows_into_a_pipe() -> None:
-    ran = here("bench", "rope", "--lengths", "16", "--rounds", "1", *SMALL)
+    ran = here("bench", "rope", "learned_absolute", "--lengths", "32", "--rounds", "1", *SMALL)
     assert ran.code == 0, ran.err
-    head, row = (line.split("\t") for line in ran.out.splitlines())
+    reason = "learned_absolute at 32: n/a, learned_absolute has 16 rows and beyond=na"
+    assert ran.err.splitlines()[-1] == reason
+    head, row, _ = (line.split("\t") for line in ran.out.splitlines())
     assert head[:4] == ["scheme", "parameters", "train tok/s at 16", "x"]
     assert head[4:6] == ["decode tok/s at 16", "x"]
     assert (row[0], row[1], len(row)) == ("rope", "0", len(head))
