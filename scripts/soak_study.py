@@ -105,7 +105,7 @@ class Study:
 
         A report draws no figures, which take it seconds: they show what its tables do.
         """
-        with mock.patch.multiple(pictures, of_text=_no_figures, overview=_no_figures):
+        with mock.patch.multiple(pictures, draw_text=_no_figures, overview=_no_figures):
             ended = run(self.words(command, point), folder)
         return Outcome(ended, _facts(command, self.run_dir(folder, point), ended, folder))
 
