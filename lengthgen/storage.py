@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from lengthgen.errors import UserError
 from lengthgen.reading import parse_row, read_bytes
 
 Row = Mapping[str, Any]
+ABANDONED = 3600.0  # seconds after which no process still writes its file aside
 _VERSIONED = b'{\n "format": '  # so begins an object over several lines that has a checksum
 _CHECKSUM = re.compile(rb',?\s*"crc32": "([0-9a-f]{8})"\s*\}\Z')
 _CHECKSUM_BYTES = 64  # at most, with what surrounds it: a search of whole rows takes far longer
@@ -155,21 +157,11 @@ def sync(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what processes of this machine left that died in replace_file."""
+    """Removes what processes left that died in replace_file, of whichever host: it is old."""
     for path in folder.glob(".*.*.tmp"):
-        pid = path.suffixes[-2][1:]
-        if pid.isdecimal() and not _is_alive(int(pid)):
-            path.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # of another user
-        pass
-    return True
+        with contextlib.suppress(FileNotFoundError):
+            if path.suffixes[-2][1:].isdecimal() and time.time() - path.stat().st_mtime > ABANDONED:
+                path.unlink()
 
 
 @contextlib.contextmanager

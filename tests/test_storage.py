@@ -5,7 +5,6 @@ import json
 import os
 import re
 import resource
-import subprocess
 import zlib
 from collections.abc import Generator
 from pathlib import Path
@@ -265,11 +264,13 @@ def test_names_are_on_disk_before_a_writer_returns(
 
 
 def test_what_a_dead_writer_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    left = f".train.jsonl.{dead.pid}.tmp"
-    others = [f".DONE.{os.getpid()}.tmp", ".notes.tmp", f"DONE.{dead.pid}.tmp", ".a.b.tmp"]
-    for name in (left, *others):
+    """A process of another host may be writing: its number says nothing here, so age decides."""
+    left = ".train.jsonl.7.tmp"
+    old = [".notes.tmp", "DONE.7.tmp", ".a.b.tmp"]
+    recent = ".DONE.7.tmp"
+    for name in (left, *old, recent):
         (tmp_path / name).touch()
+    for name in (left, *old):
+        os.utime(tmp_path / name, times=(0, 0))
     with status.run_lock(tmp_path, "train"):
-        assert {path.name for path in tmp_path.iterdir()} == {*others, ".train.lock"}
+        assert {path.name for path in tmp_path.iterdir()} == {*old, recent, ".train.lock"}
