@@ -30,7 +30,7 @@ def write_gathered(study: Study, gathered: Gathered, out: Path) -> list[Path]:
     """Writes the files of a report that was gathered, and returns their paths.
 
     The headline protocol's figure is curve.png and curve.svg, another's curve-PROTOCOL.*, a task's
-    accuracy-TASK.*, that of two to four tasks accuracy.*; ratios-PROTOCOL.* compares with
+    accuracy-TASK.*, that of two to six tasks accuracy.*; ratios-PROTOCOL.* compares with
     published curves of that protocol. Runs of several tasks are shown together, next to runs of one
     text. All but the manifest follows from the rows: the same rows give the same bytes.
     """

@@ -595,14 +595,17 @@ def test_tasks_side_by_side_name_a_series_as_where_it_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "shape"), [(1, None), (2, (1, 2)), (3, (1, 3)), (4, (2, 2)), (5, None)]
+    ("n", "shape"),
+    [(1, None), (2, (1, 2)), (3, (1, 3)), (4, (2, 2)), (5, (3, 2)), (6, (3, 2)), (7, None)],
 )
-def test_two_to_four_tasks_share_a_figure(n: int, shape: tuple[int, int] | None) -> None:
-    tasks = ["copy", "sort", "reverse", "parity", "modsum"][:n]
+def test_two_to_six_tasks_share_a_figure(n: int, shape: tuple[int, int] | None) -> None:
+    tasks = ["copy", "sort", "reverse", "parity", "modsum", "mqar", "addition"][:n]
     rows = [row for task in tasks for row in shares("alibi", seen=1.0, unseen=0.5, task=task)]
     figure = side_by_side(drawn(rows))
     grid = figure.axes[0].get_gridspec() if figure else None
     assert (grid and grid.get_geometry()) == shape
+    if figure is not None:
+        assert [axes.axison for axes in figure.axes] == [i < n for i in range(len(figure.axes))]
 
 
 # Rank correlations

@@ -1,5 +1,6 @@
 """Figures of tasks: accuracy over the length of examples, and against long-context perplexity."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from lengthgen.report.figures.scales import plain, plain_ticks
 from lengthgen.report.figures.style import GREY, framed, line_styles, rc_style, scheme_styles
 
 PALE = {"color": "0.6", "markerfacecolor": "0.6"}
-MOST_PANELS = 4  # tasks in one figure
+MOST_PANELS = 6  # tasks in one figure, up to three of them in one row
 
 
 def accuracy(
@@ -81,7 +82,7 @@ def accuracy(
 
 
 def side_by_side(charts: Sequence[Chart]) -> Figure | None:
-    """Returns a panel for each task, four of them in two rows.
+    """Returns a panel for each task; more than three of them stand in two columns.
 
     None for a single one, and for too many tasks or lines. The legend shows a series that some
     tasks leave out as it is in the others.
@@ -89,7 +90,7 @@ def side_by_side(charts: Sequence[Chart]) -> Figure | None:
     if not 1 < len(charts) <= MOST_PANELS or any(len(c.shown) > MOST_NAMED for c in charts):
         return None
     whole = [line for chart in charts for line in chart.shown if line.end == line.name]
-    rows = 2 if len(charts) == MOST_PANELS else 1
+    rows = math.ceil(len(charts) / 2) if len(charts) > 3 else 1
     return panels(charts, rows=rows, named_by={line.name: line for line in whole})
 
 

@@ -42,7 +42,7 @@ def panels(
     A series has one style in all of them. `named_by`: the lines that the legend shows, by name; of
     other names the first one.
     """
-    single, columns = len(charts) == 1, len(charts) // rows
+    single, columns = len(charts) == 1, math.ceil(len(charts) / rows)
     named = {line.name: line for chart in reversed(charts) for line in chart.shown}
     named |= named_by or {}
     legend = [
@@ -66,6 +66,8 @@ def panels(
                 own = chart.title if len(about) == 1 else chart.heading
                 text = textwrap.fill(f"({letter}) {own}", 62)
                 axes.set_title(text, loc="left", fontsize=FONT_SIZE - 2)
+        for axes in grid[len(charts) :]:
+            axes.set_axis_off()
         _name_behind(drawn, charts[0])
         samples = [Line2D([], [], linewidth=1.8, **line.style) for line in legend]
         place = "outside right center" if single else "outside lower center"
