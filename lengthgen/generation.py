@@ -23,7 +23,7 @@ from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation.evaluator import open_run, trained_model, undefined
 from lengthgen.evaluation.plan import Cell, Plan
 from lengthgen.evaluation.protocols import Span
-from lengthgen.model.build import seed_of, with_parts
+from lengthgen.model.build import generator_of, with_parts
 from lengthgen.model.kv_cache import forward_cached, why_uncached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import ALONE
@@ -83,8 +83,7 @@ def continuation(
 
     At a temperature of 0 the likeliest ones; else they are drawn, from `seed` alone.
     """
-    device, draws = model.embedding.weight.device, torch.Generator()
-    draws.manual_seed(seed_of("generation", seed))
+    device, draws = model.embedding.weight.device, generator_of("generation", seed)
     new, cache = list(prompt), None
     starts = model.answer_starts(torch.tensor([[IGNORED] * (len(new) - 1) + [0]]))
     for _ in range(limit):

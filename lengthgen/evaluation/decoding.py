@@ -20,7 +20,7 @@ from lengthgen.data.spans import Span
 from lengthgen.data.tokenizer import encode, read_tokenizer
 from lengthgen.data.windows import IGNORED
 from lengthgen.evaluation.scoring import BATCH_TOKENS
-from lengthgen.model.build import seed_of
+from lengthgen.model.build import generator_of
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
@@ -178,7 +178,7 @@ def answer_ranks(
     targets_BT = torch.full_like(inputs_BT, IGNORED)
     targets_BT[:, -S:] = wanted_BS
     device = model.embedding.weight.device
-    generator = torch.Generator().manual_seed(seed_of("evaluation", seed))
+    generator = generator_of("evaluation", seed)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         starts = model.answer_starts(targets_BT)
         x_BTD = model(inputs_BT.to(device), n_last=S, generator=generator, **starts)

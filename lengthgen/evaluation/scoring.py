@@ -21,7 +21,7 @@ from lengthgen.data.spans import Span
 from lengthgen.data.windows import IGNORED, Ints, Windows, text_of, window
 from lengthgen.evaluation.plan import Scored
 from lengthgen.evaluation.protocols import Alteration, shared
-from lengthgen.model.build import seed_of
+from lengthgen.model.build import generator_of, seed_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
@@ -137,7 +137,7 @@ def score(
         device = model.embedding.weight.device
         inputs = torch.from_numpy(inputs_BT).to(device)
         targets = torch.from_numpy(targets_BT[:, -n_last:].copy()).to(device)
-        generator = torch.Generator().manual_seed(seed_of("evaluation", generator_seed))
+        generator = generator_of("evaluation", generator_seed)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             starts = model.answer_starts(torch.from_numpy(targets_BT))
             x_BTD = model(inputs, n_last=n_last, generator=generator, **starts)

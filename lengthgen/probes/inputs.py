@@ -14,7 +14,7 @@ from torch import Tensor
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, window
-from lengthgen.model.build import seed_of
+from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.terminal import Progress
 
@@ -87,7 +87,7 @@ class ProbeInputs:
 
     def draws(self, name: str) -> torch.Generator:
         """Returns a stream of random numbers on the CPU, from its beginning."""
-        return torch.Generator().manual_seed(seed_of(name, self.seed))
+        return generator_of(name, self.seed)
 
 
 def numbers(x: Tensor) -> Any:

@@ -29,7 +29,7 @@ from lengthgen.data.windows import (
 )
 from lengthgen.errors import Diverged, Stopped
 from lengthgen.model import kernels
-from lengthgen.model.build import create, seed_of
+from lengthgen.model.build import create, generator_of
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
@@ -332,7 +332,7 @@ def _forward_with_memory(
 
 def _generator(state: State) -> torch.Generator:
     """Returns the draws of the state's next step, which all its micro-batches share."""
-    return torch.Generator().manual_seed(seed_of("step", state.config.seed, state.step))
+    return generator_of("step", state.config.seed, state.step)
 
 
 def _state(
