@@ -10,42 +10,29 @@ H heads, Q queries, S keys.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from lengthgen.evaluation.evaluator import open_run, trained_model
-from lengthgen.probes.attach import attach_module
+from lengthgen.probes.attach import WeightsPart, attach_module
 from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import Other, ProbeInputs, Row, numbers
 from lengthgen.report.figures import probes as pictures
 from lengthgen.runs.distributed import ALONE
 from lengthgen.runs.status import last_step
-from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
+from lengthgen.schemes import AttentionContext
 
 
-class WeightRecorder(Part):
-    """Records every layer's weights of a text, which it takes from the scheme's own: [H, Q, S]."""
+class WeightRecorder(WeightsPart):
+    """Records every layer's weights of a text: [H, Q, S]."""
 
-    def __init__(self, shape: ModelDims, scheme: Scheme) -> None:
-        super().__init__(shape)
-        self.owners = [layer.weights for layer in scheme.layers]
-        self.found: dict[int, list[Tensor]] = defaultdict(list)
-
-    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
-        self.found.clear()
-        return x_BTD
-
-    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
-        owner = self.owners[c.layer]
-        w_BHQS = owner.weights(s_BHQS, c) if owner else super().weights(s_BHQS, c)
+    def look(self, w_BHQS: Tensor, c: AttentionContext) -> None:
         w_HQS = w_BHQS[0].cpu().double().abs()
         share_HQS = w_HQS / w_HQS.sum(-1, keepdim=True)
         around = (c.cols.start, c.length - c.cols.stop)
         self.found[c.layer].append(torch.nn.functional.pad(share_HQS, around))
-        return w_BHQS
 
     def of_layers(self) -> list[Tensor]:
         return [torch.cat(self.found[i], dim=1) for i in range(len(self.owners))]
