@@ -73,6 +73,11 @@ class TokenizedCorpus:
     tokenizer_path: Path
     meta: dict[str, Any]
 
+    @property
+    def first_target(self) -> int:
+        """The token of a document that is its first target: without bos, the second one."""
+        return int(self.bos_id is None)
+
 
 def load(corpus: schema.Corpus, *, cache_dir: Path, say: Say) -> TokenizedCorpus:
     """Returns the tokenised corpus from the cache, which is built first if it is not there."""

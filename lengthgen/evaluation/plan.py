@@ -99,7 +99,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
             f"eval.targets={wanted.targets} too (runs of {overlap.run_length(corpus)} tokens); "
             "lower eval.targets, hold out other documents, or set eval.deduplicate=false"
         )
-    n_in_stream = len(corpus.validation.tokens) - (corpus.bos_id is None)  # predictable ones
+    n_in_stream = len(corpus.validation.tokens) - corpus.first_target
     blocks = min(wanted.blocks, n_in_stream // reach)
     found = places(config, endpoints=drawn, reach=reach, blocks=blocks, packed=corpus.packed)
     repeated = (
