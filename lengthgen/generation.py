@@ -16,13 +16,13 @@ from torch import Tensor
 
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.spans import Span
 from lengthgen.data.tokenizer import encode, read_tokenizer
 from lengthgen.data.windows import IGNORED, targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation.evaluator import open_run, trained_model, undefined
 from lengthgen.evaluation.plan import Cell, Plan
-from lengthgen.evaluation.protocols import Span
 from lengthgen.model.build import generator_of, with_parts
 from lengthgen.model.kv_cache import forward_cached, why_uncached
 from lengthgen.model.transformer import Transformer

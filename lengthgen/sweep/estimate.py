@@ -11,8 +11,9 @@ import torch
 
 from lengthgen.benchmark import random_tokens, training_step
 from lengthgen.config.schema import Config, TaskCorpus, from_plain, to_plain
+from lengthgen.data.spans import Endpoint
 from lengthgen.evaluation import plan, protocols
-from lengthgen.evaluation.protocols import Answer, Endpoint
+from lengthgen.evaluation.protocols import Answer
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices, status
