@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from lengthgen.errors import UserError, shortened, suggestion
+from lengthgen.errors import UserError, first_line, shortened, suggestion
 from lengthgen.reading import parse_yaml, read_bytes
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
@@ -108,7 +108,7 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
         key = error.full_key
         raise UserError(f"{key}: a value is required; give {key}=VALUE") from None
     except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{error.full_key}: {first_line(error)}") from None
     except RecursionError:
         raise UserError(
             f"{_words(parsed)}: nested too deeply, or a YAML file lists itself among its defaults"
@@ -502,7 +502,7 @@ def _hydra(overrides: Sequence[Override], config_dir: Path | None) -> DictConfig
     except ConfigCompositionException as error:
         raise _unknown(error, overrides, config_dir) from None
     except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{error.full_key}: {first_line(error)}") from None
     except (ValueError, OSError) as error:  # of a name that no file can have, for instance
         line = shortened(str(error).partition(" : ")[0])
         raise UserError(f"{_words(overrides)}: Hydra cannot compose this: {line}") from None
@@ -516,7 +516,7 @@ def _unknown(error: Exception, overrides: Sequence[Override], config_dir: Path |
     """Returns one line on the override, or the YAML's defaults list, that Hydra refused."""
     from omegaconf import OmegaConf
 
-    first = str(error).splitlines()[0]
+    first = first_line(error)
     refused = re.match(r"Could not override '(.+)'", first)
     if refused is None:
         remedy = "; drop the +" if first.startswith("Could not append") else ""

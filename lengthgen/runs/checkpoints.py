@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lengthgen.config.schema import Config
-from lengthgen.errors import UserError
+from lengthgen.errors import UserError, first_line
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.reading import parse_json, read_bytes, sha256_of
 from lengthgen.runs import directory
@@ -185,4 +185,4 @@ def _reason(error: Exception) -> str:
     """Returns why a file was not written; torch keeps the system's own error in its context."""
     first = error.__context__ if isinstance(error.__context__, OSError) else error
     reason = first.strerror if isinstance(first, OSError) else None
-    return reason or str(first).splitlines()[0]
+    return reason or first_line(first)

@@ -39,7 +39,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lengthgen.errors import Stopped
+from lengthgen.errors import Stopped, first_line
 from lengthgen.runs import signals
 from lengthgen.runs.failures import (
     SECONDS_TO_END,
@@ -47,7 +47,6 @@ from lengthgen.runs.failures import (
     FailureReport,
     RankFailed,
     by_torchrun,
-    first_line,
     report_of,
 )
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal, NamedTuple
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from pydantic import TypeAdapter
 
-from lengthgen.errors import Diverged, Stopped, UserError
+from lengthgen.errors import Diverged, Stopped, UserError, first_line
 from lengthgen.reading import open_regular, parse_json, read_bytes
 from lengthgen.storage import (
     Row,
@@ -249,8 +249,7 @@ def _of_error(error: BaseException) -> Status:
         return Status("diverged", reason=str(error))
     if isinstance(error, UserError):
         return Status("failed", reason=str(error))
-    first = (str(error).splitlines() or [""])[0]
-    return Status("failed", reason=f"{type(error).__name__}: {first}".rstrip(": "))
+    return Status("failed", reason=f"{type(error).__name__}: {first_line(error)}".rstrip(": "))
 
 
 def _read(path: Path) -> Status | None:
