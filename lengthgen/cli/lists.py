@@ -7,7 +7,7 @@ import typer
 
 from lengthgen.analysis import curves
 from lengthgen.cli import completion
-from lengthgen.cli.arguments import ConfigDir, Plugin, root_of, split
+from lengthgen.cli.arguments import ConfigDir, Plugin, split
 from lengthgen.cli.completion import GROUPS, KINDS
 from lengthgen.cli.console import warn_once
 from lengthgen.cli.tables import print_table
@@ -44,10 +44,10 @@ def list_kind(
         print_table(*protocols())
     elif kind == "probes":
         print_table(*probes(plugin or []))
-    elif (found := runs(root_of(changes)))[1]:
+    elif (found := runs(compose.root_of(changes)))[1]:
         print_table(*found)
     else:
-        warn_once(f"no runs in {root_of(changes)} yet")
+        warn_once(f"no runs in {compose.root_of(changes)} yet")
 
 
 def choices(group: str, *, config_dir: Path | None) -> tuple[list[str], list[list[str]]]:

@@ -88,6 +88,11 @@ def defaults() -> dict[str, Any]:
     }
 
 
+def root_of(changes: Mapping[str, Any]) -> Path:
+    """Returns the folder of runs: runtime.root of changes by dotted key, or the default one."""
+    return Path(changes.get("runtime.root", defaults()["runtime"]["root"]))
+
+
 def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, Any]:
     """Returns the composed configuration as a plain dict, interpolations resolved.
 
