@@ -66,7 +66,7 @@ class Trained:
     @property
     def limit(self) -> int:
         """Tokens after which to stop: as the longest answer among the tests, TOKENS for texts."""
-        return max((one.scored for one in self.planned.places.answers), default=TOKENS)
+        return max((answer.scored for answer in self.planned.places.answers), default=TOKENS)
 
 
 def continuation(
@@ -229,7 +229,7 @@ def _wrong(
     def is_wrong(span: Span) -> bool:
         return bool(np.any(scored[span][:, 1] != targets_of(span, corpus)))
 
-    wrong = {length: [one for one in spans if is_wrong(one)] for length, spans in tests.items()}
+    wrong = {length: [span for span in spans if is_wrong(span)] for length, spans in tests.items()}
     show.say(f"{sum(map(len, wrong.values()))} of {len(wanted)} tests are answered wrongly")
     return wrong
 

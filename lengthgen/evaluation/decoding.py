@@ -68,7 +68,7 @@ def decoded(
         drawn = Random(f"{config.corpus.task.seed} {tokenizer.decode(tokens[:given])}")
         others = rule.alternatives(tokenizer.decode(tokens[given:-1]), ALTERNATIVES, drawn)
         raw = [other.encode() for other in others]
-        alternatives = [one.tolist() for one in encode(raw, config.corpus, tokenizer)]
+        alternatives = [ids.tolist() for ids in encode(raw, config.corpus, tokenizer)]
         bos = [] if corpus.bos_id is None else [corpus.bos_id]
         tests.append(Item([*bos, *tokens[:given]], tokens[given:-1], alternatives))
 
@@ -82,15 +82,16 @@ def decoded(
         return answer_ranks(model, together, end=end, seed=seed, precision=precision)
 
     got = _in_batches(tests, written, lambda test: len(test.prompt), ranks=ranks)
-    pairs = [(one, test.answer) for one, test in zip(got, tests, strict=True)]
+    pairs = [(answer, test.answer) for answer, test in zip(got, tests, strict=True)]
     row: dict[str, list[Any]] = {
         "edit_distances": [
-            round(edit_distance(one, true) / max(1, len(one), len(true)), 6) for one, true in pairs
+            round(edit_distance(answer, true) / max(1, len(answer), len(true)), 6)
+            for answer, true in pairs
         ]
     }
     if rule.parts:
         results = [[result_of(tokenizer.decode(tokens)) for tokens in pair] for pair in pairs]
-        row["results_right"] = [one == true for one, true in results]
+        row["results_right"] = [result == true for result, true in results]
     if all(test.alternatives for test in tests):
         alike = _in_batches(
             tests, ranked, lambda test: (len(test.prompt), len(test.answer)), ranks=ranks
@@ -171,7 +172,7 @@ def answer_ranks(
     The tests are alike in the lengths of prompts and answers. Ends are a part of answers, and ties
     count against the true one, as do losses that are not finite.
     """
-    rows = [(test.prompt, one) for test in tests for one in (test.answer, *test.alternatives)]
+    rows = [(test.prompt, text) for test in tests for text in (test.answer, *test.alternatives)]
     inputs_BT = torch.tensor([[*prompt, *answer] for prompt, answer in rows])
     wanted_BS = torch.tensor([[*answer, end] for _, answer in rows])
     S = wanted_BS.shape[1]

@@ -188,7 +188,7 @@ def _rows(
     if config.eval.decode:
         cells_to_do = [cell for job in jobs for cell in job.cells]
         to_decode = {cell: spans(cell, planned)[: config.eval.decode] for cell in cells_to_do}
-    total = sum(together.n_tokens for _, passes in work for together in passes)
+    total = sum(batch.n_tokens for _, passes in work for batch in passes)
     total += sum(test.length for tests in to_decode.values() for test in tests)
     show.start(f"evaluate {config.scheme.name}", total)
     log_frequency = eval_rows.unigram(planned.corpus)
@@ -376,7 +376,7 @@ def _report_estimate(
         by_scheme.setdefault(job.scheme, []).extend(planned_passes)
     seconds = 0.0
     for scheme, planned_passes in by_scheme.items():
-        if sum(together.n_tokens for together in planned_passes) > 4 * scoring.BATCH_TOKENS:
+        if sum(batch.n_tokens for batch in planned_passes) > 4 * scoring.BATCH_TOKENS:
             model.scheme = scheme
             seconds += scoring.seconds(model, planned_passes, corpus) / ranks.world_size
     if seconds > SECONDS_TO_REPORT:

@@ -203,7 +203,7 @@ def messages(config: Config, planned: Plan) -> list[str]:
             f"{documents} of the {config.eval.sliding_documents} documents of "
             "eval.sliding_documents are there"
         )
-    room = 1 + min(one.end for one in planned.endpoints) - planned.places.longest
+    room = 1 + min(endpoint.end for endpoint in planned.endpoints) - planned.places.longest
     if "exact_targets" in reads and room < config.eval.exact_targets:
         found.append(
             f"before some endpoints there are {room} targets with a full window, of the "

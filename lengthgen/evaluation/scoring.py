@@ -116,7 +116,7 @@ def score(
         prefixes = {span: _prefixes(span) for span in needed}
         found = score(
             model,
-            [one for of in prefixes.values() for one in of],
+            [prefix for windows in prefixes.values() for prefix in windows],
             corpus,
             precision=precision,
             generator_seed=generator_seed,
@@ -125,14 +125,17 @@ def score(
             altered=altered,
             predict=True,
         )
-        return {span: np.concatenate([found[p] for p in of]) for span, of in prefixes.items()}
+        return {
+            span: np.concatenate([found[prefix] for prefix in windows])
+            for span, windows in prefixes.items()
+        }
     host_of = _hosts(model, wanted)
     mine: dict[Span, Scored] = {}
-    for one in passes(model, wanted, needed)[ranks.rank :: ranks.world_size]:
-        inputs_BT, targets_BT = _windows(one.hosts, corpus, altered)
-        n_last = one.n_last
+    for batch in passes(model, wanted, needed)[ranks.rank :: ranks.world_size]:
+        inputs_BT, targets_BT = _windows(batch.hosts, corpus, altered)
+        n_last = batch.n_last
         if of_spans:
-            inputs_BT, targets_BT = _corrupted(one.hosts, inputs_BT, targets_BT, corpus)
+            inputs_BT, targets_BT = _corrupted(batch.hosts, inputs_BT, targets_BT, corpus)
             n_last = int((targets_BT != IGNORED).any(axis=0).sum())  # the answers
         device = model.embedding.weight.device
         inputs = torch.from_numpy(inputs_BT).to(device)
@@ -147,9 +150,9 @@ def score(
                 scored = np.stack([scored, predicted], axis=-1)
         if of_spans:
             in_text = (targets_BT != IGNORED) & (targets_BT < corpus.vocab_size)
-            scored = [row[of] for row, of in zip(scored, in_text[:, -n_last:], strict=True)]
-        mine |= dict(zip(one.hosts, scored, strict=True))
-        advance(one.n_tokens * ranks.world_size)
+            scored = [row[mask] for row, mask in zip(scored, in_text[:, -n_last:], strict=True)]
+        mine |= dict(zip(batch.hosts, scored, strict=True))
+        advance(batch.n_tokens * ranks.world_size)
     nats = {host: found for part in ranks.gather(mine) for host, found in part.items()}
     if of_spans:
         return {span: nats[span] for span in needed}
@@ -226,9 +229,9 @@ def seconds(model: Transformer, planned: Sequence[Pass], corpus: TokenizedCorpus
 
     Two short calls on their text are timed, and a L + b L^2 is fitted to them.
     """
-    first = max(planned, key=lambda one: one.hosts[0].length)
+    first = max(planned, key=lambda batch: batch.hosts[0].length)
     host = first.hosts[0]  # its first tokens are shorter texts
-    inputs_BT, targets_BT = (torch.from_numpy(one)[None] for one in _window(host, corpus))
+    inputs_BT, targets_BT = (torch.from_numpy(x)[None] for x in _window(host, corpus))
     tokens = inputs_BT.to(model.embedding.weight.device)
     long, short = min(4096, host.length), min(1024, max(1, host.length // 4))
 
@@ -248,5 +251,6 @@ def seconds(model: Transformer, planned: Sequence[Pass], corpus: TokenizedCorpus
     b = max(0.0, (at_long / long - at_short / short) / (long - short)) if long > short else 0.0
     a = max(0.0, at_short / short - b * short)
     return sum(
-        len(one.hosts) * (a * one.hosts[0].length + b * one.hosts[0].length ** 2) for one in planned
+        len(batch.hosts) * (a * batch.hosts[0].length + b * batch.hosts[0].length ** 2)
+        for batch in planned
     )

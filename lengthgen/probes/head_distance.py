@@ -69,20 +69,20 @@ class HeadDistance(Probe):
         reason = inputs.unsupported_reason(length) or model.scheme.unsupported_reason(length)
         if reason:
             return {**about, "skipped": reason}
-        both = [inputs.model, model]
-        recorders = [WeightRecorder(one.shape, one.scheme) for one in both]
+        models = [inputs.model, model]
+        recorders = [WeightRecorder(m.shape, m.scheme) for m in models]
         sums: list[Tensor] | None = None
         for text in inputs.windows(self.name, length):
-            for one, recorder in zip(both, recorders, strict=True):
-                with attach_module(one, recorder):
-                    one(text.inputs_BT, generator=inputs.draws("evaluation"))
+            for m, recorder in zip(models, recorders, strict=True):
+                with attach_module(m, recorder):
+                    m(text.inputs_BT, generator=inputs.draws("evaluation"))
             pairs = zip(*(recorder.of_layers() for recorder in recorders), strict=True)
             found = [divergences(a_HQS, b_HQS) for a_HQS, b_HQS in pairs]
             sums = found if sums is None else [a + b for a, b in zip(sums, found, strict=True)]
         assert sums is not None, "an endpoint at least"
-        means = [one / len(inputs.endpoints) for one in sums]
-        nearest = [numbers(one.min()) for one in means]
-        return {**about, "distance": nearest, "heads": [numbers(one) for one in means]}
+        means = [total / len(inputs.endpoints) for total in sums]
+        nearest = [numbers(mean.min()) for mean in means]
+        return {**about, "distance": nearest, "heads": [numbers(mean) for mean in means]}
 
     def summary(self, rows: Sequence[Row]) -> str:
         """Returns the mean over layers for each other run, the nearest first."""

@@ -94,7 +94,7 @@ class ProbeInputs:
 def numbers(x: Tensor) -> Any:
     """Returns a tensor as lists of numbers with six digits, as rows hold them."""
     if x.dim():
-        return [numbers(one) for one in x]
+        return [numbers(row) for row in x]
     value = x.item()
     return float(f"{value:.6g}") if isinstance(value, float) else value
 

@@ -391,11 +391,11 @@ def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
     mine = np.arange(ranks.rank, config.train.batch, ranks.world_size)
     size = devices.micro_batch(config.runtime, state.device, config.train.length)
     share = [
-        devices.to_device(torch.from_numpy(one), state.device)
-        for one in (batch.inputs_BT[mine], batch.targets_BT[mine], mine, begins[mine])
+        devices.to_device(torch.from_numpy(array), state.device)
+        for array in (batch.inputs_BT[mine], batch.targets_BT[mine], mine, begins[mine])
     ]
     micro_batches = [
-        MicroBatch(*(one[first : first + size] for one in share))
+        MicroBatch(*(tensor[first : first + size] for tensor in share))
         for first in range(0, len(mine), size)
     ]
     return Batch(micro_batches, int((batch.targets_BT != IGNORED).sum()))
