@@ -96,8 +96,8 @@ def table(found: Sequence[Cost], lengths: Sequence[int], *, train_length: int) -
     rows = [head]
     for cost in found:
         row = [cost.scheme, f"{cost.parameters:,}", *_speed(cost.train), *_speed(cost.decode)]
-        for one in cost.evaluated:
-            row += [*_speed(one.speed), "n/a" if one.mib is None else f"{one.mib:,.0f}"]
+        for window in cost.evaluated:
+            row += [*_speed(window.speed), "n/a" if window.mib is None else f"{window.mib:,.0f}"]
         rows.append(row)
     return rows
 

@@ -222,10 +222,10 @@ def _points(override: Override) -> list[str]:
         except UserError:
             start += f"{piece},"
     written = list(override.sweep_string_iterator())
-    if any(one.is_sweep_override() for one in typed):
+    if any(value.is_sweep_override() for value in typed):
         return written
-    values = [one.get_value_element_as_str() for one in typed]
-    return [str(o.input_line)[6:].strip() for o in typed] if values == written else written
+    values = [value.get_value_element_as_str() for value in typed]
+    return [str(value.input_line)[6:].strip() for value in typed] if values == written else written
 
 
 def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
@@ -248,15 +248,15 @@ def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
     key, equals, value = incomplete.removeprefix(sign).partition("=")
     if equals:
         first, comma, last = value.rpartition(",")  # several values, as a sweep takes them
-        chosen = [one for one in known.get(key, []) if one.startswith(last)]
-        offered = [f"{key}={first}{comma}{one}" for one in chosen]
+        chosen = [choice for choice in known.get(key, []) if choice.startswith(last)]
+        offered = [f"{key}={first}{comma}{choice}" for choice in chosen]
         return [sign + word for word in offered]
     words = _next_level(known, key)
     while len(words) == 1 and words[0].endswith("."):
         words = _next_level(known, words[0])
     if len(words) == 1:
         only = words[0].removesuffix("=")
-        values = [f"{only}={one}" for one in known[only]]
+        values = [f"{only}={choice}" for choice in known[only]]
         words = values if only in groups else words + values
     return [sign + word for word in words]
 
@@ -276,7 +276,7 @@ def overrides_of(values: Mapping[str, Any]) -> list[str]:
 def _as_override(value: object) -> str:
     """Returns a YAML value as one writes it in an override."""
     if isinstance(value, list):
-        return f"[{','.join(_as_override(one) for one in cast('list[object]', value))}]"
+        return f"[{','.join(_as_override(item) for item in cast('list[object]', value))}]"
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
 
@@ -441,15 +441,15 @@ def _composed(
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    if any(one.is_add() or one.is_force_add() or one.is_delete() for one in overrides):
+    if any(o.is_add() or o.is_force_add() or o.is_delete() for o in overrides):
         return _hydra(overrides, config_dir)
-    chosen = [one for one in overrides if one.key_or_group in groups]
+    chosen = [o for o in overrides if o.key_or_group in groups]
     try:
         if config_dir is None:
             composed = copy.deepcopy(_shipped(*_hydra_arguments(chosen)))
-            for one in overrides:
-                if one.key_or_group not in groups:
-                    OmegaConf.update(composed, one.key_or_group, one.value(), merge=True)
+            for o in overrides:
+                if o.key_or_group not in groups:
+                    OmegaConf.update(composed, o.key_or_group, o.value(), merge=True)
             return composed
     except (HydraException, OmegaConfBaseException, yaml.YAMLError):
         pass

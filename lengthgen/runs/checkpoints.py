@@ -107,8 +107,8 @@ def save(
         ) from error
     there = checkpoint_folders(run_dir)
     here = there.index(final) + 1
-    for other in (*there[here:], *there[: max(0, here - KEPT)]):
-        shutil.rmtree(other, ignore_errors=True)
+    for superseded in (*there[here:], *there[: max(0, here - KEPT)]):
+        shutil.rmtree(superseded, ignore_errors=True)
 
 
 def newest(run_dir: Path, *, run: str, say: Callable[[str], None]) -> Checkpoint | None:
@@ -163,10 +163,10 @@ def _check_binding(folder: Path, trainer: dict[str, Any], run: str) -> None:
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         of_weights = directory.weights_binding(file)
     of_trainer = {key: trainer[key] for key in ("run", "step") if "run" in trainer}
-    for found in (of_trainer.get("run", run), of_weights.get("run", run)):
-        if found != run:
+    for bound in (of_trainer.get("run", run), of_weights.get("run", run)):
+        if bound != run:
             raise UserError(
-                f"{folder}: a checkpoint of run {found}, but config.yaml here is of run {run}; "
+                f"{folder}: a checkpoint of run {bound}, but config.yaml here is of run {run}; "
                 "restore the checkpoint of this run, or move it away"
             )
     if of_weights != of_trainer or folder.name != f"step-{trainer['step']:08d}":
