@@ -137,7 +137,7 @@ def generate(
         show.advance(1)
     show.finish()
     written = written[:-1] if written[-1] == end else written
-    return _spelled(trained, [*tokens[trained.corpus.bos_id is not None :], *written])
+    return _spelled(trained, [*tokens[len(trained.corpus.beginning) :], *written])
 
 
 def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
@@ -161,10 +161,10 @@ def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
         missing = "".join(sorted(set(prompt) - set(kept)))
         has = f"; it has {task_of(corpus).alphabet}" if isinstance(corpus, TaskCorpus) else ""
         raise UserError(f"--prompt: {corpus.name} has no token for {missing!r}{has}")
-    bos = trained.corpus.bos_id
-    if bos is None and not tokens:
+    begun = [*trained.corpus.beginning, *tokens]
+    if not begun:
         raise UserError("--prompt: give a character at least; this run has corpus.bos=false")
-    return tokens if bos is None else [bos, *tokens]
+    return begun
 
 
 def failures(trained: Trained, count: int, *, show: Progress) -> list[Failure]:
@@ -236,10 +236,10 @@ def _wrong(
 
 def _failure(trained: Trained, span: Span) -> Failure | None:
     """Returns a test as text with what the model writes, or None if that is right."""
-    split, bos = trained.corpus.validation, trained.corpus.bos_id
+    split = trained.corpus.validation
     tokens, given = split.document(span.document).tolist(), split.prompt_length(span.document)
     assert split.examples is not None
-    prompt = tokens[:given] if bos is None else [bos, *tokens[:given]]
+    prompt = [*trained.corpus.beginning, *tokens[:given]]
     got = list(_written(trained, prompt, limit=span.scored, temperature=0))
     if got == tokens[given:]:
         return None

@@ -74,6 +74,11 @@ class TokenizedCorpus:
     meta: dict[str, Any]
 
     @property
+    def beginning(self) -> list[int]:
+        """The tokens before every text: bos, or none."""
+        return [] if self.bos_id is None else [self.bos_id]
+
+    @property
     def first_target(self) -> int:
         """The token of a document that is its first target: without bos, the second one."""
         return int(self.bos_id is None)

@@ -69,8 +69,7 @@ def decoded(
         others = rule.alternatives(tokenizer.decode(tokens[given:-1]), ALTERNATIVES, drawn)
         raw = [other.encode() for other in others]
         alternatives = [ids.tolist() for ids in encode(raw, config.corpus, tokenizer)]
-        bos = [] if corpus.bos_id is None else [corpus.bos_id]
-        tests.append(Item([*bos, *tokens[:given]], tokens[given:-1], alternatives))
+        tests.append(Item([*corpus.beginning, *tokens[:given]], tokens[given:-1], alternatives))
 
     def written(together: Sequence[Item]) -> list[Tokens]:
         advance(ranks.world_size * sum(len(test.prompt + test.answer) for test in together))

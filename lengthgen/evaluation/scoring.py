@@ -212,7 +212,7 @@ def _window(span: Span, corpus: TokenizedCorpus) -> tuple[Ints, Ints]:
 
 def _with_other_text(inputs_T: Ints, span: Span, corpus: TokenizedCorpus, altered: Altered) -> Ints:
     """Returns the inputs with other text further than T before every scored target."""
-    first = 0 if corpus.bos_id is None else 1
+    first = len(corpus.beginning)
     far = slice(first, first + altered.n_replaced(span))
     changed = inputs_T.copy()
     if altered.kind == "swap":
