@@ -231,6 +231,11 @@ def read_done(run_dir: Path) -> Done | None:
         return Done(0)
 
 
+def checkpoint_folder(run_dir: Path, step: int) -> Path:
+    """Returns where the checkpoint of a step lies, or would."""
+    return run_dir / "checkpoints" / f"step-{step:08d}"
+
+
 def checkpoint_folders(run_dir: Path) -> list[Path]:
     """Returns the folders of the checkpoints that are there, valid or not, oldest first."""
     return sorted((run_dir / "checkpoints").glob("step-*"))
