@@ -110,9 +110,8 @@ def _speed(speed: Speed | None) -> list[str]:
 
 def _in_own_process(measure: Callable[..., Any], config: Config, *arguments: object) -> Any:
     """Returns the result of `measure`, run in a process of its own: the memory peak is its own."""
-    context = multiprocessing.get_context(
-        "forkserver"
-    )  # its server imports torch once, and starts no thread
+    # Its server imports torch once, and starts no thread.
+    context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent) as pool:
         return pool.submit(measure, to_plain(config), *arguments).result()

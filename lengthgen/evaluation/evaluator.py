@@ -184,17 +184,19 @@ def _rows(
         return
     work = [(job, job.passes(model)) for job in jobs]
     _report_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
-    to_decode: dict[Cell, list[Span]] = {}  # the first tests of each cell
-    if config.eval.decode:
-        cells_to_do = [cell for job in jobs for cell in job.cells]
-        to_decode = {cell: spans(cell, planned)[: config.eval.decode] for cell in cells_to_do}
+    to_decode = {
+        cell: spans(cell, planned)[: config.eval.decode]  # the first tests
+        for job in jobs
+        for cell in job.cells
+        if config.eval.decode
+    }
     total = sum(batch.n_tokens for _, passes in work for batch in passes)
     total += sum(test.length for tests in to_decode.values() for test in tests)
     show.start(f"evaluate {config.scheme.name}", total)
     log_frequency = eval_rows.unigram(planned.corpus)
     for job in jobs:
         model.scheme = job.scheme
-        nats = _scored(job, config, planned.corpus, model, ranks=ranks, show=show)
+        nats = _scored(job, config, planned, model, ranks=ranks, show=show)
         rows: list[dict[str, Any]] = []
         for cell in job.cells:
             of_cell = eval_rows.measured(cell, config, planned, nats, log_frequency)
@@ -220,13 +222,7 @@ def _rows(
 
 
 def _scored(
-    job: Job,
-    config: Config,
-    corpus: TokenizedCorpus,
-    model: Transformer,
-    *,
-    ranks: Ranks,
-    show: Progress,
+    job: Job, config: Config, planned: Plan, model: Transformer, *, ranks: Ranks, show: Progress
 ) -> dict[Span, Scored]:
     """Returns the nats of the spans that a job needs; the model is under the job's scheme."""
     protocol = protocols.named(job.cells[0].protocol)
@@ -234,7 +230,7 @@ def _scored(
         scoring.score(
             model,
             job.wanted,
-            corpus,
+            planned.corpus,
             precision=config.eval.precision,
             generator_seed=config.eval.seed,
             ranks=ranks,
