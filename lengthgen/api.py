@@ -8,7 +8,7 @@ Examples:
     >>> model, tokenizer = lengthgen.load(run)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def results(runs: str | Path | Sequence[Run] = "runs") -> pd.DataFrame:
         bits_per_byte (NaN where skipped), and what identifies the cell.
     """
     if not isinstance(runs, str | Path):
-        return _frame(run_records.evaluated([_directory(run) for run in runs]))
+        return _frame(run_records.evaluated([_directory(run, {}) for run in runs]))
     found = sorted(path.parent for path in Path(runs).glob("*/eval.jsonl"))
     with Progress(is_main=True) as show:
         return run_records.use_readable(
@@ -126,14 +126,14 @@ def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenize
 
 
 def _opened(run: Run, changes: dict[str, Any]) -> tuple[schema.Config, Path]:
-    run_dir = _directory(run, Path(changes.get("runtime.root", "runs")))
+    run_dir = _directory(run, changes)
     with Progress(is_main=True) as show:
         (config,) = pipeline.configs_of([run_dir], changes, warn=show.say)
     return config, run_dir
 
 
-def _directory(run: Run, root: Path = Path("runs")) -> Path:
-    return directory.find(str(run), root)
+def _directory(run: Run, changes: Mapping[str, Any]) -> Path:
+    return directory.find(str(run), compose.root_of(changes))
 
 
 def _frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:

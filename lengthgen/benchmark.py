@@ -96,8 +96,8 @@ def table(found: Sequence[Cost], lengths: Sequence[int], *, train_length: int) -
     rows = [head]
     for cost in found:
         row = [cost.scheme, f"{cost.parameters:,}", *_speed(cost.train), *_speed(cost.decode)]
-        for one in cost.evaluated:
-            row += [*_speed(one.speed), "n/a" if one.mib is None else f"{one.mib:,.0f}"]
+        for window in cost.evaluated:
+            row += [*_speed(window.speed), "n/a" if window.mib is None else f"{window.mib:,.0f}"]
         rows.append(row)
     return rows
 
@@ -110,9 +110,8 @@ def _speed(speed: Speed | None) -> list[str]:
 
 def _in_own_process(measure: Callable[..., Any], config: Config, *arguments: object) -> Any:
     """Returns the result of `measure`, run in a process of its own: the memory peak is its own."""
-    context = multiprocessing.get_context(
-        "forkserver"
-    )  # its server imports torch once, and starts no thread
+    # Its server imports torch once, and starts no thread.
+    context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent) as pool:
         return pool.submit(measure, to_plain(config), *arguments).result()

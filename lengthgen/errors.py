@@ -26,6 +26,11 @@ class Stopped(Exception):
         self.exit_code = exit_code
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message."""
+    return (str(error).splitlines() or [""])[0]
+
+
 def shortened(text: str) -> str:
     """Returns a text that a user gave, cut where it is too long for a message."""
     return text if len(text) <= 200 else f"{text[:200]}..."

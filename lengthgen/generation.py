@@ -16,14 +16,14 @@ from torch import Tensor
 
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.spans import Span
 from lengthgen.data.tokenizer import encode, read_tokenizer
 from lengthgen.data.windows import IGNORED, targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation.evaluator import open_run, trained_model, undefined
 from lengthgen.evaluation.plan import Cell, Plan
-from lengthgen.evaluation.protocols import Span
-from lengthgen.model.build import seed_of, with_parts
+from lengthgen.model.build import generator_of, with_parts
 from lengthgen.model.kv_cache import forward_cached, why_uncached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import ALONE
@@ -66,7 +66,7 @@ class Trained:
     @property
     def limit(self) -> int:
         """Tokens after which to stop: as the longest answer among the tests, TOKENS for texts."""
-        return max((one.scored for one in self.planned.places.answers), default=TOKENS)
+        return max((answer.scored for answer in self.planned.places.answers), default=TOKENS)
 
 
 def continuation(
@@ -83,8 +83,7 @@ def continuation(
 
     At a temperature of 0 the likeliest ones; else they are drawn, from `seed` alone.
     """
-    device, draws = model.embedding.weight.device, torch.Generator()
-    draws.manual_seed(seed_of("generation", seed))
+    device, draws = model.embedding.weight.device, generator_of("generation", seed)
     new, cache = list(prompt), None
     starts = model.answer_starts(torch.tensor([[IGNORED] * (len(new) - 1) + [0]]))
     for _ in range(limit):
@@ -138,7 +137,7 @@ def generate(
         show.advance(1)
     show.finish()
     written = written[:-1] if written[-1] == end else written
-    return _spelled(trained, [*tokens[trained.corpus.bos_id is not None :], *written])
+    return _spelled(trained, [*tokens[len(trained.corpus.beginning) :], *written])
 
 
 def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
@@ -162,10 +161,10 @@ def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
         missing = "".join(sorted(set(prompt) - set(kept)))
         has = f"; it has {task_of(corpus).alphabet}" if isinstance(corpus, TaskCorpus) else ""
         raise UserError(f"--prompt: {corpus.name} has no token for {missing!r}{has}")
-    bos = trained.corpus.bos_id
-    if bos is None and not tokens:
+    begun = [*trained.corpus.beginning, *tokens]
+    if not begun:
         raise UserError("--prompt: give a character at least; this run has corpus.bos=false")
-    return tokens if bos is None else [bos, *tokens]
+    return begun
 
 
 def failures(trained: Trained, count: int, *, show: Progress) -> list[Failure]:
@@ -230,17 +229,17 @@ def _wrong(
     def is_wrong(span: Span) -> bool:
         return bool(np.any(scored[span][:, 1] != targets_of(span, corpus)))
 
-    wrong = {length: [one for one in spans if is_wrong(one)] for length, spans in tests.items()}
+    wrong = {length: [span for span in spans if is_wrong(span)] for length, spans in tests.items()}
     show.say(f"{sum(map(len, wrong.values()))} of {len(wanted)} tests are answered wrongly")
     return wrong
 
 
 def _failure(trained: Trained, span: Span) -> Failure | None:
     """Returns a test as text with what the model writes, or None if that is right."""
-    split, bos = trained.corpus.validation, trained.corpus.bos_id
+    split = trained.corpus.validation
     tokens, given = split.document(span.document).tolist(), split.prompt_length(span.document)
     assert split.examples is not None
-    prompt = tokens[:given] if bos is None else [bos, *tokens[:given]]
+    prompt = [*trained.corpus.beginning, *tokens[:given]]
     got = list(_written(trained, prompt, limit=span.scored, temperature=0))
     if got == tokens[given:]:
         return None

@@ -27,9 +27,9 @@ def check(
     """
     there = total_bytes(device)
     if needed_bytes > there:
-        of = "this machine" if device is None or device.type != "cuda" else str(device)
+        place = "this machine" if device is None or device.type != "cuda" else str(device)
         raise UserError(
-            f"{key}: at least {needed_bytes / GIB:,.1f} GiB of memory are needed, and {of} has "
+            f"{key}: at least {needed_bytes / GIB:,.1f} GiB of memory are needed, and {place} has "
             f"{there / GIB:,.1f} GiB; {remedy}"
         )
 
@@ -50,7 +50,7 @@ def is_exhausted(error: BaseException) -> bool:
     """True for an error of Python or of PyTorch that says that memory could not be allocated."""
     named = type(error).__name__ == "OutOfMemoryError"  # torch's, which need not be imported
     words = ("can't allocate memory", "Storage size calculation overflowed")
-    return named or isinstance(error, MemoryError) or any(one in str(error) for one in words)
+    return named or isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _control_group_limits() -> Iterator[int]:

@@ -146,8 +146,8 @@ def read_configs(
 
 def prepare(
     config: Config, loaded: dict[str, TokenizedCorpus], *, say: Callable[[str], None]
-) -> None:
-    """Builds the token cache, and checks lengths and plugins, before processes of a run start.
+) -> TokenizedCorpus:
+    """Returns the corpus, whose token cache it builds, and checks lengths and plugins.
 
     `loaded` keeps corpora for the next configuration. Raises UserError.
     """
@@ -156,6 +156,7 @@ def prepare(
         loaded[key] = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
     plan(config, loaded[key])
     try_out(config)
+    return loaded[key]
 
 
 def train(config: Config) -> Path:
@@ -183,9 +184,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
         model = build_model(config, vocab_size=1)
     refuse_unaligned(config)
     _check_memory(config, model, device, ranks)
-    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
-    plan(config, corpus)
-    try_out(config)
+    corpus = prepare(config, {}, say=show.say)
     with ExitStack() as stack:
         tracker = Tracker(config, run_dir, say=show.say)
         if ranks.is_main:

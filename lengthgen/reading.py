@@ -80,8 +80,8 @@ def _check_depth(value: object, left: int) -> None:
         if left == 0:
             raise _too_deep()
         within = value.values() if isinstance(value, dict) else value
-        for one in cast("Iterable[object]", within):
-            _check_depth(one, left - 1)
+        for inner in cast("Iterable[object]", within):
+            _check_depth(inner, left - 1)
 
 
 def parse_row(line: bytes) -> dict[str, Any]:

@@ -114,15 +114,15 @@ def counted(
     Solved: BEYOND_CHANCE above the task's `chance`. Upper bounds are left out.
     """
     learned = {
-        task: [one for one in found if one.excluded is None and not one.series.bound]
-        for task, found in by_task.items()
+        task: [a for a in measured if a.excluded is None and not a.series.bound]
+        for task, measured in by_task.items()
     }
     return {
-        task: found
-        for task, found in learned.items()
+        task: measured
+        for task, measured in learned.items()
         if any(
-            one.unseen is not None and one.unseen.value >= chance[task] + BEYOND_CHANCE - ROUNDING
-            for one in found
+            a.unseen is not None and a.unseen.value >= chance[task] + BEYOND_CHANCE - ROUNDING
+            for a in measured
         )
     }
 
@@ -191,13 +191,14 @@ def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, MeanRank]
     a mean of ranks can have admit none that holds with two or three seeds.
     """
     values = {
-        task: {one.series.label: one.unseen.seeds for one in found if one.unseen is not None}
-        for task, found in by_task.items()
+        task: {a.series.label: a.unseen.seeds for a in measured if a.unseen is not None}
+        for task, measured in by_task.items()
     }
-    labels = sorted(set[str].intersection(*(set(of) for of in values.values()))) if values else []
-    if len(labels) < 2 or len({len(of[label]) for of in values.values() for label in of}) > 1:
+    tables = values.values()  # of seeds by label, a table for each task
+    labels = sorted(set[str].intersection(*map(set[str], tables))) if values else []
+    if len(labels) < 2 or len({len(seeds) for table in tables for seeds in table.values()}) > 1:
         return {}
-    ranks_RS = np.mean([_ranks([of[label] for label in labels]) for of in values.values()], axis=0)
+    ranks_RS = np.mean([_ranks([table[label] for label in labels]) for table in tables], axis=0)
     return {
         label: MeanRank(float(ranks_R.mean()), float(ranks_R.min()), float(ranks_R.max()))
         for label, ranks_R in zip(labels, ranks_RS.T, strict=True)
@@ -272,10 +273,10 @@ def _decoded(line: Series, key: str, short: Sequence[int], long: Sequence[int]) 
         lists = [[float(x) for row in p.rows for x in getattr(row, key) or ()] for p in points]
         n = min(map(len, lists))  # the first ones are the same in all
         if n and len(points) == len(line.runs):
-            values[length] = np.array([of[:n] for of in lists])
+            values[length] = np.array([tests[:n] for tests in lists])
     return Decoded(
-        by_length={n: ratio(of, np.ones(of.shape[1])) for n, of in values.items()},
-        n_tests={n: of.shape[1] for n, of in values.items()},
+        by_length={n: ratio(x_RD, np.ones(x_RD.shape[1])) for n, x_RD in values.items()},
+        n_tests={n: x_RD.shape[1] for n, x_RD in values.items()},
         seen=_mean_over(values, short),
         unseen=_mean_over(values, long),
     )
@@ -298,5 +299,5 @@ def _mean_over(values: Mapping[int, Floats], lengths: Collection[int]) -> Estima
     if not lengths or not set(lengths) <= set(values):
         return None
     chosen = [values[n] for n in sorted(lengths)]
-    weights_D = np.concatenate([np.full(of.shape[1], 1 / of.shape[1]) for of in chosen])
+    weights_D = np.concatenate([np.full(x_RD.shape[1], 1 / x_RD.shape[1]) for x_RD in chosen])
     return ratio(np.concatenate(chosen, axis=1) * weights_D, weights_D)

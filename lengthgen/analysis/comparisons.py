@@ -144,13 +144,13 @@ def _joint_half_width(
     spreads: Collection[Spread], n_series: int, n_pairs: int
 ) -> Callable[[Spread], float]:
     """Returns the half-width of a difference in the joint interval, seeds pooled over pairs."""
-    freedom = sum(one.n_seeds - 1 for one in spreads)
+    freedom = sum(s.n_seeds - 1 for s in spreads)
     of_one_seed = sum((s.n_seeds - 1) * s.n_seeds * s.seeds for s in spreads) / freedom
-    least = min(one.n_seeds for one in spreads)
+    least = min(s.n_seeds for s in spreads)
     t_seeds = student(upper(n_pairs), (n_series - 1) * (least - 1))
 
-    def half_width(of: Spread) -> float:
-        t_documents = student(upper(n_pairs), of.freedom)
-        return math.sqrt(t_seeds**2 * of_one_seed / of.n_seeds + t_documents**2 * of.documents)
+    def half_width(s: Spread) -> float:
+        t_documents = student(upper(n_pairs), s.freedom)
+        return math.sqrt(t_seeds**2 * of_one_seed / s.n_seeds + t_documents**2 * s.documents)
 
     return half_width

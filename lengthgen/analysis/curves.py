@@ -143,7 +143,7 @@ def _measured(rows: Sequence[EvalRow]) -> Point:
             if None in counts or len(row.first_wrong or ()) != row.n_windows or not row.n_windows:
                 raise damaged(row.run, "field first_wrong is not of every answer")
             lists = (row.edit_distances, row.results_right, row.answer_ranks)
-            n_decoded = {len(one) for one in lists if one is not None}
+            n_decoded = {len(values) for values in lists if values is not None}
             if len(n_decoded) > 1 or not n_decoded <= {*range(1, row.n_windows + 1)}:
                 raise damaged(row.run, "field edit_distances is not of every decoded answer")
     of_windows = named(rows[0].protocol).mean == "windows"
@@ -165,7 +165,7 @@ def _measured(rows: Sequence[EvalRow]) -> Point:
 
 
 def _sum(nats: Iterable[float | None]) -> float:
-    return math.fsum(math.inf if one is None else one for one in nats)
+    return math.fsum(math.inf if x is None else x for x in nats)
 
 
 def context_gain(points: Iterable[Point]) -> list[Gain]:

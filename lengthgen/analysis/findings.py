@@ -127,7 +127,7 @@ def _exchanged(scored: Mapping[int, SeedPoints], other: Series | None) -> dict[i
     """Returns by how much the loss grows with another text beyond T, on the same targets."""
     altered = complete_lengths(other) if other else {}
     lengths = [n for n in altered if n in scored]
-    members = [of[n] for of in (altered, scored) for n in lengths]
+    members = [cells[n] for cells in (altered, scored) for n in lengths]
     if len({p.condition for points in members for p in points.values()}) > 1:
         return {}
     found = sample(members, whole)

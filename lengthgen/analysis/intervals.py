@@ -140,7 +140,7 @@ def _estimate(
     value: float, seeds: tuple[float, ...], sums_RD: Floats, counts_D: Floats
 ) -> Estimate:
     if len(counts_D) == 1 or not np.isfinite(sums_RD).all():
-        known = len(counts_D) > 1 and all(one == value for one in seeds)
+        known = len(counts_D) > 1 and all(mean == value for mean in seeds)
         bound = value if known else math.nan
         return Estimate(value=value, low=bound, high=bound, seeds=seeds)
     spread = _spread(value, np.array(seeds), sums_RD, counts_D)

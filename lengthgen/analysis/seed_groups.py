@@ -71,20 +71,20 @@ def series(
 
     Of runs of one seed, which are no independent seeds, the first by name is kept.
     """
-    members: dict[str, list[Point]] = {}
+    by_label: dict[str, list[Point]] = {}
     for p in points:
-        members.setdefault(labels[p.run, p.variant], []).append(p)
+        by_label.setdefault(labels[p.run, p.variant], []).append(p)
     found: list[Series] = []
-    for label, of in sorted(members.items()):
-        run_of_seed = {p.seed: p.run for p in sorted(of, key=lambda p: p.run, reverse=True)}
+    for label, members in sorted(by_label.items()):
+        run_of_seed = {p.seed: p.run for p in sorted(members, key=lambda p: p.run, reverse=True)}
         kept = set(run_of_seed.values())
         found.append(
             Series(
                 label=label,
-                points=tuple(p for p in of if p.run in kept),
-                reference=all((p.run, p.variant) in references for p in of),
+                points=tuple(p for p in members if p.run in kept),
+                reference=all((p.run, p.variant) in references for p in members),
                 bound=label.endswith(UPPER_BOUND),
-                repeated=tuple(sorted({p.run for p in of} - kept)),
+                repeated=tuple(sorted({p.run for p in members} - kept)),
             )
         )
     return found
@@ -97,7 +97,7 @@ def ordered(lines: Iterable[Series]) -> list[Series]:
     """
     lines = list(lines)
     losses = {line.label: line.losses() for line in lines}
-    lengths = sorted({n for of in losses.values() for n in of}, reverse=True)
+    lengths = sorted({n for curve in losses.values() for n in curve}, reverse=True)
 
     def place(line: Series) -> tuple[bool, list[float], str]:
         return line.reference, [losses[line.label].get(n, math.inf) for n in lengths], line.label

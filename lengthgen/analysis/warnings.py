@@ -89,7 +89,7 @@ def _diverged(line: Series) -> Iterator[str]:
 def _spread(loss: Mapping[int, Estimate]) -> Iterator[str]:
     wide: list[str] = []
     for n, estimate in loss.items():
-        ppl = [perplexity(one) for one in estimate.seeds]
+        ppl = [perplexity(mean) for mean in estimate.seeds]
         if _wide(ppl):
             low, high = central(ppl, 0.5)
             median = number(statistics.median(ppl))

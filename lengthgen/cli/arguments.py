@@ -71,14 +71,9 @@ def split(
     return names, changes
 
 
-def root_of(changes: Mapping[str, Any]) -> Path:
-    """Returns the folder of runs: runtime.root of the changes, or the default one."""
-    return Path(changes.get("runtime.root", completion.default_root()))
-
-
 def find_runs(names: Sequence[str], changes: Mapping[str, Any]) -> list[Path]:
     """Returns the directories of the RUNs, that of the newest run if none is named."""
-    root = root_of(changes)
+    root = compose.root_of(changes)
     return [directory.find(name, root) for name in names] or [directory.newest(root)]
 
 

@@ -47,11 +47,12 @@ def bench(
     T, vocab_size = configs[0].train.length, configs[0].corpus.vocab_size
     measured = [T, 4 * T, 32 * T] if lengths is None else lengths_of(lengths)
     with Progress(is_main=True) as show:
-        found = benchmark.costs(configs, measured, rounds=rounds, vocab_size=vocab_size, show=show)
-        costs = list(found)
+        costs = list(
+            benchmark.costs(configs, measured, rounds=rounds, vocab_size=vocab_size, show=show)
+        )
     head, *rows = benchmark.table(costs, measured, train_length=T)
     print_table(head, rows, head_in_pipes=True)
     for cost in costs:
-        for one in cost.evaluated:
-            if one.skipped is not None:
-                warn(f"{cost.scheme} at {one.length:,}: n/a, {one.skipped}")
+        for window in cost.evaluated:
+            if window.skipped is not None:
+                warn(f"{cost.scheme} at {window.length:,}: n/a, {window.skipped}")

@@ -54,10 +54,11 @@ def reported(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _runs(ctx: typer.Context, incomplete: str, *, keys: tuple[str, ...]) -> list[str]:
     """Returns run ids, and the overrides that begin with one of `keys`."""
-    root = re.search(r"runtime\.root ?= ?(\S+)", " ".join(_before(ctx)))
+    given = re.search(r"runtime\.root ?= ?(\S+)", " ".join(_before(ctx)))
 
     def candidates(word: str) -> list[str]:
-        ids = [path.name for path in run_dirs(Path(root[1]) if root else default_root())]
+        root = compose.root_of({"runtime.root": given[1]} if given else {})
+        ids = [path.name for path in run_dirs(root)]
         words = compose.completions(word, config_dir=None)
         words = [word for word in words if word.startswith(keys)]
         plain = re.compile(r"[\w.=+,-]+")  # of another name a shell would run parts
@@ -69,11 +70,6 @@ def _runs(ctx: typer.Context, incomplete: str, *, keys: tuple[str, ...]) -> list
 def run_dirs(root: Path) -> list[Path]:
     """Returns the directories of the runs under a root, by name."""
     return sorted(path.parent for path in root.glob("*/config.yaml"))
-
-
-def default_root() -> Path:
-    """Returns where runs are kept unless runtime.root is given."""
-    return Path(compose.defaults()["runtime"]["root"])
 
 
 def _before(ctx: typer.Context) -> list[str]:

@@ -70,15 +70,15 @@ def evaluate_runs(
                 )
     if ranks.is_main:
         echo(collect.table(run_records.read(run_dirs, rows)))
-        for run, found in audits.items():
-            change = f"{found[0].again_in} - {found[0].scored_in}" if found else ""
+        for run, audited in audits.items():
+            change = f"{audited[0].again_in} - {audited[0].scored_in}" if audited else ""
             head = ["run", "length", "windows", "tokens", f"nats {change}: mean", "mean |d|"]
             cells = [
                 [
                     run,
-                    *(f"{n:,}" for n in (one.length, one.n_windows, one.n_tokens)),
-                    *(f"{d:.1e}" for d in (one.mean, one.mean_absolute, one.max_absolute)),
+                    *(f"{n:,}" for n in (a.length, a.n_windows, a.n_tokens)),
+                    *(f"{d:.1e}" for d in (a.mean, a.mean_absolute, a.max_absolute)),
                 ]
-                for one in found
+                for a in audited
             ]
             print_table([*head, "max |d|"], cells, head_in_pipes=True)

@@ -28,6 +28,6 @@ def write_gallery(
     names, changes = split(arguments, sections=("runtime",))
     if len(names) > 1:
         raise UserError(f"{names[1]}: one folder is written; name runs with --runs {names[1]}")
-    of = find_runs(words_of(runs), changes) if runs is not None else []
-    for path in write.write_files(gallery.gallery(of), Path(*names or ["gallery"])):
+    run_dirs = find_runs(words_of(runs), changes) if runs is not None else []
+    for path in write.write_files(gallery.gallery(run_dirs), Path(*names or ["gallery"])):
         echo(path)

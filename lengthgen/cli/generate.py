@@ -64,8 +64,8 @@ def generate_text(
     with Progress(is_main=True) as show:
         trained = generation.open_trained(config, run_dir, variant=variant, show=show)
         if prompt is None:
-            found = generation.failures(trained, failures or 0, show=show)
-            rows = [[str(one.length), *one[1:]] for one in found]
+            wrong = generation.failures(trained, failures or 0, show=show)
+            rows = [[str(test.length), *test[1:]] for test in wrong]
             print_table(["length", "prompt", "expected", "got"], rows)
         else:
             reason = generation.why_uncached(trained.model.scheme)

@@ -7,7 +7,7 @@ import typer
 
 from lengthgen.analysis import curves
 from lengthgen.cli import completion
-from lengthgen.cli.arguments import ConfigDir, Plugin, root_of, split
+from lengthgen.cli.arguments import ConfigDir, Plugin, split
 from lengthgen.cli.completion import GROUPS, KINDS
 from lengthgen.cli.console import warn_once
 from lengthgen.cli.tables import print_table
@@ -44,10 +44,10 @@ def list_kind(
         print_table(*protocols())
     elif kind == "probes":
         print_table(*probes(plugin or []))
-    elif (found := runs(root_of(changes)))[1]:
+    elif (found := runs(compose.root_of(changes)))[1]:
         print_table(*found)
     else:
-        warn_once(f"no runs in {root_of(changes)} yet")
+        warn_once(f"no runs in {compose.root_of(changes)} yet")
 
 
 def choices(group: str, *, config_dir: Path | None) -> tuple[list[str], list[list[str]]]:
@@ -64,7 +64,7 @@ def choices(group: str, *, config_dir: Path | None) -> tuple[list[str], list[lis
 
 def protocols() -> tuple[list[str], list[list[str]]]:
     """Returns what each protocol scores, and where it comes from."""
-    rows = [[one.name, one.summary, one.source] for one in PROTOCOLS.values()]
+    rows = [[p.name, p.summary, p.source] for p in PROTOCOLS.values()]
     return ["protocol", "what it scores", "source"], rows
 
 
@@ -73,7 +73,7 @@ def probes(plugins: list[Path]) -> tuple[list[str], list[list[str]]]:
     from lengthgen import probes as probing  # noqa: PLC0415, needs torch, as no other list does
 
     known = probing.registry(probing.probes_of(plugins))
-    rows = [[name, (one.__doc__ or "").partition("\n")[0]] for name, one in known.items()]
+    rows = [[name, (probe.__doc__ or "").partition("\n")[0]] for name, probe in known.items()]
     return ["probe", "what it shows"], rows
 
 
@@ -86,7 +86,7 @@ def runs(root: Path) -> tuple[list[str], list[list[str]]]:
         try:
             trained = training_log(run.path, run=run.trained_as)
             stored_rows = stored(run.path, run=run.trained_as)
-            shown = [one for one in stored_rows if (one.get("protocol"), one.get("variant")) == own]
+            shown = [row for row in stored_rows if (row.get("protocol"), row.get("variant")) == own]
             points = curves.comparable(curves.curve(shown))
             curve = {p.length: p for p in points if p.ppl is not None}
         except UserError as error:  # a damaged file hides no other run

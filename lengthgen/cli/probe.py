@@ -33,15 +33,15 @@ def probe_runs(
         words_of(probes) if probes is not None else None, config_dir=config_dir, plugins=own
     )
     run_dirs = find_runs(names, changes)
-    others = [path for path in plugin or [] if path not in {one.path for one in own}]
+    others = [path for path in plugin or [] if path not in {file.path for file in own}]
     configs = pipeline.configs_of(run_dirs, changes, plugins=others, warn=warn_once)
     runs = [probing.Other(*run) for run in zip(configs, run_dirs, strict=True)]
     for config, run_dir in runs:
         others = [run for run in runs if run.config.run_id != config.run_id]
         with Progress(is_main=True) as show:
-            found = probing.probe(config, run_dir, chosen, others=others, show=show)
+            outcomes = probing.probe(config, run_dir, chosen, others=others, show=show)
         echo(f"run: {run_dir}")
-        print_table(["probe", "what it shows"], [[one.probe, one.summary] for one in found])
-        for one in found:
-            if one.picture is not None:
-                echo(one.picture)
+        print_table(["probe", "what it shows"], [[o.probe, o.summary] for o in outcomes])
+        for outcome in outcomes:
+            if outcome.picture is not None:
+                echo(outcome.picture)

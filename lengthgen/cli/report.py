@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lengthgen.cli import completion
-from lengthgen.cli.arguments import find_runs, root_of, split, words_of
+from lengthgen.cli.arguments import find_runs, split, words_of
 from lengthgen.cli.console import echo, warn
 from lengthgen.config import compose
 from lengthgen.errors import UserError
@@ -90,7 +90,7 @@ def _gathered(found: study.Study) -> tuple[study.Study, collect.Gathered]:
 def _run_dirs(
     names: Sequence[str], changes: Mapping[str, Any], conditions: Mapping[str, Sequence[Any]]
 ) -> list[Path]:
-    root = root_of(changes)
+    root = compose.root_of(changes)
     evaluated = [p for p in completion.run_dirs(root) if (p / "eval.jsonl").is_file()]
     run_dirs = find_runs(names, changes) if names else evaluated
     if not run_dirs:

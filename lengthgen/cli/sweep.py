@@ -130,7 +130,7 @@ def tune(
     states = _run(points, engine, name="tune")
     if states is None:
         return
-    if any(one.state not in ("done", "diverged") for one in states.values()):
+    if any(point.state not in ("done", "diverged") for point in states.values()):
         _finish(points, states, gpus=gpus)
     readable = tuning.readable(points, say=warn_once)
     written = tuning.write(readable, out)
@@ -151,7 +151,7 @@ def _run(points: Sequence[Point], engine: Engine, *, name: str) -> Mapping[str, 
         _finish(points, states, gpus=engine.gpus)
     todo = pending(points, states)
     warn_once(f"{name}: {len(points)} point{'s' * (len(points) > 1)}: {counted(states)}")
-    busy = any(one.state in BUSY for one in states.values())
+    busy = any(point.state in BUSY for point in states.values())
     if not todo and (not busy or engine.slurm is not None):
         return states
     if busy and engine.slurm is None:

@@ -16,6 +16,7 @@ from lengthgen.errors import UserError
 from lengthgen.report import collect, run_records
 from lengthgen.runs import devices, distributed
 from lengthgen.runs.distributed import ALONE, Ranks
+from lengthgen.sweep.grid import train_arguments
 from lengthgen.terminal import Progress
 
 
@@ -28,17 +29,13 @@ def train(
     plugin: Plugin = None,
 ) -> None:
     """Train a scheme, then evaluate its curve. Run again: it resumes, or is done at once."""
-    plugins = plugin or []
-    config = pipeline.validate(
-        schema.from_overrides(overrides or [], config_dir=config_dir, plugins=plugins)
-    )
+    words, plugins = overrides or [], plugin or []
+    config = pipeline.validate(schema.from_overrides(words, config_dir=config_dir, plugins=plugins))
     if gpus is not None:
         _check_gpus(gpus, config.runtime)
         with Progress(is_main=True) as show:
             pipeline.prepare(config, {}, say=show.say)
-        options = ["--config-dir", str(config_dir)] if config_dir else []
-        options += [word for path in plugins for word in ("--plugin", str(path))]
-        _torchrun(gpus, ["train", *(overrides or []), *options])
+        _torchrun(gpus, train_arguments(words, config_dir=config_dir, plugins=plugins))
     run_dir = pipeline.train(config)
     if Ranks.from_env().is_main:
         echo(collect.table(run_records.read([run_dir])))

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from lengthgen.errors import UserError, shortened, suggestion
+from lengthgen.errors import UserError, first_line, shortened, suggestion
 from lengthgen.reading import parse_yaml, read_bytes
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
@@ -88,6 +88,11 @@ def defaults() -> dict[str, Any]:
     }
 
 
+def root_of(changes: Mapping[str, Any]) -> Path:
+    """Returns the folder of runs: runtime.root of changes by dotted key, or the default one."""
+    return Path(changes.get("runtime.root", defaults()["runtime"]["root"]))
+
+
 def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, Any]:
     """Returns the composed configuration as a plain dict, interpolations resolved.
 
@@ -108,7 +113,7 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
         key = error.full_key
         raise UserError(f"{key}: a value is required; give {key}=VALUE") from None
     except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{error.full_key}: {first_line(error)}") from None
     except RecursionError:
         raise UserError(
             f"{_words(parsed)}: nested too deeply, or a YAML file lists itself among its defaults"
@@ -217,10 +222,10 @@ def _points(override: Override) -> list[str]:
         except UserError:
             start += f"{piece},"
     written = list(override.sweep_string_iterator())
-    if any(one.is_sweep_override() for one in typed):
+    if any(value.is_sweep_override() for value in typed):
         return written
-    values = [one.get_value_element_as_str() for one in typed]
-    return [str(o.input_line)[6:].strip() for o in typed] if values == written else written
+    values = [value.get_value_element_as_str() for value in typed]
+    return [str(value.input_line)[6:].strip() for value in typed] if values == written else written
 
 
 def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
@@ -243,15 +248,15 @@ def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
     key, equals, value = incomplete.removeprefix(sign).partition("=")
     if equals:
         first, comma, last = value.rpartition(",")  # several values, as a sweep takes them
-        chosen = [one for one in known.get(key, []) if one.startswith(last)]
-        offered = [f"{key}={first}{comma}{one}" for one in chosen]
+        chosen = [choice for choice in known.get(key, []) if choice.startswith(last)]
+        offered = [f"{key}={first}{comma}{choice}" for choice in chosen]
         return [sign + word for word in offered]
     words = _next_level(known, key)
     while len(words) == 1 and words[0].endswith("."):
         words = _next_level(known, words[0])
     if len(words) == 1:
         only = words[0].removesuffix("=")
-        values = [f"{only}={one}" for one in known[only]]
+        values = [f"{only}={choice}" for choice in known[only]]
         words = values if only in groups else words + values
     return [sign + word for word in words]
 
@@ -271,7 +276,7 @@ def overrides_of(values: Mapping[str, Any]) -> list[str]:
 def _as_override(value: object) -> str:
     """Returns a YAML value as one writes it in an override."""
     if isinstance(value, list):
-        return f"[{','.join(_as_override(one) for one in cast('list[object]', value))}]"
+        return f"[{','.join(_as_override(item) for item in cast('list[object]', value))}]"
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
 
@@ -436,15 +441,15 @@ def _composed(
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    if any(one.is_add() or one.is_force_add() or one.is_delete() for one in overrides):
+    if any(o.is_add() or o.is_force_add() or o.is_delete() for o in overrides):
         return _hydra(overrides, config_dir)
-    chosen = [one for one in overrides if one.key_or_group in groups]
+    chosen = [o for o in overrides if o.key_or_group in groups]
     try:
         if config_dir is None:
             composed = copy.deepcopy(_shipped(*_hydra_arguments(chosen)))
-            for one in overrides:
-                if one.key_or_group not in groups:
-                    OmegaConf.update(composed, one.key_or_group, one.value(), merge=True)
+            for o in overrides:
+                if o.key_or_group not in groups:
+                    OmegaConf.update(composed, o.key_or_group, o.value(), merge=True)
             return composed
     except (HydraException, OmegaConfBaseException, yaml.YAMLError):
         pass
@@ -502,7 +507,7 @@ def _hydra(overrides: Sequence[Override], config_dir: Path | None) -> DictConfig
     except ConfigCompositionException as error:
         raise _unknown(error, overrides, config_dir) from None
     except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{error.full_key}: {first_line(error)}") from None
     except (ValueError, OSError) as error:  # of a name that no file can have, for instance
         line = shortened(str(error).partition(" : ")[0])
         raise UserError(f"{_words(overrides)}: Hydra cannot compose this: {line}") from None
@@ -516,7 +521,7 @@ def _unknown(error: Exception, overrides: Sequence[Override], config_dir: Path |
     """Returns one line on the override, or the YAML's defaults list, that Hydra refused."""
     from omegaconf import OmegaConf
 
-    first = str(error).splitlines()[0]
+    first = first_line(error)
     refused = re.match(r"Could not override '(.+)'", first)
     if refused is None:
         remedy = "; drop the +" if first.startswith("Could not append") else ""

@@ -59,9 +59,10 @@ def _off_as_text(value: object) -> object:
 
 
 def _refuse_doubled(values: list[Any]) -> list[Any]:
-    for one in values:
-        if values.count(one) > 1:
-            raise PydanticCustomError("doubled", "names {one} twice; name each once", {"one": one})
+    for value in values:
+        if values.count(value) > 1:
+            about = {"value": value}
+            raise PydanticCustomError("doubled", "names {value} twice; name each once", about)
     return values
 
 
@@ -438,17 +439,17 @@ class Config(Section):
             raise UserError(f"eval.variants: {name!r} lacks a name; give NAME, or NAME+NAME")
         if len(set(names)) < len(names):
             raise UserError(f"eval.variants: {name} names one variant twice; name each once")
-        for one in names:
-            if one not in known:
+        for variant in names:
+            if variant not in known:
                 raise UserError(
-                    f"eval.variants: scheme {self.scheme.name} has no variant {one!r}; "
-                    f"{suggestion(one, known)}"
+                    f"eval.variants: scheme {self.scheme.name} has no variant {variant!r}; "
+                    f"{suggestion(variant, known)}"
                 )
             placed = {part for layer in self.scheme.layers or [] for part in layer}
-            for part, arguments in known[one].items():
-                if one not in self.scheme.variants and part in placed:
+            for part, arguments in known[variant].items():
+                if variant not in self.scheme.variants and part in placed:
                     raise UserError(
-                        f"eval.variants: {one} sets {part}, which is in some layers of scheme "
+                        f"eval.variants: {variant} sets {part}, which is in some layers of scheme "
                         f"{self.scheme.name} only; define a variant in its YAML with layers"
                     )
                 if arguments is None:
@@ -519,7 +520,7 @@ def _given_plugins(overrides: Sequence[str]) -> list[Path]:
     """Returns the files of plugins=[FILE,...]."""
     given = compose.values([word for word in overrides if word.startswith("plugins=")])
     files: object = given.get("plugins")
-    return [Path(one) for one in files if isinstance(one, str)] if isinstance(files, list) else []
+    return [Path(f) for f in files if isinstance(f, str)] if isinstance(files, list) else []
 
 
 def from_plain(plain: Mapping[str, Any]) -> Config:
@@ -555,7 +556,7 @@ def _with_lengths(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     if wanted.get("lengths", ()) is not None:
         return plain
     try:
-        T, reach = (_integer.validate_python(one) for one in (train["length"], wanted["reach"]))
+        T, reach = (_integer.validate_python(n) for n in (train["length"], wanted["reach"]))
     except (KeyError, ValidationError):
         return plain  # the schema names the key
     lengths = {max(1, T // 8), max(1, T // 4), max(1, T // 2), *(T << n for n in range(6))}

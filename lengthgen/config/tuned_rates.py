@@ -31,7 +31,7 @@ class Trial(Section):
     @property
     def loss(self) -> float:
         """The mean over seeds; infinity if one diverged."""
-        return math.fsum(math.inf if one is None else one for one in self.losses) / len(self.losses)
+        return math.fsum(math.inf if x is None else x for x in self.losses) / len(self.losses)
 
 
 class Tuned(Section):
@@ -70,12 +70,12 @@ def from_configs(
     for plain in configs:
         name, train = str(plain.get("scheme", {}).get("name")), plain.get("train", {})
         try:
-            one = Tuned.model_validate(train.get("tuned"))
+            rates = Tuned.model_validate(train.get("tuned"))
         except ValidationError:  # most often there is none
             known = untuned.setdefault(name, [])
             known += [train["lr"]] if train.get("lr") not in (None, *known) else []
             continue
-        tuned[name, one.model_dump_json()] = name, one
+        tuned[name, rates.model_dump_json()] = name, rates
     return list(tuned.values()), untuned
 
 

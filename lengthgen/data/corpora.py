@@ -73,6 +73,16 @@ class TokenizedCorpus:
     tokenizer_path: Path
     meta: dict[str, Any]
 
+    @property
+    def beginning(self) -> list[int]:
+        """The tokens before every text: bos, or none."""
+        return [] if self.bos_id is None else [self.bos_id]
+
+    @property
+    def first_target(self) -> int:
+        """The token of a document that is its first target: without bos, the second one."""
+        return int(self.bos_id is None)
+
 
 def load(corpus: schema.Corpus, *, cache_dir: Path, say: Say) -> TokenizedCorpus:
     """Returns the tokenised corpus from the cache, which is built first if it is not there."""
@@ -158,7 +168,7 @@ def _build(
         words = (raw.decode() for raw in islice(train.read(), 0, None, every))
         tokenizer = train_tokenizer(words, vocab_size=corpus.vocab_size)
     token_cache.write(folder / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
-    progress = Progress(say, f"tokenising {corpus.name}", total_bytes=n_bytes)
+    progress = ByteProgress(say, f"tokenising {corpus.name}", total_bytes=n_bytes)
     splits = {
         split: _write_tokens(folder, split, text, corpus, tokenizer, progress)
         for split, text in texts.items()
@@ -179,8 +189,8 @@ def _build(
     }
 
 
-class Progress:
-    """Reports the progress of a long task every few seconds."""
+class ByteProgress:
+    """Says every few seconds how much text of a long task is done."""
 
     def __init__(self, say: Say, task: str, *, total_bytes: int | None) -> None:
         self.say, self.task, self.total_bytes = say, task, total_bytes
@@ -220,7 +230,7 @@ class Texts:
 
 def _write_texts(folder: Path, split: str, source: Iterator[Document], say: Say) -> Texts:
     texts = Texts(path=folder / f"{split}.text", names=[], sizes=[], examples=[])
-    progress = Progress(say, f"reading {split} documents", total_bytes=None)
+    progress = ByteProgress(say, f"reading {split} documents", total_bytes=None)
     with texts.path.open("wb") as file:
         for document in source:
             raw = document.text.encode()
@@ -238,7 +248,7 @@ def _write_tokens(
     texts: Texts,
     corpus: schema.Corpus,
     tokenizer: tokenizers.Tokenizer,
-    progress: Progress,
+    progress: ByteProgress,
 ) -> dict[str, int]:
     """Writes tokens, offsets and names of a split; returns its counts.
 

@@ -110,8 +110,7 @@ def far_copies(
     (Do Long-Range Language Models Actually Use Long-Range Context?, arXiv 2109.09115) whose last
     occurrence lies far back.
     """
-    first = 0 if corpus.bos_id is not None else 1
-    stop = end + first
+    stop = end + corpus.first_target
     text = corpus.validation.document(document)[max(0, stop - targets - far - 1) : stop]
     wide = text.astype(np.int64)
     bigrams = wide[:-1] * corpus.vocab_size + wide[1:]  # bigram i ends at token i + 1

@@ -143,7 +143,7 @@ def targets_of(span: Span, corpus: TokenizedCorpus) -> Ints:
 
 def n_targets(corpus: TokenizedCorpus, split: Split) -> Ints:
     """Returns the number of predictable tokens of each document: without bos, all but the first."""
-    return np.maximum(split.lengths - (corpus.bos_id is None), 0)
+    return np.maximum(split.lengths - corpus.first_target, 0)
 
 
 def endpoints(
@@ -191,7 +191,7 @@ def _unseen_ends(
 ) -> Ints:
     """Returns where spans of `targets` may end in a document, ascending."""
     begin, stop = corpus.validation.offsets[document : document + 2]
-    first = 0 if corpus.bos_id is not None else 1  # target t of a document is token t + first
+    first = corpus.first_target  # target t of a document is token t + first
     ends = np.arange(reach, stop - begin - first + 1)
     if seen is None:
         return ends
@@ -207,7 +207,7 @@ def share_seen(
 ) -> float:
     """Returns the share of the tokens deep enough to be scored that were `seen` in training."""
     offsets = corpus.validation.offsets
-    first = 0 if corpus.bos_id is not None else 1
+    first = corpus.first_target
     long = np.flatnonzero(n_targets(corpus, corpus.validation) >= reach)
     deep = [seen[offsets[i] + first + reach - targets : offsets[i + 1]] for i in long]
     return float(np.concatenate(deep).mean())

@@ -20,7 +20,7 @@ from lengthgen.data.spans import Span
 from lengthgen.data.tokenizer import encode, read_tokenizer
 from lengthgen.data.windows import IGNORED
 from lengthgen.evaluation.scoring import BATCH_TOKENS
-from lengthgen.model.build import seed_of
+from lengthgen.model.build import generator_of
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
@@ -68,9 +68,8 @@ def decoded(
         drawn = Random(f"{config.corpus.task.seed} {tokenizer.decode(tokens[:given])}")
         others = rule.alternatives(tokenizer.decode(tokens[given:-1]), ALTERNATIVES, drawn)
         raw = [other.encode() for other in others]
-        alternatives = [one.tolist() for one in encode(raw, config.corpus, tokenizer)]
-        bos = [] if corpus.bos_id is None else [corpus.bos_id]
-        tests.append(Item([*bos, *tokens[:given]], tokens[given:-1], alternatives))
+        alternatives = [ids.tolist() for ids in encode(raw, config.corpus, tokenizer)]
+        tests.append(Item([*corpus.beginning, *tokens[:given]], tokens[given:-1], alternatives))
 
     def written(together: Sequence[Item]) -> list[Tokens]:
         advance(ranks.world_size * sum(len(test.prompt + test.answer) for test in together))
@@ -82,15 +81,16 @@ def decoded(
         return answer_ranks(model, together, end=end, seed=seed, precision=precision)
 
     got = _in_batches(tests, written, lambda test: len(test.prompt), ranks=ranks)
-    pairs = [(one, test.answer) for one, test in zip(got, tests, strict=True)]
+    pairs = [(answer, test.answer) for answer, test in zip(got, tests, strict=True)]
     row: dict[str, list[Any]] = {
         "edit_distances": [
-            round(edit_distance(one, true) / max(1, len(one), len(true)), 6) for one, true in pairs
+            round(edit_distance(answer, true) / max(1, len(answer), len(true)), 6)
+            for answer, true in pairs
         ]
     }
     if rule.parts:
         results = [[result_of(tokenizer.decode(tokens)) for tokens in pair] for pair in pairs]
-        row["results_right"] = [one == true for one, true in results]
+        row["results_right"] = [result == true for result, true in results]
     if all(test.alternatives for test in tests):
         alike = _in_batches(
             tests, ranked, lambda test: (len(test.prompt), len(test.answer)), ranks=ranks
@@ -171,14 +171,14 @@ def answer_ranks(
     The tests are alike in the lengths of prompts and answers. Ends are a part of answers, and ties
     count against the true one, as do losses that are not finite.
     """
-    rows = [(test.prompt, one) for test in tests for one in (test.answer, *test.alternatives)]
+    rows = [(test.prompt, text) for test in tests for text in (test.answer, *test.alternatives)]
     inputs_BT = torch.tensor([[*prompt, *answer] for prompt, answer in rows])
     wanted_BS = torch.tensor([[*answer, end] for _, answer in rows])
     S = wanted_BS.shape[1]
     targets_BT = torch.full_like(inputs_BT, IGNORED)
     targets_BT[:, -S:] = wanted_BS
     device = model.embedding.weight.device
-    generator = torch.Generator().manual_seed(seed_of("evaluation", seed))
+    generator = generator_of("evaluation", seed)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         starts = model.answer_starts(targets_BT)
         x_BTD = model(inputs_BT.to(device), n_last=S, generator=generator, **starts)

@@ -17,7 +17,7 @@ from lengthgen.data.spans import Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import decoding, plan, protocols, scoring
 from lengthgen.evaluation import rows as eval_rows
-from lengthgen.evaluation.plan import Cell, Plan, cells, spans
+from lengthgen.evaluation.plan import Cell, Plan, Scored, cells, spans
 from lengthgen.evaluation.scoring import Altered
 from lengthgen.model.build import build_model, with_parts
 from lengthgen.model.transformer import Transformer
@@ -54,6 +54,13 @@ class Job:
     needed: list[Span]
     altered: tuple[Altered, ...]  # replacements of far text, whose nats are averaged
 
+    @property
+    def title(self) -> str:
+        """The cell, or the protocols of several."""
+        if len(self.cells) == 1:
+            return self.cells[0].title
+        return " ".join(dict.fromkeys(cell.protocol for cell in self.cells))
+
     def passes(self, model: Transformer) -> list[scoring.Pass]:
         """Returns the forward passes, those of each replacement one after another."""
         model.scheme = self.scheme
@@ -86,13 +93,13 @@ def evaluate(
 
     if todo():
         with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
-            if found := todo():  # another process may have written them meanwhile
+            if lacking := todo():  # another process may have written them meanwhile
                 if ranks.is_main:
                     _write_endpoints(config, run_dir, planned)
                 for message in plan.messages(config, planned):
                     show.say(message)
                 model = trained_model(config, opened)
-                for rows in _rows(config, planned, model, found, ranks=ranks, show=show):
+                for rows in _rows(config, planned, model, lacking, ranks=ranks, show=show):
                     if ranks.is_main:
                         append_rows(log, [eval_rows.checked({**about, **row}) for row in rows])
             ranks.barrier()
@@ -113,13 +120,12 @@ def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
     directory.check_corpus(run_dir, corpus, run=config.run_id)
     planned = plan.plan(config, corpus)
     checkpoint = checkpoints.final(config, run_dir, say=show.say)
-    tokens_seen = checkpoint.step * config.train.batch * config.train.length
     return OpenedRun(
         device=device,
         planned=planned,
         weights=checkpoint.weights,
         sha256=checkpoint.sha256,
-        tokens_seen=tokens_seen,
+        tokens_seen=checkpoint.step * config.train.batch_tokens,
     )
 
 
@@ -178,57 +184,65 @@ def _rows(
         return
     work = [(job, job.passes(model)) for job in jobs]
     _report_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
-    total = sum(one.n_tokens for _, passes in work for one in passes)
-    if config.eval.decode:
-        to_decode = (
-            spans(cell, planned)[: config.eval.decode] for job in jobs for cell in job.cells
-        )
-        total += sum(span.length for found in to_decode for span in found)
+    to_decode = {
+        cell: spans(cell, planned)[: config.eval.decode]  # the first tests
+        for job in jobs
+        for cell in job.cells
+        if config.eval.decode
+    }
+    total = sum(batch.n_tokens for _, passes in work for batch in passes)
+    total += sum(test.length for tests in to_decode.values() for test in tests)
     show.start(f"evaluate {config.scheme.name}", total)
     log_frequency = eval_rows.unigram(planned.corpus)
     for job in jobs:
         model.scheme = job.scheme
-        names = dict.fromkeys(cell.protocol for cell in job.cells)
-        at = job.cells[0].title if len(job.cells) == 1 else " ".join(names)
-        scored = [
-            scoring.score(
-                model,
-                job.wanted,
-                planned.corpus,
-                precision=config.eval.precision,
-                generator_seed=config.eval.seed,
-                ranks=ranks,
-                advance=lambda n, at=at: show.advance(n, at=at),
-                needed=job.needed,
-                altered=altered,
-                predict=protocols.named(job.cells[0].protocol).of_answers,
-                of_spans=protocols.named(job.cells[0].protocol).of_spans,
-            )
-            for altered in job.altered or (None,)
-        ]
-        nats = {span: np.mean([one[span] for one in scored], axis=0) for span in job.needed}
-        rows = [
-            eval_rows.measured(cell, config, planned, nats, log_frequency) for cell in job.cells
-        ]
-        for cell in job.cells if config.eval.decode else ():
-            (row,) = rows[job.cells.index(cell)]
-            row |= decoding.decoded(
-                model,
-                spans(cell, planned)[: config.eval.decode],
-                config,
-                planned.corpus,
-                ranks=ranks,
-                advance=lambda n, at=cell.title: show.advance(n, at=f"{at} decoded"),
-            )
-        for cell, found in zip(job.cells, rows, strict=True):
-            n_diverged = sum(row["nats"] is None for row in found)
+        nats = _scored(job, config, planned, model, ranks=ranks, show=show)
+        rows: list[dict[str, Any]] = []
+        for cell in job.cells:
+            of_cell = eval_rows.measured(cell, config, planned, nats, log_frequency)
+            if cell in to_decode:
+                (row,) = of_cell
+                row |= decoding.decoded(
+                    model,
+                    to_decode[cell],
+                    config,
+                    planned.corpus,
+                    ranks=ranks,
+                    advance=lambda n, at=f"{cell.title} decoded": show.advance(n, at=at),
+                )
+            n_diverged = sum(row["nats"] is None for row in of_cell)
             if n_diverged:
                 show.say(
-                    f"{cell.title}: the loss is not finite in {n_diverged} of {len(found)} "
+                    f"{cell.title}: the loss is not finite in {n_diverged} of {len(of_cell)} "
                     "documents"
                 )
-        yield [row for found in rows for row in found]
+            rows += of_cell
+        yield rows
     show.finish()
+
+
+def _scored(
+    job: Job, config: Config, planned: Plan, model: Transformer, *, ranks: Ranks, show: Progress
+) -> dict[Span, Scored]:
+    """Returns the nats of the spans that a job needs; the model is under the job's scheme."""
+    protocol = protocols.named(job.cells[0].protocol)
+    scored = [
+        scoring.score(
+            model,
+            job.wanted,
+            planned.corpus,
+            precision=config.eval.precision,
+            generator_seed=config.eval.seed,
+            ranks=ranks,
+            advance=lambda n: show.advance(n, at=job.title),
+            needed=job.needed,
+            altered=altered,
+            predict=protocol.of_answers,
+            of_spans=protocol.of_spans,
+        )
+        for altered in job.altered or (None,)
+    ]
+    return {span: np.mean([nats[span] for nats in scored], axis=0) for span in job.needed}
 
 
 def _schemes(
@@ -254,10 +268,10 @@ def undefined(cell: Cell, schemes: Mapping[str | None, Scheme], planned: Plan) -
         return f"of windows of up to {kept} tokens, no token lies further than T from all targets"
     if not protocols.named(cell.protocol).of_answers:
         return schemes[cell.variant].unsupported_reason(cell.length)
-    found = spans(cell, planned)
-    if not found:
+    tests = spans(cell, planned)
+    if not tests:
         return f"the task has no tests of length {cell.length}"
-    return schemes[cell.variant].unsupported_reason(max(span.length for span in found))
+    return schemes[cell.variant].unsupported_reason(max(test.length for test in tests))
 
 
 def _jobs(
@@ -298,8 +312,8 @@ def _together(scored: Mapping[Cell, Sequence[Span]]) -> list[list[Cell]]:
     A cell of which every token's nats are kept is alone: what else is scored changes no digit.
     """
     groups: list[tuple[list[Cell], set[tuple[int, int]]]] = []
-    for cell, found in scored.items():
-        starts = {(span.document, span.start) for span in found}
+    for cell, windows in scored.items():
+        starts = {(span.document, span.start) for span in windows}
         members = [cell]
         if not protocols.named(cell.protocol).per_token:
             touching = [group for group in groups if group[1] & starts]
@@ -324,11 +338,12 @@ def replacements(
     if kind is None:
         return ()
     segments = places.segments
-    number = {places.cluster(one.document, one.end): i for i, one in enumerate(segments)}
+    number = {places.cluster(*endpoint): i for i, endpoint in enumerate(segments)}
 
     def donor(span: Span, n: int) -> Span:
-        one = segments[(number[places.cluster(span.document, span.end)] - n) % len(segments)]
-        return span._replace(document=one.document, end=one.end)
+        own = number[places.cluster(span.document, span.end)]
+        document, end = segments[(own - n) % len(segments)]
+        return span._replace(document=document, end=end)
 
     n_replacements = min(REPLACEMENTS, len(segments) - 1) if kind == "swap" else REPLACEMENTS
     return tuple(
@@ -357,7 +372,7 @@ def _report_estimate(
         by_scheme.setdefault(job.scheme, []).extend(planned_passes)
     seconds = 0.0
     for scheme, planned_passes in by_scheme.items():
-        if sum(one.n_tokens for one in planned_passes) > 4 * scoring.BATCH_TOKENS:
+        if sum(batch.n_tokens for batch in planned_passes) > 4 * scoring.BATCH_TOKENS:
             model.scheme = scheme
             seconds += scoring.seconds(model, planned_passes, corpus) / ranks.world_size
     if seconds > SECONDS_TO_REPORT:

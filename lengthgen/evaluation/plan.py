@@ -99,7 +99,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
             f"eval.targets={wanted.targets} too (runs of {overlap.run_length(corpus)} tokens); "
             "lower eval.targets, hold out other documents, or set eval.deduplicate=false"
         )
-    n_in_stream = len(corpus.validation.tokens) - (corpus.bos_id is None)  # predictable ones
+    n_in_stream = len(corpus.validation.tokens) - corpus.first_target
     blocks = min(wanted.blocks, n_in_stream // reach)
     found = places(config, endpoints=drawn, reach=reach, blocks=blocks, packed=corpus.packed)
     repeated = (
@@ -203,7 +203,7 @@ def messages(config: Config, planned: Plan) -> list[str]:
             f"{documents} of the {config.eval.sliding_documents} documents of "
             "eval.sliding_documents are there"
         )
-    room = 1 + min(one.end for one in planned.endpoints) - planned.places.longest
+    room = 1 + min(endpoint.end for endpoint in planned.endpoints) - planned.places.longest
     if "exact_targets" in reads and room < config.eval.exact_targets:
         found.append(
             f"before some endpoints there are {room} targets with a full window, of the "

@@ -167,7 +167,7 @@ def measured(
     for cluster, scored in clusters.items():
         wanted = [targets_of(span, corpus) for span in scored]
         if protocol.of_spans:
-            wanted = [of[masked_targets(span)] for of, span in zip(wanted, scored, strict=True)]
+            wanted = [x[masked_targets(span)] for x, span in zip(wanted, scored, strict=True)]
         tokens = np.concatenate(wanted)
         per_token = np.concatenate([nats[span] for span in scored])
         row: dict[str, Any] = {
@@ -190,7 +190,7 @@ def measured(
                 ]
             )
             row["far_nats"], row["far_tokens"] = math.fsum(per_token[far]), int(far.sum())
-            row["token_nats"] = [round(one, 6) for one in per_token.tolist()]
+            row["token_nats"] = [round(x, 6) for x in per_token.tolist()]
         if protocol.by_position:
             row |= _by_position(scored, nats, config)
         if not math.isfinite(row["nats"]):  # the model diverged here

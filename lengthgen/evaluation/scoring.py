@@ -21,7 +21,7 @@ from lengthgen.data.spans import Span
 from lengthgen.data.windows import IGNORED, Ints, Windows, text_of, window
 from lengthgen.evaluation.plan import Scored
 from lengthgen.evaluation.protocols import Alteration, shared
-from lengthgen.model.build import seed_of
+from lengthgen.model.build import generator_of, seed_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
@@ -116,7 +116,7 @@ def score(
         prefixes = {span: _prefixes(span) for span in needed}
         found = score(
             model,
-            [one for of in prefixes.values() for one in of],
+            [prefix for windows in prefixes.values() for prefix in windows],
             corpus,
             precision=precision,
             generator_seed=generator_seed,
@@ -125,19 +125,22 @@ def score(
             altered=altered,
             predict=True,
         )
-        return {span: np.concatenate([found[p] for p in of]) for span, of in prefixes.items()}
+        return {
+            span: np.concatenate([found[prefix] for prefix in windows])
+            for span, windows in prefixes.items()
+        }
     host_of = _hosts(model, wanted)
     mine: dict[Span, Scored] = {}
-    for one in passes(model, wanted, needed)[ranks.rank :: ranks.world_size]:
-        inputs_BT, targets_BT = _windows(one.hosts, corpus, altered)
-        n_last = one.n_last
+    for batch in passes(model, wanted, needed)[ranks.rank :: ranks.world_size]:
+        inputs_BT, targets_BT = _windows(batch.hosts, corpus, altered)
+        n_last = batch.n_last
         if of_spans:
-            inputs_BT, targets_BT = _corrupted(one.hosts, inputs_BT, targets_BT, corpus)
+            inputs_BT, targets_BT = _corrupted(batch.hosts, inputs_BT, targets_BT, corpus)
             n_last = int((targets_BT != IGNORED).any(axis=0).sum())  # the answers
         device = model.embedding.weight.device
         inputs = torch.from_numpy(inputs_BT).to(device)
         targets = torch.from_numpy(targets_BT[:, -n_last:].copy()).to(device)
-        generator = torch.Generator().manual_seed(seed_of("evaluation", generator_seed))
+        generator = generator_of("evaluation", generator_seed)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             starts = model.answer_starts(torch.from_numpy(targets_BT))
             x_BTD = model(inputs, n_last=n_last, generator=generator, **starts)
@@ -147,9 +150,9 @@ def score(
                 scored = np.stack([scored, predicted], axis=-1)
         if of_spans:
             in_text = (targets_BT != IGNORED) & (targets_BT < corpus.vocab_size)
-            scored = [row[of] for row, of in zip(scored, in_text[:, -n_last:], strict=True)]
-        mine |= dict(zip(one.hosts, scored, strict=True))
-        advance(one.n_tokens * ranks.world_size)
+            scored = [row[mask] for row, mask in zip(scored, in_text[:, -n_last:], strict=True)]
+        mine |= dict(zip(batch.hosts, scored, strict=True))
+        advance(batch.n_tokens * ranks.world_size)
     nats = {host: found for part in ranks.gather(mine) for host, found in part.items()}
     if of_spans:
         return {span: nats[span] for span in needed}
@@ -209,7 +212,7 @@ def _window(span: Span, corpus: TokenizedCorpus) -> tuple[Ints, Ints]:
 
 def _with_other_text(inputs_T: Ints, span: Span, corpus: TokenizedCorpus, altered: Altered) -> Ints:
     """Returns the inputs with other text further than T before every scored target."""
-    first = 0 if corpus.bos_id is None else 1
+    first = len(corpus.beginning)
     far = slice(first, first + altered.n_replaced(span))
     changed = inputs_T.copy()
     if altered.kind == "swap":
@@ -226,9 +229,9 @@ def seconds(model: Transformer, planned: Sequence[Pass], corpus: TokenizedCorpus
 
     Two short calls on their text are timed, and a L + b L^2 is fitted to them.
     """
-    first = max(planned, key=lambda one: one.hosts[0].length)
+    first = max(planned, key=lambda batch: batch.hosts[0].length)
     host = first.hosts[0]  # its first tokens are shorter texts
-    inputs_BT, targets_BT = (torch.from_numpy(one)[None] for one in _window(host, corpus))
+    inputs_BT, targets_BT = (torch.from_numpy(x)[None] for x in _window(host, corpus))
     tokens = inputs_BT.to(model.embedding.weight.device)
     long, short = min(4096, host.length), min(1024, max(1, host.length // 4))
 
@@ -248,5 +251,6 @@ def seconds(model: Transformer, planned: Sequence[Pass], corpus: TokenizedCorpus
     b = max(0.0, (at_long / long - at_short / short) / (long - short)) if long > short else 0.0
     a = max(0.0, at_short / short - b * short)
     return sum(
-        len(one.hosts) * (a * one.hosts[0].length + b * one.hosts[0].length ** 2) for one in planned
+        len(batch.hosts) * (a * batch.hosts[0].length + b * batch.hosts[0].length ** 2)
+        for batch in planned
     )

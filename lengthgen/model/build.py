@@ -54,7 +54,7 @@ def create(config: Config, *, vocab_size: int) -> Transformer:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of("parts", config.seed))  # parts draw from the global generator
         model = build_model(config, vocab_size=vocab_size)
-    initialise(model, torch.Generator().manual_seed(seed_of("network", config.seed)))
+    initialise(model, generator_of("network", config.seed))
     return model
 
 
@@ -62,6 +62,11 @@ def seed_of(*names: str | int) -> int:
     """Returns the seed of a named stream of random numbers; different names, unrelated streams."""
     digest = hashlib.sha256(repr(names).encode()).digest()
     return int.from_bytes(digest[:4])  # torch looks at no more than 32 bits
+
+
+def generator_of(*names: str | int) -> torch.Generator:
+    """Returns a named stream of random numbers on the CPU, from its beginning."""
+    return torch.Generator().manual_seed(seed_of(*names))
 
 
 def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:

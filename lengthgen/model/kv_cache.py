@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.errors import UserError
-from lengthgen.model.build import seed_of
+from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Block, LayerCache, Transformer
 from lengthgen.schemes import Scheme
 
@@ -66,7 +66,7 @@ def forward_cached(
         )
     with torch.autocast(new_BN.device.type, torch.bfloat16, enabled=precision == "bf16"):
         if starts or why_uncached(model.scheme):
-            generator = _draws(seed)
+            generator = generator_of("evaluation", seed)
             logits = model.logits(model(tokens_BS, n_last=1, generator=generator, **starts)[:, 0])
             return Cache(tokens_BS, logits, 0, ())
         return _extended(model, tokens_BS, cache, seed=seed)
@@ -86,7 +86,9 @@ def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, see
         remembered = layers[0].k_BSD.shape[1] - (done - start) if layers else 0
         stop = min(start + size, length)
         x_BSD, c = model.embedded(
-            tokens_BS[:, start:stop], generator=_draws(seed), remembered=remembered
+            tokens_BS[:, start:stop],
+            generator=generator_of("evaluation", seed),
+            remembered=remembered,
         )
         x_BND, state_BNE = x_BSD[:, done - start :], c.state_BSE[:, done - start :]
         kept: list[LayerCache] = []
@@ -98,7 +100,3 @@ def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, see
             kept.append(one)
         done, layers = stop, kept
     return Cache(tokens_BS, model.logits(model.norm(x_BND[:, -1])), start, tuple(layers))
-
-
-def _draws(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed_of("evaluation", seed))

@@ -1,11 +1,40 @@
-"""A part of a probe's own, attached to a trained model next to those of its scheme."""
+"""Parts of a probe's own, attached to a trained model next to those of its scheme."""
 
 import copy
+from collections import defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from torch import Tensor
+
 from lengthgen.model.transformer import Transformer
-from lengthgen.schemes import LayerHooks, Part
+from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Scheme
+
+
+class WeightsPart(Part):
+    """A part that looks at every layer's attention weights, which are the scheme's own.
+
+    `found` holds what it keeps of each layer; where a text is read in segments, of the last one.
+    """
+
+    def __init__(self, shape: ModelDims, scheme: Scheme) -> None:
+        super().__init__(shape)
+        self.owners = [layer.weights for layer in scheme.layers]
+        self.found: dict[int, list[Tensor]] = defaultdict(list)
+
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
+        self.found.clear()
+        return x_BTD
+
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
+        owner = self.owners[c.layer]
+        w_BHQS = owner.weights(s_BHQS, c) if owner else super().weights(s_BHQS, c)
+        self.look(w_BHQS, c)
+        return w_BHQS
+
+    def look(self, w_BHQS: Tensor, c: AttentionContext) -> None:
+        """Adds what is kept of the weights of a layer's queries to `found`."""
+        raise NotImplementedError
 
 
 @contextmanager

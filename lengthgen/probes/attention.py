@@ -8,43 +8,33 @@ window are measured.
 B windows, H heads, Q queries, S keys.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from lengthgen.probes.attach import attach_module
+from lengthgen.probes.attach import WeightsPart, attach_module
 from lengthgen.probes.base import LengthProbe
 from lengthgen.probes.inputs import ProbeInputs, Row, numbers
 from lengthgen.report.figures import probes as pictures
-from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
+from lengthgen.schemes import AttentionContext, ModelDims, Scheme
 
 QUERIES = 256  # at most, and no more than half of T
 SINKS = 4
 MEASURES = ("distance", "entropy", "relative_entropy", "sink")
 
 
-class AttentionRecorder(Part):
-    """Measures the weights of every layer's last queries, which it takes from the scheme's own."""
+class AttentionRecorder(WeightsPart):
+    """Measures the weights of every layer's last queries."""
 
     def __init__(self, shape: ModelDims, scheme: Scheme, *, n_queries: int) -> None:
-        super().__init__(shape)
-        self.owners = [layer.weights for layer in scheme.layers]
+        super().__init__(shape, scheme)
         self.n_queries = n_queries
-        self.found: dict[int, list[Tensor]] = defaultdict(list)
 
-    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
-        self.found.clear()  # where a text is read in segments, the last one counts
-        return x_BTD
-
-    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
-        owner = self.owners[c.layer]
-        w_BHQS = owner.weights(s_BHQS, c) if owner else super().weights(s_BHQS, c)
+    def look(self, w_BHQS: Tensor, c: AttentionContext) -> None:
         n = c.rows.stop - max(c.rows.start, c.length - self.n_queries)
         if n > 0:
             self.found[c.layer].append(measured(w_BHQS[:, :, -n:], c))
-        return w_BHQS
 
     def means(self, length: int) -> Tensor:
         """Returns the measures of every layer and head over the last queries, [4, layers, H]."""

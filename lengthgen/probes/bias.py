@@ -107,7 +107,7 @@ class Bias(Probe):
 def _row(kind: str, sums: list[Tensor | None], n_windows: int) -> Row:
     length = next(total.shape[1] for total in sums if total is not None)
     distances = [n - 1 for n in spaced(length)]
-    means = [None if one is None else one[:, distances] / n_windows for one in sums]
+    means = [None if total is None else total[:, distances] / n_windows for total in sums]
     return {
         "kind": kind,
         "length": length,

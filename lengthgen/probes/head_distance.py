@@ -10,42 +10,29 @@ H heads, Q queries, S keys.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from lengthgen.evaluation.evaluator import open_run, trained_model
-from lengthgen.probes.attach import attach_module
+from lengthgen.probes.attach import WeightsPart, attach_module
 from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import Other, ProbeInputs, Row, numbers
 from lengthgen.report.figures import probes as pictures
 from lengthgen.runs.distributed import ALONE
 from lengthgen.runs.status import last_step
-from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
+from lengthgen.schemes import AttentionContext
 
 
-class WeightRecorder(Part):
-    """Records every layer's weights of a text, which it takes from the scheme's own: [H, Q, S]."""
+class WeightRecorder(WeightsPart):
+    """Records every layer's weights of a text: [H, Q, S]."""
 
-    def __init__(self, shape: ModelDims, scheme: Scheme) -> None:
-        super().__init__(shape)
-        self.owners = [layer.weights for layer in scheme.layers]
-        self.found: dict[int, list[Tensor]] = defaultdict(list)
-
-    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
-        self.found.clear()
-        return x_BTD
-
-    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
-        owner = self.owners[c.layer]
-        w_BHQS = owner.weights(s_BHQS, c) if owner else super().weights(s_BHQS, c)
+    def look(self, w_BHQS: Tensor, c: AttentionContext) -> None:
         w_HQS = w_BHQS[0].cpu().double().abs()
         share_HQS = w_HQS / w_HQS.sum(-1, keepdim=True)
         around = (c.cols.start, c.length - c.cols.stop)
         self.found[c.layer].append(torch.nn.functional.pad(share_HQS, around))
-        return w_BHQS
 
     def of_layers(self) -> list[Tensor]:
         return [torch.cat(self.found[i], dim=1) for i in range(len(self.owners))]
@@ -82,20 +69,20 @@ class HeadDistance(Probe):
         reason = inputs.unsupported_reason(length) or model.scheme.unsupported_reason(length)
         if reason:
             return {**about, "skipped": reason}
-        both = [inputs.model, model]
-        recorders = [WeightRecorder(one.shape, one.scheme) for one in both]
+        models = [inputs.model, model]
+        recorders = [WeightRecorder(m.shape, m.scheme) for m in models]
         sums: list[Tensor] | None = None
         for text in inputs.windows(self.name, length):
-            for one, recorder in zip(both, recorders, strict=True):
-                with attach_module(one, recorder):
-                    one(text.inputs_BT, generator=inputs.draws("evaluation"))
+            for m, recorder in zip(models, recorders, strict=True):
+                with attach_module(m, recorder):
+                    m(text.inputs_BT, generator=inputs.draws("evaluation"))
             pairs = zip(*(recorder.of_layers() for recorder in recorders), strict=True)
             found = [divergences(a_HQS, b_HQS) for a_HQS, b_HQS in pairs]
             sums = found if sums is None else [a + b for a, b in zip(sums, found, strict=True)]
         assert sums is not None, "an endpoint at least"
-        means = [one / len(inputs.endpoints) for one in sums]
-        nearest = [numbers(one.min()) for one in means]
-        return {**about, "distance": nearest, "heads": [numbers(one) for one in means]}
+        means = [total / len(inputs.endpoints) for total in sums]
+        nearest = [numbers(mean.min()) for mean in means]
+        return {**about, "distance": nearest, "heads": [numbers(mean) for mean in means]}
 
     def summary(self, rows: Sequence[Row]) -> str:
         """Returns the mean over layers for each other run, the nearest first."""

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.windows import Endpoint, window
-from lengthgen.model.build import seed_of
+from lengthgen.data.spans import Endpoint
+from lengthgen.data.windows import window
+from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.terminal import Progress
 
@@ -87,13 +88,13 @@ class ProbeInputs:
 
     def draws(self, name: str) -> torch.Generator:
         """Returns a stream of random numbers on the CPU, from its beginning."""
-        return torch.Generator().manual_seed(seed_of(name, self.seed))
+        return generator_of(name, self.seed)
 
 
 def numbers(x: Tensor) -> Any:
     """Returns a tensor as lists of numbers with six digits, as rows hold them."""
     if x.dim():
-        return [numbers(one) for one in x]
+        return [numbers(row) for row in x]
     value = x.item()
     return float(f"{value:.6g}") if isinstance(value, float) else value
 

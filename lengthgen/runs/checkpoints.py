@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lengthgen.config.schema import Config
-from lengthgen.errors import UserError
+from lengthgen.errors import UserError, first_line
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.reading import parse_json, read_bytes, sha256_of
 from lengthgen.runs import directory
-from lengthgen.runs.status import checkpoint_folders, read_done
+from lengthgen.runs.status import checkpoint_folder, checkpoint_folders, read_done
 from lengthgen.storage import is_sealed, sync
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
@@ -71,8 +71,8 @@ def save(
     run: the id that its files are bound to. Checkpoints of later steps are dropped too: they are
     there only if they are damaged.
     """
-    folder = run_dir / "checkpoints"
-    final = folder / f"step-{step:08d}"
+    final = checkpoint_folder(run_dir, step)
+    folder = final.parent
     temporary = folder / f".tmp-{os.getpid()}"
     try:
         for left in folder.glob(".tmp-*"):  # of a killed process
@@ -107,8 +107,8 @@ def save(
         ) from error
     there = checkpoint_folders(run_dir)
     here = there.index(final) + 1
-    for other in (*there[here:], *there[: max(0, here - KEPT)]):
-        shutil.rmtree(other, ignore_errors=True)
+    for superseded in (*there[here:], *there[: max(0, here - KEPT)]):
+        shutil.rmtree(superseded, ignore_errors=True)
 
 
 def newest(run_dir: Path, *, run: str, say: Callable[[str], None]) -> Checkpoint | None:
@@ -160,29 +160,30 @@ def final(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> Check
 
 def _check_binding(folder: Path, trainer: dict[str, Any], run: str) -> None:
     """Raises UserError for a checkpoint of another run, ValueError if its files disagree."""
+    run_dir = folder.parent.parent
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         of_weights = directory.weights_binding(file)
     of_trainer = {key: trainer[key] for key in ("run", "step") if "run" in trainer}
-    for found in (of_trainer.get("run", run), of_weights.get("run", run)):
-        if found != run:
+    for bound in (of_trainer.get("run", run), of_weights.get("run", run)):
+        if bound != run:
             raise UserError(
-                f"{folder}: a checkpoint of run {found}, but config.yaml here is of run {run}; "
+                f"{folder}: a checkpoint of run {bound}, but config.yaml here is of run {run}; "
                 "restore the checkpoint of this run, or move it away"
             )
-    if of_weights != of_trainer or folder.name != f"step-{trainer['step']:08d}":
+    if of_weights != of_trainer or folder != checkpoint_folder(run_dir, trainer["step"]):
         raise ValueError("its files are not of one run and step")
-    if not of_trainer and is_sealed(folder.parent.parent):
+    if not of_trainer and is_sealed(run_dir):
         raise ValueError("it does not name its run")
 
 
 def weights_sha256(run_dir: Path, *, step: int) -> str:
     """Returns the sha256 of the weights of a step, as their checkpoint records it."""
-    folder = run_dir / "checkpoints" / f"step-{step:08d}"
-    return parse_json(read_bytes(folder / "sha256.json"))["model.safetensors"]
+    sums = parse_json(read_bytes(checkpoint_folder(run_dir, step) / "sha256.json"))
+    return sums["model.safetensors"]
 
 
 def _reason(error: Exception) -> str:
     """Returns why a file was not written; torch keeps the system's own error in its context."""
     first = error.__context__ if isinstance(error.__context__, OSError) else error
     reason = first.strerror if isinstance(first, OSError) else None
-    return reason or str(first).splitlines()[0]
+    return reason or first_line(first)

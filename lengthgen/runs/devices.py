@@ -64,8 +64,12 @@ def default_threads(local_processes: int) -> int:
     outer = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # the others are of inner loops
     if outer.isdecimal() and int(outer) > (local_processes > 1):
         return int(outer)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // local_processes)
+    return max(1, cores() // local_processes)
+
+
+def cores() -> int:
+    """Returns how many cores this process may use, within what taskset leaves."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def summary(precision: str, device: torch.device, *, multiplies_bf16: bool) -> str:

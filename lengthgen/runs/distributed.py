@@ -39,7 +39,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lengthgen.errors import Stopped
+from lengthgen.errors import Stopped, first_line
 from lengthgen.runs import signals
 from lengthgen.runs.failures import (
     SECONDS_TO_END,
@@ -47,7 +47,6 @@ from lengthgen.runs.failures import (
     FailureReport,
     RankFailed,
     by_torchrun,
-    first_line,
     report_of,
 )
 
@@ -76,11 +75,11 @@ def launch(n: int, arguments: Sequence[str]) -> Ended:
         return Ended(None, 128 + stopped.sigval)
     except ChildFailedError as failed:
         ended = {  # by themselves, not by torchrun
-            rank: one for rank, one in failed.failures.items() if one.exitcode != -signal.SIGTERM
+            rank: failure
+            for rank, failure in failed.failures.items()
+            if failure.exitcode != -signal.SIGTERM
         }
-        rank, first = min(
-            (ended or failed.failures).items(), key=lambda failure: failure[1].timestamp
-        )
+        rank, first = min((ended or failed.failures).items(), key=lambda item: item[1].timestamp)
         code = first.exitcode
         if first.error_file != "<N/A>":  # as torchrun writes; the process has written its report
             return Ended(None, code)

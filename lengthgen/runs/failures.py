@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
-from lengthgen.errors import Stopped, UserError
+from lengthgen.errors import Stopped, UserError, first_line
 
 SECONDS_TO_END = 5.0  # that a rank leaves to rank 0 to report, and to torchrun to terminate it
 
@@ -83,8 +83,3 @@ def _write_error_file(text: str) -> None:
     if path is not None:
         message = {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}
         Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
-
-
-def first_line(error: Exception) -> str:
-    """Returns the first line of an error's message."""
-    return (str(error).splitlines() or [""])[0]

@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal, NamedTuple
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from pydantic import TypeAdapter
 
-from lengthgen.errors import Diverged, Stopped, UserError
+from lengthgen.errors import Diverged, Stopped, UserError, first_line
 from lengthgen.reading import open_regular, parse_json, read_bytes
 from lengthgen.storage import (
     Row,
@@ -231,6 +231,11 @@ def read_done(run_dir: Path) -> Done | None:
         return Done(0)
 
 
+def checkpoint_folder(run_dir: Path, step: int) -> Path:
+    """Returns where the checkpoint of a step lies, or would."""
+    return run_dir / "checkpoints" / f"step-{step:08d}"
+
+
 def checkpoint_folders(run_dir: Path) -> list[Path]:
     """Returns the folders of the checkpoints that are there, valid or not, oldest first."""
     return sorted((run_dir / "checkpoints").glob("step-*"))
@@ -249,8 +254,7 @@ def _of_error(error: BaseException) -> Status:
         return Status("diverged", reason=str(error))
     if isinstance(error, UserError):
         return Status("failed", reason=str(error))
-    first = (str(error).splitlines() or [""])[0]
-    return Status("failed", reason=f"{type(error).__name__}: {first}".rstrip(": "))
+    return Status("failed", reason=f"{type(error).__name__}: {first_line(error)}".rstrip(": "))
 
 
 def _read(path: Path) -> Status | None:

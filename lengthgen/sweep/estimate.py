@@ -11,8 +11,9 @@ import torch
 
 from lengthgen.benchmark import random_tokens, training_step
 from lengthgen.config.schema import Config, TaskCorpus, from_plain, to_plain
+from lengthgen.data.spans import Endpoint
 from lengthgen.evaluation import plan, protocols
-from lengthgen.evaluation.protocols import Answer, Endpoint
+from lengthgen.evaluation.protocols import Answer
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices, status
@@ -46,16 +47,15 @@ def estimate(points: Sequence[Point], *, threads: int, processes: int) -> dict[s
     except ValueError:
         return None
     start = time.perf_counter() - began - busy  # of a process with everything imported
-    paces = dict(zip(kinds, (Pace(*one) for one in measurements), strict=True))
+    paces = dict(zip(kinds, (Pace(*measured) for measured in measurements), strict=True))
     return {p.run_id: start + work(p, paces[_kind(p.config)]) / processes for p in points}
 
 
 def makespan(seconds: Sequence[float], n_slots: int) -> float:
     """Returns when the last of some tasks ends that start in order, each in the slot free first."""
     free = [0.0] * n_slots
-    for one in seconds:
-        soonest = free.index(min(free))
-        free[soonest] += one
+    for duration in seconds:
+        free[free.index(min(free))] += duration
     return max(free)
 
 

@@ -40,15 +40,21 @@ class Point:
     @property
     def arguments(self) -> list[str]:
         """The arguments of its command; paths in overrides may be relative to this directory."""
-        options = ["--config-dir", str(self.config_dir)] if self.config_dir is not None else []
-        for path in self.plugins:
-            options += ["--plugin", str(path)]
-        return ["train", *self.overrides, *options]
+        return train_arguments(self.overrides, config_dir=self.config_dir, plugins=self.plugins)
 
     @property
     def command(self) -> str:
         """The line that a user types to repeat this point alone."""
         return shlex.join(["lengthgen", *self.arguments])
+
+
+def train_arguments(
+    overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
+) -> list[str]:
+    """Returns the arguments of the lengthgen train of a configuration."""
+    options = ["--config-dir", str(config_dir)] if config_dir is not None else []
+    options += [word for path in plugins for word in ("--plugin", str(path))]
+    return ["train", *overrides, *options]
 
 
 def points(

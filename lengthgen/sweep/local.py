@@ -133,7 +133,7 @@ class _Queue:
 
     def collect(self) -> None:
         """Notes how processes ended, here and elsewhere."""
-        for child in [one for one in self.running if one.process.poll() is not None]:
+        for child in [child for child in self.running if child.process.poll() is not None]:
             self.running.remove(child)
             self._free.append(child.slot)
             ended = _ended(child, stopping=self._stopping)
@@ -237,11 +237,11 @@ def kill_with_children(pid: int) -> None:
         with suppress(OSError):  # it has ended
             parent = path.read_text(errors="replace").rpartition(")")[2].split()[1]
             children.setdefault(int(parent), []).append(int(path.parent.name))
-    found = [pid]
-    for one in found:
-        found += children.get(one, [])
+    family = [pid]
+    for member in family:
+        family += children.get(member, [])
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    for one in found:
+    for member in family:
         with suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
+            os.kill(member, signal.SIGKILL)

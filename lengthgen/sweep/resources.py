@@ -3,7 +3,10 @@
 import os
 from typing import NamedTuple
 
+import torch
+
 from lengthgen.errors import UserError
+from lengthgen.runs import devices
 
 
 class Slot(NamedTuple):
@@ -22,16 +25,13 @@ class Machine(NamedTuple):
     @staticmethod
     def this() -> "Machine":
         """Returns what is here, within what taskset and CUDA_VISIBLE_DEVICES leave."""
-        import torch
-
         gpus = tuple(str(i) for i in range(torch.cuda.device_count()))
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         if gpus and named is not None:
             gpus = tuple(name.strip() for name in named.split(","))[: len(gpus)]
         if torch.backends.mps.is_available():  # one, whatever it is called
             gpus = ("0",)
-        affinity = getattr(os, "sched_getaffinity", None)
-        return Machine(cores=len(affinity(0)) if affinity else os.cpu_count() or 1, gpus=gpus)
+        return Machine(cores=devices.cores(), gpus=gpus)
 
 
 def slots(

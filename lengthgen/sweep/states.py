@@ -100,5 +100,5 @@ def matrix(
 def counted(states: Mapping[str, PointState]) -> str:
     """Returns "3 done, 1 failed, 4 new", in the order of a point's life from its end."""
     order = ("done", "diverged", "failed", "killed", "stopped", "trained", "running", "queued")
-    found = [one.state for one in states.values()]
+    found = [point.state for point in states.values()]
     return ", ".join(f"{found.count(s)} {s}" for s in (*order, "new") if s in found)

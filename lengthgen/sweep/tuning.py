@@ -84,8 +84,8 @@ def _refuse_mixing(others: Mapping[str, Tuned], config: Config, out: Path) -> No
     """Raises UserError if rates of another training would stand next to those to be chosen."""
     train = config.train
     ours = (config.model.label, config.corpus.name, train.length, train.tokens, train.batch_tokens)
-    for name, one in others.items():
-        theirs = (one.model, one.corpus, one.length, one.tokens, one.batch_tokens)
+    for name, tuned in others.items():
+        theirs = (tuned.model, tuned.corpus, tuned.length, tuned.tokens, tuned.batch_tokens)
         if theirs != ours:
             raise UserError(
                 f"--out: {out / FILE} holds the rate of {name} for another model, corpus, length "
@@ -124,7 +124,7 @@ def write(found: Sequence[Point], out: Path) -> list[Path]:
     tuned = _kept(out, found) | choose(found, _losses(found))
     table = curve_tables.rates(list(tuned.items()), untuned={})
     assert table is not None
-    plain = {name: one.model_dump(mode="json") for name, one in tuned.items()}
+    plain = {name: rates.model_dump(mode="json") for name, rates in tuned.items()}
     files = {
         "table.md": table_formats.markdown(table),
         "grid.csv": _csv(tuned),
@@ -159,9 +159,11 @@ def choose(found: Sequence[Point], measured: Mapping[str, curves.Point]) -> dict
     for name, grid in grids.items():
         trials = [
             Trial(
-                lr=lr, scheme_lr_ratio=ratio, losses=[_finite(measured.get(p.run_id)) for p in of]
+                lr=lr,
+                scheme_lr_ratio=ratio,
+                losses=[_finite(measured.get(p.run_id)) for p in repeats],
             )
-            for (lr, ratio), of in grid.items()
+            for (lr, ratio), repeats in grid.items()
         ]
         best = min(trials, key=lambda trial: trial.loss)
         if math.isinf(best.loss):
@@ -194,10 +196,10 @@ def _csv(tuned: Mapping[str, Tuned]) -> str:
     rows = [
         [
             *(name, trial.lr, trial.scheme_lr_ratio, seed, loss),
-            (trial.lr, trial.scheme_lr_ratio) == (one.lr, one.scheme_lr_ratio),
+            (trial.lr, trial.scheme_lr_ratio) == (rates.lr, rates.scheme_lr_ratio),
         ]
-        for name, one in tuned.items()
-        for trial in one.grid
-        for seed, loss in zip(one.seeds, trial.losses, strict=True)
+        for name, rates in tuned.items()
+        for trial in rates.grid
+        for seed, loss in zip(rates.seeds, trial.losses, strict=True)
     ]
     return table_formats.csv_text(head, rows)

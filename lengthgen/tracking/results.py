@@ -71,14 +71,14 @@ def results(run_dir: Path) -> Results:
                 if p.loss is not None
             ),
             *(
-                CurvePoint(_prefix(ANSWERS, one.series.variant), length, _shares(estimate))
-                for one in answered
-                for length, estimate in one.exact.items()
+                CurvePoint(_prefix(ANSWERS, measured.series.variant), length, _shares(estimate))
+                for measured in answered
+                for length, estimate in measured.exact.items()
             ),
         ],
         summary={
-            **{key: value for one in judged for key, value in _summary(one).items()},
-            **{key: value for one in answered for key, value in _answers(one).items()},
+            **{key: value for finding in judged for key, value in _summary(finding).items()},
+            **{key: value for measured in answered for key, value in _answers(measured).items()},
         },
         pictures=_pictures(by_protocol, judged, answered),
     )
@@ -89,17 +89,17 @@ def _shares(estimate: Estimate) -> dict[str, float]:
     return values | {"accuracy_low": estimate.low, "accuracy_high": estimate.high}
 
 
-def _answers(one: Accuracy) -> dict[str, float | str]:
+def _answers(measured: Accuracy) -> dict[str, float | str]:
     """Returns the means on seen and unseen lengths, of accuracy and of decoded tests, and L50."""
-    prefix = _prefix(ANSWERS, one.series.variant)
-    means = {"seen": one.seen, "unseen": one.unseen}
+    prefix = _prefix(ANSWERS, measured.series.variant)
+    means = {"seen": measured.seen, "unseen": measured.unseen}
     return {
         **{f"{prefix}/accuracy_{name}": e.value for name, e in means.items() if e is not None},
-        f"{prefix}/half_length_text": one.half_length,
+        f"{prefix}/half_length_text": measured.half_length,
         **{
             f"{prefix}/{measure.replace(' ', '_')}_{name}": mean.value
-            for measure, of in one.decoded.items()
-            for name, mean in (("seen", of.seen), ("unseen", of.unseen))
+            for measure, decoded in measured.decoded.items()
+            for name, mean in (("seen", decoded.seen), ("unseen", decoded.unseen))
             if mean is not None
         },
     }

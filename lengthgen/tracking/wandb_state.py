@@ -90,7 +90,9 @@ def _load(config: Config, run_dir: Path) -> dict[str, Sent]:
     except (OSError, ValueError):  # pydantic's errors are ValueErrors
         found = None
     if found is not None:
-        ids = {re.sub(r"(?<=-[0-9a-f]{8})-[0-9a-f]{4}$", "", one.run_id) for one in found.values()}
+        ids = {
+            re.sub(r"(?<=-[0-9a-f]{8})-[0-9a-f]{4}$", "", sent.run_id) for sent in found.values()
+        }
         if ids <= {config.run_id, run_dir.resolve().name}:
             return found
         wrong = f"is of run {min(ids - {config.run_id})}, but config.yaml here of {config.run_id}"

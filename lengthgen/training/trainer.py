@@ -29,7 +29,7 @@ from lengthgen.data.windows import (
 )
 from lengthgen.errors import Diverged, Stopped
 from lengthgen.model import kernels
-from lengthgen.model.build import create, seed_of
+from lengthgen.model.build import create, generator_of
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
@@ -118,50 +118,7 @@ def train(
     forward = forward_of(state, compiled=compiled)
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
-    stop, stopping, began, began_at = signals.TrainingStop(), 0, time.perf_counter(), state.step
-    batch = batch_of(state, windows, ranks=ranks)
-    with stop.listening():
-        while state.step < train.steps and not stopping:
-            launch_step(state, batch, ranks=ranks, forward=forward)
-            batch = batch_of(state, windows, ranks=ranks)  # the next one, while a GPU works
-            stopping = ranks.max(stop.received)
-            last = state.step == train.steps
-            logs = state.step % runtime.log_every == 0 or last
-            saves = last or stopping or state.step % train.checkpoint_every == 0
-            if logs or saves or device.type != "cuda":
-                check_finite(state, ranks)
-            if logs:
-                now = time.perf_counter()
-                tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
-                row = {
-                    "run": config.run_id,
-                    "train/step": state.step,
-                    "train/tokens": state.step * train.batch_tokens,
-                    "train/loss": float(state.nats) / state.n_targets,
-                    "train/lr": lr_at(state.step - 1, train),
-                    "train/scheme_lr_ratio": config.scheme_lr_ratio,
-                    "train/grad_norm": float(state.last[2]),
-                    "train/tokens_per_s": tokens_per_s,
-                    "train/peak_mib": devices.peak_memory(device) / 2**20,
-                }
-                if ranks.is_main:
-                    log(row | _embedding_row(state, batch))
-                state.nats, state.n_targets = torch.zeros_like(state.nats), 0
-                began, began_at = now, state.step
-                show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
-            show.advance(train.batch_tokens)
-            if saves:
-                memory = _whole_memory(state.memory, ranks)
-                if ranks.is_main:
-                    checkpoints.save(
-                        run_dir,
-                        run=config.run_id,
-                        step=state.step,
-                        unlogged=(float(state.nats), state.n_targets),
-                        memory=memory,
-                        model=state.model,
-                        optimizer=state.optimizer,
-                    )
+    stopping = _take_steps(state, windows, ranks=ranks, forward=forward, show=show, log=log)
     show.finish()
     if ranks.is_main and state.step == train.steps:
         weights = checkpoints.weights_sha256(run_dir, step=state.step)
@@ -173,6 +130,83 @@ def train(
             f"stopped by {signal.Signals(stopping).name} after step {state.step} of "
             f"{train.steps}, with a checkpoint; the same command continues",
             exit_code=128 + stopping,
+        )
+
+
+def _take_steps(
+    state: State,
+    windows: TrainingWindows,
+    *,
+    ranks: Ranks,
+    forward: Callable[..., Any],
+    show: Progress,
+    log: Callable[[dict[str, Any]], None],
+) -> int:
+    """Takes the steps that are left; returns the number of the signal that ended them, or 0."""
+    train, log_every = state.config.train, state.config.runtime.log_every
+    stop, stopping, began, began_at = signals.TrainingStop(), 0, time.perf_counter(), state.step
+    batch = batch_of(state, windows, ranks=ranks)
+    with stop.listening():
+        while state.step < train.steps and not stopping:
+            launch_step(state, batch, ranks=ranks, forward=forward)
+            batch = batch_of(state, windows, ranks=ranks)  # the next one, while a GPU works
+            stopping = ranks.max(stop.received)
+            last = state.step == train.steps
+            logs = state.step % log_every == 0 or last
+            saves = last or stopping or state.step % train.checkpoint_every == 0
+            if logs or saves or state.device.type != "cuda":
+                check_finite(state, ranks)
+            if logs:
+                now = time.perf_counter()
+                tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
+                if ranks.is_main:
+                    row = _train_row(state, batch, tokens_per_s=tokens_per_s)
+                    log(row)
+                    show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
+                state.nats, state.n_targets = torch.zeros_like(state.nats), 0
+                began, began_at = now, state.step
+            show.advance(train.batch_tokens)
+            if saves:
+                _save(state, ranks)
+    return stopping
+
+
+def _train_row(state: State, batch: Batch, *, tokens_per_s: float) -> dict[str, Any]:
+    """Returns the row of train.jsonl on the steps since the last one; `batch` is the next step's.
+
+    Where positions are embedded, it holds how large they are next to tokens.
+    """
+    train = state.config.train
+    row: dict[str, Any] = {
+        "run": state.config.run_id,
+        "train/step": state.step,
+        "train/tokens": state.step * train.batch_tokens,
+        "train/loss": float(state.nats) / state.n_targets,
+        "train/lr": lr_at(state.step - 1, train),
+        "train/scheme_lr_ratio": state.config.scheme_lr_ratio,
+        "train/grad_norm": float(state.last[2]),
+        "train/tokens_per_s": tokens_per_s,
+        "train/peak_mib": devices.peak_memory(state.device) / 2**20,
+    }
+    if state.model.scheme.embeds:
+        inputs_BT = batch.micro_batches[0].inputs_BT[:, : train.length]
+        ratio = state.model.position_token_rms_ratio(inputs_BT, generator=_generator(state))
+        row["train/positions_to_tokens"] = ratio
+    return row
+
+
+def _save(state: State, ranks: Ranks) -> None:
+    """Writes a checkpoint, on the main process."""
+    memory = _whole_memory(state.memory, ranks)
+    if ranks.is_main:
+        checkpoints.save(
+            state.config.run_dir,
+            run=state.config.run_id,
+            step=state.step,
+            unlogged=(float(state.nats), state.n_targets),
+            memory=memory,
+            model=state.model,
+            optimizer=state.optimizer,
         )
 
 
@@ -298,16 +332,7 @@ def _forward_with_memory(
 
 def _generator(state: State) -> torch.Generator:
     """Returns the draws of the state's next step, which all its micro-batches share."""
-    return torch.Generator().manual_seed(seed_of("step", state.config.seed, state.step))
-
-
-def _embedding_row(state: State, batch: Batch) -> dict[str, float]:
-    """Returns how large embedded positions are next to tokens, in windows of the next step."""
-    if not state.model.scheme.embeds:
-        return {}
-    inputs_BT = batch.micro_batches[0].inputs_BT[:, : state.config.train.length]
-    ratio = state.model.position_token_rms_ratio(inputs_BT, generator=_generator(state))
-    return {"train/positions_to_tokens": ratio}
+    return generator_of("step", state.config.seed, state.step)
 
 
 def _state(
@@ -366,11 +391,11 @@ def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
     mine = np.arange(ranks.rank, config.train.batch, ranks.world_size)
     size = devices.micro_batch(config.runtime, state.device, config.train.length)
     share = [
-        devices.to_device(torch.from_numpy(one), state.device)
-        for one in (batch.inputs_BT[mine], batch.targets_BT[mine], mine, begins[mine])
+        devices.to_device(torch.from_numpy(array), state.device)
+        for array in (batch.inputs_BT[mine], batch.targets_BT[mine], mine, begins[mine])
     ]
     micro_batches = [
-        MicroBatch(*(one[first : first + size] for one in share))
+        MicroBatch(*(tensor[first : first + size] for tensor in share))
         for first in range(0, len(mine), size)
     ]
     return Batch(micro_batches, int((batch.targets_BT != IGNORED).sum()))

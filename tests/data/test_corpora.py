@@ -118,7 +118,7 @@ def test_progress_is_said_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> 
     now = [100.0]
     monkeypatch.setattr(corpora.time, "monotonic", lambda: now[0])
     said: list[str] = []
-    progress = corpora.Progress(said.append, "tokenising", total_bytes=100_000_000)
+    progress = corpora.ByteProgress(said.append, "tokenising", total_bytes=100_000_000)
     for _ in range(10):
         progress.advance(1_000_000)
         now[0] += 1
