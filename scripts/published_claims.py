@@ -741,8 +741,8 @@ UNTESTED = (
         "asks for models that follow instructions",
     ),
     (
-        "Copying another or twice, reversing, SCAN, PCFG, addition: NoPE, T5 and ALiBi are above "
-        "RoPE and learned positions beyond L.",
+        "Copying another or twice, SCAN, PCFG, addition: NoPE, T5 and ALiBi are above RoPE and "
+        "learned positions beyond L.",
         "Kazemnejad et al. 2023",
         "the tasks exist, no run of decoders is committed",
     ),

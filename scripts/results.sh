@@ -20,8 +20,10 @@
 #   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
 #   schemes     every other scheme, 6 million tokens, one seed, fifteen of them three; the receptive
 #               fields of the first seed in results/probes
-#   slow_schemes  five schemes that train slowly on a CPU, with RoPE and ALiBi, 1.5 million tokens
-#   tasks       copying, repeated copying, recall and reversing under six schemes, three seeds
+#   slow_schemes  five schemes that train slowly on a CPU, with RoPE, ALiBi and KERPLE, 1.5 million
+#               tokens
+#   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
+#               seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
 #               seeds; reversing by encoders and decoders without positions
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
@@ -213,13 +215,13 @@ schemes() {
 }
 
 slow_schemes() {
-  sweep slow_schemes "scheme=rope,alibi,$slow" seed=1 \
+  sweep slow_schemes "scheme=rope,alibi,kerple,$slow" seed=1 \
     train.tokens=1500000 eval.targets=64 'eval.lengths=[128,512,2048]' 'eval.reference_variants=[]'
   after lengthgen report runtime.root=runs/slow_schemes --out results/slow_schemes
 }
 
 tasks() {
-  local tasks=copy,copy_repeat,mqar,reverse
+  local tasks=copy,copy_repeat,mqar,reverse,sort
   sweep tasks task=$tasks scheme=nope,rope,alibi,kerple,t5 seed=1,2,3
   # Past its table it goes on with the last row that was trained; as it is it has no value there.
   sweep tasks task=$tasks scheme=learned_absolute scheme.parts.learned_absolute.beyond=clamp \

@@ -97,6 +97,7 @@ def runs(root: Path) -> tuple[list[str], list[list[str]]]:
         longest = curve[max(curve)] if curve else None
         ppls = [f"{p.ppl:,.2f} at {p.length:,}" if p else "" for p in (at_t, longest)]
         repeat = f"to continue: {run.command}" if run.command else None
+        repeat = None if run.state == "diverged" else repeat  # it would again
         why = "" if run.state == "done" else "; ".join(filter(None, (run.reason, repeat)))
         rows.append([run.run_id, run.state, f"{run.step}/{run.steps}", tokens, *ppls, why])
     return head, rows

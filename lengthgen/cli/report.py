@@ -12,6 +12,7 @@ from lengthgen.cli.console import echo, warn
 from lengthgen.config import compose
 from lengthgen.errors import UserError
 from lengthgen.report import collect, run_records, study, write
+from lengthgen.runs.directory import run_dirs
 
 
 def write_report(
@@ -59,13 +60,13 @@ def write_report(
             "--without is of folders of reports, and none is named; name the runs to show"
         )
     else:
-        run_dirs, out = _run_dirs(names, changes, conditions), out or Path("report")
+        chosen, out = _chosen(names, changes, conditions), out or Path("report")
 
         def of_runs(paths: Sequence[Path]) -> tuple[study.Study, collect.Gathered]:
             return _gathered(study.from_runs(paths))
 
         found, gathered = (
-            of_runs(run_dirs) if names else run_records.use_readable(run_dirs, of_runs, say=warn)
+            of_runs(chosen) if names else run_records.use_readable(chosen, of_runs, say=warn)
         )
     written = write.write_gathered(found, gathered, out)
     echo(collect.summary(gathered))
@@ -87,15 +88,17 @@ def _gathered(found: study.Study) -> tuple[study.Study, collect.Gathered]:
     return found, collect.gather_both(found.records)
 
 
-def _run_dirs(
+def _chosen(
     names: Sequence[str], changes: Mapping[str, Any], conditions: Mapping[str, Sequence[Any]]
 ) -> list[Path]:
     root = compose.root_of(changes)
-    evaluated = [p for p in completion.run_dirs(root) if (p / "eval.jsonl").is_file()]
-    run_dirs = find_runs(names, changes) if names else evaluated
-    if not run_dirs:
+    if names:
+        chosen = find_runs(names, changes)
+    else:
+        chosen = run_records.reportable(run_dirs(root), say=warn)
+    if not chosen:
         raise UserError(
             f"{root}: no evaluated runs; lengthgen train scheme=rope makes one, "
             "runtime.root=DIR looks elsewhere"
         )
-    return run_records.selected_dirs(run_dirs, conditions, say=warn) if conditions else run_dirs
+    return run_records.selected_dirs(chosen, conditions, say=warn) if conditions else chosen

@@ -30,6 +30,8 @@ FORMAT = 3  # of the rows; those of another one are not read
 UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
 
 LATER = ("trained_in", "weights")  # facts that older rows lack
+LOST = ("nats", "window_nats", "far_nats", "token_nats", "position_nats")  # where a model diverged
+DECODED = ("edit_distances", "results_right", "answer_ranks")
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]  # exact as a float
 Length = Annotated[int, Field(ge=1, le=1 << 26)]  # arrays of so many positions are made
@@ -124,6 +126,18 @@ def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     return [row for row in rows if row.get("weights") in (None, final)]
 
 
+def diverged(row: Mapping[str, Any], *, run: str, seed: int) -> dict[str, Any]:
+    """Returns a row of another seed as it is of a run that diverged in training.
+
+    The loss is infinite, and no answer of a task is right.
+    """
+    lost: dict[str, Any] = {key: None for key in LOST if key in row}
+    if row.get("first_wrong") is not None:
+        lost |= {"first_wrong": [0] * len(row["first_wrong"]), "token_hits": 0, "stop_errors": 0}
+    kept = {key: value for key, value in row.items() if key not in DECODED}
+    return kept | lost | {"run": run, "seed": seed, "weights": None}
+
+
 def checked(row: dict[str, Any]) -> dict[str, Any]:
     """Returns the row if it can be read again. Raises UserError as `parse` does."""
     parse(row)
@@ -194,8 +208,7 @@ def measured(
         if protocol.by_position:
             row |= _by_position(scored, nats, config)
         if not math.isfinite(row["nats"]):  # the model diverged here
-            lost = ("nats", "window_nats", "far_nats", "token_nats", "position_nats")
-            row |= {key: None for key in lost if key in row}
+            row |= {key: None for key in LOST if key in row}
         rows.append(row)
     return rows
 

@@ -206,8 +206,8 @@ def _hidden(points: Sequence[Point], kept: Sequence[Point]) -> list[str]:
     shown = {cell(p) for p in kept}
     hidden = [p for p in points if cell(p) not in shown]
     found: list[str] = []
-    for protocol in dict.fromkeys(p.protocol for p in hidden):
-        lost = [p for p in hidden if p.protocol == protocol]
+    for protocol, condition in dict.fromkeys((p.protocol, p.condition) for p in hidden):
+        lost = [p for p in hidden if (p.protocol, p.condition) == (protocol, condition)]
         lengths = ", ".join(map(short, sorted({p.length for p in lost})))
         why = condition_difference(lost, [p for p in kept if p.protocol == protocol])
         found.append(

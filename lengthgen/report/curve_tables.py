@@ -36,10 +36,10 @@ NOT_EVALUATED = "A dash: not evaluated."
 VERDICTS = (
     f"Each verdict by itself, by the 95% interval of G. All of it within {EPS} of 0: ignores if c* "
     "is at least T/2, short-sighted if it is below, no gain if other text there would raise the "
-    "loss. Otherwise uses: the interval and G of each seed above 0; harmed: below 0; unclear: the "
-    f"data do not decide. c*: the least length up to T with a loss within {EPS} nats of the least "
-    "one. Least |G| shown: the smallest |G| that the data detect at the longest length with 80% "
-    "power."
+    "loss, else unclear. Otherwise uses: the interval and G of each seed above 0; harmed: below 0; "
+    f"unclear: the data do not decide. c*: the least length up to T with a loss within {EPS} nats "
+    "of the least one. Least |G| shown: the smallest |G| that the data detect at the longest "
+    "length with 80% power."
 )
 Write = Callable[[float], str]
 GAINS = (2, 4, 16)  # multiples of T

@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,13 +26,14 @@ from lengthgen.config import compose
 from lengthgen.config.schema import NAME
 from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.rows import FORMAT, damaged, stored
+from lengthgen.evaluation.rows import FORMAT, damaged, diverged, stored
 from lengthgen.reading import read_bytes, utf8
-from lengthgen.runs import directory
+from lengthgen.runs import directory, status
 from lengthgen.storage import refuse_links
 
 ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
 PLACES = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
+MOST_SAID = 8  # runs without an evaluation that are named
 T = TypeVar("T")
 Row = dict[str, Any]
 Plain = Mapping[str, Any]
@@ -158,7 +161,8 @@ def read_with_costs(run_dirs: Sequence[Path]) -> list[RunRecord]:
 def evaluated(run_dirs: Sequence[Path]) -> list[Row]:
     """Returns the eval rows of all runs; the directory's name is the run's.
 
-    Raises UserError for a directory without rows, and for two of one name.
+    A run that diverged in training has the cells of another seed, without values. Raises UserError
+    for a directory without rows, and for two of one name.
     """
     return _evaluated(_opened(run_dirs))
 
@@ -177,7 +181,7 @@ class _Run(NamedTuple):
 
 def _opened(run_dirs: Sequence[Path]) -> list[_Run]:
     found: list[_Run] = []
-    for path in dict.fromkeys(path.resolve() for path in run_dirs):
+    for path in {path.resolve(): Path(os.path.abspath(path)) for path in run_dirs}.values():
         refuse_links(path)
         config = _config(path)
         found.append(_Run(path, config, directory.run_id(config, path)))
@@ -219,7 +223,7 @@ def _config(run_dir: Path) -> Row:
 def _evaluated(runs: Sequence[_Run]) -> list[Row]:
     if not runs:
         raise UserError("report: no run is named; lengthgen list runs shows those there are")
-    rows: list[Row] = []
+    rows: dict[str, list[Row]] = {}
     seen: dict[str, Path] = {}  # by name, and by the id of the configuration
     for one in runs:
         path, name, run = one.path, one.name, one.run_id
@@ -231,12 +235,73 @@ def _evaluated(runs: Sequence[_Run]) -> list[Row]:
             raise UserError(f"{path} and {seen[run]} are one run, {run}; name one of them")
         seen |= {name: path, run: path}
         found = [row for row in stored(path, run=run) if row.get("format") == FORMAT]
-        if not found:
-            raise UserError(f"no evaluation in {path}; run lengthgen eval {path.name}")
         if any("kind" in row for row in found):  # as the line of a run in the rows of a report has
             raise damaged(name, "field kind, which no row has")
-        rows += [{**row, "run": name} for row in found]
-    return rows
+        rows[name] = [{**row, "run": name} for row in found]
+    for one in runs:
+        if not rows[one.name]:
+            rows[one.name] = _rows_of_diverged(one, [run for run in runs if rows[run.name]], rows)
+    return [row for of_run in rows.values() for row in of_run]
+
+
+def _rows_of_diverged(
+    run: _Run, evaluated: Sequence[_Run], rows: Mapping[str, Sequence[Row]]
+) -> list[Row]:
+    """Returns the rows of a run without an evaluation: those of another seed, without values.
+
+    Raises UserError unless it diverged in training, and for one of which no seed is evaluated.
+    """
+    state = status.read_status(run.path, run=run.run_id)
+    if state.state != "diverged":
+        if status.is_trained(run.path):
+            raise UserError(f"no evaluation in {run.path}; run lengthgen eval {run.path.name}")
+        raise UserError(
+            f"no evaluation in {run.path}: training is not complete ({state.state}); "
+            "lengthgen train continues it"
+        )
+    for other in evaluated:
+        if _but_seed(other.config) == _but_seed(run.config):
+            seed = run.config.get("seed", 0)
+            return [diverged(row, run=run.name, seed=seed) for row in rows[other.name]]
+    raise UserError(
+        f"{run.name} diverged in training ({state.reason}), and no other seed of it has an "
+        "evaluation here; report it with one"
+    )
+
+
+def _but_seed(config: Plain) -> Row:
+    return {k: v for k, v in _portable(config).items() if k not in ("seed", "eval")}
+
+
+def reportable(run_dirs: Sequence[Path], *, say: Callable[[str], None]) -> list[Path]:
+    """Returns the runs with an evaluation, readable or not, and those that diverged in training.
+
+    Of the latter those alone of which another seed has an evaluation; the others are named.
+    """
+    evaluated = [path for path in run_dirs if os.path.lexists(path / "eval.jsonl")]
+    known: list[Row] = []
+    if len(evaluated) < len(run_dirs):
+        for path in evaluated:
+            with suppress(UserError):
+                known.append(_but_seed(_config(path)))
+    found, others = [*evaluated], list[str]()
+    for path in run_dirs:
+        if path in evaluated:
+            continue
+        try:
+            config = _config(path)
+            state = status.read_status(path, run=directory.run_id(config, path)).state
+        except UserError as error:
+            say(f"{path.name} is not shown: {error}")
+            continue
+        if state == "diverged" and _but_seed(config) in known:
+            found.append(path)
+        else:
+            others.append(f"{path.name} ({'not evaluated' if state == 'done' else state})")
+    if others:
+        more = f" and {len(others) - MOST_SAID} more" if len(others) > MOST_SAID else ""
+        say(f"without an evaluation, and not shown: {', '.join(others[:MOST_SAID])}{more}")
+    return sorted(found)
 
 
 def use_readable(

@@ -18,7 +18,7 @@ from lengthgen.errors import UserError, first_line
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.reading import parse_json, read_bytes, sha256_of
 from lengthgen.runs import directory
-from lengthgen.runs.status import checkpoint_folder, checkpoint_folders, read_done
+from lengthgen.runs.status import checkpoint_folder, checkpoint_folders, read_done, read_status
 from lengthgen.storage import is_sealed, sync
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
@@ -148,6 +148,9 @@ def final(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> Check
     """
     found = newest(run_dir, run=config.run_id, say=say)
     if found is None:
+        state = read_status(run_dir, run=config.run_id)
+        if state.state == "diverged":
+            raise UserError(f"{run_dir} diverged in training and has no checkpoint: {state.reason}")
         raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
     done, steps = read_done(run_dir), config.train.steps
     if done and (found.step < steps or done.weights not in (None, found.sha256)):

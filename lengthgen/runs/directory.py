@@ -153,7 +153,12 @@ def read_config(run_dir: Path) -> dict[str, Any]:
             raise ValueError("the text differs from the checksum in its first line")
         plain = parse_yaml(content.decode())
     except FileNotFoundError:
-        raise UserError(f"{run_dir} is not a run directory: it has no config.yaml") from None
+        if not (run_dir / "env.json").exists():
+            raise UserError(f"{run_dir} is not a run directory: it has no config.yaml") from None
+        raise UserError(
+            f"{path} is missing; repeat the lengthgen train command of this run, which writes it "
+            "again"
+        ) from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -335,10 +340,21 @@ def training_log(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     return rows
 
 
+def run_dirs(root: Path) -> list[Path]:
+    """Returns the directories of the runs under a root, by name; also one without config.yaml."""
+    return sorted(
+        {p.parent for name in ("config.yaml", "env.json") for p in root.glob(f"*/{name}")}
+    )
+
+
 def list_runs(root: Path) -> list[RunSummary]:
     """Returns the runs under a root, oldest first. A directory that is no run is passed over."""
-    found = [path.parent for path in root.glob("*/config.yaml")]
-    return [_summary(p) for p in sorted(found, key=lambda p: (p / "config.yaml").stat().st_mtime)]
+
+    def begun(path: Path) -> float:
+        config = path / "config.yaml"
+        return config.stat().st_mtime if config.exists() else 0.0
+
+    return [_summary(path) for path in sorted(run_dirs(root), key=begun)]
 
 
 def _summary(path: Path) -> RunSummary:
@@ -373,9 +389,9 @@ def find(name: str, root: Path) -> Path:
 
     Raises UserError if there is none, or several.
     """
-    if (Path(name) / "config.yaml").exists():
+    if any((Path(name) / file).exists() for file in ("config.yaml", "env.json")):
         return Path(name).resolve()
-    ids = sorted(path.parent.name for path in root.glob("*/config.yaml"))
+    ids = [path.name for path in run_dirs(root)]
     if name in ids:
         return root / name
     matching = [run_id for run_id in ids if run_id.startswith(name)]

@@ -21,10 +21,11 @@ from lengthgen.analysis.reference_results import published_curves
 from lengthgen.config import compose
 from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
+from lengthgen.evaluation import rows as eval_rows
 from lengthgen.report import collect, pictures, run_records, study, write
 from lengthgen.report.collect import Report
 from lengthgen.report.figures.layout import MOST_NAMED, panels
-from lengthgen.runs import directory
+from lengthgen.runs import directory, status
 
 OTHER = "rope-tiny-toy-s2-0b0b0b0b"
 
@@ -485,8 +486,87 @@ def test_a_directory_that_cannot_be_made_is_refused(runs: Runs, tmp_path: Path) 
 
 def test_a_run_without_evaluation_is_refused_with_the_command(runs: Runs) -> None:
     empty = runs.write("rope", lengths=[])
+    with pytest.raises(UserError, match=r"training is not complete .*; lengthgen train continues"):
+        run_records.evaluated([empty])
+    status.mark_trained(empty, step=1, weights="0", rows=[])
     with pytest.raises(UserError, match=f"no evaluation in .*; run lengthgen eval {empty.name}"):
         run_records.evaluated([empty])
+
+
+def diverged(run_dir: Path) -> Path:
+    (run_dir / "eval.jsonl").unlink()
+    state = status.Status("diverged", reason="the loss is nan in step 7")
+    status.write(run_dir, state, run=run_dir.name)
+    return run_dir
+
+
+def test_a_seed_that_diverged_in_training_counts_as_an_infinite_loss(runs: Runs) -> None:
+    trained = [runs.write("rope", seed=seed) for seed in (1, 2)]
+    lost = diverged(runs.write("rope", seed=3))
+    found = gathered(*trained, lost)
+    (finding,) = found.findings
+    assert [*finding.series.runs] == [path.name for path in (*trained, lost)]
+    assert math.isinf(finding.loss[512].value)
+    assert math.isnan(finding.gain[1024].low)
+    (warning,) = [one for one in finding.warnings if one.startswith("diverged")]
+    assert warning == f"diverged: {lost.name} at 512, 1k, 2k, 16k, counted as an infinite loss"
+    again = study.from_runs([*trained, lost])
+    assert [*map(len, (record.rows for record in again.records))] == [8, 8, 8]
+
+
+def test_answers_of_a_seed_that_diverged_in_training_are_all_wrong(runs: Runs) -> None:
+    of_task = {"first_wrong": [None, 3], "token_hits": 9, "stop_errors": 1, "answer_ranks": [1, 2]}
+    found = eval_rows.diverged({"nats": 1.0, "n_windows": 2, **of_task}, run="a", seed=2)
+    assert found == {
+        **{"nats": None, "n_windows": 2, "run": "a", "seed": 2, "weights": None},
+        **{"first_wrong": [0, 0], "token_hits": 0, "stop_errors": 0},
+    }
+
+
+def test_a_diverged_run_of_which_no_seed_is_evaluated_is_refused_and_says_why(runs: Runs) -> None:
+    other, lost = runs.write("alibi"), diverged(runs.write("rope"))
+    with pytest.raises(UserError, match=f"{lost.name} diverged in training .the loss is nan in"):
+        gathered(other, lost)
+
+
+def test_runs_without_an_evaluation_are_named(runs: Runs) -> None:
+    kept = [runs.write("rope"), runs.write("nope")]
+    kept[1].joinpath("eval.jsonl").unlink()
+    kept[1].joinpath("eval.jsonl").mkdir()  # which cannot be read, as it says when it is
+    seed, alone = diverged(runs.write("rope", seed=2)), diverged(runs.write("alibi"))
+    stopped = runs.write("t5")
+    (stopped / "eval.jsonl").unlink()
+    (nameless := runs.write("fire")).joinpath("config.yaml").unlink()
+    (nameless / "eval.jsonl").unlink()
+    (nameless / "env.json").write_text("{}")
+    said: list[str] = []
+    found = run_records.reportable(directory.run_dirs(runs.root), say=said.append)
+    assert found == sorted([*kept, seed])
+    missing, others = said
+    assert re.fullmatch(
+        f"{nameless.name} is not shown: .*config.yaml is missing; repeat .*", missing
+    )
+    assert others == (
+        f"without an evaluation, and not shown: {alone.name} (diverged), {stopped.name} (stopped)"
+    )
+
+
+def test_a_linked_run_bears_the_name_of_its_link(runs: Runs) -> None:
+    moved = runs.write("rope")
+    link = runs.root / "elsewhere"
+    link.symlink_to(moved)
+    assert {row["run"] for row in run_records.evaluated([link])} == {"elsewhere"}
+
+
+def test_cells_of_two_conditions_are_not_shown_for_their_own_reasons(runs: Runs) -> None:
+    path = runs.write("rope")
+    runs.write("rope", (3.0,), lengths=(256,), endpoints="deep", reach=32768)
+    runs.write("rope", (3.0,), lengths=(128,), targets=8)
+    lines = [line for line in table_of(path).splitlines() if line.startswith("Not shown")]
+    assert [line.partition(", evaluated")[0] for line in lines] == [
+        "Not shown: tail at 128 (K=8)",
+        "Not shown: tail at 256 (endpoints 32,768 deep)",
+    ]
 
 
 def test_a_run_of_incomplete_cells_is_refused_with_the_command(runs: Runs) -> None:
