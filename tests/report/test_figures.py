@@ -161,6 +161,23 @@ def test_a_reference_is_thin_without_markers_in_the_colour_of_its_scheme(runs: R
     assert (thin.get_color(), thin.get_marker()) == (whole.get_color(), "")
 
 
+def test_a_reference_has_the_colour_of_its_checkpoints_if_all_are_of_one_scheme(runs: Runs) -> None:
+    paths: list[Path] = []
+    for n in (1, 2, 3):
+        changes: dict[str, Any] = {"parts": {"rope": {"base": 10.0**n}}, "suffix": str(n)}
+        for variant in ("window", "yarn"):
+            runs.write("rope", variant=variant, **changes)
+        paths.append(runs.write("rope", **changes))
+        with (paths[-1] / "config.yaml").open("a") as file:
+            file.write("eval: {reference_variants: [window]}\n")
+    lines = gathered(*paths).by_protocol["tail"]
+    styles = line_styles(lines)
+    colours = {tuple(line.runs): styles[line.label]["color"] for line in lines if not line.variant}
+    thin = {tuple(line.runs): styles[line.label]["color"] for line in lines if line.reference}
+    assert thin == colours
+    assert len(set(colours.values())) == 3
+
+
 def test_a_reference_is_named_in_the_caption_alone(runs: Runs) -> None:
     figure = drawn(with_reference(runs, "rope"), runs.write("alibi"))
     assert set(said(figure)) == {"rope", "alibi"}
