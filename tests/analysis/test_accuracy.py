@@ -27,6 +27,7 @@ from lengthgen.errors import UserError
 from lengthgen.report import collect, pictures, task_tables
 from lengthgen.report.figures.accuracy import PALE, Dot, accuracy, relation, side_by_side
 from lengthgen.report.figures.chart import Chart
+from lengthgen.report.figures.layout import laid_out
 from lengthgen.report.run_records import RunRecord, task_facts
 from lengthgen.report.table_formats import Cell
 
@@ -554,6 +555,19 @@ def test_the_figure_of_a_task_pales_a_scheme_that_did_not_learn_it() -> None:
     assert set(ends) == {"alibi", "rope (not learned)"}
     assert ends["rope (not learned)"] == PALE["color"] != ends["alibi"]
     assert any(message.startswith("pale: less than 95%") for message in chart.notes)
+
+
+@pytest.mark.parametrize("trained", [[L], [L, 6]])
+def test_the_name_of_L_stands_above_all_that_is_drawn_of_a_task(trained: list[int]) -> None:
+    rows = [*shares("alibi", seen=1.0, unseen=1.0), *shares("rope", seen=1.0, unseen=0.0)]
+    (chart,) = drawn(rows)
+    figure = laid_out(replace(chart, trained=trained))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    best = axes.transData.transform((L, 1.0))[1] + figure.dpi * 3 / 72  # and half of a marker
+    names = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    assert {*names} == {f"trained to {length}" for length in trained}
+    assert all(best < name.y0 < name.y1 < axes.bbox.y1 for name in names.values())
 
 
 def test_series_of_two_tasks_are_one_row_only_if_their_model_is_one() -> None:

@@ -144,9 +144,11 @@ def test_a_curve_without_findings_has_no_band(runs: Runs) -> None:
     assert "band" not in caption(figure)
 
 
-def with_reference(runs: Runs, scheme: str, losses: Sequence[float] = LOSSES) -> Path:
+def with_reference(
+    runs: Runs, scheme: str, losses: Sequence[float] = LOSSES, window: Sequence[float] = LOSSES
+) -> Path:
     """A run with a variant that its configuration lists as a line of reference."""
-    runs.write(scheme, losses, variant="window")
+    runs.write(scheme, window, variant="window")
     path = runs.write(scheme, losses)
     config = path / "config.yaml"
     config.write_text(config.read_text() + "eval: {reference_variants: [window]}\n")
@@ -159,6 +161,23 @@ def test_a_reference_is_thin_without_markers_in_the_colour_of_its_scheme(runs: R
     (whole,) = (one for one in axes_of(figure).lines if one.get_label() == "rope")
     assert thin.get_linewidth() < whole.get_linewidth() / 1.5
     assert (thin.get_color(), thin.get_marker()) == (whole.get_color(), "")
+
+
+def test_a_reference_has_the_colour_of_its_checkpoints_if_all_are_of_one_scheme(runs: Runs) -> None:
+    paths: list[Path] = []
+    for n in (1, 2, 3):
+        changes: dict[str, Any] = {"parts": {"rope": {"base": 10.0**n}}, "suffix": str(n)}
+        for variant in ("window", "yarn"):
+            runs.write("rope", variant=variant, **changes)
+        paths.append(runs.write("rope", **changes))
+        with (paths[-1] / "config.yaml").open("a") as file:
+            file.write("eval: {reference_variants: [window]}\n")
+    lines = gathered(*paths).by_protocol["tail"]
+    styles = line_styles(lines)
+    colours = {tuple(line.runs): styles[line.label]["color"] for line in lines if not line.variant}
+    thin = {tuple(line.runs): styles[line.label]["color"] for line in lines if line.reference}
+    assert thin == colours
+    assert len(set(colours.values())) == 3
 
 
 def test_a_reference_is_named_in_the_caption_alone(runs: Runs) -> None:
@@ -254,6 +273,17 @@ def test_a_few_lines_that_fail_do_not_flatten_the_others(runs: Runs) -> None:
     assert axes_of(figure).get_ylim()[1] == pytest.approx(8 * math.exp(2.0), rel=0.2)
     assert "bad: 5,000" in said(figure)
     assert line(figure, "bad")[1][-1] == pytest.approx(5000)
+
+
+def test_a_name_with_a_number_is_explained_only_if_a_named_line_leaves_the_axis(runs: Runs) -> None:
+    explained = "a name with a number"
+    fails = (2.0, 3.0, 6.0, math.log(5000))
+    good = [runs.write(f"good{i}", FLAT) for i in range(3)]
+    assert explained in caption(drawn(*good, runs.write("bad", fails)))
+    thin = with_reference(runs, "rope", FLAT, fails)
+    figure = drawn(*good, thin)
+    assert axes_of(figure).get_ylim()[1] < 5000
+    assert explained not in caption(figure)
 
 
 def test_lines_stay_within_the_axis_if_many_of_them_fail(runs: Runs) -> None:

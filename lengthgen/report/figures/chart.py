@@ -209,7 +209,7 @@ def _scale_y(axes: Axes, chart: Chart) -> None:
         axes.set_yticks(ticks, [signed(tick) for tick in ticks])
         return
     if chart.scale == "share":
-        axes.set_ylim(-0.03, 1.03)
+        axes.set_ylim(-0.03, 1.03 + 0.09 * len(chart.trained))  # a row for the name of each T
         axes.set_yticks([n / 4 for n in range(5)], [f"{n * 25}%" for n in range(5)])
         return
     axes.set_yscale(chart.scale)
@@ -262,13 +262,9 @@ def _notes(axes: Axes, chart: Chart) -> None:
         at_top = chart.extent is not None and value > chart.extent[1]  # the title is above
         _note(axes, name, (0, value), transform=transform, vertical="top" if at_top else "bottom")
     for i, length in enumerate(chart.trained):
-        transform = axes.get_xaxis_transform()
-        if chart.scale == "share":  # upright at the foot of the line, where no curve ends
-            foot = (length, 0.03)
-            _note(axes, f"trained to {length}", foot, transform=transform, rotation=90)
-        else:
-            place = (length, 0.975 - 0.055 * i)
-            _note(axes, f"trained at T={length}", place, transform=transform, vertical="top")
+        text = f"trained {'to ' if chart.scale == 'share' else 'at T='}{length}"
+        place = (length, 0.975 - 0.055 * i)
+        _note(axes, text, place, transform=axes.get_xaxis_transform(), vertical="top")
 
 
 def _note(
@@ -277,18 +273,16 @@ def _note(
     place: tuple[float, float],
     *,
     transform: Any,
-    vertical: Literal["bottom", "top"] = "bottom",
-    rotation: int = 0,
+    vertical: Literal["bottom", "top"],
 ) -> None:
     axes.annotate(
         text,
         place,
         xycoords=transform,
-        xytext=(-3 if rotation else 5, 0 if vertical == "top" else 2),
+        xytext=(5, 0 if vertical == "top" else 2),
         textcoords="offset points",
-        horizontalalignment="right" if rotation else "left",
+        horizontalalignment="left",
         verticalalignment=vertical,
-        rotation=rotation,
         color=GREY,
         fontsize=FONT_SIZE - 1,
     )

@@ -184,7 +184,7 @@ def notes(drawn: Sequence[Line], lines: Sequence[Series], *, level: str) -> list
         ),
         f"dotted: {level}": any(line.level for line in drawn),
         "a name with a number: a line that leaves the axis, and where it ends": any(
-            line.leaves_at is not None for line in drawn
+            line.leaves_at is not None and not line.reference for line in drawn
         ),
         f"thin dashes: the same checkpoint + {', '.join(variants)}": bool(variants),
     }

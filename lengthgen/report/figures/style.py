@@ -111,16 +111,18 @@ def _slot(scheme: str) -> int:
 def line_styles(lines: Sequence[Series]) -> dict[str, dict[str, Any]]:
     """Returns the drawing arguments of each label: a scheme's style, a line style per series.
 
-    Series of one scheme alone have a style each, by their labels. A reference has the colour of its
-    scheme and no marker.
+    Series of one scheme alone have a style each, by their labels. A reference has the colour of the
+    series whose checkpoints it shows and no marker.
     """
     by_scheme = scheme_styles(line.scheme for line in lines)
     several = [line.label for line in lines if not line.reference]
     by_label = scheme_styles(several) if len(several) > len(by_scheme) == 1 else {}
     found: dict[str, dict[str, Any]] = {}
     n_drawn = Counter[str]()
-    for line in sorted(lines, key=lambda line: (line.variant is not None, line.label)):
-        style = by_label.get(line.label, by_scheme[line.scheme])
+    in_order = sorted(lines, key=lambda line: (line.variant is not None, line.label))
+    for line in in_order:
+        shown = (one for one in in_order if not one.reference and line.is_reference_of(one))
+        style = by_label.get(next(shown, line).label, by_scheme[line.scheme])
         if line.reference:
             found[line.label] = {"color": style.colour, "marker": "", "linestyle": (0, (3, 2))}
             continue
