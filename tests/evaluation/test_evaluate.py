@@ -316,6 +316,9 @@ def test_a_run_without_a_checkpoint_says_so(run: tuple[Config, Path], tmp_path: 
     config, _ = run
     with pytest.raises(UserError, match="has no checkpoint yet"):
         evaluator.evaluate(config, tmp_path / "empty", ranks=ALONE, show=QUIET)
+    status.write(tmp_path, status.Status("diverged", reason="at once"), run=config.run_id)
+    with pytest.raises(UserError, match="diverged in training and has no checkpoint: at once"):
+        evaluator.evaluate(config, tmp_path, ranks=ALONE, show=QUIET)
 
 
 @pytest.mark.slow

@@ -317,6 +317,10 @@ def test_a_run_that_diverges_is_marked_so_and_keeps_the_checkpoint_before(
     assert here(*words).error == said
     listed = here("list", "runs", f"runtime.root={tmp_path}").out
     assert "\tdiverged\t" in listed
+    assert "to continue" not in listed  # it would diverge again
+    shown = here("report", f"runtime.root={tmp_path}", "--out", str(tmp_path / "report"))
+    assert shown.error.startswith(f"{tmp_path}: no evaluated runs; lengthgen train ")
+    assert f"not shown: {run_dir.name} (diverged)" in shown.err
 
 
 # Weights & Biases

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -213,6 +214,18 @@ def test_one_unreadable_run_does_not_hide_the_others(tmp_path: Path) -> None:
     (tmp_path / "broken" / "config.yaml").write_text("a: [")
     states = {run.run_id: run.state for run in directory.list_runs(tmp_path)}
     assert states == {config.run_id: "stopped", "broken": "unreadable"}
+
+
+def test_a_run_without_its_configuration_is_listed_with_the_remedy(tmp_path: Path) -> None:
+    run_dir = tmp_path / "rope-tiny-synthetic-s1-0a0a0a0a"
+    run_dir.mkdir()
+    (run_dir / "env.json").write_text("{}")
+    (run,) = directory.list_runs(tmp_path)
+    assert (run.run_id, run.state) == (run_dir.name, "unreadable")
+    missing = r"config\.yaml is missing; repeat the lengthgen train command of this run"
+    assert re.search(missing, str(run.reason))
+    with pytest.raises(UserError, match=missing):
+        directory.load_config(directory.find(str(run_dir), tmp_path))
 
 
 def test_provenance_does_not_need_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
