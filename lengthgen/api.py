@@ -20,6 +20,7 @@ from lengthgen import generation, pipeline
 from lengthgen.analysis import curves
 from lengthgen.config import compose, schema
 from lengthgen.config.plugins import Plugin
+from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.model.transformer import Transformer
 from lengthgen.report import run_records
@@ -90,20 +91,35 @@ def evaluate(
         return _frame(evaluator.evaluate(config, run_dir, ranks=ranks, show=show))
 
 
-def results(runs: str | Path | Sequence[Run] = "runs") -> pd.DataFrame:
+def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
     """Returns what was evaluated, without computing anything.
 
     Args:
-        runs: The folder of runs, whose evaluated runs are read, or a list of runs. In a folder, a
-            run that cannot be read is named on stderr and left out.
+        runs: A folder of runs, whose evaluated runs are read, or a run, or a list of runs. In a
+            folder, a run that cannot be read is named on stderr and left out.
 
     Returns:
         A row for each run, protocol, variant and length: loss in nats per token, ppl,
         bits_per_byte (NaN where skipped), and what identifies the cell.
+
+    Raises:
+        UserError: There is no such folder or run, or nothing in it is evaluated.
     """
-    if not isinstance(runs, str | Path):
-        return _frame(run_records.evaluated([_directory(run, {}) for run in runs]))
-    found = sorted(path.parent for path in Path(runs).glob("*/eval.jsonl"))
+    if isinstance(runs, str | Path):
+        folder = Path(runs)
+        if folder.is_dir() and not (folder / "config.yaml").exists():
+            return _results_below(folder)
+        try:
+            runs = [_directory(runs, {})]
+        except UserError as error:
+            raise UserError(f"no folder {runs}, and {error}") from None
+    return _frame(run_records.evaluated([_directory(run, {}) for run in runs]))
+
+
+def _results_below(root: Path) -> pd.DataFrame:
+    found = sorted(path.parent for path in root.glob("*/eval.jsonl"))
+    if not found:
+        raise UserError(f"{root}: no run here is evaluated; lengthgen train scheme=rope makes one")
     with Progress(is_main=True) as show:
         return run_records.use_readable(
             found, lambda paths: _frame(run_records.evaluated(paths)), say=show.say

@@ -66,6 +66,36 @@ def test_results_of_a_folder_leave_out_the_run_that_cannot_be_read_and_name_it(
         lengthgen.results(tmp_path)
 
 
+def test_results_of_one_run_are_those_of_a_list_of_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "runs" / "copy-1"))
+    monkeypatch.chdir(tmp_path)
+    want = lengthgen.results([copy])
+    assert len(want) > 0
+    for name in (copy, "runs/copy-1", "copy-1", "cop", "runs"):
+        assert lengthgen.results(name).equals(want)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cpoy-1", "no folder cpoy-1, and cpoy-1: no such run in runs; did you mean copy-1?"),
+        ("empty", "empty: no run here is evaluated; "),
+    ],
+)
+def test_results_say_where_nothing_was_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "runs" / "copy-1").mkdir(parents=True)
+    (tmp_path / "runs" / "copy-1" / "config.yaml").touch()
+    with pytest.raises(UserError) as caught:
+        lengthgen.results(name)
+    assert str(caught.value).startswith(message)
+
+
 def test_a_loaded_model_gives_logits_for_the_tokens_of_its_tokenizer(run: Path) -> None:
     model, tokenizer = lengthgen.load(run)
     tokens = torch.tensor([tokenizer.encode("abcdabcdabcdabcd").ids])
