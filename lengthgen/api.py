@@ -8,7 +8,7 @@ Examples:
     >>> model, tokenizer = lengthgen.load(run)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ COLUMNS = [field.name for field in fields(curves.Point) if field.name != "rows"]
 def train(
     *overrides: str,
     config_dir: str | Path | None = None,
-    plugins: Sequence[str | Path] = (),
+    plugins: str | Path | Sequence[str | Path] = (),
     **values: Any,
 ) -> Path:
     """Trains a scheme and evaluates its curve as `lengthgen train`; returns the run directory.
@@ -45,13 +45,19 @@ def train(
     Args:
         overrides: As typed on the command line, such as "train.lr=2e-3".
         config_dir: Folder with groups of your own.
-        plugins: Python files with parts of your own, whose code this call allows to run.
+        plugins: Python files with parts of your own, or one, whose code this call allows to run.
         values: The same as nested values: scheme="rope", seed=2, train={"tokens": 1_000_000}.
 
     Raises:
         UserError: A value cannot be used; the message names it and the remedy.
     """
-    files = [Path(plugin) for plugin in plugins]
+    for word in overrides:
+        if not isinstance(word, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UserError(
+                f'train: {word!r} is not an override; give text such as "scheme=rope", and a list '
+                "of them as train(*words)"
+            )
+    files = [Path(plugin) for plugin in _listed(plugins)]
     for file in files:
         Plugin.read(file).allow()
     combined = [*overrides, *compose.overrides_of(values)]
@@ -63,25 +69,27 @@ def train(
 def evaluate(
     run: Run,
     *,
-    lengths: Sequence[int] | None = None,
-    protocols: Sequence[str] | None = None,
-    variants: Sequence[str] | None = None,
+    lengths: int | Sequence[int] | None = None,
+    protocols: str | Sequence[str] | None = None,
+    variants: str | Sequence[str] | None = None,
     **values: Any,
 ) -> pd.DataFrame:
     """Evaluates a run, and returns its curve; only missing cells are computed.
 
     Args:
         run: A run directory, or the id of a run in runtime.root.
-        lengths: Lengths in tokens, such as [512, 2048, 16384].
-        protocols: Such as ["tail", "swap"]; `lengthgen list protocols` shows them.
-        variants: Training-free variants, such as ["ntk", "yarn"].
+        lengths: Lengths in tokens, such as [512, 2048, 16384] or 512.
+        protocols: Such as ["tail", "swap"] or "tail"; `lengthgen list protocols` shows them.
+        variants: Training-free variants, such as ["ntk", "yarn"] or "ntk".
         values: eval and runtime as nested values, such as eval={"targets": 64}.
 
     Returns:
         As `results`, of this run and of what was requested.
     """
     requested = {"lengths": lengths, "protocols": protocols, "variants": variants}
-    changes = {f"eval.{key}": [*value] for key, value in requested.items() if value is not None}
+    changes = {
+        f"eval.{key}": _listed(value) for key, value in requested.items() if value is not None
+    }
     changes |= compose.values(compose.overrides_of(values)) if values else {}
     schema.check_changes(changes, ("eval", "runtime"))
     config, run_dir = _opened(run, changes)
@@ -113,7 +121,7 @@ def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
             runs = [_directory(runs, {})]
         except UserError as error:
             raise UserError(f"no folder {runs}, and {error}") from None
-    return _frame(run_records.evaluated([_directory(run, {}) for run in runs]))
+    return _frame(run_records.evaluated([_directory(run, {}) for run in _listed(runs)]))
 
 
 def _results_below(root: Path) -> pd.DataFrame:
@@ -139,6 +147,12 @@ def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenize
     with Progress(is_main=True) as show:
         trained = generation.open_trained(config, run_dir, variant=variant, show=show)
     return trained.model, trained.tokenizer
+
+
+def _listed(values: Any) -> list[Any]:
+    """Returns what was given in place of a list: its values, or a single one."""
+    several = isinstance(values, Iterable) and not isinstance(values, str)
+    return [*values] if several else [values]
 
 
 def _opened(run: Run, changes: dict[str, Any]) -> tuple[schema.Config, Path]:

@@ -1,6 +1,7 @@
 """The Python API does what the commands do, and gives numbers as data frames."""
 
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,13 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
         [math.exp(loss) for loss in everything["loss"]]
     )
     assert lengthgen.results([run]).equals(everything)
+
+
+def test_one_value_stands_for_a_list_of_one(run: Path) -> None:
+    found = lengthgen.evaluate(run, lengths=48, protocols="tail", variants="ntk")
+    assert found.equals(lengthgen.evaluate(run, lengths=[48], protocols=["tail"], variants=["ntk"]))
+    with pytest.raises(UserError, match=r"^plugins: missing\.py cannot be read"):
+        lengthgen.train(scheme="rope", plugins="missing.py")
 
 
 def test_results_of_a_folder_leave_out_the_run_that_cannot_be_read_and_name_it(
@@ -110,12 +118,22 @@ def test_a_wrong_value_is_named_as_on_the_command_line(tmp_path: Path) -> None:
         lengthgen.train(scheme="rope", train={"lenght": 1})
     with pytest.raises(UserError, match="no such run"):
         lengthgen.load(tmp_path / "none")
+    with pytest.raises(UserError, match="no such run"):
+        lengthgen.results(5)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("given", [5, ["scheme=rope"]])
+def test_an_override_that_is_not_text_is_named(given: Any) -> None:
+    said = f"train: {given!r} is not an override; give text"
+    with pytest.raises(UserError, match=re.escape(said)):
+        lengthgen.train(given)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"train": {"length": 8}}, "train.length: only eval.* and runtime.* can be given here"),
+        ({"lengths": 5.5}, "eval.lengths.0: 5.5 is not an integer"),
         ({"eval": {"lenghts": [16]}}, "eval.lenghts: unknown key; did you mean eval.lengths?"),
     ],
 )
