@@ -625,7 +625,7 @@ def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
     if max(wanted.lengths) > spec.longest:
         raise UserError(
             f"eval.lengths: task {spec.name} has no tests of length {max(wanted.lengths)}; "
-            f"drop it, or set task.longest={max(wanted.lengths)}"
+            f"drop it, or train with task.longest={max(wanted.lengths)}"
         )
 
 
