@@ -7,7 +7,7 @@ import inspect
 import traceback
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthgen.config.plugins import MODULE_PREFIX
 from lengthgen.config.schema import Config
@@ -24,7 +24,7 @@ def try_out(config: Config) -> None:
 
     Raises UserError for what a part can tell in a call alone, such as a share that keeps no
     rotated channel; with part, hook and line if a plugin's code raises, and with the hooks that it
-    may be if what they take or return does not fit.
+    may be if what they take or return does not fit, or the loss or its gradient is not finite.
     """
     model = create(config, vocab_size=VOCAB)
     tokens_BT = torch.arange(VOCAB).view(2, 8)[:, : config.train.length]
@@ -53,8 +53,13 @@ def _call(config: Config, model: Transformer, tokens_BT: Tensor) -> None:
             **model.answer_starts(tokens_BT),
         )
         nats = model.token_nll(x_BQD, targets_BQ).sum()
+    found = {"loss": nats}
     if nats.requires_grad:
         nats.backward()
+        found["gradient's norm"] = nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
+    for what, value in found.items():
+        if not value.isfinite() and _own_parts(model):
+            raise UserError(f"{_suspects(model)}: the {what} is {value:g} before any update")
 
 
 def _own_parts(model: Transformer) -> dict[Part, str]:

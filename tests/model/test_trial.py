@@ -51,6 +51,12 @@ FAULTS = {
         r"plugins: the model does not work with bias of mine \(.*mine\.py, line 25\): RuntimeErr"
     ),
     "def bias(self): return None": r"with bias of mine \(.*line 25\): TypeError: Mine\.bias\(\) ta",
+    "def bias(self, c): return c.distance() * torch.nan": (
+        r"with bias of mine \(.*line 25\): the loss is nan before any update"
+    ),
+    "def embed(self, x, c): return Poisoned.apply(x)": (
+        r"with embed of mine \(.*line 25\): the gradient's norm is nan before any update"
+    ),
     "def qk(self, q, k, c): return None": r"with qk of mine \(.*line 25\): TypeError",
     "def weights(self, s, c): return s.softmax(-1).mT": r"with weights of mine \(.*: RuntimeError",
 }
