@@ -14,8 +14,7 @@ from lengthgen.terminal import Progress
 HEAD = """
 import torch
 from torch import Tensor
-from lengthgen.schemes import AttentionContext, Part, Rotated
-from lengthgen.schemes.bias.distance_bias import DistanceBias
+from lengthgen.schemes import AttentionContext, DistanceBias, Part, Rotated
 
 def helper(d: Tensor) -> Tensor:
     raise ZeroDivisionError("a bug")
@@ -39,25 +38,25 @@ class Mine(Part):
 
 FAULTS = {
     "def bias(self, c): return c.nothing": (
-        r"scheme\.parts\.mine: bias raised AttributeError: .*'nothing' \(.*mine\.py, line 25\)"
+        r"scheme\.parts\.mine: bias raised AttributeError: .*'nothing' \(.*mine\.py, line 24\)"
     ),
     "def bias(self, c): return helper(c.distance())": (
-        r"scheme\.parts\.mine: bias raised ZeroDivisionError: a bug \(.*mine\.py, line 8\)"
+        r"scheme\.parts\.mine: bias raised ZeroDivisionError: a bug \(.*mine\.py, line 7\)"
     ),
     "def embed(self, x, c): return Wrong.apply(x)": (
-        r"with embed of mine \(.*mine\.py, line 25\): ZeroDivisionError: a bug \(.*, line 8\)"
+        r"with embed of mine \(.*mine\.py, line 24\): ZeroDivisionError: a bug \(.*, line 7\)"
     ),
     "def bias(self, c): return c.distance()[:, :-1]": (
-        r"plugins: the model does not work with bias of mine \(.*mine\.py, line 25\): RuntimeErr"
+        r"plugins: the model does not work with bias of mine \(.*mine\.py, line 24\): RuntimeErr"
     ),
-    "def bias(self): return None": r"with bias of mine \(.*line 25\): TypeError: Mine\.bias\(\) ta",
+    "def bias(self): return None": r"with bias of mine \(.*line 24\): TypeError: Mine\.bias\(\) ta",
     "def bias(self, c): return c.distance() * torch.nan": (
-        r"with bias of mine \(.*line 25\): the loss is nan before any update"
+        r"with bias of mine \(.*line 24\): the loss is nan before any update"
     ),
     "def embed(self, x, c): return Poisoned.apply(x)": (
-        r"with embed of mine \(.*line 25\): the gradient's norm is nan before any update"
+        r"with embed of mine \(.*line 24\): the gradient's norm is nan before any update"
     ),
-    "def qk(self, q, k, c): return None": r"with qk of mine \(.*line 25\): TypeError",
+    "def qk(self, q, k, c): return None": r"with qk of mine \(.*line 24\): TypeError",
     "def weights(self, s, c): return s.softmax(-1).mT": r"with weights of mine \(.*: RuntimeError",
 }
 
@@ -81,7 +80,7 @@ def test_a_method_of_a_base_class_is_named_by_its_own_name(tmp_path: Path) -> No
     requested = overrides(path, "def bias_at(self, d): return -d[None]")
     path.write_text(path.read_text().replace("Mine(Part)", "Mine(DistanceBias)"))
     with pytest.raises(
-        UserError, match=r"with bias_at of mine \(.*line 25\): TypeError: Mine\.bias_a"
+        UserError, match=r"with bias_at of mine \(.*line 24\): TypeError: Mine\.bias_a"
     ):
         try_out(small_config(*requested))
 
