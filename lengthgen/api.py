@@ -103,8 +103,8 @@ def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
     """Returns what was evaluated, without computing anything.
 
     Args:
-        runs: A folder of runs, whose evaluated runs are read, or a run, or a list of runs. In a
-            folder, a run that cannot be read is named on stderr and left out.
+        runs: A folder of runs, of which those are read that a report shows, or a run, or a list of
+            runs. In a folder, a run that cannot be read is named on stderr and left out.
 
     Returns:
         A row for each run, protocol, variant and length: loss in nats per token, ppl,
@@ -125,10 +125,12 @@ def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
 
 
 def _results_below(root: Path) -> pd.DataFrame:
-    found = sorted(path.parent for path in root.glob("*/eval.jsonl"))
-    if not found:
-        raise UserError(f"{root}: no run here is evaluated; lengthgen train scheme=rope makes one")
     with Progress(is_main=True) as show:
+        found = run_records.reportable(directory.run_dirs(root), say=show.say)
+        if not found:
+            raise UserError(
+                f"{root}: no run here is evaluated; lengthgen train scheme=rope makes one"
+            )
         return run_records.use_readable(
             found, lambda paths: _frame(run_records.evaluated(paths)), say=show.say
         )

@@ -74,6 +74,17 @@ def test_results_of_a_folder_leave_out_the_run_that_cannot_be_read_and_name_it(
         lengthgen.results(tmp_path)
 
 
+def test_results_of_a_folder_are_of_the_runs_that_a_report_shows(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, other = (Path(shutil.copytree(run, tmp_path / name)) for name in ("good", "other"))
+    (other / "eval.jsonl").unlink()
+    assert lengthgen.results(tmp_path).equals(lengthgen.results([good]))
+    assert capsys.readouterr().err == (
+        "without an evaluation, and not shown: other (not evaluated)\n"
+    )
+
+
 def test_results_of_one_run_are_those_of_a_list_of_it(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
