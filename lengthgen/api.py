@@ -8,7 +8,7 @@ Examples:
     >>> model, tokenizer = lengthgen.load(run)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from lengthgen import generation, pipeline
 from lengthgen.analysis import curves
 from lengthgen.config import compose, schema
 from lengthgen.config.plugins import Plugin
+from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.model.transformer import Transformer
 from lengthgen.report import run_records
@@ -34,7 +35,7 @@ COLUMNS = [field.name for field in fields(curves.Point) if field.name != "rows"]
 def train(
     *overrides: str,
     config_dir: str | Path | None = None,
-    plugins: Sequence[str | Path] = (),
+    plugins: str | Path | Sequence[str | Path] = (),
     **values: Any,
 ) -> Path:
     """Trains a scheme and evaluates its curve as `lengthgen train`; returns the run directory.
@@ -44,13 +45,19 @@ def train(
     Args:
         overrides: As typed on the command line, such as "train.lr=2e-3".
         config_dir: Folder with groups of your own.
-        plugins: Python files with parts of your own, whose code this call allows to run.
+        plugins: Python files with parts of your own, or one, whose code this call allows to run.
         values: The same as nested values: scheme="rope", seed=2, train={"tokens": 1_000_000}.
 
     Raises:
         UserError: A value cannot be used; the message names it and the remedy.
     """
-    files = [Path(plugin) for plugin in plugins]
+    for word in overrides:
+        if not isinstance(word, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UserError(
+                f'train: {word!r} is not an override; give text such as "scheme=rope", and a list '
+                "of them as train(*words)"
+            )
+    files = [Path(plugin) for plugin in _listed(plugins)]
     for file in files:
         Plugin.read(file).allow()
     combined = [*overrides, *compose.overrides_of(values)]
@@ -62,25 +69,27 @@ def train(
 def evaluate(
     run: Run,
     *,
-    lengths: Sequence[int] | None = None,
-    protocols: Sequence[str] | None = None,
-    variants: Sequence[str] | None = None,
+    lengths: int | Sequence[int] | None = None,
+    protocols: str | Sequence[str] | None = None,
+    variants: str | Sequence[str] | None = None,
     **values: Any,
 ) -> pd.DataFrame:
     """Evaluates a run, and returns its curve; only missing cells are computed.
 
     Args:
         run: A run directory, or the id of a run in runtime.root.
-        lengths: Lengths in tokens, such as [512, 2048, 16384].
-        protocols: Such as ["tail", "swap"]; `lengthgen list protocols` shows them.
-        variants: Training-free variants, such as ["ntk", "yarn"].
+        lengths: Lengths in tokens, such as [512, 2048, 16384] or 512.
+        protocols: Such as ["tail", "swap"] or "tail"; `lengthgen list protocols` shows them.
+        variants: Training-free variants, such as ["ntk", "yarn"] or "ntk".
         values: eval and runtime as nested values, such as eval={"targets": 64}.
 
     Returns:
         As `results`, of this run and of what was requested.
     """
     requested = {"lengths": lengths, "protocols": protocols, "variants": variants}
-    changes = {f"eval.{key}": [*value] for key, value in requested.items() if value is not None}
+    changes = {
+        f"eval.{key}": _listed(value) for key, value in requested.items() if value is not None
+    }
     changes |= compose.values(compose.overrides_of(values)) if values else {}
     schema.check_changes(changes, ("eval", "runtime"))
     config, run_dir = _opened(run, changes)
@@ -90,21 +99,38 @@ def evaluate(
         return _frame(evaluator.evaluate(config, run_dir, ranks=ranks, show=show))
 
 
-def results(runs: str | Path | Sequence[Run] = "runs") -> pd.DataFrame:
+def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
     """Returns what was evaluated, without computing anything.
 
     Args:
-        runs: The folder of runs, whose evaluated runs are read, or a list of runs. In a folder, a
-            run that cannot be read is named on stderr and left out.
+        runs: A folder of runs, of which those are read that a report shows, or a run, or a list of
+            runs. In a folder, a run that cannot be read is named on stderr and left out.
 
     Returns:
         A row for each run, protocol, variant and length: loss in nats per token, ppl,
         bits_per_byte (NaN where skipped), and what identifies the cell.
+
+    Raises:
+        UserError: There is no such folder or run, or nothing in it is evaluated.
     """
-    if not isinstance(runs, str | Path):
-        return _frame(run_records.evaluated([_directory(run, {}) for run in runs]))
-    found = sorted(path.parent for path in Path(runs).glob("*/eval.jsonl"))
+    if isinstance(runs, str | Path):
+        folder = Path(runs)
+        if folder.is_dir() and not (folder / "config.yaml").exists():
+            return _results_below(folder)
+        try:
+            runs = [_directory(runs, {})]
+        except UserError as error:
+            raise UserError(f"no folder {runs}, and {error}") from None
+    return _frame(run_records.evaluated([_directory(run, {}) for run in _listed(runs)]))
+
+
+def _results_below(root: Path) -> pd.DataFrame:
     with Progress(is_main=True) as show:
+        found = run_records.reportable(directory.run_dirs(root), say=show.say)
+        if not found:
+            raise UserError(
+                f"{root}: no run here is evaluated; lengthgen train scheme=rope makes one"
+            )
         return run_records.use_readable(
             found, lambda paths: _frame(run_records.evaluated(paths)), say=show.say
         )
@@ -123,6 +149,12 @@ def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenize
     with Progress(is_main=True) as show:
         trained = generation.open_trained(config, run_dir, variant=variant, show=show)
     return trained.model, trained.tokenizer
+
+
+def _listed(values: Any) -> list[Any]:
+    """Returns what was given in place of a list: its values, or a single one."""
+    several = isinstance(values, Iterable) and not isinstance(values, str)
+    return [*values] if several else [values]
 
 
 def _opened(run: Run, changes: dict[str, Any]) -> tuple[schema.Config, Path]:

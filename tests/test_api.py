@@ -1,6 +1,7 @@
 """The Python API does what the commands do, and gives numbers as data frames."""
 
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,13 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
     assert lengthgen.results([run]).equals(everything)
 
 
+def test_one_value_stands_for_a_list_of_one(run: Path) -> None:
+    found = lengthgen.evaluate(run, lengths=48, protocols="tail", variants="ntk")
+    assert found.equals(lengthgen.evaluate(run, lengths=[48], protocols=["tail"], variants=["ntk"]))
+    with pytest.raises(UserError, match=r"^plugins: missing\.py cannot be read"):
+        lengthgen.train(scheme="rope", plugins="missing.py")
+
+
 def test_results_of_a_folder_leave_out_the_run_that_cannot_be_read_and_name_it(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +74,47 @@ def test_results_of_a_folder_leave_out_the_run_that_cannot_be_read_and_name_it(
         lengthgen.results(tmp_path)
 
 
+def test_results_of_a_folder_are_of_the_runs_that_a_report_shows(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, other = (Path(shutil.copytree(run, tmp_path / name)) for name in ("good", "other"))
+    (other / "eval.jsonl").unlink()
+    assert lengthgen.results(tmp_path).equals(lengthgen.results([good]))
+    assert capsys.readouterr().err == (
+        "without an evaluation, and not shown: other (not evaluated)\n"
+    )
+
+
+def test_results_of_one_run_are_those_of_a_list_of_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "runs" / "copy-1"))
+    monkeypatch.chdir(tmp_path)
+    want = lengthgen.results([copy])
+    assert len(want) > 0
+    for name in (copy, "runs/copy-1", "copy-1", "cop", "runs"):
+        assert lengthgen.results(name).equals(want)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cpoy-1", "no folder cpoy-1, and cpoy-1: no such run in runs; did you mean copy-1?"),
+        ("empty", "empty: no run here is evaluated; "),
+    ],
+)
+def test_results_say_where_nothing_was_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "runs" / "copy-1").mkdir(parents=True)
+    (tmp_path / "runs" / "copy-1" / "config.yaml").touch()
+    with pytest.raises(UserError) as caught:
+        lengthgen.results(name)
+    assert str(caught.value).startswith(message)
+
+
 def test_a_loaded_model_gives_logits_for_the_tokens_of_its_tokenizer(run: Path) -> None:
     model, tokenizer = lengthgen.load(run)
     tokens = torch.tensor([tokenizer.encode("abcdabcdabcdabcd").ids])
@@ -80,12 +129,22 @@ def test_a_wrong_value_is_named_as_on_the_command_line(tmp_path: Path) -> None:
         lengthgen.train(scheme="rope", train={"lenght": 1})
     with pytest.raises(UserError, match="no such run"):
         lengthgen.load(tmp_path / "none")
+    with pytest.raises(UserError, match="no such run"):
+        lengthgen.results(5)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("given", [5, ["scheme=rope"]])
+def test_an_override_that_is_not_text_is_named(given: Any) -> None:
+    said = f"train: {given!r} is not an override; give text"
+    with pytest.raises(UserError, match=re.escape(said)):
+        lengthgen.train(given)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"train": {"length": 8}}, "train.length: only eval.* and runtime.* can be given here"),
+        ({"lengths": 5.5}, "eval.lengths.0: 5.5 is not an integer"),
         ({"eval": {"lenghts": [16]}}, "eval.lenghts: unknown key; did you mean eval.lengths?"),
     ],
 )

@@ -556,9 +556,10 @@ def _with_lengths(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     if wanted.get("lengths", ()) is not None:
         return plain
     try:
-        T, reach = (_integer.validate_python(n) for n in (train["length"], wanted["reach"]))
+        sizes = [_integer.validate_python(n) for n in (train["length"], wanted["reach"])]
     except (KeyError, ValidationError):
-        return plain  # the schema names the key
+        sizes = [1, 1]  # the schema names the key, and no lengths that are missing for its sake
+    T, reach = sizes
     lengths = {max(1, T // 8), max(1, T // 4), max(1, T // 2), *(T << n for n in range(6))}
     kept = sorted(n for n in lengths if 0 < n <= max(T, reach))
     return {**plain, "eval": {**wanted, "lengths": kept}}
@@ -625,7 +626,7 @@ def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
     if max(wanted.lengths) > spec.longest:
         raise UserError(
             f"eval.lengths: task {spec.name} has no tests of length {max(wanted.lengths)}; "
-            f"drop it, or set task.longest={max(wanted.lengths)}"
+            f"drop it, or train with task.longest={max(wanted.lengths)}"
         )
 
 

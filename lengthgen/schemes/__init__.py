@@ -11,6 +11,7 @@ from lengthgen.schemes.base import (
     through_qk,
     weighted,
 )
+from lengthgen.schemes.bias.distance_bias import DistanceBias
 from lengthgen.schemes.parameters import of_layer
 from lengthgen.schemes.registry import HOOKS, build, registry
 from lengthgen.schemes.scheme import Scheme
@@ -19,6 +20,7 @@ __all__ = [
     "HOOKS",
     "NO_PARTS",
     "AttentionContext",
+    "DistanceBias",
     "LayerHooks",
     "ModelDims",
     "Part",

@@ -308,7 +308,9 @@ def check_finite(state: State, ranks: Ranks) -> None:
         return
     step, nats, grad_norm = state.last.tolist()
     state.step = int(step) - 1
-    remedy = "no update was made; lower train.lr or use train.precision=fp32"
+    # No rate has acted before the first step.
+    cause = "lower train.lr" if step > 1 else "correct the scheme or lower model.init_std"
+    remedy = f"no update was made; {cause}, or use train.precision=fp32"
     for rank, loss in enumerate(ranks.gather(nats)):
         if not math.isfinite(loss):
             raise Diverged(f"the loss is {loss} in step {int(step)} on rank {rank}; {remedy}")

@@ -136,6 +136,15 @@ def test_the_buckets_of_any_distance_are_found_at_once() -> None:
     pipeline.validate(schema.from_overrides(words, config_dir=None, plugins=[]))
 
 
+@pytest.mark.parametrize("key", ["train.length", "eval.reach"])
+@pytest.mark.parametrize("value", ["abc", "0", "-5", "1.5", "null"])
+def test_a_wrong_length_is_the_only_mistake(key: str, value: str) -> None:
+    with pytest.raises(UserError) as caught:
+        schema.from_overrides([f"{key}={value}"], config_dir=None, plugins=[])
+    assert str(caught.value).startswith(f"{key}: ")
+    assert "more)" not in str(caught.value)
+
+
 def test_a_length_may_be_written_as_a_float() -> None:
     words = ["train.length=1e3", "train.batch_tokens=4e3", "eval.reach=4e3"]
     config = schema.from_overrides(words, config_dir=None, plugins=[])

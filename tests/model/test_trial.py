@@ -14,7 +14,7 @@ from lengthgen.terminal import Progress
 HEAD = """
 import torch
 from torch import Tensor
-from lengthgen.schemes import AttentionContext, Part, Rotated
+from lengthgen.schemes import AttentionContext, DistanceBias, Part, Rotated
 
 def helper(d: Tensor) -> Tensor:
     raise ZeroDivisionError("a bug")
@@ -28,24 +28,36 @@ class Wrong(torch.autograd.Function):
     def backward(ctx, g):
         return helper(g)
 
+class Poisoned(Wrong):
+    @staticmethod
+    def backward(ctx, g):
+        return g * torch.nan
+
 class Mine(Part):
 """
 
 FAULTS = {
     "def bias(self, c): return c.nothing": (
-        r"scheme\.parts\.mine: bias raised AttributeError: .*'nothing' \(.*mine\.py, line 19\)"
+        r"scheme\.parts\.mine: bias raised AttributeError: .*'nothing' \(.*mine\.py, line 24\)"
     ),
     "def bias(self, c): return helper(c.distance())": (
         r"scheme\.parts\.mine: bias raised ZeroDivisionError: a bug \(.*mine\.py, line 7\)"
     ),
     "def embed(self, x, c): return Wrong.apply(x)": (
-        r"embed of mine: ZeroDivisionError: a bug \(.*mine\.py, line 7\)"
+        r"with embed of mine \(.*mine\.py, line 24\): ZeroDivisionError: a bug \(.*, line 7\)"
     ),
     "def bias(self, c): return c.distance()[:, :-1]": (
-        r"plugins: the model cannot use what is returned by bias of mine: RuntimeError: "
+        r"plugins: the model does not work with bias of mine \(.*mine\.py, line 24\): RuntimeErr"
     ),
-    "def qk(self, q, k, c): return None": r"returned by qk of mine: TypeError",
-    "def weights(self, s, c): return s.softmax(-1).mT": r"by weights of mine: RuntimeError",
+    "def bias(self): return None": r"with bias of mine \(.*line 24\): TypeError: Mine\.bias\(\) ta",
+    "def bias(self, c): return c.distance() * torch.nan": (
+        r"with bias of mine \(.*line 24\): the loss is nan before any update"
+    ),
+    "def embed(self, x, c): return Poisoned.apply(x)": (
+        r"with embed of mine \(.*line 24\): the gradient's norm is nan before any update"
+    ),
+    "def qk(self, q, k, c): return None": r"with qk of mine \(.*line 24\): TypeError",
+    "def weights(self, s, c): return s.softmax(-1).mT": r"with weights of mine \(.*: RuntimeError",
 }
 
 
@@ -63,8 +75,21 @@ def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str, precision: str
     assert "\n" not in str(caught.value)
 
 
-def test_a_part_without_fault_passes(tmp_path: Path) -> None:
-    requested = overrides(tmp_path / "mine.py", "def bias(self, c): return -c.distance()")
+def test_a_method_of_a_base_class_is_named_by_its_own_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    requested = overrides(path, "def bias_at(self, d): return -d[None]")
+    path.write_text(path.read_text().replace("Mine(Part)", "Mine(DistanceBias)"))
+    with pytest.raises(
+        UserError, match=r"with bias_at of mine \(.*line 24\): TypeError: Mine\.bias_a"
+    ):
+        try_out(small_config(*requested))
+
+
+@pytest.mark.parametrize(
+    "body", ["return -c.distance()", "return (c.distance() == 0).float().log()"]
+)
+def test_a_part_without_fault_passes(tmp_path: Path, body: str) -> None:
+    requested = overrides(tmp_path / "mine.py", f"def bias(self, c): {body}")
     try_out(small_config(*requested))
     try_out(small_config(*requested, "train.length=4"))
 

@@ -58,9 +58,10 @@ class Faulty(Part):
         self.mode = mode
 
     def bias(self, c: AttentionContext) -> Tensor:
-        if self.mode == "raises" and c.length > 8:  # longer than a rehearsal
+        longer = c.length > 8  # than a rehearsal
+        if self.mode == "raises" and longer:
             raise ZeroDivisionError("a bug")
-        return -c.distance() * (torch.nan if self.mode == "diverges" else 1.0)
+        return -c.distance() * (torch.nan if self.mode == "diverges" and longer else 1.0)
 """
 
 

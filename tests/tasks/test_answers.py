@@ -309,7 +309,7 @@ def test_what_makes_the_examples_is_in_the_name_of_their_cache(cache: Path) -> N
         (["+task.arguments.tymes=2"], "task.arguments.tymes: unknown key; did you mean task.argum"),
         (
             ["eval.lengths=[7]"],
-            "eval.lengths: task copy has no tests of length 7; drop it, or set ",
+            "eval.lengths: task copy has no tests of length 7; drop it, or train with ",
         ),
         (["eval.protocols=[tail]"], "eval.protocols: tail scores text, and corpus copy has none; "),
         (["corpus.tokenizer=bytes"], "corpus: a task is read by characters"),
