@@ -679,6 +679,12 @@ def of_checkpoints() -> list[Claim]:
             below("dape_v2_kerple", "alibi", lengths=[2048], folder="slow_schemes"),
         ),
         (
+            "Zheng et al. 2024 (DAPE)",
+            "Over KERPLE, DAPE is below KERPLE and ALiBi beyond T: at 2k. After 1.5M tokens "
+            "(`slow_schemes/`).",
+            below("dape_kerple", "kerple", "alibi", lengths=[2048], folder="slow_schemes"),
+        ),
+        (
             "Yang et al. 2025 (PaTH)",
             "PaTH extrapolates better than RoPE: below it at 2k. After 1.5M tokens "
             "(`slow_schemes/`).",
@@ -714,11 +720,6 @@ def of_checkpoints() -> list[Claim]:
 
 
 UNTESTED = (
-    (
-        "Over KERPLE, DAPE is below KERPLE and ALiBi beyond T.",
-        "Zheng et al. 2024",
-        "trains slowly on a CPU; its run in `slow_schemes/` is not made yet",
-    ),
     (
         "Trained at 1,024, ALiBi reaches at 2,048 the perplexity of sinusoids trained there.",
         "Press et al. 2022",
