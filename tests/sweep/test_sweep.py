@@ -156,7 +156,9 @@ def test_the_studies_hold_every_scheme_but_the_upper_bounds() -> None:
     lists = dict(re.findall(r"^(slow|explicit)=(\S+)", script, flags=re.MULTILINE))
     tuned = tuned_rates.read(ROOT / "results" / "rates" / "tuned.yaml")
     lists["tuned"] = ",".join(tuned)
-    assert all(f'"scheme={of}' in script for of in ("$tuned", "$explicit", "rope,alibi,$slow"))
+    assert all(
+        f'"scheme={of}' in script for of in ("$tuned", "$explicit", "rope,alibi,kerple,$slow")
+    )
     [rest] = re.findall(r'sweep schemes "(scheme=glob.*?)"', script)
     for name, schemes in lists.items():
         rest = rest.replace(f"${name}", schemes)
