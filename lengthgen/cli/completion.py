@@ -58,18 +58,13 @@ def _runs(ctx: typer.Context, incomplete: str, *, keys: tuple[str, ...]) -> list
 
     def candidates(word: str) -> list[str]:
         root = compose.root_of({"runtime.root": given[1]} if given else {})
-        ids = [path.name for path in run_dirs(root)]
+        ids = sorted(path.parent.name for path in root.glob("*/config.yaml"))
         words = compose.completions(word, config_dir=None)
         words = [word for word in words if word.startswith(keys)]
         plain = re.compile(r"[\w.=+,-]+")  # of another name a shell would run parts
         return [name for name in ids if name.startswith(word) and plain.fullmatch(name)] + words
 
     return _complete(ctx, incomplete, candidates)
-
-
-def run_dirs(root: Path) -> list[Path]:
-    """Returns the directories of the runs under a root, by name."""
-    return sorted(path.parent for path in root.glob("*/config.yaml"))
 
 
 def _before(ctx: typer.Context) -> list[str]:

@@ -279,29 +279,30 @@ def reportable(run_dirs: Sequence[Path], *, say: Callable[[str], None]) -> list[
     Of the latter those alone of which another seed has an evaluation; the others are named.
     """
     evaluated = [path for path in run_dirs if os.path.lexists(path / "eval.jsonl")]
-    known: list[Row] = []
-    if len(evaluated) < len(run_dirs):
-        for path in evaluated:
-            with suppress(UserError):
-                known.append(_but_seed(_config(path)))
-    found, others = [*evaluated], list[str]()
-    for path in run_dirs:
-        if path in evaluated:
-            continue
+    configs: dict[Path, Row] = {}
+    states: dict[Path, str] = {}
+    for path in sorted({*run_dirs} - {*evaluated}):
         try:
-            config = _config(path)
-            state = status.read_status(path, run=directory.run_id(config, path)).state
+            configs[path] = _config(path)
+            run = directory.run_id(configs[path], path)
+            states[path] = status.read_status(path, run=run).state
         except UserError as error:
             say(f"{path.name} is not shown: {error}")
-            continue
-        if state == "diverged" and _but_seed(config) in known:
-            found.append(path)
-        else:
-            others.append(f"{path.name} ({'not evaluated' if state == 'done' else state})")
+    lost = [path for path, state in states.items() if state == "diverged"]
+    known: list[Row] = []
+    for path in evaluated if lost else ():
+        with suppress(UserError):  # which the report names
+            known.append(_but_seed(_config(path)))
+    lost = [path for path in lost if _but_seed(configs[path]) in known]
+    others = [
+        f"{path.name} ({'not evaluated' if state == 'done' else state})"
+        for path, state in states.items()
+        if path not in lost
+    ]
     if others:
         more = f" and {len(others) - MOST_SAID} more" if len(others) > MOST_SAID else ""
         say(f"without an evaluation, and not shown: {', '.join(others[:MOST_SAID])}{more}")
-    return sorted(found)
+    return sorted([*evaluated, *lost])
 
 
 def use_readable(

@@ -43,6 +43,7 @@ _LIBRARIES = (
 )
 FORMAT = 2  # of a run's files: since 2, rows and checkpoints name the run, and rows have checksums
 _HEADING = b"# crc32 of what follows: "
+OF_A_RUN = ("config.yaml", "env.json")  # one of them makes a directory that of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,9 +343,7 @@ def training_log(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
 
 def run_dirs(root: Path) -> list[Path]:
     """Returns the directories of the runs under a root, by name; also one without config.yaml."""
-    return sorted(
-        {p.parent for name in ("config.yaml", "env.json") for p in root.glob(f"*/{name}")}
-    )
+    return sorted({path.parent for name in OF_A_RUN for path in root.glob(f"*/{name}")})
 
 
 def list_runs(root: Path) -> list[RunSummary]:
@@ -389,7 +388,7 @@ def find(name: str, root: Path) -> Path:
 
     Raises UserError if there is none, or several.
     """
-    if any((Path(name) / file).exists() for file in ("config.yaml", "env.json")):
+    if any((Path(name) / file).exists() for file in OF_A_RUN):
         return Path(name).resolve()
     ids = [path.name for path in run_dirs(root)]
     if name in ids:
