@@ -6,6 +6,8 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -39,6 +41,26 @@ def subclasses(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
 def modules_of(package: str, path: Iterable[str]) -> list[ModuleType]:
     """Returns the modules below the folders of a package, imported."""
     return [importlib.import_module(f.name) for f in pkgutil.walk_packages(path, f"{package}.")]
+
+
+@cache
+def extensions() -> tuple[ModuleType, ...]:
+    """Returns the module `register` of every room beside the core: lengthgen.tasks.register.
+
+    A room beside the core says there what it adds: SOURCES, PROTOCOLS and the like. Rooms are found
+    by that file's name, so that the core imports none of them.
+    """
+    import lengthgen
+
+    names = (
+        f"lengthgen.{m.name}.register" for m in pkgutil.iter_modules(lengthgen.__path__) if m.ispkg
+    )
+    return tuple(importlib.import_module(name) for name in names if find_spec(name) is not None)
+
+
+def contributed(name: str) -> list[Any]:
+    """Returns what the rooms beside the core list under a name of their module `register`."""
+    return [value for module in extensions() for value in getattr(module, name, ())]
 
 
 def registered(
