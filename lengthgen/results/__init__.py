@@ -1,0 +1,1 @@
+"""What evaluated runs show: data frame, statistics, tables, figures and the page."""

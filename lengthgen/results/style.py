@@ -1,0 +1,166 @@
+"""How figures look, and the bytes they are saved as; a scheme has one colour in every figure.
+
+A function that draws is decorated with `@styled()`, begins with `new_figure`, and names its lines
+at their ends with `label_ends` instead of a legend.
+"""
+
+import hashlib
+import io
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ContextDecorator
+from typing import Any, Literal, NamedTuple, cast
+
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from scipy.optimize import isotonic_regression
+
+from lengthgen import escaping
+
+FONT_SIZE = 10.0  # points; 13 px where a figure of 8 inches is shown 768 px wide
+GREY = "0.45"  # of notes and of what is there for reference
+WIDTH = 8.0  # inches
+MAX_LINES = 8  # of one axes; more are small multiples
+# Okabe-Ito and Tol's muted set without their light colours, and a brown: safe for colour-blind
+# readers on white.
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
+    *("#332288", "#882255", "#999933", "#117733", "#AA4499", "#8C510A"),
+)
+DASHES: Sequence[Any] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
+SALT = 48036  # of the hash of a scheme's name; with it the classic schemes do not collide
+
+
+def styled() -> ContextDecorator:
+    """Matplotlib's own style and ours, whatever the user's matplotlibrc says; a decorator too."""
+    settings = {
+        "font.size": FONT_SIZE,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "svg.fonttype": "none",  # text stays text
+        "svg.hashsalt": "lengthgen",  # ids are the same at every time
+        "text.parse_math": False,  # a name may hold dollar signs
+    }
+    return cast(ContextDecorator, matplotlib.style.context(["default", settings]))
+
+
+def new_figure(title: str, *, width: float = WIDTH, height: float = 4.4) -> Figure:
+    """Returns an empty figure with a title of one or more lines; sizes in inches."""
+    lines = textwrap.wrap(escaping.visible(title), int(12.2 * width)) or [""]
+    drawn = Figure(figsize=(width, height + 0.17 * (len(lines) - 1)), layout="constrained")
+    drawn.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=FONT_SIZE + 1)
+    return drawn
+
+
+def saved(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
+    """Returns the figure as a file, the same bytes at every time."""
+    metadata: Mapping[str, Any] = {"svg": {"Date": None}, "png": {"Software": None}}[kind]
+    file = io.BytesIO()
+    with cast(AbstractContextManager[None], styled()):
+        FigureCanvasAgg(figure).print_figure(file, format=kind, dpi=150, metadata=metadata)
+    return file.getvalue()
+
+
+def scheme_colours(schemes: Iterable[str]) -> dict[str, str]:
+    """Returns the colour of each scheme, by a hash of its name.
+
+    A scheme whose colour an alphabetically earlier one has takes the next that no scheme wants, so
+    that the others keep theirs. Of more than twelve schemes some share a colour.
+    """
+    slots: dict[str, int] = {}
+    displaced: list[str] = []
+    for name in sorted(set(schemes)):
+        digest = hashlib.sha256(f"{SALT}:{name}".encode()).digest()
+        slot = int.from_bytes(digest[:8]) % len(COLOURS)
+        if slot in slots.values():
+            displaced.append(name)
+        slots[name] = slot
+    for name in displaced:
+        free = [n for n in range(len(COLOURS)) if n not in slots.values()]
+        slots[name] = min(free, key=lambda n: (n - slots[name]) % len(COLOURS), default=slots[name])
+    return {name: COLOURS[slot] for name, slot in slots.items()}
+
+
+def short(n: float) -> str:
+    """Returns a number of tokens as 512, 1k (1,024), 1.5k, 16k, 12M (millions)."""
+    if n >= 1_000_000:
+        return f"{n / 1e6:.3g}M"
+    return f"{n / 1024:g}k" if n >= 1024 and n % 512 == 0 else f"{n:,.0f}"
+
+
+def length_axis(axes: Axes, lengths: Iterable[float], *, trained: float | None = None) -> None:
+    """Makes x a log2 axis over lengths in tokens; shades those a model was trained on.
+
+    Limits of y must be set before. A tick whose name would run into a rounder neighbour's has none.
+    """
+    ticks = sorted(set(lengths))
+    room = 12 * axes.get_position().width * axes.figure.get_figwidth() / WIDTH  # pyright: ignore
+    gap = math.log2(ticks[-1] / ticks[0]) / max(room, 1)
+    named: list[float] = []
+    for tick in sorted(ticks, key=lambda tick: (-(int(tick) & -int(tick)), tick)):
+        if all(abs(math.log2(tick / other)) >= gap for other in named):
+            named.append(tick)
+    low, high = ticks[0] / 2**0.25, ticks[-1] * 2**0.1
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(low, high)
+    axes.set_xticks(ticks, [short(tick) if tick in named else "" for tick in ticks])
+    axes.minorticks_off()
+    if trained is not None and trained > low:
+        axes.axvspan(low, trained, color="0.94", zorder=0, linewidth=0)
+        place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "color": GREY}
+        axes.text(trained / 2**0.06, 0.985, "trained", ha="right", va="top", fontsize=8, **place)
+
+
+def log_axis(axes: Axes) -> None:
+    """Makes y a log axis with three to nine round ticks within its limits, written in full."""
+    low, high = axes.get_ylim()
+    axes.set_yscale("log")
+    if high / low < 4:
+        ticks = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    else:
+        digits = (1, 2, 5) if high / low < 100 else (1, 3) if high / low < 30_000 else (1,)
+        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        step = 1 + (last - first) // 10
+        ticks = [digit * 10.0**e for e in range(first, last + 1, step) for digit in digits]
+    shown = [float(tick) for tick in ticks if low <= tick <= high]
+    axes.set_yticks(shown, [f"{tick:,.10g}" if tick < 1e6 else f"{tick:.0e}" for tick in shown])
+    axes.set_ylim(low, high)
+    axes.minorticks_off()
+
+
+class LineEnd(NamedTuple):
+    """The last value of a line in units of the axis, and what is written there."""
+
+    value: float
+    name: str
+    colour: str
+
+
+def label_ends(axes: Axes, ends: Sequence[LineEnd], *, size: float = FONT_SIZE - 1) -> None:
+    """Writes names right of the axes, at the height of the ends of lines but never on each other.
+
+    Limits must be set before. A name that had to move is tied to its line's end.
+    """
+    if not ends:
+        return
+    low, high = axes.get_ylim()
+    to_axes = axes.transScale + axes.transLimits
+    bounded = [min(max(end.value, low), high) for end in ends]
+    x = axes.get_xlim()[1]
+    wanted = [float(to_axes.transform((x, value))[1]) for value in bounded]
+    order = sorted(range(len(ends)), key=lambda i: (wanted[i], ends[i].name))
+    box = axes.get_position().height * axes.figure.get_figheight() * 72  # pyright: ignore
+    gap = min(1.25 * size / box, 1 / max(len(ends) - 1, 1))
+    # Least squares under the condition that each is at least a gap above the one before.
+    shifted = isotonic_regression([wanted[i] - n * gap for n, i in enumerate(order)]).x
+    top = 1 - (len(ends) - 1) * gap
+    for n, (i, start) in enumerate(zip(order, shifted, strict=True)):
+        height = min(max(float(start), 0.0), top) + n * gap
+        line: dict[str, Any] = {"color": ends[i].colour, "transform": axes.transAxes}
+        axes.plot([1.0, 1.018], [wanted[i], height], clip_on=False, linewidth=0.7, **line)
+        place: dict[str, Any] = {"va": "center", "fontsize": size, **line}
+        axes.text(1.024, height, escaping.visible(ends[i].name), **place)
