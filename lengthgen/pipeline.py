@@ -22,8 +22,8 @@ from lengthgen.config.schema import (
 )
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.span_corruption import SHORTEST
 from lengthgen.data.tokenizer import alignment_ids
+from lengthgen.encoder_decoder.span_corruption import SHORTEST
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate

@@ -1,14 +1,13 @@
 """lengthgen eval."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from lengthgen import pipeline
 from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, lengths_of, split, words_of
 from lengthgen.cli.console import echo, warn_once
-from lengthgen.cli.tables import print_table
-from lengthgen.evaluation import evaluator, precision
+from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.protocols import OF_TEXT
 from lengthgen.report import collect, run_records
 from lengthgen.runs import devices
@@ -33,10 +32,6 @@ def evaluate_runs(
     variants: Annotated[
         str | None, typer.Option(metavar="V,...", help="Training-free variants; a+b merges two.")
     ] = None,
-    audit: Annotated[
-        Literal["fp32", "fp64"] | None,
-        typer.Option(metavar="fp32|fp64", help="Score a sample again in this precision."),
-    ] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
@@ -57,28 +52,11 @@ def evaluate_runs(
     configs = pipeline.configs_of(
         run_dirs, changes, config_dir=config_dir, plugins=plugin or [], warn=warn_once
     )
-    audits: dict[str, list[precision.Audited]] = {}
     rows: list[dict[str, Any]] = []  # of what was requested, not of all that was ever evaluated
     ranks = Ranks.from_env()
     device = devices.device_of(configs[0].runtime, ranks)
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
         for config, run_dir in zip(configs, run_dirs, strict=True):
             rows += evaluator.evaluate(config, run_dir, ranks=ranks, show=show)
-            if audit is not None:
-                audits[run_dir.name] = precision.audit(
-                    config, run_dir, precision=audit, ranks=ranks, show=show
-                )
     if ranks.is_main:
         echo(collect.table(run_records.read(run_dirs, rows)))
-        for run, audited in audits.items():
-            change = f"{audited[0].again_in} - {audited[0].scored_in}" if audited else ""
-            head = ["run", "length", "windows", "tokens", f"nats {change}: mean", "mean |d|"]
-            cells = [
-                [
-                    run,
-                    *(f"{n:,}" for n in (a.length, a.n_windows, a.n_tokens)),
-                    *(f"{d:.1e}" for d in (a.mean, a.mean_absolute, a.max_absolute)),
-                ]
-                for a in audited
-            ]
-            print_table([*head, "max |d|"], cells, head_in_pipes=True)

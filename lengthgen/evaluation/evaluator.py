@@ -15,7 +15,7 @@ from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
 from lengthgen.errors import UserError
-from lengthgen.evaluation import decoding, plan, protocols, scoring
+from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.plan import Cell, Plan, Scored, cells, spans
 from lengthgen.evaluation.scoring import Altered
@@ -25,6 +25,7 @@ from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
 from lengthgen.storage import append_rows, write_rows
+from lengthgen.tasks import decoding
 from lengthgen.terminal import Progress, clock
 
 SECONDS_TO_REPORT = 10

@@ -17,9 +17,9 @@ from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.config.sections import first_error
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.span_corruption import masked_targets
 from lengthgen.data.spans import Endpoint, Span
 from lengthgen.data.windows import position_bins, targets_of
+from lengthgen.encoder_decoder.span_corruption import masked_targets
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.plan import Cell, Nats, Plan, Scored, spans

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.span_corruption import (
+from lengthgen.data.spans import Span
+from lengthgen.data.windows import IGNORED, Ints, Windows, text_of, window
+from lengthgen.encoder_decoder.span_corruption import (
     corrupted,
     masked_targets,
     n_read,
     stacked,
     text_of_window,
 )
-from lengthgen.data.spans import Span
-from lengthgen.data.windows import IGNORED, Ints, Windows, text_of, window
 from lengthgen.evaluation.plan import Scored
 from lengthgen.evaluation.protocols import Alteration, shared
 from lengthgen.model.build import generator_of, seed_of

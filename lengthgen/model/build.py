@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from lengthgen.config.schema import Config, Parts
-from lengthgen.data.span_corruption import n_sentinels
-from lengthgen.model.encoder_decoder import EncoderDecoder
-from lengthgen.model.masked_encoder import MaskedEncoder
+from lengthgen.encoder_decoder.masked_encoder import MaskedEncoder
+from lengthgen.encoder_decoder.model import EncoderDecoder
+from lengthgen.encoder_decoder.span_corruption import n_sentinels
 from lengthgen.model.transformer import Block, Transformer, build_scheme
 from lengthgen.schemes import Scheme
 

@@ -22,9 +22,9 @@ from lengthgen.analysis.accuracy import (
 from lengthgen.analysis.formatting import short, subject
 from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.reference_results import PublishedAccuracy
-from lengthgen.evaluation.decoding import ALTERNATIVES
 from lengthgen.report.run_records import TaskFacts
 from lengthgen.report.table_formats import Cell, Table, csv_text
+from lengthgen.tasks.decoding import ALTERNATIVES
 
 MOST_COLUMNS = 12  # lengths in a table; of more,
 LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L

@@ -1,4 +1,4 @@
-"""The registry of tasks: every Task in a file of this directory, by its name in snake case."""
+"""The registry of tasks: every Task in a file of rules/, by its name in snake case."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 from lengthgen.config import registry as classes
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import TaskCorpus
+from lengthgen.tasks import rules
 from lengthgen.tasks.base import END, Example, Task
 
 __all__ = ["END", "Example", "Task", "build", "majority_accuracy", "registry", "task_of"]
@@ -16,11 +17,11 @@ MAJORITY_EXAMPLES = 300  # of each length
 
 
 def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Task]]:
-    """Returns all tasks by name: those of this directory and the plugins'.
+    """Returns all tasks by name: those of rules/ and the plugins'.
 
     Raises UserError for a plugin that fails, and for two tasks of one name.
     """
-    return classes.registered(classes.modules_of(__name__, __path__), Task, plugins)
+    return classes.registered(classes.modules_of(rules.__name__, rules.__path__), Task, plugins)
 
 
 def build(

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from lengthgen.config.precision import cpu_multiplies_bf16
 from lengthgen.config.schema import Config, InitFrom
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.span_corruption import corrupted_batch, text_length
 from lengthgen.data.windows import (
     IGNORED,
     TrainingWindows,
@@ -27,6 +26,7 @@ from lengthgen.data.windows import (
     train_batch,
     training_windows,
 )
+from lengthgen.encoder_decoder.span_corruption import corrupted_batch, text_length
 from lengthgen.errors import Diverged, Stopped
 from lengthgen.model import kernels
 from lengthgen.model.build import create, generator_of

@@ -439,10 +439,6 @@ def test_evaluation_of_a_path_works_from_anywhere(
         ("--lengths 64,99999", "(lengthgen eval: --lengths 64)"),
         ("--protocols tial", "eval.protocols: no protocol 'tial'; did you mean tail?"),
         ("--protocols sliding", "eval.protocols: sliding needs its stride in tokens, such as"),
-        (
-            "--audit bf16",
-            "--audit: 'bf16': 'bf16' is not one of 'fp32', 'fp64'; give --audit fp32|fp64 (score a",
-        ),
         ("--variants yarm", "eval.variants: scheme rope has no variant 'yarm'; "),
         (
             "--protocols last_k eval.targets=64",

@@ -131,7 +131,6 @@ def marks(folder: Path) -> list[Path]:
 
 COMMANDS = {
     "eval": ["eval", "{run}", "--lengths", "32"],
-    "audit": ["eval", "{run}", "--audit", "fp64"],
     "probe": ["probe", "{run}", "--probes", "bias"],
     "report": ["report", "{run}"],
     "generate": ["generate", "{run}", "--prompt", "a"],
@@ -152,7 +151,7 @@ def test_no_command_runs_the_code_of_a_run(name: str, code: Path, account: Accou
     assert marks(code) == []
 
 
-@pytest.mark.parametrize("name", ["eval", "audit", "probe", "generate"])
+@pytest.mark.parametrize("name", ["eval", "probe", "generate"])
 def test_what_needs_the_code_says_how_it_is_allowed(
     name: str, code: Path, account: Account
 ) -> None:

@@ -18,7 +18,6 @@ from lengthgen.analysis.seed_groups import UPPER_BOUND
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, TaskCorpus, from_overrides
 from lengthgen.data import corpora
-from lengthgen.data.sources import examples
 from lengthgen.data.tokenizer import alignment_ids, given_tokenizer
 from lengthgen.data.windows import training_windows
 from lengthgen.errors import UserError
@@ -36,6 +35,7 @@ from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.absolute.abacus import Abacus
 from lengthgen.schemes.absolute.position_coupling import PositionCoupling
 from lengthgen.tasks import END, Task
+from lengthgen.tasks import source as examples
 from lengthgen.tasks import task_of as task_of_corpus
 from lengthgen.terminal import Progress
 from lengthgen.training.trainer import fresh_state, train_step

@@ -22,7 +22,7 @@ from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import IGNORED, train_batch, training_windows
 from lengthgen.errors import UserError
-from lengthgen.evaluation import evaluator, plan, precision
+from lengthgen.evaluation import evaluator, plan
 from lengthgen.evaluation.rows import measured
 from lengthgen.export import load
 from lengthgen.export.folder import export
@@ -355,8 +355,6 @@ def test_what_reads_text_refuses_a_run_of_a_task(run: tuple[Config, Path]) -> No
     config, run_dir = run
     with pytest.raises(UserError, match=r"^probe: .* is of a task, and probes read text"):
         probes.probe(config, run_dir, probes.build(None), show=QUIET)
-    with pytest.raises(UserError, match=r"^--audit: scores text again, and .* is of a task"):
-        precision.audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)
 
 
 def test_a_run_of_a_task_is_exported_and_answers_as_itself(

@@ -13,7 +13,7 @@ import torch
 
 from lengthgen import generation
 from lengthgen.config.schema import Config, TaskCorpus, from_overrides, from_plain, to_plain
-from lengthgen.data.sources import Document, examples
+from lengthgen.data.sources import Document
 from lengthgen.errors import UserError
 from lengthgen.export import load
 from lengthgen.export.folder import export as write_export
@@ -21,7 +21,8 @@ from lengthgen.generation import Trained, open_trained
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks import END, Task, task_of
-from lengthgen.tasks.pairs import SIGNS
+from lengthgen.tasks import source as examples
+from lengthgen.tasks.rules.pairs import SIGNS
 from lengthgen.terminal import Progress
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)

@@ -16,10 +16,11 @@ import yaml
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, TaskCorpus, from_overrides
-from lengthgen.data.sources import Document, examples
+from lengthgen.data.sources import Document
 from lengthgen.errors import UserError
 from lengthgen.pipeline import validate
 from lengthgen.tasks import END, Example, Task, build, majority_accuracy, registry, task_of
+from lengthgen.tasks import source as examples
 from lengthgen.tasks.scratchpad import PARTS
 
 OTHERS = ("lm", "scan")  # no task, and one that needs a file: test_pairs.py has it

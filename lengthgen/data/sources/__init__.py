@@ -9,8 +9,9 @@ from typing import Any
 from lengthgen.config import registry as classes
 from lengthgen.config import schema
 from lengthgen.config.plugins import Plugin
-from lengthgen.data.sources import examples, files, hub, installed, paths, stdlib, synthetic
+from lengthgen.data.sources import files, hub, installed, paths, stdlib, synthetic
 from lengthgen.data.sources.document import Document, Documents, Say, Source, name_hash
+from lengthgen.tasks import source as examples
 
 __all__ = ["Document", "Documents", "Say", "Source", "read", "registry", "source_key", "source_of"]
 

@@ -16,7 +16,6 @@ from trained import QUIET
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
-from lengthgen.evaluation.decoding import Item, answer_ranks, edit_distance, greedy
 from lengthgen.generation import continuation, open_trained
 from lengthgen.model.build import seed_of
 from lengthgen.pipeline import train_and_evaluate, validate
@@ -24,6 +23,7 @@ from lengthgen.report import study, write
 from lengthgen.runs.distributed import ALONE
 from lengthgen.storage import read_rows
 from lengthgen.tasks import build
+from lengthgen.tasks.decoding import Item, answer_ranks, edit_distance, greedy
 from lengthgen.tasks.scratchpad import result_of
 
 HOW: dict[str, Any] = {"seed": 0, "precision": "fp32"}

@@ -11,15 +11,14 @@ from trained import QUIET
 
 from lengthgen.benchmark import random_corpus
 from lengthgen.config.schema import Config, from_plain, to_plain
-from lengthgen.data.span_corruption import masked_targets, n_masked, n_sentinels
 from lengthgen.data.windows import targets_of
+from lengthgen.encoder_decoder.model import CrossBlock, EncoderDecoder
+from lengthgen.encoder_decoder.span_corruption import masked_targets, n_masked, n_sentinels
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.plan import Cell, Plan, plan, spans
-from lengthgen.evaluation.precision import audit
 from lengthgen.evaluation.scoring import score
 from lengthgen.model.build import create
-from lengthgen.model.encoder_decoder import CrossBlock, EncoderDecoder
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.probes import probe
@@ -181,5 +180,3 @@ def test_a_run_on_text_is_trained_and_evaluated_by_length(tmp_path: Path) -> Non
     assert all(np.isfinite(row["nats"]) for row in rows)
     with pytest.raises(UserError, match=r"^probe: .* has model.arch=encoder_decoder"):
         probe(config, run_dir, [], show=QUIET)
-    with pytest.raises(UserError, match=r"^eval --audit: .* has model.arch=encoder_decoder"):
-        audit(config, run_dir, precision="fp64", ranks=ALONE, show=QUIET)

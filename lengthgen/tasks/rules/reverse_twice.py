@@ -7,7 +7,7 @@ nothing does, as in `copy_2x`.
 from random import Random
 
 from lengthgen.tasks.base import Example, Task, first_characters, random_text
-from lengthgen.tasks.copy import CHARACTERS
+from lengthgen.tasks.rules.copy import CHARACTERS
 
 
 class ReverseTwice(Task):

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from lengthgen.data.span_corruption import (
+from lengthgen.data.spans import Span
+from lengthgen.data.windows import IGNORED, Ints, Windows
+from lengthgen.encoder_decoder.span_corruption import (
     SHORTEST,
     corrupted,
     corrupted_batch,
@@ -14,8 +16,6 @@ from lengthgen.data.span_corruption import (
     noise_mask,
     text_length,
 )
-from lengthgen.data.spans import Span
-from lengthgen.data.windows import IGNORED, Ints, Windows
 
 VOCAB = 10_000
 SIZES = [*range(1, 40), 114, 568, 4000]

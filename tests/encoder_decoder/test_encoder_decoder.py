@@ -28,13 +28,13 @@ from lengthgen import benchmark, generation
 from lengthgen.config.compose import choices, load
 from lengthgen.config.schema import Config, InitFrom, from_overrides, to_plain
 from lengthgen.data.windows import IGNORED
+from lengthgen.encoder_decoder.model import CrossBlock, EncoderDecoder
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.plan import plan
 from lengthgen.export.folder import export
 from lengthgen.model.attention import dense
 from lengthgen.model.build import create, with_parts
-from lengthgen.model.encoder_decoder import CrossBlock, EncoderDecoder
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import ALONE
 from lengthgen.schemes import Part, registry

@@ -10,10 +10,10 @@ from trained import QUIET
 
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data.windows import IGNORED
+from lengthgen.encoder_decoder.masked_encoder import MaskedEncoder
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.model.build import create
-from lengthgen.model.masked_encoder import MaskedEncoder
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import ALONE
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.data.windows import IGNORED
-from lengthgen.model.encoder_decoder import first_targets, through_encoder
+from lengthgen.encoder_decoder.model import first_targets, through_encoder
 from lengthgen.model.transformer import Transformer
 
 

@@ -1,0 +1,1 @@
+"""Models with an encoder: encoder-decoders, and masked language models."""
