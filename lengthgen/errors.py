@@ -26,6 +26,22 @@ class Stopped(Exception):
         self.exit_code = exit_code
 
 
+def is_exhausted(error: BaseException) -> bool:
+    """True for an error of Python or of PyTorch that says that memory could not be allocated."""
+    named = type(error).__name__ == "OutOfMemoryError"  # torch's, which need not be imported
+    words = ("can't allocate memory", "Storage size calculation overflowed")
+    return named or isinstance(error, MemoryError) or any(word in str(error) for word in words)
+
+
+def out_of_memory(error: BaseException) -> str:
+    """Returns one line on an error for which is_exhausted: what was asked for, what to lower."""
+    asked = " ".join(str(error).split())[:200] or type(error).__name__
+    return (
+        f"out of memory ({asked}); lower runtime.micro_batch, the longest of eval.lengths or the "
+        "model's size"
+    )
+
+
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error's message."""
     return (str(error).splitlines() or [""])[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lengthgen import memory, schemes, tasks
+from lengthgen import schemes, tasks
 from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import (
@@ -28,13 +28,11 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
-from lengthgen.model import footprint
 from lengthgen.model.build import build_model
-from lengthgen.model.transformer import Transformer, build_scheme
+from lengthgen.model.transformer import build_scheme
 from lengthgen.model.trial import try_out
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
-from lengthgen.storage import refuse_links
 from lengthgen.terminal import Progress
 from lengthgen.tracking.wandb_run import Results, Tracker
 from lengthgen.tracking.wandb_state import is_shown
@@ -126,7 +124,6 @@ def read_configs(
     """Returns the configurations of runs with the changes; no code of a run needs to be allowed."""
     found: list[Config] = []
     for run_dir in run_dirs:
-        refuse_links(run_dir)
         plain = to_plain(directory.load_config(run_dir))
         plain["variants"] |= compose.variants(config_dir=config_dir)
         cache = plain["runtime"]["cache"]
@@ -180,10 +177,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
     run_dir = config.run_dir
-    with torch.device("meta"):
-        model = build_model(config, vocab_size=1)
     refuse_unaligned(config)
-    _check_memory(config, model, device, ranks)
     corpus = prepare(config, {}, say=show.say)
     with ExitStack() as stack:
         tracker = Tracker(config, run_dir, say=show.say)
@@ -232,24 +226,6 @@ def _is_trained(config: Config, *, ranks: Ranks, show: Progress) -> bool:
             and done.weights in (None, newest.sha256)
         )
     return ranks.of_main(trained)
-
-
-def _check_memory(config: Config, model: Transformer, device: torch.device, ranks: Ranks) -> None:
-    """Raises UserError if a batch or the training of the model can never fit in memory."""
-    train = config.train
-    key, remedy = f"train.batch_tokens={train.batch_tokens}", "lower it"
-    memory.check(key, footprint.batch_bytes(config), remedy=remedy)
-    windows = min(
-        devices.micro_batch(config.runtime, device, train.length),
-        -(-train.batch // ranks.world_size),
-    )
-    memory.check(
-        f"model.n_layers={config.model.n_layers} model.d_model={config.model.d_model} "
-        f"model.d_ff={config.model.d_ff}, {windows} windows of {train.length} tokens at a time",
-        footprint.training_bytes(config, model, windows=windows),
-        remedy="lower them, or runtime.micro_batch",
-        device=device,
-    )
 
 
 def refuse_unaligned(config: Config) -> None:

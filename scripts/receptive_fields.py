@@ -20,10 +20,10 @@ from lengthgen.analysis.accuracy import agreement
 from lengthgen.analysis.findings import findings
 from lengthgen.analysis.formatting import short
 from lengthgen.analysis.intervals import Estimate
+from lengthgen.files import replace_file
 from lengthgen.report import collect, study
 from lengthgen.report.figures.style import FONT_SIZE, files, framed, rc_style
 from lengthgen.report.table_formats import Cell, Table, markdown
-from lengthgen.storage import replace_file
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 OUT = RESULTS / "probes"

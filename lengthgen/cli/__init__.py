@@ -12,8 +12,7 @@ import typer
 from lengthgen import __version__
 from lengthgen.cli import commands
 from lengthgen.cli.console import echo, warn, warn_once
-from lengthgen.errors import Stopped, UserError
-from lengthgen.memory import is_exhausted
+from lengthgen.errors import Stopped, UserError, is_exhausted, out_of_memory
 from lengthgen.runs import failures
 
 app = typer.Typer(
@@ -67,9 +66,7 @@ def main() -> NoReturn:
             name = f"{error.filename!s:.60}..."
             _end(error, f"error: {name} is longer than a path can be; give a shorter one", 2)
         if is_exhausted(error):
-            found = " ".join(str(error).split())[:200] or type(error).__name__
-            remedy = "lower runtime.micro_batch, the longest of eval.lengths or the model's size"
-            _end(error, f"error: out of memory ({found}); {remedy}", 2)
+            _end(error, f"error: {out_of_memory(error)}", 2)
         if "RANK" not in os.environ:
             raise
         _end(error, traceback.format_exc().rstrip(), 1)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lengthgen.errors import UserError, first_line, shortened, suggestion
-from lengthgen.reading import parse_yaml, read_bytes
+from lengthgen.files import parse_yaml, read_bytes
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 PROBE = "probe"  # nor this one: options of probes, which no run depends on

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from lengthgen.config import allowlist
 from lengthgen.errors import UserError
-from lengthgen.reading import read_bytes
+from lengthgen.files import read_bytes
 
 MODULE_PREFIX = "lengthgen_plugin_"  # of the modules of plugins; their sha256 follows
 

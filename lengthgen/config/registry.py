@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 from lengthgen.config import sections
 from lengthgen.config.plugins import MODULE_PREFIX, Plugin
-from lengthgen.errors import UserError, suggestion
-from lengthgen.memory import is_exhausted
+from lengthgen.errors import UserError, is_exhausted, suggestion
 
 T = TypeVar("T")
 

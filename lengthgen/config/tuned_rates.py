@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from lengthgen.config import compose
 from lengthgen.config.sections import Section, one_line
 from lengthgen.errors import UserError
-from lengthgen.reading import check_regular
+from lengthgen.files import open_regular
 
 KEYS = ("train.lr", "train.scheme_lr_ratio")  # that are chosen
 Positive = Annotated[int, Field(gt=0)]
@@ -83,7 +83,7 @@ def read(path: Path) -> dict[str, Tuned]:
     """Returns what a tuned.yaml holds, by scheme. Raises UserError if it cannot be read."""
     plain: object = None
     try:
-        check_regular(path)
+        open_regular(path).close()
         plain = compose.read(path)
         return TypeAdapter(dict[str, Tuned]).validate_python(plain)
     except OSError as error:

@@ -27,7 +27,7 @@ from lengthgen.data.tokenizer import (
     train_tokenizer,
 )
 from lengthgen.errors import UserError
-from lengthgen.reading import parse_json, read_bytes
+from lengthgen.files import read_bytes
 
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
 
@@ -107,16 +107,16 @@ def _cache_key(corpus: schema.Corpus) -> str:
 
 
 def _open(folder: Path, corpus: schema.Corpus) -> TokenizedCorpus:
-    meta = parse_json(read_bytes(folder / "meta.json"))
+    meta = json.loads(read_bytes(folder / "meta.json"))
     tokenizer = read_tokenizer(folder / "tokenizer.json")
     n_bytes = token_bytes(tokenizer)
 
     def split(name: str) -> Split:
         offsets = np.fromfile(folder / f"{name}.offsets.bin", dtype="<i8")
         tokens = np.memmap(folder / f"{name}.bin", dtype=_dtype(len(n_bytes)), mode="r")
-        names = parse_json(read_bytes(folder / f"{name}.names.json"))
+        names = json.loads(read_bytes(folder / f"{name}.names.json"))
         path = folder / f"{name}.examples.json"
-        examples = np.array(parse_json(read_bytes(path))) if path.exists() else None
+        examples = np.array(json.loads(read_bytes(path))) if path.exists() else None
         return Split(tokens=tokens, offsets=offsets, names=names, examples=examples)
 
     return TokenizedCorpus(

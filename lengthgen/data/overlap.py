@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.reading import read_bytes
-from lengthgen.storage import replace_file
+from lengthgen.files import read_bytes, replace_file
 
 GRAM = 20  # tokens
 BYTES = 50  # where every token is one byte

@@ -22,8 +22,7 @@ import filelock
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.reading import open_regular, parse_json, read_bytes, sha256_of
-from lengthgen.storage import add_checksum, strip_checksum, sync
+from lengthgen.files import open_regular, read_bytes, sha256_of, sync
 
 VERIFY_BYTES = 1_000_000_000  # a larger cache is checked by file sizes alone when it is loaded
 SPLITS = ("train", "validation")
@@ -124,7 +123,7 @@ def check_room(folder: Path, needed_bytes: int) -> None:
 def damage(folder: Path) -> str | None:
     """Returns what is wrong with a cache folder, or None if it is as it was built."""
     try:
-        meta = parse_json(strip_checksum(read_bytes(folder / "meta.json")))
+        meta = json.loads(read_bytes(folder / "meta.json"))
         if meta.get("folder", folder.name) != folder.name:  # older ones do not name it
             return f"it is {meta['folder']}"
         sizes: dict[str, int] = meta["files"]
@@ -166,7 +165,7 @@ def _write_meta(folder: Path, about: Mapping[str, Any]) -> None:
         # The fingerprint covers the tokens and the vocabulary only.
         "sha256": {path.name: sha256_of(path) for path in paths if path.suffix == ".json"},
     }
-    write(folder / "meta.json", add_checksum(json.dumps(meta, indent=1).encode()))
+    write(folder / "meta.json", json.dumps(meta, indent=1).encode())
     sync(folder)
 
 

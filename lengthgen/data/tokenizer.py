@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lengthgen.config import schema
 from lengthgen.errors import UserError, suggestion
-from lengthgen.reading import read_bytes
+from lengthgen.files import read_bytes
 from lengthgen.tasks import END, task_of
 
 AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the id of each

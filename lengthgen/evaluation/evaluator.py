@@ -19,12 +19,12 @@ from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.plan import Cell, Plan, Scored, cells, spans
 from lengthgen.evaluation.scoring import Altered
+from lengthgen.files import append_rows, write_rows
 from lengthgen.model.build import build_model, with_parts
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
-from lengthgen.storage import append_rows, write_rows
 from lengthgen.tasks import decoding
 from lengthgen.terminal import Progress, clock
 

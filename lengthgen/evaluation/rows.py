@@ -23,8 +23,8 @@ from lengthgen.encoder_decoder.span_corruption import masked_targets
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.plan import Cell, Nats, Plan, Scored, spans
+from lengthgen.files import read_rows
 from lengthgen.runs import status
-from lengthgen.storage import rows_of
 
 FORMAT = 3  # of the rows; those of another one are not read
 UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
@@ -115,10 +115,10 @@ class EvalRow(CellFacts):
 def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     """Returns the rows of eval.jsonl that measured the final weights of the run with this id.
 
-    While it is not trained, those are the ones that were measured last. Raises UserError as rows_of
-    does.
+    While it is not trained, those are the ones that were measured last. Raises UserError as
+    read_rows does.
     """
-    rows = [{**row, "run": run} for row in rows_of(run_dir, "eval.jsonl", run=run)]
+    rows = [{**row, "run": run} for row in read_rows(run_dir / "eval.jsonl", run=run)]
     done = status.read_done(run_dir)
     of_done = done.weights if done else None
     measured = [row["weights"] for row in rows if row.get("weights")]

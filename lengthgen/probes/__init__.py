@@ -12,13 +12,13 @@ from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import open_run, trained_model
 from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.files import append_rows, read_rows, replace_file
 from lengthgen.probes.base import LengthProbe, Probe
 from lengthgen.probes.inputs import Other, ProbeInputs, Row
 from lengthgen.report import run_records
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs import status
 from lengthgen.runs.distributed import ALONE
-from lengthgen.storage import append_rows, read_rows, replace_file
 from lengthgen.terminal import Progress
 
 __all__ = ["LengthProbe", "Other", "Probe", "ProbeInputs", "Row"]

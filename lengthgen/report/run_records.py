@@ -27,9 +27,8 @@ from lengthgen.config.schema import NAME
 from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT, damaged, diverged, stored
-from lengthgen.reading import read_bytes, utf8
+from lengthgen.files import read_bytes, utf8
 from lengthgen.runs import directory, status
-from lengthgen.storage import refuse_links
 
 ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
 PLACES = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
@@ -182,7 +181,6 @@ class _Run(NamedTuple):
 def _opened(run_dirs: Sequence[Path]) -> list[_Run]:
     found: list[_Run] = []
     for path in {path.resolve(): Path(os.path.abspath(path)) for path in run_dirs}.values():
-        refuse_links(path)
         config = _config(path)
         found.append(_Run(path, config, directory.run_id(config, path)))
     return found

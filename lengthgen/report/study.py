@@ -24,7 +24,7 @@ from pydantic import (
 from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT
-from lengthgen.reading import MOST_BYTES, parse_row, read_bytes, utf8
+from lengthgen.files import parse_row, read_bytes, utf8
 from lengthgen.report.run_records import Row, RunRecord, read_with_costs, selected
 from lengthgen.runs import directory
 
@@ -119,8 +119,6 @@ def _study(records: Sequence[RunRecord]) -> Study:
         lines += [head, *map(json.dumps, record.rows)]
         written.append(replace(_written(parse_row(head.encode())), rows=record.rows))
     text = "".join(f"{line}\n" for line in lines).encode()
-    if len(text) > MOST_BYTES:
-        raise UserError(f"report: the rows take more than {MOST_BYTES:,} bytes; name fewer runs")
     # Level 9 takes 5 times as long for 8% less.
     rows = gzip.compress(text, compresslevel=4, mtime=0)
     manifest = {"rows": _sha256(rows), **_manifest(records)}
@@ -162,7 +160,7 @@ def _records_of(rows: bytes, path: Path) -> list[RunRecord]:
     reason = "no run"
     try:
         with gzip.open(io.BytesIO(rows)) as file:
-            lines = file.read(MOST_BYTES).splitlines()
+            lines = file.read().splitlines()
         for row in map(parse_row, lines):
             if "kind" in row:
                 found.append(_written(row))

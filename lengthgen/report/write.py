@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.files import replace_file
 from lengthgen.report import (
     collect,
     curve_csv,
@@ -18,7 +19,6 @@ from lengthgen.report.collect import Gathered
 from lengthgen.report.figures.inline import Picture
 from lengthgen.report.study import MANIFEST, ROWS, Study
 from lengthgen.report.table_formats import Table
-from lengthgen.storage import replace_file
 
 
 def write_report(study: Study, out: Path) -> list[Path]:

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError, first_line
+from lengthgen.files import read_bytes, sha256_of, sync
 from lengthgen.model.transformer import Memory, Transformer
-from lengthgen.reading import parse_json, read_bytes, sha256_of
 from lengthgen.runs import directory
 from lengthgen.runs.status import checkpoint_folder, checkpoint_folders, read_done, read_status
-from lengthgen.storage import is_sealed, sync
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
 
@@ -118,7 +117,7 @@ def newest(run_dir: Path, *, run: str, say: Callable[[str], None]) -> Checkpoint
     """
     for folder in reversed(checkpoint_folders(run_dir)):
         try:
-            sums = parse_json(read_bytes(folder / "sha256.json"))
+            sums = json.loads(read_bytes(folder / "sha256.json"))
             for name in ("model.safetensors", "trainer.pt"):
                 if sums[name] != sha256_of(folder / name):
                     raise ValueError(f"{name} does not match its sha256")
@@ -175,13 +174,13 @@ def _check_binding(folder: Path, trainer: dict[str, Any], run: str) -> None:
             )
     if of_weights != of_trainer or folder != checkpoint_folder(run_dir, trainer["step"]):
         raise ValueError("its files are not of one run and step")
-    if not of_trainer and is_sealed(run_dir):
+    if not of_trainer:
         raise ValueError("it does not name its run")
 
 
 def weights_sha256(run_dir: Path, *, step: int) -> str:
     """Returns the sha256 of the weights of a step, as their checkpoint records it."""
-    sums = parse_json(read_bytes(checkpoint_folder(run_dir, step) / "sha256.json"))
+    sums = json.loads(read_bytes(checkpoint_folder(run_dir, step) / "sha256.json"))
     return sums["model.safetensors"]
 
 

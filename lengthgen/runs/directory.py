@@ -25,17 +25,17 @@ from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.config.sections import first_error
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.reading import check_regular, parse_json, parse_row, parse_yaml, read_bytes, utf8
-from lengthgen.runs import status
-from lengthgen.storage import (
-    add_checksum,
-    is_sealed,
+from lengthgen.files import (
+    open_regular,
+    parse_row,
+    parse_yaml,
+    read_bytes,
     read_rows,
     replace_file,
-    rows_of,
-    strip_checksum,
+    utf8,
     writing,
 )
+from lengthgen.runs import status
 
 _LIBRARIES = (
     *("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors"),
@@ -71,7 +71,7 @@ def logged(run_dir: Path) -> Generator[None]:
     path = run_dir / "log.txt"
     with writing(path):
         if path.exists():
-            check_regular(path)
+            open_regular(path).close()
         handler = logging.FileHandler(path, encoding="utf-8")
     handler.handleError = _ignore
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
@@ -149,7 +149,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     try:
         content = read_bytes(path)
         first, newline, rest = content.partition(b"\n")
-        sealed = first.startswith(_HEADING) or is_sealed(run_dir)
+        sealed = first.startswith(_HEADING)
         if sealed and first + newline != _heading(rest):
             raise ValueError("the text differs from the checksum in its first line")
         plain = parse_yaml(content.decode())
@@ -195,7 +195,7 @@ def write_provenance(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> Non
         "host": platform.node(),
         **environment(),
     }
-    replace_file(path, add_checksum(json.dumps(provenance, indent=1).encode()))
+    replace_file(path, json.dumps(provenance, indent=1).encode())
 
 
 def environment() -> dict[str, Any]:
@@ -227,7 +227,7 @@ def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
     Raises UserError if it is of another run, OSError and ValueError if it cannot be read.
     """
     path = run_dir / "env.json"
-    found = parse_row(strip_checksum(read_bytes(path)))
+    found = parse_row(read_bytes(path))
     if found.get("run", run) != run:
         raise UserError(
             f"{path} is of run {found['run']}, but config.yaml here is of run {run}; restore it, "
@@ -282,10 +282,10 @@ class _TrainRow(BaseModel):
 def train_rows(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     """Returns the rows of train.jsonl of the run with this id.
 
-    Raises UserError as rows_of does, and for a row without its numbers.
+    Raises UserError as read_rows does, and for a row without its numbers.
     """
     path = run_dir / "train.jsonl"
-    rows = rows_of(run_dir, path.name, run=run)
+    rows = read_rows(path, run=run)
     for number, row in enumerate(rows, start=1):
         try:
             _TrainRow.model_validate(row)
@@ -299,7 +299,7 @@ def train_rows(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
 
 def weights_binding(weights: safe_open) -> dict[str, Any]:
     """Returns the run and the step that a model.safetensors is of; empty for an old one."""
-    return parse_json((weights.metadata() or {}).get("lengthgen", "{}"))
+    return json.loads((weights.metadata() or {}).get("lengthgen", "{}"))
 
 
 def n_parameters(run_dir: Path, *, run: str) -> int | None:
@@ -312,7 +312,7 @@ def n_parameters(run_dir: Path, *, run: str) -> int | None:
         return None
     path = folders[-1] / "model.safetensors"
     try:
-        check_regular(path)
+        open_regular(path).close()
         with safe_open(path, framework="numpy") as weights:
             if weights_binding(weights).get("run", run) != run:
                 return None

@@ -15,15 +15,11 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from pydantic import TypeAdapter
 
 from lengthgen.errors import Diverged, Stopped, UserError, first_line
-from lengthgen.reading import open_regular, parse_json, read_bytes
-from lengthgen.storage import (
+from lengthgen.files import (
     Row,
-    add_checksum,
-    is_sealed,
-    refuse_links,
-    remove_leftovers,
+    open_regular,
+    read_bytes,
     replace_file,
-    strip_checksum,
     sync,
 )
 
@@ -72,9 +68,7 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         sync(run_dir.parent)
-        refuse_links(run_dir)
         lock = _acquired(run_dir, work)
-        remove_leftovers(run_dir)
     except Timeout:
         held = _read(run_dir / "status.json")
         holder = f"process {held.pid} on {held.host}" if held and held.state == "running" else "it"
@@ -203,7 +197,7 @@ def mark_trained(run_dir: Path, *, step: int, weights: str, rows: Sequence[Row])
     weights: the sha256 of the last checkpoint's. rows: of train.jsonl.
     """
     done = Done(step, weights, len(rows), digest(rows))
-    replace_file(run_dir / "DONE", add_checksum(json.dumps(done._asdict()).encode()) + b"\n")
+    replace_file(run_dir / "DONE", json.dumps(done._asdict()).encode())
 
 
 def digest(rows: Sequence[Row]) -> str:
@@ -221,9 +215,8 @@ def is_trained(run_dir: Path) -> bool:
 
 def read_done(run_dir: Path) -> Done | None:
     """Returns what DONE holds, None if there is no DONE."""
-    sealed = is_sealed(run_dir)
     try:
-        found = parse_json(strip_checksum(read_bytes(run_dir / "DONE").rstrip(), sealed=sealed))
+        found = json.loads(read_bytes(run_dir / "DONE"))
         return _DONE.validate_python({"step": found} if isinstance(found, int) else found)
     except FileNotFoundError:
         return None
@@ -259,7 +252,7 @@ def _of_error(error: BaseException) -> Status:
 
 def _read(path: Path) -> Status | None:
     try:
-        return _STATUS.validate_python(parse_json(read_bytes(path)))
+        return _STATUS.validate_python(json.loads(read_bytes(path)))
     except (OSError, ValueError):  # pydantic's errors are ValueErrors
         return None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lengthgen.errors import Stopped, UserError
-from lengthgen.reading import open_regular
+from lengthgen.files import open_regular
 from lengthgen.runs import status
 from lengthgen.runs.signals import SweepStop
 from lengthgen.runs.status import Status

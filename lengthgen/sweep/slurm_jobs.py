@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from lengthgen.reading import parse_json, read_bytes
-from lengthgen.storage import replace_file
+from lengthgen.files import read_bytes, replace_file
 
 if TYPE_CHECKING:  # the grid imports torch, and a task of Slurm handles signals before
     from lengthgen.sweep.grid import Point
@@ -102,7 +101,7 @@ def failure(point: "Point") -> str | None:
 def _recorded(point: "Point") -> Job | None:
     """Returns the job in slurm.json, state unset; damage counts as never submitted."""
     try:
-        owner = parse_json(read_bytes(point.run_dir / "slurm.json"))
+        owner = json.loads(read_bytes(point.run_dir / "slurm.json"))
         return Job(str(owner["job"]), Path(owner["logs"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

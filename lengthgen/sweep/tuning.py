@@ -14,8 +14,8 @@ from lengthgen.config.tuned_rates import Trial, Tuned
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, SPANS
 from lengthgen.evaluation.rows import stored
+from lengthgen.files import replace_file
 from lengthgen.report import curve_tables, table_formats
-from lengthgen.storage import replace_file
 from lengthgen.sweep import grid, states
 from lengthgen.sweep.grid import Point
 

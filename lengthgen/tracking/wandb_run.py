@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from lengthgen.config.schema import Config, to_plain
+from lengthgen.files import Row, append_rows
 from lengthgen.runs.directory import train_rows
-from lengthgen.storage import Row, append_rows
 from lengthgen.tracking.wandb_state import Sent, digest, load_sent, save_sent, unsynced
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.reading import read_bytes
+from lengthgen.files import read_bytes, replace_file
 from lengthgen.runs.directory import train_rows
-from lengthgen.storage import add_checksum, replace_file, strip_checksum
 
 
 class Sent(BaseModel):
@@ -84,7 +83,7 @@ def _project(config: Config) -> str:
 def _load(config: Config, run_dir: Path) -> dict[str, Sent]:
     path, wrong = run_dir / "wandb.json", "is damaged"
     try:
-        found = _FILE.validate_json(strip_checksum(read_bytes(path)))
+        found = _FILE.validate_json(read_bytes(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):  # pydantic's errors are ValueErrors
@@ -103,4 +102,4 @@ def _load(config: Config, run_dir: Path) -> dict[str, Sent]:
 
 
 def _save(every: dict[str, Sent], run_dir: Path) -> None:
-    replace_file(run_dir / "wandb.json", add_checksum(_FILE.dump_json(every)))
+    replace_file(run_dir / "wandb.json", _FILE.dump_json(every))

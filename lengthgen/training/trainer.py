@@ -28,12 +28,12 @@ from lengthgen.data.windows import (
 )
 from lengthgen.encoder_decoder.span_corruption import corrupted_batch, text_length
 from lengthgen.errors import Diverged, Stopped
+from lengthgen.files import keep_rows, read_rows
 from lengthgen.model import kernels
 from lengthgen.model.build import create, generator_of
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
-from lengthgen.storage import keep_rows, rows_of
 from lengthgen.terminal import Progress
 from lengthgen.training import init_from
 from lengthgen.training.optim import adamw, lr_at, set_rates
@@ -122,7 +122,7 @@ def train(
     show.finish()
     if ranks.is_main and state.step == train.steps:
         weights = checkpoints.weights_sha256(run_dir, step=state.step)
-        rows = rows_of(run_dir, "train.jsonl", run=config.run_id)
+        rows = read_rows(run_dir / "train.jsonl", run=config.run_id)
         status.mark_trained(run_dir, step=state.step, weights=weights, rows=rows)
     ranks.barrier()
     if stopping:

@@ -50,7 +50,7 @@ def test_reading_a_configuration_needs_no_torch_and_little_of_the_package() -> N
     imported = set(ran.stdout.split())
     assert imported & {"torch", "numpy", "wandb", "datasets", "matplotlib"} == set()
     rooms = {".".join(name.split(".")[:2]) for name in imported if name.startswith("lengthgen.")}
-    assert rooms == {"lengthgen.config", "lengthgen.errors", "lengthgen.reading"}
+    assert rooms == {"lengthgen.config", "lengthgen.errors", "lengthgen.files"}
 
 
 def test_the_result_is_plain_and_holds_no_trace_of_hydra() -> None:

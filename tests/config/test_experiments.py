@@ -21,8 +21,8 @@ from lengthgen.config.schema import Config, TaskCorpus, from_overrides, from_pla
 from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols
 from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.files import read_rows
 from lengthgen.pipeline import validate
-from lengthgen.storage import read_rows
 
 PUBLISHED = reference_results.FOLDER / "perplexity.csv"
 NAMES = compose.choices("experiment", config_dir=None)

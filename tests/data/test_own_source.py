@@ -8,10 +8,10 @@ from small import SMALL
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora, sources
 from lengthgen.errors import UserError
+from lengthgen.files import read_rows
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
-from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
 
 QUIET = Progress(is_main=False)

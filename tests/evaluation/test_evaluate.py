@@ -30,11 +30,11 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, scoring
 from lengthgen.evaluation import plan as plans
 from lengthgen.evaluation.plan import Cell, Nats, Plan
+from lengthgen.files import read_rows
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import status
-from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
 
 LENGTHS = [16, 32, 64]

@@ -28,10 +28,10 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.export import load
 from lengthgen.export.folder import export
+from lengthgen.files import read_rows, write_rows
 from lengthgen.pipeline import read_configs, train_and_evaluate
 from lengthgen.runs import checkpoints, directory, status
 from lengthgen.runs.distributed import Ranks
-from lengthgen.storage import read_rows, strip_checksum, write_rows
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow
@@ -396,7 +396,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(run: Config, tmp_path: Path
 
 def test_a_corpus_that_has_changed_is_refused(run: Config, tmp_path: Path) -> None:
     env = run.run_dir / "env.json"
-    begun = json.loads(strip_checksum(env.read_bytes()))
+    begun = json.loads(env.read_bytes())
     env.write_text(json.dumps({**begun, "fingerprint": "0" * 64}))
     with pytest.raises(UserError, match="has changed since this run began"):
         exported(run, tmp_path / "model")

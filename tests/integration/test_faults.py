@@ -1,6 +1,5 @@
 """What happens to long jobs costs nothing but time: kills, signals, races, clocks, bad losses."""
 
-import importlib
 import itertools
 import json
 import os
@@ -10,11 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import forks
 import pytest
 from faults import Ran, begin, ended, eval_words, here, one_run, result, train_words
 from forks import Forked
@@ -23,8 +21,8 @@ from safetensors.torch import load_file
 from small import SMALL
 from wandb_backend import KEY, WandbBackend
 
+from lengthgen.files import read_rows
 from lengthgen.runs import status
-from lengthgen.storage import read_rows
 
 pytestmark = pytest.mark.slow
 
@@ -44,46 +42,6 @@ def eval_lines(root: Path) -> list[str]:
 def trained(undisturbed: Path, tmp_path: Path) -> Path:
     """A copy of the run that nothing happened to."""
     return shutil.copytree(undisturbed, tmp_path / "runs")
-
-
-# Kills
-
-
-def test_a_study_that_is_killed_in_every_phase_ends_as_its_undisturbed_twin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The short form of what scripts/soak.py does with a hundred kills."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    kills = importlib.import_module("soak_kills")
-
-    def begin(words: Sequence[str], log: Path) -> Forked:
-        with log.open("a") as file:
-            return Forked("-m", "lengthgen", *words, stderr=file)
-
-    monkeypatch.setattr(kills, "begin", begin)
-    less = ["train.tokens=20480", "model.n_layers=1", "corpus.documents=40"]
-    monkeypatch.setattr(kills, "SETTINGS", [*kills.SETTINGS, *less])
-    twin = kills.twin(tmp_path / "twin", ["rope"])
-    round = kills.kill_round(tmp_path / "round", twin, kills=6, seed=1, schemes=["rope"])
-    assert round.total() == 6
-
-
-# Faults of files at rest
-
-
-def test_faults_of_every_kind_are_repaired_or_named_and_never_silent(tmp_path: Path) -> None:
-    """The short form of what scripts/soak.py does with a thousand faults."""
-    paths = os.pathsep.join([str(ROOT / "scripts"), PYTHONPATH])
-    table = tmp_path / "table.md"
-    words = ["--faults", "20", "--without-processes", "--runs", "rope-s1", "--jobs", "1"]
-    ran = forks.run(
-        *("-m", "soak", *words, "--root", tmp_path / "soak", "--table", table),
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    *kinds, last = table.read_text().splitlines()[4:]
-    assert len(kinds) == (11 if os.geteuid() else 12)
-    assert int(last.split("|")[2]) >= 20
 
 
 # Signals
@@ -217,7 +175,7 @@ def test_a_run_that_others_look_at_all_the_time_can_be_started(tmp_path: Path) -
 WRITER = """
 import sys
 from pathlib import Path
-from lengthgen.storage import replace_file
+from lengthgen.files import replace_file
 
 path, content = Path(sys.argv[1]), sys.argv[2].encode() * 5000
 for _ in range(200):

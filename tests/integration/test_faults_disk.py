@@ -26,10 +26,10 @@ from small_corpora import files, load
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
+from lengthgen.files import append_rows, replace_file
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory, status
-from lengthgen.storage import append_rows, replace_file
 from lengthgen.training.optim import adamw
 
 pytestmark = pytest.mark.slow

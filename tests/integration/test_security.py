@@ -32,12 +32,12 @@ from strangers import write_config
 from lengthgen.config import allowlist
 from lengthgen.config.schema import from_overrides
 from lengthgen.errors import UserError
+from lengthgen.files import append_rows, read_rows
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import collect, page_method, study, write
 from lengthgen.runs import directory, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import registry
-from lengthgen.storage import append_rows, read_rows
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow

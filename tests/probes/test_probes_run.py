@@ -22,12 +22,12 @@ from lengthgen.config.compose import compose
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, from_plain
 from lengthgen.errors import UserError
+from lengthgen.files import read_rows, write_rows
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.probes import position
 from lengthgen.report.figures import probes as pictures
 from lengthgen.report.figures.style import rendered
 from lengthgen.runs.distributed import Ranks
-from lengthgen.storage import read_rows, write_rows
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow

@@ -725,14 +725,9 @@ def test_names_that_are_no_utf_8_are_read_again(
     assert json.loads(found.manifest)["command"].endswith(r"rope\xff'")
 
 
-def test_rows_that_could_not_be_read_again_are_refused(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_could_not_be_read_again_are_refused(runs: Runs) -> None:
     with pytest.raises(UserError, match="field kind, which no row has; delete such rows"):
         study.from_runs([runs.write("rope", kind="run")])
-    monkeypatch.setattr(study, "MOST_BYTES", 100)
-    with pytest.raises(UserError, match="the rows take more than 100 bytes; name fewer runs"):
-        study.from_runs([runs.write("alibi")])
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from small import VOCAB, small_config, some_tokens
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.errors import UserError
+from lengthgen.files import sha256_of
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
-from lengthgen.reading import sha256_of
 from lengthgen.runs import checkpoints, directory, status
 from lengthgen.training.optim import adamw
 

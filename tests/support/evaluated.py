@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.files import read_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, status
 from lengthgen.runs.distributed import Ranks
-from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
 from lengthgen.training.optim import adamw
 

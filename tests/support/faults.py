@@ -19,7 +19,7 @@ from small import SMALL
 from trained import CLOCKED
 
 from lengthgen import cli
-from lengthgen.storage import read_rows
+from lengthgen.files import read_rows
 
 RUNTIME = ("runtime.threads=1",)
 PAGE = 4096  # what a tmpfs gives its files by

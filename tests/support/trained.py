@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lengthgen.storage import read_rows
+from lengthgen.files import read_rows
 from lengthgen.terminal import Progress
 
 QUIET = Progress(is_main=False)

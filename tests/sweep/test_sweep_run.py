@@ -24,8 +24,8 @@ from trained import (
 
 from lengthgen import pipeline
 from lengthgen.config import schema
+from lengthgen.files import read_rows
 from lengthgen.runs import status
-from lengthgen.storage import read_rows
 
 pytestmark = pytest.mark.slow
 

@@ -26,11 +26,11 @@ from lengthgen.evaluation import evaluator, plan
 from lengthgen.evaluation.rows import measured
 from lengthgen.export import load
 from lengthgen.export.folder import export
+from lengthgen.files import read_rows
 from lengthgen.model.build import with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import study, write
 from lengthgen.runs.distributed import Ranks
-from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow

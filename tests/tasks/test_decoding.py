@@ -16,12 +16,12 @@ from trained import QUIET
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
+from lengthgen.files import read_rows
 from lengthgen.generation import continuation, open_trained
 from lengthgen.model.build import seed_of
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import study, write
 from lengthgen.runs.distributed import ALONE
-from lengthgen.storage import read_rows
 from lengthgen.tasks import build
 from lengthgen.tasks.decoding import Item, answer_ranks, edit_distance, greedy
 from lengthgen.tasks.scratchpad import result_of

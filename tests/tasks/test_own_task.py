@@ -13,11 +13,11 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.export import load
 from lengthgen.export.folder import export
+from lengthgen.files import read_rows
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import collect, run_records
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
-from lengthgen.storage import read_rows
 from lengthgen.terminal import Progress
 
 QUIET = Progress(is_main=False)

@@ -17,8 +17,8 @@ from wandb_backend import KEY, StoredRun, WandbBackend
 from lengthgen.config.schema import Config
 from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError
+from lengthgen.files import append_rows
 from lengthgen.runs import directory
-from lengthgen.storage import append_rows
 from lengthgen.tracking.results import push, results
 from lengthgen.tracking.wandb_state import Sent, digest, save_sent
 

@@ -18,7 +18,7 @@ from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
 from wandb_runs import configuration, train_rows
 
 from lengthgen.errors import UserError
-from lengthgen.storage import append_rows, keep_rows, read_rows
+from lengthgen.files import append_rows, keep_rows, read_rows
 from lengthgen.tracking.wandb_state import Sent, is_shown, load_sent, save_sent, start_again
 
 PATIENCE_SECONDS = 3.0

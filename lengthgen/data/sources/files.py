@@ -16,7 +16,7 @@ from lengthgen.config import schema
 from lengthgen.data.sources.document import Document, Documents, Say, known_columns, name_hash
 from lengthgen.data.sources.paths import expand, readable, state
 from lengthgen.errors import UserError
-from lengthgen.reading import check_regular, open_regular, parse_json, utf8
+from lengthgen.files import open_regular, utf8
 
 
 def read(corpus: schema.FilesCorpus, *, say: Say) -> Documents:
@@ -153,7 +153,7 @@ def _jsonl(path: Path, name: str, corpus: schema.FilesCorpus) -> Iterator[Docume
             empty = False
             where = f"{path}:{number}"
             try:
-                row = parse_json(content)
+                row = json.loads(content)
             except json.JSONDecodeError as error:
                 raise UserError(
                     f"corpus.path: {where} is not JSON: {error.msg} at column {error.colno}"
@@ -191,7 +191,7 @@ def _open_parquet(path: Path, corpus: schema.FilesCorpus) -> Any:
 
     try:
         with readable(path, "corpus.path"):
-            check_regular(path)
+            open_regular(path).close()
             file = pq.ParquetFile(path)
     except pa.ArrowInvalid:
         raise UserError(f"corpus.path: {path} is not a parquet file, or damaged") from None

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lengthgen.errors import UserError, suggestion
-from lengthgen.reading import open_regular
+from lengthgen.files import open_regular
 
 SUFFIXES = (".txt", ".md", ".py", ".jsonl", ".parquet")
 

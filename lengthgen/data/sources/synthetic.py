@@ -8,12 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lengthgen import memory
 from lengthgen.config import schema
 from lengthgen.data.sources.document import Document, Documents
 from lengthgen.errors import UserError
-
-WORD_BYTES = 16  # of a document that is made: its number, and a reference to its text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +70,6 @@ def _as_text(words: NDArray[np.int64], alphabet: int) -> str:
 def read(corpus: schema.SyntheticCorpus) -> Documents:
     """Opens the documents; a tenth as many as in training, at least one, validate."""
     n_validation = max(1, corpus.documents // 10)
-    memory.check(
-        f"corpus.documents={corpus.documents} corpus.document_tokens={corpus.document_tokens}",
-        memory.DOCUMENT_BYTES * corpus.documents + WORD_BYTES * corpus.document_tokens,
-        remedy="lower them",
-    )
     first = planted(corpus, index=0, held_out=False).document
 
     def documents(n: int, held_out: bool) -> Iterator[Document]:

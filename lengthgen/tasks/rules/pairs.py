@@ -15,7 +15,7 @@ from string import ascii_letters, digits, punctuation
 from typing import NamedTuple
 
 from lengthgen.errors import UserError
-from lengthgen.reading import read_bytes
+from lengthgen.files import read_bytes
 from lengthgen.tasks.base import Example, Task
 
 WHERE = "task.arguments.path"

@@ -12,18 +12,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthgen.errors import UserError
-from lengthgen.runs import status
-from lengthgen.storage import (
-    add_checksum,
+from lengthgen.files import (
     append_rows,
     keep_rows,
+    parse_yaml,
+    read_bytes,
     read_rows,
     replace_file,
-    strip_checksum,
 )
 
 ROWS: list[dict[str, Any]] = [
@@ -165,7 +165,7 @@ def test_a_checksum_is_one_more_key_to_every_reader(log: Path) -> None:
         plain: dict[str, Any] = json.loads(line)
         digits = plain.pop("crc32")
         assert plain == row
-        before = line[: line.rindex(b"," if row else b' "crc32"')]
+        before = line[: line.rindex(b"," if row else b'"crc32"')]
         assert int(digits, 16) == zlib.crc32(before)
     assert read_rows(log) == ROWS
 
@@ -174,7 +174,7 @@ def test_no_flipped_bit_changes_a_row_in_silence(log: Path) -> None:
     whole = log.read_bytes()
     known, likely = {key for row in ROWS for key in row}, (ROWS, ROWS[:-1])
     # Without the word "crc32" a row is older; without the last newline it is torn, and no row.
-    words = re.finditer(rb',? "crc32": ".{8}"}|\n', whole)
+    words = re.finditer(rb'(, )?"crc32": ".{8}"}|\n', whole)
     unknown = {byte for word in words for byte in range(*word.span())}
     for bit in range(8 * len(whole)):
         harmed = bytearray(whole)
@@ -208,37 +208,35 @@ def test_a_row_without_a_checksum_is_read_as_it_is(log: Path) -> None:
     assert read_rows(log) == [*ROWS, *ROWS]
 
 
-def test_text_over_several_lines_has_a_checksum_too() -> None:
-    text = json.dumps(ROWS[0], indent=1).encode()
-    assert list(json.loads(add_checksum(text))) == [*ROWS[0], "crc32"]
-    assert add_checksum(text).splitlines()[:-2] == [
-        *text.splitlines()[:-2],
-        text.splitlines()[-2] + b",",
-    ]
-    assert json.loads(strip_checksum(add_checksum(text))) == ROWS[0]
-    assert strip_checksum(text) == text
-    with pytest.raises(ValueError, match="differs from its checksum"):
-        strip_checksum(add_checksum(text).replace(b"10", b"11"))
+# Reading
 
 
-def test_in_a_run_with_a_format_no_flipped_bit_at_all_changes_a_row(log: Path) -> None:
-    provenance = add_checksum(json.dumps({"format": 2}, indent=1).encode())
-    (log.parent / "env.json").write_bytes(provenance)
-    whole = log.read_bytes()
-    assert read_rows(log) == ROWS
-    for bit in range(8 * (len(whole) - 1)):  # without the last newline the row is torn
-        harmed = bytearray(whole)
-        harmed[bit // 8] ^= 1 << bit % 8
-        log.write_bytes(harmed)
-        with contextlib.suppress(UserError):
-            assert read_rows(log) == ROWS  # a comma may be a blank
-    log.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    for bit in range(8 * len(provenance)):  # nor does one there make it an older run
-        harmed = bytearray(provenance)
-        harmed[bit // 8] ^= 1 << bit % 8
-        (log.parent / "env.json").write_bytes(harmed)
-        with pytest.raises(UserError, match=r"train\.jsonl:1: damaged row"):
-            read_rows(log)
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "device", "folder"):
+        with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
+            read_bytes(tmp_path / name)
+        with pytest.raises(UserError, match=rf"{name}: cannot be read \("):
+            read_rows(tmp_path / name)
+
+
+def test_a_link_to_a_regular_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    (tmp_path / "link").symlink_to("file")
+    assert read_bytes(tmp_path / "link") == b"text"
+
+
+def test_a_row_of_another_run_is_named_with_its_line(tmp_path: Path) -> None:
+    append_rows(tmp_path / "eval.jsonl", [{"run": "a"}, {"run": "b"}])
+    with pytest.raises(UserError, match=r"eval\.jsonl:2: a row of run b, but .* of run a; restore"):
+        read_rows(tmp_path / "eval.jsonl", run="a")
+
+
+def test_yaml_makes_plain_data_alone() -> None:
+    with pytest.raises(yaml.YAMLError, match="could not determine a constructor"):
+        parse_yaml("a: !!python/object/apply:os.system [true]")
 
 
 # Power
@@ -261,16 +259,3 @@ def test_names_are_on_disk_before_a_writer_returns(
     assert (tmp_path, ["probes"]) in synced
     assert (tmp_path / "probes", ["a.json"]) in synced
     assert (tmp_path, ["probes", "train.jsonl"]) in synced
-
-
-def test_what_a_dead_writer_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    """A process of another host may be writing: its number says nothing here, so age decides."""
-    left = ".train.jsonl.7.tmp"
-    old = [".notes.tmp", "DONE.7.tmp", ".a.b.tmp"]
-    recent = ".DONE.7.tmp"
-    for name in (left, *old, recent):
-        (tmp_path / name).touch()
-    for name in (left, *old):
-        os.utime(tmp_path / name, times=(0, 0))
-    with status.run_lock(tmp_path, "train"):
-        assert {path.name for path in tmp_path.iterdir()} == {*old, recent, ".train.lock"}

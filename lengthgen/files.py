@@ -1,0 +1,217 @@
+"""Files on disk: regular files to read, JSONL rows to append, and files replaced in one step.
+
+Every row ends with a key "crc32", the CRC-32 of the text before it as eight hexadecimal digits, so
+that a flipped bit or an edit is found. A row without it is read as it stands.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+import zlib
+from collections.abc import Callable, Generator, Iterable, Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from lengthgen.errors import UserError
+
+Row = Mapping[str, Any]
+_CRC = re.compile(rb'(, )?"crc32": "([0-9a-f]{8})"\}\Z')
+_CRC_BYTES = 24  # at most: a search of the whole row takes far longer
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Opens a regular file for reading, or a link to one; a pipe or a device might never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Returns the content of a regular file."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a regular file, in hexadecimal digits."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def utf8(name: str) -> str:
+    """Returns the name of a file, or a word of the command; a byte that is not UTF-8 as \\xff.
+
+    Python has half a surrogate pair there, which no file that is read again may hold.
+    """
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
+def parse_yaml(text: str) -> Any:
+    """Returns the value of a YAML text of plain data.
+
+    Raises yaml.YAMLError, with the place, for text that is no YAML, and ValueError for a value
+    that is none of its type, such as the day 2001-02-30.
+    """
+    import yaml  # takes 10 ms, and shell completion of runs needs none
+
+    # The C loader reads all of conf in 10 ms instead of 80: a Tab should feel immediate.
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def encode_row(row: Row) -> bytes:
+    """Returns a row as a line of JSON that ends with its checksum."""
+    body = json.dumps(row).encode()[:-1]
+    comma = b", " if row else b""
+    return b'%s%s"crc32": "%08x"}\n' % (body, comma, zlib.crc32(body))
+
+
+def parse_row(line: bytes) -> dict[str, Any]:
+    """Returns the row of a line. Raises ValueError for one that is damaged or no JSON object."""
+    from pydantic_core import from_json  # takes half the time of json
+
+    checksum = _CRC.search(line, max(0, len(line) - _CRC_BYTES))
+    if checksum is not None:
+        body = line[: checksum.start()]
+        if int(checksum[2], 16) != zlib.crc32(body):
+            raise ValueError("the text differs from its checksum")
+        line = body + b"}"
+    row = from_json(line)
+    if not isinstance(row, dict):
+        raise ValueError("no JSON object")
+    return cast("dict[str, Any]", row)
+
+
+def read_rows(path: Path, *, run: str | None = None) -> list[dict[str, Any]]:
+    """Returns the rows of a JSONL file; none where there is no file.
+
+    Text after the last newline is what a killed writer left and is dropped. Raises UserError with
+    file and line of any other line that is damaged, and of a row that is not of the given run.
+    """
+    try:
+        content = read_bytes(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        try:
+            row = parse_row(line)
+        except ValueError:
+            raise UserError(
+                f"{path}:{number}: damaged row {line[:40]!r}; delete this line or restore the file"
+            ) from None
+        if run is not None and row.get("run") != run:
+            raise UserError(
+                f"{path}:{number}: a row of run {row.get('run')}, but config.yaml here is of run "
+                f"{run}; restore the file, or move it away"
+            )
+        rows.append(row)
+    return rows
+
+
+def append_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Appends rows as lines of JSON, all or none, and waits until they are on disk.
+
+    The torn tail that a killed writer left is cut first. Raises UserError where the disk is full
+    or the file cannot be written; the good lines before are untouched then.
+    """
+    lines = memoryview(b"".join(map(encode_row, rows)))
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            if not size:
+                sync(path.parent)
+            end = _end_of_rows(cast(BinaryIO, file))
+            if end < size:
+                file.truncate(end)
+            file.seek(end)
+            try:
+                while lines:
+                    lines = lines[file.write(lines) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):  # the first error is the one to report
+                    file.truncate(end)
+                raise
+
+
+def _end_of_rows(file: BinaryIO) -> int:
+    """Returns the position after the last newline, read backwards since the file may be long."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - 65536)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Writes a JSONL file, in place of another if there is one."""
+    replace_file(path, b"".join(map(encode_row, rows)))
+
+
+def keep_rows(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """Drops the rows of a JSONL file that `keep` refuses, all in one step."""
+    rows = read_rows(path)
+    kept = [row for row in rows if keep(row)]
+    if len(kept) < len(rows):
+        write_rows(path, kept)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Puts a file in place of another in one step: written aside, flushed to disk, renamed.
+
+    Makes its folder if that is missing. The last of several processes that write at once wins.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path):
+        if not path.parent.exists():
+            path.parent.mkdir(exist_ok=True)
+            sync(path.parent.parent)
+        try:
+            with aside.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+            sync(path.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Generator[None]:
+    """Raises UserError in place of the OSError of a file that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror}); "
+            "free disk space or fix its permissions, then run the same command again"
+        ) from error
