@@ -1,0 +1,226 @@
+"""Runs as one table: a row per run, variant, protocol, length and document.
+
+It comes from run directories (eval.jsonl, config.yaml, env.json, train.jsonl) and from folders of
+reports, whose rows.parquet holds the same table.
+"""
+
+import json
+import logging
+import math
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lengthgen.config.schema import Config, to_plain
+from lengthgen.errors import UserError
+from lengthgen.evaluation.rows import FORMAT, stored
+from lengthgen.runs import directory, status
+
+ROWS, MANIFEST = "rows.parquet", "manifest.json"
+# What all rows of a cell share, the cell's own key first.
+CELL = ["run", "variant", "protocol", "targets", "precision", "endpoints", "tokens_seen", "length"]
+OF_RUN = ["recipe", "scheme", "model", "seed", "corpus", "fingerprint", "packed", "train_length"]
+SUMS = ["nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "far_nats"]
+OF_TASKS = ["first_wrong", "token_hits", "stop_errors", "edit_distances", "results_right"]
+OF_TASKS += ["answer_ranks", "unit", "chance"]
+COSTS = ["parameters", "train_seconds", "peak_mib", "tokens_per_s"]
+TEXTS = ["config", "environment"]  # JSON of a run, the same in all its rows
+COLUMNS = [
+    *("run", *OF_RUN, "tokens_seen", "trained_in", "weights"),
+    *("variant", "reference", "parts", "protocol", "targets", "precision", "endpoints", "reach"),
+    *("length", "n_documents", "document", "skipped"),
+    *(*SUMS, "far_tokens", "position_nats", "position_tokens"),
+    *(*OF_TASKS, *COSTS, "state", *TEXTS),
+]
+LOST = ["nats", "window_nats", "far_nats", "position_nats", *OF_TASKS[3:6]]  # where a run diverged
+ENVIRONMENT = ["commit", "python", "platform", "processor", "lengthgen", "libraries", "devices"]
+PLACES = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
+
+_log = logging.getLogger(__name__)
+
+
+def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) -> pd.DataFrame:
+    """Returns the rows of runs and reports; sums are in nats, and NaN where a model diverged.
+
+    `paths` are run directories, folders of reports, and folders of run directories. Of a document
+    that was scored again the last row counts, and of a variant that was defined again the last
+    definition. What cannot be shown is named by `say` in one line each. Raises UserError if
+    nothing can be shown.
+    """
+    tables: list[pd.DataFrame] = []
+    lost: list[tuple[Path, Config, str]] = []  # runs that diverged in training, and why
+    places: dict[str, Path] = {}  # by run
+    for path in _listed(paths):
+        try:
+            if (path / ROWS).is_file():
+                tables.append(_read(path / ROWS))
+                continue
+            config = directory.load_config(path)
+            if other := places.get(config.run_id):
+                raise UserError(f"it is run {config.run_id}, which lies in {other} too")
+            places[config.run_id] = path
+            rows = [r for r in stored(path, run=config.run_id) if r.get("format") == FORMAT]
+            if rows:
+                tables.append(_table(rows, path, config))
+            else:
+                lost.append((path, config, _diverged(path, config)))
+        except UserError as error:
+            say(f"{path} is not shown: {error}")
+    for path, config, reason in lost:
+        likes = [t[t["recipe"] == config.recipe] for t in tables]
+        like = next((rows for rows in likes if len(rows)), None)
+        if like is None:
+            say(f"{path} is not shown: it {reason}, and no other seed of it is evaluated here")
+        else:
+            tables.append(_table(_without_values(like), path, config))
+    if not tables:
+        raise UserError(
+            f"no evaluated run in {', '.join(map(str, paths))}; lengthgen train scheme=rope makes "
+            "one, runtime.root=DIR looks elsewhere"
+        )
+    return _joined(tables)
+
+
+def _listed(paths: Sequence[Path]) -> list[Path]:
+    """Returns run directories and folders of reports, each once."""
+    listed: dict[Path, Path] = {}
+    for path in paths:
+        below = directory.run_dirs(path) if path.is_dir() else []
+        is_folder = not (path / ROWS).is_file() and not (path / "config.yaml").is_file()
+        listed |= {p.resolve(): p for p in (below if below and is_folder else [path])}
+    return list(listed.values())
+
+
+def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    rows = pd.concat([t.astype(dict.fromkeys(TEXTS, object)) for t in tables], ignore_index=True)
+    newest = rows.groupby(["run", "variant"], dropna=False)["parts"].transform("last")
+    rows = rows[rows["parts"] == newest].drop_duplicates([*CELL, "document"], keep="last")
+    return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], path: Path, config: Config) -> pd.DataFrame:
+    """Returns rows of eval.jsonl with what is known of their run."""
+    table = pd.DataFrame(rows).reindex(columns=COLUMNS)
+    log = directory.training_log(path, run=config.run_id)
+    seen = [0, *(row["train/tokens"] for row in log)]
+    steps = zip(pairwise(seen), log, strict=True)
+    seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)
+    plain = {key: value for key, value in to_plain(config).items() if key != "runtime"}
+    about: dict[str, Any] = {
+        "run": config.run_id,
+        "recipe": config.recipe,
+        "seed": config.seed,
+        "parameters": directory.n_parameters(path, run=config.run_id),
+        "train_seconds": seconds or None,
+        "peak_mib": max((row.get("train/peak_mib") or 0 for row in log), default=0) or None,
+        "tokens_per_s": seen[-1] / seconds if seconds else None,
+        "state": status.read_status(path, run=config.run_id).state,
+        "config": json.dumps(plain, default=str),
+        "environment": json.dumps(_environment(path, run=config.run_id)),
+    }
+    references = set(config.eval.reference_variants)
+    return _typed(table.assign(**about, reference=table["variant"].isin(references)))
+
+
+def _typed(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns the table with a type for each column that does not depend on its values."""
+    numbers = [*SUMS, "far_tokens", "targets", "token_hits", "stop_errors", "chance", *COSTS]
+    lists = ["position_nats", "position_tokens", *OF_TASKS[:1], *OF_TASKS[3:6]]
+    whole = ["seed", "train_length", "tokens_seen", "reach", "length", "n_documents"]
+    truths = ["packed", "reference"]
+    texts = [c for c in COLUMNS if c not in {*numbers, *lists, *whole, *truths, *TEXTS}]
+    types: dict[str, Any] = {
+        **dict.fromkeys(numbers, "float64"),
+        **dict.fromkeys(whole, "int64"),
+        **dict.fromkeys(truths, "bool"),
+        **dict.fromkeys([*lists, *texts], object),
+        **dict.fromkeys(TEXTS, "category"),
+    }
+    table = table.reindex(columns=COLUMNS).astype(types)
+    table[[*texts, *lists]] = table[[*texts, *lists]].where(table[[*texts, *lists]].notna(), None)
+    return table
+
+
+def _diverged(path: Path, config: Config) -> str:
+    """Returns why a run without an evaluation has none; raises UserError unless it diverged."""
+    state = status.read_status(path, run=config.run_id)
+    if state.state == "diverged":
+        return f"diverged in training ({state.reason})"
+    if status.is_trained(path):
+        raise UserError(f"it is not evaluated; run lengthgen eval {path}")
+    raise UserError(f"its training is {state.state}; lengthgen train continues it")
+
+
+def _without_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Returns the rows of another seed as those of a run that diverged in training.
+
+    The loss is undefined, and no answer of a task is right.
+    """
+    first = rows[rows["run"] == rows["run"].iloc[0]]
+    lost = first.assign(**dict.fromkeys(LOST), weights=None)
+    answered = first["first_wrong"].notna()
+    lost.loc[answered, ["token_hits", "stop_errors"]] = 0
+    lost["first_wrong"] = [
+        None if wrong is None else [0] * len(wrong) for wrong in first["first_wrong"]
+    ]
+    return [{str(key): value for key, value in row.items()} for row in lost.to_dict("records")]
+
+
+def _environment(path: Path, *, run: str) -> dict[str, Any]:
+    """Returns what env.json holds of command, machine and versions; no host, no local folders."""
+    try:
+        provenance = directory.read_provenance(path, run=run)
+    except (OSError, ValueError):
+        return {}
+    kept = {key: provenance[key] for key in ENVIRONMENT if key in provenance}
+    if versions := provenance.get("corpus", {}).get("versions"):
+        kept["corpus_versions"] = versions
+    words = [str(word) for word in provenance.get("argv", [])[1:] if not word.startswith(PLACES)]
+    return {"command": shlex.join(["lengthgen", *words]), **kept}
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        table = pd.read_parquet(path)
+    except (OSError, ValueError) as error:  # pyarrow's errors are among them
+        raise UserError(f"{path.name} cannot be read ({error}); restore it") from None
+    if missing := [name for name in COLUMNS if name not in table]:
+        raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
+    return _typed(table)
+
+
+def save(rows: pd.DataFrame, folder: Path) -> None:
+    """Writes rows.parquet, and where the rows come from into manifest.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows[COLUMNS].to_parquet(
+        folder / ROWS, index=False, compression="zstd", compression_level=19
+    )
+    text = json.dumps(_manifest(rows), indent=1)
+    (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
+
+
+def _manifest(rows: pd.DataFrame) -> dict[str, Any]:
+    """Returns commands, commits, machines, versions and tokens of the runs."""
+    runs: dict[str, dict[str, Any]] = {}
+    corpora: dict[str, Any] = {}  # versions of installed packages, by fingerprint
+    for row in rows.drop_duplicates("run").itertuples():
+        environment = json.loads(str(row.environment))
+        if versions := environment.pop("corpus_versions", None):
+            corpora[str(row.fingerprint)] = versions
+        seconds = None if math.isnan(row.train_seconds) else row.train_seconds  # pyright: ignore
+        runs[str(row.run)] = {**environment, "training_seconds": seconds}
+    endpoints = rows.groupby("protocol")["endpoints"].unique()
+    return {
+        "command": shlex.join(["lengthgen", *sys.argv[1:]]),
+        **directory.environment(),
+        "training_seconds": math.fsum(r["training_seconds"] or 0 for r in runs.values()),
+        "tokens": sorted(rows["fingerprint"].unique()),
+        **({"corpora": corpora} if corpora else {}),
+        "endpoints": {name: sorted(of) for name, of in endpoints.items()},
+        "runs": runs,
+    }
