@@ -1,3 +1,6 @@
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
+# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
 """Runs as one table: a row per run, variant, protocol, length and document.
 
 It comes from run directories (eval.jsonl, config.yaml, env.json, train.jsonl) and from folders of
@@ -197,9 +200,7 @@ def _read(path: Path) -> pd.DataFrame:
 def save(rows: pd.DataFrame, folder: Path) -> None:
     """Writes rows.parquet, and where the rows come from into manifest.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows[COLUMNS].to_parquet(
-        folder / ROWS, index=False, compression="zstd", compression_level=19
-    )
+    rows[COLUMNS].to_parquet(folder / ROWS, index=False, compression="zstd", compression_level=19)
     text = json.dumps(_manifest(rows), indent=1)
     (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
 
