@@ -70,11 +70,6 @@ COMMANDS = {
         "Write figures, tables and a page of runs, by default of all.",
         completion.reported,
     ),
-    "gallery": Command(
-        "gallery",
-        "write_gallery",
-        "Write figures of what schemes compute, such as their biases.",
-    ),
     "export": Command(
         "export",
         "export_run",

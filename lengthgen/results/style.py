@@ -92,25 +92,28 @@ def short(n: float) -> str:
     return f"{n / 1024:g}k" if n >= 1024 and n % 512 == 0 else f"{n:,.0f}"
 
 
-def length_axis(axes: Axes, lengths: Iterable[float], *, trained: float | None = None) -> None:
-    """Makes x a log2 axis over lengths in tokens; shades those a model was trained on.
+def length_axis(
+    axes: Axes, lengths: Iterable[float], *, trained: float | None = None, named: bool = True
+) -> None:
+    """Makes x a log2 axis over lengths in tokens; shades, and names, those of training.
 
     Limits of y must be set before. A tick whose name would run into a rounder neighbour's has none.
     """
     ticks = sorted(set(lengths))
-    room = 12 * axes.get_position().width * axes.figure.get_figwidth() / WIDTH  # pyright: ignore
+    room = 20 * axes.get_position().width * axes.figure.get_figwidth() / WIDTH  # pyright: ignore
     gap = math.log2(ticks[-1] / ticks[0]) / max(room, 1)
-    named: list[float] = []
+    written: list[float] = []
     for tick in sorted(ticks, key=lambda tick: (-(int(tick) & -int(tick)), tick)):
-        if all(abs(math.log2(tick / other)) >= gap for other in named):
-            named.append(tick)
+        if all(abs(math.log2(tick / other)) >= gap for other in written):
+            written.append(tick)
     low, high = ticks[0] / 2**0.25, ticks[-1] * 2**0.1
     axes.set_xscale("log", base=2)
     axes.set_xlim(low, high)
-    axes.set_xticks(ticks, [short(tick) if tick in named else "" for tick in ticks])
+    axes.set_xticks(ticks, [short(tick) if tick in written else "" for tick in ticks])
     axes.minorticks_off()
-    if trained is not None and trained > low:
+    if trained is not None and trained > ticks[0]:
         axes.axvspan(low, trained, color="0.94", zorder=0, linewidth=0)
+    if trained is not None and trained > ticks[0] and named:
         place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "color": GREY}
         axes.text(trained / 2**0.06, 0.985, "trained", ha="right", va="top", fontsize=8, **place)
 
@@ -122,7 +125,7 @@ def log_axis(axes: Axes) -> None:
     if high / low < 4:
         ticks = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     else:
-        digits = (1, 2, 5) if high / low < 100 else (1, 3) if high / low < 30_000 else (1,)
+        digits = (1, 2, 3, 5) if high / low < 50 else (1, 3) if high / low < 30_000 else (1,)
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
         step = 1 + (last - first) // 10
         ticks = [digit * 10.0**e for e in range(first, last + 1, step) for digit in digits]

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -19,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import typer
-from repository import ROOT
 from shell import Ran, Shell
 from small import small_config
 
@@ -478,44 +476,6 @@ def test_the_folder_of_a_report_is_made_again_in_its_place_or_elsewhere(
     assert "--without is of folders" in shell.refused("report", "--without", trained)
     shell.run("report", str(out), trained, "--out", str(other))
     assert (other / "table.md").read_bytes() == written["table.md"]
-
-
-FIGURES = {
-    *("rope-decay", "rope-wavelengths", "sinusoids", "t5-buckets", "alibi", "alibi-window"),
-    "kerple",
-}
-
-
-def numbers_and_words(svg: Path) -> tuple[list[float], list[str]]:
-    """Returns the numbers of a drawing and what stands between them; of pictures, nothing."""
-    text = re.sub(r"base64,[^\"]*", "", svg.read_text())
-    number = r"(?<![\w#])-?\d+(?:\.\d+)?(?:e-?\d+)?(?!\w)"
-    return [float(one) for one in re.findall(number, text)], re.split(number, text)
-
-
-@pytest.mark.slow
-def test_a_gallery_holds_the_figures_of_its_page_and_the_losses_of_runs(
-    shell: Shell, trained: str, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    ran = shell.run("gallery", str(out), "--runs", trained)
-    assert ran.code == 0, ran.err
-    assert sorted(ran.out.split()) == sorted(map(str, out.iterdir()))
-    assert {path.stem for path in out.glob("*.png")} == {*FIGURES, "training-loss"}
-    assert "rope" in (out / "training-loss.svg").read_text()
-    page = ROOT / "docs" / "gallery.md"
-    assert {*re.findall(r"\]\(gallery/([\w-]+)\.svg\)", page.read_text())} == FIGURES
-    for name in FIGURES:
-        numbers, words = numbers_and_words(out / f"{name}.svg")
-        shown, texts = numbers_and_words(page.with_suffix("") / f"{name}.svg")
-        again = "lengthgen gallery docs/gallery && rm docs/gallery/*.png"
-        assert words == texts, again
-        assert numbers == pytest.approx(shown, abs=0.01), again
-
-
-def test_a_gallery_has_one_folder_and_runs_that_exist(shell: Shell) -> None:
-    assert "one folder is written; name runs with --runs" in shell.refused("gallery", "a", "b")
-    assert "lost" in shell.refused("gallery", "a", "--runs", "lost")
 
 
 @pytest.mark.slow
