@@ -197,6 +197,11 @@ def _read(path: Path) -> pd.DataFrame:
     return _typed(table)
 
 
+def config_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the plain configuration of the run that a row is of."""
+    return json.loads(row["config"])
+
+
 def save(rows: pd.DataFrame, folder: Path) -> None:
     """Writes rows.parquet, and where the rows come from into manifest.json."""
     folder.mkdir(parents=True, exist_ok=True)

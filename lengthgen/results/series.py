@@ -17,7 +17,7 @@ from lengthgen.config import compose
 from lengthgen.escaping import visible
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.results.intervals import ratio
-from lengthgen.results.load import CELL
+from lengthgen.results.load import CELL, config_of
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that are told what belongs together
 LEADING = ["scheme", "variant", "length", "ppl", "loss", "low", "high"]  # columns of curves()
@@ -161,7 +161,7 @@ def _limits(rows: pd.DataFrame) -> Iterator[str]:
             ]
             yield f"Not like with like: {name} is {' and '.join(texts)}"
     for row in rows.drop_duplicates("run").to_dict("records"):
-        train = json.loads(row["config"]).get("train", {})
+        train = config_of(row).get("train", {})
         tokens, batch_tokens = train.get("tokens"), train.get("batch_tokens")
         if tokens and batch_tokens and row["tokens_seen"] < tokens:
             step, steps = (-(-n // batch_tokens) for n in (row["tokens_seen"], tokens))
@@ -202,7 +202,7 @@ def _labelled(rows: pd.DataFrame, *, name_models: bool) -> pd.DataFrame:
 
 
 def _parts(curve: Mapping[str, Any]) -> set[str]:
-    return set(json.loads(curve["config"]).get("scheme", {}).get("parts") or {})
+    return set(config_of(curve).get("scheme", {}).get("parts") or {})
 
 
 def _name(curve: Mapping[str, Any], several: set[str]) -> str:
@@ -236,7 +236,7 @@ def _distinction(curve: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) -
 
 def _science(curve: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what decides a curve's numbers but the seed, by dotted key."""
-    flat = compose.flatten(json.loads(curve["config"]))
+    flat = compose.flatten(config_of(curve))
     aside = ("seed", "eval.", "train.checkpoint_every", "train.tuned", "train.init_from")
     ratios = ("train.scheme_lr_ratio", "scheme.lr_ratio")
     variants = ("scheme.variants", "variants")

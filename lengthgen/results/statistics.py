@@ -222,10 +222,11 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     loss: the word of a skipped length is the reason; the mark compares it with the best (best, tie,
     unknown: not comparable with it). behind: loss less that of the best, which the word names.
     rank: low and high are the ranks that the series may have. Under the headline protocol also
-    gain: G(C) = loss(T) - loss(C) with the verdict as word, detectable: the least |G| that the data
-    show, swap and shuffle: what another text beyond T costs, far and near, far_gain and near_gain:
-    loss and gain on far-copy targets and on the others, c_star with its text, bits_per_byte,
-    unigram: the loss of token frequencies, and note: a sentence on what limits the numbers.
+    gain: G(C) = loss(T) - loss(C) with the verdict as word; detectable: the least |G| that the data
+    show, the word being what would decide an unclear verdict; swap and shuffle: what another text
+    beyond T costs; far, near, far_gain and near_gain: loss and gain on far-copy targets and on the
+    others; c_star with its text; bits_per_byte; unigram: the loss of token frequencies; and note: a
+    sentence on what limits the numbers.
     """
     if "series" not in rows:
         return pd.concat([findings(of_text.rows) for of_text in select(rows)], ignore_index=True)
@@ -403,7 +404,8 @@ def _headline(analysis: _Analysis, series: str) -> Iterator[dict[str, Any]]:
             word = verdict(gain) if n > T and is_trained else "not trained" if n > T else ""
             if n != T:
                 yield _row(Cell(HEADLINE, series, n), "gain", gain, word)
-                value = {"quantity": "detectable", "value": gain.detectable}
+                why = remedy(gain) if word == "unclear" else ""
+                value = {"quantity": "detectable", "value": gain.detectable, "word": why}
                 yield {**Cell(HEADLINE, series, n)._asdict(), **value}
         used = used_context(sample, lengths, train_length=T)
         if used is not None:
