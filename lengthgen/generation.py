@@ -22,7 +22,7 @@ from lengthgen.data.windows import IGNORED, targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation.evaluator import open_run, trained_model, undefined
-from lengthgen.evaluation.plan import Cell, Plan
+from lengthgen.evaluation.scored_text import Cell, Plan
 from lengthgen.model.build import generator_of, with_parts
 from lengthgen.model.kv_cache import forward_cached, why_uncached
 from lengthgen.model.transformer import Transformer
@@ -66,7 +66,7 @@ class Trained:
     @property
     def limit(self) -> int:
         """Tokens after which to stop: as the longest answer among the tests, TOKENS for texts."""
-        return max((answer.scored for answer in self.planned.places.answers), default=TOKENS)
+        return max((answer.scored for answer in self.planned.text.examples), default=TOKENS)
 
 
 def continuation(
@@ -198,12 +198,12 @@ def _tests(trained: Trained, *, show: Progress) -> dict[int, list[Span]]:
     """Returns the tests of each length that the configuration asks for and the scheme has."""
     found: dict[int, list[Span]] = {}
     for length in sorted(set(trained.config.eval.lengths)):
-        cell = Cell(protocols.ANSWERS, None, length)
+        cell = Cell("answers", None, length)
         reason = undefined(cell, {None: trained.model.scheme}, trained.planned)
         if reason:
             show.say(f"{cell.title}: skipped, {reason}")
         else:
-            found[length] = plan.spans(cell, trained.planned)
+            found[length] = plan.windows(cell, trained.planned)
     return found
 
 
@@ -222,7 +222,7 @@ def _wrong(
         generator_seed=config.eval.seed,
         ranks=ALONE,
         advance=show.advance,
-        predict=True,
+        protocol=protocols.named("answers"),
     )
     show.finish()
 

@@ -3,32 +3,31 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
 
-from lengthgen import schemes, tasks
+from lengthgen import schemes
 from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
+from lengthgen.config.registry import contributed
 from lengthgen.config.schema import (
     Config,
     CustomCorpus,
     InitFrom,
     Parts,
-    TaskCorpus,
     from_plain,
     to_plain,
 )
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.objective import objective_of
 from lengthgen.data.tokenizer import alignment_ids
-from lengthgen.encoder_decoder.span_corruption import SHORTEST
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
-from lengthgen.model.build import build_model
+from lengthgen.model.build import architecture, build_model
 from lengthgen.model.transformer import build_scheme
 from lengthgen.model.trial import try_out
 from lengthgen.runs import checkpoints, devices, directory, signals, status
@@ -45,15 +44,21 @@ def validate(config: Config) -> Config:
     To be called once, where a configuration enters. Plugins that are not allowed to run are not
     run; scheme and corpus are not checked then. Raises UserError with the dotted key of a mistake.
     """
+    allowed = all(plugin.is_allowed for plugin in config.plugins)
+    if allowed and config.plugins:
+        _check_plugins(config.plugins)
+    objective = objective_of(config)
+    objective.check()
+    architecture(config).check(config)
     for name in config.eval.protocols:
-        _check_protocol(protocols.named(name), config)
-    if config.model.arch != "decoder":
-        _check_encoder(config)
-    if all(plugin.is_allowed for plugin in config.plugins):
-        if config.plugins:
-            _check_plugins(config.plugins)
-        if isinstance(config.corpus, TaskCorpus):
-            _check_examples(config.corpus)
+        protocol = protocols.named(name)
+        if protocol.objective is not type(objective):
+            raise UserError(
+                f"eval.protocols: {name} scores {protocol.objective.learns}, and this model learns "
+                f"{objective.learns}; give {objective.protocol}"
+            )
+        protocol.check(config)
+    if allowed:
         if isinstance(config.corpus, CustomCorpus):
             sources.source_of(config.corpus)
         _check_parts(config)
@@ -252,7 +257,8 @@ def scheme_parameters(config: Config, parts: Parts, where: str) -> set[str]:
 
 def _check_plugins(plugins: Sequence[Plugin]) -> None:
     """Raises UserError for a plugin that defines nothing, or what is defined elsewhere."""
-    known = [schemes.registry(plugins), tasks.registry(plugins), sources.registry(plugins)]
+    registries = [schemes.registry, sources.registry, *contributed("REGISTRIES")]
+    known = [registry(plugins) for registry in registries]
     modules = {kind.__module__ for kinds in known for kind in kinds.values()}
     for plugin in plugins:
         if plugin.module_name not in modules:
@@ -276,65 +282,3 @@ def _check_parts(config: Config) -> None:
                 f"{where}: a variant is training-free, but this one adds the parameter "
                 f"{min(added)}; make it a scheme of its own"
             )
-
-
-def _check_encoder(config: Config) -> None:
-    """Raises UserError for what a model with an encoder does not have."""
-    if not isinstance(config.corpus, TaskCorpus) and not config.corrupts_spans:
-        raise UserError(
-            f"model.arch={config.model.arch}: corpus {config.corpus.name} has no prompts for an "
-            "encoder to read; give a task, such as task=copy, or model.arch=encoder_decoder"
-        )
-    if config.corrupts_spans and config.train.length < SHORTEST:
-        raise UserError(
-            f"train.length={config.train.length}: text with a masked span has {SHORTEST} tokens or "
-            f"more; set train.length={SHORTEST} or more"
-        )
-    if config.model.arch == "encoder" and config.eval.decode:
-        raise UserError(
-            f"eval.decode={config.eval.decode}: model.arch=encoder writes all of an answer at "
-            "once; drop it"
-        )
-    for key in ("compile", "activation_checkpointing"):
-        if getattr(config.runtime, key):
-            raise UserError(f"runtime.{key}=true: model.arch={config.model.arch} lacks it; drop it")
-
-
-def _check_examples(corpus: TaskCorpus) -> None:
-    """Raises UserError for arguments or lengths that a rule makes no examples of."""
-    rule = tasks.task_of(corpus)
-    for key, length in (("length", corpus.task.length), ("longest", corpus.task.longest)):
-        try:
-            rule.example(length, Random(0))
-        except (ValueError, MemoryError) as error:
-            reason = str(error) or "an example does not fit in memory"
-            raise UserError(f"task.{key}={length}: {reason}") from None
-
-
-def _check_protocol(protocol: protocols.Protocol, config: Config) -> None:
-    """Raises UserError for a corpus or lengths that a protocol cannot score."""
-    lengths, targets, of_answers = config.eval.lengths, config.eval.targets, protocol.of_answers
-    if of_answers != isinstance(config.corpus, TaskCorpus):
-        raise UserError(
-            f"eval.protocols: {protocol.name} scores "
-            f"{'answers of a task' if of_answers else 'text'}, and corpus {config.corpus.name} "
-            f"has none; give {'tail' if of_answers else protocols.ANSWERS}"
-        )
-    if config.corrupts_spans != protocol.of_spans and not of_answers:
-        raise UserError(
-            f"eval.protocols: {protocol.name} scores "
-            f"{'masked spans' if protocol.of_spans else 'text from left to right'}, and "
-            f"model.arch={config.model.arch} has none; "
-            f"give {protocols.HEADLINE if protocol.of_spans else protocols.SPANS}"
-        )
-    sizes = {"targets": targets, "train_length": config.train.length}
-    if protocol.of_spans and min(lengths) < (shared := protocols.spans_per_window(**sizes)):
-        raise UserError(
-            f"eval.lengths: {min(lengths)} is shorter than the {shared} tokens that hold the spans "
-            f"of a window; drop it or set eval.targets={min(lengths)}"
-        )
-    if protocol.one_window and min(lengths) < targets:
-        raise UserError(
-            f"eval.lengths: {min(lengths)} is shorter than the eval.targets={targets} scored "
-            f"tokens of protocol {protocol.name}; drop it or set eval.targets={min(lengths)}"
-        )

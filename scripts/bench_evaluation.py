@@ -23,7 +23,7 @@ import torch
 from lengthgen.config.schema import from_plain, to_plain
 from lengthgen.data.spans import Span
 from lengthgen.evaluation import evaluator, plan, scoring
-from lengthgen.evaluation.plan import Cell, Plan
+from lengthgen.evaluation.scored_text import Cell, Plan, Scored
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
@@ -50,12 +50,12 @@ def measured(run_dir: Path, *, rounds: int) -> str:
     opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=Progress(is_main=False))
     model = evaluator.trained_model(config, opened)
     planned, lengths = opened.planned, config.eval.lengths
-    tail = [span for n in lengths for span in plan.spans(Cell("tail", None, n), planned)]
+    tail = [span for n in lengths for span in plan.windows(Cell("tail", None, n), planned)]
     beyond = [n for n in lengths if n >= config.train.length]
-    single = [span for n in beyond for span in plan.spans(Cell("last_k", None, n), planned)]
-    kept = {end.document for end in planned.places.segments[:DOCUMENTS]}
+    single = [span for n in beyond for span in plan.windows(Cell("last_k", None, n), planned)]
+    kept = {end.document for end in planned.text.segments[:DOCUMENTS]}
     each = [
-        [s for s in plan.spans(Cell("nonoverlap", None, n), planned) if s.document in kept]
+        [s for s in plan.windows(Cell("nonoverlap", None, n), planned) if s.document in kept]
         for n in lengths
     ]
     every = [span for spans in each for span in spans]
@@ -88,7 +88,7 @@ def measured(run_dir: Path, *, rounds: int) -> str:
     )
 
 
-def score(model: Transformer, spans: Sequence[Span], planned: Plan) -> dict[Span, plan.Scored]:
+def score(model: Transformer, spans: Sequence[Span], planned: Plan) -> dict[Span, Scored]:
     return scoring.score(
         model,
         spans,

@@ -14,7 +14,8 @@ from lengthgen import generation
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import evaluate
-from lengthgen.evaluation.plan import Cell, spans
+from lengthgen.evaluation.plan import windows as spans
+from lengthgen.evaluation.scored_text import Cell
 from lengthgen.generation import Failure, Trained, continuation, open_trained
 from lengthgen.model.build import seed_of
 from lengthgen.model.transformer import Transformer

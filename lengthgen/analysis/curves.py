@@ -137,7 +137,7 @@ def _measured(rows: Sequence[EvalRow]) -> Point:
             pair = (value, facts[name])
             if value != facts[name] and not (name in LATER and None in pair):
                 raise damaged(row.run, f"field {name} is {facts[name]!r} and {value!r} in one cell")
-    if named(rows[0].protocol).of_answers:
+    if named(rows[0].protocol).predicts:
         for row in rows:
             counts = (row.token_hits, row.stop_errors)
             if None in counts or len(row.first_wrong or ()) != row.n_windows or not row.n_windows:

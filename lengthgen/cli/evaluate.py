@@ -8,7 +8,7 @@ from lengthgen import pipeline
 from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, lengths_of, split, words_of
 from lengthgen.cli.console import echo, warn_once
 from lengthgen.evaluation import evaluator
-from lengthgen.evaluation.protocols import OF_TEXT
+from lengthgen.evaluation.protocols import PROTOCOLS
 from lengthgen.report import collect, run_records
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
@@ -45,7 +45,7 @@ def evaluate_runs(
         changes["eval.lengths"] = lengths_of(lengths)
     if protocols is not None:
         chosen = words_of(protocols)
-        changes["eval.protocols"] = list(OF_TEXT) if "all" in chosen else chosen
+        changes["eval.protocols"] = list(PROTOCOLS) if "all" in chosen else chosen
     if variants is not None:
         changes["eval.variants"] = words_of(variants)
     run_dirs = find_runs(names, changes)

@@ -59,7 +59,7 @@ def generate_text(
     (config,) = pipeline.configs_of(
         [run_dir], changes, config_dir=config_dir, plugins=plugin or [], warn=warn_once
     )
-    of_answers = () if config.corrupts_spans else ("encoder_decoder",)
+    of_answers = () if config.eval.protocols == ["spans"] else ("encoder_decoder",)
     config.refuse_arch("generate", taken=("decoder", *of_answers))
     with Progress(is_main=True) as show:
         trained = generation.open_trained(config, run_dir, variant=variant, show=show)

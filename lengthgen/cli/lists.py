@@ -13,7 +13,7 @@ from lengthgen.cli.console import warn_once
 from lengthgen.cli.tables import print_table
 from lengthgen.config import compose
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS
+from lengthgen.evaluation.protocols import HEADLINE, known
 from lengthgen.evaluation.rows import stored
 from lengthgen.runs.directory import list_runs, training_log
 
@@ -64,7 +64,7 @@ def choices(group: str, *, config_dir: Path | None) -> tuple[list[str], list[lis
 
 def protocols() -> tuple[list[str], list[list[str]]]:
     """Returns what each protocol scores, and where it comes from."""
-    rows = [[p.name, p.summary, p.source] for p in PROTOCOLS.values()]
+    rows = [[p.name, p.summary, p.source] for p in known().values()]
     return ["protocol", "what it scores", "source"], rows
 
 

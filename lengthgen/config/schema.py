@@ -414,12 +414,6 @@ class Config(Section):
         has_both = self.model.arch == "encoder_decoder"
         return replace(self.shape, causal=False) if has_both else None
 
-    @property
-    def corrupts_spans(self) -> bool:
-        """True if the model fills spans that are left out of text."""
-        of_task = isinstance(self.corpus, TaskCorpus)
-        return self.model.arch == "encoder_decoder" and not of_task
-
     def refuse_arch(self, command: str, *, taken: Sequence[str] = ("decoder",)) -> None:
         """Raises UserError, naming the command, for an architecture that it does not take."""
         if self.model.arch not in taken:
@@ -591,43 +585,12 @@ def _check(config: Config) -> None:
             f"train.batch_tokens={train.batch_tokens} is not a multiple of "
             f"train.length={train.length}; try train.batch_tokens={near}"
         )
-    if isinstance(config.corpus, TaskCorpus) and config.corpus.held_out == "tuning":
-        raise UserError(
-            f"task={config.corpus.name}: rates are tuned on text (corpus.held_out=tuning); drop it"
-        )
-    if isinstance(config.corpus, TaskCorpus):
-        _check_task(config.corpus, evaluation)
-    elif evaluation.decode:
-        raise UserError(
-            f"eval.decode={evaluation.decode}: tests of a task are decoded, and corpus "
-            f"{config.corpus.name} has none; drop it"
-        )
     for name in evaluation.reference_variants:
         known = {**config.variants, **config.scheme.variants}
         if name not in known:
             raise UserError(
                 f"eval.reference_variants: no variant {name!r}; {suggestion(name, known)}"
             )
-
-
-def _check_task(corpus: TaskCorpus, wanted: Eval) -> None:
-    """Raises UserError for lengths that a task has no examples of."""
-    if (corpus.tokenizer, corpus.bos, corpus.packed) != ("characters", True, False):
-        raise UserError(
-            "corpus: a task is read by characters, each example a document after <|bos|>; drop "
-            "corpus.tokenizer, corpus.bos and corpus.packed"
-        )
-    spec = corpus.task
-    if spec.longest < spec.length:
-        raise UserError(
-            f"task.longest={spec.longest} is below task.length={spec.length}; "
-            f"set task.longest={4 * spec.length}"
-        )
-    if max(wanted.lengths) > spec.longest:
-        raise UserError(
-            f"eval.lengths: task {spec.name} has no tests of length {max(wanted.lengths)}; "
-            f"drop it, or train with task.longest={max(wanted.lengths)}"
-        )
 
 
 def check_changes(changes: Mapping[str, Any], sections: Sequence[str]) -> None:

@@ -13,13 +13,31 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.windows import IGNORED
-from lengthgen.encoder_decoder.model import first_targets, through_encoder
+from lengthgen.encoder_decoder.model import EncoderDecoder, first_targets, through_encoder
+from lengthgen.errors import UserError
 from lengthgen.model.transformer import Transformer
 
 
 class MaskedEncoder(Transformer):
     """A Transformer without a causal mask, which predicts all tokens of an answer at once."""
+
+    arch = "encoder"
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        EncoderDecoder.check(config)
+        if not isinstance(config.corpus, TaskCorpus):
+            raise UserError(
+                f"model.arch=encoder: corpus {config.corpus.name} has no prompts for an encoder to "
+                "read; give a task, such as task=copy, or model.arch=encoder_decoder"
+            )
+        if config.eval.decode:
+            raise UserError(
+                f"eval.decode={config.eval.decode}: model.arch=encoder writes all of an answer at "
+                "once; drop it"
+            )
 
     def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
         """Returns where the answer of each row begins and where it ends, arguments of forward()."""

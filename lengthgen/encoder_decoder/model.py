@@ -14,8 +14,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from lengthgen.config.schema import Config
+from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.windows import IGNORED
+from lengthgen.encoder_decoder.span_corruption import n_sentinels
+from lengthgen.errors import UserError
 from lengthgen.model.transformer import Block, Transformer
 from lengthgen.schemes import NO_PARTS, AttentionContext, LayerHooks, Scheme
 
@@ -57,7 +59,18 @@ class CrossBlock(Block):
 class EncoderDecoder(Transformer):
     """A Transformer whose rows are a prompt, read by an encoder, and an answer, by the decoder."""
 
+    arch = "encoder_decoder"
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        for key in ("compile", "activation_checkpointing"):
+            if getattr(config.runtime, key):
+                arch = config.model.arch
+                raise UserError(f"runtime.{key}=true: model.arch={arch} lacks it; drop it")
+
     def __init__(self, config: Config, *, vocab_size: int) -> None:
+        if not isinstance(config.corpus, TaskCorpus):
+            vocab_size += n_sentinels(config.train.length)
         super().__init__(config, vocab_size=vocab_size)
         assert config.encoder_shape is not None, "model.arch=decoder has no encoder"
         self.encoder_shape, n_layers = config.encoder_shape, config.model.n_layers

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
-from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.objective import objective_of
 from lengthgen.data.spans import Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation import rows as eval_rows
-from lengthgen.evaluation.plan import Cell, Plan, Scored, cells, spans
+from lengthgen.evaluation.plan import cells, windows
+from lengthgen.evaluation.scored_text import Cell, Plan, Scored
 from lengthgen.evaluation.scoring import Altered
 from lengthgen.files import append_rows, write_rows
 from lengthgen.model.build import build_model, with_parts
@@ -25,10 +26,8 @@ from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
-from lengthgen.tasks import decoding
-from lengthgen.terminal import Progress, clock
+from lengthgen.terminal import Progress
 
-SECONDS_TO_REPORT = 10
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
 
 
@@ -82,7 +81,7 @@ def evaluate(
     planned = opened.planned
     if len(set(ranks.gather(opened.tokens_seen))) > 1:
         raise UserError(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
-    about = eval_rows.about(config, planned, tokens_seen=opened.tokens_seen, weights=opened.sha256)
+    shared = _shared_facts(config, opened)
     log = run_dir / "eval.jsonl"
 
     def present() -> list[dict[str, Any]]:
@@ -90,7 +89,7 @@ def evaluate(
         return [eval_rows.checked(row) for row in rows if row.get("format") == eval_rows.FORMAT]
 
     def todo() -> list[Cell]:
-        return ranks.of_main(missing(config, planned, about, present() if ranks.is_main else []))
+        return ranks.of_main(missing(config, planned, shared, present() if ranks.is_main else []))
 
     if todo():
         with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
@@ -102,11 +101,11 @@ def evaluate(
                 model = trained_model(config, opened)
                 for rows in _rows(config, planned, model, lacking, ranks=ranks, show=show):
                     if ranks.is_main:
-                        append_rows(log, [eval_rows.checked({**about, **row}) for row in rows])
+                        append_rows(log, [eval_rows.checked({**shared, **row}) for row in rows])
             ranks.barrier()
-    kept = [row for row in present() if eval_rows.is_of(row, about, planned)]
+    kept = [row for row in present() if _is_of(row, shared, planned)]
     name = run_dir.name  # which the run is shown by
-    return [{**row, "run": name} for row in kept if eval_rows.is_current(row, config)]
+    return [{**row, "run": name} for row in kept if _is_current(row, config)]
 
 
 def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> OpenedRun:
@@ -141,24 +140,76 @@ def trained_model(config: Config, opened: OpenedRun) -> Transformer:
 
 
 def missing(
-    config: Config, planned: Plan, about: dict[str, Any], rows: Sequence[dict[str, Any]]
+    config: Config, planned: Plan, shared: Mapping[str, Any], rows: Sequence[dict[str, Any]]
 ) -> list[Cell]:
     """Returns the cells of the configuration that the rows do not hold completely."""
     present: dict[tuple[object, ...], tuple[set[str], int]] = {}
     for row in rows:
-        if eval_rows.is_of(row, about, planned) and eval_rows.is_decoded(row, config):
-            cell = (row["protocol"], row["targets"], row.get("parts"), row["length"])
+        protocol = protocols.named(row["protocol"])
+        if _is_of(row, shared, planned) and protocol.is_complete(row, config):
+            cell = (row["protocol"], row["targets"], row["parts"], row["length"])
             documents, _ = present.setdefault(cell, (set(), row["n_documents"]))
             if row["document"] is not None:
                 documents.add(row["document"])
 
     def complete(cell: Cell) -> bool:
         parts = eval_rows.parts_hash(config, cell.variant)
-        key = (cell.protocol, eval_rows.targets_scored(config, cell.protocol), parts, cell.length)
+        key = (cell.protocol, _targets_scored(config, cell.protocol), parts, cell.length)
         documents, expected = present.get(key, (set[str](), None))
         return len(documents) == expected
 
     return [cell for cell in cells(config) if not complete(cell)]
+
+
+def _shared_facts(config: Config, opened: OpenedRun) -> dict[str, Any]:
+    """Returns what all rows of an evaluation share."""
+    planned = opened.planned
+    return {
+        "format": eval_rows.FORMAT,
+        "run": config.run_id,
+        "weights": opened.sha256,
+        "scheme": config.scheme.name,
+        "model": config.model.label,
+        "seed": config.seed,
+        "corpus": config.corpus.name,
+        "fingerprint": planned.corpus.fingerprint,
+        "packed": planned.corpus.packed,
+        "train_length": objective_of(config).train_length,
+        "tokens_seen": opened.tokens_seen,
+        "trained_in": config.train.precision,
+        "precision": config.eval.precision,
+        "reach": planned.max_context,
+    }
+
+
+def _cell_facts(cell: Cell, config: Config, planned: Plan) -> dict[str, Any]:
+    """Returns what all rows of a cell share."""
+    return {
+        **cell._asdict(),
+        "targets": _targets_scored(config, cell.protocol),
+        "parts": eval_rows.parts_hash(config, cell.variant),
+        "endpoints": protocols.manifest_of(cell.protocol, planned),
+    }
+
+
+def _targets_scored(config: Config, protocol: str) -> int | None:
+    return config.eval.targets if protocols.named(protocol).scores_k else None
+
+
+def _is_of(row: Mapping[str, Any], shared: Mapping[str, Any], planned: Plan) -> bool:
+    """True if a row belongs to this evaluation: one checkpoint, one set of scored tokens."""
+    if any(row.get(key) != value for key, value in shared.items()):
+        return False
+    return row["endpoints"] == protocols.manifest_of(row["protocol"], planned)
+
+
+def _is_current(row: Mapping[str, Any], config: Config) -> bool:
+    """True if a row of this evaluation has the K and the definitions of parts that it has."""
+    if row["targets"] != _targets_scored(config, row["protocol"]):
+        return False
+    names = (None, *config.eval.variants, *config.eval.reference_variants)
+    variant = row["variant"]
+    return variant not in names or row["parts"] == eval_rows.parts_hash(config, variant)
 
 
 # Scoring
@@ -179,20 +230,11 @@ def _rows(
         reason = reasons.get(cell.variant) or undefined(cell, schemes, planned)
         if reason:
             show.say(f"{cell.title}: skipped, {reason}")
-            yield [eval_rows.skipped(cell, config, planned, reason)]
+            yield [{**_cell_facts(cell, config, planned), **eval_rows.skipped(reason)}]
     jobs = _jobs(config, planned, schemes, todo)
     if not jobs:
         return
-    work = [(job, job.passes(model)) for job in jobs]
-    _report_estimate(config, model, work, planned.corpus, ranks=ranks, show=show)
-    to_decode = {
-        cell: spans(cell, planned)[: config.eval.decode]  # the first tests
-        for job in jobs
-        for cell in job.cells
-        if config.eval.decode
-    }
-    total = sum(batch.n_tokens for _, passes in work for batch in passes)
-    total += sum(test.length for tests in to_decode.values() for test in tests)
+    total = sum(batch.n_tokens for job in jobs for batch in job.passes(model))
     show.start(f"evaluate {config.scheme.name}", total)
     log_frequency = eval_rows.unigram(planned.corpus)
     for job in jobs:
@@ -200,24 +242,17 @@ def _rows(
         nats = _scored(job, config, planned, model, ranks=ranks, show=show)
         rows: list[dict[str, Any]] = []
         for cell in job.cells:
-            of_cell = eval_rows.measured(cell, config, planned, nats, log_frequency)
-            if cell in to_decode:
-                (row,) = of_cell
-                row |= decoding.decoded(
-                    model,
-                    to_decode[cell],
-                    config,
-                    planned.corpus,
-                    ranks=ranks,
-                    advance=lambda n, at=f"{cell.title} decoded": show.advance(n, at=at),
-                )
-            n_diverged = sum(row["nats"] is None for row in of_cell)
+            protocol, scored = protocols.named(cell.protocol), windows(cell, planned)
+            measured = protocol.rows(scored, config, planned, nats, log_frequency)
+            n_diverged = sum(row["nats"] is None for row in measured)
             if n_diverged:
                 show.say(
-                    f"{cell.title}: the loss is not finite in {n_diverged} of {len(of_cell)} "
+                    f"{cell.title}: the loss is not finite in {n_diverged} of {len(measured)} "
                     "documents"
                 )
-            rows += of_cell
+            for row in measured:
+                protocol.extend(row, scored, config, planned, model, ranks=ranks, show=show)
+                rows.append({**_cell_facts(cell, config, planned), **row})
         yield rows
     show.finish()
 
@@ -238,8 +273,7 @@ def _scored(
             advance=lambda n: show.advance(n, at=job.title),
             needed=job.needed,
             altered=altered,
-            predict=protocol.of_answers,
-            of_spans=protocol.of_spans,
+            protocol=protocol,
         )
         for altered in job.altered or (None,)
     ]
@@ -262,17 +296,15 @@ def _schemes(
 
 def undefined(cell: Cell, schemes: Mapping[str | None, Scheme], planned: Plan) -> str | None:
     """Returns why a cell has no value, or None."""
-    altered, places = protocols.named(cell.protocol).altered, planned.places
-    if altered == "swap" and len(places.segments) < 2:
+    altered, text = protocols.named(cell.protocol).altered, planned.text
+    if altered == "swap" and len(text.segments) < 2:
         return "there is one document only, and none to swap text with"
-    if altered and cell.length <= (kept := places.train_length + places.targets):
+    if altered and cell.length <= (kept := text.train_length + text.targets):
         return f"of windows of up to {kept} tokens, no token lies further than T from all targets"
-    if not protocols.named(cell.protocol).of_answers:
-        return schemes[cell.variant].unsupported_reason(cell.length)
-    tests = spans(cell, planned)
-    if not tests:
-        return f"the task has no tests of length {cell.length}"
-    return schemes[cell.variant].unsupported_reason(max(test.length for test in tests))
+    lengths = [span.length for span in windows(cell, planned)]
+    if not lengths:
+        return f"the corpus has nothing of length {cell.length} to score"
+    return schemes[cell.variant].unsupported_reason(max(lengths))
 
 
 def _jobs(
@@ -285,7 +317,7 @@ def _jobs(
     jobs: list[Job] = []
     for variant, scheme in schemes.items():
         scored = {
-            cell: spans(cell, planned)
+            cell: windows(cell, planned)
             for cell in cells(config)
             if cell.variant == variant and undefined(cell, schemes, planned) is None
         }
@@ -310,13 +342,13 @@ def _jobs(
 def _together(scored: Mapping[Cell, Sequence[Span]]) -> list[list[Cell]]:
     """Returns the cells in groups of which no two have windows that begin at one token.
 
-    A cell of which every token's nats are kept is alone: what else is scored changes no digit.
+    A cell of the matched tail is alone: what else is scored changes no digit.
     """
     groups: list[tuple[list[Cell], set[tuple[int, int]]]] = []
-    for cell, windows in scored.items():
-        starts = {(span.document, span.start) for span in windows}
+    for cell, spans in scored.items():
+        starts = {(span.document, span.start) for span in spans}
         members = [cell]
-        if not protocols.named(cell.protocol).per_token:
+        if not protocols.named(cell.protocol).matched:
             touching = [group for group in groups if group[1] & starts]
             for group in touching:
                 groups.remove(group)
@@ -335,14 +367,14 @@ def replacements(
     A document takes the text of the ones before it in the order of endpoints, the first ones that
     of the last.
     """
-    kind, places = protocols.named(protocol).altered, planned.places
+    kind, text = protocols.named(protocol).altered, planned.text
     if kind is None:
         return ()
-    segments = places.segments
-    number = {places.cluster(*endpoint): i for i, endpoint in enumerate(segments)}
+    segments = text.segments
+    number = {text.cluster(*endpoint): i for i, endpoint in enumerate(segments)}
 
     def donor(span: Span, n: int) -> Span:
-        own = number[places.cluster(span.document, span.end)]
+        own = number[text.cluster(span.document, span.end)]
         document, end = segments[(own - n) % len(segments)]
         return span._replace(document=document, end=end)
 
@@ -350,7 +382,7 @@ def replacements(
     return tuple(
         Altered(
             kind=kind,
-            train_length=places.train_length,
+            train_length=text.train_length,
             donors={span: donor(span, n) for span in wanted},
             seed=config.eval.seed + n - 1,
         )
@@ -358,32 +390,9 @@ def replacements(
     )
 
 
-def _report_estimate(
-    config: Config,
-    model: Transformer,
-    work: Sequence[tuple[Job, Sequence[scoring.Pass]]],
-    corpus: TokenizedCorpus,
-    *,
-    ranks: Ranks,
-    show: Progress,
-) -> None:
-    """Shows how long the evaluation will take, from two short calls under each scheme."""
-    by_scheme: dict[Scheme, list[scoring.Pass]] = {}
-    for job, planned_passes in work:
-        by_scheme.setdefault(job.scheme, []).extend(planned_passes)
-    seconds = 0.0
-    for scheme, planned_passes in by_scheme.items():
-        if sum(batch.n_tokens for batch in planned_passes) > 4 * scoring.BATCH_TOKENS:
-            model.scheme = scheme
-            seconds += scoring.seconds(model, planned_passes, corpus) / ranks.world_size
-    if seconds > SECONDS_TO_REPORT:
-        n_cells = sum(len(job.cells) for job, _ in work)
-        show.say(f"evaluating {n_cells} cells of {config.run_id} takes about {clock(seconds)}")
-
-
 def _write_endpoints(config: Config, run_dir: Path, planned: Plan) -> None:
     """Writes which targets are scored: a line for each endpoint."""
-    names, K = planned.corpus.validation.names, planned.places.targets
+    names, K = planned.corpus.validation.names, planned.text.targets
     write_rows(
         run_dir / "endpoints.jsonl",
         [

@@ -5,90 +5,48 @@ targets_per_window and _tail), and the plan joins both for every protocol, varia
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from lengthgen.config.schema import Config
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.objective import objective_of
 from lengthgen.data.spans import Endpoint, Span
-from lengthgen.data.windows import endpoints, manifest, n_targets, share_seen
+from lengthgen.data.windows import endpoints, n_targets, share_seen
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
-from lengthgen.evaluation.protocols import Answer, Places
-
-Nats = NDArray[np.float64]
-# The nats of each scored token; where predictions are wanted, [n, 2]: and the most likely token.
-Scored = NDArray[np.float64]
-
-
-class Cell(NamedTuple):
-    """One number of the curve: what is scored together."""
-
-    protocol: str
-    variant: str | None
-    length: int
-
-    @property
-    def title(self) -> str:
-        variant = f" + {self.variant}" if self.variant else ""
-        return f"{self.protocol} {self.length:,}{variant}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What an evaluation scores: fixed before a model is built."""
-
-    corpus: TokenizedCorpus
-    places: Places
-    repeated: float  # share of tokens that could be scored, but stand in training too
-
-    @property
-    def reach(self) -> int:
-        return self.places.reach
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return self.places.endpoints
-
-    def manifest(self, protocol: str) -> str:
-        """Returns 12 hexadecimal digits that name the tokens that a protocol scores."""
-        parts = protocols.manifest_parts(protocols.named(protocol), self.places)
-        return manifest(self.corpus, *parts)
+from lengthgen.evaluation.scored_text import Cell, Example, Plan, ScoredText
 
 
 def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
-    """Returns what to score, with endpoints as deep as _reach.
+    """Returns what to score: the examples of a corpus that has prompts, or else endpoints.
 
     Raises UserError, with changes that help, if no document has the longest length, or none
     of the training split a window, or if all that is held out stands in the training split too.
     """
     wanted = config.eval
+    objective_of(config).check_corpus(corpus)
     if corpus.validation.examples is not None:
-        return _plan_of_task(config, corpus)
+        return Plan(corpus=corpus, text=scored_text(config, examples=_examples(corpus)))
     longest = int(n_targets(corpus, corpus.validation).max(initial=0))
     _refuse_short_documents(config, corpus, longest)
-    reach = _reach(config, longest)
+    max_context = _max_context(config, longest)
     for name in wanted.protocols:
-        uneven = [length for length in wanted.lengths if reach % length]
+        uneven = [length for length in wanted.lengths if max_context % length]
         if uneven and protocols.named(name).divides:
             raise UserError(
-                f"eval.lengths: {uneven[0]} does not divide the {reach} tokens before an endpoint, "
-                f"so that {name} would score other tokens at it than at other lengths; drop it, or "
-                "use eval.protocols=[tail] (lengthgen eval: --protocols tail)"
+                f"eval.lengths: {uneven[0]} does not divide the {max_context} tokens before an "
+                f"endpoint, so that {name} would score other tokens at it than at other lengths; drop "
+                "it, or use eval.protocols=[tail] (lengthgen eval: --protocols tail)"
             )
     seen = None
     if wanted.deduplicate:
         seen = overlap.in_training(corpus, cache_dir=config.runtime.cache_dir)
     drawn = endpoints(
         corpus,
-        reach=reach,
+        reach=max_context,
         count=wanted.endpoints,
         per_document=wanted.endpoints if corpus.packed else wanted.endpoints_per_document,
-        spacing=reach if corpus.packed else wanted.targets,
+        spacing=max_context if corpus.packed else wanted.targets,
         targets=wanted.targets,
         seed=wanted.seed,
         seen=seen,
@@ -100,28 +58,30 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
             "lower eval.targets, hold out other documents, or set eval.deduplicate=false"
         )
     n_in_stream = len(corpus.validation.tokens) - corpus.first_target
-    blocks = min(wanted.blocks, n_in_stream // reach)
-    found = places(config, endpoints=drawn, reach=reach, blocks=blocks, packed=corpus.packed)
-    repeated = (
-        0.0 if seen is None else share_seen(corpus, seen, reach=reach, targets=wanted.targets)
+    blocks = min(wanted.blocks, n_in_stream // max_context)
+    repeated = 0.0
+    if seen is not None:
+        repeated = share_seen(corpus, seen, reach=max_context, targets=wanted.targets)
+    text = scored_text(
+        config, endpoints=drawn, max_context=max_context, blocks=blocks, packed=corpus.packed
     )
-    return Plan(corpus=corpus, places=found, repeated=repeated)
+    return Plan(corpus=corpus, text=text, repeated=repeated)
 
 
-def places(
+def scored_text(
     config: Config,
     *,
     endpoints: Sequence[Endpoint] = (),
-    reach: int = 0,
+    max_context: int = 0,
     blocks: int = 0,
     packed: bool = False,
-    answers: Sequence[Answer] = (),
-) -> Places:
+    examples: Sequence[Example] = (),
+) -> ScoredText:
     """Returns what there is to score, in the sizes of the configuration."""
     wanted = config.eval
-    return Places(
+    return ScoredText(
         endpoints=tuple(endpoints),
-        reach=reach,
+        max_context=max_context,
         blocks=blocks,
         packed=packed,
         targets=wanted.targets,
@@ -129,28 +89,19 @@ def places(
         sliding_documents=wanted.sliding_documents,
         exact_targets=wanted.exact_targets,
         longest=max(wanted.lengths),
-        answers=tuple(answers),
+        examples=tuple(examples),
     )
 
 
-def _plan_of_task(config: Config, corpus: TokenizedCorpus) -> Plan:
-    """Returns all tests of a task. Raises UserError if a training example fits no window."""
-    longest, T = int(n_targets(corpus, corpus.train).max(initial=0)), config.train.length
-    if longest > T:
-        batch_tokens = config.train.batch * longest
-        raise UserError(
-            f"train.length={T}: the longest training example of {corpus.name} has {longest} "
-            f"tokens; set train.length={longest} train.batch_tokens={batch_tokens}"
-        )
+def _examples(corpus: TokenizedCorpus) -> list[Example]:
+    """Returns all validation documents of a corpus whose documents have prompts."""
     split = corpus.validation
     assert split.examples is not None
-    answers = [
-        Answer(int(length), document, int(n), int(n) - int(given))
-        for document, ((length, given), n) in enumerate(
-            zip(split.examples, n_targets(corpus, split), strict=True)
-        )
+    rows = zip(split.examples, n_targets(corpus, split), strict=True)
+    return [
+        Example(int(length), document, int(n), int(n) - int(given))
+        for document, ((length, given), n) in enumerate(rows)
     ]
-    return Plan(corpus=corpus, places=places(config, answers=answers), repeated=0.0)
 
 
 def cells(config: Config) -> list[Cell]:
@@ -173,17 +124,17 @@ def cells(config: Config) -> list[Cell]:
     return list(found)
 
 
-def spans(cell: Cell, planned: Plan) -> list[Span]:
+def windows(cell: Cell, planned: Plan) -> list[Span]:
     """Returns the windows that a cell scores."""
-    return list(protocols.named(cell.protocol).spans(cell.length, planned.places))
+    return list(protocols.named(cell.protocol).windows(cell.length, planned.text))
 
 
 def messages(config: Config, planned: Plan) -> list[str]:
     """Returns how the endpoints differ from those of the configuration."""
     found: list[str] = []
-    if planned.places.answers:
+    if planned.text.examples:
         return found
-    if planned.reach != config.eval.reach:
+    if planned.max_context != config.eval.reach:
         found.append(_depth(config, planned))
     if planned.repeated:
         found.append(
@@ -194,51 +145,46 @@ def messages(config: Config, planned: Plan) -> list[str]:
     if len(planned.endpoints) < config.eval.endpoints:
         found.append(
             f"{len(planned.endpoints)} of the {config.eval.endpoints} endpoints requested are left "
-            f"in the validation documents of at least {planned.reach:,} tokens"
+            f"in the validation documents of at least {planned.max_context:,} tokens"
         )
     reads = {key for name in config.eval.protocols for key in protocols.named(name).reads}
-    documents = len(planned.places.segments)
+    documents = len(planned.text.segments)
     if "sliding_documents" in reads and documents < config.eval.sliding_documents:
         found.append(
             f"{documents} of the {config.eval.sliding_documents} documents of "
             "eval.sliding_documents are there"
         )
-    room = 1 + min(endpoint.end for endpoint in planned.endpoints) - planned.places.longest
+    room = 1 + min(endpoint.end for endpoint in planned.endpoints) - planned.text.longest
     if "exact_targets" in reads and room < config.eval.exact_targets:
         found.append(
             f"before some endpoints there are {room} targets with a full window, of the "
             f"{config.eval.exact_targets} of eval.exact_targets"
         )
     streams = any(protocols.named(name).in_stream for name in config.eval.protocols)
-    if streams and planned.places.blocks < config.eval.blocks:
+    if streams and planned.text.blocks < config.eval.blocks:
         found.append(
-            f"the validation documents joined hold {planned.places.blocks} of the "
-            f"{config.eval.blocks} blocks requested, of {planned.reach:,} tokens each"
+            f"the validation documents joined hold {planned.text.blocks} of the "
+            f"{config.eval.blocks} blocks requested, of {planned.max_context:,} tokens each"
         )
     return found
 
 
-def _reach(config: Config, longest: int) -> int:
+def _max_context(config: Config, longest: int) -> int:
     """Returns how deep endpoints lie, in documents of at most `longest` tokens.
 
-    Only a length whose windows span more than _common_reach has endpoints of its own.
+    Only a length whose windows span more than _common_context has endpoints of its own.
     """
     spanned = (_spanned(config, length) for length in config.eval.lengths)
-    return max(_common_reach(config, longest), *spanned)
+    return max(_common_context(config, longest), *spanned)
 
 
 def _spanned(config: Config, length: int) -> int:
     """Returns how many targets of a document the windows of a length span, over all protocols."""
-    wanted = config.eval
-    if config.corrupts_spans:
-        sizes = {"targets": wanted.targets, "train_length": config.train.length}
-        return length + wanted.targets - protocols.spans_per_window(**sizes)
-    if not any(protocols.named(name).matched for name in wanted.protocols):
-        return length
-    return protocols.depth(length, targets=wanted.targets, train_length=config.train.length)
+    sizes = {"targets": config.eval.targets, "train_length": config.train.length}
+    return max(protocols.named(name).depth(length, **sizes) for name in config.eval.protocols)
 
 
-def _common_reach(config: Config, longest: int) -> int:
+def _common_context(config: Config, longest: int) -> int:
     """Returns the depth that no length changes, so that all evaluations score the same.
 
     eval.reach; where no document is that long, what the trained length can be doubled to in one.
@@ -251,12 +197,12 @@ def _common_reach(config: Config, longest: int) -> int:
 def _depth(config: Config, planned: Plan) -> str:
     """Returns how deep endpoints lie, and why not eval.reach."""
     longest = int(n_targets(planned.corpus, planned.corpus.validation).max())
-    common = _common_reach(config, longest)
-    if planned.reach > common:
+    common = _common_context(config, longest)
+    if planned.max_context > common:
         why = f"more than the {common:,} of other evaluations, for the longest of eval.lengths"
     else:
         why = f"no validation document has the {config.eval.reach:,} of eval.reach"
-    return f"endpoints lie {planned.reach:,} tokens deep: {why}"
+    return f"endpoints lie {planned.max_context:,} tokens deep: {why}"
 
 
 def _doubled(length: int, limit: int) -> int:

@@ -1,93 +1,125 @@
 """Protocols: which tokens are scored from which window, for every length.
 
-A protocol is a pure function of the plan and a length. The headline is `tail`; the others are the
-conventions of papers, kept by name so that their numbers can be compared with published ones.
+A protocol is a pure function of the scored text and a length. The headline is `tail`; the others
+are the conventions of papers, kept by name so that their numbers can be compared with published
+ones. Rooms beside the core contribute protocols of other objectives.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
-from lengthgen.data.spans import Endpoint, Span
+from lengthgen.config.registry import contributed
+from lengthgen.config.schema import Config
+from lengthgen.data.objective import Objective
+from lengthgen.data.spans import Span
+from lengthgen.data.windows import Ints, Windows, manifest, targets_of
 from lengthgen.errors import UserError, suggestion
+from lengthgen.evaluation import rows
+from lengthgen.evaluation.scored_text import Nats, Plan, Scored, ScoredText
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs.distributed import Ranks
+from lengthgen.terminal import Progress
 
 Alteration = Literal["swap", "shuffle"]
 HEADLINE = "tail"  # scores the same tokens at every length
 BY_POSITION = "per_position"  # has a loss for each position
-ANSWERS = "answers"  # the only protocol of a task
-SPANS = "spans"  # the only protocol of text that an encoder reads
-
-
-class Answer(NamedTuple):
-    """An example of a task: a document whose last `scored` targets answer the ones before."""
-
-    length: int  # in the unit of the task
-    document: int
-    targets: int
-    scored: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """What there is to score: endpoints in documents, a stretch of the stream, answers."""
-
-    endpoints: tuple[Endpoint, ...]
-    reach: int  # targets before every endpoint, and in a block of the stream
-    blocks: int  # of the stream
-    targets: int  # K
-    train_length: int  # T, which decides how many targets of an endpoint share a window
-    sliding_documents: int  # that sliding windows read: each costs reach / stride windows
-    exact_targets: int  # of each endpoint that get a window of their own
-    longest: int  # of the lengths evaluated
-    packed: bool = False  # the endpoints lie in one document, at least `reach` apart
-    answers: tuple[Answer, ...] = ()  # of a task
-
-    @property
-    def segments(self) -> list[Endpoint]:
-        """One endpoint of each cluster, so that no token is scored twice."""
-        first: dict[Endpoint | int, Endpoint] = {}
-        for endpoint in self.endpoints:
-            first.setdefault(self.cluster(endpoint.document, endpoint.end), endpoint)
-        return list(first.values())
-
-    def cluster(self, document: int, end: int) -> Endpoint | int:
-        """Returns what the targets before `end` vary with: their document, or, in packed text, the
-        endpoint whose `reach` targets hold them.
-        """
-        if not self.packed or document < 0:
-            return document
-        return min(one for one in self.endpoints if one.end >= end)
-
-    @property
-    def stream(self) -> list[Endpoint]:
-        """The ends of the stream's blocks."""
-        return [Endpoint(-1 - b, (b + 1) * self.reach) for b in range(self.blocks)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How a length is scored, and how sums become one number."""
+    """How a length is scored, what a row holds, and how sums become one number."""
 
     name: str
     summary: str  # what is scored, in a few words
     source: str
-    spans: Callable[[int, Places], Iterator[Span]]
+    windows: Callable[[int, ScoredText], Iterator[Span]]
+    objective: type[Objective] = Objective  # of the models that it scores
     mean: Literal["tokens", "windows"] = "tokens"  # what the loss is a mean over
-    per_token: bool = False  # rows keep the nats of every target
     by_position: bool = False  # rows keep sums by position; the longest length alone is scored
     altered: Alteration | None = None  # the text beyond T of every target; lengths beyond T alone
     headline: bool = False  # reference variants are evaluated too, from T on
     in_stream: bool = False
-    reads: tuple[str, ...] = ()  # what of Places, besides the endpoints, decides what is scored
-    divides: bool = False  # lengths must divide the reach, else other tokens would be scored
+    reads: tuple[str, ...] = ()  # what of ScoredText, besides the endpoints, decides the windows
+    divides: bool = False  # lengths must divide max_context, else other tokens would be scored
     scores_k: bool = False  # K targets, of eval.targets
-    matched: bool = False  # in blocks of S(C)
+    matched: bool = False  # in blocks of S(C); rows keep sums over far copies
     one_window: bool = False  # which holds all K targets: no length may be below K
     last: int | None = None  # the convention's own K
-    of_spans: bool = False  # scores the masked ones of the targets, given the text around them
-    of_answers: bool = False  # scores a task: rows say whether each answer is right
+    predicts: bool = False  # the most likely token is kept beside the nats of the right one
+
+    def check(self, config: Config) -> None:
+        """Raises UserError for lengths that the protocol cannot score."""
+        shortest, targets = min(config.eval.lengths), config.eval.targets
+        if self.one_window and shortest < targets:
+            raise UserError(
+                f"eval.lengths: {shortest} is shorter than the eval.targets={targets} scored "
+                f"tokens of protocol {self.name}; drop it or set eval.targets={shortest}"
+            )
+
+    def depth(self, length: int, *, targets: int, train_length: int) -> int:
+        """Returns how many targets of a document the windows of an endpoint span."""
+        if not self.matched:
+            return length
+        return matched_depth(length, targets=targets, train_length=train_length)
+
+    def manifest_parts(self, text: ScoredText) -> list[object]:
+        """Returns what, besides the corpus, decides which tokens are scored."""
+        if self.in_stream:
+            return ["stream", text.blocks, text.max_context]
+        return [sorted(text.endpoints), *(getattr(text, name) for name in self.reads)]
+
+    def batch(self, spans: Sequence[Span], batch: Windows, *, vocab_size: int) -> Windows:
+        """Returns windows as the model reads them; targets from vocab_size on are not scored."""
+        return batch
+
+    def targets(self, span: Span, plan: Plan) -> Ints:
+        """Returns the tokens of a window that are scored."""
+        return targets_of(span, plan.corpus)
+
+    def rows(
+        self,
+        spans: Sequence[Span],
+        config: Config,
+        plan: Plan,
+        scored: Mapping[Span, Scored],
+        log_frequency: Nats,
+    ) -> list[dict[str, Any]]:
+        """Returns what a cell's rows hold: one per document; of packed text, one per endpoint."""
+        return rows.per_document(
+            spans,
+            plan,
+            scored,
+            log_frequency,
+            train_length=config.train.length,
+            targets=lambda span: self.targets(span, plan),
+            far_copies=self.matched,
+            by_position=self.by_position,
+        )
+
+    def extend(
+        self,
+        row: dict[str, Any],
+        spans: Sequence[Span],
+        config: Config,
+        plan: Plan,
+        model: Transformer,
+        *,
+        ranks: Ranks,
+        show: Progress,
+    ) -> None:
+        """Adds to a row what takes more forward passes than those of its windows."""
+
+    def is_complete(self, row: Mapping[str, Any], config: Config) -> bool:
+        """True if a row holds what the configuration makes `extend` add."""
+        return True
+
+
+def known() -> dict[str, Protocol]:
+    """Returns all protocols by name: PROTOCOLS, of text, and those of rooms beside the core."""
+    return PROTOCOLS | {protocol.name: protocol for protocol in contributed("PROTOCOLS")}
 
 
 def named(name: str) -> Protocol:
@@ -102,19 +134,18 @@ def named(name: str) -> Protocol:
             "eval.protocols: sliding needs its stride in tokens, such as sliding-256; sliding-1 "
             "gives every token its full context and costs as much"
         )
-    raise UserError(f"eval.protocols: no protocol {name!r}; {suggestion(name, PROTOCOLS)}")
+    protocols = known()
+    if name not in protocols:
+        raise UserError(f"eval.protocols: no protocol {name!r}; {suggestion(name, protocols)}")
+    return protocols[name]
 
 
-def manifest_parts(protocol: Protocol, places: Places) -> list[object]:
-    """Returns what, besides the corpus, decides which tokens a protocol scores."""
-    if protocol.of_answers:
-        return ["answers"]
-    if protocol.in_stream:
-        return ["stream", places.blocks, places.reach]
-    return [sorted(places.endpoints), *(getattr(places, name) for name in protocol.reads)]
+def manifest_of(name: str, plan: Plan) -> str:
+    """Returns 12 hexadecimal digits that name the tokens that a protocol scores."""
+    return manifest(plan.corpus, *named(name).manifest_parts(plan.text))
 
 
-# Spans of one length
+# Windows of one length
 
 
 def targets_per_window(length: int, *, targets: int, train_length: int) -> int:
@@ -130,85 +161,69 @@ def targets_per_window(length: int, *, targets: int, train_length: int) -> int:
     return min(targets, length - train_length)
 
 
-def depth(length: int, *, targets: int, train_length: int) -> int:
+def matched_depth(length: int, *, targets: int, train_length: int) -> int:
     """Returns how many targets of a document the windows of an endpoint span."""
     return length + targets - targets_per_window(length, targets=targets, train_length=train_length)
 
 
-def _tail(length: int, places: Places) -> Iterator[Span]:
-    train_length = places.train_length
-    size = targets_per_window(length, targets=places.targets, train_length=train_length)
-    return _in_pieces(length, places, size)
+def _tail(length: int, text: ScoredText) -> Iterator[Span]:
+    train_length = text.train_length
+    size = targets_per_window(length, targets=text.targets, train_length=train_length)
+    return in_pieces(length, text, size)
 
 
-def spans_per_window(*, targets: int, train_length: int) -> int:
-    """Returns how many targets share a window of masked spans: those of the shortest default."""
-    return min(targets, max(1, train_length // 8))
-
-
-def _spans(length: int, places: Places) -> Iterator[Span]:
-    size = spans_per_window(targets=places.targets, train_length=places.train_length)
-    return _in_pieces(length, places, size)
-
-
-def _in_pieces(length: int, places: Places, size: int) -> Iterator[Span]:
+def in_pieces(length: int, text: ScoredText, size: int) -> Iterator[Span]:
     """Yields the windows that score the targets of each endpoint, `size` of them in each."""
-    K = places.targets
-    for document, end in places.endpoints:
+    K = text.targets
+    for document, end in text.endpoints:
         for done in range(0, K, size):
             scored = min(size, K - done)
             yield Span(document, end - K + done + scored, length, scored)
 
 
-def _nonoverlap(length: int, places: Places, *, in_stream: bool = False) -> Iterator[Span]:
-    for document, end in places.stream if in_stream else places.segments:
-        for n in range(places.reach // length):
-            last = end - places.reach + (n + 1) * length
+def _nonoverlap(length: int, text: ScoredText, *, in_stream: bool = False) -> Iterator[Span]:
+    for document, end in text.stream if in_stream else text.segments:
+        for n in range(text.max_context // length):
+            last = end - text.max_context + (n + 1) * length
             yield Span(document, last, length, length)
 
 
-def _sliding(length: int, places: Places, *, stride: int) -> Iterator[Span]:
-    for document, end in places.segments[: places.sliding_documents]:
-        done = end - places.reach
+def _sliding(length: int, text: ScoredText, *, stride: int) -> Iterator[Span]:
+    for document, end in text.segments[: text.sliding_documents]:
+        done = end - text.max_context
         while done < end:
-            at_start = done == end - places.reach
+            at_start = done == end - text.max_context
             scored = min(length if at_start else min(stride, length), end - done)
             done += scored
             yield Span(document, done, scored if at_start else length, scored)
 
 
-def _last_k(length: int, places: Places) -> Iterator[Span]:
-    for document, end in places.endpoints:
-        yield Span(document, end, length, places.targets)
+def _last_k(length: int, text: ScoredText) -> Iterator[Span]:
+    for document, end in text.endpoints:
+        yield Span(document, end, length, text.targets)
 
 
-def _prefix(length: int, places: Places) -> Iterator[Span]:
-    for document, end in places.endpoints:
-        yield Span(document, end - places.longest + length, length, length)
+def _prefix(length: int, text: ScoredText) -> Iterator[Span]:
+    for document, end in text.endpoints:
+        yield Span(document, end - text.longest + length, length, length)
 
 
-def _whole(length: int, places: Places) -> Iterator[Span]:
-    for document, end in places.endpoints:
+def _whole(length: int, text: ScoredText) -> Iterator[Span]:
+    for document, end in text.endpoints:
         yield Span(document, end, length, length)
 
 
-def _exact(length: int, places: Places) -> Iterator[Span]:
-    for document, end in places.endpoints:
-        room = 1 + end - places.longest
-        for back in reversed(range(min(places.exact_targets, room))):
+def _exact(length: int, text: ScoredText) -> Iterator[Span]:
+    for document, end in text.endpoints:
+        room = 1 + end - text.longest
+        for back in reversed(range(min(text.exact_targets, room))):
             yield Span(document, end - back, length, 1)
 
 
-def _answers(length: int, places: Places) -> Iterator[Span]:
-    for answer in places.answers:
-        if answer.length == length:
-            yield Span(answer.document, answer.targets, answer.targets, answer.scored)
-
-
-def _one_per_block(length: int, places: Places, *, targets: int | None) -> Iterator[Span]:
-    for document, end in places.stream:
+def _one_per_block(length: int, text: ScoredText, *, targets: int | None) -> Iterator[Span]:
+    for document, end in text.stream:
         scored = length if targets is None else min(length, targets)
-        yield Span(document, end - places.reach + length, length, scored)
+        yield Span(document, end - text.max_context + length, length, scored)
 
 
 def _sliding_by(stride: int) -> Protocol:
@@ -216,7 +231,7 @@ def _sliding_by(stride: int) -> Protocol:
         name=f"sliding-{stride}",
         summary=f"windows {stride} tokens apart, each token once, the first one's all",
         source="ALiBi Tables 7 and 13-15; PI and YaRN with stride 256",
-        spans=partial(_sliding, stride=stride),
+        windows=partial(_sliding, stride=stride),
         reads=("sliding_documents",),
     )
 
@@ -227,7 +242,7 @@ def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
         summary=f"last {targets} tokens of as many windows of the stream: other tokens at each "
         "length",
         source=source,
-        spans=partial(_one_per_block, targets=targets),
+        windows=partial(_one_per_block, targets=targets),
         last=targets,
         in_stream=True,
     )
@@ -237,9 +252,8 @@ _TAIL = Protocol(
     name="tail",
     summary="matched tail: the same K targets at every length, each after >= T tokens beyond T",
     source="the headline here",
-    spans=_tail,
+    windows=_tail,
     headline=True,
-    per_token=True,
     scores_k=True,
     matched=True,
 )
@@ -266,7 +280,7 @@ PROTOCOLS = {
             name="nonoverlap",
             summary="all tokens before one endpoint per document, in windows side by side",
             source="the usual one, inside documents",
-            spans=_nonoverlap,
+            windows=_nonoverlap,
             divides=True,
         ),
         _sliding_by(256),
@@ -274,7 +288,7 @@ PROTOCOLS = {
             name="last_k",
             summary="the same K targets from one window: those of up to T see fewer than C tokens",
             source="the usual last-K convention, on the endpoints of tail",
-            spans=_last_k,
+            windows=_last_k,
             scores_k=True,
             one_window=True,
         ),
@@ -282,14 +296,14 @@ PROTOCOLS = {
             name="per_position",
             summary="one window of the longest length per endpoint, loss at every position",
             source="Forgetting Transformer, arXiv 2503.02130",
-            spans=_whole,
+            windows=_whole,
             by_position=True,
         ),
         Protocol(
             name="alibi_nonoverlap",
             summary="documents joined to a stream, windows side by side, all tokens",
             source="ALiBi Tables 2-4, arXiv 2108.12409",
-            spans=partial(_nonoverlap, in_stream=True),
+            windows=partial(_nonoverlap, in_stream=True),
             in_stream=True,
             divides=True,
         ),
@@ -297,7 +311,7 @@ PROTOCOLS = {
             name="alibi_sliding1",
             summary="stride 1: every token with its full context, on a sample of targets",
             source="ALiBi Tables 13-15, arXiv 2108.12409",
-            spans=_exact,
+            windows=_exact,
             reads=("exact_targets", "longest"),
         ),
         Protocol(
@@ -305,7 +319,7 @@ PROTOCOLS = {
             summary="as many windows of the stream at every length, all tokens: more text if "
             "longer",
             source="KERPLE, arXiv 2205.09921 (320 windows there)",
-            spans=partial(_one_per_block, targets=None),
+            windows=partial(_one_per_block, targets=None),
             in_stream=True,
         ),
         _last_of_blocks("dape", 256, source="DAPE, arXiv 2405.14722"),
@@ -313,7 +327,7 @@ PROTOCOLS = {
             name="yarn",
             summary="stride 256 inside documents, mean over windows instead of tokens",
             source="YaRN, arXiv 2309.00071",
-            spans=partial(_sliding, stride=256),
+            windows=partial(_sliding, stride=256),
             reads=("sliding_documents",),
             mean="windows",
         ),
@@ -322,31 +336,11 @@ PROTOCOLS = {
             name="fox",
             summary="prefixes of one long window per endpoint: mean of the loss up to each length",
             source="Forgetting Transformer, arXiv 2503.02130",
-            spans=_prefix,
+            windows=_prefix,
             reads=("longest",),
-        ),
-        Protocol(
-            name=SPANS,
-            summary="masked spans: the same ones of the K targets at every length, for "
-            "encoder-decoders",
-            source="span corruption of T5, arXiv 1910.10683, on the endpoints of tail",
-            spans=_spans,
-            reads=("train_length",),
-            scores_k=True,
-            of_spans=True,
-        ),
-        Protocol(
-            name=ANSWERS,
-            summary="answers of a task: right if all of it, its end included, is most likely",
-            source="exact match under greedy decoding, as NoPE, arXiv 2305.19466",
-            spans=_answers,
-            of_answers=True,
         ),
     )
 }
-
-
-OF_TEXT = [name for name in PROTOCOLS if name not in (SPANS, ANSWERS)]
 
 
 def shared(wanted: Sequence[Span]) -> dict[Span, Span]:

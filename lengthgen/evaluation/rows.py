@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
@@ -13,24 +13,22 @@ import numpy as np
 import pydantic
 from pydantic import ConfigDict, Field
 
-from lengthgen.config.schema import Config, TaskCorpus
+from lengthgen.config.schema import Config
 from lengthgen.config.sections import first_error
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Endpoint, Span
-from lengthgen.data.windows import position_bins, targets_of
-from lengthgen.encoder_decoder.span_corruption import masked_targets
+from lengthgen.data.windows import Ints, position_bins
 from lengthgen.errors import UserError
-from lengthgen.evaluation import protocols
-from lengthgen.evaluation.plan import Cell, Nats, Plan, Scored, spans
+from lengthgen.evaluation.scored_text import Nats, Plan, Scored
 from lengthgen.files import read_rows
 from lengthgen.runs import status
 
+LATER = ("trained_in", "weights")  # facts that older rows lack
 FORMAT = 3  # of the rows; those of another one are not read
 UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
 
-LATER = ("trained_in", "weights")  # facts that older rows lack
-LOST = ("nats", "window_nats", "far_nats", "token_nats", "position_nats")  # where a model diverged
+LOST = ("nats", "window_nats", "far_nats", "position_nats")  # where a model diverged
 DECODED = ("edit_distances", "results_right", "answer_ranks")
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]  # exact as a float
@@ -98,7 +96,7 @@ class EvalRow(CellFacts):
     # Of the far-copy targets, whose bigram stands beyond T and not within:
     far_nats: Sum | None = None
     far_tokens: Count | None = None
-    token_nats: list[Sum] | None = None  # of each target, in the order of endpoints, 6 digits
+    token_nats: list[Sum] | None = None  # no longer written
     position_nats: list[Sum] | None = None  # by bin of windows.position_bins
     position_tokens: list[Count] | None = None
     skipped: str | None = None
@@ -162,102 +160,62 @@ def damaged(run: str, what: str) -> UserError:
     )
 
 
-def measured(
-    cell: Cell,
-    config: Config,
-    planned: Plan,
-    nats: Mapping[Span, Scored],
+def per_document(
+    spans: Sequence[Span],
+    plan: Plan,
+    scored: Mapping[Span, Scored],
     log_frequency: Nats,
+    *,
+    train_length: int,
+    targets: Callable[[Span], Ints],
+    far_copies: bool,
+    by_position: bool,
 ) -> list[dict[str, Any]]:
-    """Returns the rows of a scored cell, one per document; of packed text, one per endpoint."""
-    protocol, corpus = protocols.named(cell.protocol), planned.corpus
-    if protocol.of_answers:
-        return [_answered(cell, config, planned, nats)]
+    """Returns the sums of a cell's windows: a row per document; of packed text, per endpoint.
+
+    `targets` returns the scored tokens of a window. log_frequency: [V], of the training split.
+    """
+    corpus = plan.corpus
     clusters: dict[Endpoint | int, list[Span]] = {}
-    for span in spans(cell, planned):
-        cluster = planned.places.cluster(span.document, span.end)
-        clusters.setdefault(cluster, []).append(span)
+    for span in spans:
+        clusters.setdefault(plan.text.cluster(span.document, span.end), []).append(span)
     rows: list[dict[str, Any]] = []
-    for cluster, scored in clusters.items():
-        wanted = [targets_of(span, corpus) for span in scored]
-        if protocol.of_spans:
-            wanted = [x[masked_targets(span)] for x, span in zip(wanted, scored, strict=True)]
-        tokens = np.concatenate(wanted)
-        per_token = np.concatenate([nats[span] for span in scored])
+    for cluster, windows in clusters.items():
+        tokens = np.concatenate([targets(span) for span in windows])
+        nats = np.concatenate([scored[span] for span in windows])
         row: dict[str, Any] = {
-            **_cell_facts(cell, config, planned),
             "n_documents": len(clusters),
             "document": cluster_name(cluster, corpus),
-            "nats": math.fsum(per_token),
+            "nats": math.fsum(nats),
             "n_tokens": len(tokens),
             "n_bytes": int(corpus.token_bytes[tokens].sum()),
-            "n_windows": len(scored),
-            "window_nats": math.fsum(math.fsum(nats[span]) / len(nats[span]) for span in scored),
+            "n_windows": len(windows),
+            "window_nats": math.fsum(math.fsum(scored[s]) / len(scored[s]) for s in windows),
             "unigram_nats": -math.fsum(log_frequency[tokens]),
         }
-        if protocol.per_token:
-            reach = {"near": config.train.length, "far": planned.reach}
+        if far_copies:
+            distances = {"near": train_length, "far": plan.max_context}
             far = np.concatenate(
                 [
-                    overlap.far_copies(corpus, s.document, s.end, targets=s.scored, **reach)
-                    for s in scored
+                    overlap.far_copies(corpus, s.document, s.end, targets=s.scored, **distances)
+                    for s in windows
                 ]
             )
-            row["far_nats"], row["far_tokens"] = math.fsum(per_token[far]), int(far.sum())
-            row["token_nats"] = [round(x, 6) for x in per_token.tolist()]
-        if protocol.by_position:
-            row |= _by_position(scored, nats, config)
+            row |= {"far_nats": math.fsum(nats[far]), "far_tokens": int(far.sum())}
+        if by_position:
+            row |= _by_position(windows, scored, train_length)
         if not math.isfinite(row["nats"]):  # the model diverged here
             row |= {key: None for key in LOST if key in row}
         rows.append(row)
     return rows
 
 
-def _answered(
-    cell: Cell, config: Config, planned: Plan, scored: Mapping[Span, Scored]
-) -> dict[str, Any]:
-    """Returns the one row of a length of a task: where each answer goes wrong.
-
-    Teacher forcing shows what greedy decoding would write up to its first mistake, and that is
-    what makes an answer right or wrong.
-    """
-    corpus, wanted = planned.corpus, spans(cell, planned)
-    end = int(corpus.validation.tokens[-1])  # which all documents end with
-    first_wrong: list[int | None] = []
-    n_hits = n_stops = 0
-    for span in wanted:
-        targets, predicted = targets_of(span, corpus), scored[span][:, 1].astype(np.int64)
-        finite = np.isfinite(scored[span][:, 0]).all()  # a diverged model has no answer
-        wrong = np.flatnonzero(predicted != targets) if finite else np.arange(span.scored)
-        n_hits += span.scored - len(wrong)
-        first_wrong.append(int(wrong[0]) if len(wrong) else None)
-        if len(wrong):
-            n_stops += end in (int(predicted[wrong[0]]), int(targets[wrong[0]]))
-    nats = [math.fsum(scored[span][:, 0]) for span in wanted]
-    row: dict[str, Any] = {
-        **_cell_facts(cell, config, planned),
-        "n_documents": 1,
-        "document": f"{len(wanted)} examples",
-        "nats": math.fsum(nats),
-        "n_tokens": sum(span.scored for span in wanted),
-        "n_bytes": 0,
-        "n_windows": len(wanted),
-        "window_nats": math.fsum(n / span.scored for n, span in zip(nats, wanted, strict=True)),
-        "token_hits": n_hits,
-        "stop_errors": n_stops,
-        "first_wrong": first_wrong,
-    }
-    if not math.isfinite(row["nats"]):  # the model diverged here
-        row |= dict.fromkeys(("nats", "window_nats"))
-    return row
-
-
 def _by_position(
-    scored: Sequence[Span], nats: Mapping[Span, Nats], config: Config
+    scored: Sequence[Span], nats: Mapping[Span, Nats], train_length: int
 ) -> dict[str, list[Any]]:
     """Returns sums over windows, by bin of positions."""
     length = scored[0].length
-    edges = position_bins(config.train.length, length)
+    edges = position_bins(train_length, length)
     summed = np.sum([nats[span] for span in scored], axis=0)
     first = np.concatenate([[0], edges[:-1]])
     return {
@@ -266,20 +224,10 @@ def _by_position(
     }
 
 
-def skipped(cell: Cell, config: Config, planned: Plan, reason: str) -> dict[str, Any]:
+def skipped(reason: str) -> dict[str, Any]:
     """Returns the row of a cell without a value, and why."""
     nothing = {"n_tokens": 0, "n_bytes": 0, "n_windows": 0, "nats": 0.0, "window_nats": 0.0}
-    facts = _cell_facts(cell, config, planned)
-    return {**facts, "document": None, "n_documents": 0, **nothing, "skipped": reason}
-
-
-def _cell_facts(cell: Cell, config: Config, planned: Plan) -> dict[str, Any]:
-    return {
-        **cell._asdict(),
-        "targets": targets_scored(config, cell.protocol),
-        "parts": parts_hash(config, cell.variant),
-        "endpoints": planned.manifest(cell.protocol),
-    }
+    return {"document": None, "n_documents": 0, **nothing, "skipped": reason}
 
 
 def cluster_name(cluster: Endpoint | int, corpus: TokenizedCorpus) -> str:
@@ -295,49 +243,6 @@ def unigram(corpus: TokenizedCorpus) -> Nats:
     return np.log(counts / counts.sum())
 
 
-def about(config: Config, planned: Plan, *, tokens_seen: int, weights: str) -> dict[str, Any]:
-    """Returns what all rows of an evaluation share."""
-    task = config.corpus.task if isinstance(config.corpus, TaskCorpus) else None
-    return {
-        "format": FORMAT,
-        "run": config.run_id,
-        "weights": weights,
-        "scheme": config.scheme.name,
-        "model": config.model.label,
-        "seed": config.seed,
-        "corpus": config.corpus.name,
-        "fingerprint": planned.corpus.fingerprint,
-        "packed": planned.corpus.packed,
-        "train_length": task.length if task else config.train.length,  # in the task's unit
-        "tokens_seen": tokens_seen,
-        "trained_in": config.train.precision,
-        "precision": config.eval.precision,
-        "reach": planned.reach,
-    }
-
-
-def is_current(row: Mapping[str, Any], config: Config) -> bool:
-    """True if a row of this evaluation has the K and the definitions of parts that it has."""
-    if row["targets"] != targets_scored(config, row["protocol"]):
-        return False
-    known = (None, *config.eval.variants, *config.eval.reference_variants)
-    return row["variant"] not in known or row["parts"] == parts_hash(config, row["variant"])
-
-
-def is_of(row: Mapping[str, Any], shared: Mapping[str, Any], planned: Plan) -> bool:
-    """True if a row belongs to this evaluation: one checkpoint, one set of scored tokens."""
-    known = {**{key: shared[key] for key in LATER}, **row}
-    if any(known.get(key) != shared[key] for key in shared):
-        return False
-    return row.get("endpoints") == planned.manifest(row["protocol"])
-
-
-def is_decoded(row: Mapping[str, Any], config: Config) -> bool:
-    """True if as many tests of a row are decoded as the configuration asks for, or there are."""
-    wanted = min(config.eval.decode, row["n_windows"])
-    return len(row.get("edit_distances") or ()) >= wanted
-
-
 def parts_hash(config: Config, variant: str | None) -> str:
     """Returns 8 hexadecimal digits that name what a cell's scheme computes.
 
@@ -350,7 +255,3 @@ def parts_hash(config: Config, variant: str | None) -> str:
     plugins = [plugin.digest for plugin in config.plugins]
     definition = json.dumps([variant, parts, config.scheme.layers, *plugins], sort_keys=True)
     return hashlib.sha256(definition.encode()).hexdigest()[:8]
-
-
-def targets_scored(config: Config, protocol: str) -> int | None:
-    return config.eval.targets if protocols.named(protocol).scores_k else None

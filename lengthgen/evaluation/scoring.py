@@ -12,18 +12,10 @@ import torch
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
 from lengthgen.data.windows import IGNORED, Ints, Windows, text_of, window
-from lengthgen.encoder_decoder.span_corruption import (
-    corrupted,
-    masked_targets,
-    n_read,
-    stacked,
-    text_of_window,
-)
-from lengthgen.evaluation.plan import Scored
-from lengthgen.evaluation.protocols import Alteration, shared
+from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Alteration, Protocol, shared
+from lengthgen.evaluation.scored_text import Scored
 from lengthgen.model.build import generator_of, seed_of
 from lengthgen.model.transformer import Transformer
-from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
 
 BATCH_TOKENS = 8192  # of one forward pass; fixed, so that sums do not depend on the world size
@@ -99,20 +91,19 @@ def score(
     advance: Callable[[int], None],
     needed: Collection[Span] | None = None,
     altered: Altered | None = None,
-    predict: bool = False,
-    of_spans: bool = False,
+    protocol: Protocol = PROTOCOLS[HEADLINE],
 ) -> dict[Span, Scored]:
     """Returns the nats of each scored token of the needed spans (default: of all), in float64.
 
-    With `predict`, also the id of the most likely token given the tokens before it and no others,
-    also where outputs depend on the length of the call. With `of_spans`, of the scored tokens the
-    masked ones, given the others.
+    Under a protocol that predicts, also the id of the most likely token given the tokens before it
+    and no others, also where outputs depend on the length of the call.
 
     The same numbers for any number of processes: forward passes hold the same windows whatever the
     world size, and each process takes every n-th of them, the longest first.
     """
     needed = list(wanted if needed is None else needed)
-    if predict and model.scheme.depends_on_length and any(span.scored > 1 for span in needed):
+    predicts = protocol.predicts
+    if predicts and model.scheme.depends_on_length and any(span.scored > 1 for span in needed):
         prefixes = {span: _prefixes(span) for span in needed}
         found = score(
             model,
@@ -123,7 +114,7 @@ def score(
             ranks=ranks,
             advance=advance,
             altered=altered,
-            predict=True,
+            protocol=protocol,
         )
         return {
             span: np.concatenate([found[prefix] for prefix in windows])
@@ -132,31 +123,54 @@ def score(
     host_of = _hosts(model, wanted)
     mine: dict[Span, Scored] = {}
     for batch in passes(model, wanted, needed)[ranks.rank :: ranks.world_size]:
-        inputs_BT, targets_BT = _windows(batch.hosts, corpus, altered)
-        n_last = batch.n_last
-        if of_spans:
-            inputs_BT, targets_BT = _corrupted(batch.hosts, inputs_BT, targets_BT, corpus)
-            n_last = int((targets_BT != IGNORED).any(axis=0).sum())  # the answers
-        device = model.embedding.weight.device
-        inputs = torch.from_numpy(inputs_BT).to(device)
-        targets = torch.from_numpy(targets_BT[:, -n_last:].copy()).to(device)
-        generator = generator_of("evaluation", generator_seed)
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            starts = model.answer_starts(torch.from_numpy(targets_BT))
-            x_BTD = model(inputs, n_last=n_last, generator=generator, **starts)
-            scored = model.token_nll(x_BTD, targets).cpu().double().numpy()
-            if predict:
-                predicted = model.argmax_tokens(x_BTD).cpu().double().numpy()
-                scored = np.stack([scored, predicted], axis=-1)
-        if of_spans:
-            in_text = (targets_BT != IGNORED) & (targets_BT < corpus.vocab_size)
-            scored = [row[mask] for row, mask in zip(scored, in_text[:, -n_last:], strict=True)]
-        mine |= dict(zip(batch.hosts, scored, strict=True))
+        mine |= _score_pass(
+            model,
+            batch,
+            corpus,
+            precision=precision,
+            generator_seed=generator_seed,
+            altered=altered,
+            protocol=protocol,
+        )
         advance(batch.n_tokens * ranks.world_size)
-    nats = {host: found for part in ranks.gather(mine) for host, found in part.items()}
-    if of_spans:
-        return {span: nats[span] for span in needed}
+    nats = {host: scored for part in ranks.gather(mine) for host, scored in part.items()}
     return {span: _part(nats[host_of[span]], host_of[span], span) for span in needed}
+
+
+def _score_pass(
+    model: Transformer,
+    batch: Pass,
+    corpus: TokenizedCorpus,
+    *,
+    precision: str,
+    generator_seed: int,
+    altered: Altered | None,
+    protocol: Protocol,
+) -> dict[Span, Scored]:
+    """Returns the nats of the last n_last targets of each window, or of those that remain of them
+    in the protocol's own batch.
+    """
+    windows = _windows(batch.hosts, corpus, altered)
+    changed = protocol.batch(batch.hosts, windows, vocab_size=corpus.vocab_size)
+    n_last = batch.n_last
+    if changed is not windows:
+        n_last = int((changed.targets_BT != IGNORED).any(axis=0).sum())
+    device = model.embedding.weight.device
+    inputs = torch.from_numpy(changed.inputs_BT).to(device)
+    last_targets_BT = changed.targets_BT[:, -n_last:]
+    targets = torch.from_numpy(last_targets_BT.copy()).to(device)
+    generator = generator_of("evaluation", generator_seed)
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        starts = model.answer_starts(torch.from_numpy(changed.targets_BT))
+        x_BTD = model(inputs, n_last=n_last, generator=generator, **starts)
+        scored = model.token_nll(x_BTD, targets).cpu().double().numpy()
+        if protocol.predicts:
+            predicted = model.argmax_tokens(x_BTD).cpu().double().numpy()
+            scored = np.stack([scored, predicted], axis=-1)
+    if changed is not windows:
+        kept_BT = (last_targets_BT != IGNORED) & (last_targets_BT < corpus.vocab_size)
+        scored = [row[kept] for row, kept in zip(scored, kept_BT, strict=True)]
+    return dict(zip(batch.hosts, scored, strict=True))
 
 
 def _prefixes(span: Span) -> list[Span]:
@@ -167,33 +181,13 @@ def _prefixes(span: Span) -> list[Span]:
     ]
 
 
-def _corrupted(
-    hosts: Sequence[Span], inputs_BT: Ints, targets_BT: Ints, corpus: TokenizedCorpus
-) -> Windows:
-    """Returns the windows with the masked ones of their scored targets as spans to be filled.
-
-    Tokens behind the first one are left out until the encoder reads no more than the window.
-    """
-    rows: list[tuple[Ints, Ints]] = []
-    for span, inputs, targets in zip(hosts, inputs_BT, targets_BT, strict=True):
-        masked = np.zeros(span.length, dtype=bool)
-        masked[-span.scored :] = masked_targets(span)
-        excess = n_read(span.scored) - span.scored
-        first = min(max(0, excess), int(masked.argmax()))
-        text = np.delete(text_of_window(inputs, targets), slice(1, 1 + first))
-        rows.append(corrupted(text, masked[first:], vocab_size=corpus.vocab_size))
-    return stacked(rows)
-
-
 def _part(nats: Scored, host: Span, span: Span) -> Scored:
-    """Returns the span's tokens among the last ones of its host."""
+    """Returns the span's tokens among the last ones of its host: all that are there, if fewer."""
     last = len(nats) - (host.end - span.end)
-    return nats[last - span.scored : last]
+    return nats[max(0, last - span.scored) : last]
 
 
-def _windows(
-    hosts: Sequence[Span], corpus: TokenizedCorpus, altered: Altered | None
-) -> tuple[Ints, Ints]:
+def _windows(hosts: Sequence[Span], corpus: TokenizedCorpus, altered: Altered | None) -> Windows:
     """Returns inputs and targets, [B, T] each."""
     cut = [_window(host, corpus) for host in hosts]
     if altered is not None:
@@ -202,7 +196,7 @@ def _windows(
             for (inputs, targets), host in zip(cut, hosts, strict=True)
         ]
     inputs, targets = zip(*cut, strict=True)
-    return np.stack(inputs), np.stack(targets)
+    return Windows(np.stack(inputs), np.stack(targets))
 
 
 def _window(span: Span, corpus: TokenizedCorpus) -> tuple[Ints, Ints]:
@@ -221,36 +215,3 @@ def _with_other_text(inputs_T: Ints, span: Span, corpus: TokenizedCorpus, altere
         key = [seed_of(altered.seed, span.document, span.end), span.length]
         np.random.Generator(np.random.Philox(key=key)).shuffle(changed[far])
     return changed
-
-
-@torch.inference_mode()
-def seconds(model: Transformer, planned: Sequence[Pass], corpus: TokenizedCorpus) -> float:
-    """Returns about how long the passes take on this machine now.
-
-    Two short calls on their text are timed, and a L + b L^2 is fitted to them.
-    """
-    first = max(planned, key=lambda batch: batch.hosts[0].length)
-    host = first.hosts[0]  # its first tokens are shorter texts
-    inputs_BT, targets_BT = (torch.from_numpy(x)[None] for x in _window(host, corpus))
-    tokens = inputs_BT.to(model.embedding.weight.device)
-    long, short = min(4096, host.length), min(1024, max(1, host.length // 4))
-
-    def timed(length: int) -> float:
-        n_last = max(1, round(first.n_last / host.length * length))
-
-        def score() -> None:
-            draws = torch.Generator().manual_seed(0)
-            starts = model.answer_starts(targets_BT[:, :length])
-            x_BTD = model(tokens[:, :length], n_last=n_last, generator=draws, **starts)
-            model.token_nll(x_BTD, tokens[:, :n_last]).sum().item()
-
-        return devices.seconds_of(score, tokens.device)
-
-    timed(short)  # the first call allocates
-    at_short, at_long = timed(short), timed(long)
-    b = max(0.0, (at_long / long - at_short / short) / (long - short)) if long > short else 0.0
-    a = max(0.0, at_short / short - b * short)
-    return sum(
-        len(batch.hosts) * (a * batch.hosts[0].length + b * batch.hosts[0].length ** 2)
-        for batch in planned
-    )

@@ -17,7 +17,6 @@ from lengthgen.config.schema import Config, from_plain
 from lengthgen.config.sections import first_error
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import ANSWERS
 from lengthgen.model.transformer import Transformer
 
 WEIGHTS, CONFIG, TOKENIZER, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
@@ -90,7 +89,7 @@ def _config(folder: Path, about: About) -> Config:
     evaluation = compose.load("eval", "default", config_dir=None)
     task: Any = about.config.get("corpus", {}).get("task")
     if isinstance(task, dict) and "length" in task:
-        evaluation |= {"protocols": [ANSWERS], "lengths": [task["length"]]}
+        evaluation |= {"protocols": ["answers"], "lengths": [task["length"]]}
     plain: dict[str, Any] = {
         **about.config,
         "plugins": [str(folder / name) for name in about.plugins],

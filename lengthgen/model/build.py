@@ -6,10 +6,8 @@ import math
 import torch
 from torch import nn
 
+from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config, Parts
-from lengthgen.encoder_decoder.masked_encoder import MaskedEncoder
-from lengthgen.encoder_decoder.model import EncoderDecoder
-from lengthgen.encoder_decoder.span_corruption import n_sentinels
 from lengthgen.model.transformer import Block, Transformer, build_scheme
 from lengthgen.schemes import Scheme
 
@@ -32,17 +30,18 @@ def initialise(model: Transformer, generator: torch.Generator) -> None:
             nn.init.normal_(matrix.weight, std=residual_std, generator=generator)
 
 
+def architecture(config: Config) -> type[Transformer]:
+    """Returns the class of the configured model: a decoder, or what a room beside the core adds."""
+    kinds: list[type[Transformer]] = [Transformer, *contributed("ARCHITECTURES")]
+    return next(kind for kind in kinds if kind.arch == config.model.arch)
+
+
 def build_model(config: Config, *, vocab_size: int) -> Transformer:
     """Returns a model of the configured architecture before its weights are drawn.
 
-    vocab_size is that of the corpus; sentinels of span corruption are added to it.
+    vocab_size is that of the corpus; the architecture may add ids of its own.
     """
-    if config.model.arch == "decoder":
-        return Transformer(config, vocab_size=vocab_size)
-    if config.corrupts_spans:
-        vocab_size += n_sentinels(config.train.length)
-    classes = {"encoder": MaskedEncoder, "encoder_decoder": EncoderDecoder}
-    return classes[config.model.arch](config, vocab_size=vocab_size)
+    return architecture(config)(config, vocab_size=vocab_size)
 
 
 def create(config: Config, *, vocab_size: int) -> Transformer:

@@ -5,7 +5,7 @@ tokens, S = M + T keys, E numbers of a state.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -160,6 +160,12 @@ class Block(nn.Module):
 
 class Transformer(nn.Module):
     """A causal language model under a positional scheme. Its head shares the embedding's matrix."""
+
+    arch: ClassVar[str] = "decoder"  # the value of model.arch
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raises UserError for keys that contradict the architecture."""
 
     def __init__(self, config: Config, *, vocab_size: int) -> None:
         super().__init__()

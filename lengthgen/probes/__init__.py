@@ -11,7 +11,7 @@ from lengthgen.config.registry import construct, modules_of, registered, subclas
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import open_run, trained_model
-from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.evaluation.protocols import HEADLINE, manifest_of
 from lengthgen.files import append_rows, read_rows, replace_file
 from lengthgen.probes.base import LengthProbe, Probe
 from lengthgen.probes.inputs import Other, ProbeInputs, Row
@@ -93,7 +93,7 @@ def probe(
         model=trained_model(config, opened).requires_grad_(False),
         corpus=corpus,
         endpoints=planned.endpoints,
-        reach=planned.reach,
+        reach=planned.max_context,
         seed=config.eval.seed,
         show=show,
         others=others,
@@ -109,7 +109,7 @@ def probe(
         "fingerprint": corpus.fingerprint,
         "train_length": config.train.length,
         "tokens_seen": opened.tokens_seen,
-        "endpoints": planned.manifest(HEADLINE),
+        "endpoints": manifest_of(HEADLINE, planned),
         "windows": len(planned.endpoints),
         "eval_seed": config.eval.seed,
     }

@@ -15,7 +15,7 @@ from lengthgen.analysis.reference_results import PublishedCurve
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.config import tuned_rates
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import ANSWERS, HEADLINE, named
+from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.report import curve_tables, table_formats, task_tables
 from lengthgen.report.run_records import Cost, Plain, RunRecord, TaskFacts, task_of
 from lengthgen.report.table_formats import Table
@@ -140,7 +140,7 @@ def gather_tasks(records: Sequence[RunRecord]) -> TaskReport:
         if record.task is not None:
             name = str(task_of(record.config))
             about[name] = record.task
-            answers = [row for row in record.rows if row.get("protocol") == ANSWERS]
+            answers = [row for row in record.rows if row.get("protocol") == "answers"]
             if answers:
                 by_task.setdefault(name, []).extend(answers)
     found: dict[str, list[Accuracy]] = {}

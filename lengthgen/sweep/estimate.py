@@ -13,7 +13,7 @@ from lengthgen.benchmark import random_tokens, training_step
 from lengthgen.config.schema import Config, TaskCorpus, from_plain, to_plain
 from lengthgen.data.spans import Endpoint
 from lengthgen.evaluation import plan, protocols
-from lengthgen.evaluation.protocols import Answer
+from lengthgen.evaluation.scored_text import Cell, Example
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices, status
@@ -72,7 +72,7 @@ def work(point: Point, pace: Pace) -> float:
     return tokens * pace.train + scored
 
 
-def _windows(cell: plan.Cell, config: Config) -> list[int]:
+def _windows(cell: Cell, config: Config) -> list[int]:
     """Returns the lengths of the windows of a cell, in as many long documents as endpoints.
 
     Tests of a task are as much longer than T as their length is than L.
@@ -81,13 +81,15 @@ def _windows(cell: plan.Cell, config: Config) -> list[int]:
     longest = max(wanted.lengths)
     reach = max(wanted.reach, longest)
     ends = [Endpoint(document, longest + reach) for document in range(wanted.endpoints)]
-    tests: list[Answer] = []
+    tests: list[Example] = []
     if isinstance(config.corpus, TaskCorpus):
         task, T = config.corpus.task, config.train.length
         n_tokens = -(-T * cell.length // task.length)
-        tests = [Answer(cell.length, i, n_tokens, 1) for i in range(task.examples_per_length)]
-    places = plan.places(config, endpoints=ends, reach=reach, blocks=wanted.blocks, answers=tests)
-    return [span.length for span in protocols.named(cell.protocol).spans(cell.length, places)]
+        tests = [Example(cell.length, i, n_tokens, 1) for i in range(task.examples_per_length)]
+    text = plan.scored_text(
+        config, endpoints=ends, max_context=reach, blocks=wanted.blocks, examples=tests
+    )
+    return [span.length for span in protocols.named(cell.protocol).windows(cell.length, text)]
 
 
 def _kind(config: Config) -> str:

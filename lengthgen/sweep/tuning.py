@@ -12,7 +12,7 @@ from lengthgen.config import tuned_rates
 from lengthgen.config.schema import Config
 from lengthgen.config.tuned_rates import Trial, Tuned
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import HEADLINE, SPANS
+from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.evaluation.rows import stored
 from lengthgen.files import replace_file
 from lengthgen.report import curve_tables, table_formats
@@ -141,7 +141,7 @@ def _losses(found: Sequence[Point]) -> dict[str, curves.Point]:
     return {
         p.run: p
         for p in curves.comparable(curves.curve(rows))
-        if p.protocol in (HEADLINE, SPANS) and (p.variant, p.length) == (None, p.train_length)
+        if p.protocol in (HEADLINE, "spans") and (p.variant, p.length) == (None, p.train_length)
     }
 
 

@@ -49,7 +49,6 @@ def decoded(
     corpus: TokenizedCorpus,
     *,
     ranks: Ranks,
-    advance: Callable[[int], None],
 ) -> dict[str, list[Any]]:
     """Returns what a row has of decoded tests: lists of a value for each, in their order.
 
@@ -72,7 +71,6 @@ def decoded(
         tests.append(Item([*corpus.beginning, *tokens[:given]], tokens[given:-1], alternatives))
 
     def written(together: Sequence[Item]) -> list[Tokens]:
-        advance(ranks.world_size * sum(len(test.prompt + test.answer) for test in together))
         prompts = [test.prompt for test in together]
         limit = LIMIT * max(len(test.answer) + 1 for test in together)
         return greedy(model, prompts, limit=limit, end=end, seed=seed, precision=precision)

@@ -12,7 +12,7 @@ from lengthgen.analysis.intervals import Estimate
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import ANSWERS, BY_POSITION, HEADLINE
+from lengthgen.evaluation.protocols import BY_POSITION, HEADLINE
 from lengthgen.evaluation.rows import stored
 from lengthgen.report import collect
 from lengthgen.report.figures import curve
@@ -61,7 +61,7 @@ def results(run_dir: Path) -> Results:
     points = curves.comparable(curves.curve(rows))
     configs = {run_dir.name: to_plain(config)}
     by_protocol = collect.by_protocol(points, configs)
-    judged, answered = findings(by_protocol), accuracies(by_protocol.get(ANSWERS, []))
+    judged, answered = findings(by_protocol), accuracies(by_protocol.get("answers", []))
     found = {finding.series.variant: finding for finding in judged}
     return Results(
         curve=[
@@ -71,7 +71,7 @@ def results(run_dir: Path) -> Results:
                 if p.loss is not None
             ),
             *(
-                CurvePoint(_prefix(ANSWERS, measured.series.variant), length, _shares(estimate))
+                CurvePoint(_prefix("answers", measured.series.variant), length, _shares(estimate))
                 for measured in answered
                 for length, estimate in measured.exact.items()
             ),
@@ -91,7 +91,7 @@ def _shares(estimate: Estimate) -> dict[str, float]:
 
 def _answers(measured: Accuracy) -> dict[str, float | str]:
     """Returns the means on seen and unseen lengths, of accuracy and of decoded tests, and L50."""
-    prefix = _prefix(ANSWERS, measured.series.variant)
+    prefix = _prefix("answers", measured.series.variant)
     means = {"seen": measured.seen, "unseen": measured.unseen}
     return {
         **{f"{prefix}/accuracy_{name}": e.value for name, e in means.items() if e is not None},
@@ -140,7 +140,7 @@ def _summary(finding: Finding) -> dict[str, float | str]:
 
 def _prefix(protocol: str, variant: str | None) -> str:
     """Returns where numbers stand: eval for the headline, else with protocol and variant."""
-    if protocol in (HEADLINE, ANSWERS) and variant is None:
+    if protocol in (HEADLINE, "answers") and variant is None:
         return "eval"
     return f"eval/{protocol}" if variant is None else f"eval/{protocol}/{variant}"
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from lengthgen.config.precision import cpu_multiplies_bf16
 from lengthgen.config.schema import Config, InitFrom
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.objective import objective_of
 from lengthgen.data.windows import (
     IGNORED,
     TrainingWindows,
@@ -26,7 +27,6 @@ from lengthgen.data.windows import (
     train_batch,
     training_windows,
 )
-from lengthgen.encoder_decoder.span_corruption import corrupted_batch, text_length
 from lengthgen.errors import Diverged, Stopped
 from lengthgen.files import keep_rows, read_rows
 from lengthgen.model import kernels
@@ -111,7 +111,7 @@ def train(
         directory.train_rows(run_dir, run=config.run_id)  # refuses those of another run
         keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
     show.say(devices.summary(train.precision, device, multiplies_bf16=cpu_multiplies_bf16()))
-    compiled = devices.compiles(runtime, device) and config.model.arch == "decoder"
+    compiled = devices.compiles(runtime, device) and type(state.model) is Transformer
     if compiled:
         show.say("compiling: the first steps take a minute; runtime.compile=false does without")
     logging.getLogger(__name__).info("compiled: %s", compiled)
@@ -212,8 +212,7 @@ def _save(state: State, ranks: Ranks) -> None:
 
 def windows_of(config: Config, corpus: TokenizedCorpus) -> TrainingWindows:
     """Returns the windows that training rows are made of."""
-    T = config.train.length
-    return training_windows(corpus, text_length(T) if config.corrupts_spans else T)
+    return training_windows(corpus, objective_of(config).window_targets)
 
 
 def fresh_state(config: Config, *, vocab_size: int, device: torch.device) -> State:
@@ -386,10 +385,8 @@ def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
         batch, begins = train_batch(windows, **which), np.ones(config.train.batch, dtype=bool)
     else:
         batch, begins = consecutive_batch(windows, **which)
-    if config.corrupts_spans:
-        batch = corrupted_batch(
-            batch, vocab_size=windows.corpus.vocab_size, seed=config.seed, step=state.step
-        )
+    vocab_size = windows.corpus.vocab_size
+    batch = objective_of(config).batch(batch, vocab_size=vocab_size, step=state.step)
     mine = np.arange(ranks.rank, config.train.batch, ranks.world_size)
     size = devices.micro_batch(config.runtime, state.device, config.train.length)
     share = [

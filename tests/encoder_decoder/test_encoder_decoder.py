@@ -370,7 +370,7 @@ def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
     scored = {row["length"]: list(row["first_wrong"]) for row in rows}
     assert sorted(scored) == [1, 2, 3, 4, 6]
     bos = opened.planned.corpus.bos_id
-    answers = plan(config, opened.planned.corpus).places.answers
+    answers = plan(config, opened.planned.corpus).text.examples
     for answer in (one for one in answers if one.length in scored):
         tokens = split.document(answer.document).tolist()
         given = len(tokens) - answer.scored

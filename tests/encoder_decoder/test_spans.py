@@ -13,10 +13,13 @@ from lengthgen.benchmark import random_corpus
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.windows import targets_of
 from lengthgen.encoder_decoder.model import CrossBlock, EncoderDecoder
+from lengthgen.encoder_decoder.objective import SPANS
 from lengthgen.encoder_decoder.span_corruption import masked_targets, n_masked, n_sentinels
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
-from lengthgen.evaluation.plan import Cell, Plan, plan, spans
+from lengthgen.evaluation.plan import plan
+from lengthgen.evaluation.plan import windows as spans
+from lengthgen.evaluation.scored_text import Cell, Plan
 from lengthgen.evaluation.scoring import score
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
@@ -51,7 +54,7 @@ def scores(model: Transformer, planned: Plan, *lengths: int) -> dict[int, list[f
             generator_seed=0,
             ranks=ALONE,
             advance=lambda n: None,
-            of_spans=True,
+            protocol=SPANS,
         )
         found[length] = np.concatenate([nats[span] for span in wanted]).tolist()
     return found
@@ -152,7 +155,7 @@ def test_the_protocol_follows_the_architecture_where_none_is_given() -> None:
 REFUSED = [
     (
         "eval.protocols=[tail]",
-        "eval.protocols: tail scores text from left to right, and model.arch",
+        "eval.protocols: tail scores text from left to right, and this model learns masked",
     ),
     ("model.arch=decoder eval.protocols=[spans]", "eval.protocols: spans scores masked spans, and"),
     ("eval.lengths=[3,32]", "eval.lengths: 3 is shorter than the 4 tokens that hold the spans"),

@@ -27,9 +27,9 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
 from lengthgen.data.windows import n_targets
 from lengthgen.errors import UserError
-from lengthgen.evaluation import evaluator, scoring
+from lengthgen.evaluation import evaluator, protocols, scoring
 from lengthgen.evaluation import plan as plans
-from lengthgen.evaluation.plan import Cell, Nats, Plan
+from lengthgen.evaluation.scored_text import Cell, Nats, Plan
 from lengthgen.files import read_rows
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
@@ -85,7 +85,7 @@ def plan_of(config: Config, cache: Path) -> Plan:
 
 
 def spans_of(protocol: str, length: int, planned: Plan) -> list[Span]:
-    return plans.spans(Cell(protocol, None, length), planned)
+    return plans.windows(Cell(protocol, None, length), planned)
 
 
 @pytest.mark.parametrize("protocol", ["tail", "nonoverlap"])
@@ -152,7 +152,7 @@ def longest(corpus: TokenizedCorpus) -> int:
 def test_the_longest_length_decides_how_deep_endpoints_lie(corpus: TokenizedCorpus) -> None:
     for lengths, reach, want in (([16, 32], 64, 64), ([16, 128], 64, 128)):
         config = small_config(f"eval.lengths={lengths}", f"eval.reach={reach}")
-        assert plans.plan(config, corpus).reach == want
+        assert plans.plan(config, corpus).max_context == want
 
 
 def test_where_no_document_has_eval_reach_all_lengths_share_endpoints(
@@ -164,8 +164,8 @@ def test_where_no_document_has_eval_reach_all_lengths_share_endpoints(
         plans.plan(small_config(f"eval.lengths={lengths}", "eval.reach=16384"), corpus)
         for lengths in ([16], [16, 32], [8, 100, deepest])
     ]
-    assert {plan.reach for plan in planned} == {deepest}
-    assert len({plan.manifest("tail") for plan in planned}) == 1
+    assert {plan.max_context for plan in planned} == {deepest}
+    assert len({protocols.manifest_of("tail", plan) for plan in planned}) == 1
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_packed_text_has_a_row_for_each_endpoint_and_endpoints_whose_windows_are
     planned = plans.plan(config, corpus)
     ends = sorted(end for _, end in planned.endpoints)
     assert len(ends) == 7
-    assert min(b - a for a, b in itertools.pairwise([0, *ends])) >= planned.reach == 64
+    assert min(b - a for a, b in itertools.pairwise([0, *ends])) >= planned.max_context == 64
     rows = rows_of(train_and_evaluate(config, ranks=ALONE, show=QUIET))
     for protocol in config.eval.protocols:
         found = [row for row in rows if row["protocol"] == protocol and row["length"] == 64]

@@ -23,8 +23,8 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Endpoint, Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan, protocols
-from lengthgen.evaluation.plan import Cell
-from lengthgen.evaluation.protocols import OF_TEXT, Places
+from lengthgen.evaluation.protocols import PROTOCOLS
+from lengthgen.evaluation.scored_text import Cell, ScoredText
 from lengthgen.evaluation.scoring import Altered
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
@@ -63,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
     plain = to_plain(
         small_config(
             *("eval.lengths=[16,32,96]", "eval.reach=96", "eval.targets=4", "eval.endpoints=1"),
-            f"eval.protocols=[{','.join([*OF_TEXT, 'sliding-8', 'sliding-1'])}]",
+            f"eval.protocols=[{','.join([*PROTOCOLS, 'sliding-8', 'sliding-1'])}]",
             *("eval.blocks=1", "eval.exact_targets=2", f"runtime.root={root}"),
         )
     )
@@ -154,7 +154,7 @@ def test_frequencies_and_bytes_of_the_scored_tokens(run: tuple[Config, Path]) ->
 
 def test_a_mean_over_windows_weighs_short_windows_like_long_ones(tmp_path: Path) -> None:
     places = places_of(reach=80, longest=32)
-    windows = list(protocols.named("yarn").spans(32, places))
+    windows = list(protocols.named("yarn").windows(32, places))
     assert [s.scored for s in windows] == 2 * [32, 32, 16]
     assert [protocols.named(name).mean for name in ("yarn", "sliding-256")] == ["windows", "tokens"]
 
@@ -174,11 +174,6 @@ def test_losses_by_position_are_those_of_the_text(run: tuple[Config, Path]) -> N
     for i in range(16):  # one bin per position up to T
         assert row.position_nats[i] == pytest.approx(-math.log(P[TEXT[i]]), rel=1e-3)
     assert sum(row.position_nats) == pytest.approx(96 * mean_nats(range(96)), rel=1e-4)
-
-
-def test_nats_of_single_tokens_are_kept_in_order(run: tuple[Config, Path]) -> None:
-    [row] = point(run[1], "tail", 32).rows
-    assert row.token_nats == pytest.approx([-math.log(P[TEXT[t]]) for t in range(92, 96)], rel=1e-3)
 
 
 def test_a_swap_without_another_document_is_skipped_with_its_reason(
@@ -213,10 +208,10 @@ def test_lengths_at_which_nothing_is_far_are_skipped_with_their_reason() -> None
 # Spans
 
 
-def places_of(*, reach: int = 96, longest: int = 96, blocks: int = 2) -> Places:
-    return Places(
+def places_of(*, reach: int = 96, longest: int = 96, blocks: int = 2) -> ScoredText:
+    return ScoredText(
         endpoints=(Endpoint(0, reach + 5), Endpoint(3, reach), Endpoint(0, reach + 40)),
-        reach=reach,
+        max_context=reach,
         blocks=blocks,
         targets=4,
         train_length=16,
@@ -227,7 +222,7 @@ def places_of(*, reach: int = 96, longest: int = 96, blocks: int = 2) -> Places:
 
 
 def spans(protocol: str, length: int, **places: int) -> list[Span]:
-    return list(protocols.named(protocol).spans(length, places_of(**places)))
+    return list(protocols.named(protocol).windows(length, places_of(**places)))
 
 
 def scored(found: Sequence[Span]) -> list[tuple[int, int]]:
@@ -272,11 +267,11 @@ def sizes(draw: st.DrawFn, *, beyond: bool = False) -> tuple[int, int, int]:
 
 
 def tail_of(T: int, K: int, length: int) -> list[Span]:
-    deep = protocols.depth(length, targets=K, train_length=T)
+    deep = protocols.matched_depth(length, targets=K, train_length=T)
     places = replace(
         places_of(reach=deep), targets=K, train_length=T, endpoints=(Endpoint(0, deep),)
     )
-    return list(protocols.named("tail").spans(length, places))
+    return list(protocols.named("tail").windows(length, places))
 
 
 def contexts(found: Sequence[Span]) -> dict[int, int]:
@@ -330,9 +325,9 @@ def test_the_tail_is_the_last_s_of_windows_that_end_with_their_block(length: int
     size = protocols.targets_per_window(length, targets=4, train_length=16)
     ends = (Endpoint(0, 96), Endpoint(0, 96 - size))[: 4 // size]
     places = replace(places_of(), targets=size, endpoints=ends)
-    blocks = protocols.named("last_k").spans(length, places)
+    blocks = protocols.named("last_k").windows(length, places)
     whole = replace(places_of(), endpoints=(Endpoint(0, 96),))
-    assert set(blocks) <= set(protocols.named("tail").spans(length, whole))
+    assert set(blocks) <= set(protocols.named("tail").windows(length, whole))
 
 
 @REPEATABLE
@@ -347,7 +342,7 @@ def test_a_replacement_leaves_every_target_t_tokens_of_its_own(size: tuple[int, 
             assert changed == length - T - K
 
 
-@pytest.mark.parametrize("name", [*OF_TEXT, "sliding-5"])
+@pytest.mark.parametrize("name", [*PROTOCOLS, "sliding-5"])
 @pytest.mark.parametrize("length", [8, 32, 96])
 def test_no_window_leaves_its_text_and_no_token_is_scored_twice(name: str, length: int) -> None:
     found = spans(name, length)
@@ -357,7 +352,7 @@ def test_no_window_leaves_its_text_and_no_token_is_scored_twice(name: str, lengt
         assert len(set(scored(found))) == len(scored(found))
 
 
-@pytest.mark.parametrize("name", [*OF_TEXT, "sliding-5"])
+@pytest.mark.parametrize("name", [*PROTOCOLS, "sliding-5"])
 def test_what_decides_the_scored_tokens_is_in_the_manifest(name: str) -> None:
     protocol, places = protocols.named(name), places_of()
     changes: dict[str, Any] = {
@@ -369,10 +364,12 @@ def test_what_decides_the_scored_tokens_is_in_the_manifest(name: str) -> None:
     }
     for field, value in changes.items():
         other = replace(places, **{field: value})
-        moved = any([*protocol.spans(n, places)] != [*protocol.spans(n, other)] for n in (8, 32))
-        named = protocols.manifest_parts(protocol, places)
+        moved = any(
+            [*protocol.windows(n, places)] != [*protocol.windows(n, other)] for n in (8, 32)
+        )
+        named = protocol.manifest_parts(places)
         if moved:
-            assert protocols.manifest_parts(protocol, other) != named, field
+            assert protocol.manifest_parts(other) != named, field
 
 
 def test_the_longest_span_from_a_place_serves_those_that_begin_there() -> None:

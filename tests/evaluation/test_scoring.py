@@ -13,8 +13,8 @@ from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
 from lengthgen.evaluation import evaluator, plan, scoring
-from lengthgen.evaluation.plan import Cell, Nats, Plan
 from lengthgen.evaluation.protocols import shared
+from lengthgen.evaluation.scored_text import Cell, Nats, Plan
 from lengthgen.evaluation.scoring import Altered
 from lengthgen.model.transformer import Transformer
 
@@ -68,7 +68,9 @@ def score(
 
 
 def all_spans(protocol: str, planned: Plan) -> list[Span]:
-    return [s for length in (16, 32, 64) for s in plan.spans(Cell(protocol, None, length), planned)]
+    return [
+        s for length in (16, 32, 64) for s in plan.windows(Cell(protocol, None, length), planned)
+    ]
 
 
 # Prefixes
@@ -192,7 +194,7 @@ def test_a_model_that_sees_t_tokens_does_not_notice_a_swap(corpus: TokenizedCorp
 def test_documents_take_text_of_three_others(tmp_path: Path) -> None:
     config = small_config("eval.endpoints=9", "eval.protocols=[swap]", "corpus.documents=60")
     planned = plan.plan(config, corpora.load(config.corpus, cache_dir=tmp_path, say=QUIET.say))
-    spans = plan.spans(Cell("swap", None, 64), planned)
+    spans = plan.windows(Cell("swap", None, 64), planned)
     documents = {span.document for span in spans}
     assert len(documents) > 3
     found = evaluator.replacements(config, planned, "swap", spans)
@@ -209,7 +211,7 @@ def test_documents_take_text_of_three_others(tmp_path: Path) -> None:
 def test_shuffles_are_three_different_orders(corpus: TokenizedCorpus) -> None:
     config = small_config("eval.protocols=[shuffle]")
     planned = plan.plan(config, corpus)
-    [span, *_] = plan.spans(Cell("shuffle", None, 64), planned)
+    [span, *_] = plan.windows(Cell("shuffle", None, 64), planned)
     model = model_of(corpus)
     calls = recorded_calls(model)
     for one in evaluator.replacements(config, planned, "shuffle", [span]):
@@ -218,9 +220,3 @@ def test_shuffles_are_three_different_orders(corpus: TokenizedCorpus) -> None:
 
 
 # Estimates
-
-
-def test_an_estimate_grows_with_the_work(corpus: TokenizedCorpus, planned: Plan) -> None:
-    model, spans = model_of(corpus).float(), all_spans("tail", planned)
-    found = scoring.passes(model, spans, spans)
-    assert scoring.seconds(model, found, corpus) > 0

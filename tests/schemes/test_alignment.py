@@ -22,7 +22,8 @@ from lengthgen.data.tokenizer import alignment_ids, given_tokenizer
 from lengthgen.data.windows import training_windows
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import evaluate
-from lengthgen.evaluation.plan import Cell, spans
+from lengthgen.evaluation.plan import windows as spans
+from lengthgen.evaluation.scored_text import Cell
 from lengthgen.generation import continuation, open_trained
 from lengthgen.model.build import create
 from lengthgen.model.kv_cache import why_uncached

@@ -433,16 +433,16 @@ def planned_of(point: Point) -> plan.Plan:
     return plan.plan(c, corpus)
 
 
-@pytest.mark.parametrize("protocol", protocols.OF_TEXT)
+@pytest.mark.parametrize("protocol", protocols.PROTOCOLS)
 def test_an_estimate_counts_the_windows_that_an_evaluation_of_long_documents_scores(
     tmp_path: Path, protocol: str
 ) -> None:
     words = [f"eval.protocols=[{protocol}]", "eval.blocks=4", "eval.endpoints=2"]
     (point,) = grid(*words, root=tmp_path)
     wanted, planned = point.config, planned_of(point)
-    assert (len(planned.places.segments), planned.reach) == (2, 64)
+    assert (len(planned.text.segments), planned.max_context) == (2, 64)
     seconds = [
-        sum(span.length * (3.0 + 2.0 * span.length) for span in plan.spans(cell, planned))
+        sum(span.length * (3.0 + 2.0 * span.length) for span in plan.windows(cell, planned))
         for cell in plan.cells(wanted)
     ]
     pace = estimate.Pace(train=0.0, first=3.0, rest=2.0)
@@ -453,7 +453,7 @@ def test_an_estimate_counts_the_tests_of_a_task(tmp_path: Path) -> None:
     words = ["task=copy", "task.examples=500", "task.examples_per_length=20", "eval.lengths=[8,80]"]
     (point,) = points([*words, f"runtime.root={tmp_path}"], config_dir=None, plugins=[])
     wanted, planned = point.config, planned_of(point)
-    tokens = sum(s.length for cell in plan.cells(wanted) for s in plan.spans(cell, planned))
+    tokens = sum(s.length for cell in plan.cells(wanted) for s in plan.windows(cell, planned))
     # Texts of n characters have 2 n + 2 tokens, and are taken for as long as their share of T.
     pace = estimate.Pace(train=0.0, first=1.0, rest=0.0)
     assert estimate.work(point, pace) == pytest.approx(tokens, rel=0.1)

@@ -23,7 +23,6 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import IGNORED, train_batch, training_windows
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan
-from lengthgen.evaluation.rows import measured
 from lengthgen.export import load
 from lengthgen.export.folder import export
 from lengthgen.files import read_rows
@@ -31,6 +30,7 @@ from lengthgen.model.build import with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import study, write
 from lengthgen.runs.distributed import Ranks
+from lengthgen.tasks.objective import ANSWERS
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow
@@ -127,9 +127,10 @@ def rows_by_hand(config: Config, corpus: TokenizedCorpus, said: Any) -> dict[int
             span: np.array(
                 [[0.5, said(span.document, n)] for n in range(span.end - span.scored, span.end)]
             )
-            for span in plan.spans(cell, planned)
+            for span in plan.windows(cell, planned)
         }
-        (found[cell.length],) = measured(cell, config, planned, scored, np.zeros(0))
+        wanted = plan.windows(cell, planned)
+        (found[cell.length],) = ANSWERS.rows(wanted, config, planned, scored, np.zeros(0))
     return found
 
 
@@ -177,7 +178,7 @@ def test_a_diverged_model_answers_nothing(corpus: TokenizedCorpus) -> None:
     config = configured()
     planned = plan.plan(config, corpus)
     for cell in plan.cells(config):
-        spans = plan.spans(cell, planned)
+        spans = plan.windows(cell, planned)
         right = {
             span: corpus.validation.document(span.document)[-span.scored :].astype(float)
             for span in spans
@@ -185,7 +186,8 @@ def test_a_diverged_model_answers_nothing(corpus: TokenizedCorpus) -> None:
         scored = {
             span: np.stack([np.full(span.scored, np.nan), right[span]], axis=1) for span in spans
         }
-        (row,) = measured(cell, config, planned, scored, np.zeros(0))
+        wanted = plan.windows(cell, planned)
+        (row,) = ANSWERS.rows(wanted, config, planned, scored, np.zeros(0))
         assert row["nats"] is None
         assert row["first_wrong"] == [0] * len(spans)
         assert row["token_hits"] == 0
@@ -212,7 +214,7 @@ def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
     assert outcomes == {True, False}
     for length, row in rows.items():
         found: list[int | None] = []
-        for answer in opened.planned.places.answers:
+        for answer in opened.planned.text.examples:
             if answer.length != length:
                 continue
             document = corpus.validation.document(answer.document).astype(np.int64)
@@ -342,7 +344,7 @@ def test_a_window_too_short_for_an_example_is_refused_with_a_remedy_that_works(
     said = str(caught.value)
     assert "the longest training example of copy has 8 tokens; set train.length=8" in said
     remedied = configured(*said.partition("; set ")[2].split())
-    assert plan.plan(remedied, loaded(remedied, cache)).places.answers
+    assert plan.plan(remedied, loaded(remedied, cache)).text.examples
 
 
 def test_a_task_all_of_whose_prompts_are_held_out_says_so(tmp_path: Path) -> None:

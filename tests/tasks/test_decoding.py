@@ -182,7 +182,7 @@ def test_distances_are_those_of_what_each_test_is_continued_by(
     assert bos is not None
     for row in rows.values():
         assert len(row["edit_distances"]) == min(N, row["n_windows"])
-        tests = [a for a in one.planned.places.answers if a.length == row["length"]]
+        tests = [a for a in one.planned.text.examples if a.length == row["length"]]
         for test, got in zip(tests, row["edit_distances"], strict=False):
             tokens = one.corpus.validation.document(test.document).tolist()
             given, limit = len(tokens) - test.scored, 2 * test.scored

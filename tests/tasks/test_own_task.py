@@ -7,7 +7,7 @@ import pytest
 import yaml
 from small import SMALL
 
-from lengthgen import generation, tasks
+from lengthgen import generation
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
@@ -18,6 +18,7 @@ from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import collect, run_records
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
+from lengthgen.tasks import rules
 from lengthgen.terminal import Progress
 
 QUIET = Progress(is_main=False)
@@ -119,7 +120,7 @@ def test_a_file_in_the_package_and_a_yaml_are_a_task_that_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path, FILE.replace("Doubled", "Packaged"), kind="packaged")
-    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(path.parent)])
+    monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(path.parent)])
     config = configured(tmp_path, plugins=[])
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     assert len(read_rows(run_dir / "eval.jsonl")) == 3

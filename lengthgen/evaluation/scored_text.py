@@ -1,0 +1,90 @@
+"""What an evaluation scores: endpoints in documents, a stretch of the stream, examples."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.spans import Endpoint
+
+Nats = NDArray[np.float64]
+# The nats of each scored token; where predictions are wanted, [n, 2]: and the most likely token.
+Scored = NDArray[np.float64]
+
+
+class Example(NamedTuple):
+    """A document whose last `scored` targets answer the prompt before them."""
+
+    length: int  # in the unit of its task
+    document: int
+    targets: int
+    scored: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredText:
+    """What there is to score, and the sizes by which protocols place windows before it."""
+
+    endpoints: tuple[Endpoint, ...]
+    max_context: int  # targets before every endpoint, and in a block of the stream
+    blocks: int  # of the stream
+    targets: int  # K
+    train_length: int  # T, which decides how many targets of an endpoint share a window
+    sliding_documents: int  # that sliding windows read: each costs max_context / stride windows
+    exact_targets: int  # of each endpoint that get a window of their own
+    longest: int  # of the lengths evaluated
+    packed: bool = False  # the endpoints lie in one document, at least max_context apart
+    examples: tuple[Example, ...] = ()  # of a corpus whose documents have prompts
+
+    @property
+    def segments(self) -> list[Endpoint]:
+        """One endpoint of each cluster, so that no token is scored twice."""
+        first: dict[Endpoint | int, Endpoint] = {}
+        for endpoint in self.endpoints:
+            first.setdefault(self.cluster(endpoint.document, endpoint.end), endpoint)
+        return list(first.values())
+
+    def cluster(self, document: int, end: int) -> Endpoint | int:
+        """Returns what the targets before `end` vary with: their document, or, in packed text, the
+        endpoint whose max_context targets hold them.
+        """
+        if not self.packed or document < 0:
+            return document
+        return min(endpoint for endpoint in self.endpoints if endpoint.end >= end)
+
+    @property
+    def stream(self) -> list[Endpoint]:
+        """The ends of the stream's blocks."""
+        return [Endpoint(-1 - b, (b + 1) * self.max_context) for b in range(self.blocks)]
+
+
+class Cell(NamedTuple):
+    """One number of the curve: what is scored together."""
+
+    protocol: str
+    variant: str | None
+    length: int
+
+    @property
+    def title(self) -> str:
+        variant = f" + {self.variant}" if self.variant else ""
+        return f"{self.protocol} {self.length:,}{variant}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an evaluation scores: fixed before a model is built."""
+
+    corpus: TokenizedCorpus
+    text: ScoredText
+    repeated: float = 0.0  # share of tokens that could be scored, but stand in training too
+
+    @property
+    def max_context(self) -> int:
+        return self.text.max_context
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return self.text.endpoints

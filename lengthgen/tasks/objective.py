@@ -1,0 +1,172 @@
+"""Answers of a task: what a model trains on, how its tests are scored, and what their rows hold."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from lengthgen.config.schema import Config, TaskCorpus
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.objective import Objective
+from lengthgen.data.spans import Span
+from lengthgen.data.windows import n_targets, targets_of
+from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import Protocol
+from lengthgen.evaluation.scored_text import Nats, Plan, Scored, ScoredText
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs.distributed import Ranks
+from lengthgen.tasks import task_of
+from lengthgen.tasks.decoding import decoded
+from lengthgen.terminal import Progress
+
+
+class Answers(Objective):
+    """The answer of each example, given its prompt, of which no token is predicted."""
+
+    learns = "answers of a task"
+    protocol = "answers"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        assert isinstance(config.corpus, TaskCorpus)
+        self.corpus = config.corpus
+
+    @staticmethod
+    def takes(config: Config) -> bool:
+        return isinstance(config.corpus, TaskCorpus)
+
+    def check(self) -> None:
+        """Raises UserError for keys, arguments or lengths that the task has no examples of."""
+        corpus, spec, longest = self.corpus, self.corpus.task, max(self.config.eval.lengths)
+        if corpus.held_out == "tuning":
+            raise UserError(
+                f"task={corpus.name}: rates are tuned on text (corpus.held_out=tuning); drop it"
+            )
+        if (corpus.tokenizer, corpus.bos, corpus.packed) != ("characters", True, False):
+            raise UserError(
+                "corpus: a task is read by characters, each example a document after <|bos|>; drop "
+                "corpus.tokenizer, corpus.bos and corpus.packed"
+            )
+        if spec.longest < spec.length:
+            raise UserError(
+                f"task.longest={spec.longest} is below task.length={spec.length}; "
+                f"set task.longest={4 * spec.length}"
+            )
+        if longest > spec.longest:
+            raise UserError(
+                f"eval.lengths: task {spec.name} has no tests of length {longest}; "
+                f"drop it, or train with task.longest={longest}"
+            )
+        if not all(plugin.is_allowed for plugin in self.config.plugins):
+            return  # no rule is run
+        rule = task_of(corpus)
+        for key, length in (("length", spec.length), ("longest", spec.longest)):
+            try:
+                rule.example(length, Random(0))
+            except (ValueError, MemoryError) as error:
+                reason = str(error) or "an example does not fit in memory"
+                raise UserError(f"task.{key}={length}: {reason}") from None
+
+    def check_corpus(self, corpus: TokenizedCorpus) -> None:
+        """Raises UserError if a training example fits no window."""
+        train, longest = self.config.train, int(n_targets(corpus, corpus.train).max(initial=0))
+        if longest > train.length:
+            raise UserError(
+                f"train.length={train.length}: the longest training example of {corpus.name} has "
+                f"{longest} tokens; set train.length={longest} "
+                f"train.batch_tokens={train.batch * longest}"
+            )
+
+    @property
+    def train_length(self) -> int:
+        return self.corpus.task.length
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersProtocol(Protocol):
+    """All tests of a length: one row says where each answer goes wrong."""
+
+    def manifest_parts(self, text: ScoredText) -> list[object]:
+        return ["answers"]
+
+    def rows(
+        self,
+        spans: Sequence[Span],
+        config: Config,
+        plan: Plan,
+        scored: Mapping[Span, Scored],
+        log_frequency: Nats,
+    ) -> list[dict[str, Any]]:
+        """Returns the one row of a length.
+
+        Teacher forcing shows what greedy decoding would write up to its first mistake, and that is
+        what makes an answer right or wrong.
+        """
+        corpus = plan.corpus
+        end = int(corpus.validation.tokens[-1])  # which all documents end with
+        first_wrong: list[int | None] = []
+        n_hits = n_stops = 0
+        for span in spans:
+            targets, predicted = targets_of(span, corpus), scored[span][:, 1].astype(np.int64)
+            finite = np.isfinite(scored[span][:, 0]).all()  # a diverged model has no answer
+            wrong = np.flatnonzero(predicted != targets) if finite else np.arange(span.scored)
+            n_hits += span.scored - len(wrong)
+            first_wrong.append(int(wrong[0]) if len(wrong) else None)
+            if len(wrong):
+                n_stops += end in (int(predicted[wrong[0]]), int(targets[wrong[0]]))
+        nats = [math.fsum(scored[span][:, 0]) for span in spans]
+        per_window = math.fsum(n / span.scored for n, span in zip(nats, spans, strict=True))
+        diverged = not math.isfinite(math.fsum(nats))
+        return [
+            {
+                "n_documents": 1,
+                "document": f"{len(spans)} examples",
+                "nats": None if diverged else math.fsum(nats),
+                "n_tokens": sum(span.scored for span in spans),
+                "n_bytes": 0,
+                "n_windows": len(spans),
+                "window_nats": None if diverged else per_window,
+                "token_hits": n_hits,
+                "stop_errors": n_stops,
+                "first_wrong": first_wrong,
+            }
+        ]
+
+    def extend(
+        self,
+        row: dict[str, Any],
+        spans: Sequence[Span],
+        config: Config,
+        plan: Plan,
+        model: Transformer,
+        *,
+        ranks: Ranks,
+        show: Progress,
+    ) -> None:
+        """Decodes the first eval.decode tests."""
+        if config.eval.decode:
+            show.advance(0, at=f"decoding {config.eval.decode} tests")
+            row |= decoded(model, spans[: config.eval.decode], config, plan.corpus, ranks=ranks)
+
+    def is_complete(self, row: Mapping[str, Any], config: Config) -> bool:
+        wanted = min(config.eval.decode, row["n_windows"])
+        return len(row.get("edit_distances") or ()) >= wanted
+
+
+def _windows(length: int, text: ScoredText) -> Iterator[Span]:
+    for example in text.examples:
+        if example.length == length:
+            yield Span(example.document, example.targets, example.targets, example.scored)
+
+
+ANSWERS = AnswersProtocol(
+    name="answers",
+    summary="answers of a task: right if all of it, its end included, is most likely",
+    source="exact match under greedy decoding, as NoPE, arXiv 2305.19466",
+    windows=_windows,
+    objective=Answers,
+    predicts=True,
+)
