@@ -35,8 +35,8 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         if uneven and protocols.named(name).divides:
             raise UserError(
                 f"eval.lengths: {uneven[0]} does not divide the {max_context} tokens before an "
-                f"endpoint, so that {name} would score other tokens at it than at other lengths; drop "
-                "it, or use eval.protocols=[tail] (lengthgen eval: --protocols tail)"
+                f"endpoint, so that {name} would score other tokens at it than at other lengths; "
+                "drop it, or use eval.protocols=[tail] (lengthgen eval: --protocols tail)"
             )
     seen = None
     if wanted.deduplicate:
