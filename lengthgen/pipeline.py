@@ -22,7 +22,6 @@ from lengthgen.config.schema import (
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
-from lengthgen.data.tokenizer import alignment_ids
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
@@ -32,6 +31,7 @@ from lengthgen.model.transformer import build_scheme
 from lengthgen.model.trial import try_out
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
+from lengthgen.tasks import alignment_ids
 from lengthgen.terminal import Progress
 from lengthgen.tracking.wandb_run import Results, Tracker
 from lengthgen.tracking.wandb_state import is_shown
@@ -153,9 +153,16 @@ def prepare(
 
     `loaded` keeps corpora for the next configuration. Raises UserError.
     """
-    key = f"{config.corpus.model_dump_json()} {[plugin.digest for plugin in config.plugins]}"
+    fingerprint = directory.corpus_fingerprint(config.run_dir, run=config.run_id)
+    plugins = [plugin.digest for plugin in config.plugins]
+    key = f"{config.corpus.model_dump_json()} {plugins} {fingerprint}"
     if key not in loaded:
-        loaded[key] = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
+        loaded[key] = corpora.load(
+            config.corpus,
+            cache_dir=config.runtime.cache_dir,
+            say=say,
+            fingerprint=fingerprint,
+        )
     plan(config, loaded[key])
     try_out(config)
     return loaded[key]

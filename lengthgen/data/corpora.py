@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import platform
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from numpy.typing import NDArray
 
 from lengthgen.config import schema
 from lengthgen.data import sources, token_cache
-from lengthgen.data.sources import Document, Say
+from lengthgen.data.sources import Document, Say, Source
+from lengthgen.data.token_cache import SPLITS
 from lengthgen.data.tokenizer import (
     encode,
     find_bos,
@@ -27,7 +27,6 @@ from lengthgen.data.tokenizer import (
     train_tokenizer,
 )
 from lengthgen.errors import UserError
-from lengthgen.files import read_bytes
 
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
 
@@ -84,40 +83,45 @@ class TokenizedCorpus:
         return int(self.bos_id is None)
 
 
-def load(corpus: schema.Corpus, *, cache_dir: Path, say: Say) -> TokenizedCorpus:
-    """Returns the tokenised corpus from the cache, which is built first if it is not there."""
-    given = given_tokenizer(corpus)
-    folder = cache_dir / f"{corpus.name}-{_cache_key(corpus)}"
-    token_cache.ensure(folder, lambda building: _build(building, corpus, given, say), say=say)
+def load(
+    corpus: schema.Corpus, *, cache_dir: Path, say: Say, fingerprint: str | None = None
+) -> TokenizedCorpus:
+    """Returns the tokenised corpus from the cache, which is built first if it is not there.
+
+    With the fingerprint of a run, the cache that it names is used, whatever the text is now.
+    """
+    folder = None if fingerprint is None else token_cache.find(cache_dir, fingerprint, say=say)
+    if folder is None:
+        source = sources.source_of(corpus)
+        folder = cache_dir / f"{corpus.name}-{_cache_key(corpus, source)}"
+        token_cache.ensure(folder, lambda aside: _build(aside, corpus, source, say), say=say)
     return _open(folder, corpus)
 
 
-def _cache_key(corpus: schema.Corpus) -> str:
+def _cache_key(corpus: schema.Corpus, source: Source) -> str:
     """Returns 12 hex digits over everything that decides the content of the cache folder."""
-    source = sources.source_key(corpus)
-    if corpus.source == "stdlib":
-        source["python"] = platform.python_version()
     made_of = {
         "format": FORMAT,
-        "source": source,
-        "tokenizer": tokenizer_key(corpus),
+        "source": sources.source_key(corpus, source),
+        "tokenizer": tokenizer_key(corpus, source),
         "packed": corpus.packed,
     }
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _open(folder: Path, corpus: schema.Corpus) -> TokenizedCorpus:
-    meta = json.loads(read_bytes(folder / "meta.json"))
+    meta = json.loads((folder / "meta.json").read_text())
     tokenizer = read_tokenizer(folder / "tokenizer.json")
     n_bytes = token_bytes(tokenizer)
 
     def split(name: str) -> Split:
-        offsets = np.fromfile(folder / f"{name}.offsets.bin", dtype="<i8")
-        tokens = np.memmap(folder / f"{name}.bin", dtype=_dtype(len(n_bytes)), mode="r")
-        names = json.loads(read_bytes(folder / f"{name}.names.json"))
         path = folder / f"{name}.examples.json"
-        examples = np.array(json.loads(read_bytes(path))) if path.exists() else None
-        return Split(tokens=tokens, offsets=offsets, names=names, examples=examples)
+        return Split(
+            tokens=np.memmap(folder / f"{name}.bin", dtype=_dtype(len(n_bytes)), mode="r"),
+            offsets=np.fromfile(folder / f"{name}.offsets.bin", dtype="<i8"),
+            names=json.loads((folder / f"{name}.names.json").read_text()),
+            examples=np.array(json.loads(path.read_text())) if path.exists() else None,
+        )
 
     return TokenizedCorpus(
         name=corpus.name,
@@ -137,75 +141,33 @@ def _dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocab_size <= 65_536 else "<u4")
 
 
-def _build(
-    folder: Path, corpus: schema.Corpus, given: tokenizers.Tokenizer | None, say: Say
-) -> dict[str, Any]:
+def _build(folder: Path, corpus: schema.Corpus, source: Source, say: Say) -> dict[str, Any]:
     """Writes the documents as plain text, trains the tokenizer on it, writes the tokens."""
-    source = sources.read(corpus, say=say)
-    vocab_size = corpus.vocab_size if given is None else len(token_bytes(given))
-    tokens_per_byte = 1 if corpus.tokenizer in ("bytes", "characters") else 0.5
-    bytes_per_byte = tokens_per_byte * _dtype(vocab_size).itemsize
-    if source.n_bytes is not None:
-        token_cache.check_room(folder.parent, int(source.n_bytes * (1 + bytes_per_byte)))
-    texts = {
-        "train": _write_texts(folder, "train", source.train, say),
-        "validation": _write_texts(folder, "validation", source.validation, say),
-    }
-    for split, text in texts.items():
-        if not text.names:
-            raise UserError(
-                f"corpus={corpus.name}: the {split} split has no documents; give more documents"
-            )
-    n_bytes = sum(text.n_bytes for text in texts.values())
-    token_cache.check_room(folder.parent, int(n_bytes * bytes_per_byte))
-
-    tokenizer = given
+    tokenizer = given_tokenizer(corpus, source)
+    say(source.description())
+    train, validation = (_write_texts(folder, corpus, source, split, say) for split in SPLITS)
     if tokenizer is None:
-        train = texts["train"]
         every = source.tokenizer_every
         n_read = sum(train.sizes[::every])
         say(f"training a BPE of {corpus.vocab_size} tokens on {n_read / 1e6:.1f} MB")
         words = (raw.decode() for raw in islice(train.read(), 0, None, every))
         tokenizer = train_tokenizer(words, vocab_size=corpus.vocab_size)
     token_cache.write(folder / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
-    progress = ByteProgress(say, f"tokenising {corpus.name}", total_bytes=n_bytes)
-    splits = {
-        split: _write_tokens(folder, split, text, corpus, tokenizer, progress)
-        for split, text in texts.items()
+    counts = {
+        split: _write_tokens(folder, split, texts, corpus, tokenizer, say)
+        for split, texts in zip(SPLITS, (train, validation), strict=True)
     }
-    for text in texts.values():
-        text.path.unlink()
-    counts = (
-        f"{split} {n['tokens']:,} in {n['documents']:,} documents" for split, n in splits.items()
+    each = (
+        f"{split} {n['tokens']:,} in {n['documents']:,} documents" for split, n in counts.items()
     )
-    say(f"tokens of {corpus.name}: {', '.join(counts)}")
+    say(f"tokens of {corpus.name}: {', '.join(each)}")
     return {
         "corpus": corpus.name,
         "format": FORMAT,
-        "python": platform.python_version(),
+        "source": source.data_key(),
         "tokenizers": tokenizers.__version__,
-        **source.about,
-        **splits,
+        **counts,
     }
-
-
-class ByteProgress:
-    """Says every few seconds how much text of a long task is done."""
-
-    def __init__(self, say: Say, task: str, *, total_bytes: int | None) -> None:
-        self.say, self.task, self.total_bytes = say, task, total_bytes
-        self.done_bytes = 0
-        self.last_report = time.monotonic()
-
-    def advance(self, n_bytes: int) -> None:
-        """Counts n_bytes more as done."""
-        self.done_bytes += n_bytes
-        if time.monotonic() - self.last_report < 3:
-            return
-        self.last_report = time.monotonic()
-        done = f"{self.done_bytes / 1e6:.1f}"
-        total = "" if self.total_bytes is None else f" of {self.total_bytes / 1e6:.1f}"
-        self.say(f"{self.task}: {done}{total} MB")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,11 +177,7 @@ class Texts:
     path: Path
     names: list[str]
     sizes: list[int]  # UTF-8 bytes of each
-    examples: list[tuple[int, int]]  # length and given bytes of each
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(self.sizes)
+    examples: list[tuple[int, int]]  # length and prompt bytes of each
 
     def read(self) -> Iterator[bytes]:
         """Yields the UTF-8 text of each document."""
@@ -227,19 +185,68 @@ class Texts:
             for size in self.sizes:
                 yield file.read(size)
 
+    def batches(self) -> Iterator[list[bytes]]:
+        """Yields the texts in lists of about BATCH_BYTES."""
+        batch, n_bytes = list[bytes](), 0
+        for raw in self.read():
+            batch.append(raw)
+            n_bytes += len(raw)
+            if n_bytes >= BATCH_BYTES:
+                yield batch
+                batch, n_bytes = [], 0
+        if batch:
+            yield batch
 
-def _write_texts(folder: Path, split: str, source: Iterator[Document], say: Say) -> Texts:
+
+class ByteProgress:
+    """Says every few seconds how much text of a long task is done."""
+
+    def __init__(self, say: Say, task: str) -> None:
+        self.say, self.task = say, task
+        self.done_bytes = 0
+        self.last_report = time.monotonic()
+
+    def advance(self, n_bytes: int) -> None:
+        """Counts n_bytes more as done."""
+        self.done_bytes += n_bytes
+        if time.monotonic() - self.last_report >= 3:
+            self.last_report = time.monotonic()
+            self.say(f"{self.task}: {self.done_bytes / 1e6:.1f} MB")
+
+
+def _write_texts(
+    folder: Path, corpus: schema.Corpus, source: Source, split: str, say: Say
+) -> Texts:
+    """Writes the documents of a split that are not empty, one after another."""
     texts = Texts(path=folder / f"{split}.text", names=[], sizes=[], examples=[])
-    progress = ByteProgress(say, f"reading {split} documents", total_bytes=None)
+    progress, n_empty = ByteProgress(say, f"reading {split} documents"), 0
     with texts.path.open("wb") as file:
-        for document in source:
-            raw = document.text.encode()
-            file.write(raw)
-            texts.names.append(document.name)
-            texts.sizes.append(len(raw))
-            texts.examples.append((document.length, document.prompt_bytes))
-            progress.advance(len(raw))
+        for document in sources.read(corpus, source, held_out=split == "validation"):
+            raw = _utf8(document, corpus)
+            n_empty += not raw
+            if raw:
+                file.write(raw)
+                texts.names.append(document.name)
+                texts.sizes.append(len(raw))
+                texts.examples.append((document.length, document.prompt_bytes))
+                progress.advance(len(raw))
+    if n_empty:
+        say(f"{n_empty:,} {split} documents are empty, and left out")
+    if not texts.names:
+        raise UserError(
+            f"corpus={corpus.name}: the {split} split has no documents; give more documents"
+        )
     return texts
+
+
+def _utf8(document: Document, corpus: schema.Corpus) -> bytes:
+    try:
+        return document.text.encode()
+    except (UnicodeEncodeError, AttributeError):
+        raise UserError(
+            f"corpus={corpus.name}: document {document.name} is no text that UTF-8 can hold, but "
+            f"{ascii(document.text)[:40]}; leave it out"
+        ) from None
 
 
 def _write_tokens(
@@ -248,31 +255,33 @@ def _write_tokens(
     texts: Texts,
     corpus: schema.Corpus,
     tokenizer: tokenizers.Tokenizer,
-    progress: ByteProgress,
+    say: Say,
 ) -> dict[str, int]:
-    """Writes tokens, offsets and names of a split; returns its counts.
+    """Writes tokens, offsets and names of a split, removes its text; returns its counts.
 
-    If packed, the bos token stands between two documents and the whole is one document.
+    If packed, the bos token stands between two documents and all of them are one document.
     """
     n_bytes_of = token_bytes(tokenizer)
     dtype, bos_id = _dtype(len(n_bytes_of)), find_bos(tokenizer)
+    progress = ByteProgress(say, f"tokenising {split} documents")
     lengths: list[int] = []
     with (folder / f"{split}.bin").open("wb") as file:
-        for raws in _batches(texts.read()):
+        for raws in texts.batches():
             for raw, ids in zip(raws, encode(raws, corpus, tokenizer), strict=True):
-                found = int(n_bytes_of[ids].sum())
-                if found != len(raw):
+                n_encoded = int(n_bytes_of[ids].sum())
+                if n_encoded != len(raw):
                     raise UserError(
                         f"corpus.tokenizer: {corpus.tokenizer} changes the text of "
-                        f"{texts.names[len(lengths)]} ({len(raw)} bytes become {found}); use one "
-                        "without normalizer and prefix space, or bpe, or bytes"
+                        f"{texts.names[len(lengths)]} ({len(raw)} bytes become {n_encoded}); use "
+                        "one without normalizer and prefix space, or bpe, or bytes"
                     )
                 if corpus.packed and lengths:
                     file.write(np.array([bos_id], dtype=dtype).tobytes())
                 file.write(ids.astype(dtype).tobytes())
                 lengths.append(len(ids))
-            progress.advance(sum(len(raw) for raw in raws))
+            progress.advance(sum(map(len, raws)))
         token_cache.flush(file)
+    texts.path.unlink()
     n_tokens = sum(lengths) + (len(lengths) - 1 if corpus.packed else 0)
     names = [f"{len(lengths)} documents, packed"] if corpus.packed else texts.names
     offsets = np.cumsum([0, n_tokens] if corpus.packed else [0, *lengths], dtype="<i8")
@@ -280,23 +289,9 @@ def _write_tokens(
     token_cache.write(folder / f"{split}.names.json", json.dumps(names).encode())
     if isinstance(corpus, schema.TaskCorpus):  # whose tokens are bytes
         token_cache.write(folder / f"{split}.examples.json", json.dumps(texts.examples).encode())
-    longest = n_tokens if corpus.packed else max(lengths)
     return {
         "documents": len(lengths),
         "tokens": n_tokens,
-        "bytes": texts.n_bytes,
-        "longest": longest,
+        "bytes": sum(texts.sizes),
+        "longest": n_tokens if corpus.packed else max(lengths),
     }
-
-
-def _batches(raws: Iterator[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    n_bytes = 0
-    for raw in raws:
-        batch.append(raw)
-        n_bytes += len(raw)
-        if n_bytes >= BATCH_BYTES:
-            yield batch
-            batch, n_bytes = [], 0
-    if batch:
-        yield batch

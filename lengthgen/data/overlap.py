@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.files import read_bytes, replace_file
+from lengthgen.files import replace_file
 
 GRAM = 20  # tokens
 BYTES = 50  # where every token is one byte
@@ -34,34 +34,17 @@ def in_training(corpus: TokenizedCorpus, *, cache_dir: Path) -> Mask:
 
     The result is stored next to the token cache, since a long corpus takes minutes to read.
     """
-    text = f"{corpus.fingerprint} {run_length(corpus)}"
-    name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    kept = cache_dir / f".overlap-{name}.bin"
+    name = hashlib.sha256(f"{corpus.fingerprint} {run_length(corpus)}".encode()).hexdigest()
+    path = cache_dir / f".overlap-{name[:16]}.bin"
     n = len(corpus.validation.tokens)
-    found = _kept(kept, n)
-    if found is None:
-        found = _covered(corpus, _known_runs(corpus))
-        if cache_dir.is_dir():
-            content = np.packbits(found).tobytes()
-            replace_file(kept, _digest(kept, content) + content)
-    return found
-
-
-def _kept(path: Path, n: int) -> Mask | None:
-    """Returns the stored mask of n tokens, None if there is none or it is damaged."""
-    try:
-        raw = read_bytes(path)
-    except OSError:
-        return None
-    digest, content = raw[:32], raw[32:]
-    if _digest(path, content) != digest or len(content) != -(-n // 8):
-        return None
-    return np.unpackbits(np.frombuffer(content, dtype=np.uint8), count=n).astype(bool)
-
-
-def _digest(path: Path, content: bytes) -> bytes:
-    """Returns the sha256 of a mask and the name of its file: that of another corpus differs."""
-    return hashlib.sha256(path.name.encode() + content).digest()
+    if path.exists():
+        packed = np.fromfile(path, dtype=np.uint8)
+        if len(packed) == -(-n // 8):
+            return np.unpackbits(packed, count=n).astype(bool)
+    mask = _covered(corpus, _known_runs(corpus))
+    if cache_dir.is_dir():
+        replace_file(path, np.packbits(mask).tobytes())
+    return mask
 
 
 def _known_runs(corpus: TokenizedCorpus) -> Mask:

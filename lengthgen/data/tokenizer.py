@@ -1,7 +1,7 @@
 """Byte-level tokenizers: a BPE trained on the corpus, bytes, or a given tokenizer.json."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,39 +10,43 @@ import tokenizers
 from numpy.typing import NDArray
 
 from lengthgen.config import schema
+from lengthgen.data.sources import Source
 from lengthgen.errors import UserError, suggestion
-from lengthgen.files import read_bytes
-from lengthgen.tasks import END, task_of
-
-AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the id of each
 
 BOS = "<|bos|>"
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
 
 
-def tokenizer_key(corpus: schema.Corpus) -> list[Any]:
+def tokenizer_key(corpus: schema.Corpus, source: Source) -> list[Any]:
     """Returns what identifies the tokenizer, as JSON: equal keys give equal tokens of a text."""
     match corpus.tokenizer:
         case "bytes":
             return ["bytes"]
         case "characters":
-            return ["characters", *_characters(corpus)]
+            return ["characters", source.alphabet]
         case "bpe":
             return ["bpe", corpus.vocab_size, tokenizers.__version__]
         case path:
-            content = read_bytes(Path(path).expanduser())
+            content = _content(Path(path).expanduser())
             return ["file", hashlib.sha256(content).hexdigest(), tokenizers.__version__]
 
 
-def given_tokenizer(corpus: schema.Corpus) -> tokenizers.Tokenizer | None:
+def given_tokenizer(corpus: schema.Corpus, source: Source) -> tokenizers.Tokenizer | None:
     """Returns the tokenizer that the configuration names, or None for one that is to be trained."""
     if corpus.tokenizer == "bpe":
         return None
     if corpus.tokenizer == "bytes":
-        return byte_tokenizer()
+        return _without_merges(_byte_alphabet())
     if corpus.tokenizer == "characters":
-        return _character_tokenizer(_characters(corpus))
-    tokenizer = read_tokenizer(Path(corpus.tokenizer).expanduser())
+        if source.alphabet is None:
+            raise UserError(
+                "corpus.tokenizer: characters are those of a task; give bytes, bpe or a "
+                "tokenizer.json"
+            )
+        alphabet = _byte_alphabet()
+        return _without_merges([alphabet[ord(character)] for character in source.alphabet])
+    path = Path(corpus.tokenizer).expanduser()
+    tokenizer = parse_tokenizer(_content(path), path)
     if find_bos(tokenizer) is None and (corpus.bos or corpus.packed):
         key = "packed" if corpus.packed else "bos"
         raise UserError(
@@ -54,21 +58,23 @@ def given_tokenizer(corpus: schema.Corpus) -> tokenizers.Tokenizer | None:
 
 def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     """Reads a byte-level tokenizer.json; special tokens in a text are encoded as plain text."""
-    words = ("bpe", "bytes")
-    if not path.exists():
-        hint = suggestion(str(path), words)
-        raise UserError(f"corpus.tokenizer: {path} does not exist; give a tokenizer.json; {hint}")
+    return parse_tokenizer(path.read_bytes(), path)
+
+
+def parse_tokenizer(content: bytes, path: Path) -> tokenizers.Tokenizer:
+    """Returns the byte-level tokenizer of a tokenizer.json, which was read from `path`."""
     try:
-        content = read_bytes(path).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"corpus.tokenizer: cannot read {path}: {error}") from error
-    try:
-        tokenizer = tokenizers.Tokenizer.from_str(content)
+        tokenizer = tokenizers.Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises nothing narrower
         raise UserError(
             f"corpus.tokenizer: {path} is not a tokenizer.json of the tokenizers library: {error}"
         ) from error
-    _check_ids(tokenizer, path)  # first: to_str() counts up to the largest id
+    ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    if max(ids, default=0) >= schema.MOST_IDS:  # first: to_str() counts up to the largest id
+        raise UserError(
+            f"corpus.tokenizer: {path} has the id {max(ids)}, and an embedding here at most "
+            f"{schema.MOST_IDS} rows; number its tokens from 0"
+        )
     if '"type":"ByteLevel"' not in tokenizer.to_str():
         raise UserError(
             f"corpus.tokenizer: {path} is not byte-level, so that bytes of text per token are not "
@@ -77,20 +83,16 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     return _plain(tokenizer)
 
 
-def _check_ids(tokenizer: tokenizers.Tokenizer, path: Path) -> None:
-    """Raises UserError for two tokens of one id, and for more ids than an embedding can have."""
-    token_of: dict[int, str] = {}
-    for token, i in tokenizer.get_vocab(with_added_tokens=True).items():
-        if token_of.setdefault(i, token) != token:
-            raise UserError(
-                f"corpus.tokenizer: {path} gives the id {i} to {token_of[i]!r} and to {token!r}; "
-                "give each token an id of its own"
-            )
-    if max(token_of, default=0) >= schema.MOST_IDS:
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        hint = suggestion(str(path), ("bpe", "bytes"))
         raise UserError(
-            f"corpus.tokenizer: {path} has the id {max(token_of)}, and an embedding here at most "
-            f"{schema.MOST_IDS} rows; number its tokens from 0"
-        )
+            f"corpus.tokenizer: {path} does not exist; give a tokenizer.json; {hint}"
+        ) from None
+    except OSError as error:
+        raise UserError(f"corpus.tokenizer: cannot read {path}: {error.strerror}") from error
 
 
 def _plain(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
@@ -101,49 +103,11 @@ def _plain(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def byte_tokenizer() -> tokenizers.Tokenizer:
-    """Returns the tokenizer whose ids 0-255 are bytes; 256 is the bos token."""
-    return _without_merges(_byte_alphabet())
-
-
-def _character_tokenizer(characters: Sequence[str]) -> tokenizers.Tokenizer:
-    """Returns the tokenizer whose ids are these ASCII characters; the bos token follows."""
-    alphabet = _byte_alphabet()
-    return _without_merges([alphabet[ord(character)] for character in characters])
-
-
 def _without_merges(tokens: Sequence[str]) -> tokenizers.Tokenizer:
     vocab = {token: i for i, token in enumerate(tokens)}
     tokenizer = _byte_level(tokenizers.models.BPE(vocab=vocab, merges=[]))
     tokenizer.add_special_tokens([BOS])
     return _plain(tokenizer)
-
-
-def _characters(corpus: schema.Corpus) -> list[str]:
-    """Returns the characters that a task's examples are made of, in the order of ASCII."""
-    if not isinstance(corpus, schema.TaskCorpus):
-        raise UserError(
-            "corpus.tokenizer: characters are those of a task; give bytes, bpe or a tokenizer.json"
-        )
-    return sorted({*task_of(corpus).alphabet, END})
-
-
-def alignment_ids(corpus: schema.Corpus) -> AlignmentIds | None:
-    """Returns the alignment ids of tokens as a function of them; None for corpora without any.
-
-    A leading bos token has id -1; elsewhere it counts as a character between.
-    """
-    if not isinstance(corpus, schema.TaskCorpus) or not task_of(corpus).has_alignment:
-        return None
-    rule, characters = task_of(corpus), _characters(corpus)
-    bos = len(characters)
-
-    def ids(tokens: Sequence[int]) -> list[int]:
-        begins = int(tokens[0] >= bos)
-        text = "".join(characters[token] if token < bos else END for token in tokens[begins:])
-        return [-1] * begins + rule.alignment_ids(text)
-
-    return ids
 
 
 def train_tokenizer(texts: Iterator[str], *, vocab_size: int) -> tokenizers.Tokenizer:

@@ -116,7 +116,12 @@ def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
     """
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
-    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=show.say)
+    corpus = corpora.load(
+        config.corpus,
+        cache_dir=config.runtime.cache_dir,
+        say=show.say,
+        fingerprint=directory.corpus_fingerprint(run_dir, run=config.run_id),
+    )
     directory.check_corpus(run_dir, corpus, run=config.run_id)
     planned = plan.plan(config, corpus)
     checkpoint = checkpoints.final(config, run_dir, say=show.say)

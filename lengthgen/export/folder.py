@@ -47,7 +47,12 @@ def export(
     config.refuse_arch("export")
     folder = folder.resolve()
     refuse_occupied(folder)
-    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=say)
+    corpus = corpora.load(
+        config.corpus,
+        cache_dir=config.runtime.cache_dir,
+        say=say,
+        fingerprint=directory.corpus_fingerprint(run_dir, run=config.run_id),
+    )
     directory.check_corpus(run_dir, corpus, run=config.run_id)
     checkpoint = checkpoints.final(config, run_dir, say=say)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")

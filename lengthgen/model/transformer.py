@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lengthgen.config.schema import Config, Parts
-from lengthgen.data.tokenizer import AlignmentIds, alignment_ids
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
 from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Scheme, build
+from lengthgen.tasks import AlignmentIds, alignment_ids
 
 LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for a backward pass
 

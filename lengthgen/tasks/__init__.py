@@ -1,18 +1,28 @@
 """The registry of tasks: every Task in a file of rules/, by its name in snake case."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
 from lengthgen.config import registry as classes
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.schema import TaskCorpus
+from lengthgen.config.schema import Corpus, TaskCorpus
 from lengthgen.tasks import rules
 from lengthgen.tasks.base import END, Example, Task
 
-__all__ = ["END", "Example", "Task", "build", "majority_accuracy", "registry", "task_of"]
+__all__ = [
+    "END",
+    "Example",
+    "Task",
+    "alignment_ids",
+    "build",
+    "majority_accuracy",
+    "registry",
+    "task_of",
+]
 
+AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the id of each
 MAJORITY_EXAMPLES = 300  # of each length
 
 
@@ -55,3 +65,22 @@ def majority_accuracy(rule: Task, lengths: Sequence[int]) -> float:
         answers = Counter(rule.example(length, random).answer for _ in range(MAJORITY_EXAMPLES))
         shares.append(answers.most_common(1)[0][1] / MAJORITY_EXAMPLES)
     return sum(shares) / len(shares) if shares else 0.0
+
+
+def alignment_ids(corpus: Corpus) -> AlignmentIds | None:
+    """Returns the alignment ids of tokens as a function of them; None for corpora without any.
+
+    A leading bos token has id -1; elsewhere it counts as a character between.
+    """
+    if not isinstance(corpus, TaskCorpus) or not task_of(corpus).has_alignment:
+        return None
+    rule = task_of(corpus)
+    characters = sorted({*rule.alphabet, END})
+    bos = len(characters)
+
+    def ids(tokens: Sequence[int]) -> list[int]:
+        begins = int(tokens[0] >= bos)
+        text = "".join(characters[token] if token < bos else END for token in tokens[begins:])
+        return [-1] * begins + rule.alignment_ids(text)
+
+    return ids

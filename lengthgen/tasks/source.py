@@ -5,33 +5,78 @@ import inspect
 import sys
 from collections.abc import Iterator
 from random import Random
+from typing import Self
 
 from lengthgen.config import schema
 from lengthgen.config.registry import code_of
-from lengthgen.data.sources.document import Document, Documents, name_hash
+from lengthgen.data.sources import Document, Source
+from lengthgen.data.sources.source import name_hash
 from lengthgen.errors import UserError
-from lengthgen.tasks import END, Example, Task, base, scratchpad, task_of
+from lengthgen.tasks import END, Example, base, scratchpad, task_of
+from lengthgen.tasks.base import Task as Rule
 
 HELD_OUT = 5  # one prompt in so many is for tests
 MOST_REFUSED = 1000  # draws one after another that are all held out
 TRIES = 40  # draws for each test: there are few short prompts
 
 
-def read(corpus: schema.TaskCorpus) -> Documents:
-    """Opens both splits, a function of the configuration alone.
+class Task(Source):
+    """Examples by the rule of a task, a function of the configuration alone.
 
     Training lengths are uniform from 1 to task.length, but for what is held out. The tests of one
     length are different prompts, fewer where not so many are found. No prompt is in both splits.
     """
-    return Documents(train=_training(corpus), validation=_tests(corpus), n_bytes=None)
 
+    def __init__(self, spec: schema.TaskSpec, rule: Rule) -> None:
+        self.spec, self.rule = spec, rule
+        self.alphabet = "".join(sorted({*rule.alphabet, END}))
 
-def source_sha256(corpus: schema.TaskCorpus) -> str:
-    """Returns the hash of the code and the data that the examples are made from."""
-    rule = task_of(corpus)
-    modules = (base, scratchpad, sys.modules[__name__])
-    texts = [code_of(type(rule)), *map(inspect.getsource, modules), rule.data_key()]
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    @classmethod
+    def of(cls, corpus: schema.Corpus) -> Self:
+        assert isinstance(corpus, schema.TaskCorpus)
+        return cls(corpus.task, task_of(corpus))
+
+    def data_key(self) -> str:
+        """Returns the hash of the code and the data that the examples are made from."""
+        modules = (base, scratchpad, sys.modules[__name__])
+        texts = [code_of(type(self.rule)), *map(inspect.getsource, modules), self.rule.data_key()]
+        return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+    def documents(self, *, held_out: bool) -> Iterator[Document]:
+        return self._tests() if held_out else self._training()
+
+    def _training(self) -> Iterator[Document]:
+        spec, rule, random = self.spec, self.rule, Random(f"train {self.spec.seed}")
+        made = refused = 0
+        while made < spec.examples:
+            if refused > MOST_REFUSED:
+                raise UserError(
+                    f"task.length={spec.length}: of {spec.name} all prompts up to this length are "
+                    "held out for tests; give a longer one"
+                )
+            length = random.randint(1, spec.length)
+            example = _made(rule, length, random)
+            if example is not None and not is_held_out(rule.canonical_prompt(example.prompt)):
+                yield _document(rule.augment(example, random), length, f"train:{made}")
+                made, refused = made + 1, 0
+            else:
+                refused += 1
+
+    def _tests(self) -> Iterator[Document]:
+        spec, rule, random = self.spec, self.rule, Random(f"tests {self.spec.seed}")
+        for length in range(1, spec.longest + 1):
+            tests: dict[str, Example] = {}
+            for _ in range(TRIES * spec.examples_per_length):
+                example = _made(rule, length, random)
+                if example is None:
+                    break
+                prompt = rule.canonical_prompt(example.prompt)
+                if length > spec.length or is_held_out(prompt):
+                    tests.setdefault(prompt, example)
+                if len(tests) == spec.examples_per_length:
+                    break
+            for i, example in enumerate(tests.values()):
+                yield _document(example, length, f"length {length}:{i}")
 
 
 def is_held_out(canonical_prompt: str) -> bool:
@@ -39,42 +84,7 @@ def is_held_out(canonical_prompt: str) -> bool:
     return name_hash(canonical_prompt) % HELD_OUT == 0
 
 
-def _training(corpus: schema.TaskCorpus) -> Iterator[Document]:
-    spec, rule, random = corpus.task, task_of(corpus), _random(corpus, "train")
-    made = refused = 0
-    while made < spec.examples:
-        if refused > MOST_REFUSED:
-            raise UserError(
-                f"task.length={spec.length}: of {spec.name} all prompts up to this length are held "
-                "out for tests; give a longer one"
-            )
-        length = random.randint(1, spec.length)
-        example = _made(rule, length, random)
-        if example is not None and not is_held_out(rule.canonical_prompt(example.prompt)):
-            yield _document(rule.augment(example, random), length, f"train:{made}")
-            made, refused = made + 1, 0
-        else:
-            refused += 1
-
-
-def _tests(corpus: schema.TaskCorpus) -> Iterator[Document]:
-    spec, rule, random = corpus.task, task_of(corpus), _random(corpus, "tests")
-    for length in range(1, spec.longest + 1):
-        found: dict[str, Example] = {}
-        for _ in range(TRIES * spec.examples_per_length):
-            example = _made(rule, length, random)
-            if example is None:
-                break
-            prompt = rule.canonical_prompt(example.prompt)
-            if length > spec.length or is_held_out(prompt):
-                found.setdefault(prompt, example)
-            if len(found) == spec.examples_per_length:
-                break
-        for i, example in enumerate(found.values()):
-            yield _document(example, length, f"length {length}:{i}")
-
-
-def _made(rule: Task, length: int, random: Random) -> Example | None:
+def _made(rule: Rule, length: int, random: Random) -> Example | None:
     """Returns an example, None if the rule has none of this length."""
     try:
         return rule.example(length, random)
@@ -85,7 +95,3 @@ def _made(rule: Task, length: int, random: Random) -> Example | None:
 def _document(example: Example, length: int, name: str) -> Document:
     text = example.prompt + example.answer + END
     return Document(name=name, text=text, prompt_bytes=len(example.prompt), length=length)
-
-
-def _random(corpus: schema.TaskCorpus, split: str) -> Random:
-    return Random(f"{split} {corpus.task.seed}")

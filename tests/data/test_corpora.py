@@ -1,14 +1,29 @@
-"""Tokenised corpora: exact token bytes, the same tokens everywhere."""
+"""Tokenised corpora: exact tokens, the same everywhere, and a cache of which nothing is half."""
 
+import os
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 import pytest
 import tokenizers
-from small_corpora import TEXTS, files, load, load_elsewhere, plain_files, stdlib, synthetic
+from small_corpora import (
+    TEXTS,
+    files,
+    load,
+    load_elsewhere,
+    plain_files,
+    stdlib,
+    synthetic,
+    write,
+)
 
-from lengthgen.data import corpora
+from lengthgen.data import corpora, token_cache
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.tokenizer import read_tokenizer
 
 # Tokens
 
@@ -28,17 +43,17 @@ def test_tokens_are_the_text_exactly_and_never_the_bos_token(
     for name, ids in documents.items():
         assert int(loaded.token_bytes[ids].sum()) == len(TEXTS[name].encode())
         assert loaded.bos_id not in ids
+        if tokenizer == "bytes":
+            encoded = read_tokenizer(loaded.tokenizer_path).encode(TEXTS[name]).ids
+            assert ids.tolist() == list(TEXTS[name].encode()) == encoded
 
 
-def test_ids_of_the_byte_tokenizer_are_bytes(folder: Path, cache_dir: Path) -> None:
+def test_the_byte_vocabulary_ends_with_bos_unless_the_corpus_wants_none(
+    folder: Path, cache_dir: Path
+) -> None:
     loaded = load(files(folder, tokenizer="bytes"), cache_dir).corpus
-    i = loaded.train.names.index("longest.txt")
-    assert loaded.train.document(i).tolist() == list(TEXTS["longest.txt"].encode())
     assert (loaded.bos_id, loaded.vocab_size) == (256, 257)
-
-
-def test_no_bos_id_is_given_if_the_corpus_wants_none(folder: Path, cache_dir: Path) -> None:
-    assert load(files(folder, bos=False), cache_dir).corpus.bos_id is None
+    assert load(files(folder, tokenizer="bytes", bos=False), cache_dir).corpus.bos_id is None
 
 
 def test_packed_documents_are_one_with_the_bos_token_between_them(
@@ -50,8 +65,8 @@ def test_packed_documents_are_one_with_the_bos_token_between_them(
     assert packed.train.lengths.tolist() == [len(packed.train.tokens)]
     at = np.flatnonzero(packed.train.tokens == packed.bos_id)
     pieces = np.split(packed.train.tokens, at)
-    found = [pieces[0].tolist(), *(piece[1:].tolist() for piece in pieces[1:])]
-    assert found == [apart.document(i).tolist() for i in range(len(apart.names))]
+    documents = [pieces[0].tolist(), *(piece[1:].tolist() for piece in pieces[1:])]
+    assert documents == [apart.document(i).tolist() for i in range(len(apart.names))]
 
 
 def test_meta_counts_documents_tokens_and_bytes(folder: Path, cache_dir: Path) -> None:
@@ -60,16 +75,39 @@ def test_meta_counts_documents_tokens_and_bytes(folder: Path, cache_dir: Path) -
         assert loaded.meta[name] == {
             "documents": len(split.names),
             "tokens": len(split.tokens),
-            "bytes": sum(len(TEXTS[one].encode()) for one in split.names),
+            "bytes": sum(len(TEXTS[document].encode()) for document in split.names),
             "longest": split.lengths.max(),
         }
 
 
-def test_random_documents_are_tokenised_by_bytes(cache_dir: Path) -> None:
-    corpus = synthetic(document_tokens=100, alphabet=20, copy_tokens=5, copies=2)
-    loaded = load(corpus, cache_dir).corpus
-    assert loaded.train.lengths.tolist() == [200] * 20
-    assert loaded.validation.lengths.tolist() == [200] * 2
+@pytest.mark.parametrize("size", [290, 50_000])
+def test_a_trained_vocabulary_has_the_size_asked_for_or_what_the_text_gives(
+    folder: Path, cache_dir: Path, size: int
+) -> None:
+    loaded = load(files(folder, vocab_size=size), cache_dir).corpus
+    saved = tokenizers.Tokenizer.from_file(str(loaded.tokenizer_path))
+    assert loaded.vocab_size == saved.get_vocab_size() == len(loaded.token_bytes)
+    assert loaded.vocab_size == size if size == 290 else loaded.vocab_size < 2_000
+
+
+def test_a_given_tokenizer_encodes_as_the_one_it_was_saved_from(
+    folder: Path, cache_dir: Path
+) -> None:
+    trained = load(files(folder), cache_dir).corpus
+    given = load(files(folder, tokenizer=str(trained.tokenizer_path)), cache_dir).corpus
+    assert given.fingerprint == trained.fingerprint
+
+
+@pytest.mark.slow
+def test_ids_beyond_16_bits_are_kept(folder: Path, cache_dir: Path, tmp_path: Path) -> None:
+    trained = load(files(folder, tokenizer="bytes"), cache_dir).corpus
+    tokenizer = tokenizers.Tokenizer.from_file(str(trained.tokenizer_path))
+    tokenizer.add_tokens([f"<{i}>" for i in range(70_000)])
+    (folder / "rare.txt").write_text("<69999> " * 500)
+    tokenizer.save(str(tmp_path / "large.json"))
+    loaded = load(files(folder, tokenizer=str(tmp_path / "large.json")), cache_dir).corpus
+    assert loaded.train.tokens.dtype == np.uint32
+    assert 257 + 69_999 in loaded.train.tokens
 
 
 @pytest.mark.slow
@@ -83,9 +121,25 @@ def test_the_standard_library_has_a_dozen_validation_documents_beyond_16k_tokens
 # The same tokens everywhere
 
 
+def tokens_of(corpus: TokenizedCorpus) -> list[list[int]]:
+    return [split.tokens.tolist() for split in (corpus.train, corpus.validation)]
+
+
 def test_two_builds_have_the_same_fingerprint(folder: Path, tmp_path: Path) -> None:
     here = load(files(folder), tmp_path / "one").corpus.fingerprint
     assert load_elsewhere(plain_files(folder), tmp_path / "two").stdout == here
+
+
+# Token ids, offsets and vocabulary of the first version of the cache. Runs compare by it.
+SYNTHETIC = "1ca5e9ed1ffe86dc"
+
+
+def test_the_fingerprint_of_a_made_corpus_is_the_one_that_runs_have(cache_dir: Path) -> None:
+    corpus = synthetic(document_tokens=100, alphabet=20, copy_tokens=5, copies=2)
+    loaded = load(corpus, cache_dir).corpus
+    assert loaded.train.lengths.tolist() == [200] * 20
+    assert loaded.validation.lengths.tolist() == [200] * 2
+    assert loaded.fingerprint[:16] == SYNTHETIC
 
 
 def test_a_change_of_one_character_changes_the_fingerprint(folder: Path, cache_dir: Path) -> None:
@@ -95,8 +149,7 @@ def test_a_change_of_one_character_changes_the_fingerprint(folder: Path, cache_d
 
 
 def test_a_corpus_is_built_once(folder: Path, cache_dir: Path) -> None:
-    first = load(files(folder), cache_dir)
-    second = load(files(folder), cache_dir)
+    first, second = load(files(folder), cache_dir), load(files(folder), cache_dir)
     assert first.said
     assert not second.said
     assert first.corpus.fingerprint == second.corpus.fingerprint
@@ -111,15 +164,134 @@ def test_what_changes_the_tokens_has_a_folder_of_its_own(
     assert len([path for path in cache_dir.iterdir() if path.is_dir()]) == 2
 
 
-# Progress
+def test_a_run_reads_the_tokens_of_its_fingerprint_whatever_the_text_is_now(
+    folder: Path, cache_dir: Path
+) -> None:
+    begun = load(files(folder), cache_dir).corpus
+    (folder / "plain.txt").write_text("another text\n" * 99)
+    said: list[str] = []
+    again = corpora.load(
+        files(folder), cache_dir=cache_dir, say=said.append, fingerprint=begun.fingerprint
+    )
+    assert (tokens_of(again), said) == (tokens_of(begun), [])
+    shutil.rmtree(cache_folder(cache_dir))
+    now = corpora.load(
+        files(folder), cache_dir=cache_dir, say=said.append, fingerprint=begun.fingerprint
+    )
+    assert now.fingerprint == load(files(folder), cache_dir).corpus.fingerprint
+    assert now.fingerprint != begun.fingerprint
+
+
+# The cache
+
+
+def cache_folder(cache_dir: Path) -> Path:
+    (folder,) = (path for path in cache_dir.iterdir() if path.is_dir())
+    return folder
+
+
+@pytest.mark.parametrize("moment", ["reading", "training a BPE", "tokens of files"])
+def test_a_build_that_was_killed_leaves_nothing_that_is_trusted(
+    folder: Path, cache_dir: Path, tmp_path: Path, moment: str
+) -> None:
+    killed = load_elsewhere(plain_files(folder), cache_dir, deadly=moment)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = (path.name for path in cache_dir.iterdir() if path.is_dir())
+    assert left.endswith(".building")
+    again = load(files(folder), cache_dir).corpus
+    assert again.fingerprint == load(files(folder), tmp_path / "other").corpus.fingerprint
+    assert not list(cache_dir.glob("*.building"))
+
+
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_what_another_builder_writes_is_removed_only_if_that_is_dead(
+    folder: Path, cache_dir: Path, is_alive: bool
+) -> None:
+    written = cache_dir / ".other-0123456789ab.building"
+    written.mkdir(parents=True)
+    lock = filelock.FileLock(written.with_suffix(".lock"))
+    if is_alive:
+        lock.acquire()
+    load(files(folder), cache_dir)
+    assert written.exists() == is_alive
+    lock.release()
+
+
+def test_the_second_of_two_processes_waits_and_says_so(folder: Path, cache_dir: Path) -> None:
+    load(files(folder), cache_dir)
+    built = cache_folder(cache_dir)
+    shutil.rmtree(built)
+    other = filelock.FileLock(cache_dir / f".{built.name}.lock")
+    other.acquire()
+    said: list[str] = []
+
+    def say(message: str) -> None:
+        said.append(message)
+        other.release()
+
+    corpora.load(files(folder), cache_dir=cache_dir, say=say)
+    assert said[0] == f"waiting for another process that builds {built}"
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 2)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "reason"),
+    [
+        ("train.bin", truncate, "the tokens differ from their fingerprint"),
+        ("validation.bin", flip, "the tokens differ from their fingerprint"),
+        ("validation.offsets.bin", flip, "the tokens differ from their fingerprint"),
+        ("tokenizer.json", Path.unlink, "FileNotFoundError"),
+        ("meta.json", Path.unlink, "FileNotFoundError"),
+        ("meta.json", truncate, "JSONDecodeError"),
+    ],
+)
+def test_a_damaged_cache_is_named_and_built_again(
+    folder: Path, cache_dir: Path, name: str, harm: Any, reason: str
+) -> None:
+    before = load(files(folder), cache_dir).corpus.fingerprint
+    harm(cache_folder(cache_dir) / name)
+    again = load(files(folder), cache_dir)
+    assert again.said[0].startswith(f"removing the damaged token cache {cache_folder(cache_dir)} (")
+    assert reason in again.said[0]
+    assert again.corpus.fingerprint == before
+    assert token_cache.damage(cache_folder(cache_dir)) is None
+
+
+def test_a_mistake_in_a_document_leaves_nothing_behind(folder: Path, cache_dir: Path) -> None:
+    write(folder, {"a.txt": b"\xff"})
+    with pytest.raises(Exception, match="not UTF-8"):
+        load(files(folder), cache_dir)
+    assert not [path for path in cache_dir.iterdir() if path.is_dir()]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file size limits of POSIX")
+@pytest.mark.parametrize("file_bytes", [1_000, 6_000])
+def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(
+    folder: Path, cache_dir: Path, file_bytes: int
+) -> None:
+    stopped = load_elsewhere(plain_files(folder), cache_dir, file_bytes=file_bytes)
+    assert stopped.returncode == 1
+    assert stopped.stderr.startswith(
+        f"UserError: runtime.cache: no room left while writing {cache_dir}"
+    )
+    assert not [path for path in cache_dir.iterdir() if path.is_dir()]
 
 
 def test_progress_is_said_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(corpora.time, "monotonic", lambda: now[0])
     said: list[str] = []
-    progress = corpora.ByteProgress(said.append, "tokenising", total_bytes=100_000_000)
+    progress = corpora.ByteProgress(said.append, "tokenising")
     for _ in range(10):
         progress.advance(1_000_000)
         now[0] += 1
-    assert said == [f"tokenising: {done}.0 of 100.0 MB" for done in (4, 7, 10)]
+    assert said == [f"tokenising: {done}.0 MB" for done in (4, 7, 10)]

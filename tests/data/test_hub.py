@@ -49,14 +49,15 @@ from lengthgen.data import sources
 from lengthgen.errors import UserError
 
 def answer(plain):
-    said = []
+    corpus = schema.HubCorpus.model_validate(plain)
+    source, answers = sources.source_of(corpus), {}
     try:
-        found = sources.read(schema.HubCorpus.model_validate(plain), say=said.append)
-        splits = {"train": found.train, "validation": found.validation}
-        result = {name: [(d.name, d.text) for d in split] for name, split in splits.items()}
+        for split, held_out in (("train", False), ("validation", True)):
+            documents = sources.read(corpus, source, held_out=held_out)
+            answers[split] = [(d.name, d.text) for d in documents]
     except UserError as error:
-        result = {"error": str(error)}
-    return result | {"said": said}
+        answers["error"] = str(error)
+    return answers | {"said": source.description()}
 
 asked = json.loads(sys.argv[1])
 sys.stdout.write(json.dumps({name: answer(plain) for name, plain in asked.items()}))
@@ -189,7 +190,7 @@ def test_empty_rows_are_no_documents(answers: dict[str, Any]) -> None:
 def test_the_user_is_told_what_is_downloaded_and_how_long_a_failure_takes(
     answers: dict[str, Any],
 ) -> None:
-    (said,) = answers["downloaded"]["said"]
+    said = answers["downloaded"]["said"]
     assert said.startswith("downloading Salesforce/wikitext from the Hugging Face Hub; without")
     assert "set HF_HUB_OFFLINE=1 to fail at once" in said
 
@@ -215,12 +216,12 @@ def test_the_user_is_told_what_is_downloaded_and_how_long_a_failure_takes(
         ),
         (
             "unknown column",
-            "corpus.text_column: Salesforce/wikitext has no column 'body'; "
+            "corpus.text_column: column 'body' of Salesforce/wikitext is not there; "
             "set corpus.text_column to one of: text, row",
         ),
         (
             "column of numbers",
-            "corpus.text_column: column 'row' of Salesforce/wikitext is not text but '0'",
+            "corpus.text_column: column 'row' of Salesforce/wikitext is not text; set ",
         ),
         ("no validation", "corpus.validation_documents: a number is required"),
     ],

@@ -98,28 +98,13 @@ def test_the_answer_is_kept_and_belongs_to_the_tokens(tmp_path: Path) -> None:
     assert in_training(replace(clean, fingerprint="1" * 64), tmp_path) == []
 
 
-@pytest.mark.parametrize("damage", [b"", b"short", b"x" * 107])
-def test_an_answer_that_is_damaged_is_found_again(damage: bytes, tmp_path: Path) -> None:
+def test_an_answer_that_is_torn_is_found_again(tmp_path: Path) -> None:
     held_out = text(600)
     corpus = corpus_of(held_out, held_out)
     assert len(in_training(corpus, tmp_path)) == 600
     [kept] = tmp_path.iterdir()
-    assert len(kept.read_bytes()) == 107
-    kept.write_bytes(damage)
+    kept.write_bytes(kept.read_bytes()[:-1])
     assert len(in_training(corpus, tmp_path)) == 600
-
-
-def test_an_answer_on_another_corpus_is_not_taken(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    held_out = text(600)
-    corpus = corpus_of(held_out, held_out)
-    other = replace(corpus_of(text(600, vocab=3), held_out), fingerprint="1" * 64)
-    assert in_training(corpus, tmp_path / "one") == list(range(600))
-    assert in_training(other, tmp_path / "two") == []
-    [kept], [wrong] = ([*(tmp_path / name).iterdir()] for name in ("one", "two"))
-    kept.write_bytes(wrong.read_bytes())
-    assert in_training(corpus, tmp_path / "one") == list(range(600))
 
 
 @pytest.mark.parametrize("n", [20, 50])

@@ -12,13 +12,15 @@ import pytest
 import torch
 from eval_rows import row
 from small import dims, small_config, some_tokens
+from small_corpora import read_all
 from torch import Tensor
 
 from lengthgen.analysis.seed_groups import UPPER_BOUND
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, TaskCorpus, from_overrides
 from lengthgen.data import corpora
-from lengthgen.data.tokenizer import alignment_ids, given_tokenizer
+from lengthgen.data.sources import source_of
+from lengthgen.data.tokenizer import given_tokenizer
 from lengthgen.data.windows import training_windows
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import evaluate
@@ -35,8 +37,7 @@ from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.absolute.abacus import Abacus
 from lengthgen.schemes.absolute.position_coupling import PositionCoupling
-from lengthgen.tasks import END, Task
-from lengthgen.tasks import source as examples
+from lengthgen.tasks import END, Task, alignment_ids
 from lengthgen.tasks import task_of as task_of_corpus
 from lengthgen.terminal import Progress
 from lengthgen.training.trainer import fresh_state, train_step
@@ -179,7 +180,7 @@ def test_tokens_have_the_places_of_their_characters_and_a_first_bos_has_minus_on
     name: str,
 ) -> None:
     corpus, rule, random = corpus_of(name), task_of(name), Random(4)
-    tokenizer, places = given_tokenizer(corpus), alignment_ids(corpus)
+    tokenizer, places = given_tokenizer(corpus, source_of(corpus)), alignment_ids(corpus)
     assert tokenizer is not None
     assert places is not None
     bos = tokenizer.get_vocab_size() - 1
@@ -210,10 +211,7 @@ def test_a_sum_and_the_same_sum_in_another_order_are_never_in_training_and_in_te
     name: str,
 ) -> None:
     few = corpus_of(name, length=3, longest=3, examples=4000, examples_per_length=100)
-    both = examples.read(few)
-    train, tests = (
-        {one.text[: one.prompt_bytes] for one in split} for split in (both.train, both.validation)
-    )
+    train, tests = ({one.text[: one.prompt_bytes] for one in split} for split in read_all(few))
     requested = [numbers(name, prompt) for prompt in train]
     assert len(set(requested)) < len(requested)  # both orders are there
     assert len(tests) > 100 or name == "bitwise_or"
@@ -377,7 +375,7 @@ def test_position_coupling_is_tested_on_the_rows_that_training_visits_most(task:
     )
     assert isinstance(config.corpus, TaskCorpus)
     corpus, places = config.corpus, alignment_ids(config.corpus)
-    tokenizer, T = given_tokenizer(corpus), config.train.length
+    tokenizer, T = given_tokenizer(corpus, source_of(corpus)), config.train.length
     assert tokenizer is not None
     assert places is not None
     arguments = config.scheme.parts["position_coupling"]
@@ -393,14 +391,14 @@ def test_position_coupling_is_tested_on_the_rows_that_training_visits_most(task:
         kept = torch.arange(width) < sizes[:, None]
         return tokens, torch.tensor([places(one) for one in tokens.tolist()]), kept
 
-    both = examples.read(corpus)
-    tokens, ids, kept = encoded([one.text for one in both.train])
+    train, validation = read_all(corpus)
+    tokens, ids, kept = encoded([one.text for one in train])
     visits = torch.zeros(len(part.table), dtype=torch.int64)
     for step in range(1500):  # of batches of 32, as in training
         rows = torch.arange(32 * step, 32 * (step + 1)) % len(tokens)
         found = added(part, ids[rows], training=True, seed=step, tokens=tokens[rows])[..., 0]
         visits += torch.bincount(found.long()[kept[rows]], minlength=len(visits))
-    tokens, ids, kept = encoded([one.text for one in both.validation])
+    tokens, ids, kept = encoded([one.text for one in validation])
     read = added(part, ids, training=False, tokens=tokens)[..., 0].long()[kept].unique()
     read = read[read > 0]
     assert len(read) > 30
@@ -439,7 +437,7 @@ def test_every_length_that_is_not_called_undefined_has_a_row_for_each_token(
 def test_the_model_hands_the_places_of_its_tokens_to_the_part() -> None:
     config = composed("scheme=abacus", "task=addition_reversed", "model=tiny")
     assert isinstance(config.corpus, TaskCorpus)
-    tokenizer = given_tokenizer(config.corpus)
+    tokenizer = given_tokenizer(config.corpus, source_of(config.corpus))
     assert tokenizer is not None
     model = create(config, vocab_size=tokenizer.get_vocab_size()).eval()
     bos = tokenizer.get_vocab_size() - 1

@@ -38,7 +38,7 @@ def say(message):
     if deadly and deadly in message:
         os.kill(os.getpid(), 9)
 
-corpus = getattr(schema, plain["source"].capitalize() + "Corpus").model_validate(plain)
+corpus = schema.FilesCorpus.model_validate(plain)
 try:
     sys.stdout.write(corpora.load(corpus, cache_dir=cache_dir, say=say).fingerprint)
 except UserError as error:
@@ -97,9 +97,12 @@ def synthetic(**changes: int) -> schema.SyntheticCorpus:
 
 
 def read_all(corpus: schema.Corpus) -> tuple[list[Document], list[Document]]:
-    said: list[str] = []
-    found = sources.read(corpus, say=said.append)
-    return list(found.train), list(found.validation)
+    """Returns the documents of training and of validation."""
+    source = sources.source_of(corpus)
+    return (
+        list(sources.read(corpus, source, held_out=False)),
+        list(sources.read(corpus, source, held_out=True)),
+    )
 
 
 def names(found: list[Document]) -> list[str]:

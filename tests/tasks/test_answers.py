@@ -290,7 +290,7 @@ def test_a_corpus_that_is_no_mapping_is_no_traceback(
 
 def test_what_makes_the_examples_is_in_the_name_of_their_cache(cache: Path) -> None:
     keys = [
-        sources.source_key(configured(*words).corpus)["sha256"]
+        sources.source_of(configured(*words).corpus).data_key()
         for words in ([], ["task.seed=1"], ["task=reverse"], ["task=parity"])
     ]
     assert keys[0] == keys[1] == keys[2]  # copy and reverse share a file

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from small_corpora import read_all
 
 from lengthgen import generation
 from lengthgen.config.schema import Config, TaskCorpus, from_overrides, from_plain, to_plain
-from lengthgen.data.sources import Document
+from lengthgen.data.sources import Document, source_of
 from lengthgen.errors import UserError
 from lengthgen.export import load
 from lengthgen.export.folder import export as write_export
@@ -21,7 +22,6 @@ from lengthgen.generation import Trained, open_trained
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks import END, Task, task_of
-from lengthgen.tasks import source as examples
 from lengthgen.tasks.rules.pairs import SIGNS
 from lengthgen.terminal import Progress
 
@@ -93,13 +93,16 @@ class Split(NamedTuple):
 
 @pytest.fixture(scope="module")
 def splits(config: Config) -> Split:
-    both = examples.read(corpus_of(config))
-    return Split(list(both.train), list(both.validation))
+    return Split(*read_all(corpus_of(config)))
 
 
 def written(path: Path, text: str | bytes) -> Path:
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
+
+
+def data_key(corpus: TaskCorpus) -> str:
+    return source_of(corpus).data_key()
 
 
 def n_words(text: str) -> int:
@@ -251,7 +254,7 @@ def test_lines_with_a_tab_are_the_same_pairs(tmp_path: Path) -> None:
 
 def test_a_changed_file_has_another_source(tmp_path: Path) -> None:
     hashes = [
-        examples.source_sha256(corpus_of(composed(written(tmp_path / name, text), *SHORT)))
+        data_key(corpus_of(composed(written(tmp_path / name, text), *SHORT)))
         for name, text in (("a", lines(FEW)), ("b", lines(FEW)), ("c", lines(FEW) + "run\tRUN\n"))
     ]
     assert hashes[0] == hashes[1] != hashes[2]
@@ -259,10 +262,10 @@ def test_a_changed_file_has_another_source(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_while_a_process_lasts_is_read_again(tmp_path: Path) -> None:
     path = written(tmp_path / "a", lines(FEW))
-    before = examples.source_sha256(corpus_of(composed(path, *SHORT)))
+    before = data_key(corpus_of(composed(path, *SHORT)))
     written(path, lines(FEW).replace("WALK", "STEP"))
     after = corpus_of(composed(path, *SHORT))
-    assert examples.source_sha256(after) != before
+    assert data_key(after) != before
     assert len(task_of(after).tokenize("STEP")) == 1
 
 
@@ -357,8 +360,8 @@ def test_more_words_than_characters_are_two_characters_each(tmp_path: Path) -> N
     assert {len(code) for code in codes.values()} == {2}
     assert len(set(codes.values())) == len(codes) == len(atoms) + 3
     assert sorted(rule.alphabet) == sorted({*"".join(codes.values()), "="})
-    both = examples.read(corpus_of(config))
-    for document in (*both.train, *both.validation):
+    train, validation = read_all(corpus_of(config))
+    for document in (*train, *validation):
         prompt, _, answer = rule.detokenize(document.text.removesuffix(END)).partition(" = ")
         assert pairs[prompt] == answer
         assert document.prompt_bytes == 2 * n_words(prompt) + 1

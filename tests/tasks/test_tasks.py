@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 import yaml
+from small_corpora import read_all
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, TaskCorpus, from_overrides
@@ -20,7 +21,6 @@ from lengthgen.data.sources import Document
 from lengthgen.errors import UserError
 from lengthgen.pipeline import validate
 from lengthgen.tasks import END, Example, Task, build, majority_accuracy, registry, task_of
-from lengthgen.tasks import source as examples
 from lengthgen.tasks.scratchpad import PARTS
 
 OTHERS = ("lm", "scan")  # no task, and one that needs a file: test_pairs.py has it
@@ -399,8 +399,7 @@ def some(name: str, *, n: int) -> Iterator[tuple[int, Example]]:
 
 @cache
 def splits(name: str) -> tuple[list[Document], list[Document]]:
-    both = examples.read(corpus_of(name))
-    return list(both.train), list(both.validation)
+    return read_all(corpus_of(name))
 
 
 def prompt_of(document: Document) -> str:

@@ -6,102 +6,123 @@ import re
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from lengthgen.config import schema
-from lengthgen.data.sources.document import Document, Documents, Say, known_columns
+from lengthgen.data.sources import paths
+from lengthgen.data.sources.source import Document, Source, known_columns
 from lengthgen.errors import UserError
 
 
-def read(corpus: schema.HubCorpus, *, say: Say) -> Documents:
-    """Opens both splits; without a validation split, the first training documents validate."""
-    n_validation = corpus.validation_documents
-    if corpus.validation_split is not None:
-        first, held_out = 0, _documents(corpus, corpus.validation_split)
-    elif n_validation is not None:
-        first, held_out = n_validation, _documents(corpus, corpus.train_split)
-    else:
-        raise UserError(
-            "corpus.validation_documents: a number is required if corpus.validation_split is null: "
-            "the first so many documents of the training split are validation"
-        )
-    if Path(corpus.repo).is_dir():
-        say(f"reading {corpus.repo}, a local folder laid out as a repository of the Hub")
-    else:
-        say(
-            f"downloading {corpus.repo} from the Hugging Face Hub; without a network this takes "
+class Hub(Source):
+    """Splits of a dataset; without a validation split, the first training documents validate.
+
+    A revision of None means whatever was newest when it was first read.
+    """
+
+    def __init__(
+        self,
+        *,
+        repo: str,
+        subset: str | None = None,
+        revision: str | None = None,
+        train_split: str = "train",
+        validation_split: str | None = "validation",
+        text_column: str = "text",
+        rows: Literal["documents", "wikitext_lines"] = "documents",
+        streaming: bool = False,
+        documents: int | None = None,
+        validation_documents: int | None = None,
+    ) -> None:
+        self.repo, self.subset, self.revision, self.streaming = repo, subset, revision, streaming
+        self.train_split, self.validation_split = train_split, validation_split
+        self.column, self.rows = text_column, rows
+        self.n_train, self.n_validation = documents, validation_documents
+
+    def data_key(self) -> str:
+        """Returns the state of a local folder; the Hub is identified by its names alone."""
+        folder = Path(self.repo)
+        if not folder.is_dir():
+            return ""
+        return paths.states(paths.walk(folder, "corpus.repo"), "corpus.repo")
+
+    def description(self) -> str:
+        if Path(self.repo).is_dir():
+            return f"reading {self.repo}, a local folder laid out as a repository of the Hub"
+        return (
+            f"downloading {self.repo} from the Hugging Face Hub; without a network this takes "
             "about 25 s to fail; set HF_HUB_OFFLINE=1 to fail at once, or to use what is cached"
         )
-    last = None if corpus.documents is None else first + corpus.documents
-    return Documents(
-        train=itertools.islice(_documents(corpus, corpus.train_split), first, last),
-        validation=itertools.islice(held_out, n_validation),
-        n_bytes=None,
-    )
 
+    def documents(self, *, held_out: bool) -> Iterator[Document]:
+        if self.validation_split is None and self.n_validation is None:
+            raise UserError(
+                "corpus.validation_documents: a number is required if corpus.validation_split is "
+                "null: the first so many documents of the training split are validation"
+            )
+        if held_out:
+            split = self.validation_split or self.train_split
+            return itertools.islice(self._documents(split), self.n_validation)
+        first = 0 if self.validation_split else self.n_validation or 0
+        last = None if self.n_train is None else first + self.n_train
+        return itertools.islice(self._documents(self.train_split), first, last)
 
-def _documents(corpus: schema.HubCorpus, split: str) -> Iterator[Document]:
-    """Yields the documents of a split, named by row (or article) counted from 1."""
-    texts = _texts(corpus, split)
-    named = articles(texts) if corpus.rows == "wikitext_lines" else (("", text) for text in texts)
-    for number, (title, text) in enumerate(named, start=1):
-        if text:
-            yield Document(name=f"{split}:{number} {title}".rstrip(), text=text)
+    def _documents(self, split: str) -> Iterator[Document]:
+        """Yields the documents of a split, named by row (or article) counted from 1."""
+        texts = self._texts(split)
+        named = articles(texts) if self.rows == "wikitext_lines" else (("", text) for text in texts)
+        for number, (title, text) in enumerate(named, start=1):
+            if text:
+                yield Document(name=f"{split}:{number} {title}".rstrip(), text=text)
 
+    def _texts(self, split: str) -> Iterator[str]:
+        import datasets
 
-def _texts(corpus: schema.HubCorpus, split: str) -> Iterator[str]:
-    import datasets
+        with self._one_line_errors(split):
+            rows: Any = datasets.load_dataset(
+                self.repo,
+                self.subset,
+                split=split,
+                revision=self.revision,
+                streaming=self.streaming,
+            )
+            for row in rows:
+                text = row.get(self.column)
+                if self.column not in row or not isinstance(text, str | None):
+                    is_what = "is not text" if self.column in row else "is not there"
+                    others = [name for name in row if name != self.column]
+                    raise UserError(
+                        f"corpus.text_column: column {self.column!r} of {self.repo} {is_what}; "
+                        f"{known_columns(others)}"
+                    )
+                yield text or ""
 
-    column = corpus.text_column
-    with _one_line_errors(corpus, split):
-        rows: Any = datasets.load_dataset(
-            corpus.repo,
-            corpus.subset,
-            split=split,
-            revision=corpus.revision,
-            streaming=corpus.streaming,
-        )
-        for row in rows:
-            if column not in row:
-                raise UserError(
-                    f"corpus.text_column: {corpus.repo} has no column {column!r}; "
-                    f"{known_columns(row)}"
-                )
-            if not isinstance(row[column], str):
-                raise UserError(
-                    f"corpus.text_column: column {column!r} of {corpus.repo} is not text but "
-                    f"{str(row[column])[:20]!r}; {known_columns(row)}"
-                )
-            yield row[column]
+    @contextmanager
+    def _one_line_errors(self, split: str) -> Generator[None]:
+        """Turns what `datasets` and the network libraries below it raise into one line."""
+        import datasets.exceptions
 
-
-@contextmanager
-def _one_line_errors(corpus: schema.HubCorpus, split: str) -> Generator[None]:
-    """Turns what `datasets` and the network libraries below it raise into one line."""
-    import datasets.exceptions
-
-    revision = corpus.revision or "newest"
-    try:
-        yield
-    except UserError:
-        raise
-    except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError) as error:
-        raise UserError(
-            f"corpus.repo: {corpus.repo} (revision {revision}) was not found on the Hugging Face "
-            "Hub, or needs a login; check the name, or run `hf auth login`"
-        ) from error
-    except ConnectionError as error:
-        raise UserError(
-            f"corpus.repo: {corpus.repo} is not reachable ({_first_line(error)}); check the "
-            "network, or use corpus=stdlib or corpus=files"
-        ) from error
-    except Exception as error:  # which HTTP library raises depends on versions; full disk: ours
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        revision = self.revision or "newest"
+        try:
+            yield
+        except UserError:
             raise
-        raise UserError(
-            f"corpus.repo: cannot read {corpus.repo} (corpus.subset={corpus.subset}, split "
-            f"{split}, revision {revision}): {_first_line(error)}"
-        ) from error
+        except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError) as error:
+            raise UserError(
+                f"corpus.repo: {self.repo} (revision {revision}) was not found on the Hugging Face "
+                "Hub, or needs a login; check the name, or run `hf auth login`"
+            ) from error
+        except ConnectionError as error:
+            raise UserError(
+                f"corpus.repo: {self.repo} is not reachable ({_first_line(error)}); check the "
+                "network, or use corpus=stdlib or corpus=files"
+            ) from error
+        except Exception as error:  # which HTTP library raises depends on versions
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UserError(
+                f"corpus.repo: cannot read {self.repo} (corpus.subset={self.subset}, split "
+                f"{split}, revision {revision}): {_first_line(error)}"
+            ) from error
 
 
 def _first_line(error: BaseException) -> str:

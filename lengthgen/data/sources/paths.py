@@ -1,8 +1,9 @@
 """Files that a configuration names by path, glob or list: found, walked, identified."""
 
 import glob
+import hashlib
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,59 +15,49 @@ SUFFIXES = (".txt", ".md", ".py", ".jsonl", ".parquet")
 
 def expand(path: str | Sequence[str], key: str) -> list[Path]:
     """Returns the files that a path, glob or list of them names, sorted, each once."""
-    found: dict[Path, None] = {}
-    for one in [path] if isinstance(path, str) else path:
-        found |= dict.fromkeys(_expand_one(Path(one).expanduser(), key))
-    if not found:
+    given = [path] if isinstance(path, str) else path
+    files = {file for each in given for file in _expand(Path(each).expanduser(), key)}
+    if not files:
         raise UserError(f"{key}: an empty list names no document; give a folder or a file")
-    return sorted(found)
+    return sorted(files)
 
 
-def _expand_one(path: Path, key: str) -> list[Path]:
+def _expand(path: Path, key: str) -> list[Path]:
     kinds = " ".join(SUFFIXES)
     if os.path.isdir(path):
         files = [file for file in walk(path, key) if file.suffix.lower() in SUFFIXES]
         if not files:
             raise UserError(f"{key}: no documents in {path}; expected files of {kinds}")
         return files
-    if os.path.lexists(path):
-        files = [path]
-    elif glob.has_magic(str(path)):
-        matches = glob.glob(str(path), recursive=True)
-        files = [Path(match) for match in matches if not os.path.isdir(match)]
-        if not files:
+    files = (
+        [path] if os.path.lexists(path) else [Path(p) for p in glob.glob(str(path), recursive=True)]
+    )
+    files = [file for file in files if not os.path.isdir(file)]
+    if not files:
+        if glob.has_magic(str(path)):
             raise UserError(f"{key}: {path} matches no file; quote the glob and check the folder")
-    else:
-        raise UserError(f"{key}: {path} does not exist; {_near(path)}")
+        folder = path.absolute().parent
+        near = os.listdir(folder) if os.path.isdir(folder) else []
+        hint = suggestion(path.name, near, otherwise=f"nothing in {folder} has a similar name")
+        raise UserError(f"{key}: {path} does not exist; {hint}")
     for file in files:
         if file.suffix.lower() not in SUFFIXES:
             raise UserError(f"{key}: {file} has an unsupported suffix; supported: {kinds}")
     return files
 
 
-def _near(path: Path) -> str:
-    """Suggests what a mistyped path may have meant, from the nearest folder that exists."""
-    folder = path.absolute().parent
-    if not os.path.isdir(folder):
-        return f"nor does the folder {folder}"
-    names = [name for name in os.listdir(folder) if not name.startswith(".")]
-    if not names:
-        return f"the folder {folder} is empty"
-    return suggestion(path.name, names, otherwise=f"{folder} holds nothing of a similar name")
-
-
 def walk(folder: Path, key: str) -> list[Path]:
     """Returns all files under a folder but hidden ones, sorted."""
-    found: list[Path] = []
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    files: list[Path] = []
     with readable(folder, key):
-        for root, folders, names in os.walk(folder, onerror=_raise):
+        for root, folders, names in os.walk(folder, onerror=refuse):
             folders[:] = [name for name in folders if not name.startswith(".")]
-            found += [Path(root, name) for name in names if not name.startswith(".")]
-    return sorted(found)
-
-
-def _raise(error: OSError) -> None:
-    raise error
+            files += [Path(root, name) for name in names if not name.startswith(".")]
+    return sorted(files)
 
 
 @contextmanager
@@ -75,13 +66,19 @@ def readable(path: Path, key: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename or path
-        reason = error.strerror or str(error)
+        where, reason = error.filename or path, error.strerror or str(error)
         raise UserError(f"{key}: cannot read {where}: {reason}; check permissions") from error
 
 
-def state(path: Path, key: str) -> tuple[str, int, int]:
-    """Returns what changes when the file does: absolute path, size and time of change."""
-    with readable(path, key), open_regular(path) as file:
-        status = os.fstat(file.fileno())
-    return str(path.absolute()), status.st_size, status.st_mtime_ns
+def states(paths: Iterable[Path], key: str) -> str:
+    """Returns the hash of what changes when files do: absolute paths, sizes, times of change."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with readable(path, key), open_regular(path) as file:
+            status = os.fstat(file.fileno())
+        digest.update(
+            f"{path.absolute()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(
+                errors="surrogateescape"
+            )
+        )
+    return digest.hexdigest()

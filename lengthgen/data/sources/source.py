@@ -1,10 +1,13 @@
-"""Documents in two splits, with names that do not depend on the machine."""
+"""The interface of a source: documents in two splits, named alike on every machine."""
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, Self
+
+from lengthgen.config import schema
 
 Say = Callable[[str], None]
 
@@ -19,33 +22,33 @@ class Document:
     length: int = 0  # of an example, in the unit of its task
 
 
-@dataclass(frozen=True, kw_only=True)
-class Documents:
-    """Both splits, each to be read once and in order; n_bytes is their UTF-8 size, if known.
-
-    A tokenizer is trained on one in `tokenizer_every` training documents.
-    """
-
-    train: Iterator[Document]
-    validation: Iterator[Document]
-    n_bytes: int | None
-    tokenizer_every: int = 1
-    about: dict[str, Any] = field(default_factory=dict[str, Any])  # enters meta.json
-
-
 class Source(ABC):
     """Documents by rule. The keyword-only arguments are the schema of `corpus.arguments`.
 
     A value that it cannot honour raises ValueError.
     """
 
+    tokenizer_every = 1  # a BPE is trained on one in so many training documents
+    alphabet: str | None = (
+        None  # the ASCII characters of all texts, for corpus.tokenizer=characters
+    )
+
+    @classmethod
+    def of(cls, corpus: schema.Corpus) -> Self:
+        """Builds the source from the keys of a corpus that are its keyword-only arguments."""
+        return cls(**{name: getattr(corpus, name) for name in signature(cls).parameters})
+
     @abstractmethod
     def documents(self, *, held_out: bool) -> Iterator[Document]:
         """Yields the documents of validation if held_out, else those of training."""
 
-    def data_key(self) -> str:
+    def data_key(self) -> Any:
         """Returns what identifies the data of the documents, in addition to code and arguments."""
         return ""
+
+    def description(self) -> str:
+        """Returns what is said before the documents are read."""
+        return "reading documents"
 
 
 def name_hash(name: str) -> int:

@@ -1,0 +1,173 @@
+"""What is said of a mistake in a corpus: one line with its key, the place and a remedy."""
+
+import json
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from small_corpora import TEXTS, error_of, files, load, synthetic, write
+
+from lengthgen.data.sources.stdlib import library_files
+from lengthgen.errors import UserError
+
+HELD = {"train/a.txt": "A", "validation/a.jsonl": '{"text": ""}\n'}
+UNKNOWN = "has no column 'text'; set corpus.text_column to one of: body, id"
+
+# What lies in the folder {}, the path in it, changes of the corpus, and what is said.
+FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
+    ({"books/a.txt": "A", "zebra.txt": "A"}, "boks", {}, "{}/boks does not exist; did you mean bo"),
+    ({}, "no/a.txt", {}, "{}/no/a.txt does not exist; "),
+    ({"a.docx": "A"}, "*.txt", {}, "{}/*.txt matches no file; quote the glob and check the folder"),
+    ({"a.docx": "A"}, "a.docx", {}, "{}/a.docx has an unsupported suffix; supported: .txt .md"),
+    ({"a.docx": "A"}, "", {}, "no documents in {}; expected files of .txt .md .py .jsonl .parquet"),
+    ({"a.jsonl": '{"text": ""}\n'}, "", {}, "no documents in {}; every file or row is empty"),
+    ({"a.txt": "A"}, "", {}, "a.txt is the only document, and too short to take validation"),
+    ({"a.txt": "A\xff".encode("latin-1")}, "", {}, "{}/a.txt is not UTF-8 at byte 1; convert it"),
+    ({"b.jsonl": '{"text": "A"}\nno\n'}, "", {}, "{}/b.jsonl:2 is not JSON: Expecting value"),
+    ({"b.jsonl": "[" * 100_000}, "", {}, "{}/b.jsonl:1 is not JSON: "),
+    ({"b.jsonl": "9" * 5000}, "", {}, "{}/b.jsonl:1 is not JSON: "),
+    ({"b.jsonl": "[1]\n"}, "", {}, "{}/b.jsonl:1 is not a JSON object with a text column"),
+    ({"b.jsonl": '{"text": "A"}\n{"body": "B", "id": 1}\n'}, "", {}, f"{{}}/b.jsonl:2 {UNKNOWN}"),
+    ({"b.jsonl": '{"text": 7, "b": 1}'}, "", {}, "column 'text' is not text but '7'; set corpus."),
+    ({"b.parquet": {"body": ["A"], "id": [1]}}, "", {}, f"{{}}/b.parquet {UNKNOWN}"),
+    ({"b.parquet": {"text": [1], "b": ["A"]}}, "", {}, "set corpus.text_column to one of: b"),
+    ({"b.parquet": "PAR1 and no more"}, "", {}, "{}/b.parquet is not a parquet file, or damaged"),
+    ({"a.txt": "A"}, "", {"validation_path": "{}/b"}, "corpus.validation_path: {}/b does not exis"),
+    ({"a.txt": "A"}, "", {"validation_path": "{}"}, "nothing is left to train on"),
+    (HELD, "", {}, "corpus=files: the validation split has no documents; give more documents"),
+    ({"a.txt": "A", "b.jsonl": '{"text": "\\ud800"}'}, "", {}, "b.jsonl:1 is no text that UTF-8"),
+    (TEXTS, "", {"tokenizer": "bite"}, "corpus.tokenizer: bite does not exist; give a tokenizer"),
+    (TEXTS, "", {"tokenizer": "{}"}, "corpus.tokenizer: cannot read {}: Is a directory"),
+    (TEXTS, "", {"tokenizer": "{}/plain.txt"}, "plain.txt is not a tokenizer.json of the tokenize"),
+    (TEXTS, "", {"tokenizer": "characters"}, "corpus.tokenizer: characters are those of a task"),
+]
+
+
+@pytest.mark.parametrize(("there", "path", "changes", "fragment"), FILES)
+def test_a_mistake_in_a_corpus_of_files_is_one_line(
+    tmp_path: Path, there: dict[str, Any], path: str, changes: dict[str, object], fragment: str
+) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    write(folder, there)
+    changes = {key: str(value).replace("{}", str(folder)) for key, value in changes.items()}
+    with pytest.raises(UserError) as caught:
+        load(files(folder / path, **changes), tmp_path / "cache")
+    assert fragment.replace("{}", str(folder)) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("corpus")
+
+
+def other_bos(tokenizer: dict[str, Any]) -> None:
+    tokenizer["added_tokens"][0]["content"] = "<|other|>"
+
+
+def large_id(tokenizer: dict[str, Any]) -> None:
+    tokenizer["model"]["vocab"]["a"] = 2**31
+
+
+def normalised(tokenizer: dict[str, Any]) -> None:
+    tokenizer["normalizer"] = {"type": "NFC"}
+
+
+def words(tokenizer: dict[str, Any]) -> None:
+    model = tokenizers.models.WordLevel(vocab={"<s>": 0, "a": 1}, unk_token="<s>")
+    tokenizer |= json.loads(tokenizers.Tokenizer(model).to_str())
+
+
+@pytest.mark.parametrize(
+    ("change", "changes", "message"),
+    [
+        (other_bos, {}, "none of .* which corpus.bos=true needs; set corpus.bos=false or add"),
+        (other_bos, {"packed": True, "bos": False}, "none of .* which corpus.packed=true needs"),
+        (large_id, {}, "has the id 2147483648, and an embedding here at most 1048576 rows"),
+        (normalised, {}, r"given.json changes the text of accents.txt \(\d+ bytes become"),
+        (words, {}, "given.json is not byte-level"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused(
+    folder: Path, cache_dir: Path, change: Any, changes: dict[str, bool], message: str
+) -> None:
+    path = load(files(folder, tokenizer="bytes"), cache_dir).corpus.tokenizer_path
+    plain = json.loads(path.read_text())
+    change(plain)
+    (folder / "given.json").write_text(json.dumps(plain))
+    with pytest.raises(UserError, match=message):
+        load(files(folder, tokenizer=str(folder / "given.json"), **changes), cache_dir)
+
+
+def test_an_empty_list_of_paths_copies_without_room_and_no_library_are_errors(
+    tmp_path: Path,
+) -> None:
+    assert error_of(files([])).startswith("corpus.path: an empty list")
+    said = error_of(synthetic(copy_tokens=51))
+    assert "copy_tokens=51 is too long for copies=4 in document_tokens=400; at most 50 fit" in said
+    with pytest.raises(UserError, match=r"corpus=stdlib: no sources .* use a Python that ships"):
+        library_files(tmp_path)
+
+
+@contextmanager
+def unprivileged() -> Generator[None]:
+    """Takes root's right to read everything away for a moment, so that permissions count."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "closed"])
+def test_a_file_or_a_folder_without_permission_is_named(name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = write(Path(folder), {name if "." in name else f"{name}/a.txt": "A"}) / name
+        path.chmod(0)
+        with unprivileged():
+            said = error_of(files(folder))
+    assert said == f"corpus.path: cannot read {path}: Permission denied; check permissions"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_a_cache_that_cannot_be_read_is_named_and_left_alone() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        (Path(folder) / "texts").mkdir()
+        corpus, cache = files(write(Path(folder) / "texts", TEXTS)), Path(folder) / "cache"
+        tokens = load(corpus, cache).corpus.tokenizer_path.with_name("train.bin")
+        tokens.chmod(0)
+        with unprivileged(), pytest.raises(UserError, match=r"runtime.cache: cannot use .*denied"):
+            load(corpus, cache)
+        assert tokens.exists()
+
+
+def test_a_cache_that_cannot_be_written_is_named(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"runtime.cache: cannot use .*plain.txt"):
+        load(files(folder), folder / "plain.txt")
+
+
+def test_a_cache_on_a_file_system_without_locks_is_one_line(
+    folder: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise NotImplementedError("no flock")
+
+    monkeypatch.setattr("filelock.FileLock._acquire", refuse)
+    with pytest.raises(UserError, match=r"file system without locks; set runtime.cache=FOLDER"):
+        load(files(folder), cache_dir)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
+def test_nothing_but_files_is_read(name: str, tmp_path: Path) -> None:
+    os.mkfifo(write(tmp_path, {"b.txt": "B"}) / name)
+    (tmp_path / f"z{name}").symlink_to("/dev/zero")
+    for corpus in (files(tmp_path), files(tmp_path / name), files(tmp_path / f"z{name}")):
+        assert "not a regular file" in error_of(corpus)
