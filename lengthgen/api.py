@@ -19,7 +19,6 @@ import tokenizers
 from lengthgen import generation, pipeline
 from lengthgen.analysis import curves
 from lengthgen.config import compose, schema
-from lengthgen.config.plugins import Plugin
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.model.transformer import Transformer
@@ -58,8 +57,6 @@ def train(
                 "of them as train(*words)"
             )
     files = [Path(plugin) for plugin in _listed(plugins)]
-    for file in files:
-        Plugin.read(file).allow()
     combined = [*overrides, *compose.overrides_of(values)]
     folder = None if config_dir is None else Path(config_dir)
     config = schema.from_overrides(combined, config_dir=folder, plugins=files)
@@ -159,8 +156,7 @@ def _listed(values: Any) -> list[Any]:
 
 def _opened(run: Run, changes: dict[str, Any]) -> tuple[schema.Config, Path]:
     run_dir = _directory(run, changes)
-    with Progress(is_main=True) as show:
-        (config,) = pipeline.configs_of([run_dir], changes, warn=show.say)
+    (config,) = pipeline.configs_of([run_dir], changes)
     return config, run_dir
 
 

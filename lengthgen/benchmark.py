@@ -146,7 +146,7 @@ def training_step(
 ) -> tuple[State, Callable[[], object]]:
     """Returns a fresh training state on random tokens, and a call that does its next step."""
     windows = windows_of(config, random_corpus(config, vocab_size))
-    state = fresh_state(config, vocab_size=vocab_size, device=device)
+    state = fresh_state(config, create(config, vocab_size=vocab_size), device=device)
     forward = forward_of(state, compiled=compiled)
     return state, lambda: train_step(state, windows, ranks=ALONE, forward=forward)
 

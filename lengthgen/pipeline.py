@@ -9,16 +9,9 @@ import torch
 
 from lengthgen import schemes
 from lengthgen.config import compose
-from lengthgen.config.plugins import Plugin
+from lengthgen.config import plugins as plugin_files
 from lengthgen.config.registry import contributed
-from lengthgen.config.schema import (
-    Config,
-    CustomCorpus,
-    InitFrom,
-    Parts,
-    from_plain,
-    to_plain,
-)
+from lengthgen.config.schema import Config, CustomCorpus, InitFrom, from_plain, to_plain
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
@@ -26,11 +19,12 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
-from lengthgen.model.build import architecture, build_model
-from lengthgen.model.transformer import build_scheme
+from lengthgen.model.build import architecture, build_model, create
+from lengthgen.model.transformer import Transformer, build_scheme
 from lengthgen.model.trial import try_out
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
+from lengthgen.schemes import Scheme
 from lengthgen.tasks import alignment_ids
 from lengthgen.terminal import Progress
 from lengthgen.tracking.wandb_run import Results, Tracker
@@ -39,14 +33,12 @@ from lengthgen.training import trainer as training
 
 
 def validate(config: Config) -> Config:
-    """Returns the configuration if its scheme, variants, task and protocols can be built.
+    """Returns the configuration if model, variants, corpus and protocols can be built.
 
-    To be called once, where a configuration enters. Plugins that are not allowed to run are not
-    run; scheme and corpus are not checked then. Raises UserError with the dotted key of a mistake.
+    To be called once, where a configuration enters: the model is built without storage, and the
+    plugins run. Raises UserError with the dotted key of a mistake.
     """
-    allowed = all(plugin.is_allowed for plugin in config.plugins)
-    if allowed and config.plugins:
-        _check_plugins(config.plugins)
+    _check_plugins(config.plugins)
     objective = objective_of(config)
     objective.check()
     architecture(config).check(config)
@@ -58,11 +50,45 @@ def validate(config: Config) -> Config:
                 f"{objective.learns}; give {objective.protocol}"
             )
         protocol.check(config)
-    if allowed:
-        if isinstance(config.corpus, CustomCorpus):
-            sources.source_of(config.corpus)
-        _check_parts(config)
+    if isinstance(config.corpus, CustomCorpus):
+        sources.source_of(config.corpus)
+    with torch.device("meta"):
+        _check_variants(config, build_model(config, vocab_size=1).scheme)
     return _with_init(config)
+
+
+def _check_plugins(plugins: Sequence[str]) -> None:
+    """Raises UserError for a plugin that defines nothing, or what is defined elsewhere."""
+    if not plugins:
+        return
+    registries = [schemes.registry, sources.registry, *contributed("REGISTRIES")]
+    known = [registry(plugins) for registry in registries]
+    modules = {kind.__module__ for kinds in known for kind in kinds.values()}
+    for digest in plugins:
+        if plugin_files.module(digest).__name__ not in modules:
+            raise UserError(
+                f"plugins: {plugin_files.given(digest).path} defines no subclass of "
+                "lengthgen.schemes.Part, lengthgen.tasks.Task or lengthgen.data.sources.Source"
+            )
+
+
+def _check_variants(config: Config, scheme: Scheme) -> None:
+    """Builds the parts of the variants, which may add no parameter to those that are trained."""
+    variants = {name: f"eval.variants.{name}" for name in config.eval.variants}
+    if config.model.arch == "decoder":  # an encoder may lack what the scheme's variants change
+        variants |= {name: f"scheme.variants.{name}" for name in config.scheme.variants}
+    for name, where in variants.items():
+        variant = build_scheme(config, config.variant(name), where=where)
+        added = _shapes(variant) - _shapes(scheme)
+        if added:
+            raise UserError(
+                f"{where}: a variant is training-free, but this one adds the parameter "
+                f"{min(added)}; make it a scheme of its own"
+            )
+
+
+def _shapes(scheme: Scheme) -> set[str]:
+    return {f"{name} {tuple(p.shape)}" for name, p in scheme.named_parameters()}
 
 
 def _with_init(config: Config) -> Config:
@@ -96,75 +122,54 @@ def _with_init(config: Config) -> Config:
     return config.model_copy(update={"train": config.train.model_copy(update={"init_from": init})})
 
 
+def config_of(
+    run_dir: Path, changes: Mapping[str, Any], *, config_dir: Path | None = None
+) -> Config:
+    """Returns the configuration of a run with changes by dotted key; no code of the run is run."""
+    plain = to_plain(directory.load_config(run_dir))
+    cache = plain["runtime"]["cache"]
+    if cache and not Path(cache).is_dir():  # the run was moved here
+        plain["runtime"]["cache"] = None
+    for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
+        section, _, name = key.partition(".")
+        plain[section][name] = value
+    compose.add_variants(plain, config_dir=config_dir)
+    return from_plain(plain)
+
+
 def configs_of(
     run_dirs: Sequence[Path],
     changes: Mapping[str, Any],
     *,
-    warn: Callable[[str], None],
     config_dir: Path | None = None,
     plugins: Sequence[Path] = (),
 ) -> list[Config]:
     """Returns the configurations of runs with changes by dotted key, all of them checked.
 
-    Raises UserError for code of a run that is not allowed, and for plugins that no run has.
+    Raises UserError for a run whose plugin is not given.
     """
-    found = read_configs(run_dirs, changes, warn=warn, config_dir=config_dir)
-    of_runs = [plugin for config in found for plugin in config.plugins]
-    for plugin in of_runs:
-        plugin.refuse_unless_allowed()
-    for path in plugins:
-        if Plugin.read(path).sha256 not in {plugin.sha256 for plugin in of_runs}:
-            names = ", ".join(run_dir.name for run_dir in run_dirs)
-            raise UserError(f"--plugin: {path} is no plugin of {names}; drop it")
-    return found
-
-
-def read_configs(
-    run_dirs: Sequence[Path],
-    changes: Mapping[str, Any],
-    *,
-    warn: Callable[[str], None],
-    config_dir: Path | None = None,
-) -> list[Config]:
-    """Returns the configurations of runs with the changes; no code of a run needs to be allowed."""
-    found: list[Config] = []
-    for run_dir in run_dirs:
-        plain = to_plain(directory.load_config(run_dir))
-        plain["variants"] |= compose.variants(config_dir=config_dir)
-        cache = plain["runtime"]["cache"]
-        # The configuration of somebody else's run chooses no folder that is to be written to.
-        if cache and "runtime.cache" not in changes and not any(Path(cache).glob("*/meta.json")):
-            plain["runtime"]["cache"] = None
-            warn(
-                f"{run_dir.name}: its runtime.cache={cache} is no token cache here; "
-                f"{run_dir.parent}/.cache is used (runtime.cache=FOLDER chooses)"
-            )
-        for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
-            section, _, name = key.partition(".")
-            plain[section][name] = value
-        found.append(validate(from_plain(plain)))
-    return found
+    plugin_files.give(plugins)
+    configs = [config_of(run_dir, changes, config_dir=config_dir) for run_dir in run_dirs]
+    for config, run_dir in zip(configs, run_dirs, strict=True):
+        for digest in config.plugins:
+            plugin_files.given(digest, kept=run_dir / f"plugins/{digest}.py")
+    return [validate(config) for config in configs]
 
 
 def prepare(
     config: Config, loaded: dict[str, TokenizedCorpus], *, say: Callable[[str], None]
 ) -> TokenizedCorpus:
-    """Returns the corpus, whose token cache it builds, and checks lengths and plugins.
+    """Returns the corpus, whose token cache it builds, and checks that it has the lengths.
 
     `loaded` keeps corpora for the next configuration. Raises UserError.
     """
     fingerprint = directory.corpus_fingerprint(config.run_dir, run=config.run_id)
-    plugins = [plugin.digest for plugin in config.plugins]
-    key = f"{config.corpus.model_dump_json()} {plugins} {fingerprint}"
+    key = f"{config.corpus.model_dump_json()} {config.plugins} {fingerprint}"
     if key not in loaded:
         loaded[key] = corpora.load(
-            config.corpus,
-            cache_dir=config.runtime.cache_dir,
-            say=say,
-            fingerprint=fingerprint,
+            config.corpus, cache_dir=config.runtime.cache_dir, say=say, fingerprint=fingerprint
         )
     plan(config, loaded[key])
-    try_out(config)
     return loaded[key]
 
 
@@ -183,14 +188,14 @@ def train(config: Config) -> Path:
 def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
     """Trains to the budget, resuming what is there, evaluates, and shows all of it in W&B.
 
-    Returns the run directory. Raises UserError for what the user can fix, before a model is built
-    where that is possible.
+    Returns the run directory, which is made after the model has run once.
     """
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
     run_dir = config.run_dir
-    refuse_unaligned(config)
     corpus = prepare(config, {}, say=show.say)
+    trained = _is_trained(config, ranks=ranks, show=show)
+    model = None if trained else _tried_out(config, corpus)
     with ExitStack() as stack:
         tracker = Tracker(config, run_dir, say=show.say)
         if ranks.is_main:
@@ -198,13 +203,14 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
             stack.enter_context(directory.logged(run_dir))
             ids = {"run": config.run_id, "evaluation_id": config.evaluation_id}
             stack.enter_context(status.record_status(run_dir, **ids))
-            _write_run(config, corpus)
+            directory.check_corpus(run_dir, corpus, run=config.run_id)
+            directory.write_config(config, run_dir)
+            directory.write_provenance(run_dir, corpus, run=config.run_id)
         ranks.barrier()
-        trained = _is_trained(config, ranks=ranks, show=show)
         if ranks.is_main and not (trained and is_shown(config, run_dir)):
             stack.enter_context(tracker)
-        if not trained:
-            training.train(config, corpus, device, ranks=ranks, show=show, log=tracker.train)
+        if model is not None:
+            training.train(config, corpus, model, device, ranks=ranks, show=show, log=tracker.train)
         evaluate(config, run_dir, ranks=ranks, show=show)
         if ranks.is_main:
             tracker.results(lambda: _results(run_dir))
@@ -215,16 +221,6 @@ def _results(run_dir: Path) -> Results:
     from lengthgen.tracking import results  # draws: matplotlib is a second of a process's start
 
     return results.results(run_dir)
-
-
-def _write_run(config: Config, corpus: TokenizedCorpus) -> None:
-    """Refuses what cannot work, then writes what the run is."""
-    with torch.device("meta"):
-        model = build_model(config, vocab_size=corpus.vocab_size)
-    checkpoints.check_room(config, sum(p.numel() * 4 for p in model.parameters()))
-    directory.check_corpus(config.run_dir, corpus, run=config.run_id)
-    directory.write_config(config, config.run_dir)
-    directory.write_provenance(config.run_dir, corpus, run=config.run_id)
 
 
 def _is_trained(config: Config, *, ranks: Ranks, show: Progress) -> bool:
@@ -240,52 +236,15 @@ def _is_trained(config: Config, *, ranks: Ranks, show: Progress) -> bool:
     return ranks.of_main(trained)
 
 
-def refuse_unaligned(config: Config) -> None:
-    """Raises UserError if a part reads alignment ids, which only some tasks have."""
-    if not all(plugin.is_allowed for plugin in config.plugins):
-        return  # whose code is not run, as in validate
-    with torch.device("meta"):
-        scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
-    names = [name for name, part in scheme.parts.items() if part.reads_alignment]
+def _tried_out(config: Config, corpus: TokenizedCorpus) -> Transformer:
+    """Returns the model before its first step, after one call that is forgotten."""
+    model = create(config, vocab_size=corpus.vocab_size)
+    names = [name for name, part in model.scheme.parts.items() if part.reads_alignment]
     if names and alignment_ids(config.corpus) is None:
         raise UserError(
             f"scheme.parts.{names[0]}: needs to know which characters belong together, and "
             f"corpus={config.corpus.name} does not define it; use task=addition_reversed_all, "
             "addition_padded or copy, or another scheme"
         )
-
-
-def scheme_parameters(config: Config, parts: Parts, where: str) -> set[str]:
-    """Returns the names and shapes of the parameters of `parts`, built on the meta device."""
-    with torch.device("meta"):
-        built = build_scheme(config, parts, where=where)
-    return {f"{name} {tuple(p.shape)}" for name, p in built.named_parameters()}
-
-
-def _check_plugins(plugins: Sequence[Plugin]) -> None:
-    """Raises UserError for a plugin that defines nothing, or what is defined elsewhere."""
-    registries = [schemes.registry, sources.registry, *contributed("REGISTRIES")]
-    known = [registry(plugins) for registry in registries]
-    modules = {kind.__module__ for kinds in known for kind in kinds.values()}
-    for plugin in plugins:
-        if plugin.module_name not in modules:
-            raise UserError(
-                f"plugins: {plugin.path} defines no subclass of lengthgen.schemes.Part, "
-                "lengthgen.tasks.Task or lengthgen.data.sources.Source"
-            )
-
-
-def _check_parts(config: Config) -> None:
-    """Builds the parts without storage, so that their own checks run, and those of the variants."""
-    trained = scheme_parameters(config, config.scheme.parts, "scheme.parts")
-    variants: dict[str, str] = {}
-    if config.model.arch == "decoder":  # an encoder may lack what the scheme's variants change
-        variants = {name: f"scheme.variants.{name}" for name in config.scheme.variants}
-    variants |= {name: f"eval.variants.{name}" for name in config.eval.variants}
-    for name, where in variants.items():
-        added = scheme_parameters(config, config.variant(name), where) - trained
-        if added:
-            raise UserError(
-                f"{where}: a variant is training-free, but this one adds the parameter "
-                f"{min(added)}; make it a scheme of its own"
-            )
+    try_out(model, config)
+    return model

@@ -342,7 +342,7 @@ class Steps:
             torch.cuda.reset_peak_memory_stats(device)
         corpus = random_corpus(config, vocab_size)
         self.windows = training_windows(corpus, config.train.length)
-        self.state = fresh_state(config, vocab_size=vocab_size, device=device)
+        self.state = fresh_state(config, create(config, vocab_size=vocab_size), device=device)
         self.forward = forward_of(self.state, compiled=bool(config.runtime.compile))
         self.device = device
 

@@ -54,7 +54,7 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
 def test_one_value_stands_for_a_list_of_one(run: Path) -> None:
     found = lengthgen.evaluate(run, lengths=48, protocols="tail", variants="ntk")
     assert found.equals(lengthgen.evaluate(run, lengths=[48], protocols=["tail"], variants=["ntk"]))
-    with pytest.raises(UserError, match=r"^plugins: missing\.py cannot be read"):
+    with pytest.raises(UserError, match=r"^--plugin: missing\.py cannot be read"):
         lengthgen.train(scheme="rope", plugins="missing.py")
 
 

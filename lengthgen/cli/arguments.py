@@ -7,19 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from lengthgen.cli import completion
-from lengthgen.config import allowlist, compose, plugins, schema
+from lengthgen.config import compose, schema
 from lengthgen.errors import UserError
 from lengthgen.runs import directory
-
-
-def _allow(ctx: typer.Context, files: list[Path] | None) -> list[Path] | None:
-    """Allows the content of --plugin FILE to run, now and later."""
-    if not ctx.resilient_parsing:  # completion runs nothing
-        for file in files or []:
-            plugin = plugins.Plugin.read(file)
-            plugin.allow()
-            allowlist.allow_permanently(plugin.sha256, file)
-    return files
 
 
 def run_argument(metavar: str, help: str) -> Any:
@@ -49,8 +39,7 @@ Plugin = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        help="Python file with parts of your own, or of a run, to be read before it is allowed.",
-        callback=_allow,
+        help="Python file with parts of your own, or of a run; it runs in this command.",
     ),
 ]
 

@@ -6,7 +6,7 @@ import typer
 
 from lengthgen import pipeline
 from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, lengths_of, split, words_of
-from lengthgen.cli.console import echo, warn_once
+from lengthgen.cli.console import echo
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.protocols import PROTOCOLS
 from lengthgen.report import collect, run_records
@@ -49,9 +49,7 @@ def evaluate_runs(
     if variants is not None:
         changes["eval.variants"] = words_of(variants)
     run_dirs = find_runs(names, changes)
-    configs = pipeline.configs_of(
-        run_dirs, changes, config_dir=config_dir, plugins=plugin or [], warn=warn_once
-    )
+    configs = pipeline.configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
     rows: list[dict[str, Any]] = []  # of what was requested, not of all that was ever evaluated
     ranks = Ranks.from_env()
     device = devices.device_of(configs[0].runtime, ranks)

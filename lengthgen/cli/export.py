@@ -39,7 +39,7 @@ def export_run(
         raise UserError(f"--license: {license!r} is no license id; give one like apache-2.0")
     (run_dir,), folder = find_runs(names[:1], changes), Path(names[1])
     refuse_occupied(folder)
-    (config,) = pipeline.read_configs([run_dir], changes, warn=warn_once)
+    config = pipeline.config_of(run_dir, changes)
     with Progress(is_main=True) as show:
         written = export(config, run_dir, folder, license=license, say=show.say)
     if written.step < written.steps:

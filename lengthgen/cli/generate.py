@@ -7,7 +7,7 @@ import typer
 
 from lengthgen import generation, pipeline
 from lengthgen.cli.arguments import ConfigDir, Plugin, find_runs, run_argument, split
-from lengthgen.cli.console import echo_verbatim, warn_once
+from lengthgen.cli.console import echo_verbatim
 from lengthgen.cli.tables import print_table
 from lengthgen.errors import UserError
 from lengthgen.terminal import Progress
@@ -57,7 +57,7 @@ def generate_text(
         raise UserError(f"--temperature: {temperature} is below 0 or not finite; give one like 0.8")
     (run_dir,) = find_runs(names, changes)
     (config,) = pipeline.configs_of(
-        [run_dir], changes, config_dir=config_dir, plugins=plugin or [], warn=warn_once
+        [run_dir], changes, config_dir=config_dir, plugins=plugin or []
     )
     of_answers = () if config.eval.protocols == ["spans"] else ("encoder_decoder",)
     config.refuse_arch("generate", taken=("decoder", *of_answers))

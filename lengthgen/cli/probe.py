@@ -7,7 +7,7 @@ import typer
 from lengthgen import pipeline
 from lengthgen import probes as probing
 from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, split, words_of
-from lengthgen.cli.console import echo, warn_once
+from lengthgen.cli.console import echo
 from lengthgen.cli.tables import print_table
 from lengthgen.terminal import Progress
 
@@ -33,8 +33,7 @@ def probe_runs(
         words_of(probes) if probes is not None else None, config_dir=config_dir, plugins=own
     )
     run_dirs = find_runs(names, changes)
-    others = [path for path in plugin or [] if path not in {file.path for file in own}]
-    configs = pipeline.configs_of(run_dirs, changes, plugins=others, warn=warn_once)
+    configs = pipeline.configs_of(run_dirs, changes, plugins=plugin or [])
     runs = [probing.Other(*run) for run in zip(configs, run_dirs, strict=True)]
     for config, run_dir in runs:
         others = [run for run in runs if run.config.run_id != config.run_id]

@@ -5,25 +5,23 @@ Hydra is imported inside functions: shell completion reads the YAML files alone 
 
 from __future__ import annotations
 
-import copy
+import fnmatch
 import itertools
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import lru_cache
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import yaml
 
 from lengthgen.errors import UserError, first_line, shortened, suggestion
-from lengthgen.files import parse_yaml, read_bytes
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 PROBE = "probe"  # nor this one: options of probes, which no run depends on
-MOST_POINTS = 10_000  # of a grid: each is validated before the first one runs
+MOST_POINTS = 10_000  # of a grid
 
 if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override, RangeSweep
+    from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
 
@@ -66,26 +64,26 @@ def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
     return read(_files(group, config_dir)[choice])
 
 
-def _load_at_keys(group: str, choice: str, config_dir: Path | None) -> dict[str, Any]:
-    """Returns the values of one choice's YAML at their keys of the whole configuration."""
-    first_line = _text(_files(group, config_dir)[choice]).partition("\n")[0]
-    plain = load(group, choice, config_dir=config_dir)
-    return plain if first_line == "# @package _global_" else {group: plain}
+def add_variants(plain: dict[str, Any], *, config_dir: Path | None) -> None:
+    """Adds conf/variant/NAME.yaml of the training-free variants that eval names, as "a+b" too.
 
-
-def variants(*, config_dir: Path | None) -> dict[str, Any]:
-    """Returns the training-free variants that any scheme may take, by name: conf/variant/*.yaml."""
-    return {
-        name: load(VARIANT, name, config_dir=config_dir)
-        for name in choices(VARIANT, config_dir=config_dir)
-    }
+    Those that the configuration has or the scheme brings stay. The schema refuses unknown ones.
+    """
+    wanted, scheme, own = plain.get("eval"), plain.get("scheme"), plain.get("variants")
+    if not all(isinstance(part, dict) for part in (wanted, scheme, own)):
+        return  # which the schema refuses
+    names = [*(wanted.get("variants") or []), *(wanted.get("reference_variants") or [])]
+    known = choices(VARIANT, config_dir=config_dir)
+    for name in {part for joined in names for part in str(joined).split("+")}:
+        if name in known and name not in own and name not in scheme.get("variants", {}):
+            own[name] = load(VARIANT, name, config_dir=config_dir)
 
 
 def defaults() -> dict[str, Any]:
     """Returns the values of conf/config.yaml itself, without those of the groups."""
-    return {
-        key: value for key, value in read(conf_dir() / "config.yaml").items() if key != "defaults"
-    }
+    plain = read(conf_dir() / "config.yaml")
+    del plain["defaults"]
+    return plain
 
 
 def root_of(changes: Mapping[str, Any]) -> Path:
@@ -99,59 +97,29 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     Raises UserError for an override that cannot be read or holds several values, an unknown
     choice or key, a missing mandatory value, or a YAML file that is not valid.
     """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
-
     parsed = _parse(overrides)
-    groups = _groups(config_dir)
     for override in parsed:
-        _check(override, groups, config_dir)
-    try:
-        composed = _composed(parsed, groups, config_dir)
-        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    except MissingMandatoryValue as error:
-        key = error.full_key
-        raise UserError(f"{key}: a value is required; give {key}=VALUE") from None
-    except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {first_line(error)}") from None
-    except RecursionError:
-        raise UserError(
-            f"{_words(parsed)}: nested too deeply, or a YAML file lists itself among its defaults"
-        ) from None
-    found = cast("dict[str, Any]", plain)
-    own = found.get("variants", {})
-    if isinstance(own, dict):  # the schema refuses others
-        found["variants"] = {**variants(config_dir=config_dir), **own}
-    if "task" in found:
-        task: dict[str, Any] = found.pop("task")  # a copy of corpus.task
+        _check(override, config_dir)
+    plain = _composed(overrides, config_dir)
+    add_variants(plain, config_dir=config_dir)
+    if "task" in plain:
+        task = plain.pop("task")["name"]  # a copy of corpus.task
         for override in parsed:
-            group, word = override.key_or_group, str(override.input_line)
-            name = word.partition("=")[2]
-            if group == "corpus" or (
-                group == "experiment" and not is_of_tasks(name, config_dir=config_dir)
-            ):
-                raise UserError(f"{word}: task={task['name']} makes its own text; drop one of them")
-    return found
-
-
-def is_of_tasks(experiment: str, *, config_dir: Path | None) -> bool:
-    """True if an experiment trains on tasks: it overrides their group."""
-    if experiment not in choices("experiment", config_dir=config_dir):
-        return False
-    listed: object = load("experiment", experiment, config_dir=config_dir).get("defaults")
-    entries = cast("list[object]", listed) if isinstance(listed, list) else []
-    return any(isinstance(entry, Mapping) and "override /task" in entry for entry in entries)
+            if override.key_or_group == "corpus":
+                word = override.input_line
+                raise UserError(f"{word}: task={task} makes its own text; drop one of them")
+    return plain
 
 
 def values(overrides: Sequence[str]) -> dict[str, Any]:
     """Returns the plain value of every override by its dotted key, without composing anything."""
-    found: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for override in _parse(overrides):
         _refuse_several(override)
         if override.is_delete() or override.is_add() or override.is_force_add():
             raise UserError(f"{override.input_line}: only KEY=VALUE is allowed here; drop the sign")
-        found[override.key_or_group] = override.value()
-    return found
+        plain[override.key_or_group] = override.value()
+    return plain
 
 
 def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[str]]:
@@ -159,73 +127,47 @@ def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[st
 
     Raises UserError for an axis without points, and for a grid of more than MOST_POINTS.
     """
-    from hydra.core.override_parser.types import Glob, RangeSweep
+    axes = [_axis(override, config_dir) for override in _parse(overrides)]
+    grid = list(itertools.islice(itertools.product(*axes), MOST_POINTS + 1))
+    if len(grid) > MOST_POINTS:
+        raise UserError(
+            f"{_words(overrides)}: a grid of more than {MOST_POINTS:,} points; give fewer values"
+        )
+    return [list(point) for point in grid]
 
-    axes: list[list[str]] = []
-    for override in _parse(overrides):
-        key, value = override.get_key_element(), override.value()
-        if not override.is_sweep_override():
-            axes.append([str(override.input_line)])
-            continue
-        if override.is_interval_sweep():
-            raise UserError(f"{override.input_line}: an interval has no points; use range() or a,b")
-        if isinstance(value, RangeSweep):
-            _check_range(value, str(override.input_line))
-        if isinstance(value, Glob):
-            names = choices(override.key_or_group, config_dir=config_dir)
-            points = value.filter(names)
-        else:
-            points = _points(override)
-        if not points:
-            raise UserError(f"{override.input_line}: matches nothing; it needs at least one value")
-        axes.append([f"{key}={point}" for point in points])
-        _check_size(math.prod(map(len, axes)), str(override.input_line))
-    return [list(point) for point in itertools.product(*axes)]
+
+def _axis(override: Override, config_dir: Path | None) -> list[str]:
+    """Returns an override once for each of the values it holds."""
+    from hydra.core.override_parser.types import Glob
+
+    word, sweep = str(override.input_line), override.value()
+    if not override.is_sweep_override():
+        return [word]
+    if override.is_interval_sweep():
+        raise UserError(f"{word}: an interval has no points; use range() or a,b")
+    if isinstance(sweep, Glob):
+        names = choices(override.key_or_group, config_dir=config_dir)
+        kept = {name for pattern in sweep.include for name in fnmatch.filter(names, pattern)}
+        kept -= {name for pattern in sweep.exclude for name in fnmatch.filter(names, pattern)}
+        points = sorted(kept)
+    else:
+        try:
+            points = list(itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1))
+        except ValueError as error:  # of a step of 0
+            raise UserError(f"{word}: {error}") from None
+    if not points:
+        raise UserError(f"{word}: matches nothing; it needs at least one value")
+    return [f"{override.get_key_element()}={point}" for point in points]
 
 
 def alternatives(overrides: Sequence[str]) -> dict[str, list[Any]]:
     """Returns the plain values of a,b, range() or glob() by dotted key. Raises as expand does."""
-    found: dict[str, list[Any]] = {}
+    by_key: dict[str, list[Any]] = {}
     for override in overrides:
         for point in expand([override], config_dir=None):
             for key, value in values(point).items():
-                found.setdefault(key, []).append(value)
-    return found
-
-
-def _check_range(given: RangeSweep, typed: str) -> None:
-    start, stop, step = (float(number or 0) for number in (given.start, given.stop, given.step))
-    if step == 0 or not math.isfinite(start + stop + step):
-        raise UserError(f"{typed}: a range without an end; give range(START,STOP,STEP)")
-    _check_size((stop - start) / step, typed)
-
-
-def _check_size(n: float, typed: str) -> None:
-    if n > MOST_POINTS:
-        raise UserError(
-            f"{typed}: a grid of more than {MOST_POINTS:,} points; give fewer values, and sweep "
-            "again for the others"
-        )
-
-
-def _points(override: Override) -> list[str]:
-    """Returns the values of a sweep as they were typed: 1e-3, not 0.001; ${x}, not $\\{x\\}.
-
-    Those of range() and other functions are written as Hydra does.
-    """
-    typed: list[Override] = []
-    start = ""  # of a value: a comma may stand within its brackets or quotes
-    for piece in str(override.input_line).partition("=")[2].split(","):
-        try:
-            typed += _parse([f"value={start}{piece}"])
-            start = ""
-        except UserError:
-            start += f"{piece},"
-    written = list(override.sweep_string_iterator())
-    if any(value.is_sweep_override() for value in typed):
-        return written
-    values = [value.get_value_element_as_str() for value in typed]
-    return [str(value.input_line)[6:].strip() for value in typed] if values == written else written
+                by_key.setdefault(key, []).append(value)
+    return by_key
 
 
 def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
@@ -234,13 +176,12 @@ def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
     Keys come a level at a time. The only key left is offered with its choices or its default too:
     a lone candidate would make the shell add a space behind its "=".
     """
-    groups = _groups(config_dir)
-    known = {group: choices(group, config_dir=config_dir) for group in groups}
+    known = {group: choices(group, config_dir=config_dir) for group in _groups(config_dir)}
+    groups = set(known)
     flat = flatten(defaults())
-    for group in set(groups) - _nullable():  # an experiment's keys are those of other groups
-        for name in choices(group, config_dir=config_dir):
-            placed = _load_at_keys(group, name, config_dir)
-            flat |= flatten({group: placed.get(group, {})})  # a task sets keys of other groups, too
+    for group in groups:
+        for name in known[group]:
+            flat |= flatten(_load_at_keys(group, name, config_dir).get(group, {}), f"{group}.")
     for key, value in flat.items():
         known.setdefault(key, [] if value == "???" else [_as_override(value)])
 
@@ -249,15 +190,14 @@ def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
     if equals:
         first, comma, last = value.rpartition(",")  # several values, as a sweep takes them
         chosen = [choice for choice in known.get(key, []) if choice.startswith(last)]
-        offered = [f"{key}={first}{comma}{choice}" for choice in chosen]
-        return [sign + word for word in offered]
+        return [f"{sign}{key}={first}{comma}{choice}" for choice in chosen]
     words = _next_level(known, key)
     while len(words) == 1 and words[0].endswith("."):
         words = _next_level(known, words[0])
     if len(words) == 1:
         only = words[0].removesuffix("=")
-        values = [f"{only}={choice}" for choice in known[only]]
-        words = values if only in groups else words + values
+        offered = [f"{only}={choice}" for choice in known[only]]
+        words = offered if only in groups else words + offered
     return [sign + word for word in words]
 
 
@@ -301,15 +241,8 @@ def _directories(config_dir: Path | None) -> Iterator[Path]:
 
 
 def _groups(config_dir: Path | None) -> list[str]:
-    """Returns the groups: those of the defaults list, whose folder may be empty, and the user's."""
-    listed = (entry for entry in read(conf_dir() / "config.yaml")["defaults"])
-    named = {str(next(iter(entry))) for entry in listed if isinstance(entry, Mapping)}
-    folders = {
-        file.parent.name
-        for directory in _directories(config_dir)
-        for file in directory.glob("*/*.yaml")
-    }
-    return sorted((named | folders) - {VARIANT, PROBE})
+    files = (f for folder in _directories(config_dir) for f in folder.glob("*/*.yaml"))
+    return sorted({file.parent.name for file in files} - {VARIANT, PROBE})
 
 
 def _files(group: str, config_dir: Path | None) -> dict[str, Path]:
@@ -317,45 +250,60 @@ def _files(group: str, config_dir: Path | None) -> dict[str, Path]:
 
     Raises UserError if the user's folder repeats a shipped name: Hydra would ignore that file.
     """
-    found: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for directory in _directories(config_dir):
         for file in sorted(directory.glob(f"{group}/*.yaml")):
-            if file.stem in found:
+            if file.stem in by_name:
                 raise UserError(
-                    f"{file}: {group}={file.stem} exists already ({found[file.stem]}); "
+                    f"{file}: {group}={file.stem} exists already ({by_name[file.stem]}); "
                     "give yours another name"
                 )
-            found[file.stem] = file
-    return found
+            by_name[file.stem] = file
+    return by_name
+
+
+def _load_at_keys(group: str, choice: str, config_dir: Path | None) -> dict[str, Any]:
+    """Returns the values of one choice's YAML at their keys of the whole configuration."""
+    plain = load(group, choice, config_dir=config_dir)
+    is_global = _text(_files(group, config_dir)[choice]).startswith("# @package _global_")
+    return plain if is_global else {group: plain}
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """Reads plain data. A key that is written twice is an error, as it is for Hydra."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys: list[object] = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for (key, _), value in zip(node.value, keys, strict=True):
+            if keys.count(value) > 1:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{value} is there twice", problem_mark=key.end_mark
+                )
+        return super().construct_mapping(node, deep=deep)
 
 
 def read(path: Path) -> dict[str, Any]:
     """Returns the values of a YAML file. Raises UserError if it holds no mapping."""
-    import yaml
-
     try:
-        values = _parsed(path)
+        plain: object = yaml.load(_text(path), Loader=_Loader)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where, problem = path, getattr(error, "problem", error)
-        if mark is not None:
-            where = f"{path}:{mark.line + 1}"
-        raise UserError(f"{where}: not valid YAML: {problem}") from None
-    if not isinstance(values, dict | None):
+        _refuse_yaml(error, path)
+    if not isinstance(plain, dict | None):
         raise UserError(f"{path}: holds no KEY: VALUE lines")
-    return cast("dict[str, Any]", values or {})
+    return cast("dict[str, Any]", plain or {})
 
 
-def _parsed(path: Path) -> Any:
-    try:
-        return parse_yaml(_text(path))
-    except ValueError as error:
-        raise UserError(f"{path}: not readable as YAML: {error}; correct or remove it") from None
+def _refuse_yaml(error: yaml.YAMLError, path: Path | None) -> NoReturn:
+    """Raises UserError with file and line; Hydra's errors name the file in their mark."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    where = path or getattr(mark, "name", "--config-dir")
+    line = f":{mark.line + 1}" if mark is not None else ""
+    raise UserError(f"{where}{line}: not valid YAML: {problem or first_line(error)}") from None
 
 
 def _text(path: Path) -> str:
     try:
-        return read_bytes(path).decode()
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8; save it as UTF-8") from None
     except OSError as error:
@@ -372,11 +320,11 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     for word in overrides:
         try:
             parsed.append(parser.parse_override(word))
-        except (HydraException, ValueError, RecursionError):  # too many digits or brackets
+        except (HydraException, ValueError, RecursionError):
             key, equals, value = word.partition("=")
             remedy = (
                 f"quote special characters, as in \"{key}='{value}'\""
-                if equals and "'" not in value and len(word) <= 200
+                if equals and key and "'" not in value and len(word) < 200
                 else "give KEY=VALUE, such as scheme=rope or train.lr=1e-3"
             )
             line = f"{shortened(word)}: not readable as an override; {remedy}"
@@ -396,143 +344,82 @@ def _refuse_several(override: Override) -> None:
     )
 
 
-def _check(override: Override, groups: Sequence[str], config_dir: Path | None) -> None:
-    """Raises UserError for what Hydra would misread, ignore, or explain in many lines."""
+def _check(override: Override, config_dir: Path | None) -> None:
+    """Raises UserError for several values, and for a choice that a group does not have."""
     _refuse_several(override)
-    word, key = str(override.input_line), override.key_or_group
-    if override.is_hydra_override() or key == "hydra":
-        raise UserError(f"{word}: Hydra's own settings have no effect here; drop it")
-    if override.package is not None:
-        raise UserError(f"{word}: packages are not allowed on the command line; drop '@...'")
-    if key not in groups or override.is_delete():
+    group = override.key_or_group
+    if group not in _groups(config_dir) or override.is_delete():
         return
-    if override.is_add() or override.is_force_add():
-        raise UserError(f"{word}: {key} is chosen already; drop the + to choose another one")
-    chosen = override.value()
-    known = choices(key, config_dir=config_dir)
-    if isinstance(chosen, dict) or (chosen is None and key in _nullable()):
-        return
-    if isinstance(chosen, list):
-        raise UserError(f"{word}: {key} takes one choice; write a YAML of your own to mix several")
-    name = override.get_value_element_as_str()
-    if name not in known:
-        remedy = suggestion(name, known) if known else "there are none"
-        raise UserError(f"{key}={name}: no such {key}; {remedy}")
-    load(key, name, config_dir=config_dir)  # names the user's file if it is not YAML
+    name, known = override.get_value_element_as_str(), choices(group, config_dir=config_dir)
+    if name not in known and not isinstance(override.value(), dict):
+        raise UserError(f"{group}={shortened(name)}: no such {group}; {suggestion(name, known)}")
 
 
-def _nullable() -> set[str]:
-    """Returns the groups that may be left out: null in the defaults list."""
-    entries: list[Any] = read(conf_dir() / "config.yaml")["defaults"]
-    pairs = [pair for entry in entries if isinstance(entry, Mapping) for pair in entry.items()]
-    return {str(group) for group, choice in pairs if choice is None}
-
-
-def _composed(
-    overrides: Sequence[Override], groups: Sequence[str], config_dir: Path | None
-) -> DictConfig:
-    """Returns what Hydra makes of the overrides.
-
-    It takes 60 ms for the groups, in which the points of a sweep seldom differ: plain values are
-    set on a copy of what it made of the shipped ones. Errors are those of Hydra itself.
-    """
-    import yaml
-    from hydra.errors import HydraException
+def _composed(overrides: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
+    """Returns what Hydra makes of the overrides, as plain values; its errors become one line."""
+    from hydra.errors import ConfigCompositionException, HydraException
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-    if any(o.is_add() or o.is_force_add() or o.is_delete() for o in overrides):
-        return _hydra(overrides, config_dir)
-    chosen = [o for o in overrides if o.key_or_group in groups]
     try:
-        if config_dir is None:
-            composed = copy.deepcopy(_shipped(*_hydra_arguments(chosen)))
-            for o in overrides:
-                if o.key_or_group not in groups:
-                    OmegaConf.update(composed, o.key_or_group, o.value(), merge=True)
-            return composed
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError):
-        pass
-    return _hydra(overrides, config_dir)
+        composed = _hydra(overrides, config_dir)
+        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+        return cast("dict[str, Any]", plain)
+    except MissingMandatoryValue as error:
+        key = error.full_key
+        raise UserError(f"{key}: a value is required; give {key}=VALUE") from None
+    except yaml.YAMLError as error:
+        _refuse_yaml(error, None)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error.full_key}: {first_line(error)}") from None
+    except (HydraException, ValueError, OSError) as error:
+        for file in (config_dir or conf_dir()).glob("*/*.yaml"):
+            read(file)  # names one that holds no mapping or is not UTF-8
+        if isinstance(error, ConfigCompositionException):
+            raise _unknown(error, overrides, config_dir) from None
+        line = shortened(first_line(error).partition(" : ")[0])
+        raise UserError(f"{_words(overrides)}: Hydra cannot compose this: {line}") from None
+    except RecursionError:
+        raise UserError(
+            f"{_words(overrides)}: a YAML file lists itself among its defaults, or brackets are "
+            "nested too deeply"
+        ) from None
 
 
-@lru_cache(maxsize=128)
-def _shipped(*words: str) -> DictConfig:
-    """Returns a cached composition of shipped files, not to be changed."""
-    return _compose(words)
-
-
-def _hydra_arguments(overrides: Sequence[Override]) -> list[str]:
-    """Returns what Hydra takes: it refuses null for a group even if that is its default."""
-    last, nullable = {override.key_or_group: override for override in overrides}, _nullable()
-    return [
-        str(override.input_line)
-        for override in overrides
-        if override.key_or_group not in nullable
-        or (override is last[override.key_or_group] and override.value() is not None)
-    ]
-
-
-def _compose(words: Sequence[str]) -> DictConfig:
+def _hydra(overrides: Sequence[str], config_dir: Path | None) -> DictConfig:
     import hydra
     from hydra.core.global_hydra import GlobalHydra
 
-    # Hydra 1.4 deprecates version_base; before it, leaving it out warns.
-    major, minor = hydra.__version__.split(".")[:2]
-    version = {"version_base": "1.3"} if (int(major), int(minor)) < (1, 4) else {}
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(conf_dir()), **version):
-        return hydra.compose("config", overrides=list(words))
-
-
-def _hydra(overrides: Sequence[Override], config_dir: Path | None) -> DictConfig:
-    import yaml
-    from hydra.errors import ConfigCompositionException
-    from omegaconf.errors import OmegaConfBaseException
-
-    words = _hydra_arguments(overrides)
+    words = list(overrides)
     for directory in itertools.islice(_directories(config_dir), 1, None):
         quoted = str(directory).replace("\\", "\\\\").replace("'", "\\'")
         words.append(f"hydra.searchpath=['file://{quoted}']")
-        for file in directory.rglob("*.yaml"):
-            with suppress(yaml.YAMLError):  # of a file that may not be used
-                _parsed(file)  # refuses what Hydra would read without an end
-    try:
-        return _compose(words)
-    except (yaml.YAMLError, UnicodeDecodeError):
-        for directory in _directories(config_dir):
-            for file in directory.glob("*/*.yaml"):
-                read(file)  # names the file that Hydra could not read
-        raise
-    except ConfigCompositionException as error:
-        raise _unknown(error, overrides, config_dir) from None
-    except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {first_line(error)}") from None
-    except (ValueError, OSError) as error:  # of a name that no file can have, for instance
-        line = shortened(str(error).partition(" : ")[0])
-        raise UserError(f"{_words(overrides)}: Hydra cannot compose this: {line}") from None
+    # Hydra 1.4 deprecates version_base; before it, leaving it out warns.
+    version = {} if hydra.__version__.startswith("1.4") else {"version_base": "1.3"}
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(conf_dir()), **version):
+        return hydra.compose("config", overrides=words)
 
 
-def _words(overrides: Sequence[Override]) -> str:
-    return shortened(" ".join(str(override.input_line) for override in overrides))
+def _words(overrides: Sequence[str]) -> str:
+    return shortened(" ".join(overrides))
 
 
-def _unknown(error: Exception, overrides: Sequence[Override], config_dir: Path | None) -> UserError:
-    """Returns one line on the override, or the YAML's defaults list, that Hydra refused."""
+def _unknown(error: Exception, overrides: Sequence[str], config_dir: Path | None) -> UserError:
+    """Returns one line on the override that Hydra refused, with the key that was meant."""
     from omegaconf import OmegaConf
 
-    first = first_line(error)
-    refused = re.match(r"Could not override '(.+)'", first)
+    refused = re.match(r"Could not override '(.+)'", first_line(error))
     if refused is None:
-        remedy = "; drop the +" if first.startswith("Could not append") else ""
-        return UserError(f"{first.rstrip('.')}{remedy}")
+        remedy = "; drop the +" if str(error).startswith("Could not append") else ""
+        return UserError(f"{first_line(error).rstrip('.')}{remedy}")
     key = refused[1]
-    groups = _groups(config_dir)
     group = key.partition(".")[0]
     for name in choices(group, config_dir=config_dir):
         if key in flatten(_load_at_keys(group, name, config_dir)):
             return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")
-    chosen = [override for override in overrides if override.key_or_group in groups]
-    known = OmegaConf.to_container(_hydra(chosen, config_dir), resolve=False)
-    keys = flatten(cast("dict[str, Any]", known))
+    groups = _groups(config_dir)
+    chosen = [word for word in overrides if word.partition("=")[0] in groups]
+    composed = OmegaConf.to_container(_hydra(chosen, config_dir), resolve=False)
+    keys = flatten(cast("dict[str, Any]", composed))
     return UserError(f"{key}: unknown key; {suggestion(key, [*keys, *groups])}")

@@ -5,15 +5,16 @@ import inspect
 import pkgutil
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, TypeVar
 
+from lengthgen.config import plugins as plugin_files
 from lengthgen.config import sections
-from lengthgen.config.plugins import MODULE_PREFIX, Plugin
-from lengthgen.errors import UserError, is_exhausted, suggestion
+from lengthgen.errors import UserError, first_line, suggestion
 
 T = TypeVar("T")
 
@@ -63,14 +64,14 @@ def contributed(name: str) -> list[Any]:
 
 
 def registered(
-    modules: Iterable[ModuleType], base: type[T], plugins: Sequence[Plugin]
+    modules: Iterable[ModuleType], base: type[T], plugins: Sequence[str]
 ) -> dict[str, type[T]]:
     """Returns the subclasses that modules and plugins define, by name.
 
     Raises UserError for a plugin that fails, and for two subclasses of one name.
     """
     found: dict[str, type[T]] = {}
-    for module in [*modules, *(plugin.module() for plugin in plugins)]:
+    for module in [*modules, *map(plugin_files.module, plugins)]:
         for name, kind in subclasses(module, base).items():
             if found.setdefault(name, kind) is not kind:
                 raise UserError(
@@ -99,20 +100,28 @@ def construct(kind: type[T], given: Mapping[str, Any], *first: Any, where: str) 
     """Calls a class with its first arguments and the keyword-only ones given at the key `where`.
 
     Raises UserError for arguments that do not fit its signature, a value that it refuses with
-    ValueError, or sizes that nothing can have.
+    ValueError, and any other error of its constructor, with file and line.
     """
     arguments = sections.arguments(kind, given, where=where)
     try:
         return kind(*first, **arguments)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise UserError(f"{where}: {error}") from error
-    except (MemoryError, RuntimeError) as error:
-        if not is_exhausted(error):
-            raise
-        raise UserError(f"{where}: there is no memory for such sizes; lower them") from error
+    except UserError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(
+            f"{where}: {kind.__name__} raised {said} ({frame.filename}, line {frame.lineno})"
+        ) from error
 
 
 def code_of(kind: type[Any]) -> str:
     """Returns the source of the module of a class; for a plugin, a name that holds its hash."""
     name = kind.__module__
-    return name if name.startswith(MODULE_PREFIX) else inspect.getsource(sys.modules[name])
+    return (
+        name
+        if name.startswith(plugin_files.MODULE_PREFIX)
+        else inspect.getsource(sys.modules[name])
+    )

@@ -13,49 +13,16 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
-    PlainSerializer,
     PrivateAttr,
-    TypeAdapter,
     ValidationError,
 )
 from pydantic_core import PydanticCustomError
 
 from lengthgen.config import compose, precision, tuned_rates
-from lengthgen.config.plugins import Plugin
-from lengthgen.config.sections import Integer, Number, Section, Text, one_line
+from lengthgen.config import plugins as plugin_files
+from lengthgen.config.sections import Section, one_line
 from lengthgen.config.tuned_rates import Tuned
 from lengthgen.errors import UserError, suggestion
-
-
-def _refuse_other_than_json(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Refuses what no run could be named by; the class itself checks types and bounds."""
-    try:
-        json.dumps(arguments)
-    except (TypeError, ValueError, RecursionError):
-        raise PydanticCustomError("unwritable", "cannot be written as JSON") from None
-    return arguments
-
-
-Positive = Annotated[Integer, Field(gt=0)]
-MOST_IDS = 2**20  # of a vocabulary; the largest published ones have a quarter of that
-NonNegative = Annotated[Integer, Field(ge=0)]
-# Folders are named by these: none may lead elsewhere, or be hidden.
-NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"
-Name = Annotated[str, Field(pattern=NAME, max_length=64)]
-RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=256)]
-Sample = Annotated[Integer, Field(gt=0, le=10**6)]  # each takes a forward pass or more
-Word = Annotated[Text, Field(min_length=1)]
-Paths = Word | list[Word]
-PartArguments = Annotated[dict[str, Any], AfterValidator(_refuse_other_than_json)]
-Parts = dict[str, PartArguments]
-HeldOut = Literal["validation", "tuning"]
-Variants = dict[str, dict[str, PartArguments | None]]
-_word, _integer = TypeAdapter[str](Word), TypeAdapter[int](Positive)
-
-
-def _off_as_text(value: object) -> object:
-    """YAML 1.1 reads a bare `off` as false; here it is the name of a mode."""
-    return "off" if value is False else value
 
 
 def _refuse_doubled(values: list[Any]) -> list[Any]:
@@ -66,30 +33,36 @@ def _refuse_doubled(values: list[Any]) -> list[Any]:
     return values
 
 
-def _read_path(value: object) -> object:
-    """Refuses what Path would take for the working directory, or cannot name."""
-    return _word.validate_python(value) if isinstance(value, str) else value
+def _off_as_text(value: object) -> object:
+    """YAML 1.1 reads a bare `off` as false; here it is the name of a mode."""
+    return "off" if value is False else value
 
 
-def _read_plugin(value: object) -> object:
-    return Plugin.read(Path(value)) if isinstance(value, str | Path) else value
+def _refuse_boolean(value: object) -> object:
+    """Python takes true for the number 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("boolean", "is not a number")
+    return value
 
 
-def _unique(read: list[Plugin]) -> list[Plugin]:
-    """Sorts by content: neither order nor file names of plugins could change a number."""
-    return sorted(set(read), key=lambda plugin: plugin.digest)
-
-
-# A path in YAML; the file is read when the configuration is built, and never again.
-PluginFile = Annotated[
-    Plugin,
-    BeforeValidator(_read_plugin),
-    PlainSerializer(lambda plugin: str(plugin.path), return_type=str),
-]
-
-
-Folder = Annotated[Path, BeforeValidator(_read_path)]
+LARGEST = 10**12  # of numbers that count something: more is a slip of the finger
+MOST_IDS = 2**20  # of a vocabulary; the largest published ones have a quarter of that
+NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"  # folders are named by it
+Integer = Annotated[int, BeforeValidator(_refuse_boolean)]
+Number = Annotated[float, BeforeValidator(_refuse_boolean)]
+Positive = Annotated[Integer, Field(gt=0, le=LARGEST)]
+NonNegative = Annotated[Integer, Field(ge=0, le=LARGEST)]
+PositiveFloat = Annotated[Number, Field(gt=0)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Sample = Annotated[Integer, Field(gt=0, le=10**6)]  # each takes a forward pass or more
+Name = Annotated[str, Field(pattern=NAME, max_length=64)]
+Word = Annotated[str, Field(min_length=1)]
+Folder = Annotated[Path, BeforeValidator(lambda path: path or None)]  # "" is no folder
+Paths = Word | list[Word]
 Distinct = AfterValidator(_refuse_doubled)
+Arguments = dict[str, Any]  # the class that takes them checks types and bounds
+Parts = dict[str, Arguments]
+Variants = dict[str, dict[str, Arguments | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +83,8 @@ class SchemeSpec(Section):
 
     name: Name
     parts: Parts
-    layers: list[Annotated[list[str], Distinct]] | None = None
-    lr_ratio: Annotated[Number, Field(gt=0)] = 1.0
+    layers: list[Annotated[list[str], Distinct]] | None
+    lr_ratio: PositiveFloat
     variants: Variants = Field(default={})
 
 
@@ -119,15 +92,12 @@ class Model(Section):
     """Architecture, width, depth and initialisation of the Transformer."""
 
     name: Name
-    # Left out at its default: so runs of before this key keep their names.
-    arch: Literal["decoder", "encoder", "encoder_decoder"] = Field(
-        default="decoder", exclude_if=lambda arch: arch == "decoder"
-    )
-    d_model: Annotated[Integer, Field(gt=0, le=2**20)]
+    arch: Literal["decoder", "encoder", "encoder_decoder"]
+    d_model: Annotated[Integer, Field(gt=0, le=2**16)]
     n_layers: Annotated[Integer, Field(gt=0, le=1024)]
-    n_heads: Positive
-    d_ff: Annotated[Integer, Field(gt=0, le=2**24)]
-    init_std: Annotated[Number, Field(gt=0)]
+    n_heads: Annotated[Integer, Field(gt=0, le=2**16)]
+    d_ff: Annotated[Integer, Field(gt=0, le=2**18)]
+    init_std: PositiveFloat
 
     @property
     def d_head(self) -> int:
@@ -147,17 +117,16 @@ class CorpusBase(Section):
     vocab_size: Annotated[Integer, Field(ge=257, le=MOST_IDS)]
     bos: bool
     packed: bool
-    # Left out at its default: so runs and token caches of before this key keep their names.
-    held_out: HeldOut = Field(default="validation", exclude_if=lambda split: split == "validation")
+    held_out: Literal["validation", "tuning"]
 
-    _plugins: tuple[Plugin, ...] = PrivateAttr(default=())
+    _plugins: tuple[str, ...] = PrivateAttr(default=())
 
     @property
-    def plugins(self) -> tuple[Plugin, ...]:
+    def plugins(self) -> tuple[str, ...]:
         """The plugins of the configuration, which may define its task or its source."""
         return self._plugins
 
-    def with_plugins(self, plugins: Sequence[Plugin]) -> Self:
+    def with_plugins(self, plugins: Sequence[str]) -> Self:
         """Returns a copy that knows the plugins of the configuration."""
         copied = self.model_copy()
         copied._plugins = tuple(plugins)
@@ -208,7 +177,7 @@ class CustomCorpus(CorpusBase):
 
     source: Literal["custom"]
     kind: Word
-    arguments: PartArguments
+    arguments: Arguments
 
 
 class TaskSpec(Section):
@@ -216,7 +185,7 @@ class TaskSpec(Section):
 
     name: Name
     kind: Word
-    arguments: PartArguments
+    arguments: Arguments
     length: Annotated[Integer, Field(gt=0, le=2**17)]  # L, the longest in training
     longest: Annotated[Integer, Field(gt=0, le=2**17)]  # in the tests
     examples: Positive  # in training
@@ -246,33 +215,32 @@ Corpus = Annotated[
 class InitFrom(Section):
     """The trained run that a run takes its weights from."""
 
-    run: RunId
-    recipe: RunId  # that of its configuration: seeds of one recipe begin seeds of one series
-    weights: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # sha256
+    run: Word
+    recipe: Word  # that of its configuration: seeds of one recipe begin seeds of one series
+    weights: Word  # sha256
     path: Word  # the run directory; a run that was trained does not read it any more
 
 
 class Train(Section):
     """Budget, optimizer and schedule."""
 
-    length: Positive
+    length: Annotated[Integer, Field(gt=0, le=2**24)]
     tokens: Positive
-    batch_tokens: Positive
-    lr: Annotated[Number, Field(gt=0)]
-    scheme_lr_ratio: Annotated[Number, Field(gt=0)] | None = None
-    min_lr_ratio: Annotated[Number, Field(ge=0, le=1)]
-    warmup_fraction: Annotated[Number, Field(ge=0, le=1)]
+    batch_tokens: Annotated[Integer, Field(gt=0, le=2**30)]
+    lr: PositiveFloat
+    scheme_lr_ratio: PositiveFloat | None
+    min_lr_ratio: Share
+    warmup_fraction: Share
     schedule: Literal["cosine", "linear"]
     weight_decay: Annotated[Number, Field(ge=0)]
     beta1: Annotated[Number, Field(ge=0, lt=1)]
     beta2: Annotated[Number, Field(ge=0, lt=1)]
-    clip: Annotated[Number, Field(gt=0)]
+    clip: PositiveFloat
     precision: Literal["auto", "bf16", "fp32"]  # `from_plain` puts one of the others for auto
     checkpoint_every: Positive
-    # Where the rates come from.
-    tuned: Tuned | None = Field(default=None, exclude_if=lambda tuned: tuned is None)
+    tuned: Tuned | None  # where the rates come from
     # A run; `pipeline.validate` puts what identifies its weights in place of the folder.
-    init_from: InitFrom | Folder | None = Field(default=None, exclude_if=lambda init: init is None)
+    init_from: InitFrom | Folder | None
 
     @property
     def batch(self) -> int:
@@ -288,8 +256,8 @@ class Train(Section):
 class Eval(Section):
     """Lengths, protocols and scored targets of the curve."""
 
-    lengths: Annotated[list[Positive], Field(min_length=1), Distinct]
-    protocols: Annotated[list[Word], Field(min_length=1), Distinct]
+    lengths: Annotated[list[Positive], Distinct]  # `from_plain` chooses them for an empty list
+    protocols: Annotated[list[Word], Distinct]  # these as well
     variants: Annotated[list[Word], Distinct]
     reference_variants: Annotated[list[Word], Distinct]
     targets: Positive
@@ -302,10 +270,7 @@ class Eval(Section):
     blocks: Sample
     seed: NonNegative
     precision: Literal["fp32", "bf16"]
-    # Left out at its default: so evaluations of before this key keep their names.
-    decode: Annotated[Integer, Field(ge=0, le=10**6)] = Field(
-        default=0, exclude_if=lambda decode: decode == 0
-    )
+    decode: Annotated[Integer, Field(ge=0, le=10**6)]
 
 
 class Runtime(Section):
@@ -332,10 +297,10 @@ class Config(Section):
     """Everything that decides a run."""
 
     seed: Annotated[Integer, Field(ge=0, lt=2**32)]
-    plugins: Annotated[list[PluginFile], AfterValidator(_unique)]
+    plugins: list[str] = Field(default=[])  # digests of the files that --plugin gave
     runtime: Runtime
     scheme: SchemeSpec
-    variants: Variants = Field(default={})
+    variants: Variants
     model: Model
     corpus: Corpus
     train: Train
@@ -343,47 +308,39 @@ class Config(Section):
 
     @property
     def run_id(self) -> str:
-        """The run's name: what was trained, as names and a hash; no clock in it.
-
-        Evaluation and runtime do not enter, nor does what cannot change the weights
-        (train.checkpoint_every, train.tuned, training-free variants). Plugins enter by their
-        content. A scheme_lr_ratio of 1 is left out: runs older than this setting keep their names.
-        """
-        science = self._science()
-        if isinstance(self.train.init_from, InitFrom):
-            science["train"]["init_from"] = self.train.init_from.weights
-        return f"{self._names}-s{self.seed}-{_digest(science)}"
+        """The run's name: what was trained, as names, seed and a digest of what decides weights."""
+        init = self.train.init_from
+        weights = init.weights if isinstance(init, InitFrom) else None
+        return self._named(f"s{self.seed}-{_digest([self._science(), weights])}")
 
     @property
     def recipe(self) -> str:
         """What seeds of one training share: run_id without the seed."""
-        science = self._science()
-        del science["seed"]
-        if isinstance(self.train.init_from, InitFrom):
-            science["train"]["init_from"] = self.train.init_from.recipe
-        return f"{self._names}-{_digest(science)}"
+        init = self.train.init_from
+        return self._named(
+            _digest([self._science(), init.recipe if isinstance(init, InitFrom) else None])
+        )
 
-    @property
-    def _names(self) -> str:
-        return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}"
+    def _named(self, suffix: str) -> str:
+        return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{suffix}"
 
     def _science(self) -> dict[str, Any]:
-        """Returns what decides the weights, as plain values."""
-        science = self.model_dump(mode="json", exclude={"runtime", "eval", "plugins", "variants"})
-        del science["train"]["checkpoint_every"], science["scheme"]["variants"]
-        science["train"].pop("tuned", None)
-        del science["train"]["scheme_lr_ratio"], science["scheme"]["lr_ratio"]
-        if self.scheme_lr_ratio != 1:
-            science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
-        if self.plugins:
-            science["plugins"] = [plugin.digest for plugin in self.plugins]
+        """Returns what decides the weights, but for the seed and the weights to begin with.
+
+        Evaluation and runtime do not, nor does where rates come from, nor how often they are saved.
+        """
+        science = self.model_dump(mode="json", exclude={"seed", "runtime", "eval", "variants"})
+        for key in ("checkpoint_every", "tuned", "init_from"):
+            del science["train"][key]
+        for key in ("variants", "lr_ratio"):
+            del science["scheme"][key]
+        science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
         return science
 
     @property
     def evaluation_id(self) -> str:
         """8 hexadecimal digits that name what is measured of the trained run."""
-        measured = [self.eval.model_dump(mode="json"), self.variants, self.scheme.variants]
-        return _digest(measured)
+        return _digest([self.eval.model_dump(), self.variants, self.scheme.variants])
 
     @property
     def scheme_lr_ratio(self) -> float:
@@ -427,20 +384,12 @@ class Config(Section):
 
         A variant of the scheme's own comes before one of that name that any scheme may take.
         """
-        merged, known = dict(self.scheme.parts), {**self.variants, **self.scheme.variants}
-        names = name.split("+")
-        if not all(names):
-            raise UserError(f"eval.variants: {name!r} lacks a name; give NAME, or NAME+NAME")
+        merged, names = dict(self.scheme.parts), name.split("+")
         if len(set(names)) < len(names):
             raise UserError(f"eval.variants: {name} names one variant twice; name each once")
         for variant in names:
-            if variant not in known:
-                raise UserError(
-                    f"eval.variants: scheme {self.scheme.name} has no variant {variant!r}; "
-                    f"{suggestion(variant, known)}"
-                )
             placed = {part for layer in self.scheme.layers or [] for part in layer}
-            for part, arguments in known[variant].items():
+            for part, arguments in self.changes_of(variant).items():
                 if variant not in self.scheme.variants and part in placed:
                     raise UserError(
                         f"eval.variants: {variant} sets {part}, which is in some layers of scheme "
@@ -452,6 +401,19 @@ class Config(Section):
                     merged[part] = {**merged.get(part, {}), **arguments}
         return merged
 
+    def changes_of(self, variant: str) -> dict[str, Arguments | None]:
+        """Returns the arguments of parts that a variant sets; None removes a part."""
+        known = {**self.variants, **self.scheme.variants}
+        if variant in known:
+            return known[variant]
+        shipped = compose.choices(compose.VARIANT, config_dir=None)
+        if variant in shipped:
+            return compose.load(compose.VARIANT, variant, config_dir=None)
+        raise UserError(
+            f"eval.variants: scheme {self.scheme.name} has no variant {variant!r}; "
+            f"{suggestion(variant, {*known, *shipped})}"
+        )
+
 
 def _digest(plain: object) -> str:
     """Returns 8 hexadecimal digits that name plain values."""
@@ -461,22 +423,15 @@ def _digest(plain: object) -> str:
 def from_overrides(
     overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
 ) -> Config:
-    """Composes and builds the configuration of a command line.
+    """Composes and builds the configuration of a command line, whose plugins may run from now on.
 
-    Its plugins may run, those that a YAML file names only if they are allowed already. Raises
-    UserError as `from_plain` does.
+    Raises UserError as `from_plain` does.
     """
     plain = compose.compose(overrides, config_dir=config_dir)
-    if plugins and isinstance(plain.get("plugins"), list):
-        plain["plugins"] += [str(path.absolute()) for path in plugins]
-    for path in (*plugins, *_given_plugins(overrides)):
-        Plugin.read(path).allow()
+    plain["plugins"] = plugin_files.give(plugins)
     _make_paths_absolute(plain)
     _apply_tuned(plain, overrides)
-    config = from_plain(plain)
-    for plugin in config.plugins:
-        plugin.refuse_unless_allowed()
-    return config
+    return from_plain(plain)
 
 
 def _make_paths_absolute(plain: Mapping[str, Any]) -> None:
@@ -510,13 +465,6 @@ def _apply_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
         train["scheme_lr_ratio"] = chosen.scheme_lr_ratio
 
 
-def _given_plugins(overrides: Sequence[str]) -> list[Path]:
-    """Returns the files of plugins=[FILE,...]."""
-    given = compose.values([word for word in overrides if word.startswith("plugins=")])
-    files: object = given.get("plugins")
-    return [Path(f) for f in files if isinstance(f, str)] if isinstance(files, list) else []
-
-
 def from_plain(plain: Mapping[str, Any]) -> Config:
     """Builds the configuration from composed YAML.
 
@@ -526,48 +474,40 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
     bounds, or keys that contradict each other.
     """
     try:
-        config = Config.model_validate(_with_protocols(_with_lengths(plain)))
+        config = Config.model_validate(plain)
     except ValidationError as error:
         line = one_line(error, plain, known=known_keys())
         raise UserError(line.replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
-    config = config.model_copy(update={"corpus": config.corpus.with_plugins(config.plugins)})
-    if config.train.precision == "auto":
-        native = precision.native(config.runtime.device)
-        train = config.train.model_copy(update={"precision": native})
-        return config.model_copy(update={"train": train})
-    return config
+    train, wanted = config.train, config.eval
+    chosen = (
+        precision.native(config.runtime.device) if train.precision == "auto" else train.precision
+    )
+    return config.model_copy(
+        update={
+            "corpus": config.corpus.with_plugins(config.plugins),
+            "train": train.model_copy(update={"precision": chosen}),
+            "eval": wanted.model_copy(
+                update={
+                    "lengths": wanted.lengths or _lengths(train.length, wanted.reach),
+                    "protocols": wanted.protocols or [_protocol(config.model)],
+                }
+            ),
+        }
+    )
 
 
-def _with_lengths(plain: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the plain configuration with T/8, T/4 ... 32T, up to eval.reach, as default lengths.
+def _lengths(T: int, reach: int) -> list[int]:
+    """Returns T/8, T/4 ... 32T, up to eval.reach.
 
     Without lengths below T a flat curve shows nothing: the model may have read a few tokens only.
     """
-    train, wanted = plain.get("train"), plain.get("eval")
-    if not isinstance(train, Mapping) or not isinstance(wanted, Mapping):
-        return plain
-    if wanted.get("lengths", ()) is not None:
-        return plain
-    try:
-        sizes = [_integer.validate_python(n) for n in (train["length"], wanted["reach"])]
-    except (KeyError, ValidationError):
-        sizes = [1, 1]  # the schema names the key, and no lengths that are missing for its sake
-    T, reach = sizes
     lengths = {max(1, T // 8), max(1, T // 4), max(1, T // 2), *(T << n for n in range(6))}
-    kept = sorted(n for n in lengths if 0 < n <= max(T, reach))
-    return {**plain, "eval": {**wanted, "lengths": kept}}
+    return sorted(n for n in lengths if n <= max(T, reach))
 
 
-def _with_protocols(plain: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the plain configuration with the protocol of its architecture as the default."""
-    model, wanted = plain.get("model"), plain.get("eval")
-    if not isinstance(model, Mapping) or not isinstance(wanted, Mapping):
-        return plain
-    if wanted.get("protocols", ()) is not None:
-        return plain
-    default = "spans" if model.get("arch") == "encoder_decoder" else "tail"
-    return {**plain, "eval": {**wanted, "protocols": [default]}}
+def _protocol(model: Model) -> str:
+    return "spans" if model.arch == "encoder_decoder" else "tail"
 
 
 def _check(config: Config) -> None:
@@ -586,11 +526,7 @@ def _check(config: Config) -> None:
             f"train.length={train.length}; try train.batch_tokens={near}"
         )
     for name in evaluation.reference_variants:
-        known = {**config.variants, **config.scheme.variants}
-        if name not in known:
-            raise UserError(
-                f"eval.reference_variants: no variant {name!r}; {suggestion(name, known)}"
-            )
+        config.changes_of(name)
 
 
 def check_changes(changes: Mapping[str, Any], sections: Sequence[str]) -> None:

@@ -252,6 +252,5 @@ def parts_hash(config: Config, variant: str | None) -> str:
         parts = config.scheme.parts if variant is None else config.variant(variant)
     except UserError as error:  # a reference variant that this scheme cannot take
         parts = {"error": str(error)}
-    plugins = [plugin.digest for plugin in config.plugins]
-    definition = json.dumps([variant, parts, config.scheme.layers, *plugins], sort_keys=True)
+    definition = json.dumps([variant, parts, config.scheme.layers, *config.plugins], sort_keys=True)
     return hashlib.sha256(definition.encode()).hexdigest()[:8]

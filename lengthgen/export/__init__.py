@@ -1,6 +1,5 @@
 """Exported models: a folder with weights, configuration, tokenizer and model card, loaded here."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -12,7 +11,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from lengthgen.config import compose
-from lengthgen.config.plugins import Plugin
+from lengthgen.config import plugins as plugin_files
 from lengthgen.config.schema import Config, from_plain
 from lengthgen.config.sections import first_error
 from lengthgen.data.tokenizer import read_tokenizer
@@ -37,7 +36,7 @@ class About(BaseModel):
     tokens_seen: int
     fingerprint: str  # of the corpus
     card: str  # the sha256 of README.md as it was written
-    plugins: list[Annotated[str, Field(pattern=rf"^{PLUGINS}/[0-9a-f]{{8}}\.py$")]]
+    plugins: list[Annotated[str, Field(pattern=rf"^{PLUGINS}/[0-9a-f]{{12}}\.py$")]]
     config: dict[str, Any]  # without plugins, eval and runtime
 
 
@@ -61,8 +60,7 @@ def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
     """
     folder = Path(folder)
     about = read(folder)
-    for path in plugins:
-        Plugin.read(Path(path)).allow()
+    plugin_files.give([Path(path) for path in plugins])
     config = _config(folder, about)
     model = _model(config, folder / WEIGHTS)
     return Exported(model.eval().requires_grad_(False), read_tokenizer(folder / TOKENIZER))
@@ -92,19 +90,13 @@ def _config(folder: Path, about: About) -> Config:
         evaluation |= {"protocols": ["answers"], "lengths": [task["length"]]}
     plain: dict[str, Any] = {
         **about.config,
-        "plugins": [str(folder / name) for name in about.plugins],
+        "plugins": [Path(name).stem for name in about.plugins],
         "eval": evaluation,
         "runtime": defaults["runtime"],
     }
-    config = from_plain(plain)
-    for plugin in config.plugins:
-        if not plugin.is_allowed:
-            path = json.dumps(str(plugin.path))
-            raise UserError(
-                f"{plugin.path} is code that came with the model; read it, then allow it: "
-                f"load({json.dumps(str(folder))}, plugins=[{path}])"
-            )
-    return config
+    for name in about.plugins:
+        plugin_files.given(Path(name).stem, kept=folder / name)
+    return from_plain(plain)
 
 
 def _model(config: Config, path: Path) -> Transformer:

@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from lengthgen import __version__
-from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
@@ -103,7 +102,6 @@ def _write(
     name: str,
     license: str | None,
 ) -> None:
-    plugins = [_kept(plugin, run_dir) for plugin in config.plugins]
     tokens_seen = checkpoint.step * config.train.batch_tokens
     facts: dict[str, Any] = {
         "model_type": "lengthgen",
@@ -115,7 +113,7 @@ def _write(
         "tokens_seen": tokens_seen,
         "fingerprint": corpus.fingerprint,
         "card": "",
-        "plugins": [f"{PLUGINS}/{plugin.digest}.py" for plugin in plugins],
+        "plugins": [f"{PLUGINS}/{digest}.py" for digest in config.plugins],
         "config": {k: v for k, v in to_plain(config).items() if k not in LEFT_OUT},
     }
     rows = [
@@ -136,26 +134,13 @@ def _write(
     about = About.model_validate({**facts, "card": hashlib.sha256(text.encode()).hexdigest()})
     # Not by save(), whose error on a full disk is a plain Exception.
     (aside / TOKENIZER).write_text(_tokenizer(config, corpus).to_str(pretty=True), encoding="utf-8")
-    for plugin in plugins:
+    for digest in config.plugins:
         (aside / PLUGINS).mkdir(exist_ok=True)
-        (aside / PLUGINS / f"{plugin.digest}.py").write_bytes(plugin.content)
+        shutil.copy(run_dir / PLUGINS / f"{digest}.py", aside / PLUGINS)
     (aside / CARD).write_bytes(text.encode())
     save_file(checkpoint.weights, aside / WEIGHTS, metadata={"format": "pt"})
     (aside / WEIGHTS).chmod((aside / CARD).stat().st_mode)  # safetensors hides it from others
     (aside / CONFIG).write_text(json.dumps(about.model_dump(), indent=1), encoding="utf-8")
-
-
-def _kept(plugin: Plugin, run_dir: Path) -> Plugin:
-    """Returns a plugin that lies where training put it.
-
-    An untrusted config.yaml might name any file here, which would be published with the export.
-    """
-    if plugin.path.resolve() != run_dir.resolve() / PLUGINS / f"{plugin.digest}.py":
-        raise UserError(
-            f"{run_dir}/config.yaml: its plugin {plugin.path} is none that training keeps in "
-            f"{PLUGINS}/; restore config.yaml"
-        )
-    return plugin
 
 
 def _tokenizer(config: Config, corpus: TokenizedCorpus) -> Tokenizer:

@@ -12,22 +12,24 @@ from torch import Tensor, nn
 from lengthgen.config.plugins import MODULE_PREFIX
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.model.build import create, with_parts
+from lengthgen.model.build import with_parts
 from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import HOOKS, Part
 
-VOCAB = 16  # parts do not know the vocabulary, and a small one is quick
+N_TOKENS = 16
 
 
-def try_out(config: Config) -> None:
-    """Trains on two windows of eight tokens on the CPU, scores them by each variant, and forgets.
+def try_out(model: Transformer, config: Config) -> None:
+    """Trains on two windows of eight tokens, scores them by each variant, and forgets both.
 
     Raises UserError for what a part can tell in a call alone, such as a share that keeps no
     rotated channel; with part, hook and line if a plugin's code raises, and with the hooks that it
     may be if what they take or return does not fit, or the loss or its gradient is not finite.
     """
-    model = create(config, vocab_size=VOCAB)
-    tokens_BT = torch.arange(VOCAB).view(2, 8)[:, : config.train.length]
+    scheme, device = model.scheme, model.embedding.weight.device
+    tokens_BT = (torch.arange(N_TOKENS, device=device) % len(model.embedding.weight)).view(2, 8)[
+        :, : config.train.length
+    ]
     try:
         _call(config, model, tokens_BT)
         with torch.no_grad():
@@ -40,12 +42,17 @@ def try_out(config: Config) -> None:
         if not _own_parts(model):
             raise
         raise UserError(_blame(error, model)) from error
+    finally:
+        model.scheme = scheme
+        model.zero_grad()
 
 
 def _call(config: Config, model: Transformer, tokens_BT: Tensor) -> None:
     """Computes the loss, and its gradient unless under no_grad."""
     targets_BQ = tokens_BT[:, 1:]  # fewer than the keys: a mix-up of the two does not fit
-    with torch.autocast("cpu", torch.bfloat16, enabled=config.train.precision == "bf16"):
+    with torch.autocast(
+        tokens_BT.device.type, torch.bfloat16, enabled=config.train.precision == "bf16"
+    ):
         x_BQD = model(
             tokens_BT,
             n_last=targets_BQ.shape[1],

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lengthgen.config import compose
-from lengthgen.config.plugins import Plugin
+from lengthgen.config import plugins as plugin_files
 from lengthgen.config.registry import construct, modules_of, registered, subclasses
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
     picture: Path | None
 
 
-def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Probe]]:
+def registry(plugins: Sequence[str] = ()) -> dict[str, type[Probe]]:
     """Returns all probes by name, those of this folder and of plugins, in the order of output.
 
     Raises UserError for a plugin that fails, and for two probes of one name.
@@ -43,14 +43,14 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Probe]]:
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
 
-def probes_of(files: Sequence[Path]) -> list[Plugin]:
+def probes_of(files: Sequence[Path]) -> list[str]:
     """Returns the plugins that define a probe; the others hold parts of a run's scheme."""
-    plugins = map(Plugin.read, files)
-    return [plugin for plugin in plugins if subclasses(plugin.module(), Probe)]
+    given = plugin_files.give(files)
+    return [digest for digest in given if subclasses(plugin_files.module(digest), Probe)]
 
 
 def build(
-    names: Sequence[str] | None, *, config_dir: Path | None = None, plugins: Sequence[Plugin] = ()
+    names: Sequence[str] | None, *, config_dir: Path | None = None, plugins: Sequence[str] = ()
 ) -> list[Probe]:
     """Returns the probes requested, all if None, with the options that conf/probe/NAME.yaml holds.
 

@@ -20,7 +20,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from lengthgen.config import compose
+from lengthgen.config import compose, plugins
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.config.sections import first_error
 from lengthgen.data.corpora import TokenizedCorpus
@@ -94,15 +94,12 @@ def _ignore(record: logging.LogRecord) -> None:
 def write_config(config: Config, run_dir: Path) -> None:
     """Writes config.yaml and the plugins, and reads them back to prove that they are the same.
 
-    A plugin becomes plugins/DIGEST.py, and config.yaml names it so: a run that is moved, or whose
-    author goes on to edit the original, keeps what it was trained with.
+    A plugin becomes plugins/DIGEST.py: a run whose author goes on to edit the original keeps what
+    it was trained with.
     """
-    plain = {**to_plain(config), "plugins": []}
-    for plugin in config.plugins:
-        kept = f"plugins/{plugin.digest}.py"
-        replace_file(run_dir / kept, plugin.content)
-        plain["plugins"].append(kept)
-    text = yaml.safe_dump(plain, sort_keys=False).encode()
+    for digest in config.plugins:
+        replace_file(run_dir / f"plugins/{digest}.py", plugins.given(digest).content)
+    text = yaml.safe_dump(to_plain(config), sort_keys=False).encode()
     replace_file(run_dir / "config.yaml", _heading(text) + text)
     assert load_config(run_dir) == config, "config.yaml does not round-trip"
 
@@ -121,16 +118,7 @@ def _built(read: Mapping[str, Any], run_dir: Path) -> Config:
     for section in ("eval", "runtime"):
         if isinstance(plain.get(section), dict):
             plain[section] = {**_defaults()[section], **plain[section]}
-    if isinstance(plain.get("plugins"), list):
-        plain["plugins"] = [str(run_dir / str(plugin)) for plugin in plain["plugins"]]
-    config = from_plain(plain)
-    for plugin in config.plugins:
-        if plugin.path.parent == run_dir / "plugins" and plugin.path.stem != plugin.digest:
-            raise UserError(
-                f"{plugin.path} was changed since this run began; restore it, or train its new "
-                f"content as a run of its own: lengthgen train --plugin {plugin.path} ..."
-            )
-    return config
+    return from_plain(plain)
 
 
 @cache

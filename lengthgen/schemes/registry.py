@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from lengthgen.config.plugins import Plugin
 from lengthgen.config.registry import construct, modules_of, registered
 from lengthgen.errors import UserError, suggestion
 from lengthgen.schemes.base import ModelDims, Part
@@ -27,7 +26,7 @@ HOOKS = tuple(
 )
 
 
-def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Part]]:
+def registry(plugins: Sequence[str] = ()) -> dict[str, type[Part]]:
     """Returns all parts by name: those below this directory, installed entry points', the plugins'.
 
     Raises UserError for a plugin that fails, and for two parts of one name.
@@ -50,7 +49,7 @@ def build(
     *,
     layers: Sequence[Sequence[str]] | None,
     shape: ModelDims,
-    plugins: Sequence[Plugin] = (),
+    plugins: Sequence[str] = (),
     where: str = "scheme.parts",
 ) -> Scheme:
     """Builds a scheme from its parts' arguments.

@@ -74,7 +74,6 @@ def points(
         swept = [override for override, varies in zip(chosen, differs, strict=True) if varies]
         try:
             config = pipeline.validate(from_overrides(chosen, config_dir=config_dir, plugins=files))
-            pipeline.refuse_unaligned(config)
         except UserError as error:
             named = not swept or str(error).startswith(tuple(swept))
             raise UserError(str(error) if named else f"{' '.join(swept)}: {error}") from None

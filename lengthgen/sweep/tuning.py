@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import torch
 import yaml
 
-from lengthgen import pipeline
 from lengthgen.analysis import curves
 from lengthgen.config import tuned_rates
 from lengthgen.config.schema import Config
@@ -15,6 +15,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.evaluation.rows import stored
 from lengthgen.files import replace_file
+from lengthgen.model.transformer import build_scheme
 from lengthgen.report import curve_tables, table_formats
 from lengthgen.sweep import grid, states
 from lengthgen.sweep.grid import Point
@@ -69,7 +70,9 @@ def points(
 def _rates(point: Point) -> tuple[float, float | None]:
     """Returns lr and scheme_lr_ratio; the latter is None if the scheme has no parameters."""
     config = point.config
-    learns = pipeline.scheme_parameters(config, config.scheme.parts, "scheme.parts")
+    with torch.device("meta"):
+        scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
+    learns = any(True for _ in scheme.parameters())
     return config.train.lr, config.scheme_lr_ratio if learns else None
 
 

@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 from lengthgen.config import registry as classes
-from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Corpus, TaskCorpus
 from lengthgen.tasks import rules
 from lengthgen.tasks.base import END, Example, Task
@@ -26,7 +25,7 @@ AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to t
 MAJORITY_EXAMPLES = 300  # of each length
 
 
-def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Task]]:
+def registry(plugins: Sequence[str] = ()) -> dict[str, type[Task]]:
     """Returns all tasks by name: those of rules/ and the plugins'.
 
     Raises UserError for a plugin that fails, and for two tasks of one name.
@@ -35,7 +34,7 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Task]]:
 
 
 def build(
-    kind: str, arguments: Mapping[str, Any], *, where: str, plugins: Sequence[Plugin] = ()
+    kind: str, arguments: Mapping[str, Any], *, where: str, plugins: Sequence[str] = ()
 ) -> Task:
     """Builds a task from its arguments; no plugin is run for a task of the package.
 

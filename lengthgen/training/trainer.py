@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from lengthgen.data.windows import (
 from lengthgen.errors import Diverged, Stopped
 from lengthgen.files import keep_rows, read_rows
 from lengthgen.model import kernels
-from lengthgen.model.build import create, generator_of
+from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Memory, Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
@@ -94,6 +93,7 @@ class State:
 def train(
     config: Config,
     corpus: TokenizedCorpus,
+    model: Transformer,
     device: torch.device,
     *,
     ranks: Ranks,
@@ -102,11 +102,12 @@ def train(
 ) -> None:
     """Runs the steps that are left of a run, with checkpoints and a row every log_every steps.
 
-    `log` takes the rows, on the main process. Raises Diverged, and Stopped if a signal came.
+    `model` was just created; a checkpoint's weights replace those it has. `log` takes the rows, on
+    the main process. Raises Diverged, and Stopped if a signal came.
     """
     train, runtime, run_dir = config.train, config.runtime, config.run_dir
     windows = windows_of(config, corpus)
-    state = _state(config, run_dir, corpus, device, show=show)
+    state = _state(config, corpus, model, device, show=show)
     if ranks.is_main:
         directory.train_rows(run_dir, run=config.run_id)  # refuses those of another run
         keep_rows(run_dir / "train.jsonl", lambda row: row["train/step"] <= state.step)
@@ -215,9 +216,9 @@ def windows_of(config: Config, corpus: TokenizedCorpus) -> TrainingWindows:
     return training_windows(corpus, objective_of(config).window_targets)
 
 
-def fresh_state(config: Config, *, vocab_size: int, device: torch.device) -> State:
-    """Returns the state before the first step."""
-    model = create(config, vocab_size=vocab_size).to(device).train()
+def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> State:
+    """Returns the state before the first step of a model that was just created."""
+    model = model.to(device).train()
     remembered = model.scheme.memory
     return State(
         config=config,
@@ -337,10 +338,15 @@ def _generator(state: State) -> torch.Generator:
 
 
 def _state(
-    config: Config, run_dir: Path, corpus: TokenizedCorpus, device: torch.device, *, show: Progress
+    config: Config,
+    corpus: TokenizedCorpus,
+    model: Transformer,
+    device: torch.device,
+    *,
+    show: Progress,
 ) -> State:
     """Returns the state of the newest valid checkpoint, or a fresh one."""
-    state = fresh_state(config, vocab_size=corpus.vocab_size, device=device)
+    run_dir, state = config.run_dir, fresh_state(config, model, device=device)
     found = checkpoints.newest(run_dir, run=config.run_id, say=show.say)
     if found is not None:
         state.model.load_state_dict(found.weights)

@@ -1,20 +1,16 @@
-"""A plugin's content belongs to the run: to its name, its directory and its rows."""
+"""A plugin runs only where it is given, and its content belongs to the run."""
 
-import shutil
 from pathlib import Path
 
 import pytest
-import yaml
-from eval_rows import gathered
 from small import small_config
 from trained import QUIET, rows_of
 
 from lengthgen import pipeline
-from lengthgen.cli import lists
+from lengthgen.config import plugins
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
-from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
 
 TEXT = """
@@ -27,100 +23,70 @@ class Slope(Part):
 """
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-def plugin(path: Path, slope: float) -> Path:
+def write(path: Path, slope: float) -> Path:
     path.write_text(TEXT.format(slope=slope))
     return path
 
 
-def configuration(path: Path, cache: Path, *overrides: str) -> Config:
+def config_of(*files: Path) -> Config:
+    root = f"runtime.root={files[0].parent}/runs"
     return small_config(
-        f"plugins=[{path}]",
-        "scheme=nope",
-        "+scheme.parts.slope={}",
-        f"runtime.root={path.parent}/runs",
-        f"runtime.cache={cache}",
-        "train.tokens=256",
-        *overrides,
+        "scheme=nope", "+scheme.parts.slope={}", root, "train.tokens=256", plugins=files
     )
 
 
-def trained(path: Path, cache: Path, *overrides: str) -> Path:
-    return pipeline.train(configuration(path, cache, *overrides))
+def test_an_edited_plugin_is_another_run_with_other_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.py", 0.5)
+    mild = pipeline.train(config_of(path))
+    steep = pipeline.train(config_of(write(path, 4.0)))
+    assert mild != steep
+    assert rows_of(mild / "eval.jsonl")[0]["nats"] != rows_of(steep / "eval.jsonl")[0]["nats"]
+    assert rows_of(mild / "eval.jsonl")[0]["parts"] != rows_of(steep / "eval.jsonl")[0]["parts"]
 
 
-def test_an_edited_plugin_is_another_run_with_other_numbers(tmp_path: Path, cache: Path) -> None:
-    path = plugin(tmp_path / "mine.py", 0.5)
-    one = trained(path, cache)
-    assert trained(path, cache) == one
-    two = trained(plugin(path, 4.0), cache)
-    assert one != two
-    assert rows_of(one / "eval.jsonl")[0]["nats"] != rows_of(two / "eval.jsonl")[0]["nats"]
-    assert rows_of(one / "eval.jsonl")[0]["parts"] != rows_of(two / "eval.jsonl")[0]["parts"]
-
-
-def test_neither_place_nor_order_nor_number_of_plugin_files_changes_the_name(
-    tmp_path: Path, cache: Path
-) -> None:
-    one, two = plugin(tmp_path / "a.py", 0.5), tmp_path / "b.py"
-    two.write_text("from lengthgen.schemes import Part\nclass Other(Part): ...\n")
-    (tmp_path / "copy.py").write_bytes(one.read_bytes())
-    names = {
-        configuration(one, cache, f"plugins=[{asked}]").run_id
-        for asked in (f"{one},{two}", f"{two},{one}", f"{two},{one},{tmp_path}/copy.py")
-    }
+def test_neither_place_nor_order_nor_number_of_files_changes_the_name(tmp_path: Path) -> None:
+    slope, other = write(tmp_path / "a.py", 0.5), tmp_path / "b.py"
+    other.write_text("from lengthgen.schemes import Part\nclass Other(Part): ...\n")
+    copy = write(tmp_path / "copy.py", 0.5)
+    names = {config_of(*files).run_id for files in ([slope, other], [other, slope, copy])}
     assert len(names) == 1
-    assert names != {configuration(one, cache).run_id}
+    assert names != {config_of(slope).run_id}
 
 
-def test_a_run_keeps_its_plugin_wherever_it_goes(tmp_path: Path, cache: Path) -> None:
-    path = plugin(tmp_path / "mine.py", 0.5)
-    run_dir = trained(path, cache)
-    moved = tmp_path / "elsewhere" / run_dir.name
-    shutil.copytree(run_dir, moved)
-    shutil.rmtree(run_dir)
-    path.unlink()
-    (kept,) = yaml.safe_load((moved / "config.yaml").read_text())["plugins"]
-    assert not Path(kept).is_absolute()
-    assert (moved / kept).read_text() == TEXT.format(slope=0.5)
-    before = rows_of(moved / "eval.jsonl")
-    evaluator.evaluate(directory.load_config(moved), moved, ranks=ALONE, show=QUIET)
-    assert rows_of(moved / "eval.jsonl") == before
-
-
-def test_runs_whose_plugins_differ_under_one_name_stand_side_by_side(
-    tmp_path: Path, cache: Path
+def test_a_run_keeps_its_plugin_which_is_to_be_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = plugin(tmp_path / "mine.py", 0.5)
-    one = trained(path, cache)
-    two = trained(plugin(path, 4.0), cache, "seed=2")
-    assert {row[1] for row in lists.runs(tmp_path / "runs")[1]} == {"done"}
-    for run_dir in (one, two):
-        before = rows_of(run_dir / "eval.jsonl")
-        (run_dir / "eval.jsonl").unlink()
-        evaluator.evaluate(directory.load_config(run_dir), run_dir, ranks=ALONE, show=QUIET)
-        assert rows_of(run_dir / "eval.jsonl") == before
-    labels = {line.label for line in gathered(one, two).lines}
-    assert len(labels) == 2
-    assert all(label.startswith("nope (plugins=") for label in labels)
+    run_dir = pipeline.train(config_of(write(tmp_path / "mine.py", 0.5)))
+    (tmp_path / "mine.py").unlink()
+    (kept,) = (run_dir / "plugins").iterdir()
+    assert kept.read_text() == TEXT.format(slope=0.5)
+    before = rows_of(run_dir / "eval.jsonl")
+    monkeypatch.setattr(plugins, "_GIVEN", {})  # as in another process
+    assert pipeline.config_of(run_dir, {}).plugins == [kept.stem]  # read, and not run
+    other = write(tmp_path / "other.py", 4.0)
+    for given in ([], [other]):
+        with pytest.raises(UserError, match=f"repeat this with --plugin {kept}$"):
+            pipeline.configs_of([run_dir], {}, plugins=given)
+    (config,) = pipeline.configs_of([run_dir], {}, plugins=[kept])
+    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    assert rows_of(run_dir / "eval.jsonl") == before
 
 
-def test_seeds_of_one_plugin_are_one_series(tmp_path: Path, cache: Path) -> None:
-    path = plugin(tmp_path / "mine.py", 0.5)
-    copy = plugin(tmp_path / "copy.py", 0.5)
-    found = gathered(trained(path, cache), trained(copy, cache, "seed=2"))
-    assert [line.label for line in found.lines] == ["nope"]
-
-
-def test_a_plugin_that_was_edited_within_its_run_is_refused(tmp_path: Path, cache: Path) -> None:
-    config = configuration(plugin(tmp_path / "mine.py", 0.5), cache)
-    config.run_dir.mkdir(parents=True)
-    directory.write_config(config, config.run_dir)
-    (kept,) = (config.run_dir / "plugins").iterdir()
-    plugin(kept, 4.0)
-    with pytest.raises(UserError, match=rf"{kept} was changed since this run began; restore it"):
-        directory.load_config(config.run_dir)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\n", "defines no subclass"),
+        ("import nowhere\n", "does not import: ModuleNotFoundError"),
+        (
+            "from lengthgen.schemes import Part\nclass Slope(Part):\n"
+            "    def __init__(self, shape):\n        1 / 0\n    def bias(self, c): ...\n",
+            r"scheme\.parts\.slope: Slope raised ZeroDivisionError: .*mine\.py, line 4\)",
+        ),
+    ],
+)
+def test_a_plugin_that_fails_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(UserError, match=said) as caught:
+        config_of(path)
+    assert "\n" not in str(caught.value)

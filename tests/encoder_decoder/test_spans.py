@@ -126,7 +126,9 @@ def test_a_masked_token_is_scored_given_the_text_around_it_and_earlier_masked_on
 
 def test_rows_do_not_depend_on_the_number_of_processes(planned: Plan) -> None:
     config, corpus = configured(), planned.corpus
-    state = fresh_state(config, vocab_size=corpus.vocab_size, device=torch.device("cpu"))
+    state = fresh_state(
+        config, create(config, vocab_size=corpus.vocab_size), device=torch.device("cpu")
+    )
     windows = windows_of(config, corpus)
     two = [Ranks(rank=rank, world_size=2, local_rank=rank) for rank in (0, 1)]
     whole = batch_of(state, windows, ranks=ALONE)

@@ -12,8 +12,7 @@ import pytest
 from repository import ROOT
 
 from lengthgen import schemes
-from lengthgen.config import compose, schema
-from lengthgen.pipeline import validate
+from lengthgen.config import compose
 
 PACKAGE = ROOT / "lengthgen"
 
@@ -101,11 +100,6 @@ def test_every_file_is_ascii() -> None:
 
 
 YAMLS = sorted((ROOT / "conf").rglob("*.yaml"))
-CHOICES = [
-    (path.parent.name, path.stem)
-    for path in YAMLS
-    if path.parent.parent == ROOT / "conf" and path.parent.name != compose.PROBE
-]
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=named)
@@ -113,33 +107,6 @@ def test_a_yaml_begins_with_what_it_is(path: Path) -> None:
     said = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
     assert said[0].startswith("# ")
     assert len(said[0]) > 20
-
-
-@pytest.mark.parametrize(("group", "choice"), CHOICES)
-def test_every_choice_composes_into_a_valid_configuration(
-    group: str, choice: str, tmp_path: Path
-) -> None:
-    chosen = f"{group}={choice}" if group != compose.VARIANT else f"eval.variants=[{choice}]"
-    plain = compose.compose([chosen, *required(group, choice, tmp_path)], config_dir=None)
-    built = validate(schema.from_plain(plain))
-    assert schema.from_plain(schema.to_plain(built)) == built
-
-
-@pytest.mark.parametrize(("group", "choice"), CHOICES)
-def test_a_choice_is_named_as_its_file(group: str, choice: str) -> None:
-    assert compose.load(group, choice, config_dir=None).get("name", choice) == choice
-
-
-def required(group: str, choice: str, folder: Path) -> list[str]:
-    """Returns overrides for what a choice leaves open: paths of texts, runs to begin with."""
-    file = folder / "texts.txt"
-    file.write_text("".join(f"IN:{' jump' * n} OUT:{' I_JUMP' * n}\n" for n in range(1, 49)))
-    values = compose.load(group, choice, config_dir=None)
-    given = {f"{group}.{key}": value for key, value in values.items()}
-    fresh = ["train.init_from=null"] if "init_from" in values.get("train", {}) else []
-    for key, value in values.get("task", {}).get("arguments", {}).items():
-        given[f"task.arguments.{key}"] = value
-    return [*fresh, *(f"{key}='{file}'" for key, value in given.items() if value == "???")]
 
 
 @pytest.mark.slow

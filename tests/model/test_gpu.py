@@ -203,7 +203,7 @@ def stepped(
     """Returns the loss of each step in nats, and the weights after them."""
     corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
     windows = training_windows(corpus, config.train.length)
-    state = fresh_state(config, vocab_size=corpus.vocab_size, device=CPU)
+    state = fresh_state(config, create(config, vocab_size=corpus.vocab_size), device=CPU)
     forward = forward_of(state, compiled=devices.compiles(config.runtime, CPU))
     nats = [train_step(state, windows, ranks=ALONE, forward=forward).nats for _ in range(steps)]
     return nats, state.model.state_dict()

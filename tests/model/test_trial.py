@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 from small import small_config
 
+from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
+from lengthgen.model.build import create
 from lengthgen.model.trial import try_out
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs.distributed import ALONE
@@ -61,42 +64,54 @@ FAULTS = {
 }
 
 
-def overrides(path: Path, body: str) -> list[str]:
-    path.write_text(f"{HEAD}    {body}\n")
-    return [f"plugins=[{path}]", "scheme=nope", "+scheme.parts.mine={}"]
+def config_of(path: Path, body: str, *overrides: str, base: str = "Part") -> Config:
+    path.write_text(f"{HEAD.replace('Mine(Part)', f'Mine({base})')}    {body}\n")
+    return small_config("scheme=nope", "+scheme.parts.mine={}", *overrides, plugins=[path])
+
+
+def called(config: Config) -> None:
+    try_out(create(config, vocab_size=12), config)
 
 
 @pytest.mark.parametrize("body", FAULTS)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str, precision: str) -> None:
-    config = small_config(*overrides(tmp_path / "mine.py", body), f"train.precision={precision}")
+    config = config_of(tmp_path / "mine.py", body, f"train.precision={precision}")
     with pytest.raises(UserError, match=FAULTS[body]) as caught:
-        try_out(config)
+        called(config)
     assert "\n" not in str(caught.value)
 
 
 def test_a_method_of_a_base_class_is_named_by_its_own_name(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    requested = overrides(path, "def bias_at(self, d): return -d[None]")
-    path.write_text(path.read_text().replace("Mine(Part)", "Mine(DistanceBias)"))
-    with pytest.raises(
-        UserError, match=r"with bias_at of mine \(.*line 24\): TypeError: Mine\.bias_a"
-    ):
-        try_out(small_config(*requested))
+    body = "def bias_at(self, d): return -d[None]"
+    config = config_of(tmp_path / "mine.py", body, base="DistanceBias")
+    said = r"with bias_at of mine \(.*line 24\): TypeError: Mine\.bias_a"
+    with pytest.raises(UserError, match=said):
+        called(config)
 
 
+@pytest.mark.parametrize("length", [4, 16])
 @pytest.mark.parametrize(
     "body", ["return -c.distance()", "return (c.distance() == 0).float().log()"]
 )
-def test_a_part_without_fault_passes(tmp_path: Path, body: str) -> None:
-    requested = overrides(tmp_path / "mine.py", f"def bias(self, c): {body}")
-    try_out(small_config(*requested))
-    try_out(small_config(*requested, "train.length=4"))
+def test_a_part_without_fault_passes_and_leaves_the_model_as_it_was(
+    tmp_path: Path, body: str, length: int
+) -> None:
+    body = f"def bias(self, c): {body}"
+    config = config_of(tmp_path / "mine.py", body, f"train.length={length}", "eval.variants=[logn]")
+    model = create(config, vocab_size=12)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    scheme = model.scheme
+    try_out(model, config)
+    assert model.scheme is scheme
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is None
+        assert torch.equal(parameter, before[name])
 
 
 def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:
-    requested = overrides(tmp_path / "mine.py", "def bias(self, c): return c.nothing")
-    config = small_config(*requested, f"runtime.root={tmp_path}/runs")
+    body, root = "def bias(self, c): return c.nothing", f"runtime.root={tmp_path}/runs"
+    config = config_of(tmp_path / "mine.py", body, root)
     with pytest.raises(UserError, match="bias raised AttributeError"):
         train_and_evaluate(config, ranks=ALONE, show=Progress(is_main=False))
     assert not config.run_dir.exists()

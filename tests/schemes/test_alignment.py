@@ -558,7 +558,9 @@ def test_how_a_step_is_divided_changes_no_start(name: str, tmp_path: Path) -> No
     for size in (64, 5, 1):
         runtime = config.runtime.model_copy(update={"micro_batch": size})
         divided = config.model_copy(update={"runtime": runtime})
-        state = fresh_state(divided, vocab_size=corpus.vocab_size, device=torch.device("cpu"))
+        state = fresh_state(
+            divided, create(divided, vocab_size=corpus.vocab_size), device=torch.device("cpu")
+        )
         how: dict[str, Any] = {"ranks": ALONE, "forward": state.model}
         losses += [train_step(state, windows, **how).nats for _ in range(2)]
     assert losses[:2] == pytest.approx(losses[2:4], rel=1e-6)

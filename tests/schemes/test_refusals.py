@@ -246,8 +246,6 @@ REFUSED = [  # overrides, and what the message says
     ("+scheme.parts.qqqq={}", r"no such part; known: abacus, .*, sinusoidal"),
     ("scheme.layers=[[rop]]", r"scheme\.layers: rop is not a part .* did you mean rope\?"),
     ("scheme.layers=[]", r"scheme\.layers: an empty list"),
-    ("plugins=[1]", r"plugins\.0: 1 "),
-    ("plugins=[nowhere.py]", r"plugins: nowhere\.py cannot be read \(No such"),
     ("model.d_model=130 model.n_heads=4", r"not divisible by .* try model\.d_model=128"),
     *(
         (f"scheme={scheme} eval.variants=[{name}]", rf"{name} acts on rotated .* nothing here rot")

@@ -202,12 +202,12 @@ def plugin(tmp_path: Path) -> Path:
 
 def test_two_owners_of_one_hook_in_a_layer_are_refused_by_name(plugin: Path) -> None:
     with pytest.raises(UserError, match=r"first and second both define weights"):
-        small_config(f"plugins=[{plugin}]", "scheme=nope", "+scheme.parts={first: {}, second: {}}")
+        small_config("scheme=nope", "+scheme.parts={first: {}, second: {}}", plugins=[plugin])
     config = small_config(
-        f"plugins=[{plugin}]",
         "scheme=nope",
         "+scheme.parts={first: {}, second: {}}",
         "scheme.layers=[[first],[second]]",
+        plugins=[plugin],
     )
     assert config.scheme.layers == [["first"], ["second"]]
 
@@ -223,12 +223,12 @@ def test_a_parameter_named_like_a_hook_is_refused(tmp_path: Path) -> None:
         "    def bias(self, c):\n        return c.distance()\n"
     )
     with pytest.raises(UserError, match=r"parts: self\.weights\.0 of shadowed cannot be read"):
-        small_config(f"plugins=[{path}]", "+scheme.parts.shadowed={}")
+        small_config("+scheme.parts.shadowed={}", plugins=[path])
 
 
 def test_parameters_are_projected_when_a_scheme_is_built(plugin: Path) -> None:
     with pytest.raises(RuntimeError, match="clamp_parameters ran"):
-        small_config(f"plugins=[{plugin}]", "scheme=nope", "+scheme.parts.projected={}")
+        small_config("scheme=nope", "+scheme.parts.projected={}", plugins=[plugin])
 
 
 def test_a_variant_that_adds_parameters_is_refused() -> None:
@@ -250,7 +250,7 @@ def test_variants_merge_in_order_drop_parts_and_change_arguments() -> None:
     assert config.variant("biased+bare") == {"alibi": {"beyond": "extend"}}
     for name, message in {
         "slwo": r"no variant 'slwo'; did you mean slow\?",
-        "slow+": r"'slow\+' lacks a name",
+        "slow+": r"no variant ''",
         "slow+biased+slow": "names one variant twice",
     }.items():
         with pytest.raises(UserError, match=message):
@@ -267,13 +267,13 @@ def test_a_plugin_without_a_part_or_that_fails_is_one_line(
     path = tmp_path / "broken.py"
     path.write_text(text)
     with pytest.raises(UserError, match=message):
-        small_config(f"plugins=[{path}]")
+        small_config(plugins=[path])
 
 
 def test_one_plugin_at_two_paths_is_loaded_once(plugin: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.py"
     copy.write_bytes(plugin.read_bytes())
-    config = small_config(f"plugins=[{plugin},{copy}]")
+    config = small_config(plugins=[plugin, copy])
     assert len(config.plugins) == 1
     assert "first" in schemes.registry(config.plugins)
     assert "first" not in schemes.registry()
@@ -287,13 +287,13 @@ def write(path: Path, text: str) -> Path:
 def test_a_plugin_that_names_a_part_like_a_shipped_one_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.py", "class Rope(Part):\n    pass\n")
     with pytest.raises(UserError, match=r"part rope is defined twice, in .*rope\.py and in .*mine"):
-        small_config(f"plugins=[{path}]")
+        small_config(plugins=[path])
 
 
 def test_a_part_that_overrides_no_hook_is_refused_with_the_hooks_there_are(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.py", "class Mine(Part):\n    def bais(self, c): ...\n")
     with pytest.raises(UserError, match=r"parts\.mine: its class Mine overrides no hook.* bias,"):
-        small_config(f"plugins=[{path}]", "+scheme.parts.mine={}")
+        small_config("+scheme.parts.mine={}", plugins=[path])
 
 
 def test_the_hooks_are_the_methods_by_which_a_part_changes_the_model() -> None:
@@ -313,7 +313,7 @@ class Mine(Part):
     def bias(self, c): ...
 """
     path = write(tmp_path / "mine.py", text)
-    config = small_config(f"plugins=[{path}]", "+scheme.parts.mine={start: 1, count: 2}")
+    config = small_config("+scheme.parts.mine={start: 1, count: 2}", plugins=[path])
     built = schemes.build(
         config.scheme.parts, layers=None, shape=config.shape, plugins=config.plugins
     )
@@ -325,7 +325,7 @@ def test_two_plugins_may_define_one_name_in_two_configurations(tmp_path: Path) -
     for i in range(2):
         text = f"class Mine(Part):\n    number = {i}\n    def bias(self, c): ...\n"
         path = write(tmp_path / f"{i}.py", text)
-        config = small_config(f"plugins=[{path}]", "+scheme.parts.mine={}")
+        config = small_config("+scheme.parts.mine={}", plugins=[path])
         found.append(config)
     numbers = [vars(schemes.registry(c.plugins)["mine"])["number"] for c in found]
     assert numbers == [0, 1]
@@ -338,14 +338,14 @@ def test_a_plugin_may_hold_dataclasses(tmp_path: Path) -> None:
         "from __future__ import annotations\nfrom dataclasses import dataclass\n"
         f"from lengthgen.schemes import Part\n{text}@dataclass\nclass Facts:\n    n: int\n"
     )
-    assert small_config(f"plugins=[{path}]", "+scheme.parts.mine={}").plugins
+    assert small_config("+scheme.parts.mine={}", plugins=[path]).plugins
 
 
 def test_a_part_named_like_a_method_of_its_container_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "named.py"
     path.write_text("from lengthgen.schemes import Part\n\nclass Values(Part):\n    pass\n")
     with pytest.raises(UserError, match=r"scheme\.parts\.values: a part cannot have this name"):
-        small_config(f"plugins=[{path}]", "+scheme.parts.values={}")
+        small_config("+scheme.parts.values={}", plugins=[path])
 
 
 def test_every_part_is_found_by_the_snake_case_of_its_class() -> None:

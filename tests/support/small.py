@@ -3,8 +3,10 @@
 import importlib
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,16 +55,16 @@ SMALL_TASK = [
 VOCAB = 50
 
 
-def small_config(*overrides: str) -> Config:
+def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
     """Returns a configuration of a model that trains in a second."""
-    read = ("plugins=", "train.tuned=", "train.init_from=")
-    of_files = any(word.startswith(read) for word in overrides)
-    return (_built.__wrapped__ if of_files else _built)(*overrides)
+    read = ("train.tuned=", "train.init_from=")
+    of_files = any(word.startswith(read) for word in overrides) or plugins
+    return (_built.__wrapped__ if of_files else _built)(*overrides, plugins=tuple(plugins))
 
 
 @lru_cache(maxsize=1024)
-def _built(*overrides: str) -> Config:
-    return validate(from_overrides([*SMALL, *overrides], config_dir=None, plugins=[]))
+def _built(*overrides: str, plugins: Sequence[Path]) -> Config:
+    return validate(from_overrides([*SMALL, *overrides], config_dir=None, plugins=plugins))
 
 
 def every_scheme() -> list[tuple[str, str | None]]:

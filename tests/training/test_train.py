@@ -25,6 +25,7 @@ from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora
 from lengthgen.data.windows import train_batch, training_windows
 from lengthgen.errors import Diverged, UserError
+from lengthgen.model.build import create
 from lengthgen.runs.distributed import ALONE
 from lengthgen.training.optim import set_rates
 from lengthgen.training.trainer import (
@@ -237,7 +238,7 @@ def stepping(cache: Path) -> tuple[Config, Any]:
 
 
 def state_of(config: Config) -> State:
-    return fresh_state(config, vocab_size=257, device=CPU)
+    return fresh_state(config, create(config, vocab_size=257), device=CPU)
 
 
 def test_micro_batches_add_up_to_the_whole_batch(stepping: tuple[Config, Any]) -> None:

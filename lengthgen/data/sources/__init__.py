@@ -7,7 +7,6 @@ from typing import Any
 
 from lengthgen.config import registry as classes
 from lengthgen.config import schema
-from lengthgen.config.plugins import Plugin
 from lengthgen.data.sources.source import Document, Say, Source, name_hash
 from lengthgen.errors import UserError
 
@@ -16,7 +15,7 @@ __all__ = ["Document", "Say", "Source", "read", "registry", "source_key", "sourc
 HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
 
 
-def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Source]]:
+def registry(plugins: Sequence[str] = ()) -> dict[str, type[Source]]:
     """Returns the sources by name: those of this directory, of rooms beside the core, of plugins.
 
     Raises UserError for a plugin that fails, and for two sources of one name.

@@ -1,0 +1,177 @@
+"""A mistake in a configuration is one line with key, value and remedy."""
+
+import copy
+import math
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lengthgen.config import compose, schema
+from lengthgen.config.schema import check_changes, from_overrides
+from lengthgen.errors import UserError
+
+COMMAND_LINE = {
+    # Hydra
+    "scheme=rpoe": "scheme=rpoe: no such scheme; did you mean rope?",
+    "model=zzz": "model=zzz: no such model; known: alibi, base, medium, small, tiny",
+    "scheme=null": "scheme=null: no such scheme; ",
+    "scheme=[rope,alibi]": "scheme=[rope,alibi]: no such scheme",
+    "scheme=rope,alibi": "scheme=rope,alibi holds several values, and one run takes one; run it",
+    "seed=range(1,4)": "seed=range(1,4) holds several values",
+    "eval.lengths=512,1024": "(a list is written eval.lengths=[512,1024])",
+    "train.lrr=1": "train.lrr: unknown key; did you mean train.lr?",
+    "lr=1": "lr: unknown key; did you mean train.lr?",
+    "shceme=rope": "shceme: unknown key; did you mean scheme?",
+    "plugins=[a.py]": "plugins: unknown key",
+    "corpus.path=x": "corpus.path: the chosen corpus has no such key, but corpus=files has",
+    "corpus=files": "corpus.path: a value is required; give corpus.path=VALUE",
+    "corpus=files corpus.pth=x": "did you mean corpus.path?",
+    "+seed=2": "Could not append to config. An item is already at 'seed'; drop the +",
+    "~nothing": "Could not delete from config. 'nothing' does not exist",
+    "train.lr": "train.lr: not readable as an override; give KEY=VALUE",
+    "corpus.path=a(b": "quote special characters, as in \"corpus.path='a(b'\"",
+    "train.tokens=${nothing}": "train.tokens: Interpolation key 'nothing' not found",
+    "=1": "=1: Hydra cannot compose this",
+    "task=copy corpus=synthetic": "corpus=synthetic: task=copy makes its own text; drop one",
+    # Types and bounds
+    "+typo=1": "typo: unknown key",
+    "+train.lrr=1": "train.lrr: unknown key; did you mean train.lr?",
+    "~eval": "eval: a value is required",
+    "seed=true": "seed: True is not a number",
+    "train.lr=fast": "train.lr: 'fast' is not a number",
+    "train.lr=-1": "train.lr: -1 should be greater than 0",
+    "train.lr=nan": "train.lr: nan should be a finite number",
+    "train.tokens=1.5": "train.tokens: 1.5 is not an integer",
+    "train.tokens=1e300": "train.tokens: ",
+    "train.length=abc": "train.length: 'abc' is not an integer",
+    "train.schedule=step": "train.schedule: 'step' is not one of 'cosine' or 'linear'",
+    "eval.lengths=512": "eval.lengths: 512 is not a list",
+    "eval.lengths=[512,512]": "eval.lengths: [512, 512] names 512 twice; name each once",
+    "variants=7": "variants: 7 is not a mapping",
+    "runtime.root=''": "runtime.root: ",
+    "runtime.wandb=no": "runtime.wandb: ",
+    "model.n_layers=100000": "model.n_layers: 100000 should be less than",
+    "model.d_model=1e9": "model.d_model: ",
+    "scheme.name=../x": "scheme.name: '../x' should match",
+    "corpus.source=web": "corpus: ",
+    # Keys that contradict each other
+    "model.d_model=130 model.n_heads=4": "try model.d_model=128",
+    "train.batch_tokens=1000": "train.batch_tokens=1000 is not a multiple of train.length=512",
+    "eval.variants=[ntkk]": "",  # the pipeline builds variants
+    "eval.reference_variants=[ntkk]": "no variant 'ntkk'; did you mean ntk?",
+    "train.tuned=none.yaml": "train.tuned: none.yaml cannot be read (No such file or directory)",
+}
+
+
+def refusal(*overrides: str, config_dir: Path | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        from_overrides(overrides, config_dir=config_dir, plugins=[])
+    line = str(caught.value)
+    assert "\n" not in line
+    assert len(line) < 1000
+    return line
+
+
+@pytest.mark.parametrize("words", [words for words, said in COMMAND_LINE.items() if said])
+def test_a_mistake_on_the_command_line(words: str) -> None:
+    assert COMMAND_LINE[words] in refusal(*words.split(" "))
+
+
+ODD = ["a\0b", "\ud800", "..", "x" * 5000, "1" * 5000, "[" * 300 + "]" * 300, "{a: &b [*b]}"]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=[str(i) for i in range(len(ODD))])
+@pytest.mark.parametrize("key", ["seed", "scheme", "train.lr", "corpus.name", "runtime.wandb"])
+def test_odd_text_for_a_key(key: str, odd: str) -> None:
+    refusal(f"{key}={odd}")
+    refusal(f"{odd}=1")
+
+
+NONSENSE: list[object] = [-1, 10**30, math.inf, True, None, "", [], [None], {}, {"a": 1}]
+
+
+@cache
+def composed() -> dict[str, Any]:
+    return compose.compose(["corpus=synthetic", "train.precision=fp32"], config_dir=None)
+
+
+@pytest.mark.parametrize("key", schema.known_keys())
+def test_nonsense_for_any_key_is_one_line_or_a_configuration(key: str) -> None:
+    *steps, last = key.split(".")
+    for value in NONSENSE:
+        plain = inner = copy.deepcopy(composed())
+        for step in steps:
+            inner = inner.setdefault(step, {}) or {}
+        inner[last] = value
+        with suppress(UserError):  # whose message is one line
+            schema.from_plain(plain)
+
+
+OWN = "# @package _global_\ndefaults:\n  - override /scheme: {}\n"
+FILES = {  # of the user's own, as conf/scheme/mine.yaml
+    b"- rope\n": "holds no KEY: VALUE lines",
+    b"name: mine\nparts: [\n": "{path}:3: not valid YAML",
+    b"name: mine\nname: yours\nparts: {}\n": "{path}:2: not valid YAML",
+    b"name: \xff\n": "{path}: not UTF-8; save it as UTF-8",
+    b"name: mine\n": "scheme.parts: a value is required",
+    b"defaults:\n  - mine\n  - _self_\nname: mine\nparts: {}\n": "lists itself",
+}
+
+
+@pytest.mark.parametrize("content", FILES, ids=[str(i) for i in range(len(FILES))])
+@pytest.mark.parametrize("word", ["scheme=mine", "experiment=paper"])
+def test_a_mistake_in_a_yaml_of_the_users_own(word: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "scheme" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "paper.yaml").write_text(OWN.format("mine"))
+    assert FILES[content].format(path=path) in refusal(word, config_dir=tmp_path)
+
+
+def test_a_mistake_in_a_folder_of_the_users_own(tmp_path: Path) -> None:
+    none = tmp_path / "none"
+    assert refusal(config_dir=none).startswith(f"--config-dir: {none} is not a folder")
+    (tmp_path / "scheme").mkdir()
+    (tmp_path / "scheme" / "rope.yaml").write_text("name: rope\n")
+    assert "scheme=rope exists already" in refusal("scheme=rope", config_dir=tmp_path)
+    (tmp_path / "scheme" / "rope.yaml").unlink()
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "paper.yaml").write_text(OWN.format("rpoe"))
+    assert "Could not find 'scheme/rpoe'" in refusal("experiment=paper", config_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.lr=interval(0,1)", "an interval has no points"),
+        ("seed=range(1,10,0)", "arg 3 must not be zero"),
+        ("seed=range(1,1000000)", "a grid of more than 10,000 points; give fewer values"),
+        ("scheme=glob(z*)", "matches nothing"),
+    ],
+)
+def test_an_axis_without_points(override: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        compose.expand([override], config_dir=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"train.lr": 1}, "train.lr: only eval.* and runtime.* can be given here"),
+        ({"eval.lenghts": [1]}, "eval.lenghts: unknown key; did you mean eval.lengths?"),
+    ],
+)
+def test_a_change_that_a_run_does_not_take(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_changes(changes, ("eval", "runtime"))
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize("sign", ["+", "~"])
+def test_values_take_no_sign(sign: str) -> None:
+    with pytest.raises(UserError, match="only KEY=VALUE is allowed here"):
+        compose.values([f"{sign}eval.seed=1"])

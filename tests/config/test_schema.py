@@ -1,0 +1,103 @@
+"""A configuration round-trips, and its names are digests of what they name."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from repository import ROOT
+
+from lengthgen.config import compose
+from lengthgen.config.schema import Config, from_overrides, from_plain, to_plain
+from lengthgen.pipeline import validate
+
+CHOICES = [
+    (path.parent.name, path.stem)
+    for path in sorted((ROOT / "conf").glob("*/*.yaml"))
+    if path.parent.name != compose.PROBE
+]
+FRESH = "train.init_from=null"  # the runs that an experiment begins with are not here
+
+
+def config_of(*overrides: str) -> Config:
+    return from_overrides(overrides, config_dir=None, plugins=[])
+
+
+def required(group: str, choice: str, folder: Path) -> list[str]:
+    """Returns overrides for what a choice leaves open: paths of texts."""
+    file = folder / "texts.txt"
+    file.write_text("".join(f"IN:{' jump' * n} OUT:{' I_JUMP' * n}\n" for n in range(1, 49)))
+    plain = compose.load(group, choice, config_dir=None)
+    keys = {f"{group}.{key}": value for key, value in plain.items()}
+    for key, value in plain.get("task", {}).get("arguments", {}).items():
+        keys[f"task.arguments.{key}"] = value
+    return [f"{key}='{file}'" for key, value in keys.items() if value == "???"]
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_is_valid_round_trips_through_yaml_and_is_named_as_its_file(
+    group: str, choice: str, tmp_path: Path
+) -> None:
+    assert compose.load(group, choice, config_dir=None).get("name", choice) == choice
+    chosen = f"{group}={choice}" if group != compose.VARIANT else f"eval.variants=[{choice}]"
+    plain = compose.compose([chosen, FRESH, *required(group, choice, tmp_path)], config_dir=None)
+    built = validate(from_plain(plain))
+    assert from_plain(yaml.safe_load(yaml.safe_dump(to_plain(built)))) == built
+
+
+SAME_WEIGHTS = [
+    *("eval.lengths=[512]", "eval.variants=[ntk]", "eval.seed=7", "runtime.root=elsewhere"),
+    *("runtime.device=cpu", "runtime.micro_batch=1", "train.checkpoint_every=7"),
+    "+scheme.variants.mine={ntk:{factor:2.0}}",
+    "train.scheme_lr_ratio=1.0",  # as the scheme's own
+]
+OTHER_WEIGHTS = [
+    *(
+        "train.lr=1e-3",
+        "train.precision=bf16",
+        "model=small",
+        "model.init_std=0.1",
+        "corpus=stdlib",
+    ),
+    *("corpus.held_out=tuning", "scheme.parts.rope.base=500000", "scheme.layers=[[rope],[]]"),
+    "train.scheme_lr_ratio=2.0",
+]
+BASE = "train.precision=fp32"
+
+
+@pytest.mark.parametrize("word", SAME_WEIGHTS)
+def test_what_cannot_change_the_weights_changes_no_name(word: str) -> None:
+    assert config_of(BASE, word).run_id == config_of(BASE).run_id
+    assert config_of(BASE, word).recipe == config_of(BASE).recipe
+
+
+@pytest.mark.parametrize("word", OTHER_WEIGHTS)
+def test_what_changes_the_weights_changes_the_names(word: str) -> None:
+    assert config_of(BASE, word).run_id != config_of(BASE).run_id
+    assert config_of(BASE, word).recipe != config_of(BASE).recipe
+
+
+def test_seeds_are_runs_of_one_recipe() -> None:
+    seeds = [config_of(BASE, f"seed={seed}") for seed in range(3)]
+    assert len({config.run_id for config in seeds}) == 3
+    assert len({config.recipe for config in seeds}) == 1
+
+
+def test_an_evaluation_is_named_by_what_it_measures() -> None:
+    names = [
+        config_of(BASE, word).evaluation_id
+        for word in ("seed=1", "seed=2", "eval.targets=64", "eval.variants=[ntk]")
+    ]
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+
+
+def test_lengths_are_powers_of_two_times_t_as_far_as_reach_goes() -> None:
+    words = ["train.length=1e3", "train.batch_tokens=4e3", "eval.reach=4e3"]
+    assert config_of(*words).eval.lengths == [125, 250, 500, 1000, 2000, 4000]
+
+
+def test_variants_merge_in_their_order() -> None:
+    mine = ["+variants.a={pi:{factor:2.0}}", "+variants.b={pi:{factor:4.0},rope:null}"]
+    config = config_of(BASE, *mine)
+    assert config.variant("a+b") == {"pi": {"factor": 4.0}}
+    assert config.variant("a")["rope"] == config.scheme.parts["rope"]
