@@ -37,7 +37,7 @@ runs = [lengthgen.train("corpus=synthetic", scheme=name, **small) for name in ("
 # length. Here the variant `window` is left out.
 
 # %%
-found = lengthgen.results(runs)
+found = lengthgen.read_results(runs)
 table = found[found["variant"].isna()].pivot_table(index="length", columns="scheme", values="loss")
 table.round(2)
 

@@ -4,7 +4,7 @@ Examples:
     >>> import lengthgen
     >>> run = lengthgen.train(scheme="alibi", train={"tokens": 1_000_000})
     >>> lengthgen.evaluate(run, lengths=[512, 2048, 16384])
-    >>> curves = lengthgen.results("runs")
+    >>> curves = lengthgen.read_results("runs")
     >>> model, tokenizer = lengthgen.load(run)
 """
 
@@ -81,7 +81,7 @@ def evaluate(
         values: eval and runtime as nested values, such as eval={"targets": 64}.
 
     Returns:
-        As `results`, of this run and of what was requested.
+        As `read_results`, of this run and of what was requested.
     """
     requested = {"lengths": lengths, "protocols": protocols, "variants": variants}
     changes = {
@@ -96,7 +96,7 @@ def evaluate(
         return _frame(evaluator.evaluate(config, run_dir, ranks=ranks, show=show))
 
 
-def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
+def read_results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
     """Returns what was evaluated, without computing anything.
 
     Args:

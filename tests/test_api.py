@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_importing_the_package_imports_no_torch() -> None:
-    code = "import sys, lengthgen; assert 'torch' not in sys.modules; lengthgen.results"
+    code = "import sys, lengthgen; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -43,12 +43,12 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
     found = lengthgen.evaluate(run, lengths=[16, 48], variants=["ntk"])
     assert set(found["length"]) >= {16, 48}
     assert set(found["variant"].dropna()) == {"ntk"}
-    everything = lengthgen.results(run.parent)
+    everything = lengthgen.read_results(run.parent)
     assert len(everything) >= len(found)
     assert everything["ppl"].to_numpy() == pytest.approx(
         [math.exp(loss) for loss in everything["loss"]]
     )
-    assert lengthgen.results([run]).equals(everything)
+    assert lengthgen.read_results([run]).equals(everything)
 
 
 def test_one_value_stands_for_a_list_of_one(run: Path) -> None:
@@ -63,15 +63,15 @@ def test_results_of_a_folder_leave_out_the_run_that_cannot_be_read_and_name_it(
 ) -> None:
     good, bad = (Path(shutil.copytree(run, tmp_path / name)) for name in ("good", "bad"))
     (bad / "eval.jsonl").write_text("{\n")
-    found = lengthgen.results(tmp_path)
+    found = lengthgen.read_results(tmp_path)
     assert set(found["run"]) == {"good"}
-    assert len(found) == len(lengthgen.results([good]))
+    assert len(found) == len(lengthgen.read_results([good]))
     assert capsys.readouterr().err.startswith(f"bad is not shown: {bad / 'eval.jsonl'}:1: damaged")
     with pytest.raises(UserError, match="damaged row"):
-        lengthgen.results([bad])
+        lengthgen.read_results([bad])
     shutil.rmtree(good)
     with pytest.raises(UserError, match="damaged row"):
-        lengthgen.results(tmp_path)
+        lengthgen.read_results(tmp_path)
 
 
 def test_results_of_a_folder_are_of_the_runs_that_a_report_shows(
@@ -79,7 +79,7 @@ def test_results_of_a_folder_are_of_the_runs_that_a_report_shows(
 ) -> None:
     good, other = (Path(shutil.copytree(run, tmp_path / name)) for name in ("good", "other"))
     (other / "eval.jsonl").unlink()
-    assert lengthgen.results(tmp_path).equals(lengthgen.results([good]))
+    assert lengthgen.read_results(tmp_path).equals(lengthgen.read_results([good]))
     assert capsys.readouterr().err == (
         "without an evaluation, and not shown: other (not evaluated)\n"
     )
@@ -90,10 +90,10 @@ def test_results_of_one_run_are_those_of_a_list_of_it(
 ) -> None:
     copy = Path(shutil.copytree(run, tmp_path / "runs" / "copy-1"))
     monkeypatch.chdir(tmp_path)
-    want = lengthgen.results([copy])
+    want = lengthgen.read_results([copy])
     assert len(want) > 0
     for name in (copy, "runs/copy-1", "copy-1", "cop", "runs"):
-        assert lengthgen.results(name).equals(want)
+        assert lengthgen.read_results(name).equals(want)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_results_say_where_nothing_was_evaluated(
     (tmp_path / "runs" / "copy-1").mkdir(parents=True)
     (tmp_path / "runs" / "copy-1" / "config.yaml").touch()
     with pytest.raises(UserError) as caught:
-        lengthgen.results(name)
+        lengthgen.read_results(name)
     assert str(caught.value).startswith(message)
 
 
@@ -130,7 +130,7 @@ def test_a_wrong_value_is_named_as_on_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such run"):
         lengthgen.load(tmp_path / "none")
     with pytest.raises(UserError, match="no such run"):
-        lengthgen.results(5)  # pyright: ignore[reportArgumentType]
+        lengthgen.read_results(5)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("given", [5, ["scheme=rope"]])

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from lengthgen import pipeline
-from lengthgen.cli.arguments import find_runs, run_argument, split
+from lengthgen.cli.arguments import Plugin, find_runs, run_argument, split
 from lengthgen.cli.console import echo, warn_once
+from lengthgen.config import plugins
 from lengthgen.errors import UserError
 from lengthgen.export.folder import export, refuse_occupied
 from lengthgen.terminal import Progress
@@ -25,10 +26,11 @@ def export_run(
     license: Annotated[
         str | None, typer.Option(metavar="ID", help="For the model card, such as apache-2.0.")
     ] = None,
+    plugin: Plugin = None,
 ) -> None:
     """Write a model to share: weights, tokenizer, model card.
 
-    DIR is new, empty, or an earlier export, which is replaced. No code of the run is executed.
+    DIR is new, empty, or an earlier export, which is replaced.
     """
     names, changes = split(arguments, sections=("runtime",))
     if len(names) != 2:
@@ -39,6 +41,7 @@ def export_run(
         raise UserError(f"--license: {license!r} is no license id; give one like apache-2.0")
     (run_dir,), folder = find_runs(names[:1], changes), Path(names[1])
     refuse_occupied(folder)
+    plugins.give(plugin or [])
     config = pipeline.config_of(run_dir, changes)
     with Progress(is_main=True) as show:
         written = export(config, run_dir, folder, license=license, say=show.say)

@@ -56,9 +56,7 @@ def generate_text(
     if not 0 <= temperature < math.inf:
         raise UserError(f"--temperature: {temperature} is below 0 or not finite; give one like 0.8")
     (run_dir,) = find_runs(names, changes)
-    (config,) = pipeline.configs_of(
-        [run_dir], changes, config_dir=config_dir, plugins=plugin or []
-    )
+    (config,) = pipeline.configs_of([run_dir], changes, config_dir=config_dir, plugins=plugin or [])
     of_answers = () if config.eval.protocols == ["spans"] else ("encoder_decoder",)
     config.refuse_arch("generate", taken=("decoder", *of_answers))
     with Progress(is_main=True) as show:

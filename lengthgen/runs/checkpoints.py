@@ -38,23 +38,6 @@ class Checkpoint(NamedTuple):
     optimizer: dict[str, Any]
 
 
-def check_room(config: Config, model_bytes: int) -> None:
-    """Raises UserError if the disk has no room for the run's checkpoints that are not there yet.
-
-    A checkpoint is the weights and two moments; one more than are kept exists while it is written.
-    """
-    there = len(checkpoint_folders(config.run_dir))
-    needed = 3 * model_bytes * max(0, KEPT + 1 - there)
-    root = config.runtime.root
-    existing = next(p for p in (root.absolute(), *root.absolute().parents) if p.exists())
-    free = shutil.disk_usage(existing).free
-    if free < needed:
-        raise UserError(
-            f"runtime.root: {existing} has {free >> 20:,} MiB free, and the checkpoints of "
-            f"this run need {-(-needed >> 20):,} MiB; free some, or give runtime.root=FOLDER"
-        )
-
-
 def save(
     run_dir: Path,
     *,

@@ -19,7 +19,7 @@ from small import SMALL, small_config
 
 from lengthgen import cli, probes
 from lengthgen.config.compose import compose
-from lengthgen.config.plugins import Plugin
+from lengthgen.config.plugins import give
 from lengthgen.config.schema import Config, from_plain
 from lengthgen.errors import UserError
 from lengthgen.files import read_rows, write_rows
@@ -333,20 +333,16 @@ def test_options_that_do_not_fit_are_one_line(
 ) -> None:
     file, folder = own
     (folder / "probe" / "uncertainty.yaml").write_text(options)
-    plugin = Plugin.read(file)
-    plugin.allow()
     with pytest.raises(UserError) as refused:
-        probes.build(None, config_dir=folder, plugins=[plugin])
+        probes.build(None, config_dir=folder, plugins=give([file]))
     assert str(refused.value).startswith(message)
 
 
 def test_two_probes_of_one_name_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "bias.py"
     file.write_text(FILE.replace("Uncertainty", "Bias"))
-    plugin = Plugin.read(file)
-    plugin.allow()
     with pytest.raises(UserError, match=r"probe bias is defined twice, in .*; rename one of"):
-        probes.registry([plugin])
+        probes.registry(give([file]))
 
 
 def test_the_list_of_probes_has_those_of_plugins_too(

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -148,22 +147,6 @@ def test_a_root_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         status.run_lock(tmp_path / "file" / "run", "train"),
     ):
         pass
-
-
-def test_a_disk_without_room_is_refused_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = small_config(f"runtime.root={tmp_path}/not/yet/there")
-    checkpoints.check_room(config, 1000)
-
-    def usage(path: Path) -> SimpleNamespace:
-        return SimpleNamespace(free=1_200_000)
-
-    monkeypatch.setattr(shutil, "disk_usage", usage)
-    with pytest.raises(UserError, match=r"runtime\.root: .* 1 MiB free, .* need 2 MiB"):
-        checkpoints.check_room(config, 150_000)  # 9 times that is 1.3 MiB
-    (config.run_dir / "checkpoints" / "step-00000001").mkdir(parents=True)
-    checkpoints.check_room(config, 150_000)  # 6 times, next to the one that is there
 
 
 def test_a_run_is_found_by_its_id_its_beginning_and_its_path(tmp_path: Path) -> None:

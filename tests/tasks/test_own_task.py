@@ -1,6 +1,5 @@
 """A task is one file and one YAML: in a folder of the user, or in the package."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import yaml
 from small import SMALL
 
 from lengthgen import generation
+from lengthgen.config import plugins
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
@@ -99,18 +99,16 @@ def test_a_plugin_and_a_yaml_are_a_task_that_trains_and_is_evaluated_and_answers
     assert text.startswith("ab=")
 
 
-def test_a_report_runs_no_code_of_a_task_and_an_export_only_if_it_is_allowed(
+def test_a_report_runs_no_code_of_a_task_and_an_export_only_if_it_is_given(
     run: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (plugin,) = run.plugins
-    monkeypatch.setenv("LENGTHGEN_ALLOWED", "")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delitem(sys.modules, plugin.module_name)
+    (digest,) = run.plugins
+    given = plugins.given(digest)
+    monkeypatch.setattr(plugins, "_GIVEN", {})
     assert "doubled" in collect.table(run_records.read([run.run_dir]))
-    with pytest.raises(UserError, match="code that was not given on the command line"):
+    with pytest.raises(UserError, match="a plugin is needed"):
         export(run, run.run_dir, tmp_path / "model", license=None, say=QUIET.say)
-    assert plugin.module_name not in sys.modules
-    plugin.allow()
+    plugins.give([given.path])
     export(run, run.run_dir, tmp_path / "model", license=None, say=QUIET.say)
     ids = load(tmp_path / "model").tokenizer.encode("ab=").ids
     assert len(ids) == 1 + 3
