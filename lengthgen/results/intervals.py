@@ -186,6 +186,25 @@ def _spread(value: float, seeds_R: Floats, sums_RD: Floats, counts_D: Floats) ->
     )
 
 
+def wilson(right: int, n: int) -> tuple[float, float]:
+    """Returns the 95% interval of a share of independent answers (Wilson 1927, JASA 22)."""
+    z = float(special.ndtri(upper(1)))
+    centre, spread = right + z**2 / 2, z * math.sqrt(right * (n - right) / n + z**2 / 4)
+    return (centre - spread) / (n + z**2), (centre + spread) / (n + z**2)
+
+
+def as_share(estimate: Estimate, n_examples: int) -> Estimate:
+    """Returns a share with its interval within 0 and 1, and with Wilson's where that is wider.
+
+    Answers that are all right, or all wrong, do not vary. Seeds share the examples: as many as one
+    seed has are independent.
+    """
+    low, high = wilson(round(estimate.value * n_examples), n_examples)
+    if not math.isnan(estimate.low):
+        low, high = min(low, max(0.0, estimate.low)), max(high, min(1.0, estimate.high))
+    return replace(estimate, low=low, high=high)
+
+
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
     """Returns the bounds of the central half; nan if a value is.
 

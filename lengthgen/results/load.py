@@ -31,6 +31,7 @@ OF_RUN = ["recipe", "scheme", "model", "seed", "corpus", "fingerprint", "packed"
 SUMS = ["nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "far_nats"]
 OF_TASKS = ["first_wrong", "token_hits", "stop_errors", "edit_distances", "results_right"]
 OF_TASKS += ["answer_ranks", "unit", "chance"]
+LISTS = ["position_nats", "position_tokens", *OF_TASKS[:1], *OF_TASKS[3:6]]
 COSTS = ["parameters", "train_seconds", "peak_mib", "tokens_per_s"]
 TEXTS = ["config", "environment"]  # JSON of a run, the same in all its rows
 COLUMNS = [
@@ -133,19 +134,18 @@ def _table(rows: Sequence[Mapping[str, Any]], path: Path, config: Config) -> pd.
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the table with a type for each column that does not depend on its values."""
     numbers = [*SUMS, "far_tokens", "targets", "token_hits", "stop_errors", "chance", *COSTS]
-    lists = ["position_nats", "position_tokens", *OF_TASKS[:1], *OF_TASKS[3:6]]
     whole = ["seed", "train_length", "tokens_seen", "reach", "length", "n_documents"]
     truths = ["packed", "reference"]
-    texts = [c for c in COLUMNS if c not in {*numbers, *lists, *whole, *truths, *TEXTS}]
+    texts = [c for c in COLUMNS if c not in {*numbers, *LISTS, *whole, *truths, *TEXTS}]
     types: dict[str, Any] = {
         **dict.fromkeys(numbers, "float64"),
         **dict.fromkeys(whole, "int64"),
         **dict.fromkeys(truths, "bool"),
-        **dict.fromkeys([*lists, *texts], object),
+        **dict.fromkeys([*LISTS, *texts], object),
         **dict.fromkeys(TEXTS, "category"),
     }
     table = table.reindex(columns=COLUMNS).astype(types)
-    table[[*texts, *lists]] = table[[*texts, *lists]].where(table[[*texts, *lists]].notna(), None)
+    table[[*texts, *LISTS]] = table[[*texts, *LISTS]].where(table[[*texts, *LISTS]].notna(), None)
     return table
 
 
@@ -192,9 +192,18 @@ def _read(path: Path) -> pd.DataFrame:
         table = pd.read_parquet(path)
     except (OSError, ValueError) as error:  # pyarrow's errors are among them
         raise UserError(f"{path.name} cannot be read ({error}); restore it") from None
+    for name in LISTS:
+        table[name] = [_plain(values) for values in table[name]] if name in table else None
     if missing := [name for name in COLUMNS if name not in table]:
         raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
     return _typed(table)
+
+
+def _plain(values: Any) -> list[Any] | None:
+    """Returns a list as it was before it became an array: None where there is no value."""
+    if values is None or isinstance(values, float):
+        return None
+    return [None if value != value else value for value in values.tolist()]
 
 
 def config_of(row: Mapping[str, Any]) -> dict[str, Any]:

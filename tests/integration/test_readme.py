@@ -208,15 +208,12 @@ def names(page: str, heading: str) -> list[str]:
     return sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
 
 
-def test_tables_of_the_docs_are_those_of_lengthgen_list() -> None:
-    def listed(kind: str) -> str:
-        return here("list", kind).out
-
-    rendered = runpy.run_path(str(ROOT / "scripts" / "docs_tables.py"))["rendered"]
-    for name, page in DOCS.items():
-        assert rendered(page, listed) == page, f"docs/{name}: run python scripts/docs_tables.py"
-    for kind in ("schemes", "variants", "models", "corpora", "tasks", "protocols", "probes"):
-        assert f"<!-- table: {kind} -->" in "".join(DOCS.values())
+def test_tables_of_the_docs_have_what_lengthgen_list_shows() -> None:
+    tables = re.findall(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", "".join(DOCS.values()), re.S)
+    assert len(tables) >= 7
+    for kind, table in tables:
+        listed = [line.split("\t")[0] for line in here("list", kind).out.splitlines()]
+        assert re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE) == listed, f"docs: {kind}"
 
 
 def test_the_rows_of_a_table_have_as_many_cells_as_its_head() -> None:

@@ -1,0 +1,199 @@
+"""Writes results/published.md: what papers say, and whether the committed studies show it.
+
+    python scripts/claims.py
+
+results/claims.yaml holds claims. A statement of one is a quantity of a study and a bound:
+
+    rope 16k/T > 2                 perplexity of a scheme at 16k tokens over that at T
+    rope+yarn/rope at 1k < 1       of a scheme, or scheme+variant, over that of another
+    rope 1k/T over nope 1k/T > 1   one quantity over another
+    t5 less alibi > 0              right answers to a task beyond L, less those of another
+
+[kerple, dape, T=1024] behind a quantity: its study, protocol, T where they are not the claim's.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from lengthgen.results.intervals import Estimate, Floats, as_share, gap, ratio
+from lengthgen.results.load import load
+from lengthgen.results.series import loss_of, select
+from lengthgen.results.statistics import Cell, Sample, Sums
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+OTHER_TEXT = ("kerple", "dape")  # protocols that score other tokens at each length
+RISE = re.compile(r"(?P<name>[\w+]+) (?P<length>\w+)/T(?: \[(?P<where>[^]]+)\])?")
+PAIR = re.compile(r"(?P<a>[\w+]+)/(?P<b>[\w+]+) at (?P<length>\w+)")
+STATEMENT = re.compile(r"(?P<quantity>.+) (?P<side>[<>]) (?P<bound>[\d.]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a quantity is measured."""
+
+    study: str
+    protocol: str = "tail"
+    train_length: int = 512
+
+
+@cache
+def rows_of(study: str) -> pd.DataFrame:
+    """Returns the rows of a study with their series; of tasks those of every task."""
+    return pd.concat([text.rows for text in select(load([RESULTS / study]))])
+
+
+@cache
+def sums_of(study: str) -> Sums:
+    return Sums(rows_of(study), loss_of)
+
+
+def cell(place: Place, name: str, length: str) -> Cell:
+    """Returns the cell of a scheme, or scheme+variant, at a length such as 512 or 1k."""
+    scheme, _, variant = name.partition("+")
+    rows = rows_of(place.study)
+    of_scheme = (rows["scheme"] == scheme) & (rows["train_length"] == place.train_length)
+    [series] = set(rows.loc[of_scheme & (rows["variant"].fillna("") == variant), "series"])
+    n = 1024 * int(length[:-1]) if length.endswith("k") else int(length)
+    return Cell(place.protocol, series, n)
+
+
+def sampled(place: Place, cells: Sequence[Cell]) -> Sample:
+    sample = sums_of(place.study).sample(cells)
+    assert sample is not None, f"cells that share no targets: {cells}"
+    return sample
+
+
+def placed(place: Place, where: str | None) -> Place:
+    """Returns the place with what brackets change of it."""
+    for word in (where or "").split(", "):
+        if word.startswith("T="):
+            place = replace(place, train_length=int(word[2:]))
+        elif (RESULTS / word / "rows.parquet").is_file() and word != place.study:
+            place = replace(place, study=word)
+        elif word:
+            place = replace(place, protocol=word)
+    return place
+
+
+def log_ratio(quantity: str, place: Place) -> Estimate:
+    """Returns ln of a ratio of perplexities.
+
+    Paired by seed and document where its parts score the same targets, else as of independent ones.
+    """
+    if pair := PAIR.fullmatch(quantity):
+        cells = [cell(place, pair[x], pair["length"]) for x in "ab"]
+        return sampled(place, cells).gap(0, 1)
+    rises: list[tuple[Place, list[Cell]]] = []
+    for part in map(RISE.fullmatch, quantity.split(" over ")):
+        assert part is not None, f"not a quantity: {quantity}"
+        there, scheme = placed(place, part["where"]), part["name"].partition("+")[0]
+        at_T = cell(there, scheme, str(there.train_length))
+        rises.append((there, [cell(there, part["name"], part["length"]), at_T]))
+    if len({(there.study, there.protocol) for there, _ in rises}) < len(rises):
+        sample = sampled(rises[0][0], [*rises[0][1], *rises[1][1]])
+        a, a_at_T, b, b_at_T = sample.sums
+        return gap(a + b_at_T, a_at_T + b, sample.counts_D)
+    of_rises = [_rise(*rise) for rise in rises]
+    return _less(*of_rises) if len(of_rises) == 2 else of_rises[0]
+
+
+def _rise(place: Place, cells: Sequence[Cell]) -> Estimate:
+    if place.protocol in OTHER_TEXT:
+        return _less(*(sampled(place, [one]).mean(0) for one in cells))
+    return sampled(place, cells).gap(0, 1)
+
+
+def _less(a: Estimate, b: Estimate) -> Estimate:
+    """Returns the difference of two independent estimates, its interval by the root of squares."""
+    value = a.value - b.value
+    below, above = (a.value - a.low, b.high - b.value), (a.high - a.value, b.value - b.low)
+    return replace(a, value=value, low=value - math.hypot(*below), high=value + math.hypot(*above))
+
+
+def share(quantity: str, study: str, task: str) -> Estimate:
+    """Returns the share of right answers beyond L to 2L, or the difference of two shares."""
+    a, _, b = quantity.partition(" less ")
+    right = [_right(scheme, study, task) for scheme in (a, b) if scheme]
+    weights_D = np.concatenate([np.full(of.shape[1], 1 / of.shape[1]) for of in right[0]])
+    right_RD = [np.concatenate(of_scheme, axis=1) * weights_D for of_scheme in right]
+    if len(right_RD) == 2:
+        found = gap(right_RD[0], right_RD[1], weights_D)
+        return replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
+    n_examples = min(of.shape[1] for of in right[0]) * len(right[0])
+    return as_share(ratio(right_RD[0], weights_D), n_examples)
+
+
+def _right(scheme: str, study: str, task: str) -> list[Floats]:
+    """Returns 1 for each right answer, else 0, [R, D] at each length beyond L to 2L."""
+    rows = rows_of(study)
+    beyond = (rows["length"] > rows["train_length"]) & (rows["length"] <= 2 * rows["train_length"])
+    beyond &= (rows["corpus"] == task) & (rows["scheme"] == scheme)
+    by_length = rows.loc[beyond].sort_values("seed").groupby("length")
+    return [
+        np.array([[at is None for at in wrong] for wrong in of["first_wrong"]], dtype=np.float64)
+        for _, of in by_length
+    ]
+
+
+def judged(statement: str, claim: Mapping[str, Any]) -> tuple[str, bool | None]:
+    """Returns a statement of a claim with the interval that the study gives, and if it holds."""
+    parts = STATEMENT.fullmatch(statement)
+    assert parts is not None, f"not a statement: {statement}"
+    quantity, above, bound = parts["quantity"], parts["side"] == ">", float(parts["bound"])
+    if task := claim.get("task"):
+        e, limit = share(quantity, claim["study"], task), bound
+        value, low, high = (f"{100 * v:.1f}" for v in (e.value, e.low, e.high))
+        of_bound, shown = f"{100 * bound:.3g} %" if bound else "", f"{value} % [{low}, {high}]"
+    else:
+        keys = ("study", "protocol", "train_length")
+        place = Place(**{key: claim[key] for key in keys if key in claim})
+        e, limit = log_ratio(quantity, place), math.log(bound)
+        value, low, high = (f"{math.exp(min(v, 50)):.3g}" for v in (e.value, e.low, e.high))
+        of_bound, shown = f"{bound:.3g}" if bound != 1 else "", f"{value} [{low}, {high}]"
+    side = f", {'above' if above else 'below'} {of_bound}" if of_bound else ""
+    return f"{quantity}{side}: {shown}", on_side(e, limit, above=above)
+
+
+def on_side(estimate: Estimate, bound: float, *, above: bool) -> bool | None:
+    """Returns whether the interval lies on the claimed side of the bound; None if it holds it."""
+    if estimate.low > bound:
+        return above
+    return not above if estimate.high < bound else None
+
+
+def verdict(holds: Sequence[bool | None]) -> str:
+    """Returns what the statements of a claim come to."""
+    if False in holds:
+        return "in part" if True in holds else "does not hold"
+    return "undecided" if None in holds else "holds"
+
+
+def page(claims: Mapping[str, Any]) -> str:
+    """Returns the whole page."""
+    text = f"# Published claims, and what the committed studies show\n\n{claims['introduction']}\n"
+    for section in claims["sections"]:
+        lines = ["| claim | source | published | here | verdict |", "|---|---|---|---|---|"]
+        for claim in section["claims"]:
+            found = [judged(s, {"study": section["study"], **claim}) for s in claim["here"]]
+            here, word = "; ".join(text for text, _ in found), verdict([h for _, h in found])
+            published = claim.get("published", "direction only")
+            cells = [claim["claim"], claim["source"], published, here, f"**{word}**"]
+            lines.append(f"| {' | '.join(cells)} |")
+        table = "\n".join(lines)
+        text += f"\n## {section['title']}\n\n{section['about']}\n\n{table}\n"
+    rows = "".join(f"| {c['claim']} | {c['source']} | {c['why']} |\n" for c in claims["untested"])
+    return f"{text}\n## Not tested here\n\n| claim | source | why |\n|---|---|---|\n{rows}"
+
+
+if __name__ == "__main__":
+    listed = yaml.safe_load((RESULTS / "claims.yaml").read_text(encoding="utf-8"))
+    (RESULTS / "published.md").write_text(page(listed), encoding="utf-8")

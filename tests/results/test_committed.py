@@ -1,0 +1,93 @@
+"""Committed results: claims follow from intervals, pages and tables from the committed rows."""
+
+import json
+import runpy
+
+import pytest
+import yaml
+from repository import ROOT
+
+from lengthgen.results.intervals import Estimate
+
+RESULTS = ROOT / "results"
+CLAIMS = runpy.run_path(str(ROOT / "scripts" / "claims.py"))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bound", "above"),
+    [
+        (0.1, 0.3, 0.0, True),
+        (-0.3, -0.1, 0.0, False),
+        (-0.1, 0.3, 0.0, None),
+        (0.1, 0.3, 0.5, False),
+    ],
+)
+def test_an_interval_on_one_side_of_the_bound_decides(
+    low: float, high: float, bound: float, above: bool | None
+) -> None:
+    estimate = Estimate(value=(low + high) / 2, low=low, high=high, seeds=(0.0, 0.0))
+    assert CLAIMS["on_side"](estimate, bound, above=True) is above
+    opposite = None if above is None else not above
+    assert CLAIMS["on_side"](estimate, bound, above=False) is opposite
+
+
+@pytest.mark.parametrize(
+    ("holds", "verdict"),
+    [
+        ([True, True], "holds"),
+        ([True, None], "undecided"),
+        ([True, False], "in part"),
+        ([None, False], "does not hold"),
+    ],
+)
+def test_a_claim_holds_if_all_its_statements_do(holds: list[bool | None], verdict: str) -> None:
+    assert CLAIMS["verdict"](holds) == verdict
+
+
+def test_the_page_of_claims_is_what_the_committed_rows_give() -> None:
+    claims = yaml.safe_load((RESULTS / "claims.yaml").read_text(encoding="utf-8"))
+    page = (RESULTS / "published.md").read_text(encoding="utf-8")
+    assert page == CLAIMS["page"](claims), "run python scripts/claims.py"
+
+
+@pytest.mark.slow
+def test_receptive_fields_are_tabled_and_drawn_from_the_committed_rows() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "receptive_fields.py"))
+    folder, found = RESULTS / "probes", script["schemes"]()
+    assert len(found) > 15
+    assert (folder / "table.md").read_text(encoding="utf-8") == script["page"](found)
+    for name, content in script["files"]({"receptive_field": script["figure"](found)}).items():
+        assert (folder / name).read_bytes() == content
+
+
+def test_the_table_of_the_readme_has_rows_of_figure1() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = (RESULTS / "figure1" / "table.md").read_text(encoding="utf-8")
+    committed: dict[str, list[str]] = {}
+    for scheme, *numbers in map(cells, table.splitlines()):
+        committed.setdefault(scheme.removesuffix(" (T=512"), []).extend(numbers)
+    shown = [cells(line) for line in readme.partition("| scheme |")[2].splitlines()[2:8]]
+    assert len(shown) == 6
+    for scheme, *numbers in shown:
+        assert [number for number in numbers if number not in committed[scheme]] == [], scheme
+
+
+def test_the_hours_of_the_results_are_those_of_the_manifests() -> None:
+    lines = (RESULTS / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [cells(line) for line in lines if line.startswith("| [`")]
+    shown = {row[0].partition("`")[2].partition("/")[0]: row[-1] for row in rows}
+    summed = {
+        name: sum(
+            json.loads(path.read_text(encoding="utf-8"))["training_seconds"] or 0
+            for path in (RESULTS / name).rglob("manifest.json")
+        )
+        for name in shown
+    }
+    hours = {name: f"{value / 3600:.1f}" if value else "-" for name, value in summed.items()}
+    assert hours["figure1"] != "-"
+    assert shown == hours
+
+
+def cells(line: str) -> list[str]:
+    """Returns the cells of a line of a table without marks."""
+    return [cell.strip(" *=()") for cell in line.strip().strip("|").split("|")]
