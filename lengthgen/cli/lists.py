@@ -70,7 +70,7 @@ def protocols() -> tuple[list[str], list[list[str]]]:
 
 def probes(plugins: list[Path]) -> tuple[list[str], list[list[str]]]:
     """Returns what each probe shows; probes of plugins are included."""
-    from lengthgen import probes as probing  # noqa: PLC0415, needs torch, as no other list does
+    from lengthgen import probes as probing
 
     known = probing.registry(probing.probes_of(plugins))
     rows = [[name, (probe.__doc__ or "").partition("\n")[0]] for name, probe in known.items()]

@@ -22,6 +22,7 @@ import pandas as pd
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError
 from lengthgen.evaluation.rows import FORMAT, stored
+from lengthgen.files import replace_file
 from lengthgen.runs import directory, status
 
 ROWS, MANIFEST = "rows.parquet", "manifest.json"
@@ -213,10 +214,10 @@ def config_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def save(rows: pd.DataFrame, folder: Path) -> None:
     """Writes rows.parquet, and where the rows come from into manifest.json."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rows[COLUMNS].to_parquet(folder / ROWS, index=False, compression="zstd", compression_level=19)
+    table = rows[COLUMNS].to_parquet(index=False, compression="zstd", compression_level=19)
+    replace_file(folder / ROWS, table)
     text = json.dumps(_manifest(rows), indent=1)
-    (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
+    replace_file(folder / MANIFEST, f"{text}\n".encode())
 
 
 def _manifest(rows: pd.DataFrame) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.optimize import isotonic_regression
 
 from lengthgen import escaping
+from lengthgen.results.series import short
 
 FONT_SIZE = 10.0  # points; 13 px where a figure of 8 inches is shown 768 px wide
 GREY = "0.45"  # of notes and of what is there for reference
@@ -83,13 +84,6 @@ def scheme_colours(schemes: Iterable[str]) -> dict[str, str]:
         free = [n for n in range(len(COLOURS)) if n not in slots.values()]
         slots[name] = min(free, key=lambda n: (n - slots[name]) % len(COLOURS), default=slots[name])
     return {name: COLOURS[slot] for name, slot in slots.items()}
-
-
-def short(n: float) -> str:
-    """Returns a number of tokens as 512, 1k (1,024), 1.5k, 16k, 12M (millions)."""
-    if n >= 1_000_000:
-        return f"{n / 1e6:.3g}M"
-    return f"{n / 1024:g}k" if n >= 1024 and n % 512 == 0 else f"{n:,.0f}"
 
 
 def length_axis(

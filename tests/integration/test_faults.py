@@ -277,8 +277,8 @@ def test_a_run_that_diverges_is_marked_so_and_keeps_the_checkpoint_before(
     assert "\tdiverged\t" in listed
     assert "to continue" not in listed  # it would diverge again
     shown = here("report", f"runtime.root={tmp_path}", "--out", str(tmp_path / "report"))
-    assert shown.error.startswith(f"{tmp_path}: no evaluated runs; lengthgen train ")
-    assert f"not shown: {run_dir.name} (diverged)" in shown.err
+    assert shown.error.startswith(f"no evaluated run in {tmp_path}; lengthgen train ")
+    assert f"{run_dir} is not shown: it diverged in training" in shown.err
 
 
 # Weights & Biases

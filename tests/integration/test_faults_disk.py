@@ -240,7 +240,7 @@ def test_a_report_without_room_names_its_file_and_leaves_the_one_before(
     words = ["report", f"runtime.root={undisturbed}", "--out", str(out)]
     assert here(*words).code == 0
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    disk.fill(leave_bytes=65536)
+    disk.fill(leave_bytes=8192)
     said = here(*words).error
     assert said.startswith(f"{out}/")
     assert "cannot be written (No space left" in said

@@ -28,7 +28,6 @@ from lengthgen.export.folder import export
 from lengthgen.files import read_rows
 from lengthgen.model.build import with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.report import study, write
 from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks.objective import ANSWERS
 from lengthgen.terminal import Progress
@@ -265,20 +264,6 @@ def test_a_scheme_without_a_value_at_a_length_is_skipped_with_its_reason(
 # What is refused
 
 
-@pytest.mark.parametrize("name", ["x/../../victim", "", "a" * 65, "<b>"])
-def test_a_strangers_task_names_no_file(
-    run: tuple[Config, Path], tmp_path: Path, name: str
-) -> None:
-    copied = Path(shutil.copytree(run[1], tmp_path / "runs" / run[1].name))
-    plain: Any = yaml.safe_load((copied / "config.yaml").read_text())
-    plain["corpus"]["task"]["name"] = name
-    write_config(copied, yaml.safe_dump(plain))
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="is no name of a task; drop this run"):
-        write.write_report(study.from_runs([copied]), tmp_path / "out" / "report")
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_a_corpus_that_is_no_mapping_is_no_traceback(
     run: tuple[Config, Path], tmp_path: Path
 ) -> None:
@@ -375,49 +360,3 @@ def test_a_run_of_a_task_is_exported_and_answers_as_itself(
 
 
 # The report
-
-
-def test_tasks_and_text_are_one_report(
-    run: tuple[Config, Path], tmp_path: Path, cache: Path
-) -> None:
-    words = [f"runtime.root={tmp_path}", f"runtime.cache={cache}"]
-    runs = [run[1]]
-    for scheme in ("nope", "alibi"):
-        text = from_overrides([*SMALL, *words, f"scheme={scheme}"], config_dir=None, plugins=[])
-        runs.append(train_and_evaluate(text, ranks=ALONE, show=QUIET))
-        reverse = configured("task=reverse", f"scheme={scheme}", *words)
-        runs.append(train_and_evaluate(reverse, ranks=ALONE, show=QUIET))
-    alibi = configured("scheme=alibi", *words)
-    runs.append(train_and_evaluate(alibi, ranks=ALONE, show=QUIET))
-    written = {
-        path.name: path for path in write.write_report(study.from_runs(runs), tmp_path / "report")
-    }
-    for name in ("accuracy", "accuracy-copy", "accuracy-reverse", "curve"):
-        assert written[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
-    assert "relation.png" not in written  # of tasks that no scheme has learned
-    said = written["table.md"].read_text()
-    assert "not learned" in said
-    assert "Perplexity, matched tail" in said
-    page = written["report.html"].read_text()
-    assert page.count("<h2>Tasks</h2>") == 1
-    assert "Verdicts" in page
-    lines = written["accuracy.csv"].read_text().splitlines()
-    assert len(lines) == 1 + 2 * 2 * 5
-    head, *means = written["tasks.csv"].read_text().splitlines()
-    assert head == "task,series,lengths,accuracy,low,high,each_seed,half_length,left_out,k_max"
-    assert [line.split(",")[:3] for line in means[:2]] == [
-        ["copy", "alibi", "seen"],
-        ["copy", "alibi", "unseen"],
-    ]
-    assert len(means) == 2 * 2 * 2
-
-
-def test_a_report_of_tasks_alone_has_no_curve_of_perplexity(
-    run: tuple[Config, Path], tmp_path: Path
-) -> None:
-    names = {path.name for path in write.write_report(study.from_runs([run[1]]), tmp_path)}
-    assert names == {
-        *("accuracy-copy.png", "accuracy-copy.svg", "accuracy.csv", "tasks.csv"),
-        *("table.md", "table.tex", "report.html", "rows.jsonl.gz", "manifest.json"),
-    }
-    assert "Right answers in percent, by length in characters, trained to L=3" in table_of(run[1])

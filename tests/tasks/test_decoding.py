@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from eval_rows import table_of
 from small import SMALL_TASK, small_model
 from trained import QUIET
 
@@ -20,7 +19,6 @@ from lengthgen.files import read_rows
 from lengthgen.generation import continuation, open_trained
 from lengthgen.model.build import seed_of
 from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.report import study, write
 from lengthgen.runs.distributed import ALONE
 from lengthgen.tasks import build
 from lengthgen.tasks.decoding import Item, answer_ranks, edit_distance, greedy
@@ -248,24 +246,6 @@ def test_passkeys_alone_have_ranks(runs: dict[str, Run], tmp_path: Path) -> None
         assert set(row["answer_ranks"]) <= {*range(1, 11)}
         assert "results_right" not in row
     assert len({rank for row in rows.values() for rank in row["answer_ranks"]}) > 3
-
-
-def test_a_report_shows_what_is_decoded_and_is_made_again_from_its_rows(
-    runs: dict[str, Run], tmp_path: Path
-) -> None:
-    assert "Decoded tests" not in table_of(runs["parity"].run_dir)
-    run_dirs = [decoded(runs[name], tmp_path)[0] for name in ("parity", "passkey")]
-    said = table_of(*run_dirs)
-    for measure in ("edit distance", "result", "rank"):
-        assert f"| {measure}" in said
-    once = study.from_runs(run_dirs)
-    paths = write.write_report(once, tmp_path / "report")
-    (found,) = (path for path in paths if path.name == "decoded.csv")
-    lines = found.read_text().splitlines()
-    assert lines[0] == "task,series,seeds,length,tests,measure,value,low,high"
-    assert {line.split(",")[5] for line in lines[1:]} == {"edit distance", "result", "rank"}
-    again = study.from_folder(tmp_path / "report")
-    assert study.join([again, study.from_runs(run_dirs)]).rows == study.join([once]).rows
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,38 @@
+"""The page: one HTML file that holds its figures, loads nothing and runs no script."""
+
+import base64
+from collections.abc import Mapping, Sequence
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from lengthgen import escaping
+from lengthgen.results.section import Section
+
+WORDS = ("uses", "flat", "harmed", "unclear")  # of verdicts, which the page colours
+
+
+def render(title: str, sections: Sequence[Section], *, svgs: Mapping[str, bytes]) -> str:
+    """Returns the page; `svgs` are the figures by name.
+
+    Every text may come from a file, and is escaped. Figures are images, so that what an SVG holds
+    can neither run nor load anything.
+    """
+    environment = Environment(
+        loader=PackageLoader("lengthgen.results", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=escaping.html,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    images = {
+        name: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+        for name, svg in svgs.items()
+    }
+    template = environment.get_template("report.html.j2")
+    return template.render(title=title, sections=sections, images=images, word=_word)
+
+
+def _word(text: str) -> str:
+    """Returns the verdict that a cell begins with, or nothing."""
+    return next((word for word in WORDS if text.startswith(word)), "")

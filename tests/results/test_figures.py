@@ -1,0 +1,208 @@
+"""Figures: what they hold, that names stand apart, and that the same rows give the same bytes."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from findings_table import LENGTHS, findings_of, gains_of
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from lengthgen.results import figures, style
+
+Draw = Callable[[pd.DataFrame], Figure | None]
+FLAT = [20.0, 18.0, 16.0, 16.0, 16.0]  # perplexity at LENGTHS
+STEEP = [20.0, 18.0, 16.0, 90.0, 400.0]
+
+
+def drawn(draw: Draw, findings: pd.DataFrame) -> Figure:
+    figure = draw(findings)
+    assert figure is not None
+    figure.draw_without_rendering()
+    return figure
+
+
+def panels(figure: Figure) -> list[Axes]:
+    return [axes for axes in figure.axes if axes.axison]
+
+
+def names(axes: Axes) -> list[Text]:
+    """The names at the ends of lines."""
+    return [t for t in axes.texts if t.get_transform() is axes.transAxes and t.get_text()]
+
+
+CLASSIC = ["alibi", "kerple", "nope", "rope", "sinusoidal", "t5"]
+
+
+@pytest.mark.parametrize("draw", [figures.curve, figures.gain])
+def test_every_series_is_named_once(draw: Draw) -> None:
+    findings = pd.concat([findings_of(dict.fromkeys(CLASSIC, STEEP)), gains_of(CLASSIC)])
+    (axes,) = panels(drawn(draw, findings))
+    assert sorted(text.get_text() for text in names(axes)) == CLASSIC
+
+
+@pytest.mark.parametrize("draw", [figures.curve, figures.gain])
+def test_names_of_lines_that_end_alike_do_not_touch_and_stay_in_the_figure(draw: Draw) -> None:
+    findings = pd.concat([findings_of(dict.fromkeys(CLASSIC, FLAT)), gains_of(CLASSIC)])
+    figure = drawn(draw, findings)
+    (axes,) = panels(figure)
+    boxes = sorted((text.get_window_extent() for text in names(axes)), key=lambda box: box.y0)
+    assert all(below.y1 < above.y0 + 3 for below, above in itertools.pairwise(boxes))
+    assert all(box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
+
+
+def test_names_are_in_the_order_of_the_ends() -> None:
+    ends = {"low": 15.0, "middle": 15.2, "high": 200.0}
+    (axes,) = panels(
+        drawn(figures.curve, findings_of({n: [*FLAT[:4], y] for n, y in ends.items()}))
+    )
+    shown = sorted(names(axes), key=lambda text: text.get_window_extent().y0)
+    assert [text.get_text() for text in shown] == [*ends]
+
+
+def test_each_train_length_has_a_panel_whose_names_omit_it() -> None:
+    findings = pd.concat(
+        [findings_of({f"rope (T={T})": STEEP}, train_length=T) for T in (512, 1024)]
+    )
+    both = panels(drawn(figures.curve, findings))
+    assert [axes.get_title(loc="left") for axes in both] == [
+        "trained on 512 tokens",
+        "trained on 1k tokens",
+    ]
+    assert [[text.get_text() for text in names(axes)] for axes in both] == [["rope"], ["rope"]]
+
+
+def test_more_lines_than_an_axes_holds_are_small_multiples_the_least_end_first() -> None:
+    ends = {f"s{i}": 30.0 - i for i in range(style.MAX_LINES + 1)}
+    findings = findings_of({name: [*FLAT[:4], end] for name, end in ends.items()})
+    shown = [axes.get_title(loc="left") for axes in panels(drawn(figures.curve, findings))]
+    assert shown == sorted(ends, key=lambda name: ends[name])
+
+
+def test_a_line_that_ends_early_says_where() -> None:
+    findings = findings_of({"rope": FLAT, "learned": FLAT[:3]})
+    (axes,) = panels(drawn(figures.curve, findings))
+    assert {text.get_text() for text in names(axes)} == {"rope", "learned (to 512)"}
+
+
+def test_references_are_grey_unnamed_and_explained_in_the_title() -> None:
+    findings = findings_of({"rope": STEEP, "rope + window": FLAT}, references=["rope + window"])
+    figure = drawn(figures.curve, findings)
+    (axes,) = panels(figure)
+    assert [text.get_text() for text in names(axes)] == ["rope"]
+    assert "dashed: with window" in figure.get_suptitle()
+
+
+def test_a_line_goes_through_its_perplexities() -> None:
+    (axes,) = panels(drawn(figures.curve, findings_of({"rope": STEEP})))
+    line = next(line for line in axes.lines if len(line.get_xdata()) == len(LENGTHS))
+    assert np.allclose(line.get_xdata(), LENGTHS)
+    assert np.allclose(line.get_ydata(), STEEP)
+
+
+def test_gains_begin_with_zero_at_T_and_have_a_band() -> None:
+    (axes,) = panels(drawn(figures.gain, gains_of(["rope"])))
+    line = next(line for line in axes.lines if line.get_xdata()[0] == 512)
+    assert line.get_ydata()[0] == 0
+    assert len(axes.collections) == 1
+
+
+def test_a_gain_of_a_twentieth_nat_is_seen_beside_one_of_three_nats() -> None:
+    findings = pd.concat([gains_of(["kerple"], gain=0.05), gains_of(["rope"], gain=-3.0)])
+    (axes,) = panels(drawn(figures.gain, findings))
+    heights = [float(axes.transData.transform((1024, y))[1]) for y in (0.0, 0.05)]
+    assert heights[1] - heights[0] > 0.03 * axes.bbox.height
+
+
+def test_an_infinite_loss_does_not_set_the_axis() -> None:
+    findings = findings_of({"rope": [*FLAT[:4], math.inf], "alibi": FLAT})
+    (axes,) = panels(drawn(figures.curve, findings))
+    assert axes.get_ylim()[1] < 30
+
+
+def test_the_heat_map_has_a_row_of_each_series_and_leaves_cells_without_value_empty() -> None:
+    figure = drawn(figures.excess, findings_of({"rope": STEEP, "learned": FLAT[:3]}))
+    (axes,) = panels(figure)
+    cells = [text.get_text() for text in axes.texts]
+    assert len(cells) == len(LENGTHS) + 3
+    assert f"{math.log(400 / 16):+.2f}" in cells
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rope", "learned"]
+
+
+def test_the_ranking_is_ordered_and_shows_possible_ranks() -> None:
+    behind = {"kerple": 0.0, "alibi": 0.1, "rope": 2.5}
+    table = findings_of({name: [16.0 * math.exp(x)] * 5 for name, x in behind.items()})
+    last = table[table["length"] == LENGTHS[-1]]
+    rows = [
+        last.assign(quantity="behind", value=[behind[name] for name in last["series"]]),
+        last.assign(quantity="rank", low=1.0, high=2.0),
+    ]
+    (axes,) = panels(drawn(figures.ranking, pd.concat([table, *rows])))
+    assert [label.get_text() for label in axes.get_yticklabels()] == [*behind]
+    assert [text.get_text() for text in axes.texts] == ["1 to 2"] * 3
+
+
+def test_a_loss_by_position_is_the_mean_over_documents_and_seeds() -> None:
+    edges = figures.position_bins(64, 256)
+    rows = [
+        {
+            **{"series": "rope", "scheme": "rope", "variant": None, "reference": False},
+            **{"train_length": 64, "length": 256, "run": f"run{seed}"},
+            "position_nats": [loss] * len(edges),
+            "position_tokens": [1] * len(edges),
+        }
+        for seed, losses in enumerate([(2.0, 4.0), (5.0, 5.0)])
+        for loss in losses
+    ]
+    (axes,) = panels(drawn(figures.positions, pd.DataFrame(rows)))
+    curve = max(axes.lines, key=lambda line: len(line.get_xdata()))
+    assert np.allclose(curve.get_ydata(), 4.0)
+    assert curve.get_xdata()[-1] == 256
+
+
+def test_seeds_of_a_series_are_named_once_in_the_training_curves() -> None:
+    rows = [{"train/tokens": 100 * i, "train/loss": 5.0 - i / 10} for i in range(1, 20)]
+    figure = figures.training([("rope", "rope", rows), ("rope", "rope", rows)])
+    assert figure is not None
+    assert [text.get_text() for text in names(figure.axes[0])] == ["rope"]
+
+
+@pytest.mark.parametrize("draw", [figures.curve, figures.gain, figures.excess, figures.ranking])
+def test_a_figure_of_nothing_is_none(draw: Draw) -> None:
+    assert draw(findings_of({"rope": FLAT}).assign(quantity="note")) is None
+
+
+@pytest.mark.parametrize("draw", [figures.curve, figures.excess])
+def test_the_same_findings_give_the_same_bytes_with_text_as_text(draw: Draw) -> None:
+    files = {
+        style.saved(drawn(draw, findings_of({"rope$x$": STEEP, "alibi": FLAT})), "svg")
+        for _ in range(2)
+    }
+    assert len(files) == 1
+    assert "rope$x$" in files.pop().decode()
+
+
+def test_a_scheme_has_its_colour_whatever_it_is_drawn_with() -> None:
+    alone = {name: style.scheme_colours([name])[name] for name in CLASSIC}
+    assert style.scheme_colours(CLASSIC) == alone
+    assert len(set(alone.values())) == len(CLASSIC)
+    many = style.scheme_colours(f"s{i}" for i in range(12))
+    assert len(set(many.values())) == 12
+
+
+def test_the_trained_region_is_shaded_up_to_T() -> None:
+    (axes,) = panels(drawn(figures.curve, findings_of({"rope": STEEP})))
+    (region,) = axes.patches
+    box = region.get_window_extent()
+    assert box.x1 == pytest.approx(float(axes.transData.transform((512, 20))[0]))
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        "128",
+        "256",
+        "512",
+        "1k",
+        "4k",
+    ]

@@ -1,0 +1,190 @@
+"""The report: its files, the page, and what of a run's words the page may hold."""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from lengthgen.errors import UserError
+from lengthgen.results import load, report
+from lengthgen.results.load import COLUMNS
+
+LENGTHS = (256, 512, 1024, 4096)
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}"
+
+
+def rows_of(
+    schemes: Sequence[str] = ("rope", "alibi"),
+    *,
+    seeds: Sequence[int] = (1, 2),
+    corpus: str = "toy",
+    **changes: Any,
+) -> pd.DataFrame:
+    """Rows of two documents at each length; the loss grows with the length for all but ALiBi."""
+    config = {"scheme": {"name": "x", "parts": {}}, "train": {"lr": 1e-3, "length": 512}}
+    environment = {"command": "lengthgen train", "commit": "abc", "libraries": {"torch": "2"}}
+    table = pd.DataFrame(
+        [
+            {
+                **dict.fromkeys(COLUMNS),
+                **{"run": f"{scheme}-{seed}-{corpus}", "recipe": scheme, "scheme": scheme},
+                **{"model": "tiny", "seed": seed, "corpus": corpus, "fingerprint": corpus * 8},
+                **{"packed": False, "train_length": 512, "tokens_seen": 1000, "trained_in": "fp32"},
+                **{"reference": False, "protocol": "tail", "targets": 64, "precision": "fp32"},
+                **{"endpoints": "e", "reach": 4096, "length": length, "n_documents": 4},
+                **{"document": document, "n_tokens": 64, "n_bytes": 200, "n_windows": 1},
+                "nats": 64 * (3 + i / 9 + (scheme != "alibi") * math.log2(length / 256)) + seed,
+                **{"unigram_nats": 64 * 7, "parts": scheme, "state": "done"},
+                "config": json.dumps({**config, "seed": seed, "scheme": {"name": scheme}}),
+                "environment": json.dumps(environment),
+                **changes,
+            }
+            for scheme in schemes
+            for seed in seeds
+            for length in LENGTHS
+            for i, document in enumerate("abcd")
+        ]
+    )
+    return load._typed(table)  # pyright: ignore[reportPrivateUsage]
+
+
+class Elements(HTMLParser):
+    """The elements and addresses of a page, and the text of each."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def written(rows: pd.DataFrame, out: Path, **options: Any) -> dict[str, bytes]:
+    report.write(rows, report.sections(rows, {}), out, **options)
+    return {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return written(rows_of(), tmp_path_factory.mktemp("report"))
+
+
+def test_a_report_has_a_page_tables_curves_figures_rows_and_a_manifest(
+    files: dict[str, bytes],
+) -> None:
+    assert {*files} >= {
+        *("report.html", "table.md", "table.tex", "curves.csv", "curve.svg", "gain.svg"),
+        *("rows.parquet", "manifest.json"),
+    }
+
+
+def test_the_same_rows_give_the_same_bytes(files: dict[str, bytes], tmp_path: Path) -> None:
+    again = written(rows_of(), tmp_path)
+    assert {name for name in files if again[name] != files[name]} == set()
+
+
+def test_a_folder_is_read_like_the_runs_it_was_made_of(tmp_path: Path) -> None:
+    first = written(rows_of(), tmp_path / "a")
+    again = written(load.load([tmp_path / "a"]), tmp_path / "b")
+    assert {name for name in first if again[name] != first[name]} == set()
+
+
+def test_pngs_are_written_where_asked(tmp_path: Path) -> None:
+    made = written(rows_of(), tmp_path, png=True)
+    assert made["curve.png"].startswith(b"\x89PNG")
+
+
+def test_the_page_holds_its_figures_and_loads_and_runs_nothing(files: dict[str, bytes]) -> None:
+    page = Elements(files["report.html"].decode())
+    assert "script" not in page.tags
+    assert not any(name.startswith("on") for name in page.attributes)
+    assert all(link.startswith(("data:", "#")) for link in page.links)
+    assert page.tags.count("img") >= 2
+
+
+def test_the_page_shows_the_curve_then_a_sentence_for_each_scheme_then_verdicts(
+    files: dict[str, bytes],
+) -> None:
+    page = files["report.html"].decode()
+    order = ('alt="curve"', "alibi neither", "<h3>Verdicts", "<h2>Method")
+    places = [page.index(text) for text in order]
+    assert places == sorted(places)
+    assert "rope is harmed by context beyond T: perplexity" in page
+
+
+def test_a_table_lies_in_a_box_that_scrolls(files: dict[str, bytes]) -> None:
+    page = files["report.html"].decode()
+    tables = re.findall(r"(<div class=\"scroll\"[^>]*>)?<table>", page)
+    assert len(tables) > 1
+    assert all(tables)
+
+
+def test_the_words_of_a_run_stand_on_the_page_as_text(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"model": HOSTILE, "precision": HOSTILE, "environment": None}
+    rows = rows_of([HOSTILE, "rope"], corpus=HOSTILE, **changes)
+    rows["environment"] = json.dumps(dict.fromkeys(["command", "commit", "processor"], HOSTILE))
+    page = written(rows, tmp_path)["report.html"].decode()
+    plain = Elements(written(rows_of(["x", "rope"]), tmp_path / "plain")["report.html"].decode())
+    hostile = Elements(page)
+    assert {*hostile.tags} == {*plain.tags}
+    assert hostile.attributes == plain.attributes
+    assert "&lt;script&gt;alert(1)" in page
+    assert "{{ 7 * 7 }}" in page
+    assert sorted(path.name for path in tmp_path.parent.iterdir() if "script" in path.name) == []
+
+
+def test_each_text_has_a_section_and_figures_of_its_own(tmp_path: Path) -> None:
+    rows = pd.concat([rows_of(seeds=(1, 2, 3)), rows_of(["rope"], corpus="prose")])
+    made = report.sections(rows, {})
+    assert [section.title.split(",")[0] for section in made[:2]] == ["Corpus toy", "Corpus prose"]
+    assert "curve-prose" in made[1].figures
+    assert {*made[0].figures}.isdisjoint(made[1].figures)
+
+
+def test_a_run_that_cannot_be_read_hides_no_other_one(tmp_path: Path) -> None:
+    written(rows_of(), tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "rows.parquet").write_bytes(b"torn")
+    lines: list[str] = []
+    rows = load.load([tmp_path / "bad", tmp_path / "good"], say=lines.append)
+    assert set(rows["scheme"]) == {"rope", "alibi"}
+    assert len(lines) == 1
+    assert str(tmp_path / "bad") in lines[0]
+
+
+def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None:
+    text = report.summary(report.sections(rows_of(), {}))
+    assert max(map(len, text.splitlines())) <= 80
+    assert re.search(r"^\| alibi .*\bflat \|$", text, re.MULTILINE)
+    assert re.search(r"^\| rope .*\bharmed \|$", text, re.MULTILINE)
+
+
+def test_runs_are_chosen_by_the_words_that_trained_them() -> None:
+    rows = rows_of()
+    chosen = report.matching(rows, {"scheme": ["rope"], "seed": [2]})
+    assert set(chosen["run"]) == {"rope-2-toy"}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ({"scheme": ["rpoe"]}, "scheme=rpoe: no evaluated run has this value; did you mean rope?"),
+        ({"train.lrr": [1]}, "train.lrr: no evaluated run has this key; did you mean train.lr?"),
+        ({"scheme": ["rope"], "train.lr": [1e-3], "seed": [9]}, "seed=9: no evaluated run has"),
+    ],
+)
+def test_what_no_run_meets_is_named(conditions: dict[str, list[Any]], said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        report.matching(rows_of(), conditions)
+    assert said in str(refused.value)
