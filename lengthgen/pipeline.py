@@ -25,7 +25,7 @@ from lengthgen.model.trial import try_out
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
-from lengthgen.tasks import alignment_ids
+from lengthgen.schemes.absolute.alignment import Aligned
 from lengthgen.terminal import Progress
 from lengthgen.tracking.wandb_run import Results, Tracker
 from lengthgen.tracking.wandb_state import is_shown
@@ -239,8 +239,12 @@ def _is_trained(config: Config, *, ranks: Ranks, show: Progress) -> bool:
 def _tried_out(config: Config, corpus: TokenizedCorpus) -> Transformer:
     """Returns the model before its first step, after one call that is forgotten."""
     model = create(config, vocab_size=corpus.vocab_size)
-    names = [name for name, part in model.scheme.parts.items() if part.reads_alignment]
-    if names and alignment_ids(config.corpus) is None:
+    names = [
+        name
+        for name, part in model.scheme.parts.items()
+        if isinstance(part, Aligned) and part.alignment_ids is None
+    ]
+    if names:
         raise UserError(
             f"scheme.parts.{names[0]}: needs to know which characters belong together, and "
             f"corpus={config.corpus.name} does not define it; use task=addition_reversed_all, "

@@ -11,6 +11,7 @@ from lengthgen.analysis.curves import Curve, Point
 from lengthgen.analysis.formatting import millions
 from lengthgen.config import compose, sections
 from lengthgen.escaping import visible
+from lengthgen.schemes.absolute.alignment import Aligned
 
 UPPER_BOUND = " (upper bound)"  # ends the names of such series
 
@@ -157,7 +158,7 @@ def labels(
     firsts = [members[0] for members in groups.values()]
     names = _plain_names([facts[first] for first in firsts], name_models=name_models)
     named: dict[Curve, str] = {}
-    oracles = {name for name, part in schemes.registry().items() if part.reads_alignment}
+    oracles = {name for name, part in schemes.registry().items() if issubclass(part, Aligned)}
     for name, first, members in zip(names, firsts, groups.values(), strict=True):
         twins = [identity[f] for f, n in zip(firsts, names, strict=True) if n == name]
         label = name if len(twins) == 1 else f"{name} ({_difference(first, identity, twins)})"

@@ -63,8 +63,7 @@ class MaskedEncoder(Transformer):
         T = tokens_BT.shape[1]
         masked = torch.arange(T, device=tokens_BT.device) > answer_B[:, None]
         mask_B1 = tokens_BT.gather(1, answer_B[:, None])
-        x_BTD, c = self.embedded(
-            torch.where(masked, mask_B1, tokens_BT), generator=generator, remembered=0
-        )
-        x_BTD = through_encoder(x_BTD, self.blocks, self.scheme, replace(c, n_keys_B=n_tokens_B))
+        x_BTD, c = self.embedded(torch.where(masked, mask_B1, tokens_BT), generator=generator)
+        c = replace(c, key_padding_BS=torch.arange(T, device=c.pos.device) >= n_tokens_B[:, None])
+        x_BTD = through_encoder(x_BTD, self.blocks, self.scheme, c)
         return self.norm(x_BTD[:, 0 if n_last is None else T - n_last :])

@@ -47,7 +47,7 @@ class CrossBlock(Block):
         x_BQD = x_BQD + self.attention_out(self.attended(q, k, v, layer, replace(c, x_BTD=normed)))
         q, (k, v) = self.cross_q(self.cross_norm(x_BQD)), self.cross_kv(encoded_BSD).chunk(2, -1)
         x_BQD = x_BQD + self.cross_out(self.attended(q, k, v, NO_PARTS, of_encoder))
-        return self.through_mlp(x_BQD)
+        return x_BQD + self.mlp(x_BQD)
 
     def reading(self) -> list[nn.Linear]:
         return [*super().reading(), self.cross_q, self.cross_kv]
@@ -103,7 +103,7 @@ class EncoderDecoder(Transformer):
         n_answers = T - int(answer_B.min())
         place_BQ = answer_B[:, None] + torch.arange(n_answers, device=tokens_BT.device)
         x_BQD, c = self.embedded(
-            tokens_BT.gather(1, place_BQ.clamp(max=T - 1)), generator=generator, remembered=0
+            tokens_BT.gather(1, place_BQ.clamp(max=T - 1)), generator=generator
         )
         for i, (block, layer) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
             assert isinstance(block, CrossBlock)
@@ -129,7 +129,7 @@ class EncoderDecoder(Transformer):
             generator=generator,
             embedding_VD=self.embedding.weight,
         )
-        c = replace(c, n_keys_B=n_keys_B)
+        c = replace(c, key_padding_BS=c.pos >= n_keys_B[:, None])
         with torch.autocast(tokens_BS.device.type, enabled=False):
             x_BSD = scheme.embed(x_BSD, c)
         return self.encoder_norm(through_encoder(x_BSD, self.encoder_blocks, scheme, c)), c
@@ -145,7 +145,6 @@ def through_encoder(
     x_BSD: Tensor, blocks: nn.ModuleList, scheme: Scheme, c: AttentionContext
 ) -> Tensor:
     """Returns the outputs of blocks whose queries see all keys, [B, S, D]."""
-    nothing_B0D = x_BSD[:, :0]
     for i, (block, layer) in enumerate(zip(blocks, scheme.layers, strict=True)):
-        x_BSD = block(x_BSD, nothing_B0D, layer, replace(c, layer=i), c.length).x_BQD
+        x_BSD = block(x_BSD, layer, replace(c, layer=i), c.length)
     return x_BSD

@@ -46,7 +46,7 @@ def attend(
 ) -> Tensor:
     """Returns the attention output [B, H, Q, K] in v's dtype."""
     q, k, v = q_BHQK, k_BHSK, v_BHSK
-    c = replace(c, acting=layer)
+    c = replace(c, hooks=layer)
     on_cpu = q.device.type == "cpu"
     with torch.autocast(q.device.type, enabled=False):
         q, k = through_qk(layer.qk, q, k, c)
@@ -59,9 +59,9 @@ def attend(
             return blocked(layer, q, k, v, c, block=TRAIN_BLOCK)
         if layer.relative:
             return eager(layer, q, k, v, c, block=EAGER_BLOCK)
-        if layer.vanilla and whole and c.left_padding_B is None:
+        if layer.vanilla and whole and c.key_padding_BS is None:
             return fused(q, k, v, is_causal=True, scale=c.shape.d_head**-0.5)
-        if layer.toeplitz and c.left_padding_B is None:
+        if layer.toeplitz and c.key_padding_BS is None:
             table, scale = distance_table(layer, c), c.shape.d_head**-0.5
             if on_cpu:
                 reach_H = max_attended_distance(table, q, k, scale=scale)
@@ -89,9 +89,8 @@ def dense(
         hi = min(lo + block, q_BHQK.shape[2])
         at = replace(c, q_pos=c.q_pos[..., lo:hi], rows=slice(lo, hi))
         s = logits(q_BHQK[:, :, lo:hi], k_BHSK, at)
-        if c.n_keys_B is not None:
-            j = torch.arange(s.shape[-1], device=s.device)
-            s = s.masked_fill(j >= c.n_keys_B[:, None, None, None], -math.inf)
+        if c.key_padding_BS is not None:
+            s = s.masked_fill(c.key_padding_BS[:, None, None], -math.inf)
         out.append(weighted(s.softmax(-1), v_BHSK, at))
     return torch.cat(out, dim=2).to(v_BHSK.dtype)
 
@@ -117,7 +116,7 @@ def eager(
     for lo, hi, at in reversed(list(_blocks(c, q, k, block))):
         q_blk, k_blk, v_blk = q[:, :, lo:hi], k[:, :, at.cols], v[:, :, at.cols]
         s = layer.scores.scores(q_blk, k_blk, at) if layer.scores else logits(q_blk, k_blk, at)
-        if layer.visible or layer.weights or c.left_padding_B is not None:
+        if layer.visible or layer.weights or c.key_padding_BS is not None:
             s = s.masked_fill(~_seen(layer, at), -math.inf)
         elif torch.is_grad_enabled():
             s = Causal.apply(s)
@@ -141,7 +140,7 @@ def blocked(
     """Attention by blocks of queries with its own backward pass: training on a CPU."""
     c = _with_tables(layer, c, v_BHSK.dtype)
     biases: list[Tensor] = []
-    if layer.bias or layer.visible or c.left_padding_B is not None:
+    if layer.bias or layer.visible or c.key_padding_BS is not None:
         biases = [_additive(layer, at) for _, _, at in _blocks(c, q_BHQK, k_BHSK, block)]
     offset, table = c.queries_H1K, c.keys_HNK
     if offset is not None and table is not None:
@@ -167,7 +166,7 @@ def sdpa_by_blocks(
 
     Keys that no query of a block sees are left out of it: a window costs what it holds.
     """
-    c = replace(c, acting=layer)
+    c = replace(c, hooks=layer)
     by_distance = layer.contiguous and all(part.distance_only for part in layer.bias)
     table = distance_table(layer, c) if layer.bias and by_distance else None
     out: list[Tensor] = []
@@ -211,7 +210,7 @@ def distance_table(layer: LayerHooks, c: AttentionContext) -> Tensor:
     """
     S = c.k_pos.shape[-1]
     last = slice(S - 1, S)
-    at = replace(c, q_pos=c.k_pos[-1:], rows=last, cols=slice(0, S), acting=layer)
+    at = replace(c, q_pos=c.k_pos[-1:], rows=last, cols=slice(0, S), hooks=layer)
     bias = at.total_bias()
     assert bias is not None, "a table needs a layer with a bias"
     return bias.expand(c.shape.n_heads, 1, S).reshape(c.shape.n_heads, S).flip(-1)
@@ -243,7 +242,7 @@ def _blocks(
 
 def _with_tables(layer: LayerHooks, c: AttentionContext, dtype: torch.dtype) -> AttentionContext:
     """Returns the layer's context, with what its parts add to keys and values by distance."""
-    c = replace(c, acting=layer)
+    c = replace(c, hooks=layer)
     if layer.relative_keys:
         keys, queries = (
             hook(c)
@@ -269,8 +268,8 @@ def _seen(layer: LayerHooks, c: AttentionContext) -> Tensor:
     i = torch.arange(c.rows.start, c.rows.stop, device=device)
     j = torch.arange(c.cols.start, c.cols.stop, device=device)
     seen = i[:, None] >= j
-    if c.left_padding_B is not None:
-        seen = seen & (j >= c.left_padding_B[:, None, None, None])
+    if c.key_padding_BS is not None:
+        seen = seen & ~c.key_padding_BS[:, None, None, c.cols]
     for part in layer.visible:
         visible = part.visible(c)
         seen = seen if visible is None else seen & visible
@@ -279,7 +278,7 @@ def _seen(layer: LayerHooks, c: AttentionContext) -> Tensor:
 
 def _additive(layer: LayerHooks, c: AttentionContext) -> Tensor:
     """Returns everything that is added to the logits of the block, in c.dtype."""
-    if layer.visible or c.left_padding_B is not None:
+    if layer.visible or c.key_padding_BS is not None:
         return _masked(c.total_bias(), _seen(layer, c), c)
     bias = c.total_bias()
     if bias is None:

@@ -8,8 +8,13 @@ from torch import nn
 
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config, Parts
+from lengthgen.errors import UserError
+from lengthgen.model.layer_state import StateTransformer
+from lengthgen.model.recurrent import RecurrentTransformer
 from lengthgen.model.transformer import Block, Transformer, build_scheme
-from lengthgen.schemes import Scheme
+from lengthgen.schemes import Part, Scheme, registry
+from lengthgen.schemes.content.layer_state import LayerState
+from lengthgen.schemes.relative.recurrence import Recurrence
 
 
 def initialise(model: Transformer, generator: torch.Generator) -> None:
@@ -30,10 +35,26 @@ def initialise(model: Transformer, generator: torch.Generator) -> None:
             nn.init.normal_(matrix.weight, std=residual_std, generator=generator)
 
 
+DECODERS: dict[type[Part], type[Transformer]] = {
+    Recurrence: RecurrentTransformer,
+    LayerState: StateTransformer,
+}
+
+
 def architecture(config: Config) -> type[Transformer]:
     """Returns the class of the configured model: a decoder, or what a room beside the core adds."""
     kinds: list[type[Transformer]] = [Transformer, *contributed("ARCHITECTURES")]
     return next(kind for kind in kinds if kind.arch == config.model.arch)
+
+
+def model_class(config: Config, parts: Parts) -> type[Transformer]:
+    """Returns the class of a model with these parts, a few of which have a decoder of their own."""
+    plain, known = architecture(config), registry(config.plugins)
+    for kind in (known[name] for name in parts if name in known and plain is Transformer):
+        for base, decoder in DECODERS.items():
+            if issubclass(kind, base):
+                return decoder
+    return plain
 
 
 def build_model(config: Config, *, vocab_size: int) -> Transformer:
@@ -41,7 +62,7 @@ def build_model(config: Config, *, vocab_size: int) -> Transformer:
 
     vocab_size is that of the corpus; the architecture may add ids of its own.
     """
-    return architecture(config)(config, vocab_size=vocab_size)
+    return model_class(config, config.scheme.parts)(config, vocab_size=vocab_size)
 
 
 def create(config: Config, *, vocab_size: int) -> Transformer:
@@ -73,6 +94,11 @@ def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
 
     The variant's parameters must be among the trained ones: any other was refused before.
     """
+    if model_class(config, parts) is not model_class(config, config.scheme.parts):
+        raise UserError(
+            "scheme.variants: a variant can neither add nor drop recurrence or a state carried "
+            "from layer to layer; train a scheme with these parts instead"
+        )
     trained = dict(model.scheme.named_parameters())
     scheme = build_scheme(config, parts, where="scheme.variants")
     with torch.no_grad():

@@ -1,13 +1,12 @@
 """The KV cache: a text continued by new tokens; earlier ones are kept, not computed again.
 
-Every layer keeps what later tokens need of earlier ones: normalised inputs, keys, values, and what
-a part carries of them from layer to layer. Keys are kept as they are before `qk`, which acts on all
-of them for each token: what a part does to them may depend on all keys of the call, as the scale of
-xpos does. That costs about as much as the sum over keys itself, and no product of matrices. What is
-kept holds wherever a prefix alone gives what it gives within a longer call. Elsewhere the whole
-text is read again for each token.
+Every layer keeps what later tokens need of earlier ones: normalised inputs, keys and values. Keys
+are kept as they are before `qk`, which acts on all of them for each token: what a part does to them
+may depend on all keys of the call, as the scale of xpos does. That costs about as much as the sum
+over keys itself, and no product of matrices. What is kept holds wherever a prefix alone gives what
+it gives within a longer call. Elsewhere the whole text is read again for each token.
 
-B texts of one length, N new tokens, S tokens, D width, E numbers of a state, V vocabulary.
+B texts of one length, N new tokens, S tokens, D width, V vocabulary.
 """
 
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from lengthgen.errors import UserError
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Block, LayerCache, Transformer
 from lengthgen.schemes import Scheme
+from lengthgen.schemes.relative.recurrence import Recurrence
 
 
 class Cache(NamedTuple):
@@ -29,14 +29,15 @@ class Cache(NamedTuple):
 
     tokens_BS: Tensor
     logits_BV: Tensor  # of the token that comes next
-    segment_start: int  # where the last segment begins: 0 unless the scheme has a memory
-    layers: tuple[LayerCache, ...]  # of that segment and its memory; empty if nothing is kept
+    layers: tuple[LayerCache, ...]  # empty if nothing is kept
 
 
 def why_uncached(scheme: Scheme) -> str | None:
     """Returns why nothing can be kept of earlier tokens, or None if it can."""
     if scheme.depends_on_length:
         return "outputs depend on the length of the call: every token reads the whole text again"
+    if any(isinstance(part, Recurrence) and part.n_remembered for part in scheme.all):
+        return "a text is read in segments: every token reads the whole text again"
     return None
 
 
@@ -68,35 +69,18 @@ def forward_cached(
         if starts or why_uncached(model.scheme):
             generator = generator_of("evaluation", seed)
             logits = model.logits(model(tokens_BS, n_last=1, generator=generator, **starts)[:, 0])
-            return Cache(tokens_BS, logits, 0, ())
+            return Cache(tokens_BS, logits, ())
         return _extended(model, tokens_BS, cache, seed=seed)
 
 
 def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, seed: int) -> Cache:
     """Returns what is read when each layer has seen the tokens that are new."""
-    scheme, length = model.scheme, tokens_BS.shape[1]
-    done, start = (0, 0) if cache is None else (cache.tokens_BS.shape[1], cache.segment_start)
-    layers = [] if cache is None else list(cache.layers)
-    size = model.shape.train_length if scheme.memory else length
-    x_BND = tokens_BS.new_empty(0)
-    while done < length:
-        if done == start + size:  # which is full: of it, the memory alone is kept
-            start, n = done, max(0, layers[0].k_BSD.shape[1] - scheme.memory)
-            layers = [LayerCache(*(kept[:, n:] for kept in layer)) for layer in layers]
-        remembered = layers[0].k_BSD.shape[1] - (done - start) if layers else 0
-        stop = min(start + size, length)
-        x_BSD, c = model.embedded(
-            tokens_BS[:, start:stop],
-            generator=generator_of("evaluation", seed),
-            remembered=remembered,
-        )
-        x_BND, state_BNE = x_BSD[:, done - start :], c.state_BSE[:, done - start :]
-        kept: list[LayerCache] = []
-        for i, (block, layer) in enumerate(zip(model.blocks, scheme.layers, strict=True)):
-            assert isinstance(block, Block)
-            before = layers[i] if layers else None
-            here = replace(c, layer=i, state_BSE=state_BNE)
-            (x_BND, state_BNE), one = block.forward_cached(x_BND, before, layer, here)
-            kept.append(one)
-        done, layers = stop, kept
-    return Cache(tokens_BS, model.logits(model.norm(x_BND[:, -1])), start, tuple(layers))
+    done = 0 if cache is None else cache.tokens_BS.shape[1]
+    x_BSD, c = model.embedded(tokens_BS, generator=generator_of("evaluation", seed))
+    x_BND, layers = x_BSD[:, done:], list[LayerCache]()
+    for i, (block, layer) in enumerate(zip(model.blocks, model.scheme.layers, strict=True)):
+        assert isinstance(block, Block)
+        before = None if cache is None else cache.layers[i]
+        x_BND, kept = block.forward_cached(x_BND, before, layer, replace(c, layer=i))
+        layers.append(kept)
+    return Cache(tokens_BS, model.logits(model.norm(x_BND[:, -1])), tuple(layers))

@@ -31,7 +31,7 @@ class BiasRecorder(Part):
         self.relative_HN: dict[int, Tensor] = {}
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        part = c.acting.relative_keys
+        part = c.hooks.relative_keys
         table_HNK = part.relative_keys(c) if part else None
         if part and table_HNK is not None:
             q_H1K = q_BHQK[:, :, -QUERIES:].mean((0, 2))[:, None].to(table_HNK.dtype)
@@ -47,7 +47,7 @@ class BiasRecorder(Part):
             last = slice(c.length - 1, c.length)
             at = replace(c, q_pos=c.q_pos[..., -1:], rows=last)
             added = [
-                b for b in (p.bias(at) for p in c.acting.bias if p is not self) if b is not None
+                b for b in (p.bias(at) for p in c.hooks.bias if p is not self) if b is not None
             ]
             if added:
                 shape = (*c.tokens_BT.shape[:1], self.shape.n_heads, 1, c.length)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lengthgen.model.recurrent import RecurrentTransformer
 from lengthgen.probes.attach import attach_module
 from lengthgen.probes.base import LengthProbe
 from lengthgen.probes.inputs import ProbeInputs, Row, Text, numbers, spaced
@@ -35,7 +36,9 @@ class ReceptiveField(LengthProbe):
     figure = staticmethod(pictures.receptive_field)
 
     def unsupported_reason(self, inputs: ProbeInputs, length: int) -> str | None:
-        if inputs.model.scheme.memory and length > inputs.train_length:
+        model = inputs.model
+        recurs = isinstance(model, RecurrentTransformer) and model.n_remembered > 0
+        if recurs and length > inputs.train_length:
             return "text is read in segments of T tokens, and gradients do not pass between them"
         return super().unsupported_reason(inputs, length)
 

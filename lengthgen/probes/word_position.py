@@ -82,7 +82,7 @@ def without_terms(scheme: Scheme) -> str | None:
 def terms(inputs: ProbeInputs, tokens_BT: Tensor) -> Tensor:
     """Returns the four terms of q.k / sqrt(d_head), [4, B, H, T, T], rows are queries."""
     model = inputs.model
-    x_BTD, c = model.embedded(tokens_BT, generator=inputs.draws("evaluation"), remembered=0)
+    x_BTD, c = model.embedded(tokens_BT, generator=inputs.draws("evaluation"))
     p_BTD = model.scheme.embed(torch.zeros_like(x_BTD), c)
     (q_w, k_w), (q_p, k_p) = (
         projected(model, part_BTD, of=x_BTD) for part_BTD in (x_BTD - p_BTD, p_BTD)

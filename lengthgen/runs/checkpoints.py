@@ -16,7 +16,8 @@ from torch import Tensor
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError, first_line
 from lengthgen.files import read_bytes, sha256_of, sync
-from lengthgen.model.transformer import Memory, Transformer
+from lengthgen.model.recurrent import Memory
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs import directory
 from lengthgen.runs.status import checkpoint_folder, checkpoint_folders, read_done, read_status
 

@@ -1,6 +1,7 @@
 """Positional schemes: lists of parts, each of which overrides hooks of the attention."""
 
 from lengthgen.schemes.base import (
+    HOOKS,
     NO_PARTS,
     AttentionContext,
     LayerHooks,
@@ -13,7 +14,7 @@ from lengthgen.schemes.base import (
 )
 from lengthgen.schemes.bias.distance_bias import DistanceBias
 from lengthgen.schemes.parameters import of_layer
-from lengthgen.schemes.registry import HOOKS, build, registry
+from lengthgen.schemes.registry import build, described, registry
 from lengthgen.schemes.scheme import Scheme
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Rotated",
     "Scheme",
     "build",
+    "described",
     "logits",
     "of_layer",
     "registry",

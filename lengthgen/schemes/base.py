@@ -3,14 +3,14 @@
 Logits and outputs of a block as most schemes have them are functions below: products, rows by
 distance, biases.
 
-B batch, T tokens, D width, H heads, K head width, Q queries, S keys, N distances, M keys that are
-near, W = M + Q - 1, E numbers of a state.
+Axes, in all files of schemes/: B batch, T tokens, D width of the model, H heads, K head width, Q
+queries, S keys, N distances from 0, R rotated channel pairs. A file names what it has beside them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,29 +33,26 @@ class AttentionContext:
 
     In `positions`, pos is 0 ... T-1. In `qk`, q_pos and k_pos are the coordinates of all queries
     and keys; in the hooks of the attention matrix those of the current block. A coordinate tensor
-    is [n] or [B, n], int64 unless a part remaps it. Tokens remembered from earlier segments stand
-    before those of the call, in pos, x_BTD and cols.
+    is [n] or [B, n], int64 unless a part remaps it. Keys kept from earlier calls (KV cache, segment
+    memory) stand before the tokens of the call, in pos, x_BTD and cols.
     """
 
     shape: ModelDims
-    length: int  # L, tokens of this call, remembered ones included
+    length: int  # L, all tokens that are keys
     layer: int
     training: bool
     generator: torch.Generator | None  # for a part that samples; the same in every layer's call
     dtype: torch.dtype  # of angles, distances and biases: float32, or float64 if the model is
     tokens_BT: Tensor
-    alignment_BT: Tensor | None  # ids of characters that belong together, -1 before the text
     embedding_VD: Tensor | None  # the model's table of token embeddings; None without a model
     x_BTD: Tensor  # the layer's normalised input; in positions and embed, the token embeddings
-    state_BSE: Tensor  # what a part carries from layer to layer, of all keys; E = 0: no part does
-    pos: Tensor  # [T] or [B, T], coordinates of all tokens, remembered ones included
+    pos: Tensor  # [L] or [B, L], coordinates of all tokens that are keys
     q_pos: Tensor  # [Q] or [B, Q]
     k_pos: Tensor  # [S] or [B, S]
     rows: slice  # token indices of the queries
-    cols: slice  # token indices of the keys
-    left_padding_B: Tensor | None  # leading keys that hold nothing: [B]; None if all hold a token
-    n_keys_B: Tensor | None  # leading keys that alone hold a token: [B]; None if all do
-    acting: "LayerHooks"  # the parts of this layer
+    cols: slice  # token indices of the keys: from 0
+    key_padding_BS: Tensor | None  # True where a key holds no token; None: all hold one
+    hooks: "LayerHooks"  # the parts of this layer
     keys_HNK: Tensor | None  # what the layer adds to keys by distance, for owners of scores
     queries_H1K: Tensor | None  # and to queries where they meet these
     values_HNK: Tensor | None  # and to values
@@ -68,37 +65,28 @@ class AttentionContext:
         *,
         training: bool,
         generator: torch.Generator | None,
-        remembered: int = 0,
-        alignment_BT: Tensor | None = None,
         embedding_VD: Tensor | None = None,
     ) -> "AttentionContext":
-        """Returns the context of a call before any hook has run: layer 0, positions 0 ... L-1.
-
-        Tokens remembered from earlier segments are counted in L.
-        """
-        length = remembered + tokens_BT.shape[1]
+        """Returns the context of a call before any hook has run: layer 0, positions 0 ... T-1."""
+        length = tokens_BT.shape[1]
         pos = torch.arange(length, device=tokens_BT.device)
-        dtype = torch.promote_types(torch.float32, x_BTD.dtype)
         return AttentionContext(
             shape=shape,
             length=length,
             layer=0,
             training=training,
             generator=generator,
-            dtype=dtype,
+            dtype=torch.promote_types(torch.float32, x_BTD.dtype),
             tokens_BT=tokens_BT,
-            alignment_BT=alignment_BT,
             embedding_VD=embedding_VD,
             x_BTD=x_BTD,
-            state_BSE=torch.empty(*tokens_BT.shape, 0, device=pos.device, dtype=dtype),
             pos=pos,
             q_pos=pos,
             k_pos=pos,
             rows=slice(0, length),
             cols=slice(0, length),
-            left_padding_B=None,
-            n_keys_B=None,
-            acting=NO_PARTS,
+            key_padding_BS=None,
+            hooks=NO_PARTS,
             keys_HNK=None,
             queries_H1K=None,
             values_HNK=None,
@@ -119,19 +107,22 @@ class AttentionContext:
         return d[:, None] if d.dim() == 3 else d
 
     def n_visible(self) -> Tensor:
-        """Returns i + 1, the number of keys up to each query, [Q] int64: remembered ones count."""
+        """Returns i + 1, the number of keys up to each query, [Q] int64."""
         return torch.arange(self.rows.start + 1, self.rows.stop + 1, device=self.q_pos.device)
 
     def total_bias(self) -> Tensor | None:
         """Returns the sum of all parts' biases of the block, or None if no part has one."""
-        biases = [
-            bias for bias in (part.bias(self) for part in self.acting.bias) if bias is not None
-        ]
+        biases = [b for b in (part.bias(self) for part in self.hooks.bias) if b is not None]
         return reduce(torch.add, biases) if biases else None
+
+    def biased(self, s_BHQS: Tensor) -> Tensor:
+        """Returns the block's logits plus the biases of all parts."""
+        bias = self.total_bias()
+        return s_BHQS if bias is None else s_BHQS + bias
 
     def frequencies(self, omega_R: Tensor) -> Tensor:
         """Returns a rotary part's angles per position as the layer's other parts change them."""
-        for part in self.acting.frequencies:
+        for part in self.hooks.frequencies:
             omega_R = part.frequencies(omega_R, self)
         return omega_R
 
@@ -142,7 +133,7 @@ class AttentionContext:
         after them, have left both as they were.
         """
         c = replace(self, q_pos=q_pos, k_pos=k_pos)
-        return through_qk(self.acting.rotary, q_BHQK, k_BHSK, c)
+        return through_qk(self.hooks.rotary, q_BHQK, k_BHSK, c)
 
 
 class Rotated(NamedTuple):
@@ -168,13 +159,24 @@ class Part(nn.Module):
     rotary = False  # qk() encodes q_pos in queries, k_pos in keys; q.k depends on their difference
     remaps = False  # scores() calls c.rotated(): the layer's rotary parts do not rotate before it
     takes_bias = True  # False: scores() are no logits, to which a part could add a bias
-    memory = 0  # tokens of the previous segments that stay visible as keys
     counts_tokens = False  # reads c.rows, c.cols or n_visible(): wrong within a segment of a text
-    reads_alignment = False  # c.alignment_BT, which comes from a task: an oracle, an upper bound
+    needs_model = False  # acts through a Transformer of its own: model/build.py
 
     def __init__(self, shape: ModelDims) -> None:
         super().__init__()
         self.shape = shape
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name[0] != "_" and callable(getattr(Part, name, None)):
+            raise AttributeError(f"self.{name} would hide Part.{name}; rename the attribute")
+        super().__setattr__(name, value)
+
+    def conflict(self, others: Mapping[str, "Part"]) -> str | None:
+        """Returns why the part cannot stand in a scheme beside these, or None if it can.
+
+        It continues a sentence that begins with the part's name.
+        """
+        return None
 
     def unsupported_reason(self, length: int) -> str | None:
         """Returns why the part has no value at this length, or None if it has."""
@@ -195,22 +197,6 @@ class Part(nn.Module):
     def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         """Returns the token embeddings with positions mixed in."""
         return x_BTD
-
-    def initial_state(self, c: AttentionContext) -> Tensor:
-        """Returns what is carried of each token from layer to layer, before the first: [B, T, E].
-
-        In c.dtype; one part of a scheme has one. A layer's hooks find it in c.state_BSE.
-        """
-        return c.state_BSE
-
-    def next_state(self, mean_BQE: Tensor, added_BQD: Tensor, c: AttentionContext) -> Tensor:
-        """Returns the state for the layer above, [B, Q, E] in c.dtype; not called in the last one.
-
-        mean_BQE: the keys' states by the layer's attention weights, in the dtype of its values;
-        head h has the h-th E/H numbers of each. added_BQD: what the block's network adds to the
-        stream. The queries' state so far is c.state_BSE[:, c.rows].
-        """
-        return c.state_BSE[:, c.rows]
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         """Returns rotated, rescaled or widened queries and keys."""
@@ -282,22 +268,28 @@ class Part(nn.Module):
         return getattr(type(self), hook) is not getattr(Part, hook)
 
 
-class LayerHooks(NamedTuple):
-    """The parts that act in one layer, sorted by hook; the engine reads nothing else."""
+HOOKS = (  # a part overrides at least one of these, unless a Transformer of its own serves it
+    *("positions", "embed", "qk", "frequencies", "bias", "visible", "scores", "weights", "values"),
+    *("relative_keys", "relative_queries", "relative_values"),
+)
 
-    qk: tuple[Part, ...]
-    rotary: tuple[Part, ...]  # whose qk is left to a part that remaps: from the first rotary one on
-    frequencies: tuple[Part, ...]
-    bias: tuple[Part, ...]
-    visible: tuple[Part, ...]
-    relative_keys: Part | None
-    relative_values: Part | None
-    scores: Part | None
-    weights: Part | None
-    values: Part | None
-    next_state: Part | None
-    contiguous: bool  # coordinates are 0, 1, 2 ...: no part gives out others
-    toeplitz: bool  # the bias is a table over (head, i - j), and nothing else touches logits
+
+class LayerHooks(NamedTuple):
+    """The parts of one layer, sorted by the hooks that they override: all that attention reads."""
+
+    parts: tuple[Part, ...] = ()
+    qk: tuple[Part, ...] = ()
+    rotary: tuple[Part, ...] = ()  # whose qk is left to a part that remaps: from the rotary one on
+    frequencies: tuple[Part, ...] = ()
+    bias: tuple[Part, ...] = ()
+    visible: tuple[Part, ...] = ()
+    relative_keys: Part | None = None
+    relative_values: Part | None = None
+    scores: Part | None = None
+    weights: Part | None = None
+    values: Part | None = None
+    contiguous: bool = True  # coordinates are 0, 1, 2 ...: no part gives out others
+    toeplitz: bool = False  # the bias is a table over (head, i - j): nothing else touches logits
 
     @property
     def vanilla(self) -> bool:
@@ -315,9 +307,7 @@ class LayerHooks(NamedTuple):
         return bool(self.scores or self.weights or self.values)
 
 
-NO_PARTS = LayerHooks(
-    (), (), (), (), (), None, None, None, None, None, None, contiguous=True, toeplitz=False
-)
+NO_PARTS = LayerHooks()
 
 
 def through_qk(
@@ -349,7 +339,7 @@ def products(q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         other_BHQK = q_BHQK
         if c.queries_H1K is not None:
             other_BHQK, table_HNK = q_BHQK + c.queries_H1K * scale, extend_table(table_HNK, S)
-        if not c.acting.contiguous:
+        if not c.hooks.contiguous:
             added = at_distance(other_BHQK, table_HNK, c.exact_distance())
             n_near = S
         else:
@@ -366,7 +356,7 @@ def weighted(w_BHQS: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
     w_BHQS, Q, S = w_BHQS.to(v_BHSK.dtype), w_BHQS.shape[2], v_BHSK.shape[2]
     if c.values_HNK is None:
         return w_BHQS @ v_BHSK
-    if not c.acting.contiguous:
+    if not c.hooks.contiguous:
         return w_BHQS @ v_BHSK + to_distance(w_BHQS, c.values_HNK, c.exact_distance())
     v_BHSK, near_HNK = split_clipped(v_BHSK, c.values_HNK)
     rows_HWK, n_near = pad_table(near_HNK, queries=Q, keys=S)

@@ -1,6 +1,8 @@
 """The registry of parts: every Part in a file below this directory, by its name in snake case."""
 
 import importlib.metadata
+import inspect
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,19 +13,10 @@ import torch
 
 from lengthgen.config.registry import construct, modules_of, registered
 from lengthgen.errors import UserError, suggestion
-from lengthgen.schemes.base import ModelDims, Part
+from lengthgen.schemes.base import HOOKS, ModelDims, Part
 from lengthgen.schemes.scheme import Scheme
 
 PATH = [str(Path(__file__).parent)]
-
-# What a part may change of the model: it is one that overrides at least one of these.
-HOOKS = tuple(
-    name
-    for name, value in vars(Part).items()
-    if callable(value)
-    and name[0] != "_"
-    and name not in ("unsupported_reason", "clamp_parameters", "overrides")
-)
 
 
 def registry(plugins: Sequence[str] = ()) -> dict[str, type[Part]]:
@@ -36,10 +29,7 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Part]]:
 
 @cache
 def _installed() -> Sequence[ModuleType]:
-    """Returns the modules below this directory and those of installed entry points, read once.
-
-    Looking for entry points takes 3 ms, and a scheme is built for every variant.
-    """
+    """Returns the modules below this directory and those of installed entry points, read once."""
     entry_points = importlib.metadata.entry_points(group="lengthgen.parts")
     return [*modules_of("lengthgen.schemes", PATH), *(point.load() for point in entry_points)]
 
@@ -54,9 +44,9 @@ def build(
 ) -> Scheme:
     """Builds a scheme from its parts' arguments.
 
-    Raises UserError for an unknown part, arguments that do not fit its signature, a value that it
-    refuses, a part that does nothing, a layer that names a part the scheme lacks, or two owners of
-    one hook in a layer.
+    Raises UserError for an unknown part, arguments that do not fit its signature, a constructor
+    that raises, a part that does nothing, a layer that names a part the scheme lacks, or two owners
+    of one hook in a layer.
     """
     known = registry(plugins)
     built: dict[str, Part] = {}
@@ -67,21 +57,44 @@ def build(
         if name not in known:
             every = f"known: {', '.join(sorted(known))}"
             raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}")
-        built[name] = construct(known[name], arguments, shape, where=key)
-        if not _acts(built[name]):
+        part = built[name] = _constructed(known[name], arguments, shape, key)
+        if not part.needs_model and not any(map(part.overrides, HOOKS)):
             raise UserError(
-                f"{key}: its class {type(built[name]).__name__} overrides no hook, so that it "
-                f"would change nothing; the hooks are {', '.join(HOOKS)}"
+                f"{key}: its class {type(part).__name__} overrides no hook, so that it would "
+                f"change nothing; the hooks are {', '.join(HOOKS)}"
             )
         if not shape.causal:
-            _refuse_of_encoder(key, built[name], known)
-    for layer in layers or []:
-        for name in layer:
-            if name not in built:
-                raise UserError(
-                    f"scheme.layers: {name} is not a part of this scheme; {suggestion(name, built)}"
-                )
+            _refuse_of_encoder(key, part, known)
+    for name in (name for layer in layers or [] for name in layer):
+        if name not in built:
+            raise UserError(
+                f"scheme.layers: {name} is not a part of this scheme; {suggestion(name, built)}"
+            )
     return Scheme(built, layers=layers, n_layers=shape.n_layers, where=where)
+
+
+def _constructed(
+    kind: type[Part], arguments: Mapping[str, Any], shape: ModelDims, key: str
+) -> Part:
+    """Returns the part; what its constructor raises is one line with file and line number."""
+    try:
+        return construct(kind, arguments, shape, where=key)
+    except UserError:
+        raise
+    except Exception as error:
+        raised = described(error, kind)
+        raise UserError(f"{key}: {kind.__name__}() raised {raised}") from error
+
+
+def described(error: BaseException, kind: type[torch.nn.Module]) -> str:
+    """Returns an error's type and text, and the line of the part's file that it came from.
+
+    That of the class, if nothing in the file raised it.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [n for frame, n in frames if frame.f_globals.get("__name__") == kind.__module__]
+    line = lines[-1] if lines else inspect.getsourcelines(kind)[1]
+    return f"{type(error).__name__}: {error} ({inspect.getfile(kind)}, line {line})"
 
 
 def _refuse_of_encoder(key: str, part: Part, known: Mapping[str, type[Part]]) -> None:
@@ -92,18 +105,8 @@ def _refuse_of_encoder(key: str, part: Part, known: Mapping[str, type[Part]]) ->
             f"{key}: not defined for keys after the query, which an encoder has; choose a scheme "
             f"of {defined}, scheme=nope, or model.arch=decoder"
         )
-    if part.overrides("initial_state"):
-        raise UserError(
-            f"{key}: it carries a state from layer to layer, and the blocks of an encoder do not; "
-            "drop it, or use model.arch=decoder"
-        )
     if part.depends_on_length:
         raise UserError(
             f"{key}: its outputs depend on the length of the call, and an encoder's call has rows "
             "of several lengths; give it a fixed value, drop it, or use model.arch=decoder"
         )
-
-
-def _acts(part: Part) -> bool:
-    """True if the part changes anything: it overrides a hook, or says what is remembered."""
-    return any(map(part.overrides, HOOKS)) or "memory" in vars(part) or part.memory > 0

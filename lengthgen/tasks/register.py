@@ -1,9 +1,10 @@
 """What tasks add to the core."""
 
-from lengthgen.tasks import registry
+from lengthgen.tasks import alignment_ids, registry
 from lengthgen.tasks.objective import ANSWERS, Answers
 from lengthgen.tasks.source import Task
 
+ALIGNMENT_IDS = [alignment_ids]
 OBJECTIVES = [Answers]
 PROTOCOLS = [ANSWERS]
 REGISTRIES = [registry]  # of classes that a plugin may define

@@ -30,7 +30,8 @@ from lengthgen.errors import Diverged, Stopped
 from lengthgen.files import keep_rows, read_rows
 from lengthgen.model import kernels
 from lengthgen.model.build import generator_of
-from lengthgen.model.transformer import Memory, Transformer
+from lengthgen.model.recurrent import Memory, RecurrentTransformer
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
@@ -219,7 +220,9 @@ def windows_of(config: Config, corpus: TokenizedCorpus) -> TrainingWindows:
 def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> State:
     """Returns the state before the first step of a model that was just created."""
     model = model.to(device).train()
-    remembered = model.scheme.memory
+    memory = None
+    if isinstance(model, RecurrentTransformer) and model.n_remembered:
+        memory = model.empty_memory(config.train.batch, size=model.n_remembered)
     return State(
         config=config,
         step=0,
@@ -227,7 +230,7 @@ def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> 
         n_targets=0,
         model=model,
         optimizer=adamw(model, config.train),
-        memory=model.empty_memory(config.train.batch, size=remembered) if remembered else None,
+        memory=memory,
         failed=torch.zeros((), device=device),
         last=torch.zeros(3, dtype=_wide(device), device=device),
     )
@@ -235,7 +238,10 @@ def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> 
 
 def forward_of(state: State, *, compiled: bool) -> Callable[..., Any]:
     """Returns what train_step calls: the model, or its segments if it remembers."""
-    forward = state.model if state.memory is None else state.model.segment
+    forward = state.model
+    if state.memory is not None:
+        assert isinstance(state.model, RecurrentTransformer)
+        forward = state.model.segment
     return kernels.compiled(forward) if compiled else forward
 
 

@@ -136,7 +136,7 @@ def test_blocks_of_queries_change_no_output_of_the_encoder(scheme: str) -> None:
     model, n = model_of(scheme), 12
     assert model.scheme.encoder is not None
     c = bare_call(model.encoder_shape, n)
-    c = replace(c, n_keys_B=torch.tensor([9]), acting=model.scheme.encoder.layers[0])
+    c = replace(c, key_padding_BS=c.pos[None] >= 9, hooks=model.scheme.encoder.layers[0])
     q, k, v = (x[:1] for x in some_qkv(n, dtype=torch.float64))
     close(dense(q, k, v, c, block=5), dense(q, k, v, c, block=n), atol=1e-12)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from lengthgen.model.attention import EAGER_BLOCK, attend, blocked, distance_table, eager
-from lengthgen.model.kernels import flex, max_attended_distance, sdpa_nearest_keys
+from lengthgen.model.kernels import flex, fused, max_attended_distance, sdpa_nearest_keys
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.bias.alibi import Alibi
 
@@ -352,3 +352,17 @@ def test_bf16_training_is_within_rounding_of_fp32() -> None:
     got = blocked(layer, q, k, v, c, block=128)
     # q, k, v and weights are rounded once each, to 2^-9 relative; the sum of weights is one.
     assert (got.float() - want).abs().max() < 8 * 2**-9 * leaves[2].abs().max()
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])  # of values, next to queries of 8
+def test_one_fused_kernel_takes_values_of_any_width(width: int) -> None:
+    draws, length = torch.Generator().manual_seed(0), 150
+    q, k = torch.randn(2, 1, 2, length, 8, generator=draws)
+    v = torch.randn(1, 2, length, width, generator=draws)
+    with torch.profiler.profile() as profile:
+        got = fused(q, k, v, is_causal=True, scale=0.3)
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in {
+        e.name for e in profile.events() or ()
+    }
+    hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
+    close(got, (q @ k.mT * 0.3).masked_fill(hidden, -torch.inf).softmax(-1) @ v, atol=1e-5)

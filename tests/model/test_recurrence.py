@@ -21,7 +21,7 @@ from small import (
 from torch import Tensor
 
 from lengthgen.model.build import create
-from lengthgen.model.transformer import Memory, Transformer
+from lengthgen.model.recurrent import Memory, RecurrentTransformer
 from lengthgen.schemes import AttentionContext, logits
 from lengthgen.schemes.absolute.sinusoidal import Sinusoidal
 from lengthgen.schemes.relative.transformer_xl import TransformerXl
@@ -31,7 +31,7 @@ T = 16  # of the small configuration
 
 def logits_of(part: TransformerXl, q: Tensor, k: Tensor, c: AttentionContext) -> Tensor:
     """Returns the scaled logits of the last queries over all keys, as a layer computes them."""
-    c = replace(c, acting=layer_of(part))
+    c = replace(c, hooks=layer_of(part))
     q, k = part.qk(q, k, c)
     tables = {"keys_HNK": part.relative_keys(c), "queries_H1K": part.relative_queries(c)}
     return logits(q, k, replace(c, **tables))
@@ -101,9 +101,11 @@ def test_queries_and_keys_with_rows_by_distance_give_the_published_sum(queries: 
         close(got[..., seen], readable(part, q, k, layer)[..., seen], atol=1e-12)
 
 
-def recurrent(mem_len: float) -> Transformer:
+def recurrent(mem_len: float) -> RecurrentTransformer:
     config = small_config("scheme=transformer_xl", f"scheme.parts.recurrence.mem_len={mem_len}")
-    return create(config, vocab_size=VOCAB).double()
+    model = create(config, vocab_size=VOCAB).double()
+    assert isinstance(model, RecurrentTransformer)
+    return model
 
 
 def test_a_memory_of_everything_is_attention_without_segments() -> None:
@@ -137,7 +139,7 @@ def test_a_memory_of_m_reaches_m_tokens_back_in_every_layer() -> None:
 def test_no_gradient_flows_into_the_memory() -> None:
     model, tokens = recurrent(1.0), some_tokens(T)
     memory = model.empty_memory(2, size=0)
-    remembered = model.segment(tokens, memory, n_last=T).memory
+    _, remembered = model.segment(tokens, memory, n_last=T)
     assert not remembered.x_NBMD.requires_grad
     assert remembered.x_NBMD.shape == (2, 2, T, 32)
 
@@ -148,9 +150,9 @@ def test_a_row_that_begins_anew_sees_nothing_of_the_memory_it_is_given() -> None
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
             given = Memory(filled, torch.tensor([T, 0]))
-            from_scratch, continued = model.segment(tokens, given, n_last=T).x_BTD
+            (from_scratch, continued), _ = model.segment(tokens, given, n_last=T)
             alone = model(tokens)
-            all_there = model.segment(tokens, Memory(filled, torch.zeros(2)), n_last=T).x_BTD
+            all_there, _ = model.segment(tokens, Memory(filled, torch.zeros(2)), n_last=T)
             close(from_scratch, alone[0], atol=1e-12)
             close(continued, all_there[1], atol=1e-12)
             assert not torch.allclose(continued, alone[1])

@@ -41,26 +41,18 @@ class Mine(Part):
 
 FAULTS = {
     "def bias(self, c): return c.nothing": (
-        r"scheme\.parts\.mine: bias raised AttributeError: .*'nothing' \(.*mine\.py, line 24\)"
+        r"AttributeError: .*'nothing' \(.*mine\.py, line 24\)$"
     ),
-    "def bias(self, c): return helper(c.distance())": (
-        r"scheme\.parts\.mine: bias raised ZeroDivisionError: a bug \(.*mine\.py, line 7\)"
-    ),
-    "def embed(self, x, c): return Wrong.apply(x)": (
-        r"with embed of mine \(.*mine\.py, line 24\): ZeroDivisionError: a bug \(.*, line 7\)"
-    ),
-    "def bias(self, c): return c.distance()[:, :-1]": (
-        r"plugins: the model does not work with bias of mine \(.*mine\.py, line 24\): RuntimeErr"
-    ),
-    "def bias(self): return None": r"with bias of mine \(.*line 24\): TypeError: Mine\.bias\(\) ta",
+    "def bias(self, c): return helper(c.distance())": r": ZeroDivisionError: a bug \(.*, line 7\)$",
+    "def embed(self, x, c): return Wrong.apply(x)": r": ZeroDivisionError: a bug \(.*, line 7\)$",
+    "def bias(self, c): return c.distance()[:, :-1]": r"does not fit the model: RuntimeError: ",
+    "def bias(self): return None": r"fit the model: TypeError: Mine\.bias\(\) takes .*line 23\)$",
     "def bias(self, c): return c.distance() * torch.nan": (
-        r"with bias of mine \(.*line 24\): the loss is nan before any update"
+        r"FloatingPointError: loss nan, gradient's norm nan before any update"
     ),
-    "def embed(self, x, c): return Poisoned.apply(x)": (
-        r"with embed of mine \(.*line 24\): the gradient's norm is nan before any update"
-    ),
-    "def qk(self, q, k, c): return None": r"with qk of mine \(.*line 24\): TypeError",
-    "def weights(self, s, c): return s.softmax(-1).mT": r"with weights of mine \(.*: RuntimeError",
+    "def embed(self, x, c): return Poisoned.apply(x)": r"loss [0-9.]+, gradient's norm nan before any update",
+    "def qk(self, q, k, c): return None": r"fit the model: TypeError: .* \(.*mine\.py, line 23\)$",
+    "def weights(self, s, c): return s.softmax(-1).mT": r"does not fit the model: RuntimeError",
 }
 
 
@@ -77,7 +69,7 @@ def called(config: Config) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str, precision: str) -> None:
     config = config_of(tmp_path / "mine.py", body, f"train.precision={precision}")
-    with pytest.raises(UserError, match=FAULTS[body]) as caught:
+    with pytest.raises(UserError, match=rf"^scheme\.parts\.mine.*{FAULTS[body]}") as caught:
         called(config)
     assert "\n" not in str(caught.value)
 
@@ -85,7 +77,7 @@ def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str, precision: str
 def test_a_method_of_a_base_class_is_named_by_its_own_name(tmp_path: Path) -> None:
     body = "def bias_at(self, d): return -d[None]"
     config = config_of(tmp_path / "mine.py", body, base="DistanceBias")
-    said = r"with bias_at of mine \(.*line 24\): TypeError: Mine\.bias_a"
+    said = r"mine: TypeError: Mine\.bias_at\(\) .*mine\.py, line 23"
     with pytest.raises(UserError, match=said):
         called(config)
 
@@ -112,7 +104,7 @@ def test_a_part_without_fault_passes_and_leaves_the_model_as_it_was(
 def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:
     body, root = "def bias(self, c): return c.nothing", f"runtime.root={tmp_path}/runs"
     config = config_of(tmp_path / "mine.py", body, root)
-    with pytest.raises(UserError, match="bias raised AttributeError"):
+    with pytest.raises(UserError, match="AttributeError"):
         train_and_evaluate(config, ranks=ALONE, show=Progress(is_main=False))
     assert not config.run_dir.exists()
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from parts import OwnScores, Scattered
+from parts import OwnScores, OwnValues, OwnWeights, Scattered
 from small import close, context, rotated, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor
 
@@ -54,16 +54,6 @@ class Near(Part):
     def visible(self, c: AttentionContext) -> Tensor:
         i = torch.arange(c.rows.start, c.rows.stop)
         return i[:, None] - torch.arange(c.cols.start, c.cols.stop) < 60
-
-
-class OwnWeights(Part):
-    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
-        return super().weights(s_BHQS, c)
-
-
-class OwnValues(Part):
-    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        return super().values(w_BHQS, v_BHSK, c)
 
 
 class Above(Part):

@@ -42,7 +42,7 @@ def scaled(part: Part, length: int, *, n_rotated: int = 64) -> Tensor:
 
 def logit_factor(part: Part, length: int) -> float:
     """Returns by how much the part multiplies q."""
-    c = replace(bare_call(part.shape, length), acting=NO_PARTS._replace(frequencies=(part,)))
+    c = replace(bare_call(part.shape, length), hooks=NO_PARTS._replace(frequencies=(part,)))
     one = torch.ones(1, 1, 1, 64, dtype=torch.float64)
     return float(part.qk(one, one, c).q_BHQK[0, 0, 0, 0])
 
@@ -171,7 +171,7 @@ def test_yarn_scales_all_of_a_partly_rotated_head_and_transformers_its_rotated_p
     n = 16
     rope = Rope(OF, base=1e4, rotary_percentage=0.5, layout="half")
     yarn = Yarn(OF, factor=8.0, beta_fast=32, beta_slow=1)
-    c = replace(bare_call(OF, n), acting=NO_PARTS._replace(frequencies=(yarn,)))
+    c = replace(bare_call(OF, n), hooks=NO_PARTS._replace(frequencies=(yarn,)))
     q, k, _ = some_qkv(n, dtype=torch.float64, width=64)
     ours = yarn.qk(*rope.qk(q, k, c), c)
     angles, mscale = of_transformers("yarn", n, factor=8.0, partial_rotary_factor=0.5, **LONG)
@@ -244,7 +244,7 @@ def test_rope_scalings_and_xpos_are_those_of_x_transformers(n: int) -> None:
         ({"base_rescale_factor": 4.0}, (Ntk(of, factor=4.0),)),
     ]
     for arguments, parts in acting:
-        at = replace(c, acting=NO_PARTS._replace(frequencies=parts))
+        at = replace(c, hooks=NO_PARTS._replace(frequencies=parts))
         theirs = of_x_transformers(q, k, **arguments)
         for got, want in zip(rope.qk(q, k, at), theirs, strict=True):
             close(got, want, atol=3e-5)

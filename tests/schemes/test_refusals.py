@@ -203,14 +203,17 @@ REFUSED = [  # overrides, and what the message says
     ("scheme=tape model.d_model=20", r"head width of 5 must be even; try model\.d_model=24"),
     ("scheme=tape model.n_layers=1", r"set model\.n_layers=2, or scheme=rope"),
     ("scheme=tape eval.variants=[yarn]", r"nothing here rotates them"),
-    ("scheme=tape +scheme.parts.recurrence={mem_len:1.0}", r"in segments, and tape carries"),
+    (
+        "scheme=tape +scheme.parts.recurrence={mem_len:1.0}",
+        r"recurrence reads a text in segments, and remembers nothing .* tape",
+    ),
     (
         "scheme=tape +scheme.parts.gated_attention={gate:headwise}",
-        r"gated_attention defines values, and the state that tape carries",
+        r"tape carries a state, .* gated_attention changes \(values\)",
     ),
     (
         "scheme=tape +scheme.parts.shaw={clip:4,share_layers:false}",
-        r"shaw defines relative_values, and the state that tape carries",
+        r"tape carries a state, .* shaw changes \(relative_values\)",
     ),
     ("scheme=gated_attention scheme.parts.gated_attention.gate=x", r"elementwise"),
     ("scheme=grape_a scheme.parts.grape_a.gates=x", r"query_and_key"),

@@ -74,14 +74,14 @@ def call(parts: Sequence[Part], x_BTD: Tensor, *, n_last: int) -> AttentionConte
     c = AttentionContext.of_call(shape, tokens, x_BTD, training=False, generator=None)
     pos = scheme.positions(tokens, c)
     c = replace(c, pos=pos, q_pos=pos[..., first:], k_pos=pos, rows=slice(first, length))
-    return replace(c, acting=scheme.layers[0])
+    return replace(c, hooks=scheme.layers[0])
 
 
 def attended(parts: Sequence[Part], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Returns the attention output of the last queries under these parts."""
     x = torch.zeros(len(k), k.shape[2], 1, dtype=torch.float64)
     c = call(parts, x, n_last=q.shape[2])
-    return attend(c.acting, q, k, v, c)
+    return attend(c.hooks, q, k, v, c)
 
 
 def scheme_of(parts: Sequence[Part]) -> Scheme:

@@ -61,7 +61,7 @@ def called(parts: Sequence[Part], *, n_last: int) -> AttentionContext:
     scheme = Scheme({type(p).__name__: p for p in parts}, layers=None, n_layers=1)
     tokens = torch.zeros(2, LENGTH, dtype=torch.int64)
     c = AttentionContext.of_call(parts[0].shape, tokens, x, training=False, generator=None)
-    c = replace(c, q_pos=c.pos[first:], rows=slice(first, LENGTH), acting=scheme.layers[0])
+    c = replace(c, q_pos=c.pos[first:], rows=slice(first, LENGTH), hooks=scheme.layers[0])
     return c
 
 
@@ -69,7 +69,7 @@ def attended(*parts: Part, n_last: int) -> Tensor:
     """Returns the attention output of the last queries, [2, H, n_last, K]."""
     c = called(parts, n_last=n_last)
     q, k, v = qkv()
-    return attend(c.acting, q[:, :, LENGTH - n_last :], k, v, c)
+    return attend(c.hooks, q[:, :, LENGTH - n_last :], k, v, c)
 
 
 def qkv() -> tuple[Tensor, Tensor, Tensor]:

@@ -239,7 +239,7 @@ def test_logits_at_16k_are_the_exact_ones_rounded(name: str, dtype: torch.dtype)
     layer, model = layer_of(rope=rope(), remap=part), small_model("nope")
     q, k, _ = some_qkv(LENGTH, dtype=torch.bfloat16)
     low, high = (
-        replace(context(model, LENGTH, dtype=d, shift=16_384 - LENGTH), acting=layer)
+        replace(context(model, LENGTH, dtype=d, shift=16_384 - LENGTH), hooks=layer)
         for d in (torch.float32, torch.float64)
     )
     got = part.scores(q.to(dtype), k.to(dtype), low)

@@ -85,7 +85,7 @@ def longrope2(
 def logit_factor(part: Part, length: int) -> float:
     """Returns by how much the part multiplies q, in a layer where something rotates."""
     one = torch.ones(1, 1, 1, 64, dtype=torch.float64)
-    c = replace(bare_call(T512, length), acting=NO_PARTS._replace(frequencies=(part,)))
+    c = replace(bare_call(T512, length), hooks=NO_PARTS._replace(frequencies=(part,)))
     q, k = part.qk(one, one, c)
     assert torch.equal(k, one)
     return float(q[0, 0, 0, 0])
@@ -305,7 +305,7 @@ def test_variants_change_the_angles_in_the_order_in_which_they_are_named() -> No
     config = small_config("scheme=p_rope")
     layer = schemes.build(config.variant("yarn+pi"), layers=None, shape=config.shape).layers[0]
     assert [type(part) for part in layer.frequencies] == [PRope, Yarn, Pi]
-    c = replace(context(small_model("nope"), 48, dtype=torch.float64), acting=layer)
+    c = replace(context(small_model("nope"), 48, dtype=torch.float64), hooks=layer)
     omega = powers(1e4, 8, c)
     want = omega
     for part in layer.frequencies:
@@ -364,7 +364,7 @@ def decay(of: ModelDims, distance: int, *, scale_base: float = 512.0) -> Tensor:
         bare_call(of, 1),
         q_pos=torch.tensor([distance]),
         k_pos=torch.tensor([0]),
-        acting=NO_PARTS._replace(frequencies=(Still(of),)),
+        hooks=NO_PARTS._replace(frequencies=(Still(of),)),
     )
     one = torch.ones(1, 1, 1, of.d_head, dtype=torch.float64)
     q, k = xpos(of, scale_base=scale_base).qk(one, one, c)

@@ -21,6 +21,7 @@ from lengthgen.model.transformer import Block, Transformer
 from lengthgen.probes.attach import attach_module
 from lengthgen.probes.shift_invariance import Shift
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.content.layer_state import StateContext
 from lengthgen.schemes.content.tape import Tape
 
 LENGTH = 9
@@ -52,13 +53,13 @@ def test_positions_and_outputs_are_those_of_the_released_layer(case: dict[str, A
     part.W[:] = det(H, 4 * H, a=1.7)
     q, k, v = (det(1, T, H * K, a=a).unflatten(-1, (H, K)).transpose(1, 2) for a in (0.7, 1.1, 0.3))
     model = create(small_config("scheme=nope"), vocab_size=VOCAB)
-    c = replace(bare_call(shape, T), acting=model.scheme.layers[0]._replace(qk=(part,)))
+    c = replace(bare_call(shape, T), hooks=model.scheme.layers[0]._replace(qk=(part,)))
     z = part.initial_state(c)
     out = torch.empty(0)
     for i in range(2):
-        at = replace(c, layer=i, state_BSE=z)
+        at = StateContext.of(replace(c, layer=i), z)
         wide = torch.cat([v, part.of_heads(z).transpose(1, 2)], dim=-1)
-        out, mean = attend(at.acting, q, k, wide, at).split(K, dim=-1)
+        out, mean = attend(at.hooks, q, k, wide, at).split(K, dim=-1)
         z = part.next_state(mean.transpose(1, 2).flatten(2), det(1, T, H * K, a=0.5), at)
     close(part.of_heads(z)[0, -1], torch.tensor(case["z"]).double(), atol=2e-6)
     close(out[0, :, -1].flatten(), torch.tensor(case["out"]).double(), atol=2e-6)
@@ -175,5 +176,6 @@ class StateReader(Part):
         self.dtypes: list[torch.dtype] = []
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        assert isinstance(c, StateContext)
         self.dtypes.append(c.state_BSE.dtype)
         return Rotated(q_BHQK, k_BHSK)

@@ -37,3 +37,13 @@ class Halved(Part):
 class OwnScores(Part):
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return super().scores(q_BHQK, k_BHSK, c)
+
+
+class OwnWeights(Part):
+    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
+        return super().weights(s_BHQS, c)
+
+
+class OwnValues(Part):
+    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
+        return super().values(w_BHQS, v_BHSK, c)

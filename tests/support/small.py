@@ -18,6 +18,7 @@ from lengthgen.model.build import create, with_parts
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import validate
 from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme
+from lengthgen.schemes.content.layer_state import LayerState, StateContext
 
 SMALL = [
     "model.d_model=32",
@@ -125,7 +126,10 @@ def context(
     c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
     moved = model.scheme.positions(c.tokens_BT, c)
     c = c if moved is c.pos else replace(c, pos=moved, q_pos=moved, k_pos=moved)
-    return replace(c, state_BSE=model.scheme.initial_state(c))
+    for part in model.scheme.all:
+        if isinstance(part, LayerState):
+            c = StateContext.of(c, part.initial_state(c))
+    return c
 
 
 def dims(d_head: int = 8, **changes: int) -> ModelDims:
@@ -156,7 +160,7 @@ def det(*size: int, a: float = 0.7, b: float = 0.0) -> Tensor:
 
 def rotated(layer: LayerHooks, q: Tensor, k: Tensor, c: AttentionContext) -> tuple[Tensor, Tensor]:
     """Returns q and k after every part's `qk`, as attend() makes them."""
-    c = replace(c, acting=layer)
+    c = replace(c, hooks=layer)
     for part in layer.qk:
         q, k = part.qk(q, k, c)
     return q, k

@@ -14,16 +14,15 @@ import torch
 from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.absolute.alignment import Aligned
+from lengthgen.schemes.base import AttentionContext, ModelDims
 
 
-class Abacus(Part):
+class Abacus(Aligned):
     """Adds row `place` of a table to the embeddings of characters that have a place, row 0 else.
 
     rows: of the table. shift: the most that is added to the places of a call in training.
     """
-
-    reads_alignment = True
 
     def __init__(self, shape: ModelDims, *, rows: int, shift: NonNegativeInt) -> None:
         super().__init__(shape)
@@ -40,10 +39,10 @@ class Abacus(Part):
         return f"abacus has {self.rows} rows" if length >= self.rows else None
 
     def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
-        if c.alignment_BT is None:
+        ids_BT = self.ids(c)
+        if ids_BT is None:
             return x_BTD + self.table[0].to(x_BTD.dtype)
-        shift = drawn(self.shift, c)
-        rows_BT = torch.where(c.alignment_BT > 0, c.alignment_BT + shift, 0)
+        rows_BT = torch.where(ids_BT > 0, ids_BT + drawn(self.shift, c), 0)
         return x_BTD + self.table[rows_BT].to(x_BTD.dtype)
 
 

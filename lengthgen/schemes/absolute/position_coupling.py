@@ -21,21 +21,20 @@ B batch, T tokens, D width.
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.absolute.alignment import Aligned
+from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.parameters import AtLeastOne, tokens
 
 PRIME = 2**31 - 1
 
 
-class PositionCoupling(Part):
+class PositionCoupling(Aligned):
     """Adds one row of a table to the embeddings of all characters that belong together.
 
     Row 0 is that of tokens before the text, such as <|bos|>; row 1 + start + place of all others.
     rows: of the table, in multiples of T. Tests begin T/2 rows on (earlier if rows < 2): a text may
     have as many tokens as rows are left.
     """
-
-    reads_alignment = True
 
     def __init__(self, shape: ModelDims, *, rows: AtLeastOne) -> None:
         super().__init__(shape)
@@ -51,13 +50,14 @@ class PositionCoupling(Part):
         return f"position_coupling has rows for {longest} tokens" if length > longest else None
 
     def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
-        if c.alignment_BT is None:
+        ids_BT = self.ids(c)
+        if ids_BT is None:
             return x_BTD + self.table[0].to(x_BTD.dtype)
         start_B1: Tensor | int = self.start
         if c.training:
-            room_B1 = self.n_places - c.alignment_BT.amax(-1, keepdim=True).clamp(min=0)
+            room_B1 = self.n_places - ids_BT.amax(-1, keepdim=True).clamp(min=0)
             start_B1 = drawn(room_B1, c)
-        rows_BT = torch.where(c.alignment_BT >= 0, c.alignment_BT + 1 + start_B1, 0)
+        rows_BT = torch.where(ids_BT >= 0, ids_BT + 1 + start_B1, 0)
         return x_BTD + self.table[rows_BT].to(x_BTD.dtype)
 
 

@@ -36,7 +36,7 @@ def over_distances(table: Callable[[Tensor], Tensor], c: AttentionContext) -> Te
     d = c.exact_distance()
     wide = torch.float32 if d.device.type == "mps" else torch.float64  # MPS has no float64
     # To ask the tensor would wait for a GPU, and cut what is compiled in two.
-    numbered = bool(c.acting.bias) and c.acting.contiguous
+    numbered = bool(c.hooks.bias) and c.hooks.contiguous
     last = c.rows.stop if c.shape.causal else c.cols.stop
     farthest = last - 1 - c.cols.start if numbered else int(d.max())
     table_HN = table(torch.arange(farthest + 1, device=d.device, dtype=wide)).to(c.dtype)

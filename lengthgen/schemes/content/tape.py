@@ -30,12 +30,13 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
+from lengthgen.schemes.content.layer_state import LayerState, StateContext
 from lengthgen.schemes.parameters import Base, of_layer
 from lengthgen.schemes.rotary.rope import powers, times
 
 
-class Tape(Part):
+class Tape(LayerState):
     """Multiplies queries and keys by positions that every layer moves.
 
     base: of RoPE's angles, 10000. hidden_per_head: hidden units of the map of positions over heads,
@@ -64,10 +65,11 @@ class Tape(Part):
         return z.expand(len(c.tokens_BT), -1, -1).repeat(1, 1, c.shape.n_heads)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        assert isinstance(c, StateContext), "a StateTransformer gives its parts a StateContext"
         z_BHSK = self.of_heads(c.state_BSE).transpose(1, 2)
         return Rotated(moved(q_BHQK, z_BHSK[:, :, c.rows]), moved(k_BHSK, z_BHSK))
 
-    def next_state(self, mean_BQE: Tensor, added_BQD: Tensor, c: AttentionContext) -> Tensor:
+    def next_state(self, mean_BQE: Tensor, added_BQD: Tensor, c: StateContext) -> Tensor:
         a, U, G, W = (of_layer(p, c).to(c.dtype) for p in (self.a, self.U, self.G, self.W))
         z_BQHK = self.of_heads(c.state_BSE[:, c.rows])
         z_BQHK = z_BQHK + a[:, None] * self.of_heads(mean_BQE)

@@ -4,11 +4,13 @@ A text is read in segments of T tokens. In every layer, keys and values also com
 mem_len inputs of that layer in earlier segments, kept as they were and without gradient. In
 training, a sequence of the batch continues where it stopped in the step before, until its document
 ends; the memory of another document is never seen, unlike in the authors' release, whose streams
-run across articles.
+run across articles. A scheme with this part is a RecurrentTransformer (model/recurrent.py).
 
 It goes with relative positions only: an absolute one would number every segment from 0, and a part
 that counts the tokens of a call would count those of a segment.
 """
+
+from collections.abc import Mapping
 
 from pydantic import NonNegativeFloat
 
@@ -21,8 +23,22 @@ class Recurrence(Part):
     mem_len: in multiples of T; the paper trains WikiText-103 with 1.0 (150 of 150 tokens).
     """
 
+    needs_model = True
+
     def __init__(self, shape: ModelDims, *, mem_len: NonNegativeFloat) -> None:
         super().__init__(shape)
-        self.memory = round(mem_len * shape.train_length)
-        if mem_len > 0 and self.memory == 0:
+        self.n_remembered = round(mem_len * shape.train_length)
+        if mem_len > 0 and self.n_remembered == 0:
             raise ValueError(f"mem_len={mem_len} of T={shape.train_length} is less than a token")
+
+    def conflict(self, others: Mapping[str, Part]) -> str | None:
+        for name, part in others.items():
+            if part.needs_model:
+                return f"reads a text in segments, and remembers nothing of what {name} knows of it"
+            of_text = part.depends_on_length or part.counts_tokens or part.overrides("positions")
+            if self.n_remembered and (of_text or not part.shift_invariant):
+                return (
+                    f"reads a text in segments, and {name} needs to know where in the text a token "
+                    "stands"
+                )
+        return None

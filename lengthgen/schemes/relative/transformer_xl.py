@@ -44,7 +44,7 @@ class TransformerXl(Part):
 
     def relative_keys(self, c: AttentionContext) -> Tensor:
         """Returns W_R R at every distance of the call, [H, N, K]."""
-        farthest = c.k_pos.shape[-1] - 1 if c.acting.contiguous else int(c.exact_distance().max())
+        farthest = c.k_pos.shape[-1] - 1 if c.hooks.contiguous else int(c.exact_distance().max())
         distance_N = torch.arange(farthest + 1, device=c.k_pos.device)
         theta_NM = angles(distance_N, powers(self.base, self.shape.d_model, c))
         R_ND = torch.cat([theta_NM.sin(), theta_NM.cos()], dim=-1)

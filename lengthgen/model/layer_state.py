@@ -1,0 +1,71 @@
+"""The Transformer of a scheme whose part carries a state of every token from layer to layer.
+
+Between blocks the state stands behind the residual stream, as further channels of it.
+
+B batch, T tokens, Q queries, S keys, D width of the stream, E numbers of a state.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lengthgen.model.transformer import Block, LayerCache, Transformer, of_queries
+from lengthgen.schemes import AttentionContext, LayerHooks
+from lengthgen.schemes.content.layer_state import LayerState, StateContext
+
+
+class StateBlock(Block):
+    """A block that also changes the tokens' states, by the attention weights of its values."""
+
+    def project(self, x_BTD: Tensor, c: AttentionContext) -> tuple[Tensor, LayerCache]:
+        x_BTD, state_BTE = self.apart(x_BTD, c)
+        q, kept = super().project(x_BTD, c)
+        return q, kept._replace(x_BSD=torch.cat([kept.x_BSD, state_BTE], dim=-1))
+
+    def output(
+        self, x_BQD: Tensor, q_BQD: Tensor, kept: LayerCache, layer: LayerHooks, c: AttentionContext
+    ) -> Tensor:
+        x_BQD, state_BQE = self.apart(x_BQD, c)
+        normed_BSD, state_BSE = kept.x_BSD.split([x_BQD.shape[-1], state_BQE.shape[-1]], dim=-1)
+        c = StateContext.of(c, state_BSE)
+        kept = kept._replace(x_BSD=normed_BSD)
+        if c.layer == c.shape.n_layers - 1:
+            return super().output(x_BQD, q_BQD, kept, layer, c)
+        carrier = next((part for part in layer.parts if isinstance(part, LayerState)), None)
+        if carrier is None:
+            return torch.cat([super().output(x_BQD, q_BQD, kept, layer, c), state_BQE], dim=-1)
+        c = replace(of_queries(c, normed_BSD, n_queries=q_BQD.shape[1]), hooks=layer)
+        v, state = self.heads(kept.v_BSD), self.heads(state_BSE)
+        values_BSE = torch.cat([v, state.to(v.dtype)], dim=-1).transpose(1, 2).flatten(2)
+        both = self.attended(q_BQD, kept.k_BSD, values_BSE, layer, c)
+        attended, mean = both.unflatten(-1, (self.n_heads, -1)).split(
+            [v.shape[-1], state.shape[-1]], dim=-1
+        )
+        x_BQD = x_BQD + self.attention_out(attended.flatten(2))
+        added_BQD = self.mlp(x_BQD)
+        with torch.autocast(x_BQD.device.type, enabled=False):
+            state_BQE = carrier.next_state(mean.flatten(2), added_BQD, c)
+        return torch.cat([x_BQD + added_BQD, state_BQE], dim=-1)
+
+    def apart(self, x_BTD: Tensor, c: AttentionContext) -> tuple[Tensor, Tensor]:
+        """Returns stream and state of a block's input; before the first the state is the part's."""
+        if c.layer == 0:
+            assert isinstance(c, StateContext), "the first states are in the context"
+            return x_BTD, c.state_BSE[:, c.length - x_BTD.shape[1] :]
+        D = self.qkv.in_features
+        return x_BTD[..., :D], x_BTD[..., D:]
+
+
+class StateTransformer(Transformer):
+    """A Transformer whose blocks carry the state of one of its parts."""
+
+    block_type = StateBlock
+
+    def embedded(
+        self, tokens_BT: Tensor, *, generator: torch.Generator | None
+    ) -> tuple[Tensor, AttentionContext]:
+        x_BTD, c = super().embedded(tokens_BT, generator=generator)
+        (carrier,) = (part for part in self.scheme.all if isinstance(part, LayerState))
+        with torch.autocast(tokens_BT.device.type, enabled=False):
+            return x_BTD, StateContext.of(c, carrier.initial_state(c))

@@ -1,0 +1,36 @@
+"""Alignment ids: which characters of an example belong together, known to the task alone.
+
+Parts that read them are oracles: upper bounds of what a scheme can do without.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+
+AlignmentIds = Callable[[Sequence[int]], list[int]]  # of a text's tokens; -1 before the text
+
+
+class Aligned(Part):
+    """A part that reads alignment ids, which build_scheme() takes from the configured task."""
+
+    counts_tokens = True
+    alignment_ids: AlignmentIds | None = None
+
+    def __init__(self, shape: ModelDims) -> None:
+        super().__init__(shape)
+        # of Python lists, so compiled it would be compiled again for every text
+        self.lookup = torch.compiler.disable(ids_of)
+
+    def ids(self, c: AttentionContext) -> Tensor | None:
+        """Returns the alignment id of each token, [B, T] int64; None if the corpus has none."""
+        if self.alignment_ids is None:
+            return None
+        return self.lookup(self.alignment_ids, c.tokens_BT)  # pyright: ignore[reportCallIssue]
+
+
+def ids_of(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:
+    """Returns the alignment id of each token, [B, T] int64."""
+    return torch.tensor([ids(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
