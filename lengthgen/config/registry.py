@@ -110,11 +110,19 @@ def construct(kind: type[T], given: Mapping[str, Any], *first: Any, where: str) 
     except UserError:
         raise
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        said = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(
-            f"{where}: {kind.__name__} raised {said} ({frame.filename}, line {frame.lineno})"
-        ) from error
+        raise UserError(f"{where}: {kind.__name__} raised {described(error, kind)}") from error
+
+
+def described(error: BaseException, kind: type[Any]) -> str:
+    """Returns an error's type and text, and the line of a class's file that it came from.
+
+    That of the class, if nothing in the file raised it.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [n for frame, n in frames if frame.f_globals.get("__name__") == kind.__module__]
+    line = lines[-1] if lines else inspect.getsourcelines(kind)[1]
+    place = f"({inspect.getfile(kind)}, line {line})"
+    return f"{type(error).__name__}: {first_line(error)} {place}"
 
 
 def code_of(kind: type[Any]) -> str:

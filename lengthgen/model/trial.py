@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from lengthgen.config.plugins import MODULE_PREFIX
+from lengthgen.config.registry import described
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.model.build import with_parts
 from lengthgen.model.transformer import Transformer
-from lengthgen.schemes import Part, described
+from lengthgen.schemes import Part
 
 
 def try_out(model: Transformer, config: Config) -> None:

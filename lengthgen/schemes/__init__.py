@@ -14,7 +14,7 @@ from lengthgen.schemes.base import (
 )
 from lengthgen.schemes.bias.distance_bias import DistanceBias
 from lengthgen.schemes.parameters import of_layer
-from lengthgen.schemes.registry import build, described, registry
+from lengthgen.schemes.registry import build, registry
 from lengthgen.schemes.scheme import Scheme
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "Rotated",
     "Scheme",
     "build",
-    "described",
     "logits",
     "of_layer",
     "registry",

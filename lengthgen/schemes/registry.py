@@ -1,8 +1,6 @@
 """The registry of parts: every Part in a file below this directory, by its name in snake case."""
 
 import importlib.metadata
-import inspect
-import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -57,7 +55,7 @@ def build(
         if name not in known:
             every = f"known: {', '.join(sorted(known))}"
             raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}")
-        part = built[name] = _constructed(known[name], arguments, shape, key)
+        part = built[name] = construct(known[name], arguments, shape, where=key)
         if not part.needs_model and not any(map(part.overrides, HOOKS)):
             raise UserError(
                 f"{key}: its class {type(part).__name__} overrides no hook, so that it would "
@@ -71,30 +69,6 @@ def build(
                 f"scheme.layers: {name} is not a part of this scheme; {suggestion(name, built)}"
             )
     return Scheme(built, layers=layers, n_layers=shape.n_layers, where=where)
-
-
-def _constructed(
-    kind: type[Part], arguments: Mapping[str, Any], shape: ModelDims, key: str
-) -> Part:
-    """Returns the part; what its constructor raises is one line with file and line number."""
-    try:
-        return construct(kind, arguments, shape, where=key)
-    except UserError:
-        raise
-    except Exception as error:
-        raised = described(error, kind)
-        raise UserError(f"{key}: {kind.__name__}() raised {raised}") from error
-
-
-def described(error: BaseException, kind: type[torch.nn.Module]) -> str:
-    """Returns an error's type and text, and the line of the part's file that it came from.
-
-    That of the class, if nothing in the file raised it.
-    """
-    frames = traceback.walk_tb(error.__traceback__)
-    lines = [n for frame, n in frames if frame.f_globals.get("__name__") == kind.__module__]
-    line = lines[-1] if lines else inspect.getsourcelines(kind)[1]
-    return f"{type(error).__name__}: {error} ({inspect.getfile(kind)}, line {line})"
 
 
 def _refuse_of_encoder(key: str, part: Part, known: Mapping[str, type[Part]]) -> None:

@@ -37,7 +37,7 @@ def test_the_network_has_the_parameters_of_its_formula() -> None:
     ],
 )
 def test_model_sizes_are_those_their_yaml_says(name: str, vocab_size: int, millions: float) -> None:
-    shipped = Model.model_validate(load("model", name, config_dir=None))
+    shipped = Model.model_validate({"arch": "decoder", **load("model", name, config_dir=None)})
     config = small_config().model_copy(update={"model": shipped})
     assert network_parameters(config, vocab_size) / 1e6 == pytest.approx(millions, rel=0.02)
 

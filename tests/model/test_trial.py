@@ -50,7 +50,7 @@ FAULTS = {
     "def bias(self, c): return c.distance() * torch.nan": (
         r"FloatingPointError: loss nan, gradient's norm nan before any update"
     ),
-    "def embed(self, x, c): return Poisoned.apply(x)": r"loss [0-9.]+, gradient's norm nan before any update",
+    "def embed(self, x, c): return Poisoned.apply(x)": r"gradient's norm nan before any update",
     "def qk(self, q, k, c): return None": r"fit the model: TypeError: .* \(.*mine\.py, line 23\)$",
     "def weights(self, s, c): return s.softmax(-1).mT": r"does not fit the model: RuntimeError",
 }

@@ -224,7 +224,7 @@ def test_a_parameter_named_like_a_hook_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(
         UserError,
-        match=r"Shadowed\(\) raised AttributeError: self\.weights .*shadowed.py, line 7\)$",
+        match=r"Shadowed raised AttributeError: self\.weights .*shadowed.py, line 7\)$",
     ):
         small_config("+scheme.parts.shadowed={}", plugins=[path])
 
