@@ -129,10 +129,10 @@ def _table(rows: Sequence[Mapping[str, Any]], path: Path, config: Config) -> pd.
         "environment": json.dumps(_environment(path, run=config.run_id)),
     }
     references = set(config.eval.reference_variants)
-    return _typed(table.assign(**about, reference=table["variant"].isin(references)))
+    return typed(table.assign(**about, reference=table["variant"].isin(references)))
 
 
-def _typed(table: pd.DataFrame) -> pd.DataFrame:
+def typed(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the table with a type for each column that does not depend on its values."""
     numbers = [*SUMS, "far_tokens", "targets", "token_hits", "stop_errors", "chance", *COSTS]
     whole = ["seed", "train_length", "tokens_seen", "reach", "length", "n_documents"]
@@ -197,7 +197,7 @@ def _read(path: Path) -> pd.DataFrame:
         table[name] = [_plain(values) for values in table[name]] if name in table else None
     if missing := [name for name in COLUMNS if name not in table]:
         raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
-    return _typed(table)
+    return typed(table)
 
 
 def _plain(values: Any) -> list[Any] | None:

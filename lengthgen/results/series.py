@@ -57,6 +57,7 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     those of the one condition (precision, targets, endpoints) that most curves have, of several the
     one that covers most lengths; and of runs of one seed the first by name.
     """
+    rows = rows.reset_index(drop=True)
     name_models = rows["model"].nunique() > 1
     texts = [of_text for _, of_text in rows.groupby(["fingerprint", "packed"])]
     texts.sort(key=lambda of_text: (-of_text["run"].nunique(), of_text["corpus"].iloc[0]))

@@ -1,16 +1,20 @@
-"""intervals: variance components, against plain loops and truth."""
+"""intervals: variance components and joint comparisons, against plain loops and truth."""
 
 import math
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from lengthgen.analysis.intervals import (
+from lengthgen.results.intervals import (
+    Comparison,
     Estimate,
     Floats,
-    central,
+    as_share,
+    compare,
     gap,
+    quartiles,
     ratio,
     student,
 )
@@ -170,23 +174,24 @@ def test_the_gap_of_two_diverged_losses_is_undefined(rng: Rng) -> None:
     assert all(map(math.isnan, (found.value, found.low, found.high)))
 
 
-# Central values
-
-
-@pytest.mark.parametrize("share", [0.5, 0.9, 0.95])
-def test_at_most_half_of_what_is_not_central_lies_beyond_each_bound(share: float) -> None:
+def test_at_most_a_quarter_of_the_values_lies_beyond_each_quartile() -> None:
     dice = random.Random(3)
     for n in (1, 2, 3, 4, 5, 100, 2000):
         values = [dice.gauss(0, 1) for _ in range(n)]
-        low, high = central(values, share)
+        low, high = quartiles(values)
         below, above = sum(v < low for v in values), sum(v > high for v in values)
         assert low in values
         assert below == above
-        assert below <= (1 - share) / 2 * (n - 1) < below + 1
+        assert below <= (n - 1) / 4 < below + 1
+    assert all(map(math.isnan, quartiles([1.0, math.nan, 2.0])))
 
 
-def test_what_is_undefined_in_one_draw_has_no_interval() -> None:
-    assert all(map(math.isnan, central([1.0, math.nan, 2.0], 0.95)))
+def test_a_share_of_right_answers_has_an_interval_where_all_are_right(rng: Rng) -> None:
+    found = as_share(ratio(np.ones((3, 50)), np.ones(50)), 50)
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(50 / (50 + 1.959964**2), rel=1e-6)  # Wilson
+    half = as_share(ratio((rng.random((3, 200)) < 0.5).astype(float), np.ones(200)), 200)
+    assert 0.0 < half.low < half.value < half.high < 1.0
 
 
 @pytest.mark.parametrize(
@@ -208,3 +213,44 @@ def test_a_sign_is_that_of_the_whole_interval_and_of_every_seed(
 ) -> None:
     found = Estimate(value=(low + high) / 2, low=low, high=high, seeds=seeds)
     assert found.has_sign is expected
+
+
+# Joint comparisons
+
+
+def shared_error(
+    rng: np.random.Generator, k: int, R: int, *, heavy: bool, means: Sequence[float] = ()
+) -> Comparison:
+    """A comparison of k series on 32 documents, of which those without a mean are equal."""
+    document = rng.standard_t(3, (k, 1, 32)) if heavy else rng.normal(size=(k, 1, 32))
+    x = 0.2 * rng.normal(size=(k, R, 1)) + document + rng.normal(size=(k, R, 32))
+    x[: len(means)] += np.array(means)[:, None, None]
+    names = [f"{i:02}" for i in range(k)]
+    pairs = {(names[i], names[j]): gap(x[i], x[j], np.ones(32)) for j in range(k) for i in range(j)}
+    compared = compare({name: float(x[i].mean()) for i, name in enumerate(names)}, pairs)
+    assert compared is not None
+    return compared
+
+
+@pytest.mark.parametrize(
+    ("k", "R", "heavy", "n"), [(2, 2, False, 400), (6, 3, False, 120), (6, 2, True, 120)]
+)
+def test_equal_series_are_seldom_told_apart(k: int, R: int, heavy: bool, n: int) -> None:
+    """Of n tables at most 5% and two standard errors; calling each pair alone does so in 20%."""
+    rng = np.random.default_rng(2)
+    wrong = sum(bool(shared_error(rng, k, R, heavy=heavy).different) for _ in range(n))
+    assert wrong <= 0.05 * n + 2 * math.sqrt(0.05 * 0.95 * n)
+
+
+def test_ranks_hold_the_truth_in_all_of_a_table() -> None:
+    """Two series are worse by much, two by a little, and two are the best."""
+    rng, n, means = np.random.default_rng(3), 100, (9.0, 9.0, 0.5, 0.5, 0.0, 0.0)
+    truth = {"00": (5, 6), "01": (5, 6), "02": (3, 4), "03": (3, 4), "04": (1, 2), "05": (1, 2)}
+    found = [shared_error(rng, 6, 3, heavy=False, means=means) for _ in range(n)]
+    held = sum(
+        all(one.ranks[name][0] <= low and high <= one.ranks[name][1] for name, (low, high) in of)
+        for one in found
+        for of in [truth.items()]
+    )
+    assert held >= 0.95 * n - 4
+    assert all(one.ranks["00"][0] == 5 for one in found)

@@ -1,0 +1,498 @@
+"""statistics: every formula against plain loops over rows, verdicts, comparisons and notes."""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from frames import LENGTHS, Loss, frame
+
+from lengthgen.results.intervals import Estimate, Floats, Spread, gap, ratio
+from lengthgen.results.series import select
+from lengthgen.results.statistics import (
+    EPS,
+    Cell,
+    Sample,
+    Sums,
+    Word,
+    differences,
+    findings,
+    loss_of,
+    remedy,
+    used_context,
+    verdict,
+)
+
+T = 512
+
+
+def by_length(*losses: float) -> Loss:
+    """The same loss in all seeds and documents."""
+    return lambda _seed, _document, n: losses[LENGTHS.index(n)]
+
+
+def noisy(key: int, *, scale: float = 0.05) -> Callable[[int, str, int], float]:
+    """Losses of 3 nats with an effect of each seed, each document and each score."""
+
+    def loss(seed: int, document: str, length: int) -> float:
+        parts = [(key, seed), (key, document), (seed, document, length, key)]
+        return 3 + sum(random.Random(repr(part)).gauss(0, scale) for part in parts)
+
+    return loss
+
+
+def numbers(
+    rows: pd.DataFrame, quantity: str, series: str = "rope", protocol: str = "tail"
+) -> dict[int, Any]:
+    """Findings of a quantity by length; 0 where it has none."""
+    table = findings(rows).fillna({"length": 0})
+    own = table[(table["series"] == series) & (table["protocol"] == protocol)]
+    own = own[own["quantity"] == quantity]
+    return {int(row.length): row for row in own.itertuples()}
+
+
+def notes(rows: pd.DataFrame) -> list[str]:
+    table = findings(rows)
+    return list(table.loc[table["quantity"] == "note", "word"])
+
+
+# Plain loops over rows: the sums of each seed and document.
+
+Sheet = tuple[Floats, Floats]  # sums [R, D], counts [D]
+Pick = Callable[[Any], tuple[float, float]]
+PARTS: dict[str, Pick] = {
+    "loss": lambda r: (r.nats, r.n_tokens),
+    "far": lambda r: (r.far_nats, r.far_tokens),
+    "near": lambda r: (r.nats - r.far_nats, r.n_tokens - r.far_tokens),
+}
+
+
+def sheet(rows: pd.DataFrame, length: int, part: str = "loss", protocol: str = "tail") -> Sheet:
+    at = [r for r in rows.itertuples() if (r.length, r.protocol) == (length, protocol)]
+    table = {(r.seed, r.document): PARTS[part](r) for r in at}
+    seeds, documents = sorted({r.seed for r in at}), sorted({r.document for r in at})
+    documents = [d for d in documents if table[seeds[0], d][1] > 0]
+    nats = [[table[seed, document][0] for document in documents] for seed in seeds]
+    return np.array(nats), np.array([float(table[seeds[0], name][1]) for name in documents])
+
+
+def minus(a: Sheet, b: Sheet) -> Estimate:
+    return gap(a[0], b[0], a[1])
+
+
+def same(found: Mapping[int, Any], expected: Mapping[int, Estimate]) -> None:
+    assert sorted(found) == sorted(expected)
+    for n, slow in expected.items():
+        close = pytest.approx((slow.value, slow.low, slow.high), rel=1e-12, abs=1e-13)
+        assert (found[n].value, found[n].low, found[n].high) == close
+
+
+def random_rows(key: int) -> pd.DataFrame:
+    """Rows of a series under tail, swap and shuffle, in random order."""
+    dice = random.Random(key)
+    documents = {f"d{i}": dice.randint(2, 9) for i in range(dice.randint(3, 7))}
+    far = {d: dice.randint(0, n) for d, n in documents.items()} | {"d0": 2, "d1": 1}
+    seeds = dice.sample(range(9), dice.randint(1, 4))
+    tables: list[pd.DataFrame] = []
+    for protocol, lengths, spread in (
+        ("tail", LENGTHS, 0.02),
+        ("swap", LENGTHS[2:], 0.1),
+        ("shuffle", LENGTHS[2:], 0.1),
+    ):
+        table = frame(
+            lambda _s, _d, _n, spread=spread: dice.uniform(3 - spread, 3 + spread),
+            **{"seeds": seeds, "documents": documents, "lengths": lengths, "protocol": protocol},
+        )
+        table["far_tokens"] = [float(far[d]) for d in table["document"]]
+        share = [dice.uniform(0.5, 1) for _ in range(len(table))]
+        table["far_nats"] = table["nats"] * table["far_tokens"] / table["n_tokens"] * share
+        tables.append(table)
+    return pd.concat(tables).sample(frac=1, random_state=key)
+
+
+CASES = [random_rows(key) for key in range(4)]
+each_case = pytest.mark.parametrize("rows", CASES)
+
+
+@each_case
+def test_losses_and_gains_are_those_of_plain_loops(rows: pd.DataFrame) -> None:
+    sheets = {n: sheet(rows, n) for n in LENGTHS}
+    same(numbers(rows, "loss"), {n: ratio(*sheets[n]) for n in LENGTHS})
+    same(numbers(rows, "gain"), {n: minus(sheets[T], sheets[n]) for n in LENGTHS if n != T})
+
+
+@each_case
+def test_swap_and_shuffle_are_those_of_plain_loops(rows: pd.DataFrame) -> None:
+    for name in ("swap", "shuffle"):
+        expected = {n: minus(sheet(rows, n, "loss", name), sheet(rows, n)) for n in LENGTHS[2:]}
+        same(numbers(rows, name), expected)
+
+
+@each_case
+def test_far_and_near_copies_are_those_of_plain_loops(rows: pd.DataFrame) -> None:
+    for part in ("far", "near"):
+        sheets = {n: sheet(rows, n, part) for n in LENGTHS}
+        same(numbers(rows, part), {n: ratio(*sheets[n]) for n in LENGTHS})
+        gains = {n: minus(sheets[T], sheets[n]) for n in LENGTHS if n != T}
+        same(numbers(rows, f"{part}_gain"), gains)
+
+
+@each_case
+def test_bits_per_byte_and_the_unigram_loss_are_those_of_plain_loops(rows: pd.DataFrame) -> None:
+    tail = rows[rows["protocol"] == "tail"]
+    for n, found in numbers(rows, "bits_per_byte").items():
+        at = tail[tail["length"] == n]
+        bits = at["nats"].sum() / math.log(2) / at["n_bytes"].sum()
+        assert found.value == pytest.approx(bits, rel=1e-13)
+    assert numbers(rows, "unigram")[0].value == pytest.approx(9.0)
+
+
+@each_case
+def test_the_order_of_rows_changes_no_bit(rows: pd.DataFrame) -> None:
+    again = rows.sort_values(["length", "seed", "document"], ascending=False)
+    keys = ["protocol", "quantity", "length", "word"]
+    one, other = (findings(r).sort_values(keys, ignore_index=True) for r in (rows, again))
+    pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+def test_a_document_counts_by_its_targets() -> None:
+    rows = frame(lambda _s, d, _n: 1.0 if d == "a" else 4.0, documents={"a": 2, "b": 1})
+    assert numbers(rows, "loss")[T].value == pytest.approx(2.0)
+
+
+def test_a_loss_is_a_mean_over_windows_where_the_protocol_says_so() -> None:
+    """Of two windows of each document the first has seven of eight tokens."""
+    rows = frame(1.0, protocol="yarn", documents={"a": 8, "b": 8})
+    rows = rows.assign(nats=7 * 3.0 + 2.0, window_nats=5.0, n_windows=2.0)
+    assert numbers(rows, "loss", protocol="yarn")[T].value == pytest.approx(2.5)
+
+
+def test_without_T_there_is_neither_gain_nor_verdict_and_that_is_said() -> None:
+    rows = frame(noisy(1), lengths=(1024, 2048))
+    assert numbers(rows, "gain") == {}
+    assert any("no loss at T=512" in note for note in notes(rows))
+
+
+# Verdicts
+
+
+def estimate(low: float, high: float, *, seeds: tuple[float, ...] | None = None) -> Estimate:
+    middle = (low + high) / 2
+    unit = Spread(seeds=0.0, documents=1.0, residual=0.0, n_seeds=2, n_documents=8, freedom=7.0)
+    found = Estimate(value=middle, low=low, high=high, seeds=seeds or (middle, middle), spread=unit)
+    half = (high - low) / 2 if math.isfinite(high - low) else 1.0
+    return replace(found, spread=replace(unit, documents=(half / unit.half_width(0.975)) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("gain", "word"),
+    [
+        (estimate(-EPS, EPS), "flat"),
+        (estimate(0.002, 0.008), "flat"),  # a gain, but too small to count
+        (estimate(-0.008, -0.002), "flat"),
+        (estimate(0.002, EPS + 1e-9), "uses"),
+        (estimate(-EPS - 1e-9, -0.002), "harmed"),
+        (estimate(0.2, 0.3), "uses"),
+        (estimate(-0.3, -0.2), "harmed"),
+        (estimate(0.2, 0.3, seeds=(0.6, -0.1)), "unclear"),
+        (estimate(-0.3, -0.2, seeds=(-0.6, 0.1)), "unclear"),
+        (estimate(0.0, 0.3), "unclear"),
+        (estimate(-0.2, 0.3), "unclear"),
+        (estimate(math.nan, math.nan, seeds=(0.1, 0.1)), "unclear"),
+        (estimate(math.inf, math.inf), "unclear"),  # the loss at T is infinite
+        (estimate(-math.inf, -0.1, seeds=(-math.inf, -0.2)), "harmed"),
+    ],
+)
+def test_a_verdict_follows_from_the_interval(gain: Estimate, word: Word) -> None:
+    assert verdict(gain) == word
+
+
+@pytest.mark.parametrize(
+    ("gain", "why"),
+    [
+        (estimate(math.inf, math.inf), "the loss at T is infinite"),
+        (estimate(math.nan, math.nan, seeds=(0.1,)), "there is no interval"),
+        (estimate(0.2, 0.3, seeds=(0.6, -0.1)), "the seeds disagree in sign"),
+        (estimate(-0.1, 0.1), "documents for 0.01"),
+    ],
+)
+def test_an_unclear_verdict_says_what_would_decide_it(gain: Estimate, why: str) -> None:
+    assert why in remedy(gain)
+
+
+def test_seeds_that_differ_too_much_need_more_seeds() -> None:
+    spread = Spread(seeds=1.0, documents=1.0, residual=0.0, n_seeds=2, n_documents=8, freedom=7.0)
+    wide = Estimate(value=0.0, low=-1.0, high=1.0, seeds=(1.0, -1.0), spread=spread)
+    assert "evaluate more seeds" in remedy(wide)
+
+
+def test_so_many_documents_as_the_remedy_names_would_have_shown_the_least_effect() -> None:
+    spread = Spread(seeds=0.0, documents=1e-3, residual=0, n_seeds=1, n_documents=8, freedom=7.0)
+    gain = Estimate(value=0.0, low=-0.1, high=0.1, seeds=(0.0,), spread=spread)
+    n = int(remedy(gain).partition("about ")[2].partition(" ")[0].replace(",", ""))
+    enough, fewer = (replace(gain, spread=spread.of_documents(d)).detectable for d in (n, n - 1))
+    assert enough <= EPS < fewer
+
+
+def test_a_series_that_has_not_beaten_token_frequencies_is_not_trained_and_not_judged() -> None:
+    """Their loss is 9 nats here."""
+    for loss, word in ((8.9, "flat"), (9.0, "not trained"), (9.5, "not trained")):
+        rows = frame(loss)
+        assert {row.word for n, row in numbers(rows, "gain").items() if n > T} == {word}
+        said = any("not trained" in note for note in notes(rows))
+        assert said == (word == "not trained")
+
+
+def test_words_stand_at_lengths_beyond_T_alone() -> None:
+    rows = frame(by_length(3.0, 3.0, 3.0, 3.5))
+    words = {n: row.word for n, row in numbers(rows, "gain").items()}
+    assert words == {256: "", 1024: "flat", 2048: "harmed"}
+
+
+@pytest.mark.parametrize("truth", [0.0, 0.03])
+def test_a_gain_is_seldom_called_of_the_other_sign(truth: float) -> None:
+    """At most 5% and two standard errors of 300 models with a seed's and a document's noise."""
+    rng = np.random.default_rng(5)
+    wrong = 0
+    for _ in range(300):
+        noise = 0.001 * rng.normal(size=(3, 1)) + 0.03 * rng.normal(size=(3, 64))
+        word = verdict(ratio(truth + noise, np.ones(64)))
+        wrong += word in ("uses", "harmed") if truth == 0 else word in ("harmed", "flat")
+    assert wrong <= 300 * 0.05 + 2 * math.sqrt(300 * 0.05 * 0.95)
+
+
+# c*
+
+
+def sample_of(losses: Mapping[int, float], *, noise: float = 0.0, D: int = 8) -> Sample:
+    rng = np.random.default_rng(1)
+    sums = tuple(loss + noise * rng.normal(size=(3, D)) for loss in losses.values())
+    names = tuple(map(str, range(D)))
+    return Sample(seeds=(1, 2, 3), documents=names, sums=sums, counts_D=np.ones(D))
+
+
+@pytest.mark.parametrize(
+    ("losses", "text"),
+    [
+        ({64: 3.0, 128: 3.0, 256: 3.0}, "<= 64"),
+        ({64: 3.1, 128: 3.009, 256: 3.0}, "128"),
+        ({64: 3.1, 128: 3.011, 256: 3.0}, "256"),
+        ({64: 3.0, 128: 3.1, 256: 3.2}, "<= 64 [<= 64, 256]"),  # T is surely above, not within
+    ],
+)
+def test_the_used_context_is_the_least_length_within_eps_of_the_best(
+    losses: dict[int, float], text: str
+) -> None:
+    used = used_context(sample_of(losses), [*losses], train_length=256)
+    assert used is not None
+    assert used.text == text
+
+
+def test_noise_widens_the_bounds_of_the_used_context() -> None:
+    losses = {64: 3.1, 128: 3.01, 256: 3.0}
+    used = used_context(sample_of(losses, noise=0.05), [*losses], train_length=256)
+    assert used is not None
+    assert used.low <= 128 <= used.high
+    assert used.low < used.high
+
+
+@pytest.mark.parametrize(
+    ("losses", "D"), [({256: 3.0}, 8), ({64: 3.0, 128: 3.0}, 8), ({64: 3.0, 256: 3.1}, 1)]
+)
+def test_without_T_a_length_below_it_or_two_documents_there_is_no_used_context(
+    losses: dict[int, float], D: int
+) -> None:
+    assert used_context(sample_of(losses, D=D), [*losses], train_length=256) is None
+
+
+# Seeds and documents
+
+
+def test_one_seed_speaks_of_this_checkpoint() -> None:
+    assert any("one seed: this checkpoint" in note for note in notes(frame(3.0, seeds=(1,))))
+
+
+def test_a_diverged_seed_stays_visible_as_an_infinite_loss() -> None:
+    rows = frame(lambda s, _d, n: None if (s, n) == (2, 2048) else 3.0)
+    losses = numbers(rows, "loss")
+    assert losses[1024].value == pytest.approx(3.0)
+    assert (losses[2048].value, losses[2048].n_seeds) == (math.inf, 3)
+    assert math.isnan(losses[2048].low)
+    assert any("diverged: rope-s2 at 2k" in note for note in notes(rows))
+    assert numbers(rows, "gain")[2048].word == "unclear"
+
+
+def test_lengths_and_documents_that_not_every_seed_has_are_left_out_and_named() -> None:
+    full, short = frame(3.0, seeds=(1,)), frame(3.0, seeds=(2,), lengths=LENGTHS[:3])
+    rows = pd.concat([full, short[short["document"] != "e"].assign(n_documents=4)])
+    assert sorted(numbers(rows, "loss")) == [256, 512, 1024]
+    assert sorted(numbers(rows, "gain")) == [256, 1024]
+    assert any("left out: 2k" in note for note in notes(rows))
+    assert any("left out: 1 of 5 documents" in note for note in notes(rows))
+
+
+def test_seeds_that_differ_widely_are_shown_by_their_median() -> None:
+    rows = frame(lambda s, _d, n: 3.0 if n < 2048 else 2.0 + s)
+    (note,) = (note for note in notes(rows) if "median" in note)
+    assert "2k: 54.60 [20.09, 148.4]" in note
+
+
+def test_a_swap_of_fewer_seeds_is_compared_with_those() -> None:
+    tail = frame(noisy(1))
+    swap = frame(noisy(2), protocol="swap", seeds=(1, 3), lengths=(1024,))
+    rows = pd.concat([tail, swap])
+    of_both = tail[tail["seed"] != 2]
+    expected = minus(sheet(swap, 1024, "loss", "swap"), sheet(of_both, 1024))
+    same(numbers(rows, "swap"), {1024: expected})
+    assert "swap covers 2 of 3 seeds" in notes(rows)
+
+
+# Differences and comparisons
+
+
+def two(a: Loss | float, b: Loss | float, **changes: Any) -> pd.DataFrame:
+    tables = [frame(loss, scheme=name, **changes) for name, loss in (("alibi", a), ("rope", b))]
+    return pd.concat(tables)
+
+
+def difference(rows: pd.DataFrame, length: int) -> Estimate | None:
+    (selection,) = select(rows)
+    cells = [Cell("tail", name, length) for name in ("alibi", "rope")]
+    return Sums(selection.rows, loss_of).difference(*cells)
+
+
+def test_a_difference_is_that_of_plain_loops_on_shared_seeds_and_documents() -> None:
+    a = frame(noisy(1), scheme="alibi", seeds=(4, 1, 2))
+    b = frame(noisy(2), seeds=(3, 2, 4), documents="bcdex")
+    found = difference(pd.concat([a, b]), 1024)
+    shared = [
+        r[r["seed"].isin([2, 4]) & r["document"].isin([*"bcde"])].reset_index() for r in (a, b)
+    ]
+    assert found is not None
+    same({1024: found}, {1024: minus(*(sheet(r, 1024) for r in shared))})
+
+
+def test_pairing_sees_a_difference_that_unpaired_intervals_cannot() -> None:
+    """Seeds and documents differ by 0.3 nats, the series by 0.02 with a noise of 0.005."""
+    shared, noise = noisy(1, scale=0.3), noisy(2, scale=0.005)
+    worse: Loss = lambda s, d, n: shared(s, d, n) + noise(s, d, n) - 3 + 0.02  # noqa: E731
+    rows = two(worse, shared, documents="abcdefghij")
+    paired = difference(rows, 1024)
+    assert paired is not None
+    assert paired.has_sign
+    alone = numbers(rows, "loss", "alibi")[1024]
+    assert paired.high - paired.low < (alone.high - alone.low) / 20
+
+
+@pytest.mark.parametrize(
+    "change", [{"seeds": (7, 8)}, {"documents": "xyz"}, {"lengths": (256, 512)}], ids=str
+)
+def test_series_that_share_nothing_have_no_difference(change: Mapping[str, Any]) -> None:
+    rows = pd.concat([frame(noisy(1)), frame(noisy(2), scheme="alibi", **change)])
+    assert difference(rows, 1024) is None
+
+
+def noisy_table(above: Mapping[str, float], **changes: Any) -> pd.DataFrame:
+    noise = noisy(3, scale=0.01)
+
+    def loss(name: str) -> Loss:
+        own = noisy(len(name), scale=0.01)
+        return lambda s, d, n: noise(s, d, n) + own(s, d, n) + above[name]
+
+    return pd.concat([frame(loss(name), scheme=name, **changes) for name in above])
+
+
+def marks(rows: pd.DataFrame) -> dict[str, str]:
+    table = findings(rows)
+    own = table[(table["quantity"] == "loss") & (table["length"] == 1024)]
+    return dict(zip(own["series"], own["mark"], strict=True))
+
+
+def ranks(rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    table = findings(rows)
+    own = table[(table["quantity"] == "rank") & (table["length"] == 1024)]
+    return {row.series: (row.low, row.high) for row in own.itertuples()}
+
+
+def test_what_may_be_best_are_the_series_not_told_apart_from_the_least() -> None:
+    rows = noisy_table({"worst": 0.5, "best": 0.0, "close": 0.001})
+    assert sorted(marks(rows).values()) == ["", "best", "tie"]
+    assert marks(rows)["worst"] == ""
+    assert ranks(rows) == {"best": (1, 2), "close": (1, 2), "worst": (3, 3)}
+    apart = differences(select(rows)[0].rows)
+    at = apart[apart["length"] == 2048]
+    pairs = {frozenset((r.a, r.b)): r.apart for r in at.itertuples()}
+    assert pairs == {
+        frozenset(("best", "close")): False,
+        frozenset(("best", "worst")): True,
+        frozenset(("close", "worst")): True,
+    }
+
+
+def test_what_cannot_be_compared_with_the_best_is_unknown_and_no_tie() -> None:
+    others = [
+        frame(4.0, scheme="strange", seeds=(8,)),
+        frame(2.0, scheme="lone", seeds=(1,)),
+        frame(lambda s, _d, _n: None if s == 1 else 3.0, scheme="split"),
+    ]
+    found = marks(pd.concat([noisy_table({"a": 0.0, "b": 0.5}), *others]))
+    assert found == {"a": "best", "b": "", "strange": "unknown", "lone": "unknown"} | {
+        "split": "unknown"
+    }
+
+
+def test_a_series_that_diverged_in_all_seeds_is_told_apart() -> None:
+    nowhere = frame(lambda _s, _d, _n: None, scheme="none")
+    found = marks(pd.concat([noisy_table({"a": 0.0}), nowhere]))
+    assert found == {"a": "best", "none": ""}
+
+
+def test_the_best_is_no_series_that_another_is_shown_to_be_better_than() -> None:
+    """A third seed, which the other lacks, has given it the least loss of all its seeds."""
+    noise = noisy(4, scale=0.001)
+    a = frame(lambda s, d, n: noise(s, d, n) + (3 if s < 3 else 2), scheme="a")
+    b = frame(lambda s, d, n: noise(s, d, n) + 2.9, scheme="b", seeds=(1, 2))
+    assert marks(pd.concat([a, b])) == {"a": "", "b": "best"}
+
+
+@pytest.mark.parametrize("change", [{"seeds": (1,)}, {"documents": "a"}])
+def test_one_seed_or_one_document_names_no_best(change: Mapping[str, Any]) -> None:
+    rows = noisy_table({"a": 0.0, "b": 5.0}, **change)
+    assert set(marks(rows).values()) == {""}
+    assert ranks(rows) == {}
+
+
+def test_a_reference_is_neither_best_nor_ranked() -> None:
+    rows = noisy_table({"a": 0.1, "b": 0.5})
+    window = frame(2.0, scheme="a", run="a", variant="window", reference=True)
+    found = marks(pd.concat([rows, window]))
+    assert (found["a + window"], found["a"]) == ("", "best")
+    assert "a + window" not in ranks(pd.concat([rows, window]))
+
+
+def test_series_of_different_T_are_compared_at_the_longest_length_alone() -> None:
+    short, long = frame(noisy(1)), frame(noisy(2), scheme="alibi", train_length=1024)
+    (selection,) = select(pd.concat([short, long]))
+    assert list(differences(selection.rows)["length"]) == [2048]
+
+
+def test_the_least_series_is_behind_itself_by_nothing() -> None:
+    rows = noisy_table({"a": 0.0, "b": 0.5})
+    table = findings(rows)
+    behind = table[(table["quantity"] == "behind") & (table["length"] == T)]
+    values: dict[str, float] = dict(zip(behind["series"], behind["value"], strict=True))
+    assert values["a"] == 0
+    assert values["b"] == pytest.approx(0.5, abs=0.1)
+    assert set(behind["word"]) == {"a"}
+
+
+def test_findings_of_several_texts_are_of_each_by_itself() -> None:
+    rows = pd.concat([frame(3.0), frame(4.0, run="x", fingerprint="e" * 64)])
+    found: Sequence[float] = sorted(
+        row.value for row in findings(rows).itertuples() if row.quantity == "loss"
+    )
+    assert found == pytest.approx([3.0] * 4 + [4.0] * 4)

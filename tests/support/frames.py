@@ -1,0 +1,94 @@
+"""Rows as results.load returns them, with losses of one's choice, and run directories of them."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lengthgen.config import schema
+from lengthgen.evaluation.rows import FORMAT
+from lengthgen.files import append_rows
+from lengthgen.results.load import typed
+from lengthgen.runs import directory
+
+LENGTHS = (256, 512, 1024, 2048)
+Loss = Callable[[int, str, int], float | None]  # of seed, document, length; None: it diverged
+CONFIG: dict[str, Any] = {
+    "seed": 1,
+    "eval": {"targets": 4},
+    "scheme": {"name": "rope", "parts": {"rope": {"base": 10000.0}}, "variants": {}},
+    "train": {"lr": 0.003, "length": 512},
+}
+
+
+def frame(
+    loss: Loss | float,
+    *,
+    scheme: str = "rope",
+    run: str | None = None,
+    seeds: Sequence[int] = (1, 2, 3),
+    documents: Mapping[str, int] | str = "abcde",
+    lengths: Sequence[int] = LENGTHS,
+    config: Mapping[str, Any] = CONFIG,
+    **columns: Any,
+) -> pd.DataFrame:
+    """Returns rows of runs of one recipe; of a document 4 targets are scored at each length."""
+    n_targets = documents if isinstance(documents, Mapping) else dict.fromkeys(documents, 4)
+    name = run or scheme
+    rows: list[dict[str, Any]] = []
+    for seed in seeds:
+        for document, n in n_targets.items():
+            for length in lengths:
+                nats = loss(seed, document, length) if callable(loss) else loss
+                rows.append(
+                    {
+                        **about(scheme, seed=seed, run=f"{name}-s{seed}"),
+                        **{"recipe": name, "config": json.dumps({**config, "seed": seed})},
+                        **{"document": document, "n_documents": len(n_targets), "length": length},
+                        **{"nats": None if nats is None else n * nats, "window_nats": nats},
+                        **{"n_tokens": n, "n_bytes": 3 * n, "n_windows": 1, "unigram_nats": 9 * n},
+                        **columns,
+                    }
+                )
+    return typed(pd.DataFrame(rows))
+
+
+def about(scheme: str, *, seed: int, run: str) -> dict[str, Any]:
+    """Returns what all rows of a run share."""
+    return {
+        **{"run": run, "scheme": scheme, "model": "tiny", "seed": seed, "corpus": "toy"},
+        **{"fingerprint": "f" * 64, "packed": False, "train_length": 512, "tokens_seen": 4096},
+        **{"trained_in": "fp32", "protocol": "tail", "parts": "0d0d", "targets": 4},
+        **{"precision": "fp32", "endpoints": "0123", "reach": 4096, "reference": False},
+        **{"state": "done", "environment": "{}"},
+    }
+
+
+def write_run(
+    root: Path,
+    scheme: str = "rope",
+    *,
+    seed: int = 1,
+    losses: Mapping[int, float | None] | None = None,
+    overrides: Sequence[str] = (),
+    **columns: Any,
+) -> Path:
+    """Writes a run directory whose two documents have these losses by length."""
+    words = [f"scheme={scheme}", f"seed={seed}", "corpus=synthetic", f"runtime.root={root}"]
+    config = schema.from_overrides([*words, *overrides], config_dir=None, plugins=[])
+    directory.write_config(config, config.run_dir)
+    rows = [
+        {
+            **{"format": FORMAT, **about(scheme, seed=seed, run=config.run_id)},
+            **{"variant": None, "document": name, "n_documents": 2, "length": length},
+            **{"nats": None if loss is None else 8 * loss, "window_nats": loss, "n_tokens": 8},
+            **{"n_bytes": 24, "n_windows": 1, "unigram_nats": 72.0, **columns},
+        }
+        for length, loss in (losses or {}).items()
+        for name in "ab"
+    ]
+    if rows:
+        append_rows(config.run_dir / "eval.jsonl", rows)
+    return config.run_dir
