@@ -11,7 +11,7 @@ from lengthgen import schemes
 from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.registry import contributed
-from lengthgen.config.schema import Config, CustomCorpus, InitFrom, from_plain, to_plain
+from lengthgen.config.schema import Config, InitFrom, from_plain, to_plain
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
@@ -50,8 +50,7 @@ def validate(config: Config) -> Config:
                 f"{objective.learns}; give {objective.protocol}"
             )
         protocol.check(config)
-    if isinstance(config.corpus, CustomCorpus):
-        sources.source_of(config.corpus)
+    sources.source_of(config.corpus)
     with torch.device("meta"):
         _check_variants(config, build_model(config, vocab_size=1).scheme)
     return _with_init(config)

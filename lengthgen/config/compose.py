@@ -155,12 +155,29 @@ def _axis(override: Override, config_dir: Path | None) -> list[str]:
         points = sorted(kept)
     else:
         try:
-            points = list(itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1))
+            points = _as_typed(override, MOST_POINTS + 1)
         except ValueError as error:  # of a step of 0
             raise UserError(f"{word}: {error}") from None
     if not points:
         raise UserError(f"{word}: matches nothing; it needs at least one value")
     return [f"{override.get_key_element()}={point}" for point in points]
+
+
+def _as_typed(override: Override, most: int) -> list[str]:
+    """Returns the values of a sweep as they are typed, 1e-3 and not 0.001, where Hydra agrees."""
+    points = list(itertools.islice(override.sweep_string_iterator(), most))
+    typed: list[Override] = []
+    start = ""  # of a value: a comma may stand within its brackets or quotes
+    for piece in str(override.input_line).partition("=")[2].split(","):
+        try:
+            typed += _parse([f"value={start}{piece}"])
+            start = ""
+        except UserError:
+            start += f"{piece},"
+    if any(value.is_sweep_override() for value in typed):  # range() and the like
+        return points
+    agree = [value.get_value_element_as_str() for value in typed] == points
+    return [str(value.input_line)[6:].strip() for value in typed] if agree else points
 
 
 def alternatives(overrides: Sequence[str]) -> dict[str, list[Any]]:

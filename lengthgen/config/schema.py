@@ -12,8 +12,11 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
+    ConfigDict,
+    Discriminator,
     Field,
     PrivateAttr,
+    Tag,
     ValidationError,
 )
 from pydantic_core import PydanticCustomError
@@ -109,10 +112,16 @@ class Model(Section):
         return self.name if self.arch == "decoder" else f"{self.name}_{self.arch}"
 
 
-class CorpusBase(Section):
-    """What all corpora share: tokenizer and window policy."""
+class Corpus(Section):
+    """A source of documents, a class of data/sources/ or a plugin, and how its text is read.
+
+    Other keys are the arguments of that class.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     name: Name
+    source: Word
     tokenizer: Word
     vocab_size: Annotated[Integer, Field(ge=257, le=MOST_IDS)]
     bos: bool
@@ -126,58 +135,16 @@ class CorpusBase(Section):
         """The plugins of the configuration, which may define its task or its source."""
         return self._plugins
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword-only arguments of the source."""
+        return dict(self.model_extra or {})
+
     def with_plugins(self, plugins: Sequence[str]) -> Self:
         """Returns a copy that knows the plugins of the configuration."""
         copied = self.model_copy()
         copied._plugins = tuple(plugins)
         return copied
-
-
-class StdlibCorpus(CorpusBase):
-    source: Literal["stdlib"]
-
-
-class PythonCorpus(CorpusBase):
-    source: Literal["python"]
-
-
-class FilesCorpus(CorpusBase):
-    source: Literal["files"]
-    path: Paths
-    validation_path: Paths | None
-    text_column: Word
-
-
-class HubCorpus(CorpusBase):
-    source: Literal["hub"]
-    repo: Word
-    subset: Word | None
-    revision: Word | None
-    train_split: Word
-    validation_split: Word | None
-    text_column: Word
-    rows: Literal["documents", "wikitext_lines"]
-    streaming: bool
-    documents: Positive | None
-    validation_documents: Positive | None
-
-
-class SyntheticCorpus(CorpusBase):
-    source: Literal["synthetic"]
-    documents: Positive
-    document_tokens: Positive
-    alphabet: Annotated[Integer, Field(ge=2, le=4096)]
-    copy_tokens: Positive
-    copies: NonNegative
-    seed: NonNegative
-
-
-class CustomCorpus(CorpusBase):
-    """A source by the name of its class, in data/sources/ or a plugin, and its arguments."""
-
-    source: Literal["custom"]
-    kind: Word
-    arguments: Arguments
 
 
 class TaskSpec(Section):
@@ -193,22 +160,21 @@ class TaskSpec(Section):
     seed: NonNegative
 
 
-class TaskCorpus(CorpusBase):
+class TaskCorpus(Corpus):
     """Examples of a task, each a document; a token per character."""
 
-    source: Literal["task"]
+    model_config = ConfigDict(extra="forbid")
+
     task: TaskSpec
 
 
-Corpus = Annotated[
-    StdlibCorpus
-    | PythonCorpus
-    | FilesCorpus
-    | HubCorpus
-    | SyntheticCorpus
-    | CustomCorpus
-    | TaskCorpus,
-    Field(discriminator="source"),
+def _is_of_task(corpus: Any) -> str:
+    source = corpus.get("source") if isinstance(corpus, dict) else getattr(corpus, "source", "")
+    return "task" if source == "task" else "text"
+
+
+AnyCorpus = Annotated[
+    Annotated[TaskCorpus, Tag("task")] | Annotated[Corpus, Tag("text")], Discriminator(_is_of_task)
 ]
 
 
@@ -302,7 +268,7 @@ class Config(Section):
     scheme: SchemeSpec
     variants: Variants
     model: Model
-    corpus: Corpus
+    corpus: AnyCorpus
     train: Train
     eval: Eval
 
@@ -437,8 +403,8 @@ def from_overrides(
 def _make_paths_absolute(plain: Mapping[str, Any]) -> None:
     """Makes the argument `path` of a task or a source absolute: a run may be moved."""
     corpus: Any = plain.get("corpus")
-    for spec in (corpus, corpus.get("task") if isinstance(corpus, dict) else None):
-        arguments = spec.get("arguments") if isinstance(spec, dict) else None
+    task: Any = corpus.get("task") if isinstance(corpus, dict) else None
+    for arguments in (corpus, task.get("arguments") if isinstance(task, dict) else None):
         if isinstance(arguments, dict) and isinstance(arguments.get("path"), str):
             arguments["path"] = os.path.abspath(os.path.expanduser(arguments["path"]))
 

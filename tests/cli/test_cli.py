@@ -285,17 +285,6 @@ def test_ctrl_c_is_one_line_and_exit_code_130(shell: Shell, tmp_path: Path) -> N
     assert ran == Ran(130, "", "interrupted; the same command continues with what is done\n")
 
 
-def test_a_bug_keeps_its_traceback(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    faulty = "class Faulty(Part):\n    def __init__(self, shape): 1 / 0\n"
-    (tmp_path / "faulty.py").write_text(f"from lengthgen.schemes import Part\n{faulty}")
-    words = ["train", "--plugin", "faulty.py", "scheme=nope", "+scheme.parts.faulty={}"]
-    monkeypatch.setattr(sys, "argv", ["lengthgen", *words])
-    with pytest.raises(ZeroDivisionError):
-        cli.main()
-
-
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_stops_early_causes_no_noise(unbuffered: str) -> None:
     reading, writing = os.pipe()

@@ -56,7 +56,6 @@ COMMAND_LINE = {
     "model.n_layers=100000": "model.n_layers: 100000 should be less than",
     "model.d_model=1e9": "model.d_model: ",
     "scheme.name=../x": "scheme.name: '../x' should match",
-    "corpus.source=web": "corpus: ",
     # Keys that contradict each other
     "model.d_model=130 model.n_heads=4": "try model.d_model=128",
     "train.batch_tokens=1000": "train.batch_tokens=1000 is not a multiple of train.length=512",

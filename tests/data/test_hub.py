@@ -49,7 +49,7 @@ from lengthgen.data import sources
 from lengthgen.errors import UserError
 
 def answer(plain):
-    corpus = schema.HubCorpus.model_validate(plain)
+    corpus = schema.Corpus.model_validate(plain)
     source, answers = sources.source_of(corpus), {}
     try:
         for split, held_out in (("train", False), ("validation", True)):

@@ -256,9 +256,8 @@ def test_another_version_of_a_package_is_another_corpus(site: Path) -> None:
 def test_versions_are_in_the_meta_data_and_the_tokenizer_reads_a_part_of_training(
     cache_dir: Path,
 ) -> None:
-    corpus = schema.PythonCorpus(
-        name="python", source="python", tokenizer="bpe", vocab_size=300, bos=True, packed=False
-    )
+    words = ["corpus=python", "corpus.vocab_size=300", "train.precision=fp32"]
+    corpus = schema.from_overrides(words, config_dir=None, plugins=[]).corpus
     loaded = load(corpus, cache_dir).corpus
     assert loaded.meta["source"] == Python().data_key()
     assert loaded.meta["source"]["first"] == "1.0"
@@ -286,15 +285,14 @@ def test_half_of_the_long_sources_and_few_of_the_others_are_held_out(
 
 @pytest.mark.parametrize("held_out", [False, True])
 def test_a_planted_copy_repeats_a_source_a_quarter_of_the_document_before(held_out: bool) -> None:
-    corpus = synthetic()
-    source = Synthetic.of(corpus)
+    source = Synthetic.of(synthetic(copies=4, document_tokens=400))
     for index in range(20):
         words, copies = source.planted(index, held_out=held_out)
-        assert len(copies) == corpus.copies
+        assert len(copies) == 4
         for copy in copies:
             repeated = words[copy.target : copy.target + copy.n_words]
             assert (words[copy.source : copy.source + copy.n_words] == repeated).all()
-            assert copy.target - (copy.source + copy.n_words) >= corpus.document_tokens // 4
+            assert copy.target - (copy.source + copy.n_words) >= 400 // 4
 
 
 def test_random_documents_differ_and_do_not_depend_on_how_many_there_are() -> None:
@@ -329,9 +327,8 @@ class Counting(Source):
 """
 YAML = """# Numbers: 2 4 6.
 name: counting
-source: custom
-kind: counting
-arguments: {documents: 8}
+source: counting
+documents: 8
 tokenizer: bytes
 vocab_size: 257
 bos: true
@@ -369,14 +366,14 @@ def test_a_file_in_the_package_and_a_yaml_are_a_source(
     file = write_source(tmp_path, FILE.replace("Counting", "Numbers"))
     file.rename(tmp_path / "numbers_source.py")
     monkeypatch.setattr(sources, "__path__", [*sources.__path__, str(tmp_path)])
-    config = configured(tmp_path, "corpus.kind=numbers", plugins=[])
+    config = configured(tmp_path, "corpus.source=numbers", plugins=[])
     assert len(load(config.corpus, tmp_path / "cache").corpus.train.names) == 8
 
 
 def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.write_text("1")
-    words = [f"+corpus.arguments.path={data}"]
+    words = [f"+corpus.path={data}"]
 
     def key(*more: str, text: str = FILE) -> object:
         plugins = [write_source(tmp_path, text)]
@@ -384,7 +381,7 @@ def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path)
 
     before = key()
     assert key() == before
-    assert key("corpus.arguments.documents=9") != before
+    assert key("corpus.documents=9") != before
     assert key(text=FILE + "\n# changed\n") != before
     data.write_text("2")
     assert key() != before
@@ -393,10 +390,10 @@ def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
-        (FILE, ["corpus.arguments.documents=0"], "corpus.arguments: documents=0 is not positive"),
-        (FILE, ["corpus.arguments.documents=a"], "corpus.arguments.documents: 'a' is not an integ"),
-        (FILE, ["+corpus.arguments.n=3"], "corpus.arguments.n: unknown key; "),
-        (FILE, ["corpus.kind=count"], "corpus.kind: no source 'count'; did you mean counting?"),
+        (FILE, ["corpus.documents=0"], "corpus: documents=0 is not positive"),
+        (FILE, ["corpus.documents=a"], "corpus.documents: 'a' is not an integ"),
+        (FILE, ["+corpus.n=3"], "corpus.n: unknown key; "),
+        (FILE, ["corpus.source=count"], "corpus.source: no source 'count'; did you mean counting?"),
         ("x = 1", [], "plugins: .*counting.py defines no subclass of lengthgen.schemes.Part, "),
     ],
 )

@@ -38,7 +38,7 @@ def say(message):
     if deadly and deadly in message:
         os.kill(os.getpid(), 9)
 
-corpus = schema.FilesCorpus.model_validate(plain)
+corpus = schema.Corpus.model_validate(plain)
 try:
     sys.stdout.write(corpora.load(corpus, cache_dir=cache_dir, say=say).fingerprint)
 except UserError as error:
@@ -58,42 +58,26 @@ def plain_files(path: Path | str | Sequence[Path], **changes: object) -> dict[st
         "vocab_size": 300,
         "bos": True,
         "packed": False,
+        "held_out": "validation",
     }
     return plain | changes
 
 
-def files(path: Path | str | Sequence[Path], **changes: object) -> schema.FilesCorpus:
-    return schema.FilesCorpus.model_validate(plain_files(path, **changes))
+def files(path: Path | str | Sequence[Path], **changes: object) -> schema.Corpus:
+    return schema.Corpus.model_validate(plain_files(path, **changes))
 
 
-def stdlib(*, vocab_size: int) -> schema.StdlibCorpus:
-    return schema.StdlibCorpus(
-        name="stdlib",
-        source="stdlib",
-        tokenizer="bpe",
-        vocab_size=vocab_size,
-        bos=True,
-        packed=False,
-    )
+def stdlib(*, vocab_size: int) -> schema.Corpus:
+    words = ["corpus=stdlib", f"corpus.vocab_size={vocab_size}", "train.precision=fp32"]
+    return schema.from_overrides(words, config_dir=None, plugins=[]).corpus
 
 
-def synthetic(**changes: int) -> schema.SyntheticCorpus:
+def synthetic(**changes: int) -> schema.Corpus:
     """Returns 20 documents of 400 words, each with four copies of 16 words."""
-    corpus = schema.SyntheticCorpus(
-        name="synthetic",
-        source="synthetic",
-        documents=20,
-        document_tokens=400,
-        alphabet=64,
-        copy_tokens=16,
-        copies=4,
-        seed=3,
-        tokenizer="bytes",
-        vocab_size=257,
-        bos=True,
-        packed=False,
-    )
-    return corpus.model_copy(update=changes)
+    sizes = {"documents": 20, "document_tokens": 400, "copy_tokens": 16, "copies": 4, "seed": 3}
+    words = [f"corpus.{key}={value}" for key, value in {**sizes, **changes}.items()]
+    words += ["corpus=synthetic", "train.precision=fp32"]
+    return schema.from_overrides(words, config_dir=None, plugins=[]).corpus
 
 
 def read_all(corpus: schema.Corpus) -> tuple[list[Document], list[Document]]:

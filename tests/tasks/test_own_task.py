@@ -103,12 +103,11 @@ def test_a_report_runs_no_code_of_a_task_and_an_export_only_if_it_is_given(
     run: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (digest,) = run.plugins
-    given = plugins.given(digest)
     monkeypatch.setattr(plugins, "_GIVEN", {})
     assert "doubled" in collect.table(run_records.read([run.run_dir]))
     with pytest.raises(UserError, match="a plugin is needed"):
         export(run, run.run_dir, tmp_path / "model", license=None, say=QUIET.say)
-    plugins.give([given.path])
+    plugins.give([run.run_dir / f"plugins/{digest}.py"])
     export(run, run.run_dir, tmp_path / "model", license=None, say=QUIET.say)
     ids = load(tmp_path / "model").tokenizer.encode("ab=").ids
     assert len(ids) == 1 + 3

@@ -8,7 +8,7 @@ from typing import Any
 from lengthgen.config import registry as classes
 from lengthgen.config import schema
 from lengthgen.data.sources.source import Document, Say, Source, name_hash
-from lengthgen.errors import UserError
+from lengthgen.errors import UserError, suggestion
 
 __all__ = ["Document", "Say", "Source", "read", "registry", "source_key", "source_of"]
 
@@ -27,14 +27,12 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Source]]:
 
 
 def source_of(corpus: schema.Corpus) -> Source:
-    """Builds the source of a corpus. Raises UserError for a mistake in kind or arguments."""
+    """Builds the source of a corpus. Raises UserError for a mistake in its name or arguments."""
     known = registry(corpus.plugins)
-    if isinstance(corpus, schema.CustomCorpus):
-        return classes.build(Source, known, corpus.kind, corpus.arguments, where="corpus")
-    try:
-        return known[corpus.source].of(corpus)
-    except ValueError as error:
-        raise UserError(f"corpus: {error}") from None
+    if corpus.source not in known:
+        remedy = suggestion(corpus.source, known)
+        raise UserError(f"corpus.source: no source {corpus.source!r}; {remedy}")
+    return known[corpus.source].of(corpus)
 
 
 def read(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Iterator[Document]:
@@ -55,7 +53,7 @@ def read(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Iterator[D
 
 def source_key(corpus: schema.Corpus, source: Source) -> dict[str, Any]:
     """Returns what identifies the documents, as JSON: equal keys mean equal documents."""
-    shared = {*schema.CorpusBase.model_fields} - {"held_out"}
+    shared = {*schema.Corpus.model_fields} - {"source", "held_out"}
     code = classes.code_of(type(source))
     return {
         **corpus.model_dump(mode="json", exclude=shared),

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from lengthgen.config.schema import Positive
 from lengthgen.data.sources import paths
 from lengthgen.data.sources.source import Document, Source, known_columns
 from lengthgen.errors import UserError
@@ -30,8 +31,8 @@ class Hub(Source):
         text_column: str = "text",
         rows: Literal["documents", "wikitext_lines"] = "documents",
         streaming: bool = False,
-        documents: int | None = None,
-        validation_documents: int | None = None,
+        documents: Positive | None = None,
+        validation_documents: Positive | None = None,
     ) -> None:
         self.repo, self.subset, self.revision, self.streaming = repo, subset, revision, streaming
         self.train_split, self.validation_split = train_split, validation_split

@@ -4,10 +4,10 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any, Self
 
 from lengthgen.config import schema
+from lengthgen.config.registry import construct
 
 Say = Callable[[str], None]
 
@@ -23,7 +23,7 @@ class Document:
 
 
 class Source(ABC):
-    """Documents by rule. The keyword-only arguments are the schema of `corpus.arguments`.
+    """Documents by rule. The keyword-only arguments are the keys of its corpus in YAML.
 
     A value that it cannot honour raises ValueError.
     """
@@ -35,8 +35,8 @@ class Source(ABC):
 
     @classmethod
     def of(cls, corpus: schema.Corpus) -> Self:
-        """Builds the source from the keys of a corpus that are its keyword-only arguments."""
-        return cls(**{name: getattr(corpus, name) for name in signature(cls).parameters})
+        """Builds the source of a corpus. Raises UserError for arguments that do not fit."""
+        return construct(cls, corpus.arguments, where="corpus")
 
     @abstractmethod
     def documents(self, *, held_out: bool) -> Iterator[Document]:

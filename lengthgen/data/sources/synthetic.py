@@ -3,11 +3,13 @@
 import itertools
 import string
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from lengthgen.config.schema import NonNegative, Positive
 from lengthgen.data.sources.source import Document, Source
 
 
@@ -25,12 +27,12 @@ class Synthetic(Source):
     def __init__(
         self,
         *,
-        documents: int,
-        document_tokens: int,
-        alphabet: int,
-        copy_tokens: int,
-        copies: int,
-        seed: int,
+        documents: Positive,
+        document_tokens: Positive,
+        alphabet: Annotated[int, Field(ge=2, le=4096)],
+        copy_tokens: Positive,
+        copies: NonNegative,
+        seed: NonNegative,
     ) -> None:
         longest = min(document_tokens // 2 // max(1, copies), document_tokens // 4)
         if copies and copy_tokens > longest:
