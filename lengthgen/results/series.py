@@ -18,6 +18,7 @@ from lengthgen.escaping import visible
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.results.intervals import ratio
 from lengthgen.results.load import CELL, config_of
+from lengthgen.schemes.absolute.alignment import Aligned
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that are told what belongs together
 LEADING = ["scheme", "variant", "length", "ppl", "loss", "low", "high"]  # columns of curves()
@@ -187,15 +188,14 @@ def _labelled(rows: pd.DataFrame, *, name_models: bool) -> pd.DataFrame:
     several = {f for f in ("model", "train_length", "tokens_seen") if rows[f].nunique() > 1}
     names = [_name(curve, several | ({"model"} if name_models else set())) for curve in curves]
     shared = Counter(names)
+    oracles = {name for name, part in schemes.registry().items() if issubclass(part, Aligned)}
     labels: dict[tuple[Any, ...], str] = {}
     for name, curve in zip(names, curves, strict=True):
         label = name
         if shared[name] > 1:
             twins = [c for c, other in zip(curves, names, strict=True) if other == name]
             label += f" ({_distinction(curve, twins)})"
-        if any(
-            schemes.registry()[p].reads_alignment for p in _parts(curve) & schemes.registry().keys()
-        ):
+        if oracles & _parts(curve):
             label += UPPER_BOUND
         labels[tuple(curve[key] for key in keys)] = visible(label)
     of_rows = [labels[key] for key in keyed[keys].itertuples(index=False, name=None)]
