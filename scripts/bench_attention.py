@@ -13,8 +13,7 @@ evaluation    attention of one layer of model=tiny over a window of 4k and of 16
               a third product, of the queries with a row per distance
     MiB       peak memory of that call in a process of its own, beyond what held its inputs
 
-Ratios are medians over rounds in which all take turns in one process. `lengthgen bench` measures
-whole schemes.
+Ratios are medians over rounds in which all take turns in one process.
 """
 
 import sys

@@ -1,28 +1,53 @@
-"""The command line: the only Typer, the only print. It imports neither torch nor a command."""
+"""The command line: one file per command, whose function imports what it needs when it runs."""
 
-import errno
 import os
-import re
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
 
 from lengthgen import __version__
-from lengthgen.cli import commands
-from lengthgen.cli.console import echo, warn, warn_once
+from lengthgen.cli import (
+    evaluate,
+    export,
+    generate,
+    lists,
+    probe,
+    report,
+    rooms,
+    sweep,
+    track,
+    train,
+    tune,
+)
+from lengthgen.cli.console import echo, warn
 from lengthgen.errors import Stopped, UserError, is_exhausted, out_of_memory
-from lengthgen.runs import failures
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "train": train.train,
+    "sweep": sweep.sweep,
+    "tune": tune.tune,
+    "eval": evaluate.evaluate_runs,
+    "generate": generate.generate_text,
+    "report": report.write_report,
+    "list": lists.list_kind,
+    "probe": probe.probe_runs,
+    "export": export.export_run,
+}
 
 app = typer.Typer(
     help="Train a small causal LM at length T with any positional scheme; measure it at 2T to 32T.",
-    rich_markup_mode=None,  # rich doubles the time of --help, 50 ms without it
+    rich_markup_mode=None,  # rich doubles the time of --help
     pretty_exceptions_enable=False,
 )
 tracking = typer.Typer(help="Show runs in Weights & Biases.", rich_markup_mode=None)
-commands.add(app, commands.COMMANDS)
-commands.add(tracking, commands.TRACK)
+
+
+for _name, _function in {**COMMANDS, **rooms.additions("COMMANDS")}.items():
+    app.command(_name)(_function)
+tracking.command("push")(track.push)
 app.add_typer(tracking, name="track")
 
 
@@ -53,61 +78,59 @@ def main() -> NoReturn:
     try:
         code = app(args=sys.argv[1:] or ["--help"], prog_name="lengthgen", standalone_mode=False)
         sys.stdout.flush()
-    except (UserError, typer.TyperException) as error:
-        message = _message(error) if isinstance(error, typer.TyperException) else str(error)
-        _end(error, "error: " + " ".join(message.split()), 2)
+    except typer.TyperException as error:
+        _end(error, "error: " + " ".join(error.format_message().split()), 2)
+    except UserError as error:
+        _end(error, f"error: {error}", 2)
     except Stopped as stopped:
         _end(stopped, str(stopped), stopped.exit_code)
     except BrokenPipeError:  # as in `lengthgen list runs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
         sys.exit(1)
-    except Exception as error:  # a bug, but for the first two; Python shows it
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            name = f"{error.filename!s:.60}..."
-            _end(error, f"error: {name} is longer than a path can be; give a shorter one", 2)
+    except OSError as error:
+        where = f"{error.filename!s:.100}"
+        if error.filename is None:
+            where = "standard output"
+            _close_stdout()
+        _end(error, f"error: {where}: {(error.strerror or str(error)).lower()}", 2)
+    except Exception as error:  # a bug, but for memory; Python shows it
         if is_exhausted(error):
             _end(error, f"error: {out_of_memory(error)}", 2)
         if "RANK" not in os.environ:
             raise
         _end(error, traceback.format_exc().rstrip(), 1)
-    if code == 130:  # what Typer makes of KeyboardInterrupt; training itself raises Stopped
-        warn_once("interrupted; the same command continues with what is done")
+    if code == 130:  # what Typer makes of KeyboardInterrupt
+        raise KeyboardInterrupt
     sys.exit(code)
-
-
-def _message(error: typer.TyperException) -> str:
-    """Returns Typer's message; for a wrong value with the option, the value and what to give."""
-    param, errors = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
-    if param is None or errors is None:  # those of pydantic, by which Typer converts values
-        return error.format_message()
-    found, option = errors()[0], max(param.opts, key=len)
-    reason = re.sub(r"^Value error, |, unable to .*|\.$", "", found["msg"])
-    about = param.help.rstrip(".")
-    return (
-        f"{option}: {found['input']!r}: {reason[0].lower()}{reason[1:]}; "
-        f"give {option} {param.metavar} ({about[0].lower()}{about[1:]})"
-    )
 
 
 def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
     """Writes the message of an error and exits; of several processes, one writes it for all."""
-    last: str | None = message
-    if "RANK" in os.environ:
-        last, exit_code = failures.end(error, message, exit_code)
-    if last is not None:
-        warn(last)
+    if "RANK" not in os.environ:
+        warn(message)
+        sys.exit(exit_code)
+    from lengthgen.runs import failures
+
+    ended = failures.end(error, message, exit_code)
+    if ended.text is not None:
+        warn(ended.text)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stderr.flush()
-        os._exit(exit_code)  # the end of Python may wait for threads of a group that has failed
-    sys.exit(exit_code)
+        os._exit(ended.exit_code)  # the end of Python may wait for threads of a failed group
+    sys.exit(ended.exit_code)
+
+
+def _close_stdout() -> None:
+    """Drops what is left to write to a standard output that takes no more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _keep_threads_from_spinning() -> None:
     """Bounds how long OpenMP threads spin at barriers; to be called before torch is imported.
 
     By default they spin for the other threads' whole absence. A step took 1.8 times as long then
-    next to one busy process, and 1.1 times with this bound, which costs 5 % on an idle machine
-    (scripts/bench_cpu.py, 2 cores). Users' own settings are kept.
+    next to one busy process, and 1.1 times with this bound, which costs 5 % on an idle machine of
+    2 cores. Users' own settings are kept.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")

@@ -7,9 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lengthgen.cli import completion
-from lengthgen.config import compose, schema
 from lengthgen.errors import UserError
-from lengthgen.runs import directory
 
 
 def run_argument(metavar: str, help: str) -> Any:
@@ -55,6 +53,8 @@ def split(
     names = [word for word in arguments or [] if word not in overrides]
     if not overrides:
         return names, {}
+    from lengthgen.config import compose, schema
+
     changes = compose.values(overrides)
     schema.check_changes(changes, sections)
     return names, changes
@@ -62,6 +62,9 @@ def split(
 
 def find_runs(names: Sequence[str], changes: Mapping[str, Any]) -> list[Path]:
     """Returns the directories of the RUNs, that of the newest run if none is named."""
+    from lengthgen.config import compose
+    from lengthgen.runs import directory
+
     root = compose.root_of(changes)
     return [directory.find(name, root) for name in names] or [directory.newest(root)]
 

@@ -4,15 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lengthgen import pipeline
 from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, lengths_of, split, words_of
 from lengthgen.cli.console import echo
-from lengthgen.evaluation import evaluator
-from lengthgen.evaluation.protocols import PROTOCOLS
-from lengthgen.report import collect, run_records
-from lengthgen.runs import devices
-from lengthgen.runs.distributed import Ranks
-from lengthgen.terminal import Progress
 
 
 def evaluate_runs(
@@ -44,11 +37,20 @@ def evaluate_runs(
     if lengths is not None:
         changes["eval.lengths"] = lengths_of(lengths)
     if protocols is not None:
+        from lengthgen.evaluation.protocols import PROTOCOLS
+
         chosen = words_of(protocols)
         changes["eval.protocols"] = list(PROTOCOLS) if "all" in chosen else chosen
     if variants is not None:
         changes["eval.variants"] = words_of(variants)
     run_dirs = find_runs(names, changes)
+    from lengthgen import pipeline
+    from lengthgen.evaluation import evaluator
+    from lengthgen.report import collect, run_records
+    from lengthgen.runs import devices
+    from lengthgen.runs.distributed import Ranks
+    from lengthgen.terminal import Progress
+
     configs = pipeline.configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
     rows: list[dict[str, Any]] = []  # of what was requested, not of all that was ever evaluated
     ranks = Ranks.from_env()

@@ -6,13 +6,9 @@ from typing import Annotated
 
 import typer
 
-from lengthgen import pipeline
 from lengthgen.cli.arguments import Plugin, find_runs, run_argument, split
 from lengthgen.cli.console import echo, warn_once
-from lengthgen.config import plugins
 from lengthgen.errors import UserError
-from lengthgen.export.folder import export, refuse_occupied
-from lengthgen.terminal import Progress
 
 
 def export_run(
@@ -33,6 +29,11 @@ def export_run(
     DIR is new, empty, or an earlier export, which is replaced.
     """
     names, changes = split(arguments, sections=("runtime",))
+    from lengthgen import pipeline
+    from lengthgen.config import plugins
+    from lengthgen.export.folder import export, refuse_occupied
+    from lengthgen.terminal import Progress
+
     if len(names) != 2:
         raise UserError(
             "export: give a run and the folder to write, as in: lengthgen export RUN DIR"

@@ -5,12 +5,9 @@ from typing import Annotated
 
 import typer
 
-from lengthgen import generation, pipeline
 from lengthgen.cli.arguments import ConfigDir, Plugin, find_runs, run_argument, split
-from lengthgen.cli.console import echo_verbatim
-from lengthgen.cli.tables import print_table
+from lengthgen.cli.console import echo_verbatim, print_table
 from lengthgen.errors import UserError
-from lengthgen.terminal import Progress
 
 
 def generate_text(
@@ -55,6 +52,9 @@ def generate_text(
         raise UserError("generate: give --prompt TEXT, or --failures N for a run of a task")
     if not 0 <= temperature < math.inf:
         raise UserError(f"--temperature: {temperature} is below 0 or not finite; give one like 0.8")
+    from lengthgen import generation, pipeline
+    from lengthgen.terminal import Progress
+
     (run_dir,) = find_runs(names, changes)
     (config,) = pipeline.configs_of([run_dir], changes, config_dir=config_dir, plugins=plugin or [])
     of_answers = () if config.eval.protocols == ["spans"] else ("encoder_decoder",)

@@ -5,25 +5,33 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.analysis import curves
-from lengthgen.cli import completion
+from lengthgen.cli import rooms
 from lengthgen.cli.arguments import ConfigDir, Plugin, split
-from lengthgen.cli.completion import GROUPS, KINDS
-from lengthgen.cli.console import warn_once
-from lengthgen.cli.tables import print_table
-from lengthgen.config import compose
+from lengthgen.cli.console import print_table, warn_once
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.protocols import HEADLINE, known
-from lengthgen.evaluation.rows import stored
-from lengthgen.runs.directory import list_runs, training_log
+
+GROUPS = {
+    "schemes": "scheme",
+    "variants": "variant",
+    "models": "model",
+    "corpora": "corpus",
+    "tasks": "task",
+    "experiments": "experiment",
+}
+KINDS = (*GROUPS, "protocols", "probes", *rooms.additions("LISTS"), "runs")
+Listed = tuple[list[str], list[list[str]]]  # head and rows
+
+
+def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the kinds that can be listed."""
+    first = not ctx.params.get("arguments")
+    return [kind for kind in KINDS if first and kind.startswith(incomplete)]
 
 
 def list_kind(
     kind: Annotated[
         str,
-        typer.Argument(
-            metavar="|".join(KINDS), help="What to list.", autocompletion=completion.kinds
-        ),
+        typer.Argument(metavar="KIND", help=f"{', '.join(KINDS)}.", autocompletion=complete),
     ],
     arguments: Annotated[
         list[str] | None,
@@ -44,14 +52,20 @@ def list_kind(
         print_table(*protocols())
     elif kind == "probes":
         print_table(*probes(plugin or []))
-    elif (found := runs(compose.root_of(changes)))[1]:
-        print_table(*found)
+    elif kind in (lists := rooms.additions("LISTS")):
+        print_table(*lists[kind](plugin or []))
     else:
-        warn_once(f"no runs in {compose.root_of(changes)} yet")
+        from lengthgen.config import compose
+
+        root = compose.root_of(changes)
+        head, rows = runs(root)
+        print_table(head, rows) if rows else warn_once(f"no runs in {root} yet")
 
 
-def choices(group: str, *, config_dir: Path | None) -> tuple[list[str], list[list[str]]]:
+def choices(group: str, *, config_dir: Path | None) -> Listed:
     """Returns name and description of each choice of a group, and the variants of schemes."""
+    from lengthgen.config import compose
+
     head, rows = [group, "what"], list[list[str]]()
     for name in compose.choices(group, config_dir=config_dir):
         row = [name, compose.describe(group, name, config_dir=config_dir)]
@@ -62,13 +76,15 @@ def choices(group: str, *, config_dir: Path | None) -> tuple[list[str], list[lis
     return [*head, *(["variants"] if group == "scheme" else [])], rows
 
 
-def protocols() -> tuple[list[str], list[list[str]]]:
+def protocols() -> Listed:
     """Returns what each protocol scores, and where it comes from."""
+    from lengthgen.evaluation.protocols import known
+
     rows = [[p.name, p.summary, p.source] for p in known().values()]
     return ["protocol", "what it scores", "source"], rows
 
 
-def probes(plugins: list[Path]) -> tuple[list[str], list[list[str]]]:
+def probes(plugins: list[Path]) -> Listed:
     """Returns what each probe shows; probes of plugins are included."""
     from lengthgen import probes as probing
 
@@ -77,8 +93,13 @@ def probes(plugins: list[Path]) -> tuple[list[str], list[list[str]]]:
     return ["probe", "what it shows"], rows
 
 
-def runs(root: Path) -> tuple[list[str], list[list[str]]]:
+def runs(root: Path) -> Listed:
     """Returns how far each run is, and its perplexities by the headline protocol."""
+    from lengthgen.analysis import curves
+    from lengthgen.evaluation.protocols import HEADLINE
+    from lengthgen.evaluation.rows import stored
+    from lengthgen.runs.directory import list_runs, training_log
+
     head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"]
     own = (HEADLINE, None)  # of the model as it was trained
     rows: list[list[str]] = []

@@ -4,12 +4,8 @@ from typing import Annotated
 
 import typer
 
-from lengthgen import pipeline
-from lengthgen import probes as probing
 from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, split, words_of
-from lengthgen.cli.console import echo
-from lengthgen.cli.tables import print_table
-from lengthgen.terminal import Progress
+from lengthgen.cli.console import echo, print_table
 
 
 def probe_runs(
@@ -28,6 +24,10 @@ def probe_runs(
     named together. A plugin may define probes of your own.
     """
     names, changes = split(arguments, sections=("eval", "runtime"))
+    from lengthgen import pipeline
+    from lengthgen import probes as probing
+    from lengthgen.terminal import Progress
+
     own = probing.probes_of(plugin or [])
     chosen = probing.build(
         words_of(probes) if probes is not None else None, config_dir=config_dir, plugins=own

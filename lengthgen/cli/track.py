@@ -7,10 +7,7 @@ import typer
 
 from lengthgen.cli.arguments import Runs, find_runs, split
 from lengthgen.cli.console import echo, warn
-from lengthgen.config import schema
 from lengthgen.errors import UserError
-from lengthgen.runs import directory
-from lengthgen.tracking import results
 
 
 def push(
@@ -26,6 +23,10 @@ def push(
     """
     names, changes = split(arguments, sections=("runtime",))
     run_dirs = find_runs(names, changes)
+    from lengthgen.config import schema
+    from lengthgen.runs import directory
+    from lengthgen.tracking import results
+
     failed = False
     for run_dir in run_dirs:
         try:

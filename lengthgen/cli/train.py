@@ -2,22 +2,16 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-from lengthgen import pipeline
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
 from lengthgen.cli.console import echo, warn_once
-from lengthgen.config import schema
 from lengthgen.errors import UserError
-from lengthgen.report import collect, run_records
-from lengthgen.runs import devices, distributed
-from lengthgen.runs.distributed import ALONE, Ranks
-from lengthgen.sweep.grid import train_arguments
-from lengthgen.terminal import Progress
+
+if TYPE_CHECKING:
+    from lengthgen.config.schema import Runtime
 
 
 def train(
@@ -29,22 +23,44 @@ def train(
     plugin: Plugin = None,
 ) -> None:
     """Train a scheme, then evaluate its curve. Run again: it resumes, or is done at once."""
-    words, plugins = overrides or [], plugin or []
-    config = pipeline.validate(schema.from_overrides(words, config_dir=config_dir, plugins=plugins))
+    if gpus is not None and "RANK" in os.environ:
+        raise UserError("--gpus: torchrun has started this process already; drop --gpus")
+    from lengthgen.config import schema
+
+    config = schema.from_overrides(overrides or [], config_dir=config_dir, plugins=plugin or [])
+    from lengthgen import pipeline
+    from lengthgen.report import collect, run_records
+    from lengthgen.runs import devices, distributed
+    from lengthgen.sweep.grid import train_arguments
+    from lengthgen.terminal import Progress
+
+    config = pipeline.validate(config)
     if gpus is not None:
         _check_gpus(gpus, config.runtime)
         with Progress(is_main=True) as show:
             pipeline.prepare(config, {}, say=show.say)
-        _torchrun(gpus, train_arguments(words, config_dir=config_dir, plugins=plugins))
+        # torchrun would set it to 1 with a banner.
+        os.environ.setdefault("OMP_NUM_THREADS", str(devices.default_threads(gpus)))
+        sys.stdout.flush()
+        plugins = plugin or []
+        words = train_arguments(overrides or [], config_dir=config_dir, plugins=plugins)
+        ended = distributed.launch(gpus, words)
+        if ended.text is not None:
+            warn_once(ended.text)
+        sys.exit(ended.exit_code)
     run_dir = pipeline.train(config)
-    if Ranks.from_env().is_main:
+    if distributed.Ranks.from_env().is_main:
         echo(collect.table(run_records.read([run_dir])))
         echo(f"run: {run_dir}")
 
 
-def _check_gpus(gpus: int, runtime: schema.Runtime) -> None:
-    if "RANK" in os.environ:
-        raise UserError("--gpus: torchrun has started this process already; drop --gpus")
+def _check_gpus(gpus: int, runtime: "Runtime") -> None:
+    """Raises UserError if this machine has fewer GPUs than are requested."""
+    import torch
+
+    from lengthgen.runs import devices
+    from lengthgen.runs.distributed import ALONE
+
     devices.device_of(runtime, ALONE)  # refuses one that is not here
     device, there = runtime.device, torch.cuda.device_count()
     if (device == "cuda" or (device == "auto" and there)) and gpus > there:
@@ -54,14 +70,3 @@ def _check_gpus(gpus: int, runtime: schema.Runtime) -> None:
         )
     if device == "auto" and not there and not torch.backends.mps.is_available():
         warn_once(f"--gpus: there is no GPU in this machine; {gpus} processes on the CPU")
-
-
-def _torchrun(gpus: int, arguments: Sequence[str]) -> NoReturn:
-    """Starts this program once per GPU, waits for all of them, and exits."""
-    # torchrun would set it to 1 with a banner.
-    os.environ.setdefault("OMP_NUM_THREADS", str(devices.default_threads(gpus)))
-    sys.stdout.flush()
-    ended = distributed.launch(gpus, arguments)
-    if ended.text is not None:
-        warn_once(ended.text)
-    sys.exit(ended.exit_code)

@@ -1,17 +1,10 @@
 """The cost table says what it measured: which scheme, at which length, against what."""
 
-import os
-import signal
-import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
-from faults import begin, here
-from small import SMALL, small_config
+from small import small_config
 
 from lengthgen import benchmark
 from lengthgen.benchmark import Cost, Evaluated, Speed
@@ -85,66 +78,3 @@ def test_the_table_has_a_column_for_every_number() -> None:
     assert head[3:6] == ["x", "decode tok/s at 512", "x"]
     assert row[3:6] == ["0.91", "130", "0.50"]
     assert row[6:] == ["9,000", "1.00", "12", "n/a", "n/a", "n/a"]
-
-
-def test_the_command_prints_head_and_rows_into_a_pipe() -> None:
-    ran = here("bench", "rope", "learned_absolute", "--lengths", "32", "--rounds", "1", *SMALL)
-    assert ran.code == 0, ran.err
-    reason = "learned_absolute at 32: n/a, learned_absolute has 16 rows and beyond=na"
-    assert ran.err.splitlines()[-1] == reason
-    head, row, _ = (line.split("\t") for line in ran.out.splitlines())
-    assert head[:4] == ["scheme", "parameters", "train tok/s at 16", "x"]
-    assert head[4:6] == ["decode tok/s at 16", "x"]
-    assert (row[0], row[1], len(row)) == ("rope", "0", len(head))
-
-
-def test_the_command_refuses_a_misspelt_scheme_and_rounds_that_are_no_number() -> None:
-    assert here("bench", "rpoe").error == "scheme=rpoe: no such scheme; did you mean rope?"
-    assert here("bench", "rope", "--rounds", "none").code == 2
-    assert here("bench", "rope", "plugins=null").error.startswith("plugins: ")
-    assert here("bench", "rope", "train.tuned=none.yaml").error.startswith("train.tuned: none.yaml")
-
-
-class Process(NamedTuple):
-    """A process that has not ended: its parent, and the seconds it has taken of the CPU."""
-
-    parent: int
-    seconds: float
-
-
-def processes(session: int) -> dict[int, Process]:
-    """Returns the processes of a session by their ids."""
-    found: dict[int, Process] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            state, parent, _, its, *fields = path.read_text().rpartition(")")[2].split()
-            if int(its) == session and state != "Z":
-                ticks = int(fields[7]) + int(fields[8])
-                seconds = ticks / os.sysconf("SC_CLK_TCK")
-                found[int(path.parent.name)] = Process(int(parent), seconds)
-    return found
-
-
-def test_no_process_of_a_killed_command_goes_on_measuring() -> None:
-    bench = begin("bench", "rope", "--lengths", "16", "--rounds", "1000000", *SMALL)
-
-    def measuring() -> bool:
-        """True if the process of a measurement, a child of the fork server's, is at work."""
-        grown = [one for one in processes(bench.pid).values() if one.seconds > 1]
-        return any(one.parent in processes(bench.pid) and one.parent != bench.pid for one in grown)
-
-    try:
-        until(measuring, seconds=120)
-        os.kill(bench.pid, signal.SIGKILL)
-        bench.wait(timeout=10)
-        until(lambda: not processes(bench.pid), seconds=10)
-    finally:
-        for pid in processes(bench.pid):
-            os.kill(pid, signal.SIGKILL)
-
-
-def until(reached: Callable[[], bool], *, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.05)

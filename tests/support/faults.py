@@ -18,7 +18,7 @@ from repository import ROOT
 from small import SMALL
 from trained import CLOCKED
 
-from lengthgen import cli
+from lengthgen.__main__ import main
 from lengthgen.files import read_rows
 
 RUNTIME = ("runtime.threads=1",)
@@ -55,7 +55,7 @@ def here(*words: str) -> Ran:
         contextlib.redirect_stderr(err),
     ):
         try:
-            cli.main()
+            main()
         except SystemExit as ended:
             code = int(ended.code or 0)
         except Exception:

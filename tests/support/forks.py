@@ -32,7 +32,7 @@ from repository import PYTHONPATH
 # torch.optim needs torch._dynamo. No wandb, datasets or pyarrow, which start threads.
 IMPORTED = (
     *("torch", "torch._dynamo", "hydra"),
-    *("lengthgen.cli.train", "lengthgen.cli.evaluate", "lengthgen.cli.sweep"),
+    *("lengthgen.cli", "lengthgen.pipeline", "lengthgen.sweep.tuning"),
 )
 NUMBER = 12  # bytes of a number between processes
 RUN = subprocess.run

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lengthgen import cli
+from lengthgen.__main__ import main
 
 
 class Ran(NamedTuple):
@@ -28,7 +28,7 @@ class Shell:
     def run(self, *words: str) -> Ran:
         self.monkeypatch.setattr(sys, "argv", ["lengthgen", *words])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main()
         out, err = self.capsys.readouterr()
         return Ran(int(ended.value.code or 0), out, err)
 
