@@ -104,6 +104,8 @@ class EvalRow(CellFacts):
     first_wrong: list[Count | None] | None = None  # the first wrong token of each answer
     token_hits: Count | None = None
     stop_errors: Count | None = None  # answers that first go wrong where they stop, or should
+    unit: str | None = None  # what the length counts
+    chance: Annotated[float, Field(ge=0, le=1)] | None = None  # accuracy without the prompt
     # Of its first tests, those that were decoded (evaluation/decoding.py):
     edit_distances: list[Annotated[float, Field(ge=0, le=1)]] | None = None
     results_right: list[bool] | None = None

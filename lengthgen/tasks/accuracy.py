@@ -1,4 +1,5 @@
 # pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 """Accuracy of a task: the share of right answers by length, and what it comes to.
 
 Examples are the unit, the same ones for all schemes and seeds; intervals are those of losses, with

@@ -18,7 +18,7 @@ from lengthgen.evaluation.protocols import Protocol
 from lengthgen.evaluation.scored_text import Nats, Plan, Scored, ScoredText
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
-from lengthgen.tasks import task_of
+from lengthgen.tasks import Task, majority_accuracy, task_of
 from lengthgen.tasks.decoding import decoded
 from lengthgen.terminal import Progress
 
@@ -60,10 +60,9 @@ class Answers(Objective):
                 f"eval.lengths: task {spec.name} has no tests of length {longest}; "
                 f"drop it, or train with task.longest={longest}"
             )
-        rule = task_of(corpus)
         for key, length in (("length", spec.length), ("longest", spec.longest)):
             try:
-                rule.example(length, Random(0))
+                self.rule.example(length, Random(0))
             except (ValueError, MemoryError) as error:
                 reason = str(error) or "an example does not fit in memory"
                 raise UserError(f"task.{key}={length}: {reason}") from None
@@ -81,6 +80,16 @@ class Answers(Objective):
     @property
     def train_length(self) -> int:
         return self.corpus.task.length
+
+    @property
+    def rule(self) -> Task:
+        return task_of(self.corpus)
+
+    @property
+    def chance(self) -> float:
+        """The accuracy up to L of a model that does not read the prompt, at the lengths scored."""
+        lengths = [n for n in self.config.eval.lengths if n <= self.train_length]
+        return self.rule.chance or majority_accuracy(self.rule, lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +112,7 @@ class AnswersProtocol(Protocol):
         Teacher forcing shows what greedy decoding would write up to its first mistake, and that is
         what makes an answer right or wrong.
         """
-        corpus = plan.corpus
+        corpus, answers = plan.corpus, Answers(config)
         end = int(corpus.validation.tokens[-1])  # which all documents end with
         first_wrong: list[int | None] = []
         n_hits = n_stops = 0
@@ -130,6 +139,8 @@ class AnswersProtocol(Protocol):
                 "token_hits": n_hits,
                 "stop_errors": n_stops,
                 "first_wrong": first_wrong,
+                "unit": answers.rule.unit,
+                "chance": answers.chance,
             }
         ]
 

@@ -2,10 +2,10 @@
 
 from lengthgen.tasks import alignment_ids, registry
 from lengthgen.tasks.objective import ANSWERS, Answers
-from lengthgen.tasks.source import Task
+from lengthgen.tasks.source import TaskSource
 
 ALIGNMENT_IDS = [alignment_ids]
 OBJECTIVES = [Answers]
 PROTOCOLS = [ANSWERS]
 REGISTRIES = [registry]  # of classes that a plugin may define
-SOURCES = [Task]
+SOURCES = [("task", TaskSource)]  # by corpus.source

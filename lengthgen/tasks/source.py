@@ -12,22 +12,21 @@ from lengthgen.config.registry import code_of
 from lengthgen.data.sources import Document, Source
 from lengthgen.data.sources.source import name_hash
 from lengthgen.errors import UserError
-from lengthgen.tasks import END, Example, base, scratchpad, task_of
-from lengthgen.tasks.base import Task as Rule
+from lengthgen.tasks import END, Example, Task, base, scratchpad, task_of
 
 HELD_OUT = 5  # one prompt in so many is for tests
 MOST_REFUSED = 1000  # draws one after another that are all held out
 TRIES = 40  # draws for each test: there are few short prompts
 
 
-class Task(Source):
+class TaskSource(Source):
     """Examples by the rule of a task, a function of the configuration alone.
 
     Training lengths are uniform from 1 to task.length, but for what is held out. The tests of one
     length are different prompts, fewer where not so many are found. No prompt is in both splits.
     """
 
-    def __init__(self, spec: schema.TaskSpec, rule: Rule) -> None:
+    def __init__(self, spec: schema.TaskSpec, rule: Task) -> None:
         self.spec, self.rule = spec, rule
         self.alphabet = "".join(sorted({*rule.alphabet, END}))
 
@@ -84,7 +83,7 @@ def is_held_out(canonical_prompt: str) -> bool:
     return name_hash(canonical_prompt) % HELD_OUT == 0
 
 
-def _made(rule: Rule, length: int, random: Random) -> Example | None:
+def _made(rule: Task, length: int, random: Random) -> Example | None:
     """Returns an example, None if the rule has none of this length."""
     try:
         return rule.example(length, random)

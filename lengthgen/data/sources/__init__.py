@@ -20,9 +20,7 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Source]]:
 
     Raises UserError for a plugin that fails, and for two sources of one name.
     """
-    contributed = {
-        classes.snake_case(kind.__name__): kind for kind in classes.contributed("SOURCES")
-    }
+    contributed: dict[str, type[Source]] = dict(classes.contributed("SOURCES"))
     return contributed | classes.registered(classes.modules_of(__name__, __path__), Source, plugins)
 
 
