@@ -208,6 +208,8 @@ def write(
     }
     if len(text):
         files["curves.csv"] = curves(text).map(escaping.csv_cell).to_csv(index=False).encode()
+    for name, table in (item for section in made for item in section.data.items()):
+        files[f"{name}.csv"] = table.map(escaping.csv_cell).to_csv(index=False).encode()
     files |= {f"{name}.svg": svg for name, svg in svgs.items()}
     if png:
         files |= {f"{name}.png": saved(figure, "png") for name, figure in drawn.items()}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from lengthgen.results.tables import Table
@@ -22,4 +23,5 @@ class Section:
     tables: Sequence[Table] = ()
     facts: Mapping[str, str] = field(default_factory=dict[str, str])  # by name
     notes: Sequence[str] = ()  # what is not shown, or limits a comparison
+    data: Mapping[str, pd.DataFrame] = field(default_factory=dict[str, pd.DataFrame])  # for CSV
     summary: Table | None = None  # what a terminal shows, in 80 columns where names allow
