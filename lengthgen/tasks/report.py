@@ -73,7 +73,7 @@ class TaskResults:
 
 def results_of(rows: pd.DataFrame) -> TaskResults:
     """Returns what the rows of tasks show."""
-    of_tasks = rows[rows["protocol"] == "answers"]
+    of_tasks = rows.loc[rows["protocol"] == "answers"]
     selections: dict[str, Selection] = {}
     for selection in sorted(select(of_tasks), key=lambda one: str(one.rows["corpus"].iloc[0])):
         first = selection.rows.iloc[0]

@@ -70,7 +70,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
     plain["corpus"] = {
         **{"name": "files", "source": "files", "path": str(root / "text"), "text_column": "text"},
         **{"validation_path": None, "tokenizer": "bytes", "vocab_size": 257},
-        **{"bos": True, "packed": False},
+        **{"bos": True, "packed": False, "held_out": "validation"},
     }
     config = from_plain(plain)
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
