@@ -1,13 +1,13 @@
 """What the hooks of a part receive, and what becomes of what they return, in every kernel."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from parts import OwnScores, OwnValues, OwnWeights, Scattered
+from parts import OwnScores, OwnWeights, Scattered
 from small import close, context, rotated, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor
 
@@ -46,14 +46,6 @@ class Forgetting(Part):
     def bias(self, c: AttentionContext) -> Tensor:
         gates = torch.nn.functional.logsigmoid(c.x_BTD @ self.gate.T + 2).transpose(1, 2).cumsum(-1)
         return gates[:, :, c.rows, None] - gates[:, :, None, c.cols]
-
-
-class Near(Part):
-    """The last 60 keys only."""
-
-    def visible(self, c: AttentionContext) -> Tensor:
-        i = torch.arange(c.rows.start, c.rows.stop)
-        return i[:, None] - torch.arange(c.cols.start, c.cols.stop) < 60
 
 
 class Above(Part):
@@ -199,17 +191,6 @@ def test_coordinates_and_biases_of_each_sequence_are_those_of_the_textbook_in_ev
         assert (got - one.want).abs().max() < 1e-12, name
 
 
-@pytest.mark.parametrize("n", [1, 5, LENGTH - 1])
-def test_with_coordinates_of_each_sequence_the_last_queries_alone_give_the_last_rows(
-    n: int,
-) -> None:
-    one = everything()
-    q, k, v = one.leaves
-    at = last_queries(one.c, n)
-    for name, got in every_kernel(one.model.scheme.layers[0], q[:, :, -n:], k, v, at).items():
-        assert (got - one.want[:, :, -n:]).abs().max() < 1e-12, name
-
-
 @pytest.mark.parametrize("n", [5, LENGTH])
 def test_gradients_reach_a_bias_of_the_layers_input_as_in_the_textbook(n: int) -> None:
     one = everything()
@@ -224,30 +205,6 @@ def test_gradients_reach_a_bias_of_the_layers_input_as_in_the_textbook(n: int) -
         got = torch.autograd.grad((out * weight).sum(), inputs, retain_graph=True)
         off = max(float((x - y).abs().max()) for x, y in zip(got, want, strict=True))
         assert off < 1e-11, name
-
-
-def test_a_bias_over_distances_follows_the_coordinates_not_the_numbers_of_the_tokens() -> None:
-    part = LogDistance(SHAPE)
-    model = model_under(Scattered(SHAPE), part)
-    c = context(model, LENGTH, dtype=torch.float64)
-    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
-    want = textbook(q, k, v, -part.a[:, None, None] * torch.log1p(far_apart(c)))
-    for name, got in every_kernel(model.scheme.layers[0], q, k, v, c).items():
-        assert (got - want).abs().max() < 1e-12, name
-
-
-def test_a_bias_over_distances_may_be_one_for_all_heads() -> None:
-    class Shared(Part):
-        distance_only = True
-
-        def bias(self, c: AttentionContext) -> Tensor:
-            return -0.1 * c.distance()[None]
-
-    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
-    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
-    far = (c.pos[:, None] - c.pos).clamp(min=0).double()
-    for name, got in every_kernel(layer_of(Shared(SHAPE)), q, k, v, c).items():
-        assert (got - textbook(q, k, v, -0.1 * far)).abs().max() < 1e-12, name
 
 
 @pytest.mark.parametrize(
@@ -267,55 +224,6 @@ def test_a_bias_above_the_diagonal_never_reaches_the_output(
         got = every_kernel(layer_of(kind(value), *others), q_at, k, v, at)
         for name in want:
             assert torch.equal(got[name], want[name]), name
-
-
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_a_bias_above_the_diagonal_never_reaches_a_gradient(value: float) -> None:
-    q, k, v = leaves = [x.requires_grad_() for x in some_qkv(LENGTH, dtype=torch.float64)]
-    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
-    weight = torch.randn_like(v)
-
-    def gradients(part: Part) -> dict[str, tuple[Tensor, ...]]:
-        kernels = every_kernel(layer_of(part), q, k, v, c)
-        kernels.pop("evaluation")
-        return {
-            name: torch.autograd.grad((out * weight).sum(), leaves, retain_graph=True)
-            for name, out in kernels.items()
-        }
-
-    want, got = gradients(Above(0.0)), gradients(Above(value))
-    for name in want:
-        for one, other in zip(got[name], want[name], strict=True):
-            assert torch.equal(one, other), name
-
-
-@pytest.mark.parametrize(
-    ("parts", "toeplitz"),
-    [
-        ([], False),
-        ([LogDistance(SHAPE)], True),
-        ([LogDistance(SHAPE), LogDistance(SHAPE)], True),
-        ([Gain(SHAPE), LogDistance(SHAPE)], True),
-        ([Forgetting(SHAPE)], False),
-        ([Forgetting(SHAPE), LogDistance(SHAPE)], False),
-        ([LogDistance(SHAPE), Forgetting(SHAPE)], False),
-        ([Near(SHAPE)], False),
-        ([Near(SHAPE), LogDistance(SHAPE)], False),
-        ([OwnScores(SHAPE), LogDistance(SHAPE)], False),
-        ([OwnWeights(SHAPE), LogDistance(SHAPE)], False),
-        ([OwnValues(SHAPE), LogDistance(SHAPE)], False),
-        ([Scattered(SHAPE), LogDistance(SHAPE)], False),
-    ],
-    ids=lambda parts: (
-        "+".join(type(part).__name__ for part in parts) or "no parts"
-        if isinstance(parts, list)
-        else None
-    ),
-)
-def test_a_table_over_distances_is_all_there_is_only_without_masks_owners_and_coordinates(
-    parts: Sequence[Part], toeplitz: bool
-) -> None:
-    assert layer_of(*parts).toeplitz == toeplitz
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -404,17 +312,6 @@ def test_a_hook_on_the_matrix_sees_the_rows_columns_and_coordinates_of_its_block
             assert torch.equal(c.k_pos, pos[:, :stop])
 
 
-def test_the_owner_of_scores_is_given_the_folded_bias_of_its_block() -> None:
-    recording, bias = Recording(SHAPE), Forgetting(SHAPE)
-    model_under(recording, bias)(some_tokens(LENGTH))
-    contexts = [c for hook, c, _ in recording.calls if hook == "scores"]
-    assert contexts
-    for c in contexts:
-        folded = c.total_bias()
-        assert folded is not None
-        assert torch.equal(folded, bias.bias(c))
-
-
 @pytest.mark.parametrize("grad", [True, False])
 def test_autocast_is_off_in_every_hook(grad: bool) -> None:
     part = Recording(SHAPE)
@@ -440,18 +337,3 @@ def test_a_part_may_scale_bf16_queries_by_a_parameter_in_fp32(
     assert got.dtype == torch.bfloat16
     # Scaled queries, logits, weights and outputs are rounded once each, to 2^-8 relative.
     close(got.float(), want, atol=8 * 2**-8)
-
-
-def test_a_parameter_that_scales_queries_is_trained_under_bf16_autocast() -> None:
-    gain = Gain(SHAPE)
-    model = model_under(gain, dtype=torch.float32)
-    tokens = some_tokens(LENGTH)
-
-    def gradient(*, bf16: bool) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = model.token_nll(model(tokens), tokens).mean()
-        return torch.autograd.grad(loss, gain.gain)[0]
-
-    want, got = gradient(bf16=False), gradient(bf16=True)
-    assert got.dtype == torch.float32
-    assert torch.cosine_similarity(got, want, dim=0) > 0.99

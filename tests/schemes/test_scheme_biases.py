@@ -1,6 +1,5 @@
 """Additive biases: published numbers, the forms they are printed in, and how values are drawn."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -8,7 +7,7 @@ from typing import Any, Literal
 import pytest
 import torch
 from repository import published
-from small import bare_call, close, context, dims, small_model
+from small import bare_call, close, dims
 from torch import Tensor
 
 from lengthgen.schemes import AttentionContext, ModelDims, Part, registry
@@ -20,7 +19,6 @@ from lengthgen.schemes.bias.dynamic_bias import DynamicBias
 from lengthgen.schemes.bias.fire import ROWS, Fire
 from lengthgen.schemes.bias.kerple import Kerple
 from lengthgen.schemes.bias.kerple_power import KerplePower
-from lengthgen.schemes.bias.sandwich import Sandwich
 from lengthgen.schemes.bias.t5 import T5
 from lengthgen.schemes.parameters import as_linear
 
@@ -103,21 +101,6 @@ def t5(num_buckets: int = 32, max_distance: int = 128) -> T5:
     return part
 
 
-def test_t5_buckets_are_not_those_of_the_bidirectional_model() -> None:
-    # Distances 0 ... 20 where the flag is left on: half of the buckets serve the future.
-    wrong = [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 9, 9, 9, 9, 10, 10, 10, 10, 10]
-    assert bias_at(t5(16), *range(21))[0].tolist() == wrong
-    assert bias_at(t5(), *range(21))[0].tolist() == [*range(17), 16, 16, 17, 17]
-
-
-def test_alibi_subtracts_slope_times_distance_also_in_bf16_at_16k() -> None:
-    c = context(small_model("nope"), 101, dtype=torch.bfloat16, shift=16_283)
-    bias = Alibi(shape_of(8), beyond="extend").bias(replace(c, shape=shape_of(8)))
-    assert bias[0, 100, 0] == -50  # head 1 of 8, distance 100
-    # The last four keys; the key-only form slope * j gives all four the same value in bf16.
-    assert bias[0, 100, -4:].bfloat16().tolist() == [-1.5, -1.0, -0.5, 0.0]
-
-
 @pytest.mark.parametrize(("length", "factor"), [(256, 1), (512, 1), (1024, 1 / 2), (16384, 1 / 32)])
 def test_interpolated_alibi_takes_slopes_times_t_over_l_past_t(length: int, factor: float) -> None:
     part = Alibi(shape_of(8), beyond="interpolate")
@@ -138,23 +121,11 @@ def test_learned_slopes_start_as_alibi(part: Part, rtol: float) -> None:
     torch.testing.assert_close(bias_at(part, 1, 100, 16383), want, rtol=rtol, atol=0)
 
 
-def test_bam_with_a_negative_exponent_favours_far_keys() -> None:
-    part = Bam(shape_of(1), share_layers=True)
-    set_values(part.beta[0], -0.6)
-    assert bias_at(part, 0, 1, 10, 16383)[0].diff().min() > 0
-
-
 def test_kerple_power_has_a_finite_gradient_at_distance_zero() -> None:
     part = KerplePower(shape_of(2), share_layers=True)
     bias_at(part, 0, 1, 5).sum().backward()
     assert part.r2.grad is not None
     assert part.r2.grad.isfinite().all()
-
-
-def test_sandwich_in_fp32_at_16k_is_the_fp64_one_rounded() -> None:
-    part, far = Sandwich(shape_of(12), width=128), range(16000, 16384)
-    low, high = (bias_at(part, *far, dtype=dtype) for dtype in (torch.float32, torch.float64))
-    assert torch.equal(low, high.float())
 
 
 # Initial values
@@ -171,40 +142,7 @@ def test_kerple_draws_its_parameters_from_the_published_ranges() -> None:
         assert float(values.mean()) == pytest.approx(end / 2, rel=0.03)
 
 
-def test_t5_values_are_drawn_as_the_network_is() -> None:
-    torch.manual_seed(0)
-    values = T5(shape_of(1000), num_buckets=32, max_distance=128, share_layers=True).table.detach()
-    assert float(values.std()) == pytest.approx(0.02, rel=0.03)
-    assert float(values.mean()) == pytest.approx(0, abs=1e-3)
-
-
 # Dynamic bias
-
-
-def test_dynamic_bias_of_log_distances_is_that_of_their_logarithms() -> None:
-    shape = shape_of(4)
-    torch.manual_seed(0)
-    log = DynamicBias(shape, width=1.0, depth=3, distance="log", share_layers=True)
-    linear = DynamicBias(shape, width=1.0, depth=3, distance="linear", share_layers=True)
-    linear.load_state_dict(log.state_dict())
-
-    def network(x: float) -> Tensor:
-        h = torch.tensor([x], dtype=torch.float64)
-        for i in range(4):
-            weight, bias = (p[0].double() for p in (log.linear_weights[i], log.linear_biases[i]))
-            h = weight @ (h * h.sigmoid() if i else h) + bias
-        return h
-
-    far = (0, 1, 20, 600)
-    for part, inputs in ((linear, far), (log, [math.log(1 + d) for d in far])):
-        want = torch.stack([network(x) for x in inputs], dim=-1)
-        torch.testing.assert_close(bias_at(part, *far), want, rtol=1e-12, atol=1e-12)
-
-
-def test_dynamic_bias_is_as_wide_as_a_share_of_the_model() -> None:
-    part = DynamicBias(shape_of(4), width=0.25, depth=2, distance="linear", share_layers=True)
-    sizes = [tuple(p.shape) for p in (*part.linear_weights, *part.linear_biases)]
-    assert sizes == [(1, 4, 1), (1, 4, 4), (1, 4, 4), (1, 4), (1, 4), (1, 4)]
 
 
 # FIRE
@@ -324,54 +262,6 @@ def test_fire_without_a_gradient_is_the_network(
         close((got * seen).double(), want * seen, atol=atol)
 
 
-def test_fire_without_a_gradient_is_the_network_at_positions_that_are_not_in_sequence() -> None:
-    part = fire(4, train_length=32).double()
-    c = call(part, 199)
-    for pos in (3 * c.pos, c.pos.flip(0) + 300, torch.stack([c.pos, 2 * c.pos])):
-        at = replace(c, pos=pos, q_pos=pos, k_pos=pos, rows=slice(0, 200))
-        with torch.no_grad():
-            got = part.bias(at)
-        close(got, part.bias(at).detach(), atol=1e-14)
-
-
-def test_fire_by_pieces_is_the_network_where_a_hidden_unit_does_not_look_at_its_input() -> None:
-    part = fire().double()
-    with torch.no_grad():
-        part.weight_in[0, :5] = 0
-        part.bias_in[0, 3:7] = 0
-        part.weight_in[0, 7], part.bias_in[0, 7] = 1e-300, -1.0  # a kink at 1e300
-    c = call(part, 600)
-    close(part.bias(c), network(part, c), atol=1e-14)
-    assert part.bias(c).isfinite().all()
-
-
-@pytest.mark.parametrize(("weight", "bias"), [(1.0, -0.3), (-1.0, 0.3), (1.0, -2.0), (1.0, 0.5)])
-def test_fire_with_one_hidden_unit_bends_once(weight: float, bias: float) -> None:
-    part = Fire(shape_of(1), width=1, c=0.1, threshold=1.0, share_layers=True).double()
-    set_values(part.weight_in[0], weight)
-    set_values(part.bias_in[0], bias)
-    c = call(part, 600)
-    close(part.bias(c), network(part, c), atol=1e-15)
-
-
-def test_fire_has_one_function_on_both_sides_of_its_threshold() -> None:
-    part = fire()
-    set_values(part.w, 300.5 / 512)
-    below, above = (part.bias(call(part, i))[:, 0] for i in (300, 301))
-    # psi(301) instead of psi(300.5) below the line: 5e-4 of the ratio.
-    close(below, above[:, 1:], atol=2e-3)
-    assert not torch.equal(below, above[:, 1:])
-
-
-def test_the_threshold_of_fire_follows_the_trained_length() -> None:
-    def threshold(of_length: float) -> int:
-        return Fire(
-            shape_of(2, train_length=96), width=4, c=0.1, threshold=of_length, share_layers=True
-        ).initial_threshold
-
-    assert [threshold(x) for x in (1.0, 0.5, 1e-6)] == [96, 48, 1]
-
-
 # All of them
 
 
@@ -382,19 +272,6 @@ def test_networks_are_drawn_as_torch_draws_linear_layers() -> None:
     drawn = as_linear(1, 4, 32, fan_in=32), as_linear(1, 4, fan_in=32)
     torch.testing.assert_close(drawn[0][0], layer.weight)
     torch.testing.assert_close(drawn[1][0], layer.bias)
-
-
-def test_networks_of_parts_are_drawn_by_the_width_that_each_layer_reads() -> None:
-    part = fire(1000)
-    wide = DynamicBias(shape_of(1000), width=2.0, depth=1, distance="linear", share_layers=True)
-    for parameter, fan_in in [
-        *((p, 1) for p in (part.weight_in, part.bias_in)),
-        *((p, 32) for p in (part.weight_out, part.bias_out)),
-        *((p, 1) for p in (wide.linear_weights[0], wide.linear_biases[0])),
-        *((p, 32) for p in (wide.linear_weights[1], wide.linear_biases[1])),
-    ]:
-        largest = float(parameter.detach().abs().max()) * fan_in**0.5
-        assert 0.85 < largest <= 1  # of 32 draws or more
 
 
 class Direct(Part):
@@ -443,16 +320,3 @@ def test_layers_share_parameters_or_have_their_own(name: str) -> None:
     assert not torch.allclose(first, second)
     assert not torch.allclose(second, third)
     assert torch.equal(bias_at(shared, 3, layer=0), bias_at(shared, 3, layer=2))
-
-
-@pytest.mark.parametrize("name", ["alibi", "sandwich", *LAYERED])
-def test_a_bias_follows_the_query_of_its_rows(name: str) -> None:
-    # The last queries of a call, as in evaluation: their rows, not those of a shorter call.
-    model = small_model(name)
-    part = model.scheme.all[0]
-    c = context(model, 48, dtype=torch.float64)
-    whole = part.bias(c)
-    last = part.bias(replace(c, q_pos=c.pos[-5:], rows=slice(43, 48)))
-    assert whole is not None
-    assert last is not None
-    close(last, whole[:, -5:], atol=1e-14)

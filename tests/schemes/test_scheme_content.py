@@ -13,12 +13,12 @@ from typing import Literal
 import pytest
 import torch
 from parts import Sloped
-from small import close, det, dims, hidden, small_config, small_model, some_qkv, some_tokens
+from small import close, det, dims, hidden, small_config, some_qkv, some_tokens
 from torch import Tensor
 from torch.autograd import gradcheck
 
 from lengthgen.errors import UserError
-from lengthgen.model.attention import attend, eager
+from lengthgen.model.attention import attend
 from lengthgen.model.build import create
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme, logits
 from lengthgen.schemes.content.cope import Cope, add_counted_, at_counted_positions
@@ -28,23 +28,6 @@ from lengthgen.schemes.content.stick_breaking import StickBreaking, broken
 from lengthgen.schemes.relative.shaw import Shaw
 
 LENGTH = 11
-POSITIONS = {
-    "consecutive": torch.arange(LENGTH) + 7,
-    "scattered": torch.tensor([0, 1, 2, 5, 6, 9, 14, 15, 16, 17, 30]),
-    "not ascending": torch.tensor([0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2]),
-    "of each sequence": torch.stack([torch.arange(LENGTH), 3 * torch.arange(LENGTH)]),
-}
-
-
-class Placed(Part):
-    """Gives out the coordinates it was made with."""
-
-    def __init__(self, shape: ModelDims, pos: Tensor) -> None:
-        super().__init__(shape)
-        self.pos = pos
-
-    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
-        return self.pos
 
 
 def det_qkv(length: int) -> list[Tensor]:
@@ -127,57 +110,6 @@ def test_shaw_reads_the_rows_of_the_past_of_tensor2tensors_tables() -> None:
     close(s[0, 0, 4], torch.tensor(want).double(), atol=2e-6)
     want = [1.017392, 1.306797, 1.260776, 0.86743]
     close(attended([part], q, k, v)[0, 0, 4], torch.tensor(want).double(), atol=2e-6)
-
-
-@pytest.mark.parametrize("positions", [None, *POSITIONS])
-@pytest.mark.parametrize("n_last", [LENGTH, 3])
-@pytest.mark.parametrize("clip", [1, 4, 20])
-def test_shaw_equals_a_sum_over_every_query_and_key(
-    positions: str | None, n_last: int, clip: int
-) -> None:
-    part = shaw(shape_of(3), clip=clip)
-    q, k, v = last_queries(n_last)
-    pos = torch.arange(LENGTH) if positions is None else POSITIONS[positions]
-    placed = [] if positions is None else [Placed(part.shape, pos)]
-    aK, aV = part.aK[0], part.aV[0]
-
-    def row(b: int, i: int, j: int) -> int:
-        of = pos if pos.dim() == 1 else pos[b]
-        return int((of[i] - of[j]).clamp(0, clip))
-
-    def keys(b: int, h: int, i: int) -> Tensor:
-        own = q[b, h, i - LENGTH + n_last]
-        return torch.stack([own @ (k[b, h, j] + aK[row(b, i, j)]) for j in range(i + 1)]) / 2
-
-    want = slowly(keys, q, k, lambda b, h, i, j: v[b, h, j] + aV[row(b, i, j)])
-    close(attended([part, *placed], q, k, v), want, atol=1e-12)
-
-
-def test_shaw_has_the_same_gradients_by_band_and_by_lookup() -> None:
-    part = shaw(shape_of(3), clip=4)
-    leaves = [*(x.requires_grad_() for x in last_queries(LENGTH)), part.aK, part.aV]
-    q, k, v = leaves[:3]
-    got, want = (
-        torch.autograd.grad(attended([part, *placed], q, k, v).square().sum(), leaves)
-        for placed in ([], [Placed(part.shape, torch.arange(LENGTH))])
-    )
-    for one, other in zip(got, want, strict=True):
-        close(one, other, atol=1e-12)
-
-
-@pytest.mark.parametrize("other", ["cope", "dape"])
-def test_other_parts_logits_are_made_of_shaws_keys(other: str) -> None:
-    part = shaw(shape_of(3), clip=4)
-    silent = (
-        Cope(part.shape, n_positions=4, position_logits="unscaled", share_layers=True)
-        if other == "cope"  # zeros at first
-        else Dape(part.shape, width=2, inputs="scores")
-    ).double()
-    with torch.no_grad():
-        for parameter in silent.parameters():
-            parameter.zero_()
-    q, k, v = last_queries(LENGTH)
-    close(attended([part, silent], q, k, v), attended([part], q, k, v), atol=1e-12)
 
 
 def test_cope_counts_positions_as_published() -> None:
@@ -328,13 +260,6 @@ def test_sticks_of_16k_keys_in_fp32_are_those_of_fp64_rounded(middle: float) -> 
     close(low.double().sum(-1), torch.ones(1, 1, 2).double(), atol=1e-5)
 
 
-def test_sticks_leave_no_subnormal_weights_which_a_cpu_multiplies_slowly() -> None:
-    s = torch.randn(1, 2, 8, 4096, generator=torch.Generator().manual_seed(0))
-    w = broken(s, own=4095 - 7)
-    assert w[w > 0].min() >= torch.finfo(torch.float32).tiny
-    assert (w[..., 0] == 0).all()  # the sticks are broken long before
-
-
 def test_sticks_of_extreme_logits_are_finite_in_value_and_gradient() -> None:
     s = torch.tensor([[[[1e4, -1e4, 0, -math.inf], [-1e4, 1e4, -math.inf, 1e4]]]])
     s.requires_grad_()
@@ -424,13 +349,6 @@ def test_dape_equals_a_network_run_for_every_query_and_key(
                 close(got[b, :, i, j], s_H + bias_H + w_out @ leaky_W + b_out, atol=1e-12)
 
 
-def test_dape_draws_its_weights_as_torch_linear_does() -> None:
-    part = Dape(shape_of(4, n_layers=50), width=32, inputs="scores_and_bias")
-    for drawn, fan_in in ((part.w_in, 8), (part.b_in, 8), (part.w_out, 32), (part.b_out, 32)):
-        assert float(drawn.detach().abs().max()) <= fan_in**-0.5
-        assert float(drawn.detach().std()) == pytest.approx((3 * fan_in) ** -0.5, rel=0.1)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -450,28 +368,3 @@ def test_dape_refuses_a_layer_whose_bias_is_not_what_its_network_takes(
     model = create(small_config(*overrides), vocab_size=50)
     with pytest.raises(UserError, match=message):
         hidden(model, some_tokens(16))
-
-
-@pytest.mark.parametrize("name", ["shaw", "cope"])
-def test_tables_may_be_shared_by_all_layers(name: str) -> None:
-    apart = create(small_config(f"scheme={name}"), vocab_size=50)
-    shared = create(
-        small_config(f"scheme={name}", f"scheme.parts.{name}.share_layers=true"), vocab_size=50
-    )
-    counts = [sum(p.numel() for p in model.scheme.parameters()) for model in (apart, shared)]
-    assert counts[0] == 2 * counts[1]
-    assert torch.isfinite(hidden(shared, some_tokens(16))).all()
-
-
-@pytest.mark.parametrize("name", ["shaw", "cope", "stick_breaking", "fox", "dape_kerple"])
-def test_bf16_queries_keys_and_values_give_the_outputs_of_fp32_ones(name: str) -> None:
-    model = small_model(name, dtype=torch.float32)
-    layer = model.scheme.layers[0]
-    x = torch.randn(2, 40, 32, generator=torch.Generator().manual_seed(1))
-    c = call(model.scheme.all, x, n_last=40)
-    q, k, v = (y.bfloat16() for y in some_qkv(40, dtype=torch.float32))
-    want = eager(layer, q.float(), k.float(), v.float(), c, block=128)
-    got = eager(layer, q, k, v, c, block=128)
-    assert got.dtype == torch.bfloat16
-    # bf16 keeps 8 bits of q.k, of the weights and of the output, each of a few units.
-    close(got.float(), want, atol=5e-2)

@@ -18,7 +18,6 @@ from torch.autograd import gradcheck
 
 from lengthgen.model.attention import attend
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
-from lengthgen.schemes.bias.alibi import Alibi
 from lengthgen.schemes.content.asentmax import Asentmax, entmax15
 from lengthgen.schemes.content.dape_v2 import DapeV2
 from lengthgen.schemes.content.gated_attention import GatedAttention
@@ -257,18 +256,6 @@ def test_grape_a_multiplies_distances_by_the_rates_of_query_and_key(
 
     got = attended(part, Sloped(part.shape), n_last=n_last)
     close(got, slowly(n_last, logit), atol=1e-12)
-
-
-def test_grape_a_is_alibi_where_contents_are_zero() -> None:
-    part = GrapeA(shape_of_heads(), gates="key").double()
-    with torch.no_grad():
-        part.omega.add_(0.5)
-    _, _, v = qkv()
-    zero = torch.zeros_like(v)
-    c = called([part], n_last=LENGTH)
-    alibi = Alibi(part.shape, beyond="extend").bias(c)
-    rate = math.log(2) * torch.log(1 + torch.exp(part.omega[0, 0].detach()))
-    close(part.scores(zero, zero, c), (rate * alibi).expand(2, -1, -1, -1), atol=1e-12)
 
 
 @LAST

@@ -4,12 +4,11 @@ from typing import Literal
 
 import pytest
 import torch
-from small import dims, hidden, small_config, small_model, some_tokens
+from small import small_config, small_model, some_tokens
 from torch import Tensor
 
-from lengthgen.schemes import AttentionContext, Rotated
+from lengthgen.schemes import AttentionContext
 from lengthgen.schemes.absolute.randomized import Randomized
-from lengthgen.schemes.rotary.rope import Rope
 
 SHAPE = small_config().shape  # T = 16
 Evaluation = Literal["random", "arange", "linspace"]
@@ -63,23 +62,6 @@ def test_a_draw_is_a_function_of_the_generators_seed() -> None:
     assert not torch.allclose(first, other)
 
 
-def test_all_layers_and_sequences_of_a_call_have_the_same_positions() -> None:
-    received: list[Tensor] = []
-
-    class Listening(Rope):
-        def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-            received.append(c.k_pos)
-            return super().qk(q_BHQK, k_BHSK, c)
-
-    model = small_model("randomized_rope")
-    part = Listening(model.shape, base=1e4, rotary_percentage=1, layout="half")
-    model.scheme.layers = [layer._replace(qk=(part,)) for layer in model.scheme.layers]
-    hidden(model, some_tokens(24))
-    assert len(received) == 2
-    assert received[0].shape == (24,)
-    assert torch.equal(received[0], received[1])
-
-
 @pytest.mark.parametrize(
     ("evaluation", "want"),
     [
@@ -98,16 +80,6 @@ def test_evaluation_may_have_other_positions_than_training(
     assert torch.equal(longest, torch.arange(32))
 
 
-def test_a_prefix_has_the_positions_of_the_whole_only_where_they_are_consecutive() -> None:
-    cases: dict[Evaluation, bool] = {"random": True, "linspace": True, "arange": False}
-    for evaluation, depends in cases.items():
-        part = Randomized(SHAPE, maximum=32, evaluation=evaluation)
-        assert part.train().depends_on_length
-        assert part.eval().depends_on_length == depends
-        prefix, whole = (draw(n, 0, evaluation=evaluation) for n in (12, 24))
-        assert torch.equal(prefix, whole[:12]) != depends
-
-
 @pytest.mark.parametrize("evaluation", ["random", "linspace"])
 def test_a_call_longer_than_the_maximum_has_no_positions(evaluation: Evaluation) -> None:
     part = Randomized(SHAPE, maximum=2, evaluation=evaluation)
@@ -117,19 +89,8 @@ def test_a_call_longer_than_the_maximum_has_no_positions(evaluation: Evaluation)
         draw(33, 0, maximum=2, evaluation=evaluation)
 
 
-def test_consecutive_positions_have_no_maximum() -> None:
-    part = Randomized(SHAPE, maximum=2, evaluation="arange")
-    assert part.unsupported_reason(33) is None
-    assert torch.equal(draw(33, 0, maximum=2, evaluation="arange"), torch.arange(33))
-
-
 def test_a_model_that_draws_refuses_to_do_without_a_generator() -> None:
     with pytest.raises(ValueError, match=r"randomized draws positions; .* with a generator"):
         small_model("randomized_rope")(some_tokens(8))
     model = small_model("randomized_rope", "arange").eval()
     assert model(some_tokens(8)).shape == (2, 8, 32)
-
-
-def test_the_shipped_maximum_is_16384_positions_at_t_512() -> None:
-    arguments = small_config("scheme=randomized_rope").scheme.parts["randomized"]
-    assert Randomized(dims(), **arguments).maximum == 16_384

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from parts import Halved, OwnScores, Scattered, Sloped, head_numbers
+from parts import Halved, Scattered
 from repository import published
 from small import (
     bare_call,
     close,
     context,
-    dims,
     hidden,
     layer_of,
     small_config,
@@ -24,7 +23,6 @@ from small import (
 from torch import Tensor
 
 from lengthgen import schemes
-from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
 from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme, registry
 from lengthgen.schemes.remap.dual_chunk import DualChunk
@@ -171,14 +169,6 @@ def test_a_remap_uses_the_coordinates_of_each_sequence(name: str) -> None:
     check(layer, c, lambda q, k, v: textbook(q, k, v, turns(distance), added))
 
 
-def test_biases_of_other_parts_keep_the_true_distance() -> None:
-    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
-    added = -(c.pos[:, None] - c.pos).double() / 10 * head_numbers(4)
-    turned = turns(distances("rerope", c.pos)[None])
-    layer = layer_of(rope=rope(), sloped=Sloped(SHAPE), remap=REMAPS["rerope"][0])
-    check(layer, c, lambda q, k, v: textbook(q, k, v, turned, added))
-
-
 def test_a_remap_turns_by_the_frequencies_that_another_part_has_changed() -> None:
     c = context(small_model("nope"), LENGTH, dtype=torch.float64)
     turned = turns(distances("leaky_rerope", c.pos)[None], slower=2)
@@ -212,42 +202,6 @@ def test_xpos_turns_and_decays_by_the_remapped_distance(name: str) -> None:
         c,
         lambda q, k, v: textbook(q[..., apart], k[..., apart], v, turned[None], added),
     )
-
-
-@EVERY
-def test_pope_turns_magnitudes_by_the_remapped_distance(name: str) -> None:
-    part, pope = REMAPS[name][0], small_model("pope").scheme.all[0]
-    (phi,) = (parameter.detach()[0] for parameter in pope.parameters())
-    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
-    omega = 1e4 ** -(torch.arange(8, dtype=torch.float64) / 8)
-    distance = distances(name, c.pos)[..., None]
-    cos_HTTK = torch.cos(distance * omega - phi[:, None, None])
-    added = hidden_keys(part, c)
-
-    def want(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        magnitudes = (torch.nn.functional.softplus(x) for x in (q, k))
-        s = torch.einsum("bhqk,bhsk,hqsk->bhqs", *magnitudes, cos_HTTK) / 8**0.5
-        return attended(s + added, v)
-
-    check(layer_of(pope=pope, remap=part), c, want)
-
-
-@EVERY
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_logits_at_16k_are_the_exact_ones_rounded(name: str, dtype: torch.dtype) -> None:
-    part = REMAPS[name][0]
-    layer, model = layer_of(rope=rope(), remap=part), small_model("nope")
-    q, k, _ = some_qkv(LENGTH, dtype=torch.bfloat16)
-    low, high = (
-        replace(context(model, LENGTH, dtype=d, shift=16_384 - LENGTH), hooks=layer)
-        for d in (torch.float32, torch.float64)
-    )
-    got = part.scores(q.to(dtype), k.to(dtype), low)
-    want = part.scores(q.double(), k.double(), high)
-    assert got.dtype == torch.float32
-    # Angles at 16k are off by 16384 * 2^-24 = 1e-3 at most, |q||k| / sqrt(8) is below 10. bf16
-    # rounds q, k and their product to 8 bits each.
-    close(got.double(), want, atol=1e-2 if dtype == torch.float32 else 1e-1)
 
 
 # The longest call that a variant of conf/variant leaves as it is, at T = 16.
@@ -306,21 +260,3 @@ def test_the_shipped_values_keep_distances_inside_the_trained_ones_as_their_comm
     else:
         assert largest_distance(variant, longest) == pytest.approx(511, abs=1e-3)
         assert largest_distance(variant, longest + 33) > 511
-
-
-def test_dual_chunk_keeps_every_distance_up_to_the_local_window() -> None:
-    c = context(small_model("nope"), 60, dtype=torch.float64)
-    true = c.pos[:, None] - c.pos
-    near = (true >= 0) & (true <= 2)  # T / 8
-    got = relative(DualChunk(SHAPE, chunk=0.75, local=0.125), c)
-    assert torch.equal(got[near], true[near].double())
-
-
-def test_a_remap_beside_another_owner_of_scores_is_refused_by_name() -> None:
-    with pytest.raises(UserError, match=r"own and rerope both define scores"):
-        layer_of(rope=rope(), own=OwnScores(SHAPE), rerope=REMAPS["rerope"][0])
-
-
-def test_a_length_in_multiples_of_t_is_at_least_one_token() -> None:
-    assert Rerope(dims(train_length=2), window=0.1).window == 1
-    assert Rerope(SHAPE, window=0.3).window == 5

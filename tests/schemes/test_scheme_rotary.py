@@ -17,20 +17,16 @@ from small import (
     context,
     det,
     dims,
-    hidden,
     layer_of,
     rotated,
     small_config,
     small_model,
     some_qkv,
-    some_tokens,
 )
 from torch import Tensor
 
 from lengthgen import schemes
-from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
-from lengthgen.model.build import create, with_parts
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.base import NO_PARTS
 from lengthgen.schemes.mask.bca import Bca
@@ -109,28 +105,11 @@ def test_ntk_scaling_is_rope_with_the_published_base(case: dict[str, Any]) -> No
     assert torch.equal(dynamic, scaled(Ntk(T512, factor=None), 512 * s))
 
 
-def test_ntk_scaling_keeps_the_fastest_pair_and_divides_the_slowest_by_s() -> None:
-    ratio = scaled(Ntk(T512, factor=8.0), 512) / plain()
-    # [X] as above, pairs 0, 1, 16, 31
-    want = torch.tensor([1.0, 0.935122, 0.341892, 0.125], dtype=torch.float64)
-    close(ratio[[0, 1, 16, 31]], want, atol=2e-6)
-    assert float(ratio[31]) == pytest.approx(1 / 8, rel=1e-14)
-
-
 def test_dynamic_ntk_scaling_stretches_by_f_times_the_excess_length() -> None:
     part = DynamicNtk(T512, factor=3.0)
     for length in (100, 512):
         assert torch.equal(scaled(part, length), plain())
     assert torch.equal(scaled(part, 2048), scaled(Ntk(T512, factor=3 * 4 - 2.0), 512))
-
-
-def test_dynamic_ntk_scaling_forgets_a_longer_call() -> None:
-    # [X] jquesnelle/yarn keeps 1.6669e-05 for the slowest pair at 1024 tokens after 4096.
-    part = DynamicNtk(T512, factor=1.0)
-    before = scaled(part, 1024)
-    assert float(scaled(part, 4096)[31]) == pytest.approx(1.6669e-05, rel=1e-5)
-    assert torch.equal(scaled(part, 1024), before)
-    assert float(before[31]) == pytest.approx(float(plain()[31]) / 2, rel=1e-12)
 
 
 @pytest.mark.parametrize("case", published("yarn_bounds"))
@@ -148,27 +127,6 @@ def test_yarn_angles_and_logit_factor_are_the_published_ones(case: dict[str, Any
         got = scaled(part, length)[case["pairs"]]
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-9)  # the last has five digits
         assert logit_factor(part, length) == pytest.approx(case["logit_factor"], abs=2e-8)
-
-
-def test_llama3_keeps_four_turns_within_t_and_divides_one_turn_by_s() -> None:
-    # [F] Megatron-LM d98e8a6, rotary_pos_embedding.py:92-125
-    turns = plain() * 512 / (2 * torch.pi)
-    ratio = scaled(llama3(), 8 * 512) / plain()
-    kept, divided = turns >= 4, turns <= 1
-    assert (int(kept.sum()), int(divided.sum())) == (11, 16)
-    close(ratio[kept], torch.ones(11, dtype=torch.float64), atol=1e-15)
-    close(ratio[divided], torch.full((16,), 1 / 8, dtype=torch.float64), atol=1e-15)
-    between = ~(kept | divided)
-    share = (turns[between] - 1) / 3
-    close(ratio[between], share + (1 - share) / 8, atol=1e-15)
-
-
-def test_longrope_divides_by_the_lambdas_and_scales_the_logits() -> None:
-    lambdas = [1 + m / 8 for m in range(32)]
-    got = scaled(longrope(lambdas=lambdas), 16_384)
-    torch.testing.assert_close(got * torch.tensor(lambdas), plain(), rtol=1e-12, atol=0)
-    # [F] sqrt(1 + ln 32 / ln 512) = 1.24721913 on cos and sin
-    assert logit_factor(longrope(), 16_384) == pytest.approx(1.24721913**2, abs=3e-8)
 
 
 @pytest.mark.parametrize("case", published("longrope2_critical_pairs"))
@@ -189,20 +147,6 @@ def test_longrope2_has_the_published_factors_before_the_critical_pair(case: dict
     want = torch.tensor(case["want"], dtype=torch.float64)
     torch.testing.assert_close(ratio[: len(want)], want, rtol=1e-8, atol=0)
     assert torch.equal(scaled(part, 1), scaled(part, 10**6))
-
-
-@pytest.mark.parametrize("T", [6, 64, 512, 8192])
-@pytest.mark.parametrize("excess", [1.0, 1.5])
-def test_longrope2_lets_no_slow_pair_turn_further_than_within_t(T: int, excess: float) -> None:
-    of, s = dims(64, train_length=T), 8
-    ratio = plain(of) / scaled(longrope2(of, excess=excess), s * T)
-    slow = plain(of) * T / (2 * torch.pi) <= 3
-    assert (ratio[slow] >= s * excess * (1 - 1e-12)).all()
-    assert (ratio.diff() >= -1e-12).all()
-    # At T = 6 the fastest pair makes less than a turn, and is slow as well.
-    assert float(ratio[0]) == pytest.approx(s * excess if T == 6 else 1, rel=1e-12)
-    assert logit_factor(longrope2(excess=excess), 16_384) == logit_factor(longrope(), 16_384)
-    assert torch.equal(scaled(longrope2(of, excess=excess), T), plain(of))
 
 
 def every_scaling(factor: float | None) -> list[Part]:
@@ -288,60 +232,6 @@ def test_logits_are_scaled_only_in_layers_that_rotate() -> None:
     close(rotates.norm(dim=-1), want, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["rope", "xpos", "p_rope", "hope", "pope"])
-def test_variants_compose_by_name_on_every_rotary_scheme(name: str) -> None:
-    tokens = some_tokens(48)
-    with torch.no_grad():
-        outputs = [hidden(small_model(name), tokens)]
-        for variant in ("pi", "ntk+yarn", "pi+bca", "llama3+ntk", "dynamic_ntk+bca", "longrope2"):
-            outputs.append(hidden(small_model(name, variant), tokens))
-    for i, one in enumerate(outputs):
-        assert torch.isfinite(one).all()
-        for other in outputs[:i]:
-            assert not torch.allclose(one, other, atol=1e-6)
-
-
-def test_variants_change_the_angles_in_the_order_in_which_they_are_named() -> None:
-    config = small_config("scheme=p_rope")
-    layer = schemes.build(config.variant("yarn+pi"), layers=None, shape=config.shape).layers[0]
-    assert [type(part) for part in layer.frequencies] == [PRope, Yarn, Pi]
-    c = replace(context(small_model("nope"), 48, dtype=torch.float64), hooks=layer)
-    omega = powers(1e4, 8, c)
-    want = omega
-    for part in layer.frequencies:
-        want = part.frequencies(want, c)
-    assert torch.equal(c.frequencies(omega), want)
-    assert not torch.equal(want, omega)
-
-
-def with_lambdas(lambdas: str, *more: str) -> Tensor:
-    """Returns the final states of a small RoPE model under LongRoPE with these lambdas."""
-    config = small_config(
-        "scheme=rope",
-        f"+variants.mine={{longrope: {{factor: null, lambdas: {lambdas}}}}}",
-        "eval.variants=[mine]",
-        *more,
-    )
-    model = create(config, vocab_size=50)
-    model.scheme = with_parts(model, config, config.variant("mine"))
-    with torch.no_grad():
-        return hidden(model, some_tokens(48))
-
-
-def test_longrope_takes_as_many_lambdas_as_there_are_rotated_pairs() -> None:
-    assert torch.isfinite(with_lambdas("[1.0, 1.5, 2.0, 3.0]")).all()
-    with pytest.raises(UserError, match=r"longrope\.lambdas: 3 numbers for 4 rotated") as caught:
-        with_lambdas("[1.0, 1.5, 2.0]")
-    assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="4 numbers for 2 rotated"):
-        with_lambdas("[1.0, 1.5, 2.0, 3.0]", "scheme.parts.rope.rotary_percentage=0.5")
-
-
-def test_p_rope_that_would_keep_no_pair_is_refused() -> None:
-    with pytest.raises(UserError, match=r"p_rope\.share=0\.02 of 32 .* keeps none"):
-        scaled(PRope(T512, share=0.02), 512)
-
-
 def product(x: Rotated) -> Tensor:
     """Returns the logits before their scale."""
     return x.q_BHQK @ x.k_BHSK.mT
@@ -425,16 +315,6 @@ def test_xpos_has_no_value_where_its_factors_leave_float32() -> None:
     assert xpos(T512, scale_base=1024.0).unsupported_reason(131_072) is None
 
 
-def test_xpos_logits_do_not_depend_on_where_the_coordinates_lie() -> None:
-    part, q, k = xpos(dims(8)), *(det(1, 1, 6, 8, a=a, b=0.3) for a in (0.7, 1.1))
-    c = bare_call(dims(8), 6)
-    here, there = (
-        product(part.qk(q, k, replace(c, q_pos=c.q_pos + n, k_pos=c.k_pos + n)))
-        for n in (0, 1_000_000)
-    )
-    close(there, here, atol=1e-9)  # fp64 angles of a million are off by 1e-10
-
-
 def test_a_query_sees_its_window_of_half_t_and_the_one_before() -> None:
     c = bare_call(dims(8, train_length=4), 8)
     part = Bca(c.shape, window=0.5)
@@ -452,13 +332,6 @@ def test_a_query_sees_its_window_of_half_t_and_the_one_before() -> None:
     block = part.visible(replace(c, rows=slice(5, 7), cols=slice(0, 7)))
     assert torch.equal(block, part.visible(c)[5:7, :7])
     assert Bca(T512, window=0.5).window == 256
-
-
-def test_blockwise_attention_is_plain_attention_up_to_t() -> None:
-    tokens = some_tokens(16)
-    with torch.no_grad():
-        cropped = hidden(small_model("xpos", "bca"), tokens)
-        close(cropped, hidden(small_model("xpos"), tokens), atol=1e-12)
 
 
 def polar_logit(q: Tensor, k: Tensor, i: int, j: int, phi: Tensor) -> float:
@@ -487,17 +360,6 @@ def test_pope_logits_are_magnitudes_times_the_cosine_of_distance_and_phase() -> 
             want = polar_logit(q[0, h, 0], k[0, h, 0], 10, 7, part.phi[2 % shared, h].detach())
             got = float(wide_q[0, h, 0] @ wide_k[0, h, 0])
             assert got == pytest.approx(want, abs=1e-12)
-
-
-def test_pope_divides_by_the_root_of_the_head_width_before_widening() -> None:
-    part = Pope(dims(4), base=1e4, share_layers=True).double()
-    q, k, v = (det(1, 1, 3, 4, a=a, b=0.3) for a in (0.7, 1.1, 0.3))
-    with torch.no_grad():
-        got = attend(layer_of(part), q, k, v, bare_call(part.shape, 3))[0, 0, 2]
-    zero = torch.zeros(4, dtype=torch.float64)
-    logits = [polar_logit(q[0, 0, 2], k[0, 0, j], 2, j, zero) / 4**0.5 for j in range(3)]
-    weights = torch.tensor(logits, dtype=torch.float64).softmax(-1)
-    close(got, weights @ v[0, 0], atol=1e-14)
 
 
 def test_pope_phases_are_moved_back_between_minus_two_pi_and_zero() -> None:

@@ -20,7 +20,6 @@ from lengthgen.model.build import create
 from lengthgen.model.transformer import Block, Transformer
 from lengthgen.probes.attach import attach_module
 from lengthgen.probes.shift_invariance import Shift
-from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.content.layer_state import StateContext
 from lengthgen.schemes.content.tape import Tape
 
@@ -138,44 +137,8 @@ def test_no_output_depends_on_where_the_text_begins(by: int) -> None:
         close(hidden(model, tokens), here, atol=1e-10)  # angles of up to 1000 are off by 1e-13
 
 
-def test_distances_are_told_apart_in_every_layer() -> None:
-    model, tokens = tape_model(), some_tokens(40)
-    gap = Gap(model.shape)
-    with attach_module(model, gap):
-        apart = hidden(model, tokens)
-    assert not torch.allclose(apart[:, 20:], hidden(model, tokens)[:, 20:], atol=1e-2)
-
-
-class Gap(Part):
-    """Positions 0 ... 19, 25, 26 ..."""
-
-    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
-        return c.pos + 5 * (c.pos >= 20)
-
-
 def test_training_begins_with_ropes_function() -> None:
     tokens = some_tokens(40)
     of = partial(small_config, "model.n_layers=3")
     tape, rope = (create(of(f"scheme={n}"), vocab_size=VOCAB).double() for n in ("tape", "rope"))
     close(hidden(tape, tokens), hidden(rope, tokens), atol=1e-12)
-
-
-def test_positions_stay_in_fp32_under_bf16_autocast() -> None:
-    model = create(small_config("scheme=tape"), vocab_size=VOCAB)
-    reader = StateReader(model.shape)
-    with attach_module(model, reader), torch.autocast("cpu", torch.bfloat16):
-        hidden(model, some_tokens(40))
-    assert reader.dtypes == [torch.float32] * 2
-
-
-class StateReader(Part):
-    """Writes down the type of the state in every layer."""
-
-    def __init__(self, shape: ModelDims) -> None:
-        super().__init__(shape)
-        self.dtypes: list[torch.dtype] = []
-
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        assert isinstance(c, StateContext)
-        self.dtypes.append(c.state_BSE.dtype)
-        return Rotated(q_BHQK, k_BHSK)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from parts import Halved, Sloped
+from parts import Sloped
 from small import (
     close,
     context,
@@ -21,7 +21,6 @@ from lengthgen.model.attention import attend, eager
 from lengthgen.schemes import Part, Scheme
 from lengthgen.schemes.mask.window import Window
 from lengthgen.schemes.rotary.rope import Rope
-from lengthgen.schemes.temperature.logn import Logn
 
 SHAPE = small_config().shape  # T = 16
 LENGTH = 40
@@ -43,18 +42,6 @@ def test_a_query_sees_the_first_and_the_most_recent_keys_and_its_own(sinks: int)
         assert len(want) == min(i + 1, 16)
 
 
-@pytest.mark.parametrize("sinks", [0, 4])
-def test_up_to_its_width_a_window_changes_no_bit(sinks: int) -> None:
-    part = Window(SHAPE, width=1, sinks=sinks)
-    for length in (1, 15, 16):
-        causal = torch.ones(length, length, dtype=torch.bool).tril()
-        assert torch.equal(seen(part, length), causal)
-    q, k, v = some_qkv(16, dtype=torch.float32)
-    c = context(small_model("nope"), 16, dtype=torch.float32)
-    got, want = (eager(layer, q, k, v, c, block=7) for layer in (layer_of(part), layer_of()))
-    assert torch.equal(got, want)
-
-
 def test_a_window_hides_keys_and_leaves_the_biases_of_the_others() -> None:
     layer = layer_of(Sloped(SHAPE), Window(SHAPE, width=0.5, sinks=2))
     q, k, v = some_qkv(LENGTH, dtype=torch.float64)
@@ -70,13 +57,6 @@ def test_a_window_hides_keys_and_leaves_the_biases_of_the_others() -> None:
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
             close(attend(layer, q, k, v, c), want, atol=1e-12)
-
-
-def test_a_window_counts_tokens_whatever_coordinates_they_have() -> None:
-    c = context(small_model("randomized_rope"), LENGTH, dtype=torch.float64)
-    assert int(c.pos[-1]) > 100
-    part = Window(SHAPE, width=0.5, sinks=2)
-    assert torch.equal(part.visible(c).tril(), seen(part, LENGTH))
 
 
 def test_lm_infinite_sees_sinks_at_the_trained_length_and_recent_keys_at_their_own() -> None:
@@ -144,17 +124,6 @@ ROTATING = [True, True, True, False, True]
 def test_a_remap_acts_in_the_layers_that_rotate(remap: str) -> None:
     layers = with_variant(remap).layers
     assert [layer.scores is not None for layer in layers] == ROTATING
-
-
-def test_a_part_that_changes_frequencies_acts_in_the_layers_that_rotate() -> None:
-    layers = rnope_swa(halved=Halved(SHAPE)).layers
-    assert [bool(layer.frequencies) for layer in layers] == ROTATING
-
-
-def test_log_n_scaling_acts_in_every_layer_also_without_positions() -> None:
-    layers = with_variant("logn").layers
-    assert [len(layer.qk) for layer in layers] == [2, 2, 2, 1, 2]
-    assert all(isinstance(layer.qk[-1], Logn) for layer in layers)
 
 
 @pytest.mark.parametrize("scheme", ["nope", "rope", "alibi", "fox", "kerple"])

@@ -6,8 +6,6 @@ in the authors' release (mcleish7/arithmetic, abacus.py): 1024 rows, row 0 for a
 places shifted by 0 to 99 in training and not at all in tests.
 
 The task says the places, here also of other characters than digits: Task.alignment_ids.
-
-B batch, T tokens, D width.
 """
 
 import torch

@@ -3,8 +3,6 @@
 Vaswani et al. 2017 (arXiv 1706.03762, section 3.5) compare it with sinusoids; rows N(0, 0.02^2) as
 in GPT-2 (init_std of the model). There is no row for positions past T: what happens there is
 `beyond`, and the default refuses. Rows that were never trained are never read.
-
-B batch, T tokens, D width.
 """
 
 from typing import Literal

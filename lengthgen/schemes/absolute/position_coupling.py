@@ -14,8 +14,6 @@ again whenever the example comes back. Otherwise than there:
   it is up: the same, mirrored, for rows that are learned in the same way.
 
 The task says what belongs together: Task.alignment_ids.
-
-B batch, T tokens, D width.
 """
 
 import torch

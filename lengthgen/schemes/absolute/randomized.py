@@ -8,8 +8,6 @@ One draw serves all layers and sequences of a call. The authors' release draws a
 layer where encodings act inside attention (google-deepmind/randomized_positional_encodings,
 models/positional_encodings.py). Evaluation draws too, as in the release, by default;
 all windows of one length then have the same positions.
-
-T tokens.
 """
 
 from typing import Literal

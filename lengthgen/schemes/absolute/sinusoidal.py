@@ -13,8 +13,6 @@ that small embeddings grow several-fold. `scale: published` is the paper's sum a
 the common factor: x + RMS(E) PE, E the table of token embeddings as it is at present, no gradient
 through its RMS. `scale: match` multiplies PE by init_std * sqrt(2), which is RMS(E) PE sqrt(2) at
 initialisation only; a number multiplies the bare formula.
-
-B batch, T tokens, D width.
 """
 
 import math

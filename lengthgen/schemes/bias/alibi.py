@@ -13,8 +13,6 @@ interpolation does for RoPE: slopes times T/L (Al-Khateeb et al. 2023, arXiv 231
 In an encoder the bias is -m_h |i - j|, as in NeMo; or, with `sides: split`, half of the heads see
 keys up to the query alone, the others those from the query on, each half with the slopes of H/2
 heads (ofirpress/attention_with_linear_biases, issue 5, "nonsymmetric with mask").
-
-H heads, Q queries, S keys.
 """
 
 from typing import Literal

@@ -4,8 +4,6 @@ The code of Kazemnejad et al. 2023 (arXiv 2305.19466) offers it. The logarithm o
 parameter, so that slopes stay positive; they begin at ALiBi's own. One slope per head serves all
 layers, as there. Deviation: the bias is -slope * distance, where that code has slope * j, which
 half precision cannot tell apart at large j.
-
-H heads, Q queries, S keys.
 """
 
 import torch

@@ -8,8 +8,6 @@ rather than near ones.
 This is what the authors' training code evaluates (ArthurSBianchessi/BAM, models/bam.py). Their code
 for inference has (e^sigma distance + 1e-5)^beta, another function unless beta is 1. Left out: the
 prior's location mu, which that code holds at 0, and the scaled softmax it may be combined with.
-
-H heads, N distances, Q queries, S keys.
 """
 
 import torch

@@ -1,7 +1,4 @@
-"""Biases that depend on head and distance, read from a table that is computed for every block.
-
-H heads, N distances, B batch, Q queries, S keys.
-"""
+"""Biases that depend on head and distance, read from a table that is computed for every block."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -8,7 +8,7 @@ one network for all layers, torch's default initialisation.
 Deviation: x-transformers feeds signed distances, as it serves bidirectional models too; under a
 causal mask only those of 0 and more are ever read.
 
-H heads, N distances, R width of the network, Q queries, S keys.
+R width of the network.
 """
 
 from itertools import pairwise

@@ -16,8 +16,7 @@ turns on or off. That is exact, gradients included, and needs neither the time n
 width numbers per query and key. Consecutive queries have most distances on one and the same piece;
 where no gradient is needed, the biases of these are one product and one sum.
 
-H heads, N pieces of f, R hidden units, B batch, Q queries, S keys, W = Q + S - 1 places (see
-relative_shift.py).
+N pieces of f, R hidden units, W = Q + S - 1 places (see relative_shift.py).
 """
 
 from typing import Literal, NamedTuple

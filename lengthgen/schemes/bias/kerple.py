@@ -9,8 +9,6 @@ value for good.
 
 Deviation: distances are never rounded to bf16 (the release casts them to the type of the model).
 NeMo's `kerple` is another function, -b log(1 + a distance^p) with b from ALiBi and no bound.
-
-H heads, N distances, Q queries, S keys.
 """
 
 import torch

@@ -5,8 +5,6 @@ The logit of query i and key j gets -r1 (i - j)^r2, with r1 > 0 and 0 < r2 <= 2 
 megatron/mpu/layers.py, where `bias_a` is r1 and `bias_p` is r2): r1 is drawn from U(0, 1), r2 from
 U(0, 2), one pair per head serves all layers, and both are kept at or above 0.01, r2 at or below 2.
 `clamp_parameters` and the deviation are those of kerple.py.
-
-H heads, N distances, Q queries, S keys.
 """
 
 import torch

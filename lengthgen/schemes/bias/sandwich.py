@@ -8,7 +8,7 @@ not see a constant, but bf16 would spend its 8 bits on it.
 
 NeMo's `sandwich` is another function: its m begins at 1, and its width is the head's.
 
-H heads, N distances, M frequencies, Q queries, S keys.
+M frequencies.
 """
 
 from typing import Annotated

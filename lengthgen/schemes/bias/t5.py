@@ -9,8 +9,6 @@ Deviations. The paper's model leaves q.k unscaled; here the bias is added to q.k
 every bias in this project (x-transformers and GPT-NeoX multiply it by sqrt(d_head) as well). Values
 are drawn from N(0, init_std^2). The first distance of each bucket is found in integer arithmetic,
 so that no rounding of a logarithm decides where a distance falls.
-
-H heads, N distances, Q queries, S keys.
 """
 
 from bisect import bisect_left

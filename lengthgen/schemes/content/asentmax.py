@@ -13,8 +13,6 @@ Deviation: the authors scale the heads without positions alone, and give the oth
 
 tau is found by Newton's method on the norm of max(0, z/2 - tau), a convex function of tau: from
 below, each step comes closer to the root and none passes it.
-
-B batch, T tokens, D width, H heads, Q queries, S keys, K head width.
 """
 
 from typing import Any

@@ -9,7 +9,7 @@ The paper (appendix B) adds z as it is: `unscaled`. The authors' release divides
 q.k, by default: `scaled`, another function. Its options of separate keys for the gates
 and of gates made from values are left out. Biases of other parts do not enter the gates.
 
-B batch, H heads, Q queries, S keys, K head width, N positions.
+N positions.
 """
 
 from typing import Annotated, Any, Literal

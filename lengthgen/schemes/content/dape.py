@@ -7,8 +7,6 @@ Every logit is corrected by what all heads say of the same query and key:
 with MLP = Linear(2H, width), LeakyReLU(0.01), Linear(width, H) over the heads, one per layer,
 initialised as PyTorch's Linear. Schemes without a bias, such as rope, take MLP(s) over H inputs
 (`inputs: scores`). The second version, with convolutions over neighbouring keys, is `dape_v2`.
-
-B batch, H heads, Q queries, S keys, K head width.
 """
 
 from typing import Literal

@@ -11,7 +11,7 @@ megatron/model/positional_embeddings.py, Kerple_DAPEV2); there a hidden unit beh
 the call is 0, so that the last query of a text has another function than the same query in a longer
 text. Here all queries have that of the others.
 
-B batch, H heads, Q queries, S keys, C channels, N keys of the kernel.
+C channels, N keys of the kernel.
 """
 
 from typing import Literal

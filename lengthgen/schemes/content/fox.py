@@ -11,8 +11,6 @@ start. Its released code does not divide q.k by sqrt(d); here all logits are.
 
 Of the paper, this is the gate alone: not the output gates, norms of q and k and token shifts of its
 "Pro" block.
-
-B batch, T tokens, D width, H heads, Q queries, S keys.
 """
 
 import torch

@@ -8,7 +8,7 @@ x is the layer's normalised input; W has d rows per head (`elementwise`) or one 
 are in the authors' code (qiuzh20/gated_attention, modeling_qwen3.py), which draws W as it draws the
 projections of queries: here N(0, init_std^2), so that gates begin near a half.
 
-B batch, T tokens, D width, H heads, Q queries, K head width, G gates of a head.
+G gates of a head.
 """
 
 from typing import Literal

@@ -16,8 +16,6 @@ fla-org/flash-linear-attention (layers/gated_deltanet.py); w_a and w_b from N(0,
 
 Of Gated DeltaNet this is the rule alone: not the short convolutions of queries, keys and values,
 the gate and the norm of the output. All weights are formed, O(S^2) for S tokens.
-
-B batch, D width, H heads, Q queries, S keys, K head width.
 """
 
 import math

@@ -11,8 +11,6 @@ have been through a norm before; here they are as the scheme's other parts leave
 
 The framework contains ALiBi (constant gates) and FoX (sums of gates, `fox`). Its other forms are
 the part `grape_m` and, left out, path integrals (GRAPE-AP).
-
-B batch, H heads, Q queries, S keys, K head width.
 """
 
 import math

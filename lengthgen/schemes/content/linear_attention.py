@@ -8,8 +8,6 @@ nothing is rotated. Products are not divided by sqrt(d), which would cancel.
 
 All products are formed, O(S^2) for S tokens; with a state of d x d numbers per head they are not
 needed. Keys that other parts hide still count in the sum below.
-
-B batch, H heads, Q queries, S keys, K head width.
 """
 
 import math

@@ -14,8 +14,7 @@ Products over a piece of N tokens are those of its reflections at once (the UT t
 H_N ... H_1 = I - W^T Y, with (I + tril(B W W^T, -1)) Y = B W and B = diag(beta). It takes O(S^2)
 products for S tokens, as attention does.
 
-B batch, T tokens, D width, H heads, Q queries, S keys, K head width, C channels of all heads, N
-tokens of a piece.
+C channels of all heads, N tokens of a piece.
 """
 
 import torch

@@ -10,7 +10,6 @@ RoPE is phi = 1. As in the authors' code (timurcarstensen/selective-rope, module
 options of a gate of phi, a bias and trained theta left out, as they are in its language models; all
 weights are drawn from N(0, init_std^2), so that training begins almost without turns.
 
-B batch, T tokens, D width, H heads, Q queries, S keys, K head width, R rotated channel pairs,
 C channel pairs of all heads, N tokens of the convolution.
 """
 

@@ -10,8 +10,6 @@ its caller. The first query gets v_0.
 
 Products are sums of logarithms, taken from the query backwards, so that near keys keep their
 digits at any length.
-
-B batch, H heads, Q queries, S keys.
 """
 
 import math

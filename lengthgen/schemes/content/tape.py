@@ -21,8 +21,8 @@ Deviations from that code:
 - No random offset is added to the positions in training: by equivariance it changes nothing.
 - z is in fp32; means of z are in the dtype of the values, which they are computed along with.
 
-B batch, T tokens, Q queries, D width, H heads, K head width, M channel pairs, F hidden units,
-E = 2 H M numbers: the real parts of a head, then its imaginary parts.
+M channel pairs, F hidden units, E = 2 H M numbers: the real parts of a head, then its imaginary
+parts.
 """
 
 import torch

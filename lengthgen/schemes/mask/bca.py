@@ -5,8 +5,6 @@ before it: T/2 to T of them. The paper proposes it for xPos; it is a crop of any
 so the two are to be reported apart. No release has it (microsoft/torchscale mentions it in a
 comment): this is our reading of the section. Windows are counted in tokens of the call, whatever
 coordinates they have.
-
-Q queries, S keys.
 """
 
 import torch

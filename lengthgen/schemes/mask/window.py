@@ -7,8 +7,6 @@ Longformer and Mistral.
 
 The mask leaves positions alone: sinks keep their true distance, which grows past the trained ones.
 StreamingLLM gives them another one (part `streaming_llm`).
-
-Q queries, S keys.
 """
 
 import torch

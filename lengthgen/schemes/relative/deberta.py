@@ -14,7 +14,7 @@ Left out, of later versions: logarithmic buckets, the norm of P, W_K and W_Q sha
 and the absolute positions before the softmax, which serve masked language modelling. A temperature
 multiplies the two terms with q_i, not the third.
 
-B batch, H heads, Q queries, S keys, K head width, N distances, P rows, D width.
+P rows.
 """
 
 import torch

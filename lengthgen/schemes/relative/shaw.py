@@ -8,8 +8,6 @@ where tensor2tensor holds 2k+1: its row k-r is row r here.
 Rows are drawn from N(0, 1/d), as in tensor2tensor's second version; in its first, from the
 initialiser of the whole model. That second version reads zeros past the clip, another function;
 here, as in the paper, all distances from k on share row k.
-
-N distances, K head width.
 """
 
 import torch

@@ -9,8 +9,6 @@ It is written here with q_i + u as the queries: they meet keys as they are, and 
 rows W_R R_{i-j}. clamp_len, which the release applies to
 distances at evaluation, is left out. A temperature multiplies q_i + u, not v - u.
 The segments that give the paper its name are the part `recurrence`.
-
-H heads, N distances, K head width, D width, B batch, Q queries, S keys.
 """
 
 import torch

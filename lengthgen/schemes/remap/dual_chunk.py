@@ -7,8 +7,6 @@ distance exceeds s, whatever the length.
 
 Chunks are counted from the first token. The release (ChunkLlama) multiplies cos and sin by a factor
 that its own comment says the paper does not use: left out here.
-
-Q queries, S keys, K head width.
 """
 
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Beyond a window w, distances grow kappa times slower: w + (i - j - w) / kappa. They stay inside the
 trained ones up to a length of w + (T - w) kappa. Far pairs have fractional coordinates, the
 query's shifted by w (1 - 1/kappa). The release's log-n factor is the part `logn`.
-
-Q queries, S keys, K head width.
 """
 
 from pydantic import PositiveFloat

@@ -4,8 +4,6 @@ A rotary part's logit is a function of q_pos - k_pos. A map of distances that is
 is a few differences side by side: every branch has coordinates of its own, all its logits are one
 matrix product, and each pair keeps the logit of the branch that it belongs to. Other parts' biases
 are of the true distances: only rotations are remapped.
-
-B batch, H heads, Q queries, S keys, K head width.
 """
 
 from abc import ABC, abstractmethod

@@ -5,8 +5,6 @@ ones the query stands at w and the key at 0. A part of its own, so that it appli
 rotates. The release also multiplies queries by the log-n factor; here that is the part `logn`.
 
 The release ran windows of 512 and 1024 at T = 4096.
-
-Q queries, S keys, K head width.
 """
 
 import torch

@@ -8,8 +8,6 @@ The authors' first release shifts by the integer W - floor(W/G), as here; their 
 fractional W - W/G. The two differ wherever G does not divide W: the integer gives far keys only
 positions that were trained. Groups are counted from the first token, so that a constant added to
 all positions changes nothing.
-
-Q queries, S keys, K head width.
 """
 
 from pydantic import PositiveFloat, PositiveInt

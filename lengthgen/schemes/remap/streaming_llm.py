@@ -9,8 +9,6 @@ cache does; running the model again on a cropped text is another, stronger basel
 The release counts its recent keys without the query's own: sinks + recent_size + 1 = width here.
 In a layer that does not rotate there is nothing to remap, and the engine leaves this part out, its
 mask too: add `window` there.
-
-Q queries, S keys, K head width.
 """
 
 import torch

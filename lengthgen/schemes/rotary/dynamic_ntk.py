@@ -5,8 +5,6 @@ and RoPE as trained for L <= T. With f = 1 it is ntk with `factor: null`. A pure
 ports that keep what they computed for the longest call so far (LlamaDynamicScaledRotaryEmbedding.py
 in jquesnelle/yarn) give another result for a short text after a long one. HF transformers calls it
 rope_type `dynamic`.
-
-R rotated channel pairs.
 """
 
 from pydantic import PositiveInt

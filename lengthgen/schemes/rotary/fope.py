@@ -15,7 +15,7 @@ Deviations from that code, which follow the paper: pairs without position keep c
 where it has sin = 1, so that their products double; and all M pairs have a series, where it allows
 d/4 of them, the same for d = 64, T = 512 and base 10000.
 
-H heads, M angles, B batch, T tokens, Q queries, S keys, K head width.
+M angles.
 """
 
 import math

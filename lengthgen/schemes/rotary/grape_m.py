@@ -5,8 +5,6 @@ of RoPE's channel pairs these are RoPE's rotations by angles omega_m = exp(w_m) 
 from base^(-2m/d) on; all heads share them. As in the authors' code (model-architectures/GRAPE,
 model/llama-mha-grape-m-nonctx.py). Trained planes, and angles that depend on the token, are left
 out: for these see `selective_rope`.
-
-H heads, R rotated channel pairs, B batch, Q queries, S keys, K head width.
 """
 
 import math

@@ -5,8 +5,6 @@ not depend on the position. That the limit is omega_m < 2 pi / T is our reading;
 only that the high frequencies are retained. For r = 64, base 10000 and T = 512 it keeps 16 pairs of
 32, as p-RoPE with p = 0.5 does. Two other methods share the name (arXiv 2509.05218, hyperbolic;
 2505.20444, for vision-language models).
-
-R rotated channel pairs.
 """
 
 import math

@@ -4,8 +4,6 @@ By the turns that a pair makes within T: with high_freq_factor or more it keeps 
 low_freq_factor or fewer the angle is divided by s, and between them the two are mixed linearly in
 the number of turns. The old context length is T. Megatron-LM: rotary_pos_embedding.py:92-125; HF
 transformers: rope_type `llama3`.
-
-R rotated channel pairs.
 """
 
 from pydantic import PositiveFloat, PositiveInt

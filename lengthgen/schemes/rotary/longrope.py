@@ -7,8 +7,6 @@ mscale = sqrt(1 + ln s / ln T): here q by mscale^2, with partial rotation in all
 paper's other part, no interpolation for the first tokens, is left out: it makes the angle between
 two tokens depend on more than their distance. For LongRoPE2 (Shang et al. 2025, arXiv 2502.20082),
 which has another search, for lambdas of the same use, see `longrope2`.
-
-R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
 """
 
 import math

@@ -17,8 +17,6 @@ and not falling, for the least perplexity of needles in long books, and then tra
 long texts. There is neither here; lambdas that were searched elsewhere are for `longrope`. The
 paper names no scale of the logits. It is LongRoPE's here, as in microsoft/Phi-4-mini-instruct,
 whose factors have this form and whose rope_type is `longrope`.
-
-R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
 """
 
 import torch

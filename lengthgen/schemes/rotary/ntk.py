@@ -4,8 +4,6 @@ The base becomes base' = base s^(r/(r-2)), as in jquesnelle/yarn (LlamaNTKScaled
 angle m of r/2 is divided by s^(2m/(r-2)), the fastest by 1 and the slowest by s. So written it
 needs no base, and applies to whatever angles stand. A single pair (r = 2), for which the exponent
 has no value, is the fastest and keeps its angle.
-
-R rotated channel pairs.
 """
 
 import torch

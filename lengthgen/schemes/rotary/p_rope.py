@@ -4,8 +4,6 @@ omega_m = base^(-2m/r) for m < int(p r/2), and 0 for the rest, which compare con
 not partial rotation (rope's rotary_percentage): there, fewer channels share out the whole range of
 frequencies; here the range is cut and the angles that stay are those of RoPE. HF transformers calls
 it rope_type `proportional`.
-
-R rotated channel pairs.
 """
 
 import torch

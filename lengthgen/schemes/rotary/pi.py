@@ -3,8 +3,6 @@
 Position p then turns as p/s did in training, so that no angle is new; neighbours are s times as
 close as any that were trained. The paper fine-tunes at the new length; without that, as here, it is
 known to be poor, and is the reference that the others are measured against.
-
-R rotated channel pairs.
 """
 
 from torch import Tensor

@@ -13,7 +13,7 @@ its gradient does not vanish past the bounds.
 softplus makes the similarity of contents positive: the logits are larger than RoPE's at equal
 initialisation. A part that scales q must stand after this one.
 
-B batch, H heads, T tokens, K head width, R channels.
+R channels.
 """
 
 import math

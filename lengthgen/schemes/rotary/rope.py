@@ -5,7 +5,7 @@ distance alone. Partial rotation (r < d_head leading channels, frequencies recom
 GPT-NeoX's `rotary_pct`. The paper pairs neighbours (`interleaved`); `half` pairs channel m with
 m + r/2 as GPT-NeoX, Megatron and Llama do: the same model up to a fixed order of channels.
 
-B batch, H heads, T tokens, K head width, R rotated channels.
+R rotated channels.
 """
 
 import math

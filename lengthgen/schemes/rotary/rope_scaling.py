@@ -1,7 +1,4 @@
-"""The parts that stretch RoPE past its trained length: s, and the scale of the logits.
-
-R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
-"""
+"""The parts that stretch RoPE past its trained length: s, and the scale of the logits."""
 
 import math
 from abc import ABC, abstractmethod

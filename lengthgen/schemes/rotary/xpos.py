@@ -13,8 +13,6 @@ where they are below the range themselves. Beyond, the scheme has no value.
 
 NeMo has B = 2048 by default (and takes its offset from the number of heads, which makes it 0);
 x-transformers rotates half of each head by default.
-
-B batch, H heads, T tokens, K head width, R rotated channel pairs.
 """
 
 import math

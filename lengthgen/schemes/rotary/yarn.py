@@ -10,8 +10,6 @@ r ln(T / (2 pi n)) / (2 ln base), is read off the first two angles, whatever bas
 Attention temperature: cos and sin times mscale = 0.1 ln s + 1, the logits times mscale^2. Here all
 of q is multiplied by mscale^2, as the paper's 1/t multiplies the whole logit. With partial rotation
 the released code and HF scale the rotated channels' part of the logit only.
-
-R rotated channel pairs, B batch, H heads, Q queries, S keys, K head width.
 """
 
 import math

@@ -5,8 +5,6 @@ Query p is multiplied by 1 + scale * ln(1 + floor((p + 1) / floor)): a step at e
 layers without positions only; name the part in `layers` of a scheme for the same.
 
 p + 1 is taken as the number of keys up to the query, whatever coordinates other parts give out.
-
-H heads, Q queries, S keys, K head width.
 """
 
 from pydantic import PositiveFloat

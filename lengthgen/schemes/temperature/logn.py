@@ -4,8 +4,6 @@ Su's ReRoPE release has it built in (github.com/bojone/rerope), SelfExtend's has
 More keys flatten a softmax; the factor sharpens it again past the trained length, and is exactly 1
 up to there. BiPE's `log_scale` has no maximum with 1 and also flattens rows before T: another
 function.
-
-H heads, Q queries, S keys, K head width.
 """
 
 import math

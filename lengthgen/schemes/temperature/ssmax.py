@@ -6,8 +6,6 @@ multiplied by ln 1 = 0; its weight is 1 as always.
 
 Initial s: 1 in the release of BAM (models/nope_ssmax.py), which is also where biases enter the
 product (`ssmax_prior`): here they do not.
-
-H heads, Q queries, S keys, K head width.
 """
 
 import torch

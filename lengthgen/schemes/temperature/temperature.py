@@ -3,8 +3,6 @@
 The form that DroPE (Gelberg et al. 2025, arXiv 2512.12167) uses for models whose positions were
 dropped; its c is tuned per model. YaRN's factor, (1 + 0.1 ln(L/T))^2, has c = 0.2 to first order.
 All queries of a call have one factor, unlike `logn`, where a query's is that of its own place.
-
-H heads, Q queries, S keys, K head width.
 """
 
 import math
