@@ -26,7 +26,15 @@ from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import State, forward_of, fresh_state, train_step, windows_of
+from lengthgen.training.step import (
+    State,
+    batch_of,
+    check_finite,
+    fresh_state,
+    launch_step,
+    loss_of,
+    windows_of,
+)
 
 MIB = 2**20
 DECODED = 64  # tokens that are decoded behind a text of T
@@ -147,8 +155,13 @@ def training_step(
     """Returns a fresh training state on random tokens, and a call that does its next step."""
     windows = windows_of(config, random_corpus(config, vocab_size))
     state = fresh_state(config, create(config, vocab_size=vocab_size), device=device)
-    forward = forward_of(state, compiled=compiled)
-    return state, lambda: train_step(state, windows, ranks=ALONE, forward=forward)
+    loss = loss_of(state, ranks=ALONE, compiled=compiled)
+
+    def step() -> None:
+        launch_step(state, batch_of(state, windows, ranks=ALONE), ranks=ALONE, loss=loss)
+        check_finite(state, ALONE)
+
+    return state, step
 
 
 def random_tokens(length: int, vocab_size: int, device: torch.device) -> Tensor:

@@ -99,7 +99,7 @@ def _with_init(config: Config) -> Config:
         base = directory.load_config(run_dir)
     except UserError as error:
         raise UserError(f"train.init_from: {error}") from None
-    done = status.read_done(run_dir)
+    done = status.read_done(run_dir, run=base.run_id)
     if done is None or done.step != base.train.steps:
         raise UserError(
             f"train.init_from: {run_dir} is not trained to its end; repeat its lengthgen train "
@@ -204,7 +204,10 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
             stack.enter_context(status.record_status(run_dir, **ids))
             directory.check_corpus(run_dir, corpus, run=config.run_id)
             directory.write_config(config, run_dir)
-            directory.write_provenance(run_dir, corpus, run=config.run_id)
+            if model is not None:
+                n = sum(p.numel() for p in model.parameters())
+                directory.write_provenance(run_dir, corpus, run=config.run_id, n_parameters=n)
+        stack.enter_context(ranks.together())
         ranks.barrier()
         if ranks.is_main and not (trained and is_shown(config, run_dir)):
             stack.enter_context(tracker)
@@ -225,13 +228,9 @@ def _results(run_dir: Path) -> Results:
 def _is_trained(config: Config, *, ranks: Ranks, show: Progress) -> bool:
     """True if DONE is there and so is the checkpoint that it names, as rank 0 sees it."""
     trained = False
-    if ranks.is_main and (done := status.read_done(config.run_dir)) is not None:
+    if ranks.is_main and (done := status.read_done(config.run_dir, run=config.run_id)) is not None:
         newest = checkpoints.newest(config.run_dir, run=config.run_id, say=show.say)
-        trained = (
-            newest is not None
-            and newest.step == done.step == config.train.steps
-            and done.weights in (None, newest.sha256)
-        )
+        trained = newest is not None and newest.sha256 == done.weights
     return ranks.of_main(trained)
 
 

@@ -46,6 +46,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.parallel import DistributedDataParallel
 
 from lengthgen.benchmark import ALONE, random_corpus
 from lengthgen.config import compose
@@ -55,8 +56,15 @@ from lengthgen.model.build import create, with_parts
 from lengthgen.model.kernels import flex
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
-from lengthgen.runs.distributed import Ranks
-from lengthgen.training.trainer import batch_of, check_finite, forward_of, fresh_state, launch_step
+from lengthgen.training.step import (
+    Loss,
+    MicroBatch,
+    batch_of,
+    check_finite,
+    fresh_state,
+    launch_step,
+    loss_of,
+)
 
 # fp32 on a CPU stays below 1.2e-4 and 3e-5 under every scheme. TF32 and bf16 do not.
 FORWARD, GRADIENT, BF16, PROCESSES = 5e-4, 5e-4, 2e-2, 1e-4
@@ -343,7 +351,7 @@ class Steps:
         corpus = random_corpus(config, vocab_size)
         self.windows = training_windows(corpus, config.train.length)
         self.state = fresh_state(config, create(config, vocab_size=vocab_size), device=device)
-        self.forward = forward_of(self.state, compiled=bool(config.runtime.compile))
+        self.loss = loss_of(self.state, ranks=ALONE, compiled=bool(config.runtime.compile))
         self.device = device
 
     def run(self, n: int) -> float:
@@ -357,7 +365,7 @@ class Steps:
     def launch(self, n: int) -> None:
         for _ in range(n):
             batch = batch_of(self.state, self.windows, ranks=ALONE)
-            launch_step(self.state, batch, ranks=ALONE, forward=self.forward)
+            launch_step(self.state, batch, ranks=ALONE, loss=self.loss)
 
 
 def waited_for(device: torch.device) -> None:
@@ -499,18 +507,22 @@ def evaluation(scheme: str, length: int, device: torch.device) -> Found:
 def group_error(device: torch.device) -> Found:
     """Returns the difference that a group of one process makes; sums are then what goes in."""
     config = configuration("scheme=kerple", *SMALL, "train.length=128")
-    model, tokens = create(config, vocab_size=VOCAB).to(device), some_tokens(128).to(device)
+    state, tokens = (
+        fresh_state(config, create(config, vocab_size=VOCAB), device=device),
+        some_tokens(128),
+    )
+    tokens, row = tokens.to(device), torch.zeros(1, dtype=torch.int64, device=device)
+    micro = MicroBatch(tokens, tokens, row, row == 0)
     store = torch.distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
         found: list[list[Tensor]] = []
-        for n in (1, 2):  # with 2 gradients are sent; the group itself knows of one process
-            model.zero_grad(set_to_none=True)
-            ranks = Ranks(rank=0, world_size=n, local_rank=0)
-            with ranks.summing_gradients(model.parameters(), bucket_bytes=4096):
-                model.token_nll(hidden(model, tokens), tokens).sum().backward()
-            found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        alone = Loss(state, compiled=False)
+        for loss in (alone, DistributedDataParallel(alone, find_unused_parameters=True)):
+            state.model.zero_grad(set_to_none=True)
+            loss(micro, generator=state.draws()).backward()
+            found.append([p.grad.clone() for p in state.model.parameters() if p.grad is not None])
         return Found(max(float((a - b).abs().max()) for a, b in zip(*found, strict=True)))
     finally:
         torch.distributed.destroy_process_group()

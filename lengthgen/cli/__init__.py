@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -37,6 +37,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": export.export_run,
 }
 
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 app = typer.Typer(
     help="Train a small causal LM at length T with any positional scheme; measure it at 2T to 32T.",
     rich_markup_mode=None,  # rich doubles the time of --help
@@ -76,14 +77,15 @@ def main() -> NoReturn:
     """Runs the command line and exits: 0 done, 2 the user's mistake, 128 + n for signal n."""
     _keep_threads_from_spinning()
     try:
-        code = app(args=sys.argv[1:] or ["--help"], prog_name="lengthgen", standalone_mode=False)
+        words = sys.argv[1:] or ["--help"]
+        code = _recorded(app)(args=words, prog_name="lengthgen", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
-        _end(error, "error: " + " ".join(error.format_message().split()), 2)
+        _end("error: " + " ".join(error.format_message().split()), 2)
     except UserError as error:
-        _end(error, f"error: {error}", 2)
+        _end(f"error: {error}", 2)
     except Stopped as stopped:
-        _end(stopped, str(stopped), stopped.exit_code)
+        _end(str(stopped), stopped.exit_code)
     except BrokenPipeError:  # as in `lengthgen list runs | head`
         _close_stdout()
         sys.exit(1)
@@ -92,32 +94,35 @@ def main() -> NoReturn:
         if error.filename is None:
             where = "standard output"
             _close_stdout()
-        _end(error, f"error: {where}: {(error.strerror or str(error)).lower()}", 2)
+        _end(f"error: {where}: {(error.strerror or str(error)).lower()}", 2)
     except Exception as error:  # a bug, but for memory; Python shows it
         if is_exhausted(error):
-            _end(error, f"error: {out_of_memory(error)}", 2)
+            _end(f"error: {out_of_memory(error)}", 2)
         if "RANK" not in os.environ:
             raise
-        _end(error, traceback.format_exc().rstrip(), 1)
+        _end(traceback.format_exc().rstrip(), 1)
     if code == 130:  # what Typer makes of KeyboardInterrupt
         raise KeyboardInterrupt
     sys.exit(code)
 
 
-def _end(error: Exception, message: str, exit_code: int) -> NoReturn:
-    """Writes the message of an error and exits; of several processes, one writes it for all."""
-    if "RANK" not in os.environ:
+def _end(message: str, exit_code: int) -> NoReturn:
+    """Writes the message of an error, which under torchrun is in its file, and exits."""
+    if ERROR_FILE not in os.environ:
         warn(message)
-        sys.exit(exit_code)
-    from lengthgen.runs import failures
-
-    ended = failures.end(error, message, exit_code)
-    if ended.text is not None:
-        warn(ended.text)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stderr.flush()
-        os._exit(ended.exit_code)  # the end of Python may wait for threads of a failed group
-    sys.exit(ended.exit_code)
+        os._exit(exit_code)  # the end of Python may wait for threads of a failed group
+    sys.exit(exit_code)
+
+
+def _recorded(program: Callable[..., Any]) -> Callable[..., Any]:
+    """Under torchrun, leaves an error of the program in a file, which torchrun shows."""
+    if ERROR_FILE not in os.environ:
+        return program
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    return record(program)
 
 
 def _close_stdout() -> None:

@@ -98,14 +98,15 @@ def runs(root: Path) -> Listed:
     from lengthgen.analysis import curves
     from lengthgen.evaluation.protocols import HEADLINE
     from lengthgen.evaluation.rows import stored
-    from lengthgen.runs.directory import list_runs, training_log
+    from lengthgen.files import read_rows
+    from lengthgen.runs.directory import list_runs
 
     head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"]
     own = (HEADLINE, None)  # of the model as it was trained
     rows: list[list[str]] = []
     for run in list_runs(root):
         try:
-            trained = training_log(run.path, run=run.trained_as)
+            trained = read_rows(run.path / "train.jsonl", run=run.trained_as)
             stored_rows = stored(run.path, run=run.trained_as)
             shown = [row for row in stored_rows if (row.get("protocol"), row.get("variant")) == own]
             points = curves.comparable(curves.curve(shown))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
-from lengthgen.cli.console import echo, warn_once
+from lengthgen.cli.console import echo, warn, warn_once
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def train(
     config = schema.from_overrides(overrides or [], config_dir=config_dir, plugins=plugin or [])
     from lengthgen import pipeline
     from lengthgen.report import collect, run_records
-    from lengthgen.runs import devices, distributed
+    from lengthgen.runs import devices, distributed, status
     from lengthgen.sweep.grid import train_arguments
     from lengthgen.terminal import Progress
 
@@ -45,8 +45,12 @@ def train(
         plugins = plugin or []
         words = train_arguments(overrides or [], config_dir=config_dir, plugins=plugins)
         ended = distributed.launch(gpus, words)
-        if ended.text is not None:
-            warn_once(ended.text)
+        if isinstance(ended, int):
+            sys.exit(ended)
+        if not ended.wrote_status:
+            failed = status.Status("failed", reason=ended.reason)
+            status.write(config.run_dir, failed, run=config.run_id)
+        warn(ended.text)
         sys.exit(ended.exit_code)
     run_dir = pipeline.train(config)
     if distributed.Ranks.from_env().is_main:

@@ -119,7 +119,7 @@ def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     read_rows does.
     """
     rows = [{**row, "run": run} for row in read_rows(run_dir / "eval.jsonl", run=run)]
-    done = status.read_done(run_dir)
+    done = status.read_done(run_dir, run=run)
     of_done = done.weights if done else None
     measured = [row["weights"] for row in rows if row.get("weights")]
     final = of_done or (measured[-1] if measured else None)

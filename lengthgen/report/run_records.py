@@ -23,11 +23,11 @@ from pydantic_core import PydanticCustomError
 
 from lengthgen import tasks
 from lengthgen.config import compose
-from lengthgen.config.schema import NAME
+from lengthgen.config.schema import NAME, to_plain
 from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.rows import FORMAT, damaged, diverged, stored
-from lengthgen.files import read_bytes, utf8
+from lengthgen.files import read_bytes, read_rows, utf8
 from lengthgen.runs import directory, status
 
 ENVIRONMENT = ("commit", "python", "platform", "processor", "lengthgen", "libraries", "devices")
@@ -182,7 +182,7 @@ def _opened(run_dirs: Sequence[Path]) -> list[_Run]:
     found: list[_Run] = []
     for path in {path.resolve(): Path(os.path.abspath(path)) for path in run_dirs}.values():
         config = _config(path)
-        found.append(_Run(path, config, directory.run_id(config, path)))
+        found.append(_Run(path, config, _run_id(path)))
     return found
 
 
@@ -209,9 +209,20 @@ def _portable(plain: Plain) -> Row:
     return kept
 
 
+def _run_id(run_dir: Path) -> str:
+    return directory.load_config(run_dir).run_id
+
+
+def _n_parameters(run_dir: Path, *, run: str) -> int | None:
+    try:
+        return directory.read_provenance(run_dir, run=run).get("n_parameters")
+    except FileNotFoundError:
+        return None
+
+
 def _config(run_dir: Path) -> Row:
     try:
-        return _readable(directory.read_config(run_dir))
+        return _readable(to_plain(directory.load_config(run_dir)))
     except ValueError as error:
         reason = first_error(error) if isinstance(error, ValidationError) else str(error)
         path = run_dir / "config.yaml"
@@ -282,7 +293,7 @@ def reportable(run_dirs: Sequence[Path], *, say: Callable[[str], None]) -> list[
     for path in sorted({*run_dirs} - {*evaluated}):
         try:
             configs[path] = _config(path)
-            run = directory.run_id(configs[path], path)
+            run = _run_id(path)
             states[path] = status.read_status(path, run=run).state
         except UserError as error:
             say(f"{path.name} is not shown: {error}")
@@ -414,11 +425,11 @@ def task_facts(config: Plain) -> TaskFacts:
 def _completed(record: RunRecord, run: _Run) -> RunRecord:
     """Adds the environment, the cost and the pictures of the probes that the directory holds."""
     run_dir = run.path
-    log = directory.training_log(run_dir, run=run.run_id)
+    log = read_rows(run_dir / "train.jsonl", run=run.run_id)
     return replace(
         record,
         environment=_environment(run_dir, run=run.run_id),
-        cost=cost(log, parameters=directory.n_parameters(run_dir, run=run.run_id)),
+        cost=cost(log, parameters=_n_parameters(run_dir, run=run.run_id)),
         probes={
             utf8(path.stem).replace("_", " "): _svg(path, run=run.run_id)
             for path in sorted(run_dir.glob("probes/*.svg"))
@@ -429,7 +440,8 @@ def _completed(record: RunRecord, run: _Run) -> RunRecord:
 def _environment(run_dir: Path, *, run: str) -> dict[str, Any] | None:
     """Returns what env.json holds of the command, machine and versions; no host, no local paths."""
     try:
-        found = directory.read_provenance(run_dir, run=run)
+        provenance = directory.read_provenance(run_dir, run=run)
+        found = {**provenance["segments"][0], "corpus": provenance["corpus"]}
         words = [str(word) for word in found.get("argv", [])[1:]]
         kept = {key: found[key] for key in ENVIRONMENT if key in found}
         if versions := found.get("corpus", {}).get("versions"):

@@ -22,7 +22,7 @@ import pandas as pd
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError
 from lengthgen.evaluation.rows import FORMAT, stored
-from lengthgen.files import replace_file
+from lengthgen.files import read_rows, replace_file
 from lengthgen.runs import directory, status
 
 ROWS, MANIFEST = "rows.parquet", "manifest.json"
@@ -111,22 +111,26 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def _table(rows: Sequence[Mapping[str, Any]], path: Path, config: Config) -> pd.DataFrame:
     """Returns rows of eval.jsonl with what is known of their run."""
     table = pd.DataFrame(rows).reindex(columns=COLUMNS)
-    log = directory.training_log(path, run=config.run_id)
+    log = read_rows(path / "train.jsonl", run=config.run_id)
     seen = [0, *(row["train/tokens"] for row in log)]
     steps = zip(pairwise(seen), log, strict=True)
     seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)
+    try:
+        provenance = directory.read_provenance(path, run=config.run_id)
+    except FileNotFoundError:
+        provenance: dict[str, Any] = {}
     plain = {key: value for key, value in to_plain(config).items() if key != "runtime"}
     about: dict[str, Any] = {
         "run": config.run_id,
         "recipe": config.recipe,
         "seed": config.seed,
-        "parameters": directory.n_parameters(path, run=config.run_id),
+        "parameters": provenance.get("n_parameters"),
         "train_seconds": seconds or None,
         "peak_mib": max((row.get("train/peak_mib") or 0 for row in log), default=0) or None,
         "tokens_per_s": seen[-1] / seconds if seconds else None,
         "state": status.read_status(path, run=config.run_id).state,
         "config": json.dumps(plain, default=str),
-        "environment": json.dumps(_environment(path, run=config.run_id)),
+        "environment": json.dumps(_environment(provenance)),
     }
     references = set(config.eval.reference_variants)
     return typed(table.assign(**about, reference=table["variant"].isin(references)))
@@ -175,16 +179,24 @@ def _without_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in lost.to_dict("records")]
 
 
-def _environment(path: Path, *, run: str) -> dict[str, Any]:
-    """Returns what env.json holds of command, machine and versions; no host, no local folders."""
-    try:
-        provenance = directory.read_provenance(path, run=run)
-    except (OSError, ValueError):
+def _environment(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what env.json holds of command, machine and versions; no host, no local folders.
+
+    These are of the first start; `continued` has those of later ones that differ.
+    """
+    segments = [_segment(segment) for segment in provenance.get("segments", [])]
+    if not segments:
         return {}
-    kept = {key: provenance[key] for key in ENVIRONMENT if key in provenance}
+    later = [s for i, s in enumerate(segments) if s not in segments[:i]][1:]
+    kept = {**segments[0], **({"continued": later} if later else {})}
     if versions := provenance.get("corpus", {}).get("versions"):
         kept["corpus_versions"] = versions
-    words = [str(word) for word in provenance.get("argv", [])[1:] if not word.startswith(PLACES)]
+    return kept
+
+
+def _segment(segment: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: segment[key] for key in ENVIRONMENT if key in segment}
+    words = [str(word) for word in segment["argv"][1:] if not word.startswith(PLACES)]
     return {"command": shlex.join(["lengthgen", *words]), **kept}
 
 

@@ -15,7 +15,7 @@ from lengthgen import escaping
 from lengthgen.config import compose, registry
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.protocols import named
-from lengthgen.files import replace_file, writing
+from lengthgen.files import read_rows, replace_file, writing
 from lengthgen.results import curve_tables, figures, page, tables
 from lengthgen.results.load import MANIFEST, ROWS, save
 from lengthgen.results.section import Section
@@ -114,7 +114,7 @@ def training_logs(paths: Sequence[Path], runs: Collection[str]) -> Logs:
         if folder.resolve().name in runs and (folder / "train.jsonl").is_file():
             with suppress(UserError):  # a figure less
                 run = folder.resolve().name
-                logs[run] = directory.training_log(folder, run=run)
+                logs[run] = read_rows(folder / "train.jsonl", run=run)
     return logs
 
 

@@ -1,11 +1,16 @@
-"""Checkpoints: weights and trainer state; written whole or not at all, and read as data alone."""
+"""Checkpoints: weights, and what else training continues from; each a file of its own.
+
+checkpoints/step-N/ is written under another name, synced and renamed. sha256.json holds the hashes
+of model.safetensors and trainer.pt, both of which name their run and step. Only a file that differs
+from its hash, or is of another step, is damaged; one that cannot be read is an error, and nothing
+is trained or deleted then.
+"""
 
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
@@ -16,27 +21,27 @@ from torch import Tensor
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError, first_line
 from lengthgen.files import read_bytes, sha256_of, sync
-from lengthgen.model.recurrent import Memory
-from lengthgen.model.transformer import Transformer
-from lengthgen.runs import directory
 from lengthgen.runs.status import checkpoint_folder, checkpoint_folders, read_done, read_status
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
+FILES = WEIGHTS, TRAINER = "model.safetensors", "trainer.pt"
 
 
 class Checkpoint(NamedTuple):
-    """A training state: `step` optimizer steps are done.
+    """The weights after `step` optimizer steps, whose file has this sha256."""
 
-    sha256: of model.safetensors. unlogged: nats and number of targets since the last row of
-    train.jsonl. memory: a model.Memory.
-    """
-
+    folder: Path
     step: int
     sha256: str
-    unlogged: tuple[float, int]
-    memory: tuple[Tensor, Tensor] | None
     weights: dict[str, Tensor]
-    optimizer: dict[str, Any]
+
+    def trainer_state(self) -> dict[str, Any]:
+        """Returns what training continues from besides the weights, as it was given to save()."""
+        return torch.load(self.folder / TRAINER, map_location="cpu", weights_only=True)
+
+
+class _Damaged(ValueError):
+    """What is wrong with a file that could be read."""
 
 
 def save(
@@ -44,44 +49,31 @@ def save(
     *,
     run: str,
     step: int,
-    unlogged: tuple[float, int],
-    memory: Memory | None,
-    model: Transformer,
-    optimizer: torch.optim.Optimizer,
+    weights: Mapping[str, Tensor],
+    trainer: Mapping[str, Any],
 ) -> None:
-    """Writes checkpoints/step-N under a temporary name, syncs and renames it, drops old ones.
-
-    run: the id that its files are bound to. Checkpoints of later steps are dropped too: they are
-    there only if they are damaged.
-    """
+    """Writes the checkpoint of a step, and drops all but KEPT; those of later steps are damaged."""
     final = checkpoint_folder(run_dir, step)
-    folder = final.parent
-    temporary = folder / f".tmp-{os.getpid()}"
+    temporary = final.parent / f".tmp-{os.getpid()}"
     try:
-        for left in folder.glob(".tmp-*"):  # of a killed process
+        for left in final.parent.glob(".tmp-*"):  # of a killed process
             shutil.rmtree(left, ignore_errors=True)
         temporary.mkdir(parents=True)
         sync(run_dir)
-        weights = {name: w.detach().contiguous().cpu() for name, w in model.state_dict().items()}
+        with (temporary / TRAINER).open("wb") as file:
+            torch.save({"run": run, "step": step, **trainer}, file)
+        plain = {name: w.detach().contiguous().cpu() for name, w in weights.items()}
         # One key: safetensors writes several in any order, and equal weights are to be equal files.
         metadata = {"lengthgen": json.dumps({"run": run, "step": step})}
-        save_file(weights, temporary / "model.safetensors", metadata=metadata)
-        trainer = {
-            "run": run,
-            "step": step,
-            "unlogged": unlogged,
-            "memory": None if memory is None else tuple(memory),
-            "optimizer": optimizer.state_dict(),
-        }
-        with (temporary / "trainer.pt").open("wb") as file:
-            torch.save(trainer, file)
-        sums = {file.name: sha256_of(file) for file in sorted(temporary.iterdir())}
+        save_file(plain, temporary / WEIGHTS, metadata=metadata)
+        shutil.copymode(temporary / TRAINER, temporary / WEIGHTS)  # 0600 in spite of the umask
+        sums = {name: sha256_of(temporary / name) for name in FILES}
         (temporary / "sha256.json").write_text(json.dumps(sums), encoding="utf-8")
         for path in (*temporary.iterdir(), temporary):
             sync(path)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
-        sync(folder)
+        sync(final.parent)
     except (OSError, SafetensorError, RuntimeError) as error:  # all three for a full disk
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
@@ -94,34 +86,62 @@ def save(
         shutil.rmtree(superseded, ignore_errors=True)
 
 
-def newest(run_dir: Path, *, run: str, say: Callable[[str], None]) -> Checkpoint | None:
-    """Returns the newest valid checkpoint, or None; a damaged one is named and skipped.
+def newest(
+    run_dir: Path,
+    *,
+    run: str,
+    say: Callable[[str], None],
+    files: Sequence[str] = (WEIGHTS,),
+) -> Checkpoint | None:
+    """Returns the newest checkpoint of which these files are valid; None if there is none at all.
 
-    Raises UserError for one that is bound to the id of another run.
+    A damaged one is named and skipped. Raises UserError for one that cannot be read or is of
+    another run, and if all are damaged.
     """
-    for folder in reversed(checkpoint_folders(run_dir)):
+    there = checkpoint_folders(run_dir)
+    for folder in reversed(there):
         try:
-            sums = json.loads(read_bytes(folder / "sha256.json"))
-            for name in ("model.safetensors", "trainer.pt"):
-                if sums[name] != sha256_of(folder / name):
-                    raise ValueError(f"{name} does not match its sha256")
-            trainer = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
-            _check_binding(folder, trainer, run)
-            weights = load_file(folder / "model.safetensors")
-            return Checkpoint(
-                trainer["step"],
-                sums["model.safetensors"],
-                trainer["unlogged"],
-                trainer["memory"],
-                weights,
-                trainer["optimizer"],
-            )
-        except (
-            *(OSError, ValueError, KeyError, TypeError, RuntimeError),
-            *(EOFError, UnpicklingError, SafetensorError),
-        ) as error:
-            say(f"{folder} is damaged and skipped: {(str(error) or repr(error)).splitlines()[0]}")
+            for name in files:
+                _check(folder, name)
+            return _read(folder, run=run)
+        except OSError as error:
+            raise UserError(
+                f"{error.filename or folder}: cannot be read ({error.strerror}); nothing was "
+                f"changed. Restore it, or remove {folder} to go on from the checkpoint before"
+            ) from None
+        except _Damaged as damage:
+            say(f"{folder} is damaged and skipped: {damage}")
+    if there:
+        raise UserError(
+            f"{run_dir}: all checkpoints are damaged; restore one, or remove "
+            f"{run_dir / 'checkpoints'}: the lengthgen train command of this run then begins again"
+        )
     return None
+
+
+def _read(folder: Path, *, run: str) -> Checkpoint:
+    """Returns a checkpoint whose files are valid. Raises UserError if it is of another run."""
+    with safe_open(folder / WEIGHTS, framework="pt") as file:
+        bound = json.loads((file.metadata() or {}).get("lengthgen", "{}"))
+    if bound.get("run") != run:
+        raise UserError(
+            f"{folder}: a checkpoint of run {bound.get('run')}, but config.yaml here is of run "
+            f"{run}; restore the checkpoint of this run, or move it away"
+        )
+    if checkpoint_folder(folder.parent.parent, bound["step"]) != folder:
+        raise _Damaged(f"{WEIGHTS} is of step {bound['step']}")
+    sums = json.loads(read_bytes(folder / "sha256.json"))
+    return Checkpoint(folder, bound["step"], sums[WEIGHTS], load_file(folder / WEIGHTS))
+
+
+def _check(folder: Path, name: str) -> None:
+    """Raises _Damaged if a file of a checkpoint differs from its hash, and OSError."""
+    try:
+        expected = json.loads(read_bytes(folder / "sha256.json"))[name]
+    except (ValueError, KeyError, TypeError):
+        raise _Damaged("sha256.json holds no hashes") from None
+    if sha256_of(folder / name) != expected:
+        raise _Damaged(f"{name} does not match its sha256")
 
 
 def final(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> Checkpoint:
@@ -129,43 +149,24 @@ def final(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> Check
 
     Raises UserError if there is none, or if that of a trained run is damaged, lost or another's.
     """
-    found = newest(run_dir, run=config.run_id, say=say)
-    if found is None:
+    checkpoint = newest(run_dir, run=config.run_id, say=say)
+    if checkpoint is None:
         state = read_status(run_dir, run=config.run_id)
         if state.state == "diverged":
             raise UserError(f"{run_dir} diverged in training and has no checkpoint: {state.reason}")
         raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
-    done, steps = read_done(run_dir), config.train.steps
-    if done and (found.step < steps or done.weights not in (None, found.sha256)):
+    done = read_done(run_dir, run=config.run_id)
+    if done and (checkpoint.step, checkpoint.sha256) != (done.step, done.weights):
         raise UserError(
-            f"{run_dir}: the last checkpoint, of step {steps}, is damaged or lost; "
+            f"{run_dir}: the last checkpoint, of step {config.train.steps}, is damaged or lost; "
             "the lengthgen train command of this run makes it again"
         )
-    return found
-
-
-def _check_binding(folder: Path, trainer: dict[str, Any], run: str) -> None:
-    """Raises UserError for a checkpoint of another run, ValueError if its files disagree."""
-    run_dir = folder.parent.parent
-    with safe_open(folder / "model.safetensors", framework="pt") as file:
-        of_weights = directory.weights_binding(file)
-    of_trainer = {key: trainer[key] for key in ("run", "step") if "run" in trainer}
-    for bound in (of_trainer.get("run", run), of_weights.get("run", run)):
-        if bound != run:
-            raise UserError(
-                f"{folder}: a checkpoint of run {bound}, but config.yaml here is of run {run}; "
-                "restore the checkpoint of this run, or move it away"
-            )
-    if of_weights != of_trainer or folder != checkpoint_folder(run_dir, trainer["step"]):
-        raise ValueError("its files are not of one run and step")
-    if not of_trainer:
-        raise ValueError("it does not name its run")
+    return checkpoint
 
 
 def weights_sha256(run_dir: Path, *, step: int) -> str:
     """Returns the sha256 of the weights of a step, as their checkpoint records it."""
-    sums = json.loads(read_bytes(checkpoint_folder(run_dir, step) / "sha256.json"))
-    return sums["model.safetensors"]
+    return json.loads(read_bytes(checkpoint_folder(run_dir, step) / "sha256.json"))[WEIGHTS]
 
 
 def _reason(error: Exception) -> str:

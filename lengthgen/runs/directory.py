@@ -1,48 +1,31 @@
-"""The run directory: configuration, provenance, checkpoints, state; every write is atomic."""
+"""The run directory: its configuration, its provenance, its log; and the runs under a root."""
 
 import json
 import logging
-import math
 import platform
 import shlex
 import subprocess
 import sys
-import zlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
 
-from lengthgen.config import compose, plugins
+from lengthgen.config import plugins
 from lengthgen.config.schema import Config, from_plain, to_plain
-from lengthgen.config.sections import first_error
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.files import (
-    open_regular,
-    parse_row,
-    parse_yaml,
-    read_bytes,
-    read_rows,
-    replace_file,
-    utf8,
-    writing,
-)
+from lengthgen.files import parse_yaml, read_bytes, replace_file, utf8, writing
 from lengthgen.runs import status
 
 _LIBRARIES = (
     *("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors"),
     *("scipy", "matplotlib"),  # a report's intervals and figures
 )
-FORMAT = 2  # of a run's files: since 2, rows and checkpoints name the run, and rows have checksums
-_HEADING = b"# crc32 of what follows: "
 OF_A_RUN = ("config.yaml", "env.json")  # one of them makes a directory that of a run
 
 
@@ -68,11 +51,8 @@ def logged(run_dir: Path) -> Generator[None]:
     that matters ends the run by itself.
     """
     package = logging.getLogger("lengthgen")
-    path = run_dir / "log.txt"
-    with writing(path):
-        if path.exists():
-            open_regular(path).close()
-        handler = logging.FileHandler(path, encoding="utf-8")
+    with writing(run_dir / "log.txt"):
+        handler = logging.FileHandler(run_dir / "log.txt", encoding="utf-8")
     handler.handleError = _ignore
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     level = package.level
@@ -99,48 +79,18 @@ def write_config(config: Config, run_dir: Path) -> None:
     """
     for digest in config.plugins:
         replace_file(run_dir / f"plugins/{digest}.py", plugins.given(digest).content)
-    text = yaml.safe_dump(to_plain(config), sort_keys=False).encode()
-    replace_file(run_dir / "config.yaml", _heading(text) + text)
+    text = yaml.safe_dump(to_plain(config), sort_keys=False)
+    replace_file(run_dir / "config.yaml", text.encode())
     assert load_config(run_dir) == config, "config.yaml does not round-trip"
 
 
 def load_config(run_dir: Path) -> Config:
-    """Reads the configuration of a run. Raises UserError if there is none or it is damaged.
-
-    Keys of eval and runtime that an older version did not have take their defaults, which do not
-    change what was trained.
-    """
-    return _built(read_config(run_dir), run_dir)
-
-
-def _built(read: Mapping[str, Any], run_dir: Path) -> Config:
-    plain = {**read}
-    for section in ("eval", "runtime"):
-        if isinstance(plain.get(section), dict):
-            plain[section] = {**_defaults()[section], **plain[section]}
-    return from_plain(plain)
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    """Returns the values of the sections that may lack keys, not to be changed in place."""
-    return {"eval": compose.load("eval", "default", config_dir=None), **compose.defaults()}
-
-
-def read_config(run_dir: Path) -> dict[str, Any]:
-    """Returns config.yaml as it stands, so that runs of an older schema can still be shown.
-
-    Raises UserError if there is none, or if it is not what was written; of a run that an older
-    version began, whatever is a mapping passes without a checksum.
-    """
+    """Reads the configuration of a run. Raises UserError if there is none or it is damaged."""
     path = run_dir / "config.yaml"
     try:
-        content = read_bytes(path)
-        first, newline, rest = content.partition(b"\n")
-        sealed = first.startswith(_HEADING)
-        if sealed and first + newline != _heading(rest):
-            raise ValueError("the text differs from the checksum in its first line")
-        plain = parse_yaml(content.decode())
+        plain = parse_yaml(read_bytes(path).decode())
+        if not isinstance(plain, dict):
+            raise ValueError("it holds no mapping")
     except FileNotFoundError:
         if not (run_dir / "env.json").exists():
             raise UserError(f"{run_dir} is not a run directory: it has no config.yaml") from None
@@ -155,33 +105,31 @@ def read_config(run_dir: Path) -> dict[str, Any]:
             f"{path} is damaged ({error}); restore it, or repeat the lengthgen train command of "
             "this run, which writes it again"
         ) from None
-    if not isinstance(plain, dict):
-        raise UserError(f"{path} is damaged: it holds no mapping")
-    return plain
+    return from_plain(cast("dict[str, Any]", plain))
 
 
-def _heading(text: bytes) -> bytes:
-    """Returns the first line of config.yaml, with the checksum of the others."""
-    return _HEADING + f"{zlib.crc32(text):08x}\n".encode()
+def write_provenance(
+    run_dir: Path, corpus: TokenizedCorpus, *, run: str, n_parameters: int
+) -> None:
+    """Writes env.json: what the run is trained on, and a segment for each start that differs.
 
-
-def write_provenance(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
-    """Writes env.json: what the run was begun with. A later start leaves it as it is.
-
-    It has a format unless the rows are older than that, and env.json was removed.
+    A segment holds the command, the host, the commit and the versions.
     """
     path = run_dir / "env.json"
-    if path.exists():
-        return
-    is_new = all("run" in row for row in read_rows(run_dir / "train.jsonl"))
-    provenance = {
-        **({"format": FORMAT} if is_new else {}),
-        "run": run,
-        "fingerprint": corpus.fingerprint,
-        "corpus": corpus.meta,
+    segment = {
         "argv": [utf8(word) for word in sys.argv],
         "host": platform.node(),
         **environment(),
+    }
+    before = read_provenance(run_dir, run=run)["segments"] if path.exists() else []
+    if before and before[-1] == segment:
+        return
+    provenance = {
+        "run": run,
+        "fingerprint": corpus.fingerprint,
+        "n_parameters": n_parameters,
+        "corpus": corpus.meta,
+        "segments": [*before, segment],
     }
     replace_file(path, json.dumps(provenance, indent=1).encode())
 
@@ -201,6 +149,16 @@ def environment() -> dict[str, Any]:
     }
 
 
+def _commit() -> str | None:
+    """Returns the commit of the checkout this package runs from, None outside one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        described = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # no git here
+        return None
+    return described.stdout.strip() or None
+
+
 def _processor() -> str:
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -210,18 +168,26 @@ def _processor() -> str:
 
 
 def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
-    """Returns env.json of the run with this id; older ones do not name it.
+    """Returns env.json of the run with this id.
 
-    Raises UserError if it is of another run, OSError and ValueError if it cannot be read.
+    Raises UserError if it is damaged or of another run, FileNotFoundError if it is not there.
     """
     path = run_dir / "env.json"
-    found = parse_row(read_bytes(path))
-    if found.get("run", run) != run:
+    try:
+        provenance: dict[str, Any] = json.loads(read_bytes(path))
+        of_run = provenance["run"]
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
+    if of_run != run:
         raise UserError(
-            f"{path} is of run {found['run']}, but config.yaml here is of run {run}; restore it, "
+            f"{path} is of run {of_run}, but config.yaml here is of run {run}; restore it, "
             "or remove it if the corpus is still the same"
         )
-    return found
+    return provenance
 
 
 def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
@@ -236,97 +202,10 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
 
 def corpus_fingerprint(run_dir: Path, *, run: str) -> str | None:
     """Returns that of the tokens that the run was begun on, None without env.json."""
-    path = run_dir / "env.json"
-    if not path.exists():
-        return None
     try:
-        return str(read_provenance(run_dir, run=run)["fingerprint"])
-    except (OSError, ValueError, KeyError):
-        raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
-
-
-def run_id(plain: Mapping[str, Any], run_dir: Path) -> str:
-    """Returns the id that the files of a run are bound to: that of its plain configuration.
-
-    A configuration of an older schema has none; the directory's name stands for it.
-    """
-    try:
-        return _built(plain, run_dir).run_id
-    except UserError:
-        return run_dir.resolve().name
-
-
-class _TrainRow(BaseModel):
-    """What is read of a row of train.jsonl."""
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
-    step: int = Field(alias="train/step", ge=0, le=1 << 53)
-    tokens: int = Field(alias="train/tokens", ge=0, le=1 << 53)
-    tokens_per_s: float = Field(alias="train/tokens_per_s", gt=0)
-    peak_mib: float | None = Field(alias="train/peak_mib", default=None, gt=0)  # older rows: none
-
-
-def train_rows(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
-    """Returns the rows of train.jsonl of the run with this id.
-
-    Raises UserError as read_rows does, and for a row without its numbers.
-    """
-    path = run_dir / "train.jsonl"
-    rows = read_rows(path, run=run)
-    for number, row in enumerate(rows, start=1):
-        try:
-            _TrainRow.model_validate(row)
-        except ValidationError as error:
-            raise UserError(
-                f"{path}:{number}: damaged row ({first_error(error)}); delete this line or restore "
-                "the file"
-            ) from None
-    return rows
-
-
-def weights_binding(weights: safe_open) -> dict[str, Any]:
-    """Returns the run and the step that a model.safetensors is of; empty for an old one."""
-    return json.loads((weights.metadata() or {}).get("lengthgen", "{}"))
-
-
-def n_parameters(run_dir: Path, *, run: str) -> int | None:
-    """Returns the number of parameters in the newest weights, tied ones counted once.
-
-    None if there are no weights, or if they are damaged or another run's.
-    """
-    folders = status.checkpoint_folders(run_dir)
-    if not folders:
+        return str(read_provenance(run_dir, run=run).get("fingerprint"))
+    except FileNotFoundError:
         return None
-    path = folders[-1] / "model.safetensors"
-    try:
-        open_regular(path).close()
-        with safe_open(path, framework="numpy") as weights:
-            if weights_binding(weights).get("run", run) != run:
-                return None
-            names = weights.offset_keys()
-            return sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
-    except (OSError, ValueError, UserError, SafetensorError):
-        return None
-
-
-def training_log(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
-    """Returns the rows of train.jsonl; none if a trained run has lost the last of them.
-
-    Raises UserError as train_rows does, and if a row was removed, added or changed since.
-    """
-    rows = train_rows(run_dir, run=run)
-    done = status.read_done(run_dir)
-    if done is None:
-        return rows
-    if not rows or rows[-1]["train/step"] != done.step:
-        return []
-    if done.rows not in (None, status.digest(rows)):
-        raise UserError(
-            f"{run_dir / 'train.jsonl'}: its {len(rows)} rows are not the {done.n_rows} that were "
-            "there when training ended; restore the file, or delete it: only the cost is lost"
-        )
-    return rows
 
 
 def run_dirs(root: Path) -> list[Path]:
@@ -351,13 +230,13 @@ def _summary(path: Path) -> RunSummary:
         config = load_config(path)
         steps, trained_as = config.train.steps, config.run_id
         state, reason, *_ = status.read_status(path, run=trained_as)
-        step = status.last_step(path)
-        argv = read_provenance(path, run=config.run_id)["argv"]
+        step = steps if status.is_trained(path) else status.last_step(path)
+        argv = read_provenance(path, run=trained_as)["segments"][0]["argv"]
         if argv[1] == "train":
             command = shlex.join(["lengthgen", *argv[1:]])
     except UserError as error:
         state, reason = "unreadable", str(error)
-    except (OSError, ValueError, KeyError, TypeError, IndexError):  # env.json lacks or is damaged
+    except (FileNotFoundError, KeyError, IndexError):  # env.json is not there, or from a script
         pass
     return RunSummary(
         run_id=path.name,
@@ -365,7 +244,7 @@ def _summary(path: Path) -> RunSummary:
         path=path,
         state=state,
         reason=reason,
-        step=steps if status.is_trained(path) else step,
+        step=step,
         steps=steps,
         command=command,
     )
@@ -396,13 +275,3 @@ def newest(root: Path) -> Path:
     if not logs:
         raise UserError(f"{root} holds no run yet; lengthgen train scheme=rope makes one")
     return max(logs, key=lambda path: path.stat().st_mtime).parent
-
-
-def _commit() -> str | None:
-    """Returns the commit of the checkout this package runs from, None outside one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        described = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:  # no git here
-        return None
-    return described.stdout.strip() or None

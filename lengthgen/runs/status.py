@@ -1,38 +1,32 @@
-"""The status of a run: which process works on it, and how the last one ended."""
+"""The status of a run: which process works on it, how the last one ended, whether it is trained."""
 
 import errno
 import fcntl
-import hashlib
 import json
+import logging
 import os
 import platform
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from pydantic import TypeAdapter
 
 from lengthgen.errors import Diverged, Stopped, UserError, first_line
-from lengthgen.files import (
-    Row,
-    open_regular,
-    read_bytes,
-    replace_file,
-    sync,
-)
+from lengthgen.files import open_regular, read_bytes, replace_file, sync
 
 State = Literal["running", "stopped", "killed", "failed", "diverged", "done"]
-_NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as on some network file systems
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as on some network file systems
 SECONDS_OF_A_CHECK = 2.0  # a lock that another process only checks is free again by then
 
 
 class Status(NamedTuple):
     """The state of a run, why it ended so, and the process that wrote it.
 
-    `evaluated` is the config.evaluation_id of the curve that a run in the state done holds; None of
-    runs older than this file. `run` is the id of the run's configuration; None in older files.
+    `evaluated` is the config.evaluation_id of the curve that a run in the state done holds. `run`
+    is the id of the run's configuration.
     """
 
     state: State
@@ -44,15 +38,11 @@ class Status(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What DONE holds: the last step, the sha256 of its weights, and the rows of train.jsonl.
+    """What DONE holds: the run, its last step, and the sha256 of the weights then."""
 
-    Older files hold the step alone. A damaged one is of step 0.
-    """
-
+    run: str
     step: int
-    weights: str | None = None
-    n_rows: int | None = None
-    rows: str | None = None  # digest()
+    weights: str
 
 
 _STATUS = TypeAdapter(Status)
@@ -63,78 +53,68 @@ _DONE = TypeAdapter(Done)
 def run_lock(run_dir: Path, work: str) -> Generator[None]:
     """Holds the run directory for one process that does this work (train or eval).
 
-    Raises UserError if another process holds it or the directory cannot be written.
+    Raises UserError if another process holds it or the directory cannot be written. On a file
+    system without locks the work goes on, and a warning says that nothing keeps others away.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         sync(run_dir.parent)
-        lock = _acquired(run_dir, work)
-    except Timeout:
-        held = _read(run_dir / "status.json")
-        holder = f"process {held.pid} on {held.host}" if held and held.state == "running" else "it"
-        marker = _marker(run_dir, work)
-        ended = f"; if that has ended, remove {marker}" if marker.exists() else ""
-        raise UserError(
-            f"{run_dir}: another process is at work on this run ({work}); wait for it, "
-            f"or stop {holder}{ended}"
-        ) from None
+        file = _lock_file(run_dir, work).open("ab")
     except OSError as error:
         raise UserError(
             f"runtime.root: cannot write {run_dir} ({error.strerror}); free disk space or fix its "
             "permissions, or give runtime.root=FOLDER"
         ) from None
-    try:
+    with file:  # whose end is that of the lock
+        if not _locked(file):
+            status = _read(run_dir)
+            is_known = status is not None and status.state == "running"
+            holder = f"process {status.pid} on {status.host}" if status and is_known else "it"
+            raise UserError(
+                f"{run_dir}: another process is at work on this run ({work}); wait for it, "
+                f"or stop {holder}"
+            )
         yield
-    finally:
-        lock.release()
 
 
-def _acquired(run_dir: Path, work: str) -> BaseFileLock:
-    """Returns the lock of this work, acquired; where there is no flock, a file names its holder.
-
-    Raises Timeout if another process holds it, and OSError.
-    """
-    path = _lock(run_dir, work)
-    flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o666), "rb") as file:
-        has_flock = _is_locked(file) is not None
-    lock = FileLock(path) if has_flock else SoftFileLock(_marker(run_dir, work))
-    lock.acquire(timeout=SECONDS_OF_A_CHECK)
-    return lock
-
-
-def _is_locked(file: BinaryIO) -> bool | None:
-    """True if another process holds a lock of this open file, None where there is no flock.
-
-    Takes a shared lock, unlike that of `run_lock`: two processes that check do not take each other
-    for one at work, and a root that cannot be written can be checked.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        if error.errno in _NO_FLOCK:
-            return None
-        raise
-    return False
+def _locked(file: BinaryIO) -> bool:
+    """Locks an open file; False if another process holds it for longer than a check takes."""
+    until = time.monotonic() + SECONDS_OF_A_CHECK
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            logging.getLogger(__name__).warning(
+                "%s: this file system has no locks; let one process at a time work on a run",
+                file.name,
+            )
+            return True
+        else:
+            return True
 
 
 def is_running(run_dir: Path) -> bool:
-    """True if a process trains this run, on any host that sees the same locks."""
-    try:
-        with open_regular(_lock(run_dir, "train")) as file:
-            locked = _is_locked(file)
-    except OSError:  # there is no such file
-        return False
-    marker = _marker(run_dir, "train")
-    if locked is not None or not marker.exists():
-        return bool(locked)
-    try:  # takes the place of a process of this host that has ended
-        with SoftFileLock(marker, timeout=0):
-            return False
-    except OSError:  # Timeout, or a root that cannot be written
-        return True
+    """True if a process trains this run, on any host that sees the same locks.
+
+    Takes a shared lock: two processes that check do not take each other for one at work, and a
+    root that cannot be written can be checked.
+    """
+    with suppress(OSError), open_regular(_lock_file(run_dir, "train")) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _lock_file(run_dir: Path, work: str) -> Path:
+    return run_dir / f".{work}.lock"
 
 
 @contextmanager
@@ -148,19 +128,21 @@ def record_status(run_dir: Path, *, run: str, evaluation_id: str) -> Generator[N
         yield
         write(run_dir, Status("done", evaluated=evaluation_id), run=run)
     except BaseException as error:
-        _keep_error(run_dir, error, run=run)
+        for _ in range(2):  # torchrun may send its signal during the first
+            with suppress(UserError, KeyboardInterrupt):
+                write(run_dir, _of_error(error), run=run)
+                break
         raise
 
 
-def _keep_error(run_dir: Path, error: BaseException, *, run: str) -> None:
-    """Writes how the block ended, even if a signal comes: `signals.interruptible` raises once.
-
-    torchrun sends it to all within 0.1 s of losing a process, while the others write their status.
-    """
-    for _ in range(2):
-        with suppress(UserError, KeyboardInterrupt):
-            write(run_dir, _of_error(error), run=run)
-            return
+def _of_error(error: BaseException) -> Status:
+    if isinstance(error, Stopped | KeyboardInterrupt):
+        return Status("stopped", reason=str(error) or "interrupted")
+    if isinstance(error, Diverged):
+        return Status("diverged", reason=str(error))
+    if isinstance(error, UserError):
+        return Status("failed", reason=str(error))
+    return Status("failed", reason=f"{type(error).__name__}: {first_line(error)}".rstrip(": "))
 
 
 def write(run_dir: Path, status: Status, *, run: str) -> None:
@@ -178,34 +160,30 @@ def read_status(run_dir: Path, *, run: str) -> Status:
     A run whose status.json says running although no process holds it was killed. Where the file is
     missing, damaged or of another run, DONE and the lock decide.
     """
-    found = _read(run_dir / "status.json")
-    if found is not None and found.run not in (None, run):
-        found = None
+    status = _read(run_dir)
+    if status is not None and status.run != run:
+        status = None
     if is_running(run_dir):
-        return (found or Status("running"))._replace(state="running", reason=None, evaluated=None)
-    if found is None:
+        return (status or Status("running"))._replace(state="running", reason=None, evaluated=None)
+    if status is None:
         return Status("done" if is_trained(run_dir) else "stopped")
-    if found.state == "running":
-        reason = f"process {found.pid} on {found.host} ended without a report"
-        return found._replace(state="killed", reason=reason)
-    return found
+    if status.state == "running":
+        reason = f"process {status.pid} on {status.host} ended without a report"
+        return status._replace(state="killed", reason=reason)
+    return status
 
 
-def mark_trained(run_dir: Path, *, step: int, weights: str, rows: Sequence[Row]) -> None:
-    """Writes DONE: training is complete; its evaluation may be not.
+def _read(run_dir: Path) -> Status | None:
+    try:
+        return _STATUS.validate_json(read_bytes(run_dir / "status.json"))
+    except (OSError, ValueError):  # pydantic's errors are ValueErrors
+        return None
 
-    weights: the sha256 of the last checkpoint's. rows: of train.jsonl.
-    """
-    done = Done(step, weights, len(rows), digest(rows))
+
+def mark_trained(run_dir: Path, *, run: str, step: int, weights: str) -> None:
+    """Writes DONE: training is complete; its evaluation may be not."""
+    done = Done(run, step, weights)
     replace_file(run_dir / "DONE", json.dumps(done._asdict()).encode())
-
-
-def digest(rows: Sequence[Row]) -> str:
-    """Returns the sha256 of rows in their order."""
-    total = hashlib.sha256()
-    for row in rows:
-        total.update(json.dumps(row).encode() + b"\n")
-    return total.hexdigest()
 
 
 def is_trained(run_dir: Path) -> bool:
@@ -213,15 +191,28 @@ def is_trained(run_dir: Path) -> bool:
     return (run_dir / "DONE").exists()
 
 
-def read_done(run_dir: Path) -> Done | None:
-    """Returns what DONE holds, None if there is no DONE."""
+def read_done(run_dir: Path, *, run: str) -> Done | None:
+    """Returns what DONE holds, None if there is no DONE.
+
+    Raises UserError if it is of another run, damaged, or cannot be read.
+    """
+    path = run_dir / "DONE"
     try:
-        found = json.loads(read_bytes(run_dir / "DONE"))
-        return _DONE.validate_python({"step": found} if isinstance(found, int) else found)
+        done = _DONE.validate_json(read_bytes(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):  # pydantic's errors are ValueErrors
-        return Done(0)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
+    except ValueError:  # pydantic's errors are ValueErrors
+        raise UserError(
+            f"{path} is damaged; remove it: the lengthgen train command of this run writes it again"
+        ) from None
+    if done.run != run:
+        raise UserError(
+            f"{path} is of run {done.run}, but config.yaml here is of run {run}; restore it, or "
+            "move it away"
+        )
+    return done
 
 
 def checkpoint_folder(run_dir: Path, step: int) -> Path:
@@ -238,29 +229,3 @@ def last_step(run_dir: Path) -> int:
     """Returns the step of the newest checkpoint that is there, valid or not; 0 without any."""
     steps = (path.name.removeprefix("step-") for path in checkpoint_folders(run_dir))
     return max((int(step) for step in steps if step.isdecimal()), default=0)
-
-
-def _of_error(error: BaseException) -> Status:
-    if isinstance(error, Stopped | KeyboardInterrupt):
-        return Status("stopped", reason=str(error) or "interrupted")
-    if isinstance(error, Diverged):
-        return Status("diverged", reason=str(error))
-    if isinstance(error, UserError):
-        return Status("failed", reason=str(error))
-    return Status("failed", reason=f"{type(error).__name__}: {first_line(error)}".rstrip(": "))
-
-
-def _read(path: Path) -> Status | None:
-    try:
-        return _STATUS.validate_python(json.loads(read_bytes(path)))
-    except (OSError, ValueError):  # pydantic's errors are ValueErrors
-        return None
-
-
-def _lock(run_dir: Path, work: str) -> Path:
-    return run_dir / f".{work}.lock"
-
-
-def _marker(run_dir: Path, work: str) -> Path:
-    """Returns the file that stands in for the lock where there is no flock."""
-    return run_dir / f".{work}.holder"

@@ -13,8 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from lengthgen.config.schema import Config, to_plain
-from lengthgen.files import Row, append_rows
-from lengthgen.runs.directory import train_rows
+from lengthgen.files import Row, read_rows
 from lengthgen.tracking.wandb_state import Sent, digest, load_sent, save_sent, unsynced
 
 if TYPE_CHECKING:
@@ -84,8 +83,7 @@ class Tracker:
             logging.raiseExceptions = self._logging_shows_tracebacks
 
     def train(self, row: Row) -> None:
-        """Appends a row to train.jsonl, then shows it in W&B."""
-        append_rows(self._run_dir / "train.jsonl", [row])
+        """Shows a row of train.jsonl in W&B."""
         self._attempt(lambda: self._mirror_train([row]))
 
     def results(self, compute: Callable[[], Results]) -> None:
@@ -132,7 +130,7 @@ class Tracker:
         self._run.define_metric("eval/*", step_metric="eval/T_valid")
         if self._run.resumed:
             self._note_what_it_has(self._run)
-        self._mirror_train(train_rows(self._run_dir, run=self._config.run_id))
+        self._mirror_train(read_rows(self._run_dir / "train.jsonl", run=self._config.run_id))
 
     def _note_what_it_has(self, run: "wandb.Run") -> None:
         """Adds what the W&B run holds and wandb.json lacks: the file may be lost."""

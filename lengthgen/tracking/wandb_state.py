@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.files import read_bytes, replace_file
-from lengthgen.runs.directory import train_rows
+from lengthgen.files import read_bytes, read_rows, replace_file
 
 
 class Sent(BaseModel):
@@ -58,7 +57,7 @@ def is_shown(config: Config, run_dir: Path) -> bool:
         sent = load_sent(config, run_dir)
     except UserError:  # the Tracker reports it
         return False
-    rows = train_rows(run_dir, run=config.run_id)
+    rows = read_rows(run_dir / "train.jsonl", run=config.run_id)
     trained = bool(rows) and sent.step == rows[-1]["train/step"]
     return trained and sent.evaluation == digest(run_dir)
 

@@ -26,7 +26,7 @@ from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.probes import probe
 from lengthgen.runs.distributed import ALONE, Ranks
-from lengthgen.training.trainer import batch_of, fresh_state, windows_of
+from lengthgen.training.step import batch_of, fresh_state, windows_of
 
 TEXT = ["model.arch=encoder_decoder", "scheme=t5", "eval.lengths=[4,32,128]", "eval.reach=128"]
 LENGTHS = (4, 32, 128)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from small import VOCAB, close, context, every_scheme, rotated, small_config, some_qkv
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from trained import take_steps
 
 from lengthgen.config.compose import choices
 from lengthgen.config.precision import native
@@ -31,7 +32,7 @@ from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 from lengthgen.terminal import Progress
-from lengthgen.training.trainer import forward_of, fresh_state, train_step
+from lengthgen.training.step import fresh_state
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 CPU = torch.device("cpu")
@@ -204,8 +205,8 @@ def stepped(
     corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
     windows = training_windows(corpus, config.train.length)
     state = fresh_state(config, create(config, vocab_size=corpus.vocab_size), device=CPU)
-    forward = forward_of(state, compiled=devices.compiles(config.runtime, CPU))
-    nats = [train_step(state, windows, ranks=ALONE, forward=forward).nats for _ in range(steps)]
+    compiled = devices.compiles(config.runtime, CPU)
+    nats = take_steps(state, windows, n=steps, compiled=compiled)
     return nats, state.model.state_dict()
 
 

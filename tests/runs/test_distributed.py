@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -32,19 +31,17 @@ from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.model import trial
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.runs import distributed
 from lengthgen.runs.distributed import ALONE, Ranks
-from lengthgen.runs.failures import SECONDS_TO_END
 
 pytestmark = pytest.mark.slow
 STEPS = 8
-# 8 windows do not divide by 3 processes nor by 3 windows at a time; 2 leave one of 3 without any.
+# 8 windows do not divide by 3 processes nor by 3 windows at a time.
 RUNS = {
     "8 windows": ["scheme=alibi", "runtime.micro_batch=3", f"train.tokens={STEPS * 128}"],
-    "2 windows, with memory": [
+    "4 windows, with memory": [
         "scheme=transformer_xl_recurrent",
-        "train.batch_tokens=32",
-        f"train.tokens={STEPS * 32}",
+        "train.batch_tokens=64",
+        f"train.tokens={STEPS * 64}",
     ],
 }
 EACH = pytest.mark.parametrize("n", [2, 3], ids="{} processes".format)
@@ -214,64 +211,12 @@ def test_no_thread_outlives_the_group_to_meet_the_end_of_python(
     assert [name for name in threads if "gloo" in name] == []
 
 
-SUMS = """
-import sys, torch
-from lengthgen.runs.distributed import Ranks
-
-ranks = Ranks.from_env()
-w = [torch.nn.Parameter(torch.ones(n)) for n in (3, 5, 4)]  # the last has no gradient
-with ranks.connected("cpu"):
-    for bucket_bytes in (None, 1, 24):
-        for p in w:
-            p.grad = None
-        (sum(w[0]) * sum(w[1])).backward()  # a micro-batch before
-        with ranks.summing_gradients(w, bucket_bytes=bucket_bytes):
-            if ranks.rank:  # rank 0 has no windows left
-                (sum(w[0]) * 7).backward()
-        if ranks.is_main:
-            print([p.grad.tolist() for p in w])
-"""
-
-
-def test_gradients_sent_in_buckets_during_the_backward_pass_are_those_sent_after_it() -> None:
-    main, other = forks.ranks(2, "-c", SUMS)
-    want = str([[17.0] * 3, [6.0] * 5, [0.0] * 4])
-    assert main.communicate(timeout=300)[0].splitlines() == [want] * 3
-    assert (main.returncode, other.wait(timeout=300)) == (0, 0)
-
-
 # The end
-
-STUCK = """
-import os, signal, sys, time
-from lengthgen.runs import distributed
-
-distributed.SECONDS_TO_LEAVE = 0.5
-ranks = distributed.Ranks.from_env()
-with ranks.connected("cpu"):
-    ranks.barrier()
-    if ranks.rank == int(sys.argv[1]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(300)  # as a call that misses that the other has ended
-"""
-
-
-@pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_that_misses_the_end_of_another_one_ends_too(killed: int) -> None:
-    processes = forks.ranks(2, "-c", STUCK, str(killed))
-    said = [process.communicate(timeout=120) for process in processes]
-    _, err = said[1 - killed]
-    assert [process.returncode for process in processes][killed] == -signal.SIGKILL
-    assert processes[1 - killed].returncode == 2, err
-    wanted = f"error: killed or crashed: rank {killed} (process {processes[killed].pid}); the same"
-    assert err.splitlines()[-1].startswith(wanted)
-
 
 EARLIER = """
 import time
 from lengthgen.runs import distributed
 
-distributed.SECONDS_TO_LEAVE = 0.1
 ranks = distributed.Ranks.from_env()
 with ranks.connected("cpu"):
     time.sleep(2.5 * (1 - ranks.rank))  # rank 0 works on, on results say
@@ -286,22 +231,6 @@ def test_a_rank_that_has_left_is_not_lost() -> None:
     assert [process.returncode for process in processes] == [0, 0]
 
 
-def test_a_process_is_taken_to_live_where_nothing_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    has_ended = distributed._has_ended  # pyright: ignore[reportPrivateUsage]
-    assert has_ended(process.pid)
-    assert not has_ended(os.getpid())
-
-    def elsewhere(path: str) -> Path:  # there is no /proc, as on macOS
-        return Path(f"{tmp_path}{path}")
-
-    monkeypatch.setattr(distributed, "Path", elsewhere)
-    assert not has_ended(os.getpid())
-
-
 FAULTY = '''
 import os, signal, time
 from pathlib import Path
@@ -313,11 +242,9 @@ from lengthgen.schemes import AttentionContext, Part, ModelDims
 class Faulty(Part):
     """Fails in a rank, in its fifth call in training or its first one in evaluation."""
 
-    def __init__(
-        self, shape: ModelDims, *, how: str, ranks: list[int], training: bool, main_sleeps: float
-    ) -> None:
+    def __init__(self, shape: ModelDims, *, how: str, ranks: list[int], training: bool) -> None:
         super().__init__(shape)
-        self.how, self.ranks, self.main_sleeps = how, ranks, main_sleeps
+        self.how, self.ranks = how, ranks
         self.calls = {training: 4 if training else 0}
 
     def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
@@ -325,8 +252,6 @@ class Faulty(Part):
         rank = os.environ.get("RANK")
         if self.calls[c.training] >= 0 or rank is None:
             return x_BTD
-        if rank == "0" and self.main_sleeps:
-            time.sleep(self.main_sleeps)
         if int(rank) in self.ranks:
             Path(f"failed-{rank}").touch()
             if self.how == "mistake":
@@ -366,13 +291,12 @@ def fail(
     *,
     ranks: Sequence[int] = (1,),
     training: bool = True,
-    main_sleeps: float = 0.0,
     torchrun: bool = False,
 ) -> Failed:
     """Trains with two processes, of which some fail, in a folder."""
     folder.mkdir()
     (folder / "faulty.py").write_text(FAULTY)
-    given = f"{{how:{how},ranks:{list(ranks)},training:{training},main_sleeps:{main_sleeps}}}"
+    given = f"{{how:{how},ranks:{list(ranks)},training:{training}}}"
     words = [
         *("train", "scheme=nope", f"+scheme.parts.faulty={given}", "--plugin", "faulty.py"),
         *("corpus=synthetic", "corpus.documents=20", "corpus.document_tokens=512"),
@@ -409,7 +333,6 @@ FAILURES: dict[str, dict[str, Any]] = {  # the longest first
     "a mistake in all": {"how": "mistake", "ranks": (0, 1)},
     "a mistake in rank 1": {"how": "mistake"},
     "a mistake under torchrun": {"how": "mistake", "torchrun": True},
-    "a mistake that rank 0 sleeps through": {"how": "mistake", "main_sleeps": SECONDS_TO_END + 3},
     "a bug in rank 1": {"how": "bug"},
     "rank 1 killed in training": {"how": "kill"},
     "rank 1 killed in evaluation": {"how": "kill", "training": False},
@@ -433,7 +356,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Failed]:
 def test_a_failure_of_one_process_ends_all_within_seconds(
     failed: dict[str, Failed], name: str
 ) -> None:
-    assert failed[name].seconds < 6 * SECONDS_TO_END
+    assert failed[name].seconds < 30
 
 
 @pytest.mark.parametrize(
@@ -456,15 +379,6 @@ def test_a_failure_of_one_process_is_one_line_and_its_exit_code(
     assert "Traceback" not in ended.err
 
 
-def test_a_rank_reports_its_failure_itself_and_alone_if_rank_0_is_late(
-    failed: dict[str, Failed],
-) -> None:
-    ended = failed["a mistake that rank 0 sleeps through"]
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.errors == ["error: rank 1: x is wrong; fix x"]
-    assert "Traceback" not in ended.err
-
-
 def test_a_bug_in_one_process_keeps_its_traceback(failed: dict[str, Failed]) -> None:
     ended = failed["a bug in rank 1"]
     assert (ended.code, ended.out) == (1, "")
@@ -480,8 +394,7 @@ def test_torchrun_shows_the_message_of_the_rank_that_failed(failed: dict[str, Fa
     ended = failed["a mistake under torchrun"]
     assert ended.code == 1
     said = [line.strip() for line in ended.err.splitlines()]
-    assert said.count("error: rank 1: x is wrong; fix x") == 1
-    assert "traceback : error: rank 1: x is wrong; fix x" in said
+    assert [line for line in said if "UserError: x is wrong; fix x" in line]
 
 
 @pytest.mark.parametrize(
@@ -490,7 +403,9 @@ def test_torchrun_shows_the_message_of_the_rank_that_failed(failed: dict[str, Fa
         ("a mistake in all", "failed", "x is wrong; fix x"),
         ("a mistake in rank 1", "failed", "rank 1: x is wrong; fix x"),
         ("a bug in rank 1", "failed", "rank 1: ZeroDivisionError: a bug"),
-        ("rank 1 killed in training", "failed", "killed or crashed: rank 1 (process "),
+        ("rank 1 killed in training", "failed", f"rank 1 {KILLED}"),
+        ("rank 0 killed in training", "failed", f"rank 0 {KILLED}"),
+        ("rank 1 killed in evaluation", "failed", f"rank 1 {KILLED}"),
         ("torchrun killed", "stopped", "stopped by SIGTERM after step "),
     ],
 )
@@ -499,10 +414,6 @@ def test_the_status_of_a_run_says_which_rank_failed_and_why(
 ) -> None:
     assert failed[name].status["state"] == state
     assert failed[name].status["reason"].startswith(reason)
-
-
-def test_a_rank_that_is_lost_does_not_leave_the_run_as_running(failed: dict[str, Failed]) -> None:
-    assert failed["rank 1 killed in evaluation"].status["state"] in ("failed", "stopped")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
 import errno
 import fcntl
-import json
 import os
-import platform
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from faults import Disk, small_disk
 from repository import ROOT
 
 from lengthgen.errors import Diverged, Stopped, UserError
@@ -93,43 +91,33 @@ def test_a_run_whose_process_died_was_killed(tmp_path: Path) -> None:
 def test_a_damaged_status_leaves_what_else_the_run_says(tmp_path: Path, damage: str) -> None:
     (tmp_path / "status.json").write_text(damage)
     assert said(tmp_path) == ("stopped", None)
-    status.mark_trained(tmp_path, step=8, weights="0" * 64, rows=[])
+    status.mark_trained(tmp_path, run="rope", step=8, weights="0" * 64)
     assert said(tmp_path) == ("done", None)
     with status.run_lock(tmp_path, "train"):
         assert said(tmp_path) == ("running", None)
 
 
-def test_the_status_of_another_run_is_none_and_an_old_one_names_no_run(tmp_path: Path) -> None:
+def test_the_status_of_another_run_is_none(tmp_path: Path) -> None:
     status.write(tmp_path, Status("diverged", reason="the loss is nan"), run="alibi")
     assert said(tmp_path) == ("stopped", None)
-    path = tmp_path / "status.json"
-    written = json.loads(path.read_text())
-    assert written.pop("run") == "alibi"
-    path.write_text(json.dumps(written))
-    assert said(tmp_path) == ("diverged", "the loss is nan")
 
 
-def fill_and_fail(disk: Disk) -> None:
-    disk.fill()
-    raise UserError("the first error")
-
-
-def test_a_full_disk_at_the_end_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", n_bytes=65536) as disk:
-        work = status.record_status(disk.folder, run="rope", evaluation_id="abc")(fill_and_fail)
-        with pytest.raises(UserError, match="the first error"):
-            work(disk)
-        assert said(disk.folder)[0] == "killed"  # running, it says, and nobody is: it stands whole
-
-
-def test_a_full_disk_at_the_beginning_names_the_file(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", n_bytes=65536) as disk:
-        disk.fill()
-        with (
-            pytest.raises(UserError, match=r"status\.json: cannot be written \(No space left"),
-            status.record_status(disk.folder, run="rope", evaluation_id="abc"),
-        ):
-            pass
+@pytest.mark.parametrize(
+    ("content", "fragment"),
+    [
+        ("", "DONE is damaged; remove it: the lengthgen train command"),
+        ('{"step": 8}', "DONE is damaged; remove it: the lengthgen train command"),
+        ('{"run": "alibi", "step": 8, "weights": "0"}', "DONE is of run alibi, but config.yaml"),
+        (None, r"DONE: cannot be read (Is a directory)"),
+    ],
+)
+def test_a_done_that_does_not_tell_is_an_error(
+    tmp_path: Path, content: str | None, fragment: str
+) -> None:
+    path = tmp_path / "DONE"
+    path.mkdir() if content is None else path.write_text(content)
+    with pytest.raises(UserError, match=re.escape(fragment)):
+        status.read_done(tmp_path, run="rope")
 
 
 def test_those_who_look_at_a_run_never_see_each_other(tmp_path: Path) -> None:
@@ -161,28 +149,6 @@ def test_a_look_that_takes_a_moment_does_not_make_a_start_fail(tmp_path: Path) -
     moment.join()
 
 
-def test_looking_at_a_run_all_the_time_keeps_nobody_from_starting_it(tmp_path: Path) -> None:
-    with status.run_lock(tmp_path, "train"):
-        pass
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.is_set():
-            status.is_running(tmp_path)
-
-    lookers = [threading.Thread(target=look) for _ in range(2)]
-    for one in lookers:
-        one.start()
-    try:
-        for _ in range(20):
-            with status.run_lock(tmp_path, "train"):
-                assert status.is_running(tmp_path)
-    finally:
-        over.set()
-        for one in lookers:
-            one.join()
-
-
 @pytest.fixture(params=[errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
 def without_flock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """A file system without flock, such as NFS without its lock daemon."""
@@ -193,36 +159,16 @@ def without_flock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
     monkeypatch.setattr(fcntl, "flock", flock)
 
 
-def test_a_live_run_is_running_and_held_on_a_file_system_without_flock(
-    tmp_path: Path, without_flock: None, monkeypatch: pytest.MonkeyPatch
+def test_a_file_system_without_locks_works_and_is_named(
+    tmp_path: Path, without_flock: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / ".train.lock").touch()  # as a copy of a run has it
-    monkeypatch.setattr(status, "SECONDS_OF_A_CHECK", 0.0)
-    for _ in range(2):
-        with (
-            status.run_lock(tmp_path, "train"),
-            status.record_status(tmp_path, run="rope", evaluation_id="abc"),
-        ):
-            assert said(tmp_path) == ("running", None)
-            with (
-                pytest.raises(UserError, match=r"at work on this run .* remove .*\.train\.holder"),
-                status.run_lock(tmp_path, "train"),
-            ):
-                pass
-        assert said(tmp_path)[0] == "done"
-
-
-def test_a_run_whose_process_died_was_killed_on_a_file_system_without_flock(
-    tmp_path: Path, without_flock: None
-) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    (tmp_path / ".train.lock").touch()
-    (tmp_path / ".train.holder").write_text(f"{ended.pid}\n{platform.node()}\n")
-    status.write(tmp_path, Status("running"), run="rope")
-    assert said(tmp_path)[0] == "killed"
-    (tmp_path / ".train.holder").write_text(f"{os.getpid()}\nanother-host\n")
-    assert said(tmp_path)[0] == "running"
+    with (
+        status.run_lock(tmp_path, "train"),
+        status.record_status(tmp_path, run="rope", evaluation_id="abc"),
+    ):
+        assert not status.is_running(tmp_path)
+    assert said(tmp_path) == ("done", None)
+    assert "this file system has no locks; let one process at a time work on a run" in caplog.text
 
 
 def test_a_run_at_work_is_refused_with_the_process_that_holds_it(tmp_path: Path) -> None:
@@ -260,9 +206,3 @@ def test_a_signal_that_comes_while_the_last_words_are_written_loses_none(tmp_pat
     with signals.interruptible():
         end_with(Signalling(), tmp_path)
     assert said(tmp_path) == ("failed", "Signalling: rank 1 was lost")
-
-
-def test_status_json_is_readable_by_others(tmp_path: Path) -> None:
-    status.write(tmp_path, Status("diverged", reason="the loss is nan"), run="rope")
-    written = json.loads((tmp_path / "status.json").read_text())
-    assert (written["state"], written["reason"]) == ("diverged", "the loss is nan")

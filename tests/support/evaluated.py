@@ -4,12 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from lengthgen.config.schema import Config, from_plain, to_plain
-from lengthgen.files import read_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
-from lengthgen.training.optim import adamw
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -24,17 +22,9 @@ def with_eval(config: Config, **changed: Any) -> Config:
 
 def save_model(run_dir: Path, model: Transformer, config: Config, *, step: int) -> None:
     """Writes a checkpoint of a model, and DONE again if it was there, as training does."""
-    optimizer = adamw(model, config.train)
-    checkpoints.save(
-        run_dir,
-        run=config.run_id,
-        step=step,
-        unlogged=(0.0, 0),
-        memory=None,
-        model=model,
-        optimizer=optimizer,
-    )
+    trainer = {"unlogged": (0.0, 0), "memory": None, "optimizer": {}}
+    weights = model.state_dict()
+    checkpoints.save(run_dir, run=config.run_id, step=step, weights=weights, trainer=trainer)
     if status.is_trained(run_dir):
-        weights = checkpoints.weights_sha256(run_dir, step=step)
-        rows = read_rows(run_dir / "train.jsonl")
-        status.mark_trained(run_dir, step=step, weights=weights, rows=rows)
+        sha256 = checkpoints.weights_sha256(run_dir, step=step)
+        status.mark_trained(run_dir, run=config.run_id, step=step, weights=sha256)

@@ -10,9 +10,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from lengthgen.data.windows import TrainingWindows
 from lengthgen.files import read_rows
+from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
+from lengthgen.training.step import State, batch_of, check_finite, launch_step, loss_of
 
+ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
 CLOCKED = ("train/tokens_per_s", "train/peak_mib", "seconds")  # what no two runs have in common
 
@@ -59,3 +63,16 @@ def descendants(pid: int) -> list[int]:
 def one_thread_each() -> dict[str, str]:
     """Returns the environment of a program whose processes have one thread each."""
     return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def take_steps(
+    state: State, windows: TrainingWindows, *, n: int = 1, compiled: bool = False
+) -> list[float]:
+    """Takes optimizer steps in this process, and returns the nats of each."""
+    loss = loss_of(state, ranks=ALONE, compiled=compiled)
+    nats: list[float] = []
+    for _ in range(n):
+        batch = batch_of(state, windows, ranks=ALONE)
+        nats.append(float(launch_step(state, batch, ranks=ALONE, loss=loss)))
+        check_finite(state, ALONE)
+    return nats

@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
-from eval_rows import table_of
 from small import SMALL, small_config
-from strangers import write_config
 
 from lengthgen import probes
 from lengthgen.analysis import curves
@@ -262,15 +259,6 @@ def test_a_scheme_without_a_value_at_a_length_is_skipped_with_its_reason(
 
 
 # What is refused
-
-
-def test_a_corpus_that_is_no_mapping_is_no_traceback(
-    run: tuple[Config, Path], tmp_path: Path
-) -> None:
-    copied = Path(shutil.copytree(run[1], tmp_path / run[1].name))
-    plain: Any = yaml.safe_load((copied / "config.yaml").read_text())
-    write_config(copied, yaml.safe_dump({**plain, "corpus": [1]}))
-    assert "Perplexity, answers" in table_of(copied)
 
 
 def test_what_makes_the_examples_is_in_the_name_of_their_cache(cache: Path) -> None:

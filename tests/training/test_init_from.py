@@ -15,7 +15,7 @@ from lengthgen.config.schema import Config, InitFrom, to_plain
 from lengthgen.data import corpora
 from lengthgen.errors import UserError
 from lengthgen.model.build import create
-from lengthgen.runs import checkpoints
+from lengthgen.runs import checkpoints, status
 from lengthgen.training import init_from
 
 
@@ -164,6 +164,6 @@ def test_other_tokens_are_refused(base: Path, cache: Path) -> None:
 
 def test_weights_that_changed_since_the_run_was_named_are_refused(own: Path, cache: Path) -> None:
     config = config_of(own, cache, "scheme=t5")
-    shutil.rmtree(checkpoints.checkpoint_folders(own)[-1])
+    shutil.rmtree(status.checkpoint_folders(own)[-1])
     with pytest.raises(UserError, match=r"does not hold the weights .* any more"):
         begun(config)

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
-from hashlib import sha256
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,24 @@ from forks import Forked
 from small import SMALL, small_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from trained import QUIET, assert_same_bits, one_thread_each, rows_of, weights_of
+from trained import QUIET, assert_same_bits, one_thread_each, rows_of, take_steps, weights_of
 
 from lengthgen import pipeline
-from lengthgen.config.schema import Config, from_overrides
+from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.windows import train_batch, training_windows
 from lengthgen.errors import Diverged, UserError
 from lengthgen.model.build import create
-from lengthgen.runs.distributed import ALONE
+from lengthgen.runs.distributed import ALONE, Ranks
+from lengthgen.training import trainer
 from lengthgen.training.optim import set_rates
-from lengthgen.training.trainer import (
+from lengthgen.training.step import (
     State,
     batch_of,
     check_finite,
     fresh_state,
     launch_step,
-    train_step,
+    loss_of,
 )
 
 CPU = torch.device("cpu")
@@ -193,33 +194,6 @@ def test_a_finished_run_is_done_at_once_and_computes_nothing_again(
     assert len(before) == 3
 
 
-@pytest.mark.slow
-def test_a_finished_run_is_not_opened_in_wandb_again(tmp_path: Path, cache: Path) -> None:
-    # In processes of their own: wandb keeps global state and starts a service.
-    offline = [one for one in SMALL if one != "runtime.wandb=off"]
-    asked = [*offline, "runtime.wandb=offline", f"runtime.root={tmp_path}"]
-    ran = [forks.run("-m", "lengthgen", "train", *asked, f"runtime.cache={cache}") for _ in "12"]
-    assert [one.returncode for one in ran] == [0, 0]
-    said = [one.stderr for one in ran]
-    assert [one.count("W&B: offline") for one in said] == [1, 0]
-    assert len(list(tmp_path.glob("*/wandb/offline-run-*"))) == 1
-
-
-def test_a_corpus_that_changed_since_the_run_began_is_refused(tmp_path: Path, cache: Path) -> None:
-    text = tmp_path / "text"
-    text.mkdir()
-    for i in range(4):
-        (text / f"{i}.txt").write_text(f"{i} some words " * 60)
-    asked = ["corpus=files", f"corpus.path={text}", "corpus.tokenizer=bytes"]
-    arguments = [one for one in SMALL if not one.startswith("corpus")]
-    asked += [*arguments, f"runtime.root={tmp_path}/runs"]
-    config = from_overrides(asked, config_dir=None, plugins=[])
-    pipeline.train(config)
-    (text / "0.txt").write_text("something else " * 60)
-    with pytest.raises(UserError, match="has changed since this run began"):
-        pipeline.train(config)
-
-
 def test_a_length_that_no_document_has_is_refused_before_training(
     tmp_path: Path, cache: Path
 ) -> None:
@@ -248,8 +222,7 @@ def test_micro_batches_add_up_to_the_whole_batch(stepping: tuple[Config, Any]) -
         runtime = config.runtime.model_copy(update={"micro_batch": micro_batch})
         divided = config.model_copy(update={"runtime": runtime})
         state = state_of(divided)
-        result = train_step(state, windows, ranks=ALONE, forward=state.model)
-        assert result.n_targets <= config.train.batch_tokens
+        take_steps(state, windows)
         ends.append(state.model.state_dict())
     for other in ends[1:]:
         for name, weight in ends[0].items():
@@ -262,9 +235,8 @@ def test_training_lowers_the_loss_of_what_it_trains_on(stepping: tuple[Config, A
     losses: list[float] = []
     for _ in range(8):
         state.step = 0  # the same batch at the same rate
-        result = train_step(state, windows, ranks=ALONE, forward=state.model)
-        losses.append(result.nats / result.n_targets)
-    assert losses[-1] < losses[0] - 0.1
+        losses += take_steps(state, windows)
+    assert losses[-1] < losses[0] - 0.1 * config.train.batch_tokens
 
 
 @pytest.mark.parametrize(
@@ -290,23 +262,10 @@ def test_what_is_not_finite_stops_before_the_update(
         embedding.register_hook(torch.Tensor.log)  # of what is negative: nan
     before = kept(state)
     with pytest.raises(UserError, match=said):
-        train_step(state, windows, ranks=ALONE, forward=state.model)
+        take_steps(state, windows)
     for one, other in zip(kept(state), before, strict=False):
         assert torch.equal(one, other)
     assert state.step == 0
-
-
-class Poisoned(torch.nn.Module):
-    """Passes calls on to a model; what it returns in one of them is not finite."""
-
-    def __init__(self, model: torch.nn.Module, call: int) -> None:
-        super().__init__()
-        self.model, self.left = model, call
-
-    def forward(self, tokens_BT: Tensor, *, generator: torch.Generator) -> Tensor:
-        self.left -= 1
-        x_BTD = self.model(tokens_BT, generator=generator)
-        return x_BTD * torch.nan if self.left == 0 else x_BTD
 
 
 def kept(state: State) -> list[Tensor]:
@@ -315,9 +274,15 @@ def kept(state: State) -> list[Tensor]:
     return [x.detach().clone() for x in (*state.model.state_dict().values(), *moments)]
 
 
-def launch(state: State, stepping: tuple[Config, Any], forward: torch.nn.Module) -> Tensor:
+def launch(state: State, stepping: tuple[Config, Any]) -> Tensor:
     batch = batch_of(state, stepping[1], ranks=ALONE)
-    return launch_step(state, batch, ranks=ALONE, forward=forward)
+    loss = loss_of(state, ranks=ALONE, compiled=False)
+    return launch_step(state, batch, ranks=ALONE, loss=loss)
+
+
+def spoil(module: torch.nn.Module, given: object, x_BTD: Tensor) -> Tensor:
+    """Makes what a model returns not finite."""
+    return x_BTD * torch.nan
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
@@ -326,14 +291,15 @@ def test_steps_launched_after_one_that_is_not_finite_change_nothing(
 ) -> None:
     state, good = state_of(stepping[0]), state_of(stepping[0])
     for _ in range(2):
-        launch(good, stepping, good.model)
-    forward = Poisoned(state.model, call=3 if what == "loss" else 0)
+        launch(good, stepping)
     for step in range(5):
-        spoils = what == "gradient" and step == 2
-        of_gradient = torch.Tensor.log if spoils else torch.Tensor.clone
-        hook = state.model.embedding.weight.register_hook(of_gradient)
-        launch(state, stepping, forward)
-        hook.remove()
+        with ExitStack() as hooks:
+            if step == 2 and what == "loss":
+                hooks.enter_context(state.model.register_forward_hook(spoil))
+            elif step == 2:  # the logarithm of what is negative
+                weight = state.model.embedding.weight
+                hooks.enter_context(weight.register_hook(torch.Tensor.log))
+            launch(state, stepping)
     for one, other in zip(kept(state), kept(good), strict=True):
         assert torch.equal(one, other)
     said = {
@@ -352,8 +318,8 @@ def test_steps_that_are_checked_later_are_those_checked_one_by_one(
     launched, checked = state_of(config), state_of(config)
     nats = 0.0
     for _ in range(3):
-        launch(launched, stepping, launched.model)
-        nats += train_step(checked, windows, ranks=ALONE, forward=checked.model).nats
+        launch(launched, stepping)
+        nats += sum(take_steps(checked, windows))
     check_finite(launched, ALONE)
     assert float(launched.nats) == nats
     for one, other in zip(kept(launched), kept(checked), strict=True):
@@ -374,9 +340,10 @@ def test_launching_a_step_reads_no_tensor(stepping: tuple[Config, Any], scheme: 
     config = small_config(f"scheme={scheme}")
     state = state_of(config)
     batch = batch_of(state, stepping[1], ranks=ALONE)
+    loss = loss_of(state, ranks=ALONE, compiled=False)
     with Unread():
-        launch_step(state, batch, ranks=ALONE, forward=state.model)
-        launch_step(state, batch, ranks=ALONE, forward=state.model)
+        launch_step(state, batch, ranks=ALONE, loss=loss)
+        launch_step(state, batch, ranks=ALONE, loss=loss)
     with pytest.raises(AssertionError, match="_local_scalar_dense"), Unread():
         check_finite(state, ALONE)
 
@@ -389,22 +356,9 @@ def test_done_without_its_checkpoint_is_trained_again(
     kept = sorted((run_dir / "checkpoints").iterdir())
     final = (kept[-1] / "model.safetensors").read_bytes()
     for path in kept if lost == "all" else kept[-1:]:
-        (path / "trainer.pt").unlink()
+        shutil.rmtree(path)
     in_process(tmp_path, cache)
     assert (kept[-1] / "model.safetensors").read_bytes() == final
-
-
-class Recorded(torch.nn.Module):
-    """Passes calls on to a model and keeps the generator's first number of each."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.draws: list[float] = []
-
-    def forward(self, tokens_BT: Tensor, *, generator: torch.Generator) -> Tensor:
-        self.draws.append(float(torch.rand((), generator=generator)))
-        return self.model(tokens_BT, generator=generator)
 
 
 def test_every_micro_batch_of_a_step_has_one_draw_and_every_step_another(
@@ -412,14 +366,25 @@ def test_every_micro_batch_of_a_step_has_one_draw_and_every_step_another(
 ) -> None:
     config, windows = stepping
     runtime = config.runtime.model_copy(update={"micro_batch": 2})
-    config = config.model_copy(update={"runtime": runtime})
-    state = state_of(config)
-    forward = Recorded(state.model)
-    for _ in range(2):
-        train_step(state, windows, ranks=ALONE, forward=forward)
-    assert len(forward.draws) == 8
-    assert len(set(forward.draws[:4])) == len(set(forward.draws[4:])) == 1
-    assert forward.draws[0] != forward.draws[-1]
+    state = state_of(config.model_copy(update={"runtime": runtime}))
+    draws: list[float] = []
+
+    def draw(model: torch.nn.Module, given: object, named: dict[str, Any]) -> None:
+        draws.append(float(torch.rand((), generator=named["generator"])))
+
+    with state.model.register_forward_pre_hook(draw, with_kwargs=True):
+        take_steps(state, windows, n=2)
+    assert len(draws) == 8
+    assert len(set(draws[:4])) == len(set(draws[4:])) == 1
+    assert draws[0] != draws[-1]
+
+
+def test_fewer_windows_than_processes_are_refused(tmp_path: Path, cache: Path) -> None:
+    config = small_config("train.batch_tokens=32", f"runtime.root={tmp_path}")
+    corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
+    three, model = Ranks(rank=0, world_size=3, local_rank=0), create(config, vocab_size=257)
+    with pytest.raises(UserError, match=r"train\.batch_tokens=32: 2 windows of 16 .* 3 processes"):
+        trainer.train(config, corpus, model, CPU, ranks=three, show=QUIET, log=print)
 
 
 @pytest.mark.parametrize(("scheme", "least"), [("sinusoidal", 0.6), ("learned_absolute", 0.3)])
@@ -438,26 +403,6 @@ def test_a_scheme_that_embeds_no_positions_has_no_ratio_to_tokens(
 ) -> None:
     run_dir = in_process(tmp_path, cache, "train.tokens=128", "eval.lengths=[16]")
     assert all("train/positions_to_tokens" not in row for row in rows_of(run_dir / "train.jsonl"))
-
-
-def test_the_schemes_rate_survives_a_restart_bit_for_bit_even_from_two_groups(
-    tmp_path: Path, cache: Path
-) -> None:
-    words = ["scheme=learned_absolute", "train.scheme_lr_ratio=16", "train.tokens=1280"]
-    whole = in_process(tmp_path / "whole", cache, *words)
-    run_dir = in_process(tmp_path / "cut", cache, *words)
-    shutil.rmtree(run_dir / "checkpoints" / "step-00000010")
-    (run_dir / "DONE").unlink()
-    [at_7] = run_dir.glob("checkpoints/*")
-    trainer = torch.load(at_7 / "trainer.pt", weights_only=True)
-    decaying, own, rest = trainer["optimizer"]["param_groups"]  # older versions had two groups
-    rest["params"] = own["params"] + rest["params"]
-    trainer["optimizer"]["param_groups"] = [decaying, rest]
-    torch.save(trainer, at_7 / "trainer.pt")
-    sums = json.loads((at_7 / "sha256.json").read_text())
-    sums["trainer.pt"] = sha256((at_7 / "trainer.pt").read_bytes()).hexdigest()
-    (at_7 / "sha256.json").write_text(json.dumps(sums))
-    assert_same_bits(in_process(tmp_path / "cut", cache, *words), whole)
 
 
 def test_a_ratio_of_1_trains_as_adamw_in_two_groups_bit_for_bit(
@@ -481,8 +426,7 @@ def test_a_ratio_of_1_trains_as_adamw_in_two_groups_bit_for_bit(
     )
     assert config.scheme_lr_ratio == 1
     for one in (state, by_hand):
-        for _ in range(3):
-            train_step(one, windows, ranks=ALONE, forward=one.model)
+        take_steps(one, windows, n=3)
     for name, weight in by_hand.model.state_dict().items():
         assert torch.equal(state.model.state_dict()[name], weight), name
 
@@ -493,7 +437,7 @@ def test_a_step_is_one_clipped_update_of_adamw_at_the_steps_rate(
     config, windows = stepping
     config = config.model_copy(update={"train": config.train.model_copy(update={"clip": 1e-3})})
     state, by_hand = state_of(config), state_of(config)
-    result = train_step(state, windows, ranks=ALONE, forward=state.model)
+    [sum_nats] = take_steps(state, windows)
     batch = train_batch(windows, seed=config.seed, step=0, batch=config.train.batch)
     inputs, targets = (torch.from_numpy(part) for part in batch)
     model, optimizer = by_hand.model, by_hand.optimizer
@@ -505,7 +449,7 @@ def test_a_step_is_one_clipped_update_of_adamw_at_the_steps_rate(
         grad *= 1e-3 / norm
     set_rates(optimizer, 0, config)
     optimizer.step()
-    assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
-    assert result.nats == pytest.approx(float(nats.detach()), rel=1e-6)
+    assert float(state.last[2]) == pytest.approx(float(norm), rel=1e-4)
+    assert sum_nats == pytest.approx(float(nats.detach()), rel=1e-6)
     for name, weight in model.state_dict().items():
         torch.testing.assert_close(state.model.state_dict()[name], weight, rtol=0, atol=1e-5)

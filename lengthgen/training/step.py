@@ -1,0 +1,225 @@
+"""One optimizer step: its batch, the loss of a micro-batch, the update.
+
+B windows, T tokens, D width.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from lengthgen.config.schema import Config
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.objective import objective_of
+from lengthgen.data.windows import (
+    IGNORED,
+    TrainingWindows,
+    consecutive_batch,
+    train_batch,
+    training_windows,
+)
+from lengthgen.errors import Diverged
+from lengthgen.model import kernels
+from lengthgen.model.build import generator_of
+from lengthgen.model.recurrent import Memory, RecurrentTransformer
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs import devices
+from lengthgen.runs.distributed import Ranks
+from lengthgen.training.optim import adamw, set_rates
+
+
+class MicroBatch(NamedTuple):
+    """Rows of the step's global batch that go through the model together."""
+
+    inputs_BT: Tensor
+    targets_BT: Tensor
+    rows_B: Tensor
+    begins_B: Tensor  # bool: the row does not continue that of the step before
+
+
+class Batch(NamedTuple):
+    """This process's share of a step's global batch, on the device; n_targets is of all of it."""
+
+    micro_batches: list[MicroBatch]
+    n_targets: int
+
+
+@dataclass
+class State:
+    """Everything that changes while training: `step` optimizer steps are done or launched.
+
+    nats and n_targets are sums since the last row of train.jsonl. memory is that of all rows of the
+    global batch, of which a process keeps its own up to date; None if the scheme has none. failed
+    is 1 from the first step on whose loss or gradient is not finite: no update is made any more.
+    last is of that step, or else of the last one: its number, the nats of this process's share and
+    the gradient's norm.
+    """
+
+    config: Config
+    step: int
+    nats: Tensor
+    n_targets: int
+    model: Transformer
+    optimizer: torch.optim.AdamW
+    memory: Memory | None
+    failed: Tensor
+    last: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        return self.nats.device
+
+    def draws(self) -> torch.Generator:
+        """Returns the draws of the next step from their beginning: its micro-batches share them."""
+        return generator_of("step", self.config.seed, self.step)
+
+
+def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> State:
+    """Returns the state before the first step of a model that was just created."""
+    model = model.to(device).train()
+    wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
+    memory = None
+    if isinstance(model, RecurrentTransformer) and model.n_remembered:
+        memory = model.empty_memory(config.train.batch, size=model.n_remembered)
+    return State(
+        config=config,
+        step=0,
+        nats=torch.zeros((), dtype=wide, device=device),
+        n_targets=0,
+        model=model,
+        optimizer=adamw(model, config.train),
+        memory=memory,
+        failed=torch.zeros((), device=device),
+        last=torch.zeros(3, dtype=wide, device=device),
+    )
+
+
+def windows_of(config: Config, corpus: TokenizedCorpus) -> TrainingWindows:
+    """Returns the windows that training rows are made of."""
+    return training_windows(corpus, objective_of(config).window_targets)
+
+
+def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
+    """Returns this process's share of the windows of the state's next step."""
+    config = state.config
+    which: dict[str, int] = {"seed": config.seed, "step": state.step, "batch": config.train.batch}
+    if state.memory is None:
+        batch, begins = train_batch(windows, **which), np.ones(config.train.batch, dtype=bool)
+    else:
+        batch, begins = consecutive_batch(windows, **which)
+    vocab_size = windows.corpus.vocab_size
+    batch = objective_of(config).batch(batch, vocab_size=vocab_size, step=state.step)
+    mine = np.arange(ranks.rank, config.train.batch, ranks.world_size)
+    size = devices.micro_batch(config.runtime, state.device, config.train.length)
+    share = [
+        devices.to_device(torch.from_numpy(array), state.device)
+        for array in (batch.inputs_BT[mine], batch.targets_BT[mine], mine, begins[mine])
+    ]
+    micro_batches = [
+        MicroBatch(*(tensor[first : first + size] for tensor in share))
+        for first in range(0, len(mine), size)
+    ]
+    return Batch(micro_batches, int((batch.targets_BT != IGNORED).sum()))
+
+
+class Loss(nn.Module):
+    """The sum of nats of a micro-batch: the forward pass that DistributedDataParallel wraps."""
+
+    def __init__(self, state: State, *, compiled: bool) -> None:
+        super().__init__()
+        self.model, self.memory = state.model, state.memory
+        self.device_type = state.device.type
+        self.autocast = state.config.train.precision == "bf16"
+        forward: Callable[..., Any] = self.model
+        if self.memory is not None:
+            assert isinstance(self.model, RecurrentTransformer)
+            forward = self.model.segment
+        self.hidden = kernels.compiled(forward) if compiled else forward
+
+    def forward(self, micro: MicroBatch, *, generator: torch.Generator) -> Tensor:
+        """Returns a scalar."""
+        with torch.autocast(self.device_type, torch.bfloat16, enabled=self.autocast):
+            if self.memory is None:
+                starts = self.model.answer_starts(micro.targets_BT)
+                x_BTD = self.hidden(micro.inputs_BT, generator=generator, **starts)
+            else:
+                x_BTD = self._after_memory(self.memory, micro, generator)
+            return self.model.sum_token_nll(x_BTD, micro.targets_BT)
+
+    def _after_memory(
+        self, memory: Memory, micro: MicroBatch, generator: torch.Generator
+    ) -> Tensor:
+        """Returns the hidden states of rows after what they remember, and updates that."""
+        x_NBMD, left_padding_B = memory
+        size, rows_B = x_NBMD.shape[2], micro.rows_B
+        known_B = left_padding_B[rows_B].masked_fill(micro.begins_B, size)
+        before, T = Memory(x_NBMD[:, rows_B], known_B), micro.inputs_BT.shape[1]
+        x_BTD, after = self.hidden(micro.inputs_BT, before, n_last=T, generator=generator)
+        x_NBMD[:, rows_B] = after.x_NBMD.to(x_NBMD.dtype)
+        left_padding_B[rows_B] = after.left_padding_B
+        return x_BTD
+
+
+def loss_of(state: State, *, ranks: Ranks, compiled: bool) -> Loss | DDP:
+    """Returns the loss of a micro-batch, whose gradients are averaged over several processes."""
+    loss = Loss(state, compiled=compiled)
+    return loss if ranks.world_size == 1 else DDP(loss)
+
+
+def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) -> Tensor:
+    """Launches one optimizer step, and returns the nats of its global batch.
+
+    The loss is the sum of nats over all processes divided once by their number of targets, so that
+    any split of the batch over processes and micro-batches gives the same gradient. Nothing here
+    waits for a GPU, though a few schemes read a value from it: it is the device itself that makes
+    no update after a loss or gradient that is not finite, and check_finite() reports it.
+    """
+    model, optimizer = state.model, state.optimizer
+    nats, last = torch.zeros_like(state.nats), batch.micro_batches[-1]
+    for micro in batch.micro_batches:
+        waits = micro is not last  # gradients of all micro-batches are averaged together
+        with loss.no_sync() if waits and isinstance(loss, DDP) else nullcontext():
+            sum_nats = loss(micro, generator=state.draws())
+            # times world_size: DDP divides the sum of gradients by it
+            (sum_nats * ranks.world_size / batch.n_targets).backward()
+        nats += sum_nats.detach()
+    total = ranks.sum(nats.clone())
+    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), state.config.train.clip)
+    seen = torch.stack([torch.full_like(nats, state.step + 1), nats, grad_norm.to(nats.dtype)])
+    state.last = torch.where(state.failed.bool(), state.last, seen)
+    state.failed = torch.where(total.isfinite() & grad_norm.isfinite(), state.failed, 1.0)
+    set_rates(optimizer, state.step, state.config)
+    # The device decides: weights, moments and step count stay as they are where found_inf is 1.
+    optimizer.found_inf = state.failed  # pyright: ignore[reportAttributeAccessIssue]
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    model.scheme.clamp_parameters()
+    state.step += 1
+    state.nats = state.nats + total
+    state.n_targets += batch.n_targets
+    return total
+
+
+def check_finite(state: State, ranks: Ranks) -> None:
+    """Waits for the steps that were launched.
+
+    Raises Diverged in every process if the loss or gradient of one was not finite, naming the first
+    such step and rank; the state is that of the step before.
+    """
+    if not state.failed:
+        return
+    step, nats, grad_norm = state.last.tolist()
+    state.step = int(step) - 1
+    # No rate has acted before the first step.
+    cause = "lower train.lr" if step > 1 else "correct the scheme or lower model.init_std"
+    remedy = f"no update was made; {cause}, or use train.precision=fp32"
+    for rank, of_rank in enumerate(ranks.gather(nats)):
+        if not math.isfinite(of_rank):
+            raise Diverged(f"the loss is {of_rank} in step {int(step)} on rank {rank}; {remedy}")
+    raise Diverged(f"the gradient's norm is {grad_norm} in step {int(step)}; {remedy}")
