@@ -16,3 +16,7 @@ def __getattr__(name: str) -> Any:
     from lengthgen import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *__all__]

@@ -11,7 +11,7 @@ from lengthgen import schemes
 from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.registry import contributed
-from lengthgen.config.schema import Config, InitFrom, from_plain, to_plain
+from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
@@ -20,15 +20,15 @@ from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
 from lengthgen.model.build import architecture, build_model, create
-from lengthgen.model.transformer import Transformer, build_scheme
+from lengthgen.model.transformer import build_scheme
 from lengthgen.model.trial import try_out
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
-from lengthgen.schemes.absolute.alignment import Aligned
 from lengthgen.terminal import Progress
 from lengthgen.tracking.wandb_run import Results, Tracker
 from lengthgen.tracking.wandb_state import is_shown
+from lengthgen.training import init_from
 from lengthgen.training import trainer as training
 
 
@@ -53,7 +53,7 @@ def validate(config: Config) -> Config:
     sources.source_of(config.corpus)
     with torch.device("meta"):
         _check_variants(config, build_model(config, vocab_size=1).scheme)
-    return _with_init(config)
+    return init_from.identified(config)
 
 
 def _check_plugins(plugins: Sequence[str]) -> None:
@@ -88,37 +88,6 @@ def _check_variants(config: Config, scheme: Scheme) -> None:
 
 def _shapes(scheme: Scheme) -> set[str]:
     return {f"{name} {tuple(p.shape)}" for name, p in scheme.named_parameters()}
-
-
-def _with_init(config: Config) -> Config:
-    """Returns the configuration with what train.init_from=RUN identifies in place of the folder."""
-    if not isinstance(config.train.init_from, Path):
-        return config
-    try:
-        run_dir = directory.find(str(config.train.init_from), config.runtime.root)
-        base = directory.load_config(run_dir)
-    except UserError as error:
-        raise UserError(f"train.init_from: {error}") from None
-    done = status.read_done(run_dir, run=base.run_id)
-    if done is None or done.step != base.train.steps:
-        raise UserError(
-            f"train.init_from: {run_dir} is not trained to its end; repeat its lengthgen train "
-            "command first"
-        )
-    for key in ("arch", "d_model", "n_layers", "n_heads", "d_ff"):
-        there, here = getattr(base.model, key), getattr(config.model, key)
-        if there != here:
-            raise UserError(
-                f"train.init_from: {run_dir.name} has model.{key}={there}, and this run "
-                f"model.{key}={here}; give model.{key}={there}"
-            )
-    init = InitFrom(
-        run=base.run_id,
-        recipe=base.recipe,
-        weights=done.weights or checkpoints.weights_sha256(run_dir, step=done.step),
-        path=str(run_dir.resolve()),
-    )
-    return config.model_copy(update={"train": config.train.model_copy(update={"init_from": init})})
 
 
 def config_of(
@@ -193,8 +162,10 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
     devices.prepare(config.runtime, device)
     run_dir = config.run_dir
     corpus = prepare(config, {}, say=show.say)
-    trained = _is_trained(config, ranks=ranks, show=show)
-    model = None if trained else _tried_out(config, corpus)
+    trained = ranks.of_main(ranks.is_main and checkpoints.is_trained(config, say=show.say))
+    model = None if trained else create(config, vocab_size=corpus.vocab_size)
+    if model is not None:
+        try_out(model, config)
     with ExitStack() as stack:
         tracker = Tracker(config, run_dir, say=show.say)
         if ranks.is_main:
@@ -223,30 +194,3 @@ def _results(run_dir: Path) -> Results:
     from lengthgen.tracking import results  # draws: matplotlib is a second of a process's start
 
     return results.results(run_dir)
-
-
-def _is_trained(config: Config, *, ranks: Ranks, show: Progress) -> bool:
-    """True if DONE is there and so is the checkpoint that it names, as rank 0 sees it."""
-    trained = False
-    if ranks.is_main and (done := status.read_done(config.run_dir, run=config.run_id)) is not None:
-        newest = checkpoints.newest(config.run_dir, run=config.run_id, say=show.say)
-        trained = newest is not None and newest.sha256 == done.weights
-    return ranks.of_main(trained)
-
-
-def _tried_out(config: Config, corpus: TokenizedCorpus) -> Transformer:
-    """Returns the model before its first step, after one call that is forgotten."""
-    model = create(config, vocab_size=corpus.vocab_size)
-    names = [
-        name
-        for name, part in model.scheme.parts.items()
-        if isinstance(part, Aligned) and part.alignment_ids is None
-    ]
-    if names:
-        raise UserError(
-            f"scheme.parts.{names[0]}: needs to know which characters belong together, and "
-            f"corpus={config.corpus.name} does not define it; use task=addition_reversed_all, "
-            "addition_padded or copy, or another scheme"
-        )
-    try_out(model, config)
-    return model

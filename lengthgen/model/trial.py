@@ -15,6 +15,7 @@ from lengthgen.errors import UserError
 from lengthgen.model.build import with_parts
 from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import Part
+from lengthgen.schemes.absolute.alignment import Aligned
 
 
 def try_out(model: Transformer, config: Config) -> None:
@@ -25,6 +26,13 @@ def try_out(model: Transformer, config: Config) -> None:
     makes loss or gradient infinite.
     """
     scheme, parts = model.scheme, model.scheme.parts.items()
+    for name, part in parts:
+        if isinstance(part, Aligned) and part.alignment_ids is None:
+            raise UserError(
+                f"scheme.parts.{name}: needs to know which characters belong together, and "
+                f"corpus={config.corpus.name} does not define it; use task=addition_reversed_all, "
+                "addition_padded or copy, or another scheme"
+            )
     own = {part: name for name, part in parts if part.__module__.startswith(MODULE_PREFIX)}
     try:
         values = _values(config, model)

@@ -174,3 +174,12 @@ def _reason(error: Exception) -> str:
     first = error.__context__ if isinstance(error.__context__, OSError) else error
     reason = first.strerror if isinstance(first, OSError) else None
     return reason or first_line(first)
+
+
+def is_trained(config: Config, *, say: Callable[[str], None]) -> bool:
+    """True if DONE is there and so is the checkpoint that it names."""
+    done = read_done(config.run_dir, run=config.run_id)
+    if done is None:
+        return False
+    found = newest(config.run_dir, run=config.run_id, say=say)
+    return found is not None and found.sha256 == done.weights

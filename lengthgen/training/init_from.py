@@ -3,11 +3,42 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from lengthgen.config.schema import InitFrom
+from lengthgen.config.schema import Config, InitFrom
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Transformer
-from lengthgen.runs import checkpoints, directory
+from lengthgen.runs import checkpoints, directory, status
+
+
+def identified(config: Config) -> Config:
+    """Returns the configuration with what train.init_from=RUN identifies in place of the folder."""
+    if not isinstance(config.train.init_from, Path):
+        return config
+    try:
+        run_dir = directory.find(str(config.train.init_from), config.runtime.root)
+        base = directory.load_config(run_dir)
+    except UserError as error:
+        raise UserError(f"train.init_from: {error}") from None
+    done = status.read_done(run_dir, run=base.run_id)
+    if done is None or done.step != base.train.steps:
+        raise UserError(
+            f"train.init_from: {run_dir} is not trained to its end; repeat its lengthgen train "
+            "command first"
+        )
+    for key in ("arch", "d_model", "n_layers", "n_heads", "d_ff"):
+        there, here = getattr(base.model, key), getattr(config.model, key)
+        if there != here:
+            raise UserError(
+                f"train.init_from: {run_dir.name} has model.{key}={there}, and this run "
+                f"model.{key}={here}; give model.{key}={there}"
+            )
+    init = InitFrom(
+        run=base.run_id,
+        recipe=base.recipe,
+        weights=done.weights or checkpoints.weights_sha256(run_dir, step=done.step),
+        path=str(run_dir.resolve()),
+    )
+    return config.model_copy(update={"train": config.train.model_copy(update={"init_from": init})})
 
 
 def load_weights(
