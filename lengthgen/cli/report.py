@@ -53,7 +53,8 @@ def write_report(
     if conditions:
         rows = report.matching(rows, conditions)
     sections = report.sections(rows, report.training_logs(paths, set(rows["run"])))
-    page, *_ = report.write(rows, sections, out or next(iter(folders), Path("report")), png=png)
+    out = out or next(iter(folders), Path("report"))
+    page, *_ = report.write(rows, sections, out, png=png, again=out in folders)
     echo(report.summary(sections))
     echo(page)
 

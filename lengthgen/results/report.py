@@ -185,12 +185,30 @@ def _plain_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, title: s
     return Table(key="", title=title, head=head, rows=cells)
 
 
+def table_text(made: Sequence[Section]) -> str:
+    """Returns the tables and notes of sections as Markdown: table.md."""
+    return "\n".join(
+        text
+        for section in made
+        for text in (
+            *map(tables.markdown, section.tables),
+            *(f"{escaping.markdown(note)}\n" for note in section.notes),
+        )
+    )
+
+
 def write(
-    rows: pd.DataFrame, made: Sequence[Section], out: Path, *, png: bool = False
+    rows: pd.DataFrame,
+    made: Sequence[Section],
+    out: Path,
+    *,
+    png: bool = False,
+    again: bool = False,
 ) -> list[Path]:
     """Writes the files of a report into a folder and returns their paths, the page first.
 
     All but manifest.json follows from the rows (and logs): the same rows give the same bytes.
+    `again`: the rows come from this folder, whose rows and manifest stay as they are.
     Raises UserError for a folder that cannot be written.
     """
     text = rows[rows["unit"].isna()]
@@ -203,7 +221,7 @@ def write(
     html = page.render(title, made, svgs=svgs)
     files: dict[str, bytes] = {
         "report.html": html.encode(),
-        "table.md": "\n".join(map(tables.markdown, shown)).encode(),
+        "table.md": table_text(made).encode(),
         "table.tex": "\n".join(map(tables.latex, shown)).encode(),
     }
     if len(text):
@@ -215,7 +233,8 @@ def write(
         files |= {f"{name}.png": saved(figure, "png") for name, figure in drawn.items()}
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    save(rows, out)
+    if not again:
+        save(rows, out)
     for name, content in files.items():
         replace_file(out / name, content)
     return [out / name for name in (*files, ROWS, MANIFEST)]

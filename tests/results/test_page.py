@@ -51,7 +51,7 @@ def rows_of(
             for i, document in enumerate("abcd")
         ]
     )
-    return load._typed(table)  # pyright: ignore[reportPrivateUsage]
+    return load.typed(table)  # pyright: ignore[reportPrivateUsage]
 
 
 class Elements(HTMLParser):
