@@ -125,18 +125,6 @@ def test_the_training_kernel_passes_a_numerical_gradient_check() -> None:
     assert torch.autograd.gradcheck(attention, inputs)
 
 
-def test_biases_of_several_parts_are_added_and_masks_are_combined() -> None:
-    one, two, window = LearnedBias(20), LearnedBias(20), Window(6)
-    q, k, v = some_qkv(20, dtype=torch.float64)
-    c = context(small_model("nope"), 20, dtype=torch.float64)
-    far = torch.arange(20)[:, None] - torch.arange(20) >= 6
-    added = (one.table + two.table).masked_fill(far, -torch.inf)
-    for grad in (True, False):
-        with torch.set_grad_enabled(grad):
-            got = attend(layer_of(one, two, window), q, k, v, c)
-            torch.testing.assert_close(got, dense(q, k, v, added))
-
-
 @pytest.mark.parametrize("others", [(), (Doubled(SHAPE),), (Window(6),)])
 def test_attention_without_a_gradient_leaves_a_bias_that_a_part_holds_as_it_was(
     others: tuple[Part, ...],
@@ -179,14 +167,6 @@ def test_leaving_out_keys_of_weight_zero_changes_no_bit(queries: int) -> None:
     close(near, full, atol=2e-6)
 
 
-def test_one_far_key_that_can_matter_keeps_all_keys_before_it() -> None:
-    q, k, _ = some_qkv(600, dtype=torch.float32)
-    table = -10.0 * torch.arange(600.0).expand(4, 600).clone()
-    assert max(max_attended_distance(table, q, k, scale=1.0)) < 100
-    table[2, 500] = 0.0
-    assert max_attended_distance(table, q, k, scale=1.0)[2] == 501
-
-
 def test_reach_is_the_distance_at_which_the_bound_falls_104_below_the_own_key() -> None:
     # Largest |q||k| is 2 * 5, own keys give q.k = 2 * 3, so an unknown key may lead by 4:
     # with a bias of -distance, distances up to 104 + 4 count, and 0 is the first of them.
@@ -198,18 +178,6 @@ def test_reach_is_the_distance_at_which_the_bound_falls_104_below_the_own_key() 
     assert max_attended_distance(table, q[:, :, :1].expand(-1, -1, 300, -1), k, scale=1.0) == [
         115
     ]  # own keys: 0
-
-
-def test_a_key_at_the_end_of_the_reach_has_its_weight_in_the_output() -> None:
-    # The last query has q.k = 100 with the first key and 0 with all others, its own included.
-    length = 1200
-    q, k, v = torch.zeros(1, 1, 1, 8), *torch.zeros(2, 1, 1, length, 8)
-    q[..., 0], k[:, :, 0, 0], v[:, :, 0] = 10.0, 10.0, 1e35
-    table = torch.full((1, length), -400.0)
-    table[0, 0], table[0, -1] = 0.0, -180.0
-    reach_H = max_attended_distance(table, q, k, scale=1.0)
-    got = sdpa_nearest_keys(table, q, k, v, reach_H=reach_H, scale=1.0, block=512)
-    torch.testing.assert_close(got, torch.full_like(got, math.exp(-80) * 1e35), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("where", ["q", "k"])
@@ -234,39 +202,6 @@ def test_one_key_that_is_not_a_number_makes_all_queries_from_it_on_so(grad: bool
     assert bad[1, :, at:].all()
     assert not bad[1, :, :at].any()
     assert not bad[0].any()
-
-
-def test_a_bias_over_distances_and_a_mask_are_both_applied_past_512_keys() -> None:
-    length = 700
-    q, k, v = some_qkv(length, dtype=torch.float64)
-    c = context(small_model("nope"), length, dtype=torch.float64)
-    layer = layer_of(Alibi(SHAPE, beyond="extend"), Window(100))
-    with torch.no_grad():
-        got = attend(layer, q, k, v, c)
-    close(got, eager(layer, q, k, v, c, block=length), atol=1e-12)
-
-
-@EVERY_KIND
-@GRAD
-def test_autocast_changes_nothing_inside_attention(kind: str, grad: bool) -> None:
-    layer = layer_of(*KINDS[kind])
-    q, k, v = some_qkv(600, dtype=torch.float32)
-    c = context(small_model("nope"), 600, dtype=torch.float32)
-    with torch.set_grad_enabled(grad):
-        want = attend(layer, q, k, v, c)
-        with torch.autocast("cpu", torch.bfloat16):
-            got = attend(layer, q, k, v, c)
-    assert torch.equal(got, want)
-
-
-@EVERY_KIND
-@GRAD
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_the_output_has_the_dtype_of_the_values(kind: str, grad: bool, dtype: torch.dtype) -> None:
-    q, k, v = some_qkv(140, dtype=dtype)
-    c = context(small_model("nope"), 140, dtype=dtype)
-    with torch.set_grad_enabled(grad):
-        assert attend(layer_of(*KINDS[kind]), q, k, v, c).dtype == dtype
 
 
 @GRAD
@@ -298,19 +233,6 @@ def test_bf16_attention_is_within_rounding_of_fp64(kind: str, grad: bool) -> Non
     assert (got - want).norm() < 1.5 * 2**-8 * want.norm()
 
 
-@pytest.mark.parametrize("parts", [(), (Alibi(SHAPE, beyond="extend"),), (Doubled(SHAPE),)])
-def test_explicit_attention_in_fp32_is_the_fp64_one_to_fp32_rounding(
-    parts: tuple[Part, ...],
-) -> None:
-    layer = layer_of(*parts)
-    q, k, v = some_qkv(300, dtype=torch.bfloat16)
-    c = context(small_model("nope"), 300, dtype=torch.bfloat16)
-    exact = replace(c, dtype=torch.float64)
-    want = eager(layer, q.double(), k.double(), v.double(), exact, block=128)
-    got = eager(layer, q.float(), k.float(), v.float(), c, block=128).double()
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=2e-6)
-
-
 def test_the_gradient_of_a_bias_sums_over_the_batch_in_fp32() -> None:
     bias = LearnedBias(40).float()
     q, k, v = some_qkv(40, dtype=torch.bfloat16, batch=64)
@@ -340,18 +262,6 @@ def test_flex_attention_with_a_distance_table_equals_the_blocks_and_has_their_gr
         torch.autograd.grad((want * weight).sum(), table)[0],
         atol=1e-4,
     )
-
-
-def test_bf16_training_is_within_rounding_of_fp32() -> None:
-    model = small_model("alibi", dtype=torch.float32)
-    layer = model.scheme.layers[0]
-    leaves = some_qkv(512, dtype=torch.float32)
-    c = context(model, 512, dtype=torch.float32)
-    want = blocked(layer, *leaves, c, block=128)
-    q, k, v = (x.bfloat16() for x in leaves)
-    got = blocked(layer, q, k, v, c, block=128)
-    # q, k, v and weights are rounded once each, to 2^-9 relative; the sum of weights is one.
-    assert (got.float() - want).abs().max() < 8 * 2**-9 * leaves[2].abs().max()
 
 
 @pytest.mark.parametrize("width", [4, 8, 16])  # of values, next to queries of 8

@@ -7,25 +7,23 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from small import VOCAB, close, context, every_scheme, rotated, small_config, some_qkv
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from trained import take_steps
 
 from lengthgen.config.compose import choices
-from lengthgen.config.precision import native
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.windows import training_windows
 from lengthgen.model import kernels
 from lengthgen.model.attention import attend, eager
 from lengthgen.model.build import create, with_parts
-from lengthgen.model.kernels import causal_blocks, flex_takes
+from lengthgen.model.kernels import causal_blocks
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import devices
@@ -120,32 +118,6 @@ def test_a_bf16_training_step_has_finite_gradients(name: str, variant: str | Non
         assert torch.isfinite(parameter.grad).all(), key
 
 
-class Taken(NamedTuple):
-    """A call that FlexAttention may take."""
-
-    device: str = "cuda"
-    width: int = 16
-    dtype: torch.dtype = torch.bfloat16
-    gradient: bool = True
-
-
-@pytest.mark.parametrize(
-    ("call", "taken"),
-    [
-        (Taken(), True),
-        (Taken(width=128, dtype=torch.float32), True),
-        (Taken(device="cpu"), False),
-        (Taken(width=8), False),  # a product of Triton has 16 columns at least
-        (Taken(dtype=torch.float64), False),
-        (Taken(gradient=False), False),
-    ],
-)
-def test_flex_attention_takes_training_on_cuda_alone(call: Taken, taken: bool) -> None:
-    with FakeTensorMode(), torch.set_grad_enabled(call.gradient):
-        q = torch.empty(1, 1, 4, call.width, dtype=call.dtype, device=call.device)
-        assert flex_takes(q, q) == taken
-
-
 def test_the_blocks_of_flex_attention_are_made_once_per_length_compiled_or_not() -> None:
     def made(length: int) -> list[Any]:
         return [causal_blocks(length, CPU) for _ in range(2)]
@@ -179,15 +151,6 @@ def test_a_step_is_compiled_as_one_graph(scheme: str) -> None:
     out = forward(torch.zeros(2, 16, dtype=torch.long), generator=torch.Generator())
     assert torch.equal(out, model(torch.zeros(2, 16, dtype=torch.long)))
     assert graphs == 1
-
-
-@pytest.mark.parametrize(
-    ("requested", "compiled"), [("null", False), ("true", True), ("false", False)]
-)
-def test_training_on_a_cpu_is_compiled_on_request_alone(requested: str, compiled: bool) -> None:
-    config = small_config(f"runtime.compile={requested}")
-    assert devices.compiles(config.runtime, CPU) == compiled
-    assert config.run_id == small_config().run_id
 
 
 # Activation checkpointing, compilation, accumulation
@@ -309,61 +272,3 @@ def test_bf16_compiled_checkpointed_and_accumulated_training_is_the_eager_one(
 
 
 # Precision
-
-
-@pytest.mark.parametrize(
-    ("device", "expected"), [("cuda", "bf16"), ("mps", "fp32"), ("cpu", native("cpu"))]
-)
-def test_auto_is_a_run_of_the_precision_that_the_device_multiplies(
-    device: str, expected: str
-) -> None:
-    where = f"runtime.device={device}"
-    auto, same, other = (
-        small_config(f"train.precision={precision}", where)
-        for precision in ("auto", expected, {"bf16": "fp32", "fp32": "bf16"}[expected])
-    )
-    assert (auto.train.precision, auto.run_id) == (expected, same.run_id)
-    assert other.run_id != auto.run_id
-
-
-def test_a_processor_with_bf16_products_is_told_from_one_without() -> None:
-    flags = Path("/proc/cpuinfo")
-    if not flags.exists():
-        pytest.skip("no /proc/cpuinfo")
-    assert (native("cpu") == "bf16") == ("avx512_bf16" in flags.read_text().split())
-
-
-@pytest.mark.parametrize(
-    ("precision", "device", "multiplies_bf16", "remarked"),
-    [
-        ("bf16", "cpu", False, True),
-        ("bf16", "cpu", True, False),
-        ("fp32", "cpu", False, False),
-        ("bf16", "cuda", False, False),
-    ],
-)
-def test_bf16_is_remarked_on_a_cpu_that_has_no_products_of_it(
-    precision: str, device: str, multiplies_bf16: bool, remarked: bool
-) -> None:
-    message = devices.summary(precision, torch.device(device), multiplies_bf16=multiplies_bf16)
-    assert message.startswith(f"training in {precision} on {device}")
-    assert ("train.precision=fp32 (another run)" in message) == remarked
-
-
-class Recorder(Progress):
-    """Keeps the messages."""
-
-    def __init__(self) -> None:
-        super().__init__(is_main=False)
-        self.lines: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.lines.append(message)
-
-
-def test_training_says_its_precision_and_device_once(cache: Path, tmp_path: Path) -> None:
-    lines = Recorder()
-    requested = ["train.precision=auto", "train.tokens=256", f"runtime.root={tmp_path}"]
-    train_and_evaluate(small_config(*requested, f"runtime.cache={cache}"), ranks=ALONE, show=lines)
-    [message] = [line for line in lines.lines if line.startswith("training in ")]
-    assert message == f"training in {native('cpu')} on cpu"
