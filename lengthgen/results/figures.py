@@ -48,7 +48,7 @@ Log = tuple[str, str, Sequence[Mapping[str, Any]]]  # series, scheme and rows of
 
 
 @styled()
-def curve(findings: pd.DataFrame) -> Figure | None:
+def curve(findings: pd.DataFrame, *, title: str = "") -> Figure | None:
     """Draws perplexity over context length; a panel for each train length."""
     rows = _finite(findings, "loss")
     rows = rows[rows.groupby("series")["length"].transform("size") > 1]
@@ -67,7 +67,8 @@ def curve(findings: pd.DataFrame) -> Figure | None:
     what = what if protocol == HEADLINE else f"under the protocol {protocol}"
     variants = sorted(set(rows.loc[rows["reference"], "variant"].dropna()))
     note = f"; dashed: with {', '.join(variants)}" if variants else ""
-    return _over_length(rows, title=f"Perplexity {what}{note}", unit="perplexity", scale=scale)
+    title = title or f"Perplexity {what}{note}"
+    return _over_length(rows, title=title, unit="perplexity", scale=scale)
 
 
 @styled()
@@ -98,7 +99,10 @@ def gain(findings: pd.DataFrame) -> Figure | None:
 
 @styled()
 def excess(findings: pd.DataFrame) -> Figure | None:
-    """Draws loss minus the least loss at T as a heat map of series and lengths, best first."""
+    """Draws loss minus the least loss at T as a heat map of series and lengths.
+
+    The best stands first: at the longest length that four in five of the series have.
+    """
     rows = _finite(findings, "loss")
     rows = rows[~rows["reference"]]
     at_T = rows[rows["length"] == rows["train_length"]].groupby("train_length")["value"].min()
@@ -106,7 +110,8 @@ def excess(findings: pd.DataFrame) -> Figure | None:
     table = rows.pivot_table(index="series", columns="length", values="value")
     if table.empty:
         return None
-    table = table.sort_values([*reversed(table.columns)])
+    common = max((n for n in table if table[n].notna().mean() >= 0.8), default=table.columns[-1])
+    table = table.sort_values([common, *reversed(table.columns)])
     cells, lengths = table.to_numpy(), [*table.columns]
     top = max(EXCESS_LINEAR, float(np.nanmax(cells)))
     norm = SymLogNorm(EXCESS_LINEAR, vmin=-top, vmax=top)

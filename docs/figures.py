@@ -1,0 +1,154 @@
+"""Draws the figures of the documentation: results/NAME/rows.parquet -> docs/figures/NAME.svg.
+
+python docs/figures.py [NAME ...]
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lengthgen.results import figures, style
+from lengthgen.results.load import load
+from lengthgen.results.series import millions, select, short
+from lengthgen.results.statistics import findings
+
+ROOT = Path(__file__).parents[1]
+NAMES = {
+    **{"alibi": "ALiBi", "kerple": "KERPLE", "nope": "NoPE", "rope": "RoPE", "t5": "T5"},
+    **{"sinusoidal": "sinusoidal", "fire": "FIRE"},
+}
+
+
+def study(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns the comparable rows of a committed study, and its findings on the matched tail."""
+    rows = select(load([ROOT / "results" / name]))[0].rows
+    found = findings(rows)
+    return rows, found[(found["protocol"] == "tail") & ~found["reference"]]
+
+
+def hero() -> Figure | None:
+    _, found = study("figure1")
+    found = found[found["train_length"] == 512]
+    title = "Trained on 512 tokens: RoPE breaks, ALiBi holds"
+    return figures.curve(found.assign(series=found["scheme"].map(NAMES)), title=title)
+
+
+def train_lengths() -> Figure | None:
+    _, found = study("figure1")
+    title = "Perplexity by context length, trained on 512 and on 1,024 tokens"
+    return figures.curve(found, title=title)
+
+
+def gain() -> Figure | None:
+    _, found = study("figure1")
+    found = found[found["train_length"] == 512]
+    return figures.gain(found.assign(series=found["scheme"].map(NAMES)))
+
+
+def fine_tuning() -> Figure | None:
+    _, found = study("fine_tuning")
+    names = {
+        "rope (": "trained at 512",
+        "rope_2048": "trained at 2,048",
+        "factor=4": "then 300 steps at 2,048, interpolated",
+        "factor=1": "then 300 steps at 2,048",
+    }
+    named = [
+        next(text for part, text in names.items() if part in series) for series in found["series"]
+    ]
+    title = "RoPE: perplexity by context length, before and after fine-tuning at 2,048 tokens"
+    return figures.curve(found.assign(series=named, scheme=named, train_length=512), title=title)
+
+
+def schemes() -> Figure | None:
+    return figures.excess(study("schemes")[1])
+
+
+def variants() -> Figure | None:
+    return figures.excess(study("variants")[1])
+
+
+def nope_masks() -> Figure | None:
+    title = "NoPE trained on 512 tokens: perplexity behind masks, and with log-n scaling"
+    return figures.curve(study("nope_masks")[1], title=title)
+
+
+def fire_positions() -> Figure | None:
+    title = "FIRE trained on 512 tokens: perplexity behind masks, and with queries clamped to T"
+    return figures.curve(study("fire_positions")[1], title=title)
+
+
+def kerple() -> Figure | None:
+    return figures.gain(study("kerple")[1])
+
+
+def books() -> Figure | None:
+    return figures.curve(study("books")[1], title="Books in English: perplexity by context length")
+
+
+def budget() -> Figure:
+    return by("budget", "tokens_seen", "tokens seen in training")
+
+
+def context() -> Figure:
+    return by("context", "train_length", "T, tokens of context in training")
+
+
+@style.styled()
+def by(name: str, column: str, axis: str) -> Figure:
+    """Draws perplexity at T and at the longest length over a setting of training."""
+    rows, found = study(name)
+    setting = rows.drop_duplicates("series").set_index("series")[column]
+    loss = found[found["quantity"] == "loss"]
+    loss = loss.assign(setting=loss["series"].map(setting), value=np.exp(loss["value"]))
+    longest = int(loss["length"].max())
+    colours = style.scheme_colours(loss["scheme"])
+    drawn = style.new_figure("Perplexity at T and far beyond, by training", width=9.5, height=3.9)
+    panels = {"at T": loss["train_length"], f"at {short(longest)}": longest}
+    for axes, (title, length) in zip(
+        drawn.subplots(1, 2, sharey=True), panels.items(), strict=True
+    ):
+        shown = loss[loss["length"] == length].sort_values("setting")
+        ends: list[style.LineEnd] = []
+        for scheme, line in shown.groupby("scheme"):
+            axes.plot(line["setting"], line["value"], "o-", color=colours[scheme], markersize=4)
+            last = float(line["value"].iloc[-1])
+            ends.append(style.LineEnd(last, NAMES.get(scheme, scheme), colours[scheme]))
+        axes.set_ylim(0.85 * loss["value"].min(), 1.15 * loss["value"].max())
+        style.log_axis(axes)
+        style.length_axis(axes, shown["setting"])
+        if column == "tokens_seen":
+            ticks = sorted(set(shown["setting"]))
+            axes.set_xticks(ticks, [millions(tick) for tick in ticks])
+        style.label_ends(axes, ends)
+        axes.set_title(title, loc="left", fontsize=style.FONT_SIZE)
+        axes.set_xlabel(axis)
+    drawn.axes[0].set_ylabel("perplexity")
+    return drawn
+
+
+FIGURES: dict[str, Callable[[], Figure | None]] = {
+    **{"hero": hero, "train-lengths": train_lengths, "gain": gain, "fine-tuning": fine_tuning},
+    **{"schemes": schemes, "variants": variants, "budget": budget, "context": context},
+    **{"nope_masks": nope_masks, "fire_positions": fire_positions, "kerple": kerple},
+    "books": books,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=[*FIGURES], choices=[*FIGURES])
+    for name in parser.parse_args().names:
+        drawn = FIGURES[name]()
+        assert drawn is not None, name
+        path = ROOT / "docs" / "figures" / f"{name}.svg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(style.saved(drawn, "svg"))
+
+
+if __name__ == "__main__":
+    main()
