@@ -141,7 +141,7 @@ FIGURES: dict[str, Callable[[], Figure | None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=[*FIGURES], choices=[*FIGURES])
+    parser.add_argument("names", nargs="*", default=[*FIGURES], help=", ".join(FIGURES))
     for name in parser.parse_args().names:
         drawn = FIGURES[name]()
         assert drawn is not None, name

@@ -116,6 +116,7 @@ def excess(findings: pd.DataFrame) -> Figure | None:
     top = max(EXCESS_LINEAR, float(np.nanmax(cells)))
     norm = SymLogNorm(EXCESS_LINEAR, vmin=-top, vmax=top)
     title = "Loss minus the least loss at T, nats per token; right of the line, context beyond T"
+    title += "; grey: not evaluated" if np.isnan(cells).any() else ""
     drawn = new_figure(title, height=1.2 + 0.24 * len(table))
     axes = drawn.subplots()
     axes.set_facecolor("0.85")  # of what was not evaluated
