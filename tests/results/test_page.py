@@ -10,12 +10,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from frames import CONFIG, frame
 
 from lengthgen.errors import UserError
 from lengthgen.results import load, report
-from lengthgen.results.load import COLUMNS
 
-LENGTHS = (256, 512, 1024, 4096)
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}"
 
 
@@ -24,34 +23,20 @@ def rows_of(
     *,
     seeds: Sequence[int] = (1, 2),
     corpus: str = "toy",
-    **changes: Any,
+    **columns: Any,
 ) -> pd.DataFrame:
-    """Rows of two documents at each length; the loss grows with the length for all but ALiBi."""
-    config = {"scheme": {"name": "x", "parts": {}}, "train": {"lr": 1e-3, "length": 512}}
-    environment = {"command": "lengthgen train", "commit": "abc", "libraries": {"torch": "2"}}
-    table = pd.DataFrame(
-        [
-            {
-                **dict.fromkeys(COLUMNS),
-                **{"run": f"{scheme}-{seed}-{corpus}", "recipe": scheme, "scheme": scheme},
-                **{"model": "tiny", "seed": seed, "corpus": corpus, "fingerprint": corpus * 8},
-                **{"packed": False, "train_length": 512, "tokens_seen": 1000, "trained_in": "fp32"},
-                **{"reference": False, "protocol": "tail", "targets": 64, "precision": "fp32"},
-                **{"endpoints": "e", "reach": 4096, "length": length, "n_documents": 4},
-                **{"document": document, "n_tokens": 64, "n_bytes": 200, "n_windows": 1},
-                "nats": 64 * (3 + i / 9 + (scheme != "alibi") * math.log2(length / 256)) + seed,
-                **{"unigram_nats": 64 * 7, "parts": scheme, "state": "done"},
-                "config": json.dumps({**config, "seed": seed, "scheme": {"name": scheme}}),
-                "environment": json.dumps(environment),
-                **changes,
-            }
-            for scheme in schemes
-            for seed in seeds
-            for length in LENGTHS
-            for i, document in enumerate("abcd")
-        ]
-    )
-    return load.typed(table)  # pyright: ignore[reportPrivateUsage]
+    """Rows of runs whose loss grows with the length, but for ALiBi."""
+
+    def loss(seed: int, document: str, length: int) -> float:
+        return 3 + ord(document) / 99 + seed / 99 + rises * math.log2(length / 256)
+
+    tables: list[pd.DataFrame] = []
+    for scheme in schemes:
+        rises = scheme != "alibi"
+        config = {**CONFIG, "scheme": {"name": scheme, "parts": {}}}
+        of_text = {"corpus": corpus, "fingerprint": corpus * 8, **columns}
+        tables.append(frame(loss, scheme=scheme, seeds=seeds, config=config, **of_text))
+    return load.typed(pd.concat(tables, ignore_index=True))
 
 
 class Elements(HTMLParser):
@@ -131,9 +116,9 @@ def test_a_table_lies_in_a_box_that_scrolls(files: dict[str, bytes]) -> None:
 
 
 def test_the_words_of_a_run_stand_on_the_page_as_text(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"model": HOSTILE, "precision": HOSTILE, "environment": None}
-    rows = rows_of([HOSTILE, "rope"], corpus=HOSTILE, **changes)
-    rows["environment"] = json.dumps(dict.fromkeys(["command", "commit", "processor"], HOSTILE))
+    about = json.dumps(dict.fromkeys(["command", "commit", "processor"], HOSTILE))
+    words = {"corpus": HOSTILE, "model": HOSTILE, "precision": HOSTILE, "environment": about}
+    rows = rows_of([HOSTILE, "rope"], **words)
     page = written(rows, tmp_path)["report.html"].decode()
     plain = Elements(written(rows_of(["x", "rope"]), tmp_path / "plain")["report.html"].decode())
     hostile = Elements(page)
@@ -173,7 +158,7 @@ def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None
 def test_runs_are_chosen_by_the_words_that_trained_them() -> None:
     rows = rows_of()
     chosen = report.matching(rows, {"scheme": ["rope"], "seed": [2]})
-    assert set(chosen["run"]) == {"rope-2-toy"}
+    assert set(chosen["run"]) == {"rope-s2"}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +166,7 @@ def test_runs_are_chosen_by_the_words_that_trained_them() -> None:
     [
         ({"scheme": ["rpoe"]}, "scheme=rpoe: no evaluated run has this value; did you mean rope?"),
         ({"train.lrr": [1]}, "train.lrr: no evaluated run has this key; did you mean train.lr?"),
-        ({"scheme": ["rope"], "train.lr": [1e-3], "seed": [9]}, "seed=9: no evaluated run has"),
+        ({"scheme": ["rope"], "train.lr": [0.003], "seed": [9]}, "seed=9: no evaluated run has"),
     ],
 )
 def test_what_no_run_meets_is_named(conditions: dict[str, list[Any]], said: str) -> None:
