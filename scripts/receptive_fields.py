@@ -10,20 +10,19 @@ figure are made again from these and the rows of results/schemes. Chi et al. 202
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.figure import Figure
+from scipy import stats
 
-from lengthgen.analysis.accuracy import agreement
-from lengthgen.analysis.findings import findings
-from lengthgen.analysis.formatting import short
-from lengthgen.analysis.intervals import Estimate
 from lengthgen.files import replace_file
-from lengthgen.report import collect, study
-from lengthgen.report.figures.style import FONT_SIZE, files, framed, rc_style
-from lengthgen.report.table_formats import Cell, Table, markdown
+from lengthgen.results.load import load
+from lengthgen.results.series import select, short
+from lengthgen.results.statistics import findings
+from lengthgen.results.style import FONT_SIZE, new_figure, saved, styled
+from lengthgen.results.tables import Cell, Table, markdown
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 OUT = RESULTS / "probes"
@@ -40,7 +39,9 @@ class Checkpoint(NamedTuple):
     name: str
     T: int
     field: dict[int, int]  # tokens, by length of the window
-    rise: Estimate  # loss at LENGTH less that at T, nats per token
+    rise: float  # loss at LENGTH less that at T, nats per token
+    low: float  # of its 95 % interval
+    high: float
 
     @property
     def reach(self) -> float:
@@ -66,26 +67,37 @@ def schemes() -> list[Checkpoint]:
     for row in rows:
         if "skipped" not in row:
             measured.setdefault(row["run"], {})[row["length"]] = row["erf_99"]
-    records = study.from_folder(RESULTS / "schemes").records
-    probed = [record for record in records if record.run in measured]
-    report = collect.gather_both(probed).text
-    assert report is not None, "results/schemes"
+    rows = load([RESULTS / "schemes"])
+    [probed] = select(rows[rows["run"].isin(measured.keys())])
+    table = findings(probed.rows)
+    gains = table[(table["quantity"] == "gain") & (table["length"] == LENGTH)]
+    runs = dict(zip(probed.rows["series"], probed.rows["run"], strict=True))
     found = [
         Checkpoint(
-            name=one.series.scheme,
-            T=one.series.train_length,
-            field=measured[run],
-            rise=_negative(one.gain[LENGTH]),
+            name=row["scheme"],
+            T=row["train_length"],
+            field=measured[runs[row["series"]]],
+            **{"rise": -row["value"], "low": -row["high"], "high": -row["low"]},
         )
-        for one in findings(report.by_protocol)
-        for run in one.series.runs
-        if LENGTH in one.gain and measured.get(run, {}).keys() >= WINDOWS
+        for row in gains.to_dict("records")
+        if measured[runs[row["series"]]].keys() >= WINDOWS
     ]
-    return sorted(found, key=lambda one: (one.reach, one.rise.value))
+    return sorted(found, key=lambda one: (one.reach, one.rise))
 
 
-def _negative(gain: Estimate) -> Estimate:
-    return replace(gain, value=-gain.value, low=-gain.high, high=-gain.low)
+def agreement(a: Sequence[float], b: Sequence[float]) -> str:
+    """Returns Spearman's rho with the share of drawn orders with one as far from 0."""
+    ranks, others = (stats.rankdata(values) - (len(values) + 1) / 2 for values in (a, b))
+    rho = ranks @ others / np.sqrt((ranks @ ranks) * (others @ others))
+    test = stats.permutation_test(
+        (ranks,),
+        lambda drawn, axis: np.abs(drawn @ others),
+        permutation_type="pairings",
+        alternative="greater",
+        n_resamples=9999,
+        rng=np.random.default_rng(0),
+    )
+    return f"Spearman's rho {rho:+.2f} (n = {len(a)}, permutation P = {test.pvalue:.2g})"
 
 
 def page(found: Sequence[Checkpoint]) -> str:
@@ -96,14 +108,14 @@ def page(found: Sequence[Checkpoint]) -> str:
         [
             Cell(one.name),
             *(Cell(f"{one.field[n]:,}") for n in lengths),
-            Cell(f"{one.rise.value:+.3f} [{one.rise.low:+.3f}, {one.rise.high:+.3f}]"),
+            Cell(f"{one.rise:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"),
         ]
         for one in found
     ]
     [T] = {one.T for one in found}
     within = [one for one in found if one.reach <= 1]
     beyond = [one for one in found if one.reach > 1]
-    order = agreement([one.reach for one in found], [one.rise.value for one in found])
+    order = agreement([one.reach for one in found], [one.rise for one in found])
     notes = [
         f"The nearest tokens that carry 99 % of the gradient of the last prediction's loss, in "
         f"windows of {' and '.join(short(n) for n in lengths)} tokens, a mean over 16 windows; and "
@@ -118,43 +130,39 @@ def page(found: Sequence[Checkpoint]) -> str:
 
 
 def _near(found: Sequence[Checkpoint]) -> int:
-    return sum(one.rise.value < NEAR for one in found)
+    return sum(one.rise < NEAR for one in found)
 
 
+@styled()
 def figure(found: Sequence[Checkpoint]) -> Figure:
     """Draws the fields over T at the left, a dot for each length, and the rise at the right."""
     lengths = sorted(WINDOWS)
-    with rc_style():
-        title = "The nearest tokens that carry 99 % of the gradient of the last prediction's loss"
-        note = f"right: 95% over documents; dashed: T = {found[0].T}, and {NEAR} nats"
-        drawn = framed([title, note], size=(9.0, 1.7 + 0.24 * len(found)))
-        left, right = drawn.subplots(1, 2, sharey=True)
-        for row, one in enumerate(found):
-            shares = [one.field[n] / one.T for n in lengths]
-            left.plot((min(shares), max(shares)), (row, row), color="0.8", linewidth=1.2, zorder=1)
-            bar = (one.rise.low, one.rise.high)
-            right.plot(bar, (row, row), color=COLOURS[1], linewidth=1.4, zorder=2)
-            right.plot(one.rise.value, row, "o", color=COLOURS[1], markersize=5, zorder=3)
-        for length, colour in zip(lengths, COLOURS, strict=True):
-            style: Mapping[str, Any] = {"color": colour, "markersize": 5, "zorder": 3}
-            reached = [one.field[length] / one.T for one in found]
-            name = f"window of {short(length)}"
-            left.plot(reached, range(len(found)), "o", label=name, **style)
-        left.set_xscale("log", base=2)
-        ticks = [1 / 4, 1 / 2, 1, 2, 4]
-        left.set_xticks(ticks, ["T/4", "T/2", "T", "2T", "4T"])
-        left.set_xlabel("receptive field")
-        right.set_xscale("symlog", linthresh=NEAR)
-        right.set_xticks([-0.1, 0, 0.1, 1], ["-0.1", "0", "+0.1", "+1"])
-        right.set_xlabel(f"loss at {short(LENGTH)} less loss at T, nats per token")
-        left.axvline(1, color="0.4", linestyle="--", linewidth=1)
-        right.axvline(NEAR, color="0.4", linestyle="--", linewidth=1)
-        for axes in (left, right):
-            axes.grid(axis="y", color="0.92", zorder=0)
-            axes.tick_params(axis="y", length=0)
-        left.set_yticks(range(len(found)), [one.name for one in found], fontsize=FONT_SIZE - 2)
-        left.set_ylim(len(found) - 0.5, -0.5)
-        drawn.legend(loc="outside lower center", ncols=3, frameon=False)
+    title = (
+        "The nearest tokens that carry 99 % of the gradient of the last prediction's loss; right: "
+        f"95 % over documents; dashed: T = {found[0].T}, and {NEAR} nats"
+    )
+    drawn = new_figure(title, width=9.0, height=1.5 + 0.24 * len(found))
+    left, right = drawn.subplots(1, 2, sharey=True)
+    for row, one in enumerate(found):
+        shares = [one.field[n] / one.T for n in lengths]
+        left.plot((min(shares), max(shares)), (row, row), color="0.8", linewidth=1.2, zorder=1)
+        right.plot((one.low, one.high), (row, row), color=COLOURS[1], linewidth=1.4, zorder=2)
+        right.plot(one.rise, row, "o", color=COLOURS[1], markersize=5, zorder=3)
+    for length, colour in zip(lengths, COLOURS, strict=True):
+        style: Mapping[str, Any] = {"color": colour, "markersize": 5, "zorder": 3}
+        reached = [one.field[length] / one.T for one in found]
+        left.plot(reached, range(len(found)), "o", label=f"window of {short(length)}", **style)
+    left.set_xscale("log", base=2)
+    left.set_xticks([1 / 4, 1 / 2, 1, 2, 4], ["T/4", "T/2", "T", "2T", "4T"])
+    left.set_xlabel("receptive field")
+    right.set_xscale("symlog", linthresh=NEAR)
+    right.set_xticks([-0.1, 0, 0.1, 1], ["-0.1", "0", "+0.1", "+1"])
+    right.set_xlabel(f"loss at {short(LENGTH)} less loss at T, nats per token")
+    left.axvline(1, color="0.4", linestyle="--", linewidth=1)
+    right.axvline(NEAR, color="0.4", linestyle="--", linewidth=1)
+    left.set_yticks(range(len(found)), [one.name for one in found], fontsize=FONT_SIZE - 2)
+    left.set_ylim(len(found) - 0.5, -0.5)
+    drawn.legend(loc="outside lower center", ncols=3, frameon=False)
     return drawn
 
 
@@ -164,5 +172,4 @@ if __name__ == "__main__":
         keep([Path(name) for name in sys.argv[1:]])
     checkpoints = schemes()
     replace_file(OUT / "table.md", page(checkpoints).encode())
-    for name, content in files({"receptive_field": figure(checkpoints)}).items():
-        replace_file(OUT / name, content)
+    replace_file(OUT / "receptive_field.svg", saved(figure(checkpoints), "svg"))

@@ -1,6 +1,6 @@
 """lengthgen eval."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -46,17 +46,16 @@ def evaluate_runs(
     run_dirs = find_runs(names, changes)
     from lengthgen import pipeline
     from lengthgen.evaluation import evaluator
-    from lengthgen.report import collect, run_records
+    from lengthgen.results import report
     from lengthgen.runs import devices
     from lengthgen.runs.distributed import Ranks
     from lengthgen.terminal import Progress
 
     configs = pipeline.configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
-    rows: list[dict[str, Any]] = []  # of what was requested, not of all that was ever evaluated
     ranks = Ranks.from_env()
     device = devices.device_of(configs[0].runtime, ranks)
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
         for config, run_dir in zip(configs, run_dirs, strict=True):
-            rows += evaluator.evaluate(config, run_dir, ranks=ranks, show=show)
+            evaluator.evaluate(config, run_dir, ranks=ranks, show=show)
     if ranks.is_main:
-        echo(collect.table(run_records.read(run_dirs, rows)))
+        echo(report.terminal(run_dirs))

@@ -1,7 +1,9 @@
 """lengthgen list."""
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -95,7 +97,6 @@ def probes(plugins: list[Path]) -> Listed:
 
 def runs(root: Path) -> Listed:
     """Returns how far each run is, and its perplexities by the headline protocol."""
-    from lengthgen.analysis import curves
     from lengthgen.evaluation.protocols import HEADLINE
     from lengthgen.evaluation.rows import stored
     from lengthgen.files import read_rows
@@ -109,17 +110,32 @@ def runs(root: Path) -> Listed:
             trained = read_rows(run.path / "train.jsonl", run=run.trained_as)
             stored_rows = stored(run.path, run=run.trained_as)
             shown = [row for row in stored_rows if (row.get("protocol"), row.get("variant")) == own]
-            points = curves.comparable(curves.curve(shown))
-            curve = {p.length: p for p in points if p.ppl is not None}
+            curve = _perplexities(shown)
         except UserError as error:  # a damaged file hides no other run
             rows.append([run.run_id, "unreadable", "", "", "", "", str(error)])
             continue
         tokens = f"{trained[-1]['train/tokens']:,}" if trained else ""
-        at_t = next((p for p in curve.values() if p.length == p.train_length), None)
-        longest = curve[max(curve)] if curve else None
-        ppls = [f"{p.ppl:,.2f} at {p.length:,}" if p else "" for p in (at_t, longest)]
+        T = next((row["train_length"] for row in shown), None)
+        lengths = (T, max(curve, default=None))
+        ppls = [f"{curve[n]:,.2f} at {n:,}" if n in curve else "" for n in lengths]
         repeat = f"to continue: {run.command}" if run.command else None
         repeat = None if run.state == "diverged" else repeat  # it would again
         why = "" if run.state == "done" else "; ".join(filter(None, (run.reason, repeat)))
         rows.append([run.run_id, run.state, f"{run.step}/{run.steps}", tokens, *ppls, why])
     return head, rows
+
+
+def _perplexities(rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """Returns the perplexity at each length of which all documents are scored."""
+    cells: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["document"] is not None:
+            cells.setdefault(row["length"], {})[row["document"]] = row
+    found: dict[int, float] = {}
+    for length, documents in cells.items():
+        scored = list(documents.values())
+        if len(scored) == scored[0]["n_documents"]:
+            nats = [math.inf if row["nats"] is None else row["nats"] for row in scored]
+            loss = math.fsum(nats) / sum(row["n_tokens"] for row in scored)
+            found[length] = math.exp(loss) if loss < 709 else math.inf
+    return found

@@ -29,7 +29,7 @@ def train(
 
     config = schema.from_overrides(overrides or [], config_dir=config_dir, plugins=plugin or [])
     from lengthgen import pipeline
-    from lengthgen.report import collect, run_records
+    from lengthgen.results import report
     from lengthgen.runs import devices, distributed, status
     from lengthgen.sweep.grid import train_arguments
     from lengthgen.terminal import Progress
@@ -54,7 +54,7 @@ def train(
         sys.exit(ended.exit_code)
     run_dir = pipeline.train(config)
     if distributed.Ranks.from_env().is_main:
-        echo(collect.table(run_records.read([run_dir])))
+        echo(report.terminal([run_dir]))
         echo(f"run: {run_dir}")
 
 

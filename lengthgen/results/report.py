@@ -17,7 +17,7 @@ from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.protocols import named
 from lengthgen.files import read_rows, replace_file, writing
 from lengthgen.results import curve_tables, figures, page, tables
-from lengthgen.results.load import MANIFEST, ROWS, save
+from lengthgen.results.load import MANIFEST, ROWS, load, save
 from lengthgen.results.section import Section
 from lengthgen.results.series import Selection, curves, perplexity, select, short
 from lengthgen.results.statistics import findings, number
@@ -100,6 +100,20 @@ def _summary(known: pd.DataFrame) -> Table:
         for name in sorted(series, key=lambda name: losses.get((name, lengths[-1]), math.inf))
     ]
     return _plain_table(["scheme", *map(short, lengths), "verdict"], body, title="Perplexity")
+
+
+def terminal(paths: Sequence[Path]) -> str:
+    """Returns what a terminal shows of runs as Markdown, without figures of text."""
+    rows = load(paths)
+    text = rows[rows["unit"].isna()]
+    shown: list[Table] = []
+    for selection in select(text) if len(text) else ():
+        known = findings(selection.rows)
+        shown.append(_summary(known[known["protocol"] == known["protocol"].iloc[0]]))
+    if len(text) < len(rows):
+        made = [make(rows) for make in registry.contributed("SECTIONS")]
+        shown += [one.summary for one in made if one is not None and one.summary is not None]
+    return "\n".join(map(tables.markdown, shown))
 
 
 def summary(made: Sequence[Section]) -> str:

@@ -56,8 +56,8 @@ def test_receptive_fields_are_tabled_and_drawn_from_the_committed_rows() -> None
     folder, found = RESULTS / "probes", script["schemes"]()
     assert len(found) > 15
     assert (folder / "table.md").read_text(encoding="utf-8") == script["page"](found)
-    for name, content in script["files"]({"receptive_field": script["figure"](found)}).items():
-        assert (folder / name).read_bytes() == content
+    picture = script["saved"](script["figure"](found), "svg")
+    assert (folder / "receptive_field.svg").read_bytes() == picture
 
 
 def test_the_table_of_the_readme_has_rows_of_figure1() -> None:
