@@ -1,3 +1,4 @@
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
 """Writes results/probes: the receptive field of each checkpoint next to what text beyond T does.
 
     python scripts/receptive_fields.py [RUN ...]
