@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lengthgen.config.schema import Config
 from lengthgen.model.transformer import Transformer
 from lengthgen.schemes.relative.recurrence import Recurrence
 
@@ -27,8 +28,20 @@ class Memory(NamedTuple):
 class RecurrentTransformer(Transformer):
     """A Transformer whose keys are also the layers' inputs in earlier segments, kept as they were.
 
-    A segment has as many tokens as a training window.
+    A segment has as many tokens as a training window. In training, it also keeps the memory of the
+    rows of the global batch from step to step; each process that of the rows that it trains.
     """
+
+    def __init__(self, config: Config, *, vocab_size: int) -> None:
+        super().__init__(config, vocab_size=vocab_size)
+        self.n_rows = config.train.batch
+        self.row_memory: Memory | None = None
+        self.own_rows = torch.zeros(self.n_rows, dtype=torch.bool, device="cpu")
+
+    @property
+    def continues_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """True unless a text is one segment."""
+        return self.n_remembered > 0
 
     @property
     def n_remembered(self) -> int:
@@ -41,9 +54,17 @@ class RecurrentTransformer(Transformer):
         *,
         n_last: int | None = None,
         generator: torch.Generator | None = None,
+        rows_B: Tensor | None = None,
+        begins_B: Tensor | None = None,
     ) -> Tensor:
+        """As Transformer.forward(); with rows_B, a segment of these rows of the training batch.
+
+        They follow what was read of them before, but for those that begin anew: begins_B, bool.
+        """
         if not self.n_remembered:
             return super().forward(tokens_BT, n_last=n_last, generator=generator)
+        if rows_B is not None and begins_B is not None:
+            return self._continued(tokens_BT, rows_B, begins_B, generator)
         length = tokens_BT.shape[1]
         n_last = length if n_last is None else n_last
         memory = self.empty_memory(len(tokens_BT), size=0)
@@ -54,6 +75,42 @@ class RecurrentTransformer(Transformer):
             x_BTD, memory = self.segment(piece_BT, memory, n_last=n, generator=generator)
             out.append(x_BTD)
         return torch.cat(out, dim=1)
+
+    def _continued(
+        self,
+        tokens_BT: Tensor,
+        rows_B: Tensor,
+        begins_B: Tensor,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        """Returns the hidden states of rows of the training batch, and updates their memory."""
+        if self.row_memory is None:
+            self.row_memory = self.empty_memory(self.n_rows, size=self.n_remembered)
+        x_NBMD, left_padding_B = self.row_memory
+        known_B = left_padding_B[rows_B].masked_fill(begins_B, self.n_remembered)
+        before, T = Memory(x_NBMD[:, rows_B], known_B), tokens_BT.shape[1]
+        x_BTD, after = self.segment(tokens_BT, before, n_last=T, generator=generator)
+        x_NBMD[:, rows_B] = after.x_NBMD.to(x_NBMD.dtype)
+        left_padding_B[rows_B] = after.left_padding_B
+        self.own_rows[rows_B.cpu()] = True
+        return x_BTD
+
+    def carried(self) -> tuple[Tensor, ...]:
+        if self.row_memory is None:
+            return ()
+        x_NBMD, left_padding_B = self.row_memory
+        if torch.distributed.is_initialized():
+            own_B = self.own_rows.to(x_NBMD.device)
+            x_NBMD = torch.where(own_B[:, None, None], x_NBMD, 0)
+            left_padding_B = torch.where(own_B, left_padding_B, 0)
+            for tensor in (x_NBMD, left_padding_B):
+                torch.distributed.all_reduce(tensor)
+        return x_NBMD, left_padding_B
+
+    def carry_on(self, carried: tuple[Tensor, ...]) -> None:
+        if carried:
+            device = self.embedding.weight.device
+            self.row_memory = Memory(*(tensor.to(device) for tensor in carried))
 
     def segment(
         self,

@@ -109,6 +109,7 @@ class Transformer(nn.Module):
 
     arch: ClassVar[str] = "decoder"  # the value of model.arch
     block_type: ClassVar[type[Block]] = Block
+    continues_rows = False  # a row of a training batch goes on where that of the step before ended
 
     @classmethod
     def check(cls, config: Config) -> None:
@@ -183,6 +184,13 @@ class Transformer(nn.Module):
     def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
         """Returns what forward() must know of the rows besides their tokens: nothing here."""
         return {}
+
+    def carried(self) -> tuple[Tensor, ...]:
+        """Returns what outlives a training step beside the weights, of all processes: nothing."""
+        return ()
+
+    def carry_on(self, carried: tuple[Tensor, ...]) -> None:
+        """Takes what carried() returned, to resume a training."""
 
     @torch.no_grad()
     def position_token_rms_ratio(self, tokens_BT: Tensor, *, generator: torch.Generator) -> float:

@@ -4,10 +4,9 @@ B windows, T tokens, D width.
 """
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +26,6 @@ from lengthgen.data.windows import (
 from lengthgen.errors import Diverged
 from lengthgen.model import kernels
 from lengthgen.model.build import generator_of
-from lengthgen.model.recurrent import Memory, RecurrentTransformer
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
@@ -54,11 +52,9 @@ class Batch(NamedTuple):
 class State:
     """Everything that changes while training: `step` optimizer steps are done or launched.
 
-    nats and n_targets are sums since the last row of train.jsonl. memory is that of all rows of the
-    global batch, of which a process keeps its own up to date; None if the scheme has none. failed
-    is 1 from the first step on whose loss or gradient is not finite: no update is made any more.
-    last is of that step, or else of the last one: its number, the nats of this process's share and
-    the gradient's norm.
+    nats and n_targets are sums since the last row of train.jsonl. failed is 1 from the first step
+    on whose loss or gradient is not finite: no update is made any more. last is of that step, or
+    else of the last one: its number, the nats of this process's share and the gradient's norm.
     """
 
     config: Config
@@ -67,7 +63,6 @@ class State:
     n_targets: int
     model: Transformer
     optimizer: torch.optim.AdamW
-    memory: Memory | None
     failed: Tensor
     last: Tensor
 
@@ -84,9 +79,6 @@ def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> 
     """Returns the state before the first step of a model that was just created."""
     model = model.to(device).train()
     wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
-    memory = None
-    if isinstance(model, RecurrentTransformer) and model.n_remembered:
-        memory = model.empty_memory(config.train.batch, size=model.n_remembered)
     return State(
         config=config,
         step=0,
@@ -94,7 +86,6 @@ def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> 
         n_targets=0,
         model=model,
         optimizer=adamw(model, config.train),
-        memory=memory,
         failed=torch.zeros((), device=device),
         last=torch.zeros(3, dtype=wide, device=device),
     )
@@ -109,10 +100,10 @@ def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
     """Returns this process's share of the windows of the state's next step."""
     config = state.config
     which: dict[str, int] = {"seed": config.seed, "step": state.step, "batch": config.train.batch}
-    if state.memory is None:
-        batch, begins = train_batch(windows, **which), np.ones(config.train.batch, dtype=bool)
-    else:
+    if state.model.continues_rows:
         batch, begins = consecutive_batch(windows, **which)
+    else:
+        batch, begins = train_batch(windows, **which), np.ones(config.train.batch, dtype=bool)
     vocab_size = windows.corpus.vocab_size
     batch = objective_of(config).batch(batch, vocab_size=vocab_size, step=state.step)
     mine = np.arange(ranks.rank, config.train.batch, ranks.world_size)
@@ -133,37 +124,19 @@ class Loss(nn.Module):
 
     def __init__(self, state: State, *, compiled: bool) -> None:
         super().__init__()
-        self.model, self.memory = state.model, state.memory
+        self.model = state.model
         self.device_type = state.device.type
         self.autocast = state.config.train.precision == "bf16"
-        forward: Callable[..., Any] = self.model
-        if self.memory is not None:
-            assert isinstance(self.model, RecurrentTransformer)
-            forward = self.model.segment
-        self.hidden = kernels.compiled(forward) if compiled else forward
+        self.hidden = kernels.compiled(self.model) if compiled else self.model
 
     def forward(self, micro: MicroBatch, *, generator: torch.Generator) -> Tensor:
         """Returns a scalar."""
         with torch.autocast(self.device_type, torch.bfloat16, enabled=self.autocast):
-            if self.memory is None:
-                starts = self.model.answer_starts(micro.targets_BT)
-                x_BTD = self.hidden(micro.inputs_BT, generator=generator, **starts)
-            else:
-                x_BTD = self._after_memory(self.memory, micro, generator)
+            of_rows = self.model.answer_starts(micro.targets_BT)
+            if self.model.continues_rows:
+                of_rows = {"rows_B": micro.rows_B, "begins_B": micro.begins_B}
+            x_BTD = self.hidden(micro.inputs_BT, generator=generator, **of_rows)
             return self.model.sum_token_nll(x_BTD, micro.targets_BT)
-
-    def _after_memory(
-        self, memory: Memory, micro: MicroBatch, generator: torch.Generator
-    ) -> Tensor:
-        """Returns the hidden states of rows after what they remember, and updates that."""
-        x_NBMD, left_padding_B = memory
-        size, rows_B = x_NBMD.shape[2], micro.rows_B
-        known_B = left_padding_B[rows_B].masked_fill(micro.begins_B, size)
-        before, T = Memory(x_NBMD[:, rows_B], known_B), micro.inputs_BT.shape[1]
-        x_BTD, after = self.hidden(micro.inputs_BT, before, n_last=T, generator=generator)
-        x_NBMD[:, rows_B] = after.x_NBMD.to(x_NBMD.dtype)
-        left_padding_B[rows_B] = after.left_padding_B
-        return x_BTD
 
 
 def loss_of(state: State, *, ranks: Ranks, compiled: bool) -> Loss | DDP:

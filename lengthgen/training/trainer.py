@@ -14,7 +14,6 @@ from lengthgen.config.schema import Config, InitFrom
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import Stopped, UserError
 from lengthgen.files import append_rows, read_rows, write_rows
-from lengthgen.model.recurrent import Memory
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, signals, status
 from lengthgen.runs.distributed import Ranks
@@ -124,8 +123,7 @@ def _resumed(
         state.optimizer.load_state_dict(trainer["optimizer"])
         state.step, (nats, state.n_targets) = checkpoint.step, trainer["unlogged"]
         state.nats = torch.full_like(state.nats, nats)
-        if trainer["memory"] is not None:
-            state.memory = Memory(*(tensor.to(device) for tensor in trainer["memory"]))
+        state.model.carry_on(trainer["carried"])
         show.say(f"resuming after step {checkpoint.step} of {config.train.steps}")
     elif isinstance(config.train.init_from, InitFrom):
         init_from.load_weights(state.model, config.train.init_from, corpus, say=show.say)
@@ -172,7 +170,7 @@ def _train_row(state: State, batch: Batch, *, tokens_per_s: float) -> dict[str, 
 
 def _save(state: State, ranks: Ranks) -> None:
     """Writes a checkpoint, on the main process."""
-    memory = _whole_memory(state.memory, ranks)
+    carried = state.model.carried()
     if ranks.is_main:
         checkpoints.save(
             state.config.run_dir,
@@ -181,21 +179,7 @@ def _save(state: State, ranks: Ranks) -> None:
             weights=state.model.state_dict(),
             trainer={
                 "unlogged": (float(state.nats), state.n_targets),
-                "memory": None if memory is None else tuple(memory),
+                "carried": carried,
                 "optimizer": state.optimizer.state_dict(),
             },
         )
-
-
-def _whole_memory(memory: Memory | None, ranks: Ranks) -> Memory | None:
-    """Returns the memory of all rows, each from the process that keeps it up to date."""
-    if memory is None or ranks.world_size == 1:
-        return memory
-    batch, n = len(memory.left_padding_B), ranks.world_size
-    mine = list(range(ranks.rank, batch, n))
-    parts = ranks.gather((memory.x_NBMD[:, mine].cpu(), memory.left_padding_B[mine].cpu()))
-    whole = Memory(memory.x_NBMD.cpu().clone(), memory.left_padding_B.cpu().clone())
-    for rank, (x_NBMD, left_padding_B) in enumerate(parts):
-        rows = list(range(rank, batch, n))
-        whole.x_NBMD[:, rows], whole.left_padding_B[rows] = x_NBMD, left_padding_B
-    return whole
