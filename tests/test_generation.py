@@ -16,12 +16,13 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import windows as spans
 from lengthgen.evaluation.scored_text import Cell
-from lengthgen.generation import Failure, Trained, continuation, open_trained
+from lengthgen.generation import Trained, continuation, open_trained
 from lengthgen.model.build import seed_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks import END
+from lengthgen.tasks.failures import Failure, failures
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.xdist_group("decoding")
@@ -183,12 +184,12 @@ def test_failures_are_what_decoding_gets_wrong_one_of_each_length_before_a_secon
 ) -> None:
     config = trained.copying
     copying = open_trained(config, config.run_dir, variant=variant, show=QUIET)
-    everything = generation.failures(copying, 1000, show=QUIET)
+    everything = failures(copying, 1000, show=QUIET)
     wrong = {n: sum(a != b for a, b in answers(copying, n)) for n in asked}
     assert Counter(one.length for one in everything) == Counter(wrong)
     assert [one.length for one in everything] == sorted(one.length for one in everything)
     lengths = [n for n in wrong if wrong[n]]
-    few = generation.failures(copying, len(lengths), show=QUIET)
+    few = failures(copying, len(lengths), show=QUIET)
     assert [one.length for one in few] == lengths
     assert set(few) < set(everything)
     for length, prompt, expected, got in everything:
@@ -234,7 +235,7 @@ def test_an_answer_is_printed_behind_its_prompt_and_ends_where_the_model_ends_it
 def test_failures_are_tab_separated_in_a_pipe(shell: Generating, copying: Trained) -> None:
     ran = shell.run("alibi", "--failures", "3")
     found = [line.split("\t") for line in ran.out.splitlines()]
-    want = generation.failures(copying, 3, show=QUIET)
+    want = failures(copying, 3, show=QUIET)
     assert [Failure(int(length), *texts) for length, *texts in found] == want
     assert "of 40 tests are answered wrongly" in ran.err
 

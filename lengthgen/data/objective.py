@@ -42,6 +42,24 @@ class Objective:
         """The targets of a training window, before `batch` changes it."""
         return self.config.train.length
 
+    end = ""  # the character behind which nothing is generated, if any
+
+    def example_prompt(self) -> str:
+        """Returns a prompt that a model may continue."""
+        return "def main():"
+
+    def encoded(self, text: str) -> str:
+        """Returns text as the documents spell it. Raises ValueError for what they cannot hold."""
+        return text
+
+    def decoded(self, text: str) -> str:
+        """Returns text of documents as people are to read it."""
+        return text
+
+    def prompt_advice(self, prompt: str) -> str | None:
+        """Returns what is to be said of a prompt unlike those of training, if anything."""
+        return None
+
     def batch(self, batch: Windows, *, vocab_size: int, step: int) -> Windows:
         """Returns the global batch of a step as the model reads it; pure in all arguments."""
         return batch

@@ -18,7 +18,7 @@ from lengthgen.evaluation.protocols import Protocol
 from lengthgen.evaluation.scored_text import Nats, Plan, Scored, ScoredText
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
-from lengthgen.tasks import Task, majority_accuracy, task_of
+from lengthgen.tasks import END, Task, majority_accuracy, task_of
 from lengthgen.tasks.decoding import decoded
 from lengthgen.terminal import Progress
 
@@ -90,6 +90,26 @@ class Answers(Objective):
         """The accuracy up to L of a model that does not read the prompt, at the lengths scored."""
         lengths = [n for n in self.config.eval.lengths if n <= self.train_length]
         return self.rule.chance or majority_accuracy(self.rule, lengths)
+
+    end = END
+
+    def example_prompt(self) -> str:
+        return task_of(self.corpus).example(self.corpus.task.length, Random(0)).prompt
+
+    def encoded(self, text: str) -> str:
+        rule = task_of(self.corpus)
+        spelled = rule.tokenize(text)
+        missing = "".join(sorted(set(spelled) - {*rule.alphabet, END}))
+        if missing:
+            raise ValueError(f"no token for {missing!r}; it has {rule.alphabet}")
+        return spelled
+
+    def decoded(self, text: str) -> str:
+        return task_of(self.corpus).detokenize(text)
+
+    def prompt_advice(self, prompt: str) -> str | None:
+        end = task_of(self.corpus).prompt_end
+        return None if prompt.endswith(end) else f"a prompt of {self.corpus.name} ends in {end}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from lengthgen.encoder_decoder.model import CrossBlock, EncoderDecoder
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.plan import plan
-from lengthgen.export.folder import export
+from lengthgen.hub.folder import export
 from lengthgen.model.attention import dense
 from lengthgen.model.build import create, with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
@@ -41,6 +41,7 @@ from lengthgen.schemes import Part, registry
 from lengthgen.schemes.bias.alibi import Alibi, slopes
 from lengthgen.schemes.bias.kerple import Kerple
 from lengthgen.schemes.bias.t5 import T5
+from lengthgen.tasks.failures import failures
 from lengthgen.training.optim import adamw
 
 SCHEMES = [
@@ -449,7 +450,7 @@ def test_tests_that_a_run_fails_are_those_that_its_scores_say(run: tuple[Config,
     rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     n_wrong = sum(first is not None for row in rows for first in row["first_wrong"])
     trained = generation.open_trained(config, run_dir, variant=None, show=QUIET)
-    found = generation.failures(trained, 10**6, show=QUIET)
+    found = failures(trained, 10**6, show=QUIET)
     assert len(found) == n_wrong > 0
     for one in found[::5]:
         text = generation.generate(trained, one.prompt, limit=None, temperature=0, show=QUIET)

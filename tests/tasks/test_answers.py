@@ -20,9 +20,9 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import IGNORED, train_batch, training_windows
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan
-from lengthgen.export import load
-from lengthgen.export.folder import export
 from lengthgen.files import read_rows
+from lengthgen.hub import load
+from lengthgen.hub.folder import export
 from lengthgen.model.build import with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import Ranks

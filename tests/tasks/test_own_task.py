@@ -11,9 +11,9 @@ from lengthgen.config import plugins
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
-from lengthgen.export import load
-from lengthgen.export.folder import export
 from lengthgen.files import read_rows
+from lengthgen.hub import load
+from lengthgen.hub.folder import export
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import collect, run_records
 from lengthgen.runs import directory

@@ -16,12 +16,13 @@ from lengthgen import generation
 from lengthgen.config.schema import Config, TaskCorpus, from_overrides, from_plain, to_plain
 from lengthgen.data.sources import Document, source_of
 from lengthgen.errors import UserError
-from lengthgen.export import load
-from lengthgen.export.folder import export as write_export
 from lengthgen.generation import Trained, open_trained
+from lengthgen.hub import load
+from lengthgen.hub.folder import export as write_export
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks import END, Task, task_of
+from lengthgen.tasks.failures import failures
 from lengthgen.tasks.rules.pairs import SIGNS
 from lengthgen.terminal import Progress
 
@@ -421,7 +422,7 @@ def test_a_prompt_is_given_in_words_and_answered_in_words(trained: Trained) -> N
 
 def test_failures_are_spelled(trained: Trained) -> None:
     known = phrases(VERBS)
-    found = generation.failures(trained, 1000, show=QUIET)
+    found = failures(trained, 1000, show=QUIET)
     assert len(found) > 5
     for length, prompt, expected, got in found:
         assert known[prompt.removesuffix(" =")] == expected

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
+from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
@@ -16,7 +15,8 @@ from lengthgen.config.schema import Config, from_plain
 from lengthgen.config.sections import first_error
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.model.transformer import Transformer
+from lengthgen.files import sha256_of
+from lengthgen.model.build import build_model
 
 WEIGHTS, CONFIG, TOKENIZER, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
 PLUGINS = "plugins"
@@ -27,16 +27,17 @@ class About(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    model_type: Literal["lengthgen"]
-    format: Literal[1]
+    model_type: Literal["lengthgen"] = "lengthgen"
+    format: Literal[1] = 1
     lengthgen: str  # the version that wrote it
     run: str
     step: int
     steps: int  # that the training was to take
     tokens_seen: int
     fingerprint: str  # of the corpus
-    card: str  # the sha256 of README.md as it was written
-    plugins: list[Annotated[str, Field(pattern=rf"^{PLUGINS}/[0-9a-f]{{12}}\.py$")]]
+    weights: str  # sha256 of model.safetensors
+    vocab_size: int
+    plugins: list[str]  # paths in the folder
     config: dict[str, Any]  # without plugins, eval and runtime
 
 
@@ -47,7 +48,7 @@ class Exported(NamedTuple):
     logits; parts that sample positions draw from the generator.
     """
 
-    model: Transformer
+    model: torch.nn.Module
     tokenizer: Tokenizer
 
 
@@ -60,9 +61,16 @@ def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
     """
     folder = Path(folder)
     about = read(folder)
+    if sha256_of(folder / WEIGHTS) != about.weights:
+        raise UserError(
+            f"{folder / WEIGHTS} differs from the sha256 in {CONFIG}: it is damaged or of another "
+            "model; export or download it again"
+        )
     plugin_files.give([Path(path) for path in plugins])
     config = _config(folder, about)
-    model = _model(config, folder / WEIGHTS)
+    with torch.random.fork_rng(devices=[]):  # parts draw initial values
+        model = build_model(config, vocab_size=about.vocab_size)
+    model.load_state_dict(load_file(folder / WEIGHTS))
     return Exported(model.eval().requires_grad_(False), read_tokenizer(folder / TOKENIZER))
 
 
@@ -83,39 +91,12 @@ def read(folder: Path) -> About:
 
 def _config(folder: Path, about: About) -> Config:
     """Returns the configuration, with evaluation and runtime at the defaults of this version."""
-    defaults = compose.defaults()
-    evaluation = compose.load("eval", "default", config_dir=None)
-    task: Any = about.config.get("corpus", {}).get("task")
-    if isinstance(task, dict) and "length" in task:
-        evaluation |= {"protocols": ["answers"], "lengths": [task["length"]]}
     plain: dict[str, Any] = {
         **about.config,
         "plugins": [Path(name).stem for name in about.plugins],
-        "eval": evaluation,
-        "runtime": defaults["runtime"],
+        "eval": compose.load("eval", "default", config_dir=None),
+        "runtime": compose.defaults()["runtime"],
     }
     for name in about.plugins:
         plugin_files.given(Path(name).stem, kept=folder / name)
     return from_plain(plain)
-
-
-def _model(config: Config, path: Path) -> Transformer:
-    """Returns the model with its weights, built only if both fit."""
-    try:
-        with safe_open(path, framework="pt") as tensors:
-            shapes = {
-                name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.offset_keys()
-            }
-        vocab_size, _ = shapes["embedding.weight"]
-        with torch.device("meta"):
-            wanted = Transformer(config, vocab_size=vocab_size).state_dict()
-        for name in sorted({*wanted, *shapes}):
-            expected = tuple(wanted[name].shape) if name in wanted else None
-            if shapes.get(name) != expected:
-                raise ValueError(f"{name} is {shapes.get(name)} there, {expected} by {CONFIG}")
-        with torch.random.fork_rng(devices=[]):  # parts draw initial values
-            model = Transformer(config, vocab_size=vocab_size)
-        model.load_state_dict(load_file(path))
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{path}: these are not the weights of the model: {error}") from None
-    return model

@@ -1,11 +1,10 @@
 """Writing an export: checked first, written aside, and put in place in one step."""
 
-import hashlib
 import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -16,11 +15,11 @@ from lengthgen.config.schema import Config, to_plain
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Say
-from lengthgen.data.tokenizer import find_bos, read_tokenizer
+from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.evaluation.rows import stored
-from lengthgen.export import CARD, CONFIG, PLUGINS, TOKENIZER, WEIGHTS, About, read
-from lengthgen.export.card import card
+from lengthgen.files import sha256_of
+from lengthgen.hub.card import card
+from lengthgen.hub.exported import CARD, CONFIG, PLUGINS, TOKENIZER, WEIGHTS, About, read
 from lengthgen.runs import checkpoints, directory
 from lengthgen.runs.checkpoints import Checkpoint
 
@@ -57,8 +56,14 @@ def export(
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         aside.mkdir(parents=True)
-        _write(aside, config, run_dir, corpus, checkpoint, name=folder.name, license=license)
-        _put(aside, folder)
+        _write(aside, config, run_dir, corpus, checkpoint)
+        text = card(
+            config, run_dir, read(aside), corpus, checkpoint, name=folder.name, license=license
+        )
+        (aside / CARD).write_text(text, encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        aside.rename(folder)
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise UserError(
@@ -71,7 +76,7 @@ def export(
 
 
 def refuse_occupied(folder: Path) -> None:
-    """Raises UserError unless a folder is new, empty, or an unchanged export."""
+    """Raises UserError unless a folder is new, empty, or an export and nothing else."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     try:
@@ -80,15 +85,11 @@ def refuse_occupied(folder: Path) -> None:
         raise UserError(
             f"{folder} is there and no earlier export; give a new or empty folder"
         ) from None
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
-    added = sorted(found - {CONFIG, WEIGHTS, TOKENIZER, CARD, PLUGINS, *about.plugins})
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    added = sorted(there - {CONFIG, WEIGHTS, TOKENIZER, CARD, PLUGINS, *about.plugins})
     if added:
         raise UserError(
             f"{folder} holds {added[0]} besides an earlier export; move it, or export elsewhere"
-        )
-    if hashlib.sha256((folder / CARD).read_bytes()).hexdigest() != about.card:
-        raise UserError(
-            f"{folder / CARD} was edited since it was exported; move it, or export elsewhere"
         )
 
 
@@ -98,71 +99,39 @@ def _write(
     run_dir: Path,
     corpus: TokenizedCorpus,
     checkpoint: Checkpoint,
-    *,
-    name: str,
-    license: str | None,
 ) -> None:
-    tokens_seen = checkpoint.step * config.train.batch_tokens
-    facts: dict[str, Any] = {
-        "model_type": "lengthgen",
-        "format": 1,
-        "lengthgen": __version__,
-        "run": config.run_id,
-        "step": checkpoint.step,
-        "steps": config.train.steps,
-        "tokens_seen": tokens_seen,
-        "fingerprint": corpus.fingerprint,
-        "card": "",
-        "plugins": [f"{PLUGINS}/{digest}.py" for digest in config.plugins],
-        "config": {k: v for k, v in to_plain(config).items() if k not in LEFT_OUT},
-    }
-    rows = [
-        {**row, "run": run_dir.name}
-        for row in stored(run_dir, run=config.run_id)
-        if row.get("tokens_seen") == tokens_seen and row.get("fingerprint") == corpus.fingerprint
-    ]
-    text = card(
-        config,
-        run_dir,
-        About.model_validate(facts),
-        corpus,
-        name=name,
-        n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
-        rows=rows,
-        license=license,
-    )
-    about = About.model_validate({**facts, "card": hashlib.sha256(text.encode()).hexdigest()})
-    # Not by save(), whose error on a full disk is a plain Exception.
-    (aside / TOKENIZER).write_text(_tokenizer(config, corpus).to_str(pretty=True), encoding="utf-8")
-    for digest in config.plugins:
+    """Writes all files but the card, which stays empty."""
+    (aside / CARD).touch()
+    (aside / TOKENIZER).write_text(_tokenizer(corpus).to_str(pretty=True), encoding="utf-8")
+    plugins = [f"{PLUGINS}/{digest}.py" for digest in config.plugins]
+    for name in plugins:
         (aside / PLUGINS).mkdir(exist_ok=True)
-        shutil.copy(run_dir / PLUGINS / f"{digest}.py", aside / PLUGINS)
-    (aside / CARD).write_bytes(text.encode())
+        shutil.copy(run_dir / name, aside / name)
     save_file(checkpoint.weights, aside / WEIGHTS, metadata={"format": "pt"})
     (aside / WEIGHTS).chmod((aside / CARD).stat().st_mode)  # safetensors hides it from others
+    about = About(
+        lengthgen=__version__,
+        run=config.run_id,
+        step=checkpoint.step,
+        steps=config.train.steps,
+        tokens_seen=checkpoint.step * config.train.batch_tokens,
+        fingerprint=corpus.fingerprint,
+        weights=sha256_of(aside / WEIGHTS),
+        vocab_size=corpus.vocab_size,
+        plugins=plugins,
+        config={key: value for key, value in to_plain(config).items() if key not in LEFT_OUT},
+    )
     (aside / CONFIG).write_text(json.dumps(about.model_dump(), indent=1), encoding="utf-8")
 
 
-def _tokenizer(config: Config, corpus: TokenizedCorpus) -> Tokenizer:
+def _tokenizer(corpus: TokenizedCorpus) -> Tokenizer:
     """Returns the tokenizer, whose encode() begins a text as windows of training begin."""
     tokenizer = read_tokenizer(corpus.tokenizer_path)
-    bos = find_bos(tokenizer) if config.corpus.bos else None
-    if bos is None:
+    if corpus.bos_id is None:
         tokenizer.post_processor = processors.TemplateProcessing(single="$A")
     else:
-        name = tokenizer.id_to_token(bos)
+        name = tokenizer.id_to_token(corpus.bos_id)
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{name} $A", special_tokens=[(name, bos)]
+            single=f"{name} $A", special_tokens=[(name, corpus.bos_id)]
         )
     return tokenizer
-
-
-def _put(aside: Path, folder: Path) -> None:
-    """Puts a folder in the place of another, which is removed only when that is done."""
-    if not folder.exists():
-        aside.rename(folder)
-        return
-    before = folder.with_name(f"{aside.name}.before")
-    folder.rename(before)
-    aside.rename(folder)
-    shutil.rmtree(before)

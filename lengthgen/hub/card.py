@@ -1,20 +1,21 @@
 """The model card: what was trained on what, what was measured and how, and how it is loaded."""
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from lengthgen.analysis import curves
-from lengthgen.config.schema import Config, TaskCorpus, to_plain
+from lengthgen.config.schema import Config, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.export import About
-from lengthgen.report import collect, run_records
-from lengthgen.tasks import task_of
+from lengthgen.data.objective import objective_of
+from lengthgen.errors import UserError
+from lengthgen.hub.exported import About
+from lengthgen.results import report
+from lengthgen.results.load import load
+from lengthgen.results.tables import markdown
+from lengthgen.runs.checkpoints import Checkpoint
 
 SETTINGS = ("scheme", "model", "corpus", "train")
 
@@ -24,27 +25,16 @@ def card(
     run_dir: Path,
     about: About,
     corpus: TokenizedCorpus,
+    checkpoint: Checkpoint,
     *,
     name: str,
-    n_parameters: int,
-    rows: Sequence[Mapping[str, Any]],
     license: str | None,
 ) -> str:
-    """Returns the card of a folder of this name; no text of a row becomes markup.
-
-    `rows` are those of eval.jsonl that belong to these weights.
-    """
+    """Returns the card of a folder of this name; no text of a row becomes markup."""
     plain = to_plain(config)
     del plain["scheme"]["variants"]
-    prompt, words = "def main():", list[str]()
-    if isinstance(config.corpus, TaskCorpus):
-        rule = task_of(config.corpus)
-        prompt = rule.example(config.corpus.task.length, Random(0)).prompt
-        spelled = ((one, rule.detokenize(one)) for one in rule.alphabet)
-        words = [f"`{one}` {word}" for one, word in spelled if word != one]
-    measured = collect.table(run_records.read([run_dir], rows)) if curves.curve(rows) else ""
     environment = Environment(
-        loader=PackageLoader("lengthgen", "export"),
+        loader=PackageLoader("lengthgen", "hub"),
         autoescape=False,  # of Markdown, whose code stands as it is
         trim_blocks=True,
         lstrip_blocks=True,
@@ -56,19 +46,28 @@ def card(
         about=about,
         corpus=corpus,
         front_matter=_front_matter(config, license),
-        is_task=isinstance(config.corpus, TaskCorpus),
         licensed=license is not None,
-        n_parameters=n_parameters,
+        n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
         name=name,
-        prompt=prompt,
+        prompt=objective_of(config).example_prompt(),
         scheme=config.scheme.name,
         seed=config.seed,
         # Indented it is code in Markdown, whatever stands in it.
         settings=yaml.safe_dump({key: plain[key] for key in SETTINGS}, sort_keys=False),
-        tables=measured,
+        tables=_measured(run_dir, checkpoint),
         T=config.train.length,
-        words=words,
     )
+
+
+def _measured(run_dir: Path, checkpoint: Checkpoint) -> str:
+    """Returns tables of what was evaluated of these weights, as Markdown."""
+    try:
+        rows = load([run_dir], say=lambda message: None)
+    except UserError:
+        return ""  # nothing is evaluated
+    rows = rows[rows["weights"] == checkpoint.sha256]
+    sections = report.sections(rows, {}) if len(rows) else []
+    return "\n".join(markdown(table) for section in sections for table in section.tables)
 
 
 def _front_matter(config: Config, license: str | None) -> str:
