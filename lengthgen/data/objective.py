@@ -56,6 +56,10 @@ class Objective:
         """Returns text of documents as people are to read it."""
         return text
 
+    def legend(self) -> str:
+        """Returns what the characters of documents stand for, where they stand for words."""
+        return ""
+
     def prompt_advice(self, prompt: str) -> str | None:
         """Returns what is to be said of a prompt unlike those of training, if anything."""
         return None

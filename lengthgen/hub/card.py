@@ -46,6 +46,7 @@ def card(
         about=about,
         corpus=corpus,
         front_matter=_front_matter(config, license),
+        legend=objective_of(config).legend(),
         licensed=license is not None,
         n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
         name=name,

@@ -12,11 +12,11 @@ from tokenizers import Tokenizer
 from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.schema import Config, from_plain
-from lengthgen.config.sections import first_error
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.files import sha256_of
 from lengthgen.model.build import build_model
+from lengthgen.model.transformer import Transformer
 
 WEIGHTS, CONFIG, TOKENIZER, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
 PLUGINS = "plugins"
@@ -48,7 +48,7 @@ class Exported(NamedTuple):
     logits; parts that sample positions draw from the generator.
     """
 
-    model: torch.nn.Module
+    model: Transformer
     tokenizer: Tokenizer
 
 
@@ -86,7 +86,9 @@ def read(folder: Path) -> About:
     try:
         return About.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise UserError(f"{path} is of no exported model: {first_error(error)}") from None
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path} is of no exported model: {where}: {first['msg']}") from None
 
 
 def _config(folder: Path, about: About) -> Config:

@@ -107,6 +107,12 @@ class Answers(Objective):
     def decoded(self, text: str) -> str:
         return task_of(self.corpus).detokenize(text)
 
+    def legend(self) -> str:
+        rule = task_of(self.corpus)
+        spelled = ((character, rule.detokenize(character)) for character in rule.alphabet)
+        words = [f"`{character}` {word}" for character, word in spelled if word != character]
+        return f"A word is a character: {', '.join(words)}." if words else ""
+
     def prompt_advice(self, prompt: str) -> str | None:
         end = task_of(self.corpus).prompt_end
         return None if prompt.endswith(end) else f"a prompt of {self.corpus.name} ends in {end}"

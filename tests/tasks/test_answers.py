@@ -339,7 +339,7 @@ def test_a_run_of_a_task_is_exported_and_answers_as_itself(
     export(config, run_dir, tmp_path / "model", license=None, say=QUIET.say)
     model, tokenizer = load(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "## Accuracy over length" in card
+    assert "## Results over length" in card
     prompt = re.search(r'tokenizer.encode\("(.*)"\)', card)
     assert prompt is not None
     ids = torch.tensor([tokenizer.encode(prompt[1]).ids])
