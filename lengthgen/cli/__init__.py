@@ -11,7 +11,6 @@ import typer
 from lengthgen import __version__
 from lengthgen.cli import (
     evaluate,
-    export,
     generate,
     lists,
     probe,
@@ -34,7 +33,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report.write_report,
     "list": lists.list_kind,
     "probe": probe.probe_runs,
-    "export": export.export_run,
 }
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"

@@ -53,6 +53,8 @@ def generate_text(
     if not 0 <= temperature < math.inf:
         raise UserError(f"--temperature: {temperature} is below 0 or not finite; give one like 0.8")
     from lengthgen import generation, pipeline
+    from lengthgen.config.registry import contributed
+    from lengthgen.model.kv_cache import why_uncached
     from lengthgen.terminal import Progress
 
     (run_dir,) = find_runs(names, changes)
@@ -62,11 +64,12 @@ def generate_text(
     with Progress(is_main=True) as show:
         trained = generation.open_trained(config, run_dir, variant=variant, show=show)
         if prompt is None:
-            wrong = generation.failures(trained, failures or 0, show=show)
+            (find_failures,) = contributed("FAILURES")  # of a task's tests
+            wrong = find_failures(trained, failures, show=show)
             rows = [[str(test.length), *test[1:]] for test in wrong]
             print_table(["length", "prompt", "expected", "got"], rows)
         else:
-            reason = generation.why_uncached(trained.model.scheme)
+            reason = why_uncached(trained.model.scheme)
             if reason is not None:
                 show.say(f"{config.scheme.name}: {reason}")
             echo_verbatim(

@@ -66,7 +66,7 @@ def _measured(run_dir: Path, checkpoint: Checkpoint) -> str:
         rows = load([run_dir], say=lambda message: None)
     except UserError:
         return ""  # nothing is evaluated
-    rows = rows[rows["weights"] == checkpoint.sha256]
+    rows = rows.loc[rows["weights"] == checkpoint.sha256]
     sections = report.sections(rows, {}) if len(rows) else []
     return "\n".join(markdown(table) for section in sections for table in section.tables)
 
@@ -76,7 +76,7 @@ def _front_matter(config: Config, license: str | None) -> str:
     tags = ["lengthgen", "causal-lm", "length-extrapolation", "positional-encoding"]
     fields: dict[str, Any] = {"library_name": "lengthgen", "tags": [*tags, config.scheme.name]}
     if config.corpus.source == "hub":
-        fields["datasets"] = [config.corpus.repo]
+        fields["datasets"] = [config.corpus.model_dump()["repo"]]
     if license is not None:
         fields["license"] = license
     return yaml.safe_dump(fields, sort_keys=False)

@@ -94,10 +94,10 @@ class Answers(Objective):
     end = END
 
     def example_prompt(self) -> str:
-        return task_of(self.corpus).example(self.corpus.task.length, Random(0)).prompt
+        return self.rule.example(self.corpus.task.length, Random(0)).prompt
 
     def encoded(self, text: str) -> str:
-        rule = task_of(self.corpus)
+        rule = self.rule
         spelled = rule.tokenize(text)
         missing = "".join(sorted(set(spelled) - {*rule.alphabet, END}))
         if missing:
@@ -105,16 +105,16 @@ class Answers(Objective):
         return spelled
 
     def decoded(self, text: str) -> str:
-        return task_of(self.corpus).detokenize(text)
+        return self.rule.detokenize(text)
 
     def legend(self) -> str:
-        rule = task_of(self.corpus)
+        rule = self.rule
         spelled = ((character, rule.detokenize(character)) for character in rule.alphabet)
         words = [f"`{character}` {word}" for character, word in spelled if word != character]
         return f"A word is a character: {', '.join(words)}." if words else ""
 
     def prompt_advice(self, prompt: str) -> str | None:
-        end = task_of(self.corpus).prompt_end
+        end = self.rule.prompt_end
         return None if prompt.endswith(end) else f"a prompt of {self.corpus.name} ends in {end}"
 
 

@@ -31,7 +31,7 @@ def export_run(
     names, changes = split(arguments, sections=("runtime",))
     from lengthgen import pipeline
     from lengthgen.config import plugins
-    from lengthgen.export.folder import export, refuse_occupied
+    from lengthgen.hub.folder import export, refuse_occupied
     from lengthgen.terminal import Progress
 
     if len(names) != 2:
@@ -49,3 +49,6 @@ def export_run(
     if written.step < written.steps:
         warn_once(f"{run_dir.name} is unfinished: this is step {written.step} of {written.steps}")
     echo(written.folder)
+
+
+COMMANDS = {"export": export_run}
