@@ -9,7 +9,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-import forks
+import commands
 import pytest
 import torch
 from shell import Ran, Shell
@@ -265,17 +265,10 @@ def test_gpus_within_torchrun_is_refused(shell: Shell, monkeypatch: pytest.Monke
     assert shell.refused("train", "--gpus", "2").startswith("--gpus: torchrun has started this")
 
 
-def test_only_the_main_process_of_several_speaks(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    assert shell.run("train", "scheme=rpoe") == Ran(2, "", "")
-
-
 @pytest.mark.slow
 def test_gpus_starts_processes_that_agree_and_speak_once(tmp_path: Path) -> None:
     words = ["train", "scheme=alibi", *SMALL, "--gpus", "2"]
-    ran = forks.run("-m", "lengthgen", *words, cwd=tmp_path)
+    ran = commands.run("-m", "lengthgen", *words, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("Perplexity") == 1
     assert ran.stderr.count("train alibi: 0/512 tokens") == 1
@@ -287,7 +280,7 @@ def test_a_signal_ends_all_processes_of_gpus_with_one_line_and_no_trace(
     tmp_path: Path, kind: signal.Signals
 ) -> None:
     words = ["train", "scheme=alibi", *SMALL, "train.tokens=10000000", "runtime.log_every=1"]
-    process = forks.Forked("-m", "lengthgen", *words, "--gpus", "2", cwd=tmp_path)
+    process = commands.begin("-m", "lengthgen", *words, "--gpus", "2", cwd=tmp_path)
     while not list(tmp_path.glob("runs/*/train.jsonl")):
         assert process.poll() is None
         time.sleep(0.1)

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import forks
+import commands
 import numpy as np
 import pytest
 import torch
+from commands import here
 from eval_rows import table_of
 from evaluated import ALONE, QUIET, save_model, with_eval
-from faults import here
 from small import small_config
 from torch import Tensor
 
@@ -339,7 +339,7 @@ def test_several_processes_give_the_rows_of_one(run: tuple[Config, Path], cache:
     alone = rows_of(run_dir)
     log.unlink()
     # 3 do not divide the passes; test_distributed.py evaluates with 2 as well.
-    for process in forks.ranks(3, "-m", "lengthgen", *evaluation):
+    for process in commands.ranks(3, "-m", "lengthgen", *evaluation):
         _, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
     assert rows_of(run_dir) == alone

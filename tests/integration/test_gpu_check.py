@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import forks
+import commands
 import pytest
 import torch
 from repository import ROOT
@@ -55,7 +55,7 @@ PROGRAM = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    ran = forks.run("-c", PROGRAM, "--device", "cpu", "--quick", "--models", "tiny", *words)
+    ran = commands.run("-c", PROGRAM, "--device", "cpu", "--quick", "--models", "tiny", *words)
     assert ran.returncode == 0, ran.stderr
     return ran
 
@@ -134,6 +134,6 @@ def test_the_kernel_check_finds_a_kernel_that_rounds_the_bias() -> None:
 
 
 def test_without_a_gpu_the_script_says_so() -> None:
-    ran = forks.run("-c", PROGRAM, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    ran = commands.run("-c", PROGRAM, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert ran.returncode == 1
     assert ran.stderr.startswith("error: there is no GPU in this machine; --device cpu")

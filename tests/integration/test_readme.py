@@ -9,9 +9,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import forks
 import pytest
-from faults import Ran, here
+from commands import Ran, begin, ended, here
 from repository import ROOT
 from small import SMALL
 
@@ -115,8 +114,7 @@ def run(words: list[str]) -> Ran:
         return here(*words[1:])
     if words[0] == "torchrun":
         words = ["torch.distributed.run", "--standalone", *words[1:]]
-    done = forks.run("-m", *words)
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return ended(begin("-m", *words))
 
 
 @pytest.fixture(scope="module")

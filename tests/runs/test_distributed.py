@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import forks
+import commands
 import numpy as np
 import pytest
 import torch
@@ -129,7 +129,7 @@ def several(
         shutil.copytree(trained, root / "given" / trained.name)
         (root / "given" / trained.name / "eval.jsonl").unlink()
     here, program = Path(__file__).parent, ("-m", Path(__file__).stem)
-    started = {n: forks.ranks(n, *program, root, cache, cwd=here) for n, root in roots.items()}
+    started = {n: commands.ranks(n, *program, root, cache, cwd=here) for n, root in roots.items()}
     found: dict[int, Several] = {}
     for n, processes in started.items():
         said = [process.communicate(timeout=300) for process in processes]
@@ -224,7 +224,7 @@ print("done")
 
 
 def test_a_rank_that_has_left_is_not_lost() -> None:
-    processes = forks.ranks(2, "-c", EARLIER)
+    processes = commands.ranks(2, "-c", EARLIER)
     said = [process.communicate(timeout=120) for process in processes]
     assert said == [("done\n", "")] * 2
     assert [process.returncode for process in processes] == [0, 0]
@@ -314,7 +314,7 @@ def fail(
             alone, cwd=folder, env=one_thread_each(), capture_output=True, text=True, check=False
         )
     else:
-        ran = forks.run(*program, cwd=folder, env=one_thread_each())
+        ran = commands.run(*program, cwd=folder, env=one_thread_each())
     failures = list(folder.glob("failed-*"))
     assert failures, ran.stderr
     [status] = folder.glob("runs/*/status.json")

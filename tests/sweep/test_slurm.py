@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import forks
+import commands
 import pytest
 import slurm_cluster
 import torch
@@ -407,7 +407,7 @@ def test_a_job_that_is_not_requeued_any_more_says_so_and_what_to_do(tmp_path: Pa
         "SUBMITIT_FOLDER": str(tmp_path),
         "PYTHONPATH": PYTHONPATH,
     }
-    ran = forks.run("-c", REQUEUED_OFTEN, cwd=tmp_path, env=environment)
+    ran = commands.run("-c", REQUEUED_OFTEN, cwd=tmp_path, env=environment)
     lines = ran.stderr.splitlines()
     assert any(line.startswith("stopped by SIGUSR2 outside of training") for line in lines)
     assert lines[-1].startswith(

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import commands
 import pytest
 import yaml
-from forks import Forked
 from small import SMALL, small_config
 from trained import (
     assert_same_bits,
@@ -85,7 +85,7 @@ class Running:
         self.folder = folder
         self.said = folder / "stderr.txt"
         with self.said.open("w") as err:
-            self.process = Forked(*command, cwd=folder, env=one_thread_each(), stderr=err)
+            self.process = commands.begin(*command, cwd=folder, env=one_thread_each(), stderr=err)
 
     def until(self, is_so: Callable[[], bool]) -> None:
         """Waits until something is so while the command works."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import forks
+import commands
 import pytest
 import yaml
 from eval_rows import gathered, row
@@ -424,7 +424,7 @@ class Tuning(NamedTuple):
 
 
 def lengthgen(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return forks.run("-m", "lengthgen", *words, cwd=folder, env=one_thread_each())
+    return commands.run("-m", "lengthgen", *words, cwd=folder, env=one_thread_each())
 
 
 def written(folder: Path) -> dict[str, int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-import forks
+import commands
 import pytest
 from eval_rows import Row, cell, row
 from filelock import FileLock
@@ -187,7 +187,7 @@ def pushed(root: Path, url: str, *words: str, key: str | None = KEY) -> list[str
         **({} if key is None else {"WANDB_API_KEY": key}),
     }
     command = ["-m", "lengthgen", "track", "push", *words, f"runtime.root={root}"]
-    done = forks.run(*command, env=env)
+    done = commands.run(*command, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.splitlines()

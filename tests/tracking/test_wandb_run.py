@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import forks
+import commands
 import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -125,7 +125,7 @@ def track(
         **({} if key is None else {"WANDB_API_KEY": key}),
         **environment,
     }
-    done = forks.run("-c", TRACKED_RUN, json.dumps(plan), env=env, cwd=root)
+    done = commands.run("-c", TRACKED_RUN, json.dumps(plan), env=env, cwd=root)
     assert done.returncode == 0, done.stderr
     *printed, report = done.stdout.splitlines()
     return Outcome(

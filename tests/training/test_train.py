@@ -10,11 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import forks
+import commands
 import pytest
 import torch
-from faults import here
-from forks import Forked
+from commands import here
 from small import SMALL, small_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -57,13 +56,13 @@ def words(root: Path, cache: Path, *more: str) -> list[str]:
     return ["train", *SMALL, *LONG, f"runtime.root={root}", f"runtime.cache={cache}", *more]
 
 
-def begin(root: Path, cache: Path, *more: str) -> Forked:
+def begin(root: Path, cache: Path, *more: str) -> subprocess.Popen[str]:
     """Starts `lengthgen train` as a user would, one thread per process."""
     command = ["-m", "lengthgen", *words(root, cache, *more)]
-    return Forked(*command, env=one_thread_each(), stderr=subprocess.STDOUT)
+    return commands.begin(*command, env=one_thread_each(), stderr=subprocess.STDOUT)
 
 
-def finish(process: Forked) -> str:
+def finish(process: subprocess.Popen[str]) -> str:
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     return said
@@ -80,12 +79,12 @@ def step_reached(root: Path) -> int:
     return json.loads(lines[-1])["train/step"] if lines else 0
 
 
-def begin_two(root: Path, cache: Path, *more: str) -> list[Forked]:
+def begin_two(root: Path, cache: Path, *more: str) -> list[subprocess.Popen[str]]:
     """Starts the two processes of a run."""
-    return forks.ranks(2, "-m", "lengthgen", *words(root, cache, *more))
+    return commands.ranks(2, "-m", "lengthgen", *words(root, cache, *more))
 
 
-def kill_after(step: int, process: Forked, root: Path) -> None:
+def kill_after(step: int, process: subprocess.Popen[str], root: Path) -> None:
     """Kills with -9 once the log has reached a step."""
     while step_reached(root) < step:
         assert process.poll() is None, process.communicate()

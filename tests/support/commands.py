@@ -1,28 +1,24 @@
-"""Faults for tests to inject: disks that fill up, damaged files, clocks that jump; and commands."""
+"""Programs that tests run: in this process, as others, as the ranks of one run; and small disks."""
 
 import contextlib
 import io
-import json
 import os
+import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
-from forks import Forked
-from repository import ROOT
+from repository import PYTHONPATH
 from small import SMALL
-from trained import CLOCKED
+from trained import newest_checkpoint, rows_of
 
-from lengthgen.__main__ import main
+from lengthgen import cli
 from lengthgen.files import read_rows
-
-RUNTIME = ("runtime.threads=1",)
-PAGE = 4096  # what a tmpfs gives its files by
 
 
 class Ran(NamedTuple):
@@ -55,7 +51,7 @@ def here(*words: str) -> Ran:
         contextlib.redirect_stderr(err),
     ):
         try:
-            main()
+            cli.main()
         except SystemExit as ended:
             code = int(ended.code or 0)
         except Exception:
@@ -64,12 +60,62 @@ def here(*words: str) -> Ran:
     return Ran(code, out.getvalue(), err.getvalue())
 
 
+def begin(
+    *words: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stderr: Any = subprocess.PIPE,
+) -> subprocess.Popen[str]:
+    """Starts `python WORDS` in a session of its own, one thread per process."""
+    given = {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        cwd=cwd,
+        env={**(os.environ if env is None else env), **given},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> Ran:
+    """Waits for a program, for 5 minutes at most."""
+    out, err = process.communicate(timeout=300)
+    return Ran(process.returncode, out, err)
+
+
+def run(
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Returns how `python WORDS` ended."""
+    process = begin(*words, cwd=cwd, env=env)
+    code, out, err = ended(process)
+    return subprocess.CompletedProcess(process.args, code, out, err)
+
+
+def ranks(n: int, *words: str | Path, cwd: Path | None = None) -> list[subprocess.Popen[str]]:
+    """Starts `python WORDS` as the n processes of one run, without torchrun."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    about = {"WORLD_SIZE": str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    return [
+        begin(*words, cwd=cwd, env={**os.environ, **about, "RANK": str(r), "LOCAL_RANK": str(r)})
+        for r in range(n)
+    ]
+
+
+# A small run
+
+
 def train_words(root: Path, *more: str) -> list[str]:
-    return ["train", *SMALL, *RUNTIME, f"runtime.root={root}", *more]
+    return ["train", *SMALL, f"runtime.root={root}", *more]
 
 
 def eval_words(root: Path, *more: str) -> list[str]:
-    return ["eval", f"runtime.root={root}", *RUNTIME, *more]
+    return ["eval", f"runtime.root={root}", "runtime.threads=1", *more]
 
 
 def one_run(root: Path) -> Path:
@@ -81,27 +127,13 @@ def one_run(root: Path) -> Path:
 def result(root: Path) -> dict[str, Any]:
     """Returns what training and evaluation have found, without what a clock said."""
     run_dir = one_run(root)
-    newest = max(run_dir.glob("checkpoints/step-*"))
-    trained = read_rows(run_dir / "train.jsonl")
+    newest = newest_checkpoint(run_dir)
     return {
         "checkpoint": newest.name,
         "weights": (newest / "model.safetensors").read_bytes(),
-        "log": [{k: v for k, v in row.items() if k not in CLOCKED} for row in trained],
-        "rows": {json.dumps(row, sort_keys=True) for row in read_rows(run_dir / "eval.jsonl")},
-        "fingerprint": json.loads((run_dir / "env.json").read_bytes())["fingerprint"],
+        "log": rows_of(run_dir / "train.jsonl"),
+        "rows": {str(row) for row in read_rows(run_dir / "eval.jsonl")},  # some twice
     }
-
-
-def begin(*words: str, environment: Mapping[str, str] = {}) -> Forked:
-    """Starts a command as a user would, in a session of its own."""
-    inherited = {name: value for name, value in os.environ.items() if "WANDB" not in name}
-    env = {**inherited, "OMP_NUM_THREADS": "1", **environment}
-    return Forked("-m", "lengthgen", *words, cwd=ROOT, env=env)
-
-
-def ended(process: Forked) -> Ran:
-    out, err = process.communicate(timeout=300)
-    return Ran(process.wait(), out, err)
 
 
 # Disks
@@ -112,16 +144,13 @@ class Disk(NamedTuple):
 
     folder: Path
 
-    @property
-    def free_bytes(self) -> int:
-        found = os.statvfs(self.folder)
-        return found.f_bavail * found.f_frsize
-
     def fill(self, *, leave_bytes: int = 0) -> None:
-        """Takes all room but so much, in whole pages; others may write there meanwhile."""
+        """Takes all room but so much, in whole pages."""
         self.empty()
+        found = os.statvfs(self.folder)
         with contextlib.suppress(OSError):
-            (self.folder / "filler").write_bytes(bytes(max(0, self.free_bytes - leave_bytes)))
+            n_bytes = max(0, found.f_bavail * found.f_frsize - leave_bytes)
+            (self.folder / "filler").write_bytes(bytes(n_bytes))
 
     def empty(self) -> None:
         """Gives the room back that fill() took."""
@@ -149,21 +178,3 @@ def small_disk(folder: Path, *, n_bytes: int) -> Generator[Disk]:
 
 def _mount(*words: str | Path) -> None:
     subprocess.run(["mount", *words], check=True, capture_output=True)
-
-
-# Files
-
-
-def _flip(content: bytes, at: float, bit: int) -> bytes:
-    i = int(len(content) * at)
-    return content[:i] + bytes([content[i] ^ 1 << bit]) + content[i + 1 :]
-
-
-HARMS: Mapping[str, Callable[[bytes], bytes]] = {
-    "a bit in the first byte": lambda content: _flip(content, 0, 0),
-    "a low bit at a third": lambda content: _flip(content, 1 / 3, 0),
-    "the high bit at two thirds": lambda content: _flip(content, 2 / 3, 7),
-    "a low bit near the end": lambda content: _flip(content, 0.95, 0),
-    "truncated to a half": lambda content: content[: len(content) // 2],
-    "zeros": lambda content: bytes(len(content)),
-}

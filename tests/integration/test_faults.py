@@ -1,0 +1,338 @@
+"""Whatever ends a command, the same command continues, and nothing that was right is lost."""
+
+import errno
+import os
+import shutil
+import signal
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import (
+    Disk,
+    Ran,
+    begin,
+    ended,
+    eval_words,
+    here,
+    one_run,
+    result,
+    small_disk,
+    train_words,
+)
+from safetensors.torch import load_file
+from small import SMALL
+
+from lengthgen.runs import status
+
+PROTOCOLS = "tail,nonoverlap,per_position,swap"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of a finished run of RoPE that nothing happened to; not to be changed."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    ran = here(*train_words(root, "scheme=rope"))
+    assert ran.code == 0, ran.err
+    return root
+
+
+@pytest.fixture
+def trained(undisturbed: Path, tmp_path: Path) -> Path:
+    """A copy of the run that nothing happened to."""
+    return shutil.copytree(undisturbed, tmp_path / "runs")
+
+
+def content_of(root: Path) -> dict[Path, bytes]:
+    kept = ("checkpoints", "train.jsonl", "eval.jsonl", "DONE")
+    return {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and {*kept} & {*p.parts}}
+
+
+# Kills
+
+SIGNALLED = """
+import os, signal, sys
+from lengthgen import cli
+
+kind, left, fsync = int(sys.argv.pop(1)), int(sys.argv.pop(1)), os.fsync
+
+def signalled(descriptor):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), kind)
+    fsync(descriptor)
+
+os.fsync = signalled
+cli.main()
+"""
+
+
+def signalled(kind: signal.Signals, n: int, *words: str) -> Ran:
+    """Runs a command that gets a signal when it is about to write to disk for the n-th time."""
+    return ended(begin("-c", SIGNALLED, str(int(kind)), str(n), *words))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_ends_as_its_undisturbed_twin(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    """Each attempt dies at another write: of the configuration, a row, a checkpoint, DONE."""
+    cache = f"runtime.cache={undisturbed}/.cache"
+    words = train_words(tmp_path, "scheme=rope", cache)
+    n_kills = 0
+    for n in (1, 7, 12, 14, 16, 19, 23):
+        code = signalled(signal.SIGKILL, n, *words).code
+        assert code in (0, -signal.SIGKILL)
+        n_kills += code != 0
+    assert n_kills > 4
+    ran = here(*words)
+    assert ran.code == 0, ran.err
+    assert result(tmp_path) == result(undisturbed)
+    left = [p for p in one_run(tmp_path).glob("checkpoints/*") if not p.name.startswith("step-")]
+    assert left == []
+
+
+# Torn lines and lost files
+
+
+def cut_train_rows(run_dir: Path) -> None:
+    path = run_dir / "train.jsonl"
+    os.truncate(path, path.stat().st_size - 40)
+    (run_dir / "DONE").unlink()
+    shutil.rmtree(max(run_dir.glob("checkpoints/step-*")))
+
+
+def cut_eval_rows(run_dir: Path) -> None:
+    path = run_dir / "eval.jsonl"
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def lose_the_last_checkpoint(run_dir: Path) -> None:
+    shutil.rmtree(max(run_dir.glob("checkpoints/step-*")))
+
+
+def flip_a_bit_of_the_weights(run_dir: Path) -> None:
+    path = max(run_dir.glob("checkpoints/step-*")) / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
+
+
+def lose_the_status(run_dir: Path) -> None:
+    (run_dir / "status.json").write_text("{")
+
+
+def lose_the_configuration(run_dir: Path) -> None:
+    (run_dir / "config.yaml").unlink()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        *(cut_train_rows, cut_eval_rows, lose_the_last_checkpoint, flip_a_bit_of_the_weights),
+        *(lose_the_status, lose_the_configuration),
+    ],
+)
+def test_the_same_command_repairs_what_a_crash_may_leave(
+    trained: Path, undisturbed: Path, harm: Callable[[Path], None]
+) -> None:
+    harm(one_run(trained))
+    ran = here(*train_words(trained, "scheme=rope"))
+    assert ran.code == 0, ran.err
+    assert result(trained) == result(undisturbed)
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "eval.jsonl"])
+def test_a_damaged_row_is_named_by_file_and_line_and_the_file_stays(
+    trained: Path, name: str
+) -> None:
+    path = one_run(trained) / name
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'": 1', b'": 2', 1))
+    (one_run(trained) / "DONE").unlink()
+    shutil.rmtree(max(one_run(trained).glob("checkpoints/step-*")))
+    before = path.read_bytes()
+    assert f"{path}:1: damaged row" in here(*train_words(trained, "scheme=rope")).error
+    assert path.read_bytes() == before
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("name", ["model.safetensors", "sha256.json", "DONE", "train.jsonl"])
+def test_what_cannot_be_read_is_one_line_and_nothing_is_trained_or_deleted(
+    trained: Path, name: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "train.jsonl":
+        (one_run(trained) / "DONE").unlink()
+    before, opened = content_of(trained), os.open
+
+    def refused(path: Any, flags: int, *given: Any, **named: Any) -> int:
+        if str(path).startswith(str(trained)) and Path(path).name == name and not flags & 3:
+            raise OSError(code, os.strerror(code), str(path))
+        return opened(path, flags, *given, **named)
+
+    monkeypatch.setattr(os, "open", refused)
+    said = here(*train_words(trained, "scheme=rope")).error
+    monkeypatch.undo()
+    assert f"{name}: cannot be read ({os.strerror(code)})" in said
+    assert content_of(trained) == before
+
+
+def test_a_run_is_evaluated_without_its_optimizer(trained: Path, undisturbed: Path) -> None:
+    for path in trained.rglob("trainer.pt"):
+        path.unlink()
+    (one_run(trained) / "eval.jsonl").unlink()
+    ran = here(*eval_words(trained))
+    assert (ran.code, ran.out) == (0, here(*eval_words(undisturbed)).out)
+
+
+# Disks
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Generator[Disk]:
+    with small_disk(tmp_path / "disk", n_bytes=8 << 20) as found:
+        yield found
+
+
+@pytest.mark.slow
+def test_wherever_the_disk_fills_up_training_ends_in_one_line_and_goes_on_afterwards(
+    disk: Disk, undisturbed: Path
+) -> None:
+    root = disk.folder / "runs"
+    words = train_words(root, "scheme=rope", f"runtime.cache={undisturbed}/.cache")
+    refused: list[str] = []
+    for pages in (0, 1, 2, 3, 5, 8, *range(12, 400, 24)):  # a file more fits at every one
+        disk.fill(leave_bytes=pages * 4096)
+        ran = here(*words)
+        if ran.code == 0:
+            break
+        assert str(disk.folder) in ran.error
+        assert "free disk space" in ran.error
+        refused.append(ran.error)
+    assert [said for said in refused if "checkpoints/step-" in said]
+    disk.empty()
+    ran = here(*words)
+    assert ran.code == 0, ran.err
+    assert result(root) == result(undisturbed)
+
+
+def test_an_evaluation_without_room_names_its_file_and_loses_no_row(
+    disk: Disk, undisturbed: Path
+) -> None:
+    root = shutil.copytree(undisturbed, disk.folder / "runs")
+    before = (one_run(root) / "eval.jsonl").read_bytes()
+    words = eval_words(root, "--protocols", PROTOCOLS)
+    disk.fill()
+    assert ".jsonl: cannot be written (No space left on device); free disk" in here(*words).error
+    assert (one_run(root) / "eval.jsonl").read_bytes() == before
+    disk.empty()
+    assert here(*words).code == 0
+
+
+def test_a_finished_run_on_a_read_only_disk_is_evaluated_and_not_continued(
+    disk: Disk, undisturbed: Path
+) -> None:
+    root = shutil.copytree(undisturbed, disk.folder / "runs")
+    evaluated = here(*eval_words(root))
+    disk.refuse_writing()
+    assert here(*eval_words(root)) == evaluated
+    for words in (eval_words(root, "--lengths", "8,16"), train_words(root, "scheme=rope")):
+        assert "(Read-only file system)" in here(*words).error
+
+
+# Signals
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGUSR2], ids=str)
+def test_a_signal_to_an_evaluation_keeps_its_rows(trained: Path, kind: signal.Signals) -> None:
+    twin = shutil.copytree(trained, trained.parent / "twin")
+    begun = rows_in(trained)
+    more = ["--protocols", PROTOCOLS]
+    ran = signalled(kind, 4, *eval_words(trained, *more))
+    assert ran.code == 128 + kind, ran
+    last = ran.err.splitlines()[-1]
+    assert last == f"stopped by {kind.name}; the same command continues with what is done"
+    assert rows_in(trained) > begun
+    assert here(*eval_words(trained, *more)).out == here(*eval_words(twin, *more)).out
+    assert result(trained) == result(twin)
+
+
+def rows_in(root: Path) -> int:
+    return (one_run(root) / "eval.jsonl").read_bytes().count(b"\n")
+
+
+# Two at once
+
+
+@pytest.mark.slow
+def test_of_two_that_start_one_run_one_trains_it_and_the_other_waits_or_says_so(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    words = ["-m", "lengthgen", *train_words(tmp_path, "scheme=rope")]
+    both = [begin(*words), begin(*words)]
+    ran = sorted((ended(process) for process in both), key=lambda ran: ran.code)
+    assert ran[0].code == 0, ran
+    if ran[1].code:
+        assert "another process is at work on this run (train); wait for it" in ran[1].error
+    assert result(tmp_path) == result(undisturbed)
+
+
+# Losses that are not finite
+
+
+def test_a_run_that_diverges_is_marked_so_and_keeps_the_checkpoint_before(tmp_path: Path) -> None:
+    words = train_words(tmp_path, "scheme=rope", "train.lr=1e9", "train.checkpoint_every=1")
+    said = here(*words).error
+    assert said.startswith("the loss is nan in step ")
+    run_dir = one_run(tmp_path)
+    state = status.read_status(run_dir, run=run_dir.name)
+    assert (state.state, state.reason) == ("diverged", said)
+    weights = load_file(max(run_dir.glob("checkpoints/step-*")) / "model.safetensors")
+    assert all(weight.isfinite().all() for weight in weights.values())
+    assert not status.is_trained(run_dir)
+    assert here(*words).error == said
+    listed = here("list", "runs", f"runtime.root={tmp_path}").out
+    assert "diverged" in listed
+    assert "to continue" not in listed  # it would diverge again
+
+
+# Files of others
+
+
+def test_a_copied_checkpoint_of_another_run_is_refused_by_name(
+    trained: Path, tmp_path: Path
+) -> None:
+    assert here(*train_words(trained, "scheme=alibi")).code == 0
+    (other,) = trained.glob("alibi-*")
+    run_dir = one_run(trained)
+    shutil.rmtree(run_dir / "checkpoints")
+    shutil.copytree(other / "checkpoints", run_dir / "checkpoints")
+    said = here(*eval_words(trained, run_dir.name)).error
+    assert (
+        f"a checkpoint of run {other.name}, but config.yaml here is of run {run_dir.name}" in said
+    )
+
+
+def test_text_that_a_terminal_obeys_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for i in range(4):
+        (text / f"\x1b[31m{i}.txt").write_text(f"{i} some words " * 60)
+    settings = [word for word in SMALL if not word.startswith("corpus")]
+    asked = ["corpus=files", f"corpus.path={text}", "corpus.tokenizer=bytes"]
+    assert here("train", *settings, *asked, f"runtime.root={tmp_path}/a").code == 0
+    root = (tmp_path / "a").rename(tmp_path / "\x1b[2J")
+    one_run(root).rename(root / "rope-\x1b[31m")
+    (text / "\x1b[31m4.txt").write_bytes(b"\xff")
+    for ran in (
+        here("list", "runs", f"runtime.root='{root}'"),
+        here("train", *settings, *asked, "seed=2", f"runtime.root={tmp_path}/b"),
+    ):
+        assert "\\x1b[31m" in ran.out + ran.err
+        assert "\x1b" not in ran.out + ran.err
