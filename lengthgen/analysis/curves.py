@@ -11,9 +11,7 @@ from functools import cached_property
 from itertools import combinations, pairwise
 from typing import Any
 
-from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import HEADLINE, named
-from lengthgen.evaluation.rows import (
+from lengthgen.analysis.eval_rows import (
     FORMAT,
     LATER,
     CellFacts,
@@ -23,6 +21,8 @@ from lengthgen.evaluation.rows import (
     fact_values,
     parse,
 )
+from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import HEADLINE, named
 
 Curve = tuple[str, str | None]  # a run and a variant of its scheme
 
@@ -102,7 +102,7 @@ def _cells(
 ) -> dict[tuple[object, ...], dict[str | None, EvalRow]]:
     """Returns the rows of each cell, by document."""
     cells: dict[tuple[object, ...], dict[str | None, EvalRow]] = {}
-    read = [_row(raw) for raw in rows if raw.get("format") == FORMAT]
+    read = [_row(raw) for raw in rows if raw.get("format", FORMAT) == FORMAT]
     newest = {(row.run, row.variant): row.parts for row in read}  # the last row's
     for row in read:
         if row.parts != newest[row.run, row.variant]:

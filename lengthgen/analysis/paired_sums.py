@@ -8,11 +8,11 @@ import numpy as np
 
 from lengthgen.analysis import intervals
 from lengthgen.analysis.curves import Point
+from lengthgen.analysis.eval_rows import EvalRow
 from lengthgen.analysis.intervals import Estimate, Floats
 from lengthgen.analysis.seed_groups import Series
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import named
-from lengthgen.evaluation.rows import EvalRow
 
 SeedPoints = Mapping[int, Point]  # the points of a series at one length, by seed
 Quantity = Callable[[EvalRow], tuple[float, int]]  # sum of nats, infinite if diverged, and count

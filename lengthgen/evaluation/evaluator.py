@@ -84,12 +84,9 @@ def evaluate(
     shared = _shared_facts(config, opened)
     log = run_dir / "eval.jsonl"
 
-    def present() -> list[dict[str, Any]]:
-        rows = eval_rows.stored(run_dir, run=config.run_id)
-        return [eval_rows.checked(row) for row in rows if row.get("format") == eval_rows.FORMAT]
-
     def todo() -> list[Cell]:
-        return ranks.of_main(missing(config, planned, shared, present() if ranks.is_main else []))
+        rows = eval_rows.stored(run_dir, run=config.run_id) if ranks.is_main else []
+        return ranks.of_main(missing(config, planned, shared, rows))
 
     if todo():
         with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
@@ -103,9 +100,9 @@ def evaluate(
                     if ranks.is_main:
                         append_rows(log, [eval_rows.checked({**shared, **row}) for row in rows])
             ranks.barrier()
-    kept = [row for row in present() if _is_of(row, shared, planned)]
-    name = run_dir.name  # which the run is shown by
-    return [{**row, "run": name} for row in kept if _is_current(row, config)]
+    rows = eval_rows.stored(run_dir, run=config.run_id)
+    kept = [row for row in rows if _is_of(row, shared, planned) and _is_current(row, config)]
+    return [{**row, "run": run_dir.name} for row in kept]  # which the run is shown by
 
 
 def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> OpenedRun:
@@ -170,7 +167,6 @@ def _shared_facts(config: Config, opened: OpenedRun) -> dict[str, Any]:
     """Returns what all rows of an evaluation share."""
     planned = opened.planned
     return {
-        "format": eval_rows.FORMAT,
         "run": config.run_id,
         "weights": opened.sha256,
         "scheme": config.scheme.name,

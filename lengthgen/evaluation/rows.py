@@ -1,20 +1,17 @@
-"""Rows of eval.jsonl: what a document adds to a cell, and to which evaluation it belongs."""
+"""Rows of eval.jsonl: what a document adds to a cell of the curve."""
 
 import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
-import pydantic
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
 from lengthgen.config.schema import Config
-from lengthgen.config.sections import first_error
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Endpoint, Span
@@ -24,92 +21,69 @@ from lengthgen.evaluation.scored_text import Nats, Plan, Scored
 from lengthgen.files import read_rows
 from lengthgen.runs import status
 
-LATER = ("trained_in", "weights")  # facts that older rows lack
-FORMAT = 3  # of the rows; those of another one are not read
 UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
+DIVERGED = ("nats", "window_nats", "far_nats", "position_nats")  # None where a model diverged
 
-LOST = ("nats", "window_nats", "far_nats", "position_nats")  # where a model diverged
-DECODED = ("edit_distances", "results_right", "answer_ranks")
-
-Count = Annotated[int, Field(ge=0, le=1 << 53)]  # exact as a float
-Length = Annotated[int, Field(ge=1, le=1 << 26)]  # arrays of so many positions are made
+Count = Annotated[int, Field(ge=0)]
 Sum = Annotated[float, Field(ge=0)]  # of nats
-Condition = tuple[str, int | None, str]  # precision, targets, endpoints
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellFacts:
-    """What all rows of a cell share: a run at one length, under one protocol."""
+@with_config(ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
+class Row(TypedDict):
+    """What one document adds to a cell, or why the cell is skipped; JSON, a line each."""
 
     run: str
-    weights: str | None = None  # sha256 of their file
+    weights: str  # sha256 of their file
     scheme: str
     model: str
     seed: int
     corpus: str
     fingerprint: str
     packed: bool
-    train_length: Length
+    train_length: Count  # in the unit of `length`
     tokens_seen: Count
+    trained_in: str  # precision
+    precision: str
+    reach: Count  # targets before every endpoint
     protocol: str
     targets: Count | None  # K
     variant: str | None
+    length: Count
     parts: str  # hash of what the scheme computes
-    length: Length
-    trained_in: str | None = None  # precision
-    precision: str
-    endpoints: str
-    reach: Count
-    n_documents: Count
-
-    @property
-    def condition(self) -> Condition:
-        """What was scored and how: cells of different conditions cannot be compared."""
-        return (self.precision, self.targets, self.endpoints)
-
-    def facts(self) -> dict[str, Any]:
-        return dict(zip(_FACTS, fact_values(self), strict=True))
-
-
-_FACTS = tuple(field.name for field in fields(CellFacts))
-fact_values = attrgetter(*_FACTS)
-
-
-@pydantic.dataclasses.dataclass(
-    frozen=True,
-    kw_only=True,
-    config=ConfigDict(strict=True, extra="ignore", allow_inf_nan=False),
-)
-class EvalRow(CellFacts):
-    """What one document adds to a cell, or why the cell is skipped.
-
-    All nats are sums. Where the model diverged in a document, they are None.
-    """
-
+    endpoints: str  # hash of which tokens are scored
+    n_documents: Count  # that the cell has rows of
     document: str | None
-    nats: Sum | None
+    nats: Sum | None  # over the scored tokens
     n_tokens: Count
     n_bytes: Count
     n_windows: Count
     window_nats: Sum | None  # over windows, of the mean over a window's scored tokens
-    unigram_nats: Sum | None = None  # of the same tokens under the training split's frequencies
+    skipped: NotRequired[str]
+    unigram_nats: NotRequired[Sum]  # of the same tokens under the training split's frequencies
     # Of the far-copy targets, whose bigram stands beyond T and not within:
-    far_nats: Sum | None = None
-    far_tokens: Count | None = None
-    token_nats: list[Sum] | None = None  # no longer written
-    position_nats: list[Sum] | None = None  # by bin of windows.position_bins
-    position_tokens: list[Count] | None = None
-    skipped: str | None = None
+    far_nats: NotRequired[Sum | None]
+    far_tokens: NotRequired[Count]
+    position_nats: NotRequired[list[Sum] | None]  # by bin of windows.position_bins
+    position_tokens: NotRequired[list[Count]]
     # Of a task, whose row holds all examples of a length:
-    first_wrong: list[Count | None] | None = None  # the first wrong token of each answer
-    token_hits: Count | None = None
-    stop_errors: Count | None = None  # answers that first go wrong where they stop, or should
-    unit: str | None = None  # what the length counts
-    chance: Annotated[float, Field(ge=0, le=1)] | None = None  # accuracy without the prompt
-    # Of its first tests, those that were decoded (evaluation/decoding.py):
-    edit_distances: list[Annotated[float, Field(ge=0, le=1)]] | None = None
-    results_right: list[bool] | None = None
-    answer_ranks: list[Annotated[int, Field(ge=1)]] | None = None
+    unit: NotRequired[str]  # what the length counts
+    chance: NotRequired[Sum]  # accuracy without the prompt
+    first_wrong: NotRequired[list[Count | None]]  # the first wrong token of each answer
+    token_hits: NotRequired[Count]
+    stop_errors: NotRequired[Count]  # answers that first go wrong where they stop, or should
+    # Of its first tests, those that were decoded:
+    edit_distances: NotRequired[list[Sum]]  # over the length of the longer of two answers
+    results_right: NotRequired[list[bool]]
+    answer_ranks: NotRequired[list[Count]]
+
+
+_SCHEMA = TypeAdapter(Row)
+
+
+def checked(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row that is to be written. Raises ValidationError if it does not fit Row."""
+    _SCHEMA.validate_python(row)
+    return row
 
 
 def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
@@ -124,42 +98,6 @@ def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     measured = [row["weights"] for row in rows if row.get("weights")]
     final = of_done or (measured[-1] if measured else None)
     return [row for row in rows if row.get("weights") in (None, final)]
-
-
-def diverged(row: Mapping[str, Any], *, run: str, seed: int) -> dict[str, Any]:
-    """Returns a row of another seed as it is of a run that diverged in training.
-
-    The loss is infinite, and no answer of a task is right.
-    """
-    lost: dict[str, Any] = {key: None for key in LOST if key in row}
-    if row.get("first_wrong") is not None:
-        lost |= {"first_wrong": [0] * len(row["first_wrong"]), "token_hits": 0, "stop_errors": 0}
-    kept = {key: value for key, value in row.items() if key not in DECODED}
-    return kept | lost | {"run": run, "seed": seed, "weights": None}
-
-
-def checked(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the row if it can be read again. Raises UserError as `parse` does."""
-    parse(row)
-    return row
-
-
-def parse(row: Mapping[str, Any]) -> EvalRow:
-    """Returns a row of this FORMAT. Raises UserError, naming run and field, if one is not valid."""
-    try:
-        return EvalRow(**row)
-    except pydantic.ValidationError as error:
-        raise damaged(row.get("run", "(no run)"), f"field {first_error(error)}") from None
-    except TypeError:  # a key like pydantic's own argument
-        raise damaged(row.get("run", "(no run)"), "a field that no row has") from None
-
-
-def damaged(run: str, what: str) -> UserError:
-    """Returns the error on rows of a run that hold what no evaluation writes."""
-    return UserError(
-        f"eval.jsonl of {run}: {what}; delete such rows and run lengthgen eval {run}, "
-        "or report other runs"
-    )
 
 
 def per_document(
@@ -207,7 +145,7 @@ def per_document(
         if by_position:
             row |= _by_position(windows, scored, train_length)
         if not math.isfinite(row["nats"]):  # the model diverged here
-            row |= {key: None for key in LOST if key in row}
+            row |= {key: None for key in DIVERGED if key in row}
         rows.append(row)
     return rows
 

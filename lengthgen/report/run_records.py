@@ -22,11 +22,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from lengthgen import tasks
+from lengthgen.analysis.eval_rows import damaged, diverged
 from lengthgen.config import compose
 from lengthgen.config.schema import NAME, to_plain
 from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.rows import FORMAT, damaged, diverged, stored
+from lengthgen.evaluation.rows import stored
 from lengthgen.files import read_bytes, read_rows, utf8
 from lengthgen.runs import directory, status
 
@@ -243,7 +244,7 @@ def _evaluated(runs: Sequence[_Run]) -> list[Row]:
         if run in seen:
             raise UserError(f"{path} and {seen[run]} are one run, {run}; name one of them")
         seen |= {name: path, run: path}
-        found = [row for row in stored(path, run=run) if row.get("format") == FORMAT]
+        found = stored(path, run=run)
         if any("kind" in row for row in found):  # as the line of a run in the rows of a report has
             raise damaged(name, "field kind, which no row has")
         rows[name] = [{**row, "run": name} for row in found]

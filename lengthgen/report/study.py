@@ -21,9 +21,9 @@ from pydantic import (
     ValidationError,
 )
 
+from lengthgen.analysis.eval_rows import FORMAT
 from lengthgen.config.sections import first_error
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.rows import FORMAT
 from lengthgen.files import parse_row, read_bytes, utf8
 from lengthgen.report.run_records import Row, RunRecord, read_with_costs, selected
 from lengthgen.runs import directory
@@ -164,7 +164,7 @@ def _records_of(rows: bytes, path: Path) -> list[RunRecord]:
         for row in map(parse_row, lines):
             if "kind" in row:
                 found.append(_written(row))
-            elif row["format"] != FORMAT:
+            elif row.get("format", FORMAT) != FORMAT:
                 raise ValueError(f"rows of format {row['format']}, not {FORMAT}")
             else:
                 found[-1].rows.append({**row, "run": found[-1].run})

@@ -21,7 +21,7 @@ import pandas as pd
 
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError
-from lengthgen.evaluation.rows import FORMAT, stored
+from lengthgen.evaluation.rows import stored
 from lengthgen.files import read_rows, replace_file
 from lengthgen.runs import directory, status
 
@@ -69,7 +69,7 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
             if other := places.get(config.run_id):
                 raise UserError(f"it is run {config.run_id}, which lies in {other} too")
             places[config.run_id] = path
-            rows = [r for r in stored(path, run=config.run_id) if r.get("format") == FORMAT]
+            rows = stored(path, run=config.run_id)
             if rows:
                 tables.append(_table(rows, path, config))
             else:

@@ -13,13 +13,13 @@ from eval_rows import NOTHING, Row, row
 from lengthgen.analysis.comparisons import Comparison, compare, compared, difference
 from lengthgen.analysis.curves import curve
 from lengthgen.analysis.effective_context import recl
+from lengthgen.analysis.eval_rows import FORMAT
 from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.intervals import Estimate, Floats, Spread, gap, ratio
 from lengthgen.analysis.seed_groups import Series, series
 from lengthgen.analysis.used_context import UsedContext
 from lengthgen.analysis.verdicts import EPS, Word, verdict
 from lengthgen.errors import UserError
-from lengthgen.evaluation.rows import FORMAT
 
 T = 512
 LENGTHS = (256, 512, 1024, 2048)

@@ -17,7 +17,6 @@ from small import (
     close,
     dims,
     imported,
-    small_config,
     some_qkv,
     some_tokens,
 )
@@ -26,7 +25,7 @@ from trained import QUIET
 
 from lengthgen import benchmark, generation
 from lengthgen.config.compose import choices, load
-from lengthgen.config.schema import Config, InitFrom, from_overrides, to_plain
+from lengthgen.config.schema import Config, InitFrom, from_overrides
 from lengthgen.data.windows import IGNORED
 from lengthgen.encoder_decoder.model import CrossBlock, EncoderDecoder
 from lengthgen.errors import UserError
@@ -382,15 +381,6 @@ def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
         wrong = [i for i in range(answer.scored) if written[1 + given + i] != tokens[given + i]]
         assert scored[answer.length].pop(0) == (wrong[0] if wrong else None)
     assert not any(scored.values())
-
-
-def test_the_key_is_left_out_of_runs_of_decoders_and_names_those_of_encoder_decoders() -> None:
-    plain, named = small_config(), small_config("model.arch=decoder")
-    assert plain.run_id == named.run_id
-    assert "arch" not in to_plain(plain)["model"]
-    ours, theirs = configured(), configured("model.arch=decoder")
-    assert ours.run_id.startswith("rope-tiny_encoder_decoder-copy-s1-")
-    assert ours.run_id[-8:] != theirs.run_id[-8:]
 
 
 REFUSED = [

@@ -474,11 +474,6 @@ def test_a_scheme_that_cannot_take_a_reference_variant_says_why(
     assert rows_of(run_dir) == before
 
 
-def test_an_unknown_reference_variant_is_refused(run: tuple[Config, Path]) -> None:
-    with pytest.raises(UserError, match=r"eval\.reference_variants: no variant 'windwo'; did you"):
-        with_eval(run[0], reference_variants=["windwo"])
-
-
 def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Path) -> None:
     """Lengths of nonoverlap share forward passes; after a kill only some of them are missing."""
     protocols = "eval.protocols=[tail,nonoverlap,fox,per_position]"

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from lengthgen.evaluation.rows import FORMAT
+from lengthgen.analysis.eval_rows import FORMAT
 from lengthgen.report import collect, run_records
 from lengthgen.report.collect import Report
 

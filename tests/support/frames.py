@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from lengthgen.config import schema
-from lengthgen.evaluation.rows import FORMAT
 from lengthgen.files import append_rows
 from lengthgen.results.load import typed
 from lengthgen.runs import directory
@@ -81,7 +80,7 @@ def write_run(
     directory.write_config(config, config.run_dir)
     rows = [
         {
-            **{"format": FORMAT, **about(scheme, seed=seed, run=config.run_id)},
+            **about(scheme, seed=seed, run=config.run_id),
             **{"variant": None, "document": name, "n_documents": 2, "length": length},
             **{"nats": None if loss is None else 8 * loss, "window_nats": loss, "n_tokens": 8},
             **{"n_bytes": 24, "n_windows": 1, "unigram_nats": 72.0, **columns},
