@@ -19,7 +19,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
-from lengthgen.model.build import architecture, build_model, create
+from lengthgen.model.build import architecture, create
 from lengthgen.model.transformer import build_scheme
 from lengthgen.model.trial import try_out
 from lengthgen.runs import checkpoints, devices, directory, signals, status
@@ -35,8 +35,8 @@ from lengthgen.training import trainer as training
 def validate(config: Config) -> Config:
     """Returns the configuration if model, variants, corpus and protocols can be built.
 
-    To be called once, where a configuration enters: the model is built without storage, and the
-    plugins run. Raises UserError with the dotted key of a mistake.
+    To be called once, where a configuration enters: the scheme is built without storage, and
+    the plugins run. Raises UserError with the dotted key of a mistake.
     """
     _check_plugins(config.plugins)
     objective = objective_of(config)
@@ -52,7 +52,7 @@ def validate(config: Config) -> Config:
         protocol.check(config)
     sources.source_of(config.corpus)
     with torch.device("meta"):
-        _check_variants(config, build_model(config, vocab_size=1).scheme)
+        _check_variants(config, build_scheme(config, config.scheme.parts, where="scheme.parts"))
     return init_from.identified(config)
 
 

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -52,10 +52,8 @@ def extensions() -> tuple[ModuleType, ...]:
     """
     import lengthgen
 
-    names = (
-        f"lengthgen.{m.name}.register" for m in pkgutil.iter_modules(lengthgen.__path__) if m.ispkg
-    )
-    return tuple(importlib.import_module(name) for name in names if find_spec(name) is not None)
+    files = sorted(f for folder in lengthgen.__path__ for f in Path(folder).glob("*/register.py"))
+    return tuple(importlib.import_module(f"lengthgen.{f.parent.name}.register") for f in files)
 
 
 def contributed(name: str) -> list[Any]:
