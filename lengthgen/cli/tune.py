@@ -1,12 +1,14 @@
 """lengthgen tune."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
-from lengthgen.cli.sweep import DryRun, Gpus, Jobs, PerGpu, Slurm
+from lengthgen.cli.console import echo, warn_once
+from lengthgen.cli.sweep import DryRun, Gpus, Jobs, PerGpu, Slurm, finish, run, slurm_overrides
 
 
 def tune(
@@ -19,7 +21,6 @@ def tune(
     per_gpu: PerGpu = 1,
     slurm: Slurm = None,
     dry_run: DryRun = False,
-    status: Annotated[bool, typer.Option("--status")] = False,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
@@ -28,7 +29,17 @@ def tune(
     Every combination is trained without 1 in 20 training documents and scored on those, at T alone.
     train and sweep take the rates of least loss: train.tuned=DIR/tuned.yaml.
     """
-    from lengthgen.cli import old_sweep
+    from lengthgen.sweep import tuning
 
-    given = old_sweep.options(slurm) if slurm is not None else None
-    old_sweep.tune(overrides, out, jobs, gpus, per_gpu, given, dry_run, status, config_dir, plugin)
+    combined = [*slurm_overrides(slurm), *(overrides or [])]
+    points = tuning.points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
+    states = run(points, jobs=jobs, gpus=gpus, per_gpu=per_gpu, slurm=slurm, dry_run=dry_run)
+    if any(point.state not in ("done", "diverged") for point in states.values()):
+        finish(points, states)
+    losses = tuning.measured(points, say=warn_once)
+    written = tuning.write(losses, out)
+    echo(written[0].read_text(encoding="utf-8").rstrip("\n"))
+    for path in written:
+        echo(path)
+    if len(losses) < len(points):
+        sys.exit(1)

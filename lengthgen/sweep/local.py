@@ -1,197 +1,176 @@
-"""A sweep on this machine: a queue of processes, each in a slot of cores or GPUs."""
+"""A sweep on this machine: a queue of `lengthgen train` processes, each with its cores or GPUs."""
 
+import json
 import os
 import platform
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from lengthgen.errors import Stopped, UserError
-from lengthgen.files import open_regular
-from lengthgen.runs import status
+from lengthgen.runs import devices, status
 from lengthgen.runs.signals import SweepStop
-from lengthgen.runs.status import Status
-from lengthgen.sweep.dashboard import Dashboard
 from lengthgen.sweep.grid import Point
-from lengthgen.sweep.resources import Slot
-from lengthgen.sweep.states import BUSY, PointState, counted, pending, state_of, states_of
-from lengthgen.terminal import clock
+from lengthgen.sweep.states import (
+    BUSY,
+    PointState,
+    StateTable,
+    counted,
+    pending,
+    state_of,
+    states_of,
+)
 
 SECONDS_BETWEEN_POLLS = 0.2
-SECONDS_BETWEEN_POLLS_ELSEWHERE = 5.0  # with one call of squeue
-BYTES_READ = 4096
+SECONDS_BETWEEN_POLLS_ELSEWHERE = 5.0
 
 
-class Console(NamedTuple):
-    """What a run prints, from byte `begin` of a file on.
+class Slot(NamedTuple):
+    """A place for one run: CPU threads of each of its processes; its GPUs, none on a CPU."""
 
-    The run writes to the file itself, without a pipe: it continues if the sweep is killed.
+    threads: int
+    gpus: tuple[str, ...]
+
+
+def gpus_here() -> tuple[str, ...]:
+    """Returns the GPUs that runs may use, as CUDA_VISIBLE_DEVICES names them."""
+    if torch.backends.mps.is_available():  # one, whatever it is called
+        return ("0",)
+    gpus = tuple(str(i) for i in range(torch.cuda.device_count()))
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return tuple(named.split(","))[: len(gpus)] if gpus and named is not None else gpus
+
+
+def slots(
+    cores: int,
+    machine_gpus: Sequence[str],
+    *,
+    jobs: int | None,
+    gpus: int | None,
+    per_gpu: int,
+    n_points: int,
+) -> list[Slot]:
+    """Returns the places for runs: the machine's GPUs if it has any, else its cores.
+
+    With GPUs: `gpus` of them (one by default) for a run, and `per_gpu` runs on each. On a CPU one
+    process takes one core: two runs of one thread each finish sooner than two runs of two threads
+    one after the other. `jobs` sets the number of runs at a time; cores are divided among them.
+    Raises UserError if a run needs what the machine does not have.
     """
+    each, there = gpus or 1, len(machine_gpus)
+    if per_gpu > 1 and (not there or each > 1):
+        why = "runs of several GPUs do not share them" if there else "there is no GPU to share"
+        raise UserError(f"--per-gpu: {why}; drop it")
+    if there and each > there:
+        raise UserError(f"--gpus: {each} requested for one run, {there} in this machine")
+    groups = [tuple(machine_gpus[i : i + each]) for i in range(0, there - each + 1, each)]
+    places = groups * per_gpu if there else [()] * max(jobs or 0, cores // each, 1)
+    if jobs is not None and jobs > len(places):
+        raise UserError(
+            f"--jobs: the GPUs here have room for {len(places)} runs, not {jobs}; give --jobs "
+            f"{len(places)}, or --per-gpu for runs that share a GPU"
+        )
+    n = min(jobs or len(places), max(1, n_points))
+    return [Slot(max(1, cores // (n * each)), place) for place in places[:n]]
 
-    path: Path
-    begin: int
 
-    def last(self) -> str:
-        """Returns the last line that is not blank."""
-        with suppress(OSError), open_regular(self.path) as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(self.begin, end - BYTES_READ))
-            lines = file.read().decode(errors="replace").splitlines()
-            return next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Child:
-    """A running point: its process, what that prints, and the status of the run before."""
+class Child(NamedTuple):
+    """A point at work: its process, and from which byte of a file on that prints."""
 
     point: Point
     slot: Slot
     process: subprocess.Popen[bytes]
-    console: Console
-    before: Status
-    began: float = field(default_factory=time.monotonic)
+    console: Path
+    begin: int
+
+    def last_line(self) -> str:
+        """Returns the last line that it printed and that is not blank."""
+        with suppress(OSError):
+            printed = self.console.read_bytes()[self.begin :].decode(errors="replace")
+            lines = [line.strip() for line in printed.splitlines() if line.strip()]
+            return lines[-1] if lines else ""
+        return ""
 
 
 def run(
-    points: Sequence[Point], slots: Sequence[Slot], *, gpus: int | None, dashboard: Dashboard
+    points: Sequence[Point], free: list[Slot], *, gpus: int | None, table: StateTable
 ) -> dict[str, PointState]:
     """Runs what is left of the points, each in a process; returns the states of all of them then.
 
-    A failed point never stops the others. A point that another process works on is waited for. The
-    first Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) lets the runs checkpoint and stop, a second kills
-    them. Raises Stopped after that.
+    A failed point never stops the others. A point that another process works on is waited for, and
+    run here if it does not end well there. The first Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) lets the
+    runs checkpoint and stop, a second kills them. Raises Stopped after that.
     """
-    queue, stop = _Queue(points, slots, gpus=gpus, dashboard=dashboard), SweepStop()
-    with stop.listening():
-        try:
-            while queue.running or (queue.is_unfinished and not stop.count):
-                if stop.count:
-                    queue.stop(kill=stop.count > 1)
-                else:
-                    queue.start_some()
-                queue.collect()
-                dashboard.show(
-                    queue.states, {c.point.run_id: c.console.last() for c in queue.running}
-                )
-                time.sleep(SECONDS_BETWEEN_POLLS)
-        except BaseException:  # a bug: what the runs have is kept
-            queue.stop(kill=False)
-            raise
+    states, stop = states_of(points), SweepStop()
+    waiting, children = pending(points, states), list[Child]()
+    elsewhere = [p for p in points if states[p.run_id].state in BUSY]
+    polled, signalled = time.monotonic(), 0
+    with stop.listening(), table:
+        table.show(states)
+        while children or (not stop.count and (waiting or elsewhere)):
+            if stop.count > signalled:
+                _stop(children, kill=stop.count > 1)
+                table.say("stopping; Ctrl-C again kills at once")
+                signalled = stop.count
+            here = sum(_is_here(point) for point in elsewhere)
+            while waiting and len(free) > here and not stop.count:
+                child = _start(waiting.pop(0), free.pop(0), gpus=gpus)
+                children.append(child)
+                states[child.point.run_id] = PointState("running")
+            for child in [child for child in children if child.process.poll() is not None]:
+                children.remove(child)
+                free.append(child.slot)
+                states[child.point.run_id] = ended = _ended(child)
+                elsewhere += [child.point] * (ended.state in BUSY)
+            if elsewhere and time.monotonic() - polled > SECONDS_BETWEEN_POLLS_ELSEWHERE:
+                states |= states_of(elsewhere)
+                waiting += pending(elsewhere, states)
+                elsewhere = [p for p in elsewhere if states[p.run_id].state in BUSY]
+                polled = time.monotonic()
+            table.show(states)
+            time.sleep(SECONDS_BETWEEN_POLLS)
     if stop.count:
         raise Stopped(
-            f"stopped by {signal.Signals(stop.number).name}: {counted(queue.states)}; "
+            f"stopped by {signal.Signals(stop.number).name}: {counted(states)}; "
             "the same command continues",
             exit_code=128 + stop.number,
         )
-    return queue.states
+    return states
 
 
-class _Queue:
-    """Which points wait, run here or elsewhere, and which slots are free."""
-
-    def __init__(
-        self,
-        points: Sequence[Point],
-        slots: Sequence[Slot],
-        *,
-        gpus: int | None,
-        dashboard: Dashboard,
-    ) -> None:
-        self.states = states_of(points)
-        self.running: list[Child] = []
-        self._waiting = pending(points, self.states)
-        self._free = list(slots)
-        self._gpus, self._dashboard = gpus, dashboard
-        self._stopping = False
-        self._wait_for([p for p in points if self.states[p.run_id].state in BUSY])
-
-    @property
-    def is_unfinished(self) -> bool:
-        return bool(self.running or self._waiting or self._elsewhere)
-
-    def start_some(self) -> None:
-        """Fills the free slots."""
-        while self._waiting and len(self._free) > self._taken:
-            point = self._waiting.pop(0)
-            try:
-                child = _start(point, self._free[0], gpus=self._gpus)
-            except OSError as error:
-                self._settle(point, PointState("failed", f"cannot be started: {error}"), "")
-                continue
-            self._free.pop(0)
-            self.running.append(child)
-            self.states[point.run_id] = PointState("running")
-            if not self._dashboard.is_live:
-                self._dashboard.say(f"{point.title}: running")
-
-    def collect(self) -> None:
-        """Notes how processes ended, here and elsewhere."""
-        for child in [child for child in self.running if child.process.poll() is not None]:
-            self.running.remove(child)
-            self._free.append(child.slot)
-            ended = _ended(child, stopping=self._stopping)
-            when = f" after {clock(time.monotonic() - child.began)}"
-            if ended.state in BUSY:
-                self._wait_for([*self._elsewhere, child.point])
-                when = " elsewhere"
-            self._settle(child.point, ended, when)
-        if not self._elsewhere or time.monotonic() < self._next_poll:
-            return
-        found = states_of(self._elsewhere)
-        ended = [p for p in self._elsewhere if found[p.run_id].state not in BUSY]
-        for point in ended:
-            self._settle(point, found[point.run_id], " elsewhere")
-        self._waiting += pending(ended, found)
-        self._wait_for([p for p in self._elsewhere if p not in ended])
-
-    def _wait_for(self, points: Sequence[Point]) -> None:
-        """Waits for points that run elsewhere; those on this machine take slots, too."""
-        self._elsewhere = points
-        self._taken = sum(_status(p).host == platform.node() for p in points)
-        self._next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS_ELSEWHERE
-
-    def stop(self, *, kill: bool) -> None:
-        """Lets the runs checkpoint and stop, once, or kills them with all their processes."""
-        if not self._stopping:
-            n = len(self.running)
-            self._dashboard.say(f"stopping {n} run{'s' * (n > 1)}; Ctrl-C again kills at once")
-        for child in self.running:
-            if child.process.poll() is not None:
-                continue
-            if kill:
-                kill_with_children(child.process.pid)
-            elif not self._stopping:
-                child.process.terminate()  # torchrun passes it on to its own processes
-        self._stopping = True
-
-    def _settle(self, point: Point, found: PointState, when: str) -> None:
-        self.states[point.run_id] = found
-        because = f": {found.reason}" if found.reason else ""
-        self._dashboard.say(f"{point.title}: {found.state}{when}{because}")
+def _is_here(point: Point) -> bool:
+    """True if a process of this machine works on the point, and takes a slot."""
+    if not point.run_dir.is_dir():
+        return False
+    run = status.read_status(point.run_dir, run=point.run_id)
+    return run.state == "running" and run.host == platform.node()
 
 
 def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
-    """Starts a point in a session of its own, so that the terminal's Ctrl-C is not sent to it."""
+    """Starts a point in a session of its own, so that the terminal's Ctrl-C is not sent to it.
+
+    It writes to a file itself, without a pipe: it goes on if the sweep is killed.
+    """
     arguments = list(point.arguments)
     if point.config.runtime.threads is None:
         arguments.append(f"runtime.threads={slot.threads}")
     if gpus is not None and gpus > 1:
         arguments += ["--gpus", str(gpus)]
-    threads = str(slot.threads)
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "COLUMNS": "200", "TERM": "dumb"}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(slot.threads), "TERM": "dumb"}
     if slot.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
     point.run_dir.mkdir(parents=True, exist_ok=True)
-    path = point.run_dir / "console.txt"
-    with path.open("ab") as file:
-        console, before = Console(path, file.tell()), _status(point)
+    console = point.run_dir / "console.txt"
+    with console.open("ab") as file:
+        begin = file.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "lengthgen", *arguments],
             stdin=subprocess.DEVNULL,
@@ -200,48 +179,70 @@ def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
             env=environment,
             start_new_session=True,
         )
-    return Child(point=point, slot=slot, process=process, console=console, before=before)
+    return Child(point, slot, process, console, begin)
 
 
-def _ended(child: Child, *, stopping: bool) -> PointState:
-    """Returns the state of a point whose process has ended; writes it if the process did not."""
-    code, point = child.process.returncode, child.point
-    found = state_of(point)
-    written = found.state != "killed" and _status(point) != child.before
-    if code == 0 or found.state in ("done", "running") or written:
-        return found
-    by = next((kind for kind in signal.Signals if kind in (-code, code - 128)), None)
-    last = child.console.last()
-    if by is None:
-        ended = Status("failed", reason=last.removeprefix("error: ") or f"exit code {code}")
-    elif stopping and by != signal.SIGKILL:
-        ended = Status("stopped", reason=f"stopped by {by.name}")
-    else:
-        ended = Status("killed", reason=f"killed by {by.name}")
-    try:
-        status.write(point.run_dir, ended, run=point.run_id)
-    except UserError as error:
-        if by is None and not last.startswith("error: "):  # a full disk prevents it here, too
-            ended = ended._replace(reason=str(error))
-    return PointState(ended.state, ended.reason)
+def _stop(children: Sequence[Child], *, kill: bool) -> None:
+    """Lets the runs checkpoint and stop, or kills them; torchrun's processes follow it."""
+    for child in children:
+        if child.process.poll() is None:
+            os.killpg(child.process.pid, signal.SIGKILL if kill else signal.SIGTERM)
 
 
-def _status(point: Point) -> Status:
-    return status.read_status(point.run_dir, run=point.run_id)
+def _ended(child: Child) -> PointState:
+    """Returns the state of a point whose process has ended."""
+    code, run = child.process.returncode, state_of(child.point)
+    number = -code if code < 0 else code - 128
+    if code == 0 or run.state in ("running", "diverged"):  # running: in another process by now
+        return run
+    if number in {*signal.Signals}:
+        name = signal.Signals(number).name
+        return PointState("killed" if number == signal.SIGKILL else "stopped", f"by {name}")
+    last = child.last_line().removeprefix("error: ")
+    return PointState("failed", last or f"exit code {code}")
 
 
-def kill_with_children(pid: int) -> None:
-    """Kills a process with all that it started: torchrun's processes have sessions of their own."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):  # without /proc its process group alone
-        with suppress(OSError):  # it has ended
-            parent = path.read_text(errors="replace").rpartition(")")[2].split()[1]
-            children.setdefault(int(parent), []).append(int(path.parent.name))
-    family = [pid]
-    for member in family:
-        family += children.get(member, [])
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-    for member in family:
-        with suppress(ProcessLookupError):
-            os.kill(member, signal.SIGKILL)
+def seconds_per_step(point: Point, slot: Slot) -> float | None:
+    """Returns the seconds of the second step of a point, trained for that in a folder of its own.
+
+    None if the point ends before it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        cache = point.config.runtime.cache_dir
+        own = [f"runtime.root={folder}", f"runtime.cache={cache}", "runtime.wandb=off"]
+        words = [*point.arguments, *own, "runtime.log_every=1", f"runtime.threads={slot.threads}"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lengthgen", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            while process.poll() is None:
+                for path in Path(folder).glob("*/train.jsonl"):
+                    lines = path.read_text().splitlines(keepends=True)
+                    if len(lines) > 1 and lines[1].endswith("\n"):
+                        rate = json.loads(lines[1])["train/tokens_per_s"]
+                        return point.config.train.batch_tokens / rate
+                time.sleep(SECONDS_BETWEEN_POLLS)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return None
+
+
+def device_slots(
+    points: Sequence[Point], *, jobs: int | None, gpus: int | None, per_gpu: int
+) -> list[Slot]:
+    """Returns the slots for the points on this machine."""
+    on_cpu = all(point.config.runtime.device == "cpu" for point in points)
+    return slots(
+        devices.cores(),
+        () if on_cpu else gpus_here(),
+        jobs=jobs,
+        gpus=gpus,
+        per_gpu=per_gpu,
+        n_points=len(points),
+    )

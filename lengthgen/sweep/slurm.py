@@ -1,82 +1,69 @@
-"""A sweep on a Slurm cluster: the options of a job array, its submission and its tasks."""
+"""A sweep on a Slurm cluster: the options of a job array, its submission, its tasks, its jobs."""
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import traceback
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from lengthgen.config.sections import Section
-from lengthgen.errors import Stopped, UserError, suggestion
-from lengthgen.runs.signals import SCHEDULER, install
-from lengthgen.sweep import slurm_jobs
+from lengthgen.config.sections import Section, one_line
+from lengthgen.errors import UserError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a task of Slurm is to handle signals soon after its start
     from submitit.helpers import DelayedSubmission
 
     from lengthgen.sweep.grid import Point
 
-# Only what a task needs before it handles signals is imported at module level: torch is not.
-
 SECONDS_OF_GRACE = 120  # a step and a checkpoint, between Slurm's signal and its time limit
 MAX_REQUEUES = 100  # at the time limit of a job; a run that never advances ends then
-
-
-# Options
+SECONDS_FOR_SQUEUE = 60
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+AT_WORK = ("RUNNING", "CONFIGURING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
 
 
 def _minutes(value: object) -> object:
     """Returns the minutes of H:MM:SS or D-HH:MM:SS, seconds rounded up; other values unchanged."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)", str(value))
-    if found is None:
+    parts = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)", str(value))
+    if parts is None:
         return value
-    days, hours, minutes, seconds = (int(group or 0) for group in found.groups())
+    days, hours, minutes, seconds = (int(group or 0) for group in parts.groups())
     return (days * 24 + hours) * 60 + minutes + (seconds > 0)
 
 
-_TIME = "60 (minutes), time=H:MM:SS or time=D-HH:MM:SS"
-_NAME: Any = Field(default=None, min_length=1, examples=["NAME"])
-_COUNT: Any = Field(default=None, gt=0, examples=[2])
+Count = Annotated[int, Field(gt=0)]
 
 
 class Options(Section):
-    """What --slurm requests of a cluster for each point; None leaves the choice to the cluster."""
+    """What --slurm requests for each point, on one node; None leaves it to the cluster."""
 
-    time: Annotated[int, BeforeValidator(_minutes), Field(gt=0, examples=[_TIME])]  # minutes
-    partition: str | None = _NAME
-    account: str | None = _NAME
-    qos: str | None = _NAME
-    constraint: str | None = _NAME
-    nodes: int | None = _COUNT
-    gpus: int | None = _COUNT  # of a node, each with a process of its own
-    processes: int | None = _COUNT  # of a node without GPUs
-    cpus: int | None = _COUNT  # of a process
-    mem: float | None = Field(default=None, gt=0, examples=["16 (GB of a node)"])
-    parallel: int | None = _COUNT  # points that run at the same time
+    time: Annotated[Count, BeforeValidator(_minutes)]  # minutes
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpus: Count | None = None  # each with a process of its own, by torchrun
+    cpus: Count | None = None
+    mem: Annotated[float, Field(gt=0)] | None = None  # GB
+    parallel: Count | None = None  # points that run at the same time
 
     @property
     def sbatch(self) -> dict[str, Any]:
         """The parameters of submitit's Slurm executor."""
-        srun = ["--kill-on-bad-exit=1"]
-        if self.cpus is not None:  # srun of Slurm 22.05 and later no longer takes it from sbatch
-            srun.append(f"--cpus-per-task={self.cpus}")
-        named = {"time", "partition", "account", "qos", "constraint"}
+        # srun of Slurm 22.05 and later no longer takes it from sbatch.
+        srun = [f"--cpus-per-task={self.cpus}"] if self.cpus is not None else []
         parameters = {
-            **self.model_dump(include=named),
+            **self.model_dump(include={"time", "partition", "account", "qos", "constraint"}),
             "job_name": "lengthgen",
-            "nodes": self.nodes or 1,
             "gpus_per_node": self.gpus,
-            "ntasks_per_node": self.gpus or self.processes or 1,
             "cpus_per_task": self.cpus,
             "mem": None if self.mem is None else f"{round(self.mem * 1024)}MB",
             "srun_args": srun,
@@ -90,29 +77,12 @@ class Options(Section):
 
 def options(text: str) -> Options:
     """Reads partition=main,gpus=2,time=4:00:00 and the like. Raises UserError for a mistake."""
-    found: dict[str, str] = {}
-    for word in text.split(","):
-        key, _, value = (part.strip() for part in word.partition("="))
-        if key not in Options.model_fields:
-            raise UserError(
-                f"--slurm: unknown key {key!r}; {suggestion(key, Options.model_fields)}"
-            )
-        if key in found:
-            raise UserError(f"--slurm: {key} is given twice; give it once")
-        found[key] = value
-    if "gpus" in found and "processes" in found:
-        raise UserError("--slurm: gpus and processes exclude each other; a GPU has one process")
+    words = [word.partition("=") for word in text.split(",")]
+    given = {key.strip(): value.strip() for key, _, value in words}
     try:
-        return Options.model_validate(found)
+        return Options.model_validate(given)
     except ValidationError as error:
-        key = str(error.errors()[0]["loc"][0])
-    if key not in found:
-        raise UserError("--slurm: time is missing, the limit of a job; give time=60 (minutes)")
-    (example,) = Options.model_fields[key].examples or [""]
-    raise UserError(f"--slurm: {key}={found[key]} is not readable; give {key}={example}")
-
-
-# Submitting
+        raise UserError(f"--slurm: {one_line(error, given, known=Options.model_fields)}") from None
 
 
 def submit(
@@ -125,20 +95,24 @@ def submit(
     try:
         import submitit
         from submitit.core.utils import FailedJobError
+        from submitit.helpers import clean_env
     except ImportError:
         raise UserError('--slurm needs submitit; pip install "lengthgen[slurm]"') from None
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise UserError("--slurm: there is no sbatch here; run it on the cluster's login node")
-
     folder = (root / ".slurm").absolute()
-    tasks = [Task.of(point) for point in points]
     executor = submitit.SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES)
     executor.update_parameters(**options.sbatch, array_parallelism=options.parallel or len(points))
+    kept = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k.startswith("SBATCH_")}
     try:
         for made in (folder, *(point.run_dir for point in points)):
             made.mkdir(parents=True, exist_ok=True)
-        with _user_environment():
-            jobs = [str(job.job_id) for job in executor.submit_array(tasks)]
+        with clean_env():  # of a Slurm job or a torchrun that this process itself is in
+            os.environ.update(kept)
+            jobs = executor.submit_array([Task.of(point, options) for point in points])
+        for point, job in zip(points, jobs, strict=True):
+            record = {"job": str(job.job_id), "log": str(job.paths.stderr)}
+            (point.run_dir / "slurm.json").write_text(json.dumps(record))
     except FailedJobError as error:
         refused = re.findall(r"^sbatch: error: (.+)", str(error), re.MULTILINE) or [str(error)]
         raise UserError(f"--slurm: Slurm refused the sweep: {'; '.join(refused)}") from None
@@ -147,163 +121,110 @@ def submit(
             f"runtime.root: cannot write {error.filename} ({error.strerror}); "
             "give runtime.root=FOLDER, one that all nodes see"
         ) from None
-    array = jobs[0].partition("_")[0]
-    try:
-        for point, job in zip(points, jobs, strict=True):
-            slurm_jobs.record(point, job=job, logs=folder)
-    except BaseException:  # without a record a second sweep would submit these jobs too
-        subprocess.run(["scancel", array], check=False)
-        raise
+    array = str(jobs[0].job_id).partition("_")[0]
     say(
         f"submitted {len(jobs)} points as job {array}: squeue -j {array} shows them, "
         f"scancel {array} ends them with a checkpoint, their logs are {folder}/{array}_*"
     )
 
 
-@contextmanager
-def _user_environment() -> Generator[None]:
-    """Hides the variables of this process's own Slurm job and torchrun; keeps users' settings."""
-    from submitit.helpers import clean_env
-
-    kept = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k.startswith("SBATCH_")}
-    with clean_env():
-        os.environ.update(kept)
-        yield
-
-
-# Within the job
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class Task:
-    """What each process of a job calls; submitit pickles it.
+    """What a job calls: `lengthgen train` of a point in a process of its own; submitit pickles it.
 
-    A stop with a checkpoint requeues the job where Slurm does not do that itself: before a time
-    limit (SIGUSR2), and while a preempted job has time left (SIGTERM). The main process decides;
-    the others end with 0, since another exit code would kill it.
+    Before the time limit submitit calls `checkpoint` and requeues the job. So does the task itself
+    where a preempted job has time left, which Slurm would not start again.
     """
 
-    run_id: str
-    overrides: tuple[str, ...]
-    config_dir: Path | None
-    plugins: tuple[Path, ...]
     arguments: tuple[str, ...]
 
     @staticmethod
-    def of(point: "Point") -> "Task":
-        # What `auto` is was decided here: the processor of a node may be another one.
-        key = "train.precision="
-        decided = key + point.config.train.precision
-        overrides = [decided if one.startswith(key) else one for one in point.overrides]
-        overrides += [decided] if decided not in overrides else []
-        point = replace(point, overrides=tuple(overrides))
-        return Task(
-            run_id=point.run_id,
-            overrides=point.overrides,
-            config_dir=point.config_dir,
-            plugins=point.plugins,
-            arguments=tuple(point.arguments),
-        )
+    def of(point: "Point", options: Options) -> "Task":
+        """Returns the task of a point; what depends on the machine was decided where it is made."""
+        words = [*point.arguments, f"train.precision={point.config.train.precision}"]
+        if options.cpus is not None and point.config.runtime.threads is None:
+            words.append(f"runtime.threads={max(1, options.cpus // (options.gpus or 1))}")
+        if options.gpus is not None and options.gpus > 1:
+            words += ["--gpus", str(options.gpus)]
+        return Task(tuple(words))
 
     def __call__(self) -> None:
-        from submitit.core.job_environment import JobEnvironment
-        from submitit.helpers import TorchDistributedEnvironment
-
-        job = JobEnvironment().job_id
-        # A process takes the GPU of its local rank; which are visible is Slurm's decision.
-        place = TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
-        _write(f"{slurm_jobs.BEGINNING}{job}: process {place.rank} of {place.world_size}")
-        requeue = signal.getsignal(signal.SIGUSR2)  # submitit's handler: requeue, and exit
-        assert callable(requeue), f"submitit does not handle SIGUSR2: {requeue}"
-        is_main, alone, received = place.rank == 0, place.world_size == 1, 0
-
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            # KeyboardInterrupt, since this may come anywhere outside of training, which has its own
-            # handler: matplotlib, for one, imports parts of itself under `except Exception`.
-            nonlocal received
-            if not is_main:  # the main process ends the run; Slurm then kills what is left
-                return
-            if number == signal.SIGTERM and not alone and _outlook(job) == "runs on":
-                return  # as srun sends when another process fails, whose failure ends the job
-            received = number
-            raise KeyboardInterrupt(
-                f"{slurm_jobs.STOPPED}{signal.Signals(number).name} outside of training; "
-                "the same command continues"
-            )
-
-        install(SCHEDULER, interrupt)
-        try:
-            self._train()
-        except (Stopped, KeyboardInterrupt) as stopped:
-            install(SCHEDULER, signal.SIG_IGN)
-            code = stopped.exit_code if isinstance(stopped, Stopped) else 128 + received
-            _write(str(stopped))
-            if is_main:
-                if code == 128 + signal.SIGUSR2 or _outlook(job) == "preempted":
-                    _requeue(requeue, code)
-                sys.exit(code)
-        except UserError as error:
-            _write(f"error: {error}")
-            sys.exit(2)
-        except Exception as error:
-            traceback.print_exc()
-            _write(f"error: {type(error).__name__}: {error}")
-            sys.exit(1)
+        self._process = subprocess.Popen([sys.executable, "-m", "lengthgen", *self.arguments])
+        while self._process.poll() is None:  # not wait(): a signal's handler waits, too
+            time.sleep(0.2)
+        code = self._process.returncode
+        if abs(code) % 128 == signal.SIGUSR2:
+            time.sleep(SECONDS_OF_GRACE)  # submitit has the signal too, and ends this process
+        if code == 128 + signal.SIGTERM and _is_preempted():
+            signal.raise_signal(signal.SIGUSR2)
+        if code:
+            sys.exit(code if code > 0 else 128 - code)
 
     def checkpoint(self) -> "DelayedSubmission":
-        """Returns what submitit runs after the job was requeued: the same."""
+        """Stops the run with a checkpoint; returns what submitit runs once the job starts again."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(self)
-
-    def _train(self) -> None:
-        from lengthgen import pipeline
-        from lengthgen.config import schema
-
-        sys.argv = ["lengthgen", *self.arguments]  # for env.json and list runs
-        config = pipeline.validate(
-            schema.from_overrides(self.overrides, config_dir=self.config_dir, plugins=self.plugins)
-        )
-        if config.run_id != self.run_id:
-            raise UserError(
-                f"{self.run_id}: a file of its configuration was changed after it was submitted, "
-                f"which makes it {config.run_id}; run the same sweep again"
-            )
-        cpus = os.environ.get("SLURM_CPUS_PER_TASK")
-        if config.runtime.threads is None and cpus is not None:
-            runtime = config.runtime.model_copy(update={"threads": int(cpus)})
-            config = config.model_copy(update={"runtime": runtime})
-        pipeline.train(config)
+        if self._process.poll() is None:
+            self._process.terminate()
+        while self._process.poll() is None:
+            time.sleep(0.1)
+        return DelayedSubmission(Task(self.arguments))
 
 
-def _requeue(handler: Callable[[int, FrameType | None], Any], exit_code: int) -> NoReturn:
-    """Requeues this job and exits, unless it was requeued as often as it may be."""
-    from submitit.core.utils import UncompletedJobError
+def _is_preempted() -> bool:
+    """True if Slurm has ended this job in a partition's GraceTime; else it requeues the job itself.
 
-    try:
-        handler(exit_code - 128, None)
-    except UncompletedJobError:
-        _write(
-            f"error: not requeued: {MAX_REQUEUES} times the job was, at its time limit; "
-            "run the same sweep again, or with a longer --slurm time="
-        )
-    sys.exit(exit_code)
-
-
-def _outlook(job: str) -> Literal["runs on", "preempted", "ends"]:
-    """Returns what Slurm will do with this job after a SIGTERM.
-
-    A preempted job that ends in its partition's GraceTime counts as failed: it must requeue itself.
-    Without GraceTime, and when it is cancelled, it is completing by now.
+    A job that is cancelled is completing by now.
     """
-    command = ["squeue", "--noheader", f"--jobs={job}", "--Format=State:20,PreemptTime:30"]
+    job = f"--jobs={os.environ['SLURM_JOB_ID']}"
+    command = ["squeue", "--noheader", job, "--Format=State:20,PreemptTime:30"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     state, preempted, *_ = [*listed.split(), "", ""]
-    if state not in ("RUNNING", "SIGNALING"):
-        return "ends"
-    return "runs on" if preempted == "N/A" else "preempted"
+    return state in ("RUNNING", "SIGNALING") and preempted not in ("", "N/A")
 
 
-def _write(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+class Job(NamedTuple):
+    """The Slurm job that owns a point, or owned it: without a state once Slurm has ended it."""
+
+    id: str
+    log: str
+    state: Literal["queued", "running"] | None = None
+    reason: str | None = None
+
+
+def jobs_of(points: Sequence["Point"]) -> dict[str, Job]:
+    """Returns the job of each point that was ever submitted, by run id, with one call of squeue.
+
+    Raises UserError if Slurm does not answer: a job may run that a second one would disturb.
+    """
+    known: dict[str, Job] = {}
+    for point in points:
+        path = point.run_dir / "slurm.json"
+        if path.is_file():
+            record = json.loads(path.read_text())
+            known[point.run_id] = Job(record["job"], record["log"])
+    if not known or shutil.which("squeue") is None:  # runs that were copied from a cluster
+        return known
+    arrays = ",".join(sorted({job.id.partition("_")[0] for job in known.values()}))
+    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r"]
+    asked = subprocess.run(
+        [*command, f"--jobs={arrays}"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_FOR_SQUEUE,
+        check=False,
+    )
+    if asked.returncode and "Invalid job id" not in asked.stderr:  # of jobs that ended long ago
+        raise UserError(f"squeue: {asked.stderr.strip()}; run the command again when it answers")
+    listed = dict(line.split("|", 1) for line in asked.stdout.splitlines())
+    return {key: _listed(job, listed.get(job.id, "|")) for key, job in known.items()}
+
+
+def _listed(job: Job, line: str) -> Job:
+    """Returns a job with the state and the reason that squeue lists of it."""
+    state, _, reason = line.partition("|")
+    if state in WAITING:
+        return job._replace(state="queued", reason=reason)
+    if state in AT_WORK:
+        return job._replace(state="running", reason=f"job {job.id}")
+    return job

@@ -7,16 +7,14 @@ from pathlib import Path
 import torch
 import yaml
 
-from lengthgen.analysis import curves
 from lengthgen.config import tuned_rates
 from lengthgen.config.schema import Config
 from lengthgen.config.tuned_rates import Trial, Tuned
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.evaluation.rows import stored
 from lengthgen.files import replace_file
 from lengthgen.model.transformer import build_scheme
-from lengthgen.report import curve_tables, table_formats
+from lengthgen.results import curve_tables, tables
 from lengthgen.sweep import grid, states
 from lengthgen.sweep.grid import Point
 
@@ -25,7 +23,7 @@ USUAL = ["eval.endpoints=128"]
 # Documents need T tokens, and nothing but the loss at T is measured.
 FIXED = {
     "corpus.held_out": "tuning",
-    "eval.protocols": "null",  # the one of the architecture
+    "eval.protocols": "[]",  # the one of the architecture
     "eval.lengths": "[${train.length}]",
     "eval.reach": "${train.length}",
     "eval.variants": "[]",
@@ -52,18 +50,18 @@ def points(
         *overrides,
         *(f"{k}={v}" for k, v in FIXED.items()),
     ]
-    found = grid.points(combined, config_dir=config_dir, plugins=plugins)
-    varied = found[0].varied
+    every = grid.points(combined, config_dir=config_dir, plugins=plugins)
+    varied = every[0].varied
     for key in varied:
         if key not in AXES:
             raise UserError(f"{key}: rates are chosen for one value of it; give each its own --out")
     if not set(tuned_rates.KEYS) & set(varied):
         raise UserError("train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3")
     distinct: dict[object, Point] = {}  # less those whose ratio is the rate of no parameters
-    for point in found:
+    for point in every:
         key = (point.config.scheme.name, *_rates(point), point.config.seed)
         distinct.setdefault(key, point)
-    _refuse_mixing(_kept(out, found), found[0].config, out)
+    _refuse_mixing(_kept(out, every), every[0].config, out)
     return list(distinct.values())
 
 
@@ -76,10 +74,10 @@ def _rates(point: Point) -> tuple[float, float | None]:
     return config.train.lr, config.scheme_lr_ratio if learns else None
 
 
-def _kept(out: Path, found: Sequence[Point]) -> dict[str, Tuned]:
+def _kept(out: Path, points: Sequence[Point]) -> dict[str, Tuned]:
     """Returns what OUT/tuned.yaml holds of other schemes than those of the points."""
     known = tuned_rates.read(out / FILE) if (out / FILE).exists() else {}
-    names = {point.config.scheme.name for point in found}
+    names = {point.config.scheme.name for point in points}
     return {name: tuned for name, tuned in known.items() if name not in names}
 
 
@@ -96,40 +94,61 @@ def _refuse_mixing(others: Mapping[str, Tuned], config: Config, out: Path) -> No
             )
 
 
-def readable(found: Sequence[Point], *, say: Callable[[str], None]) -> list[Point]:
-    """Returns the points of schemes of which all are evaluated or diverged; names the others.
+def measured(
+    points: Sequence[Point], *, say: Callable[[str], None]
+) -> list[tuple[Point, float | None]]:
+    """Returns the loss at T of the points of each scheme all of which have one or diverged (None).
 
-    Raises UserError if that leaves none.
+    Names the other schemes. Raises UserError if that leaves none.
     """
-    wrong: dict[str, UserError] = {}  # by scheme
-    for point in found:
+    losses: list[tuple[Point, float | None]] = []
+    unmeasured: dict[str, UserError] = {}  # by scheme
+    for point in points:
         try:
-            if not _losses([point]) and states.state_of(point).state != "diverged":
-                raise UserError(
-                    f"no complete evaluation in {point.run_dir}; lengthgen eval makes it"
-                )
+            losses.append((point, _loss(point)))
         except UserError as error:
-            wrong.setdefault(point.config.scheme.name, error)
-    kept = [point for point in found if point.config.scheme.name not in wrong]
+            unmeasured.setdefault(point.config.scheme.name, error)
+    kept = [(p, loss) for p, loss in losses if p.config.scheme.name not in unmeasured]
     if not kept:
-        raise next(iter(wrong.values()))
-    for name, error in wrong.items():
+        raise next(iter(unmeasured.values()))
+    for name, error in unmeasured.items():
         say(f"scheme={name} is not tuned: {error}")
     return kept
 
 
-def write(found: Sequence[Point], out: Path) -> list[Path]:
-    """Chooses the rates of points that are done or diverged; writes them into OUT.
+def _loss(point: Point) -> float | None:
+    """Returns the loss at T in nats per token, None if the point diverged.
+
+    Raises UserError if it is neither measured nor diverged.
+    """
+    config = point.config
+    asked = (None, config.train.length, config.eval.protocols[0])
+    rows = [
+        row
+        for row in stored(point.run_dir, run=point.run_id)
+        if (row["variant"], row["length"], row["protocol"]) == asked
+    ]
+    rows = {row["document"]: row for row in rows if row["endpoints"] == rows[-1]["endpoints"]}
+    nats = [math.nan if row["nats"] is None else row["nats"] for row in rows.values()]
+    if rows and math.isfinite(sum(nats)):
+        return math.fsum(nats) / sum(row["n_tokens"] for row in rows.values())
+    if rows or states.state_of(point).state == "diverged":
+        return None
+    raise UserError(f"no evaluation in {point.run_dir}; lengthgen eval makes it")
+
+
+def write(losses: Sequence[tuple[Point, float | None]], out: Path) -> list[Path]:
+    """Chooses the rates by the losses of points, as `measured` returns them; writes them into OUT.
 
     Rates of other schemes in tuned.yaml stay. Raises UserError for a scheme all of whose points
     diverged.
     """
-    tuned = _kept(out, found) | choose(found, _losses(found))
+    tuned = _kept(out, [point for point, _ in losses]) | choose(losses)
     table = curve_tables.rates(list(tuned.items()), untuned={})
     assert table is not None
     plain = {name: rates.model_dump(mode="json") for name, rates in tuned.items()}
     files = {
-        "table.md": table_formats.markdown(table),
+        "table.md": tables.markdown(table),
         "grid.csv": _csv(tuned),
         FILE: HEADING + yaml.safe_dump(plain, sort_keys=False, default_flow_style=None),
     }
@@ -138,59 +157,36 @@ def write(found: Sequence[Point], out: Path) -> list[Path]:
     return [out / name for name in files]
 
 
-def _losses(found: Sequence[Point]) -> dict[str, curves.Point]:
-    """Returns the evaluation at T by run id, of the runs that have one; all on the same tokens."""
-    rows = [row for point in found for row in stored(point.run_dir, run=point.run_id)]
-    return {
-        p.run: p
-        for p in curves.comparable(curves.curve(rows))
-        if p.protocol in (HEADLINE, "spans") and (p.variant, p.length) == (None, p.train_length)
-    }
-
-
-def choose(found: Sequence[Point], measured: Mapping[str, curves.Point]) -> dict[str, Tuned]:
-    """Returns the rates of least mean loss over seeds, by scheme; of equal ones the first.
-
-    `measured` is by run id; a point that is not in it diverged.
-    """
-    grids: dict[str, dict[tuple[float, float | None], list[Point]]] = {}
-    for point in found:
-        grid = grids.setdefault(point.config.scheme.name, {})
-        grid.setdefault(_rates(point), []).append(point)
-    fingerprint = next((p.fingerprint[:12] for p in measured.values()), "")
+def choose(losses: Sequence[tuple[Point, float | None]]) -> dict[str, Tuned]:
+    """Returns the rates of least mean loss over seeds, by scheme; of equal ones the first."""
+    grids: dict[str, dict[tuple[float, float | None], list[tuple[Point, float | None]]]] = {}
+    for point, loss in losses:
+        cells = grids.setdefault(point.config.scheme.name, {})
+        cells.setdefault(_rates(point), []).append((point, loss))
     chosen: dict[str, Tuned] = {}
-    for name, grid in grids.items():
+    for name, cells in grids.items():
         trials = [
-            Trial(
-                lr=lr,
-                scheme_lr_ratio=ratio,
-                losses=[_finite(measured.get(p.run_id)) for p in repeats],
-            )
-            for (lr, ratio), repeats in grid.items()
+            Trial(lr=lr, scheme_lr_ratio=ratio, losses=[loss for _, loss in repeats])
+            for (lr, ratio), repeats in cells.items()
         ]
         best = min(trials, key=lambda trial: trial.loss)
         if math.isinf(best.loss):
             raise UserError(f"scheme={name}: every rate of the grid diverged; give lower ones")
-        of_best = grid[best.lr, best.scheme_lr_ratio]
-        config = of_best[0].config
+        repeats = [point for point, _ in cells[best.lr, best.scheme_lr_ratio]]
+        config = repeats[0].config
         chosen[name] = Tuned(
             lr=best.lr,
             scheme_lr_ratio=best.scheme_lr_ratio,
             model=config.model.label,
             corpus=config.corpus.name,
-            fingerprint=fingerprint,
+            fingerprint=stored(repeats[0].run_dir, run=config.run_id)[0]["fingerprint"][:12],
             length=config.train.length,
             tokens=config.train.tokens,
             batch_tokens=config.train.batch_tokens,
-            seeds=[point.config.seed for point in of_best],
+            seeds=[point.config.seed for point in repeats],
             grid=trials,
         )
     return chosen
-
-
-def _finite(point: curves.Point | None) -> float | None:
-    loss = None if point is None else point.loss
-    return loss if loss is not None and math.isfinite(loss) else None
 
 
 def _csv(tuned: Mapping[str, Tuned]) -> str:
@@ -205,4 +201,4 @@ def _csv(tuned: Mapping[str, Tuned]) -> str:
         for trial in rates.grid
         for seed, loss in zip(rates.seeds, trial.losses, strict=True)
     ]
-    return table_formats.csv_text(head, rows)
+    return tables.csv_text(head, rows)

@@ -29,15 +29,9 @@ def swept(root: Path, cache: Path, *overrides: str, plugins: Sequence[Path] = ()
     return points(words, config_dir=None, plugins=plugins)
 
 
-def program(folder: Path, name: str, script: str) -> None:
-    """Makes a program of a shell script."""
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Partitions: main, graced (preempted jobs have a minute left), urgent (preempts), closed.
+    """Partitions: main, graced (preempted jobs have a minute left), preempted, urgent, closed.
 
     A job that is put back into the queue starts again 6 s later.
     """
@@ -59,7 +53,7 @@ class Cluster:
 
     def is_busy(self) -> bool:
         """True if a job waits, runs or ends; not one that waits in the closed partition."""
-        return bool(self.ask("squeue", "--noheader", "--partition=main,graced,urgent"))
+        return bool(self.ask("squeue", "--noheader", "--partition=main,graced,preempted,urgent"))
 
     def of_job(self, job: str, key: str) -> str:
         """Returns a value that scontrol shows of a job."""
@@ -206,6 +200,7 @@ def _conf(folder: Path, munge: Path) -> str:
         "PreemptMode=REQUEUE",
         *nodes,
         "PartitionName=main Nodes=ALL Default=YES State=UP PreemptMode=OFF",
+        "PartitionName=preempted Nodes=ALL State=UP",
         "PartitionName=graced Nodes=ALL State=UP GraceTime=60",
         "PartitionName=urgent Nodes=ALL State=UP PriorityTier=10 PreemptMode=OFF",
         "PartitionName=closed Nodes=ALL State=DOWN",

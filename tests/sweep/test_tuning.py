@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,16 +10,14 @@ from typing import Any, NamedTuple
 import commands
 import pytest
 import yaml
-from eval_rows import gathered, row
+from eval_rows import row
 from shell import Shell
 from small import SMALL, small_config
-from small_corpora import files, load, names, read_all, stdlib, write
+from small_corpora import write
 from trained import one_thread_each
 
-from lengthgen.analysis import curves, seed_groups
 from lengthgen.config import tuned_rates
-from lengthgen.config.schema import Corpus, from_plain, to_plain
-from lengthgen.data import sources
+from lengthgen.config.schema import from_plain, to_plain
 from lengthgen.errors import UserError
 from lengthgen.runs import directory, status
 from lengthgen.runs.status import Status
@@ -34,108 +31,6 @@ GRID = ["train.lr=1e-3,2e-3,4e-3"]
 
 
 # The tuning split
-
-
-def tuned(corpus: Any) -> Any:
-    return corpus.model_copy(update={"held_out": "tuning"})
-
-
-def texts(n: int) -> dict[str, str]:
-    return {f"{i:04}.txt": f"text {i} " * (10 + i * 7 % 90) for i in range(n)}
-
-
-def folder_of_many(folder: Path, n: int) -> Corpus:
-    return files(write(folder / "many", texts(n)))
-
-
-def folder_of_rows(folder: Path, n: int) -> Corpus:
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts(n).values())
-    return files(write(folder, {"rows.jsonl": lines}))
-
-
-def split_folder(folder: Path, n: int) -> Corpus:
-    contents = texts(n)
-    held_out = {"a", "b"}
-    return files(
-        write(
-            folder / "split",
-            {
-                **{f"train/{name}": text for name, text in contents.items()},
-                **{f"validation/{name}.txt": name * 99 for name in held_out},
-            },
-        )
-    )
-
-
-@pytest.mark.parametrize("n", [5, 20, 200])
-@pytest.mark.parametrize("made", [folder_of_many, folder_of_rows, split_folder])
-def test_the_tuning_split_divides_the_training_documents_alone(
-    made: Any, n: int, tmp_path: Path
-) -> None:
-    corpus = made(tmp_path, n)
-    train, validation = read_all(corpus)
-    kept, held_out = read_all(tuned(corpus))
-    assert not set(names(held_out)) & {*names(kept), *names(validation)}
-    assert not {one.text for one in kept + held_out} & {one.text for one in validation}
-    assert sorted(names(kept) + names(held_out)) == sorted(names(train))
-    assert held_out
-    assert kept
-    if n == 200:
-        assert 4 <= len(held_out) <= 20
-
-
-@pytest.mark.slow
-def test_the_standard_library_is_divided_so_too() -> None:
-    corpus = stdlib(vocab_size=300)
-    train, validation = read_all(corpus)
-    kept, held_out = read_all(tuned(corpus))
-    assert not set(names(validation)) & set(names(kept) + names(held_out))
-    assert sorted(names(kept) + names(held_out)) == sorted(names(train))
-    assert len(train) / 40 < len(held_out) < len(train) / 10
-
-
-def test_validation_documents_are_not_even_opened(tmp_path: Path) -> None:
-    corpus = split_folder(tmp_path, 5)
-    (tmp_path / "split/validation/a.txt").write_bytes(b"caf\xe9")
-    read_all(tuned(corpus))
-    with pytest.raises(UserError, match="is not UTF-8"):
-        read_all(corpus)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_tokens_of_the_tuning_split_have_a_cache_and_a_fingerprint_of_their_own(
-    packed: bool, tmp_path: Path
-) -> None:
-    corpus = folder_of_many(tmp_path, 30).model_copy(update={"packed": packed})
-    of_results = load(corpus, tmp_path / "cache").corpus
-    of_tuning = load(tuned(corpus), tmp_path / "cache").corpus
-    assert of_results.fingerprint != of_tuning.fingerprint
-    assert of_results.tokenizer_path.parent != of_tuning.tokenizer_path.parent
-    assert len(of_tuning.validation.names) == (1 if packed else len(read_all(tuned(corpus))[1]))
-
-
-def test_a_single_document_cannot_be_divided(tmp_path: Path) -> None:
-    corpus = files(write(tmp_path, {"one.txt": "a line\n" * 50}))
-    with pytest.raises(UserError, match="the train split has no documents; give more documents"):
-        load(tuned(corpus), tmp_path / "cache")
-
-
-def test_at_its_default_the_key_changes_no_name_and_older_runs_load() -> None:
-    built = small_config()
-    plain = to_plain(built)
-    assert "held_out" not in plain["corpus"]
-    assert "tuned" not in plain["train"]
-    assert from_plain(plain) == built
-    other = small_config("corpus.held_out=tuning")
-    assert other.run_id != built.run_id
-    keys = [sources.source_key(c.corpus, sources.source_of(c.corpus)) for c in (built, other)]
-    assert keys[0] != keys[1]
-    assert from_plain(to_plain(other)) == other
-
-
-def test_a_task_is_not_tuned(shell: Shell) -> None:
-    said = shell.refused("tune", "task=copy", "scheme=rope,alibi", *GRID)
-    assert "task=copy: rates are tuned on text (corpus.held_out=tuning); drop it" in said
 
 
 # The grid
@@ -168,6 +63,10 @@ def evaluated(found: list[Point], losses: Losses, **of_rows: str) -> None:
         (point.run_dir / "eval.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
 
 
+def chosen_into(out: Path, found: list[Point]) -> None:
+    tuning.write(tuning.measured(found, say=print), out)
+
+
 def csv_rows(out: Path) -> list[dict[str, str]]:
     with (out / "grid.csv").open() as file:
         return list(csv.DictReader(file))
@@ -188,7 +87,7 @@ def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -
             for seed, loss in zip((1, 2), losses, strict=True)
         },
     )
-    tuning.write(found, tmp_path)
+    chosen_into(tmp_path, found)
     chosen = tuned_rates.read(tmp_path / "tuned.yaml")
     assert {name: (one.lr, one.scheme_lr_ratio) for name, one in chosen.items()} == {
         "rope": (1e-3, None),
@@ -211,7 +110,7 @@ def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -
 def test_a_rate_that_was_not_varied_is_at_no_edge(tmp_path: Path) -> None:
     found = grid(tmp_path, "scheme=kerple", "train.lr=1e-3", "train.scheme_lr_ratio=1,4", "seed=1")
     evaluated(found, {("kerple", 1e-3, 1.0, 1): 3.0, ("kerple", 1e-3, 4.0, 1): 2.9})
-    tuning.write(found, tmp_path)
+    chosen_into(tmp_path, found)
     table = (tmp_path / "table.md").read_text()
     assert "at the edge of the grid, so extend it: kerple (train.scheme_lr_ratio=4)." in table
 
@@ -224,7 +123,7 @@ def test_a_rate_that_diverged_with_one_seed_is_not_chosen(tmp_path: Path) -> Non
         ("rope", 2e-3, None, 1): 1,
     }
     evaluated(found, known)
-    tuning.write(found, tmp_path)
+    chosen_into(tmp_path, found)
     assert tuned_rates.read(tmp_path / "tuned.yaml")["rope"].lr == 1e-3
     assert "| rope   | **3.0000** | diverged |" in (tmp_path / "table.md").read_text()
 
@@ -233,36 +132,24 @@ def test_a_scheme_whose_every_rate_diverged_is_named(tmp_path: Path) -> None:
     found = grid(tmp_path, "scheme=rope", *GRID)
     evaluated(found, {})
     with pytest.raises(UserError, match="scheme=rope: every rate of the grid diverged; give lower"):
-        tuning.write(found, tmp_path)
+        chosen_into(tmp_path, found)
     assert not (tmp_path / "tuned.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("[\n", "damaged row"), ("", "no complete evaluation in")],
-)
-def test_a_run_that_cannot_be_read_leaves_only_its_scheme_untuned(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_a_run_that_cannot_be_read_leaves_only_its_scheme_untuned(tmp_path: Path) -> None:
     found = grid(tmp_path, "scheme=rope,nope", *GRID)
     losses: Losses = {
         (name, lr, None, 1): 3 + lr for name in ("rope", "nope") for lr in (1e-3, 2e-3, 4e-3)
     }
     evaluated(found, losses)
-    assert tuning.readable(found, say=print) == found
-    (bad, *_), ropes = found, [one for one in found if one.config.scheme.name == "rope"]
-    (bad.run_dir / "eval.jsonl").write_text(content)
-    said: list[str] = []
-    left = tuning.readable(found, say=said.append)
-    assert left == [one for one in found if one not in ropes]
-    assert len(said) == 1
-    assert said[0].startswith("scheme=rope is not tuned: ")
-    assert str(bad.run_dir) in said[0]
-    assert message in said[0]
-    tuning.write(left, tmp_path)
-    assert list(tuned_rates.read(tmp_path / "tuned.yaml")) == ["nope"]
-    with pytest.raises(UserError, match=re.escape(str(bad.run_dir))):
-        tuning.readable(ropes, say=print)
+    (found[0].run_dir / "eval.jsonl").write_text("")
+    lines: list[str] = []
+    measured = tuning.measured(found, say=lines.append)
+    assert {point.config.scheme.name for point, _ in measured} == {"nope"}
+    assert len(lines) == 1
+    assert lines[0].startswith(f"scheme=rope is not tuned: no evaluation in {found[0].run_dir}")
+    with pytest.raises(UserError, match="no evaluation in"):
+        tuning.measured(found[:3], say=print)
 
 
 def test_a_ratio_is_chosen_where_a_scheme_has_parameters_and_tried_nowhere_else(
@@ -277,7 +164,7 @@ def test_a_ratio_is_chosen_where_a_scheme_has_parameters_and_tried_nowhere_else(
         for ratio in (1.0, 4.0, 16.0):
             losses["t5", lr, ratio, 1] = 3 + abs(lr - 2e-3) + abs(ratio - 16) / 16
     evaluated(found, losses)
-    tuning.write(found, tmp_path)
+    chosen_into(tmp_path, found)
     chosen = tuned_rates.read(tmp_path / "tuned.yaml")
     assert (chosen["rope"].lr, chosen["rope"].scheme_lr_ratio) == (1e-3, None)
     assert (chosen["t5"].lr, chosen["t5"].scheme_lr_ratio) == (2e-3, 16.0)
@@ -294,7 +181,7 @@ def test_rates_of_other_schemes_stay_in_the_file_unless_of_another_training(
     for name, lr in (("rope", 1e-3), ("nope", 4e-3)):
         found = grid(tmp_path, f"scheme={name}", *GRID)
         evaluated(found, {(name, one, None, 1): 3 + abs(one - lr) for one in (1e-3, 2e-3, 4e-3)})
-        tuning.write(found, tmp_path)
+        chosen_into(tmp_path, found)
     chosen = tuned_rates.read(tmp_path / "tuned.yaml")
     assert {name: one.lr for name, one in chosen.items()} == {"rope": 1e-3, "nope": 4e-3}
     with pytest.raises(UserError, match=r"^--out: .* holds the rate of rope for another model"):
@@ -312,7 +199,7 @@ def test_rates_of_other_schemes_stay_in_the_file_unless_of_another_training(
         ([*GRID, "+corpus.held_out=validation"], "+corpus.held_out=validation: lengthgen tune se"),
         ([*GRID, "train.tuned=a.yaml"], "train.tuned=a.yaml: lengthgen tune sets this key itself"),
         ([*GRID, "scheme=rpoe"], "scheme=rpoe: no such scheme; did you mean rope?"),
-        ([*GRID, "--jobs", "two"], "--jobs: 'two': input should be "),
+        ([*GRID, "--jobs", "two"], "'--jobs': Input should be a valid"),
     ],
 )
 def test_a_grid_that_is_none_of_rates_is_one_line(
@@ -328,7 +215,7 @@ def test_encoder_decoders_are_tuned_by_the_loss_of_masked_spans_at_t(tmp_path: P
     }
     losses: Losses = {("t5", lr, None, 1): 3 + abs(lr - 2e-3) for lr in (1e-3, 2e-3, 4e-3)}
     evaluated(found, losses, protocol="spans")
-    tuning.write(tuning.readable(found, say=print), tmp_path)
+    chosen_into(tmp_path, found)
     chosen = tuned_rates.read(tmp_path / "tuned.yaml")["t5"]
     assert (chosen.lr, chosen.model) == (2e-3, "tiny_encoder_decoder")
 
@@ -396,20 +283,6 @@ def test_rates_that_cannot_be_taken_are_one_line(
     assert said in shell.refused(command, "scheme=rope", path, *words)
 
 
-def test_a_tuned_run_is_of_one_series_with_one_whose_rate_was_typed(tmp_path: Path) -> None:
-    typed = to_plain(small_config("seed=1", "train.lr=2e-3"))
-    taken = to_plain(small_config("seed=2", tuned_yaml(tmp_path)))
-    points = report_points("a", "b")
-    found = seed_groups.labels(points, {"a": typed, "b": taken})
-    assert set(found.values()) == {"rope"}
-
-
-def report_points(*names: str) -> list[Any]:
-    return curves.curve(
-        [row(run=name, document=one, seed=i) for i, name in enumerate(names) for one in "ab"]
-    )
-
-
 # All of it
 
 
@@ -434,7 +307,7 @@ def written(folder: Path) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
     folder = tmp_path_factory.mktemp("tuning")
-    write(folder / "texts", {name: text * 20 for name, text in texts(40).items()})
+    write(folder / "texts", {f"{i}.txt": f"text {i} " * (200 + i * 97 % 900) for i in range(40)})
     words = [word for word in WORDS if not word.startswith("corpus")]
     words += ["corpus=files", "corpus.path=texts", "corpus.vocab_size=300"]
     command = ["tune", "scheme=rope,alibi", "train.lr=1e-3,1e-2", *words]
@@ -463,18 +336,15 @@ def test_tuning_ends_with_its_tables_and_rates(done: Tuning) -> None:
 @pytest.mark.slow
 def test_the_same_command_trains_nothing_again(done: Tuning) -> None:
     assert (done.again.returncode, done.again.stdout) == (0, done.first.stdout)
-    assert done.again.stderr == "tune: 4 points: 4 done\n"
+    assert done.again.stderr == "4 points: 4 done\n"
     assert written(done.folder / "tune/runs") == done.before
 
 
 @pytest.mark.slow
-def test_a_run_with_tuned_rates_records_the_grid_and_its_report_shows_it(done: Tuning) -> None:
+def test_a_run_with_tuned_rates_records_the_grid(done: Tuning) -> None:
     assert done.taken.returncode == 0, done.taken.stderr
     (run_dir,) = (done.folder / "runs").glob("alibi-*")
     chosen = tuned_rates.read(done.folder / "tune/tuned.yaml")["alibi"]
     kept = directory.load_config(run_dir)
     assert kept.train.tuned == chosen
     assert kept.train.lr == chosen.lr
-    tuning_run = next((done.folder / "tune/runs").glob("alibi-*"))
-    with pytest.raises(UserError, match="were measured on different tokens"):
-        gathered(run_dir, tuning_run)
