@@ -121,7 +121,7 @@ def tables(selection: Selection, findings: pd.DataFrame) -> list[Table]:
     found = [
         _perplexities(selection, findings, unaltered[0]),
         _verdicts(headline),
-        _protocols(selection, findings, protocols),
+        protocols_table(selection, findings),
         _leaderboard(headline, selection.rows),
         _before_and_after(headline, selection.rows),
         *(_perplexities(selection, findings, name) for name in unaltered[1:]),
@@ -272,10 +272,9 @@ def _judged(gain: Mapping[str, Any]) -> str:
     return f"{gain['word']} {bounds}".rstrip()
 
 
-def _protocols(
-    selection: Selection, findings: pd.DataFrame, protocols: Sequence[str]
-) -> Table | None:
+def protocols_table(selection: Selection, findings: pd.DataFrame) -> Table | None:
     """Returns the same runs under every protocol; None if there is one alone."""
+    protocols = list(dict.fromkeys(findings["protocol"]))
     if len(protocols) < 2:
         return None
     by_protocol = {name: _Numbers(findings, name) for name in protocols}

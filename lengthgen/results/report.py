@@ -109,7 +109,9 @@ def terminal(paths: Sequence[Path]) -> str:
     shown: list[Table] = []
     for selection in select(text) if len(text) else ():
         known = findings(selection.rows)
+        protocols = curve_tables.protocols_table(selection, known)
         shown.append(_summary(known[known["protocol"] == known["protocol"].iloc[0]]))
+        shown += [protocols] if protocols is not None else []
     if len(text) < len(rows):
         made = [make(rows) for make in registry.contributed("SECTIONS")]
         shown += [one.summary for one in made if one is not None and one.summary is not None]

@@ -2,12 +2,15 @@
 
 import json
 import runpy
+from pathlib import Path
 
 import pytest
 import yaml
 from repository import ROOT
 
+from lengthgen.results import report
 from lengthgen.results.intervals import Estimate
+from lengthgen.results.load import load
 
 RESULTS = ROOT / "results"
 CLAIMS = runpy.run_path(str(ROOT / "scripts" / "claims.py"))
@@ -91,3 +94,23 @@ def test_the_hours_of_the_results_are_those_of_the_manifests() -> None:
 def cells(line: str) -> list[str]:
     """Returns the cells of a line of a table without marks."""
     return [cell.strip(" *=()") for cell in line.strip().strip("|").split("|")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "rows", sorted(RESULTS.glob("**/rows.parquet")), ids=lambda p: p.parent.name
+)
+def test_the_tables_of_a_folder_are_what_its_rows_give(rows: Path) -> None:
+    sections = report.sections(load([rows.parent]), {})
+    committed = (rows.parent / "table.md").read_text(encoding="utf-8")
+    assert committed == report.table_text(sections), f"lengthgen report {rows.parent}"
+
+
+def test_committed_folders_hold_what_cannot_be_made_again() -> None:
+    """Rows, manifest and table.md, and the figures that a page shows."""
+    pages = "".join(path.read_text(encoding="utf-8") for path in RESULTS.glob("*.md"))
+    for rows in RESULTS.glob("**/rows.parquet"):
+        assert rows.stat().st_size < 1e6, rows
+        kept = {path.name for path in rows.parent.iterdir()}
+        figures = kept - {"rows.parquet", "manifest.json", "table.md"}
+        assert all(f"{rows.parent.name}/{name}" in pages for name in figures), rows.parent
