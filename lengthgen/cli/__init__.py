@@ -13,7 +13,6 @@ from lengthgen.cli import (
     evaluate,
     generate,
     lists,
-    probe,
     report,
     rooms,
     sweep,
@@ -32,7 +31,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "generate": generate.generate_text,
     "report": report.write_report,
     "list": lists.list_kind,
-    "probe": probe.probe_runs,
 }
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"

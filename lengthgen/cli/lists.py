@@ -20,7 +20,7 @@ GROUPS = {
     "tasks": "task",
     "experiments": "experiment",
 }
-KINDS = (*GROUPS, "protocols", "probes", *rooms.additions("LISTS"), "runs")
+KINDS = (*GROUPS, "protocols", *rooms.additions("LISTS"), "runs")
 Listed = tuple[list[str], list[list[str]]]  # head and rows
 
 
@@ -52,8 +52,6 @@ def list_kind(
         print_table(*choices(GROUPS[kind], config_dir=config_dir))
     elif kind == "protocols":
         print_table(*protocols())
-    elif kind == "probes":
-        print_table(*probes(plugin or []))
     elif kind in (lists := rooms.additions("LISTS")):
         print_table(*lists[kind](plugin or []))
     else:
@@ -84,15 +82,6 @@ def protocols() -> Listed:
 
     rows = [[p.name, p.summary, p.source] for p in known().values()]
     return ["protocol", "what it scores", "source"], rows
-
-
-def probes(plugins: list[Path]) -> Listed:
-    """Returns what each probe shows; probes of plugins are included."""
-    from lengthgen import probes as probing
-
-    known = probing.registry(probing.probes_of(plugins))
-    rows = [[name, (probe.__doc__ or "").partition("\n")[0]] for name, probe in known.items()]
-    return ["probe", "what it shows"], rows
 
 
 def runs(root: Path) -> Listed:

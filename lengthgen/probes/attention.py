@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lengthgen.probes import figures
 from lengthgen.probes.attach import WeightsPart, attach_module
 from lengthgen.probes.base import LengthProbe
 from lengthgen.probes.inputs import ProbeInputs, Row, numbers
-from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import AttentionContext, ModelDims, Scheme
 
 QUERIES = 256  # at most, and no more than half of T
@@ -46,7 +46,7 @@ class Attention(LengthProbe):
     """How far and how widely each head attends, and how much to the first keys, by length."""
 
     order = 3
-    figure = staticmethod(pictures.attention)
+    figure = staticmethod(figures.attention)
 
     def settings(self, inputs: ProbeInputs) -> Row:
         n_queries = max(1, min(QUERIES, inputs.train_length // 2))

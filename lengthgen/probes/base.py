@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from lengthgen.config.registry import snake_case
+from lengthgen.probes import figures
 from lengthgen.probes.inputs import ProbeInputs, Row
-from lengthgen.report.figures import probes as pictures
 
 
 class Probe(ABC):
@@ -35,9 +35,9 @@ class Probe(ABC):
         """Returns a line on the rows, which all have numbers."""
 
     @staticmethod
-    def figure(rows: Sequence[Row]) -> pictures.Figure:
+    def figure(rows: Sequence[Row]) -> figures.Figure:
         """Returns a picture of the rows, some of which have numbers."""
-        return pictures.columns(rows)
+        return figures.columns(rows)
 
 
 class LengthProbe(Probe):

@@ -13,10 +13,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lengthgen.probes import figures
 from lengthgen.probes.attach import attach_module
 from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import ProbeInputs, Row, numbers, spaced
-from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 
 QUERIES = 256  # behind the mean over queries for relative keys
@@ -59,7 +59,7 @@ class Bias(Probe):
     """What parts add to the logits of each head by distance, up to 4T."""
 
     order = 4
-    figure = staticmethod(pictures.bias)
+    figure = staticmethod(figures.bias)
 
     def settings(self, inputs: ProbeInputs) -> Row:
         return {"lengths": inputs.lengths, "queries": QUERIES}

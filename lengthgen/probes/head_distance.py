@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from lengthgen.evaluation.evaluator import open_run, trained_model
+from lengthgen.probes import figures
 from lengthgen.probes.attach import WeightsPart, attach_module
 from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import Other, ProbeInputs, Row, numbers
-from lengthgen.report.figures import probes as pictures
 from lengthgen.runs.distributed import ALONE
 from lengthgen.runs.status import last_step
 from lengthgen.schemes import AttentionContext
@@ -42,7 +42,7 @@ class HeadDistance(Probe):
     """How far the attention of each layer is from that of each other run named, at T."""
 
     order = 7
-    figure = staticmethod(pictures.head_distance)
+    figure = staticmethod(figures.head_distance)
 
     def settings(self, inputs: ProbeInputs) -> Row:
         return {

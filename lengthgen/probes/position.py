@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lengthgen.probes import figures
 from lengthgen.probes.attach import attach_module
 from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import ProbeInputs, Row, numbers
-from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 
 NAME = "position"
@@ -65,7 +65,7 @@ class Position(Probe):
     """Whether the position of a token can be predicted from its hidden state, by layer."""
 
     order = 6
-    figure = staticmethod(pictures.position)
+    figure = staticmethod(figures.position)
 
     def settings(self, inputs: ProbeInputs) -> Row:
         text = {"lengths": inputs.lengths, "held_out": HELD_OUT, "beside": EXTRA_WINDOWS}

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from lengthgen.model.recurrent import RecurrentTransformer
+from lengthgen.probes import figures
 from lengthgen.probes.attach import attach_module
 from lengthgen.probes.base import LengthProbe
 from lengthgen.probes.inputs import ProbeInputs, Row, Text, numbers, spaced
-from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import AttentionContext, Part
 
 
@@ -33,7 +33,7 @@ class ReceptiveField(LengthProbe):
     """How many of the nearest tokens carry 90 and 99 % of the gradient of the loss, by length."""
 
     order = 2
-    figure = staticmethod(pictures.receptive_field)
+    figure = staticmethod(figures.receptive_field)
 
     def unsupported_reason(self, inputs: ProbeInputs, length: int) -> str | None:
         model = inputs.model

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from lengthgen.model.transformer import Transformer
+from lengthgen.probes import figures
 from lengthgen.probes.attach import attach_module
 from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import ProbeInputs, Row
-from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 
 POSITIONS = 256  # whose logits are formed at a time
@@ -38,7 +38,7 @@ class ShiftInvariance(Probe):
     """How the output changes if all positions are shifted by k and the tokens stay the same."""
 
     order = 1
-    figure = staticmethod(pictures.shift_invariance)
+    figure = staticmethod(figures.shift_invariance)
 
     def settings(self, inputs: ProbeInputs) -> Row:
         T = inputs.train_length
@@ -77,7 +77,7 @@ class ShiftInvariance(Probe):
     def summary(self, rows: Sequence[Row]) -> str:
         """Returns the changes at the largest shift that there is, and whether all are rounding."""
         last = rows[-1]
-        rounded = all(abs(row[name]) < pictures.ROUNDING for row in rows for name in ("dnll", "kl"))
+        rounded = all(abs(row[name]) < figures.ROUNDING for row in rows for name in ("dnll", "kl"))
         verdict = "invariant up to fp32 rounding" if rounded else "not invariant"
         return f"at k={last['k']:,}: loss {last['dnll']:+.2g}, KL {last['kl']:.2g} nats ({verdict})"
 

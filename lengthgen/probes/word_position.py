@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lengthgen.model.transformer import Block, Transformer
+from lengthgen.probes import figures
 from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import ProbeInputs, Row, numbers
-from lengthgen.report.figures import probes as pictures
 from lengthgen.schemes import Scheme
 
 TERMS = ("word_word", "word_position", "position_word", "position_position")
@@ -29,7 +29,7 @@ class WordPosition(Probe):
     """How much of the first layer's logits is due to words, to positions, and to both together."""
 
     order = 5
-    figure = staticmethod(pictures.word_position)
+    figure = staticmethod(figures.word_position)
 
     def settings(self, inputs: ProbeInputs) -> Row:
         return {"length": inputs.train_length, "blocks": BLOCKS, "heads": HEADS}

@@ -24,7 +24,7 @@ from lengthgen.evaluation.scoring import score
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.probes import probe
+from lengthgen.probes.run import probe
 from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.training.step import batch_of, fresh_state, windows_of
 

@@ -20,7 +20,6 @@ from lengthgen.model.transformer import Block, Transformer
 from lengthgen.probes import (
     attention,
     bias,
-    build,
     head_distance,
     position,
     receptive_field,
@@ -29,6 +28,7 @@ from lengthgen.probes import (
 )
 from lengthgen.probes.attach import attach_module
 from lengthgen.probes.inputs import Other, ProbeInputs, Row
+from lengthgen.probes.run import build
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.terminal import Progress
 

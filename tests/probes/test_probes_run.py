@@ -4,29 +4,26 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
-from matplotlib.text import Text
 from repository import ROOT
 from small import SMALL, small_config
 
-from lengthgen import cli, probes
+from lengthgen import cli
 from lengthgen.config.compose import compose
 from lengthgen.config.plugins import give
 from lengthgen.config.schema import Config, from_plain
 from lengthgen.errors import UserError
 from lengthgen.files import read_rows, write_rows
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.probes import position
-from lengthgen.report.figures import probes as pictures
-from lengthgen.report.figures.style import rendered
+from lengthgen.probes import figures, position
+from lengthgen.probes import run as probes
+from lengthgen.probes.base import Probe
+from lengthgen.results.style import saved
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 
@@ -35,7 +32,6 @@ pytestmark = pytest.mark.slow
 QUIET = Progress(is_main=False)
 WORDS = ["scheme=sinusoidal", "train.tokens=256", "runtime.threads=1"]
 PROBES = list(probes.registry())
-ABOUT = {"run": "rope-tiny-toy-s1-0a0a0a0a", "tokens_seen": 4_194_304, "train_length": 512}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +56,7 @@ def config_of(run_dir: Path, *overrides: str) -> Config:
     return from_plain(compose([*SMALL, *words], config_dir=None))
 
 
-def of_name(probe: str) -> probes.Probe:
+def of_name(probe: str) -> Probe:
     [found] = probes.build([probe])
     return found
 
@@ -108,40 +104,6 @@ def test_rows_of_another_run_or_of_other_weights_are_computed_again(
     write_rows(run_dir / "probes.jsonl", [{**row, **other} for row in rows])
     assert probes.probe(config, run_dir, chosen, show=QUIET) == first
     assert read_rows(run_dir / "probes.jsonl")[len(rows) :] == rows
-    (picture,) = (one.picture for one in first)
-    assert picture is not None
-    assert (
-        picture.with_suffix(".svg")
-        .read_bytes()
-        .endswith(b"<!-- run %b -->\n" % bytes(config.run_id, "ascii"))
-    )
-
-
-def test_rows_of_before_they_named_weights_are_not_computed_again(run_dir: Path) -> None:
-    config, chosen = config_of(run_dir), probes.build(["receptive_field"])
-    probes.probe(config, run_dir, chosen, show=QUIET)
-    rows = read_rows(run_dir / "probes.jsonl")
-    older = [{key: row[key] for key in row if key != "weights"} for row in rows]
-    write_rows(run_dir / "probes.jsonl", older)
-    probes.probe(config, run_dir, chosen, show=QUIET)
-    assert read_rows(run_dir / "probes.jsonl") == older
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("c", "wide"), ("c", None), ("n", {}), ("erf_99", [1]), ("length", "64")]
-)
-def test_rows_with_values_of_other_types_are_one_line_and_keep_the_picture(
-    run_dir: Path, key: str, value: object
-) -> None:
-    chosen, config = probes.build(["receptive_field"]), config_of(run_dir)
-    [first] = probes.probe(config, run_dir, chosen, show=QUIET)
-    assert first.picture is not None
-    drawn = first.picture.read_bytes()
-    log = run_dir / "probes.jsonl"
-    write_rows(log, [{**row, key: value} for row in read_rows(log)])
-    with pytest.raises(UserError, match="rows of receptive_field hold what it does not write"):
-        probes.probe(config, run_dir, chosen, show=QUIET)
-    assert first.picture.read_bytes() == drawn
 
 
 def test_only_the_probes_that_are_missing_are_computed(run_dir: Path) -> None:
@@ -356,126 +318,7 @@ def test_the_list_of_probes_has_those_of_plugins_too(
     assert lines[-1].startswith("uncertainty\tThe mean entropy of the prediction")
 
 
-# Pictures, of a model of the usual size
-
-
-def synthetic_rows(probe: str) -> list[dict[str, Any]]:
-    """Rows of four layers and heads at T=512, with the longest texts that there are."""
-    draws = np.random.default_rng(0)
-    lengths = [512, 1024, 2048]
-    found: list[dict[str, Any]] = []
-    if probe == "shift_invariance":
-        settings = {"length": 256}
-        found = [
-            {"k": k, "dnll": -(0.1**k), "kl": 2.0, "max_dlogit": 31.0} for k in (1, 16, 64, 256)
-        ]
-        found += [{"k": k, "skipped": "learned_absolute has 512 rows"} for k in (512, 2048)]
-        return [{**ABOUT, "settings": settings, **row} for row in found]
-    if probe == "receptive_field":
-        for length in lengths:
-            n = np.unique(np.geomspace(1, length, 100).astype(int)).tolist()
-            share = {"erf_90": length // 2, "erf_99": length - 9}
-            found.append({"length": length, "n": n, "c": [one / length for one in n], **share})
-    if probe == "attention":
-        for length in lengths:
-            measures = ("distance", "entropy", "relative_entropy", "sink")
-            heads = {key: draws.random((4, 4)).tolist() for key in measures}
-            found.append({"length": length, "settings": {"sinks": 4, "queries": 256}, **heads})
-    if probe == "head_distance":
-        names = [f"a_long_scheme_{n}-tiny-toy-s1-0b0b0b0b" for n in range(4)]
-        found = [
-            {"other": name, "distance": draws.random(4).tolist(), "heads": draws.random((4, 4, 4))}
-            for name in names
-        ]
-    if probe == "bias":
-        d = list(range(2048))
-        slopes = [[[-d / (h + layer + 1) for d in d] for h in range(4)] for layer in range(4)]
-        found = [{"kind": "bias", "length": 2048, "distances": d, "bias": slopes}]
-    if probe == "word_position":
-        terms = ("word_word", "word_position", "position_word", "position_position")
-        maps = draws.normal(size=(4, 4, 32, 32)).tolist()
-        sizes = [[1.25e-5, 0.25, 1.0, 12.5]] * 4
-        found = [
-            {"term": t, "size": s, "map": m} for t, s, m in zip(terms, sizes, maps, strict=True)
-        ]
-    if probe == "position":
-        at = np.arange(64) / 16
-        found = [
-            {"length": 2048, "error": [0.25, 0.2, 0.1, 0.05, 0.01], "positions": at.tolist()}
-            | {"error_beyond": [2.0, 1.9, 1.5, 1.2, 1.0], "predicted": [at.tolist()] * 5}
-        ]
-    return [{**ABOUT, **row} for row in found]
-
-
-def drawn(probe: str) -> Figure:
-    return of_name(probe).figure(synthetic_rows(probe))
-
-
-def texts_of(figure: Figure) -> Iterator[tuple[str, Any]]:
-    """Yields every visible text, with where it stands in pixels."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    beyond: set[Text] = set()  # labels of ticks that the axis does not reach
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            low, high = sorted(axis.get_view_interval())
-            ticks = axis.get_major_ticks()
-            beyond |= {tick.label1 for tick in ticks if not low <= tick.get_loc() <= high}
-    for text in figure.findobj(Text):
-        assert isinstance(text, Text)
-        if text.get_visible() and text.get_text().strip() and text not in beyond:
-            yield text.get_text(), text.get_window_extent(canvas.get_renderer())
-
-
-class Drawn(NamedTuple):
-    """The picture of a probe, and its visible texts with where they stand."""
-
-    probe: str
-    figure: Figure
-    texts: list[tuple[str, Any]]
-
-
-@pytest.fixture(scope="module", params=PROBES)
-def picture(request: pytest.FixtureRequest) -> Drawn:
-    figure = drawn(request.param)
-    return Drawn(request.param, figure, list(texts_of(figure)))
-
-
-def test_no_text_of_a_picture_lies_on_another_or_outside(picture: Drawn) -> None:
-    figure, found = picture.figure, picture.texts
-    width, height = figure.get_size_inches() * figure.dpi
-    for n, (text, box) in enumerate(found):
-        assert box.x0 >= -1, text
-        assert box.y0 >= -1, text
-        assert box.x1 <= width + 1, text
-        assert box.y1 <= height + 1, text
-        for other, other_box in found[:n]:
-            assert not box.overlaps(other_box), (text, other)
-
-
-def test_names_of_lines_stand_next_to_the_axes(picture: Drawn) -> None:
-    named = [legend.get_window_extent() for legend in picture.figure.findobj(Legend)]
-    assert bool(named) == (picture.probe not in ("attention", "word_position"))
-    for box in named:
-        for axes in picture.figure.axes:
-            assert not box.overlaps(axes.get_window_extent())
-
-
-def test_a_picture_names_its_run_and_marks_T(picture: Drawn) -> None:
-    message = " ".join(text for text, _ in picture.texts)
-    assert "rope-tiny-toy-s1-0a0a0a0a, 4,194,304 tokens seen" in message
-    assert "T=512" in message or "(T)" in message or "512" in message.split()
-    axes = [
-        one for one in picture.figure.axes if one.get_visible() and one.get_label() != "<colorbar>"
-    ]
-    columns = {round(one.get_position().x0, 2) for one in axes}
-    assert len([one for one in axes if one.get_xlabel()]) >= len(columns)
-    assert any(one.get_ylabel() for one in axes)
-
-
-def test_what_is_not_there_is_named_in_the_picture() -> None:
-    message = [text for text, _ in texts_of(drawn("shift_invariance"))]
-    assert any("n/a at k 512, 2,048: learned_absolute has 512 rows" in text for text in message)
+# Lines and pictures
 
 
 @pytest.mark.parametrize(
@@ -493,39 +336,31 @@ def test_a_scheme_is_called_invariant_if_no_shift_changes_more_than_rounding(
     assert of_name("shift_invariance").summary(rows).endswith(f" nats ({word})")
 
 
-def test_lines_of_probes_spell_out_their_units() -> None:
-    message = {name: of_name(name).summary(synthetic_rows(name)[:4]) for name in PROBES}
-    assert (
-        "0.010 T up to T (about 0.25 T if always T/2), least with 4 layers" in message["position"]
+ABOUT = {"run": "rope-tiny-toy-s1-0a0a0a0a", "tokens_seen": 4_194_304, "train_length": 512}
+
+
+def title_of(figure: Figure) -> str:
+    return " ".join(figure.get_suptitle().split())
+
+
+def test_a_picture_names_its_run_and_what_is_not_there() -> None:
+    row = {**ABOUT, "length": 512, "erf_99": 40, "n": [1, 16, 512], "c": [0.1, 0.9, 1.0]}
+    other = {**ABOUT, "length": 1024, "skipped": "the table has 512 rows"}
+    figure = figures.receptive_field([row, other])
+    assert title_of(figure).endswith(
+        "rope-tiny-toy-s1-0a0a0a0a, 4,194,304 tokens seen; n/a at length 1024: the table has 512 "
+        "rows"
     )
-    assert message["position"].endswith("; 1.000 T from T to 2,048")
-    for phrase in ("mean distance / length ", "ln i (i keys) ", "on the first 4 keys "):
-        assert phrase in message["attention"]
-    assert message["attention"].endswith(" at 512 -> 2,048 tokens")
-
-
-@pytest.mark.parametrize(("share", "top"), [(0.004, 0.1), (0.5, 0.5)])
-def test_small_shares_of_the_first_keys_look_small(share: float, top: float) -> None:
-    rows = [{**row, "sink": [[share, share / 2]] * 4} for row in synthetic_rows("attention")]
-    rows = [{**row, "distance": [[0.004, 0.002]] * 4} for row in rows]
-    rows = [{**row, "relative_entropy": [[0.9, 0.8]] * 4} for row in rows]
-    images = [axes.images[0] for axes in pictures.attention(rows).axes if axes.images]
-    assert [image.get_clim() for image in images[::3]] == [(0, 0.004), (0, 0.9), (0, top)]
+    assert saved(figure, "svg") == saved(figures.receptive_field([row, other]), "svg")
 
 
 def test_layers_that_add_the_same_share_a_panel() -> None:
-    [row] = synthetic_rows("bias")
+    heads = [[[0.0, -1.0, -2.0 - n], [0.0, -2.0, -4.0]] for n in range(3)]
     for layers, titles in (
-        ([0, 0, 0, 0], ["bias, all layers"]),
-        ([0, 1, 0, None], ["bias, layers 0, 2", "bias, layer 1"]),
-        ([0, 1, 2, None], ["bias, layer 0", "bias, layer 1", "bias, layer 2"]),
+        ([0, 0, 0], ["bias, layer 0, 1, 2"]),
+        ([0, 1, 0, None], ["bias, layer 0, 2", "bias, layer 1"]),
     ):
-        chosen = [None if n is None else row["bias"][n] for n in layers]
-        figure = pictures.bias(json.loads(json.dumps([{**row, "bias": chosen}])))
-        panels = [axes for axes in figure.axes if axes.get_visible()]
+        chosen = [None if n is None else heads[n] for n in layers]
+        row = {**ABOUT, "kind": "bias", "distances": [0, 1, 1023], "bias": chosen}
+        panels = [axes for axes in figures.bias([row]).axes if axes.get_visible()]
         assert [axes.get_title(loc="left") for axes in panels] == titles
-
-
-def test_a_picture_is_the_same_file_at_every_time() -> None:
-    for kind in ("png", "svg"):
-        assert rendered(drawn("receptive_field"), kind) == rendered(drawn("receptive_field"), kind)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from small import SMALL, small_config
 
-from lengthgen import probes
 from lengthgen.analysis import curves
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora, sources
@@ -25,6 +24,7 @@ from lengthgen.hub import load
 from lengthgen.hub.folder import export
 from lengthgen.model.build import with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
+from lengthgen.probes import run as probes
 from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks.objective import ANSWERS
 from lengthgen.terminal import Progress

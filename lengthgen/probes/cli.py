@@ -1,5 +1,6 @@
 """lengthgen probe."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,7 +26,8 @@ def probe_runs(
     """
     names, changes = split(arguments, sections=("eval", "runtime"))
     from lengthgen import pipeline
-    from lengthgen import probes as probing
+    from lengthgen.probes import run as probing
+    from lengthgen.probes.inputs import Other
     from lengthgen.terminal import Progress
 
     own = probing.probes_of(plugin or [])
@@ -34,7 +36,7 @@ def probe_runs(
     )
     run_dirs = find_runs(names, changes)
     configs = pipeline.configs_of(run_dirs, changes, plugins=plugin or [])
-    runs = [probing.Other(*run) for run in zip(configs, run_dirs, strict=True)]
+    runs = [Other(*run) for run in zip(configs, run_dirs, strict=True)]
     for config, run_dir in runs:
         others = [run for run in runs if run.config.run_id != config.run_id]
         with Progress(is_main=True) as show:
@@ -44,3 +46,17 @@ def probe_runs(
         for outcome in outcomes:
             if outcome.picture is not None:
                 echo(outcome.picture)
+
+
+def listed(plugins: list[Path]) -> tuple[list[str], list[list[str]]]:
+    """Returns what each probe shows; probes of plugins are included."""
+    from lengthgen.probes import run as probing
+
+    known = probing.registry(probing.probes_of(plugins))
+    return ["probe", "what it shows"], [
+        [name, (probe.__doc__ or "").partition("\n")[0]] for name, probe in known.items()
+    ]
+
+
+COMMANDS = {"probe": probe_runs}
+LISTS = {"probes": listed}
