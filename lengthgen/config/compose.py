@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -40,24 +40,10 @@ def choices(group: str, *, config_dir: Path | None) -> list[str]:
 
 def describe(group: str, choice: str, *, config_dir: Path | None) -> str:
     """Returns the first paragraph of the comment that a choice's YAML begins with, as one line."""
-    return _paragraphs(group, choice, config_dir)[0]
-
-
-def claim(scheme: str, *, config_dir: Path | None) -> str:
-    """Returns what a scheme's paper claims of lengths beyond T; empty where nothing is recorded.
-
-    It is the paragraph after `Claim:` in the comment that the scheme's YAML begins with.
-    """
-    paragraphs = _paragraphs("scheme", scheme, config_dir)
-    return next((p.removeprefix("Claim: ") for p in paragraphs if p.startswith("Claim: ")), "")
-
-
-def _paragraphs(group: str, choice: str, config_dir: Path | None) -> list[str]:
-    """Returns the paragraphs of the comment that a choice's YAML begins with, each as one line."""
-    text = _text(_files(group, config_dir)[choice])
-    lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
-    stripped = (line.removeprefix("#").strip() for line in lines if "@package" not in line)
-    return [part.replace("\n", " ") for part in "\n".join(stripped).split("\n\n")]
+    lines = _text(_files(group, config_dir)[choice]).splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    stripped = (line.removeprefix("#").strip() for line in comment if "@package" not in line)
+    return " ".join(itertools.takewhile(bool, stripped))
 
 
 def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
@@ -289,23 +275,10 @@ def _load_at_keys(group: str, choice: str, config_dir: Path | None) -> dict[str,
     return plain if is_global else {group: plain}
 
 
-class _Loader(SafeLoader):
-    """Reads plain data. A key that is written twice is an error, as it is for Hydra."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys: list[object] = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for (key, _), value in zip(node.value, keys, strict=True):
-            if keys.count(value) > 1:
-                raise yaml.MarkedYAMLError(
-                    problem=f"{value} is there twice", problem_mark=key.end_mark
-                )
-        return super().construct_mapping(node, deep=deep)
-
-
 def read(path: Path) -> dict[str, Any]:
     """Returns the values of a YAML file. Raises UserError if it holds no mapping."""
     try:
-        plain: object = yaml.load(_text(path), Loader=_Loader)
+        plain: object = yaml.load(_text(path), Loader=SafeLoader)
     except yaml.YAMLError as error:
         _refuse_yaml(error, path)
     if not isinstance(plain, dict | None):

@@ -411,21 +411,20 @@ def _make_paths_absolute(plain: Mapping[str, Any]) -> None:
 
 def _apply_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
     """Puts what train.tuned=FILE holds for the scheme in place of the path, and sets its rates."""
-    train, scheme = plain.get("train"), plain.get("scheme")
-    name = scheme.get("name") if isinstance(scheme, dict) else None
+    train: Any = plain.get("train")
     path = train.get("tuned") if isinstance(train, dict) else None
-    if not isinstance(train, dict) or not isinstance(path, str):
+    if not isinstance(path, str):
         return
-    known = tuned_rates.read(Path(path))
-    if name not in known:
+    known, scheme = tuned_rates.read(Path(path)), plain["scheme"]["name"]
+    if scheme not in known:
         raise UserError(
-            f"train.tuned: {path} has no rate for scheme {name}, only for {', '.join(known)}; "
+            f"train.tuned: {path} has no rate for scheme {scheme}, only for {', '.join(known)}; "
             "run lengthgen tune for it too, or give train.lr instead of train.tuned"
         )
     for word in overrides:
         if word.partition("=")[0].lstrip("+") in tuned_rates.KEYS:
             raise UserError(f"{word}: train.tuned={path} sets it for each scheme; drop one of them")
-    chosen = known[name]
+    chosen = known[scheme]
     train |= {"tuned": chosen.model_dump(mode="json"), "lr": chosen.lr}
     if chosen.scheme_lr_ratio is not None:
         train["scheme_lr_ratio"] = chosen.scheme_lr_ratio

@@ -1,16 +1,14 @@
 """Learning rates that `lengthgen tune` chose: the grid of a scheme, and the YAML that holds it."""
 
 import math
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from lengthgen.config import compose
 from lengthgen.config.sections import Section, one_line
 from lengthgen.errors import UserError
-from lengthgen.files import open_regular
 
 KEYS = ("train.lr", "train.scheme_lr_ratio")  # that are chosen
 Positive = Annotated[int, Field(gt=0)]
@@ -61,37 +59,13 @@ class Tuned(Section):
         return found
 
 
-def from_configs(
-    configs: Iterable[Mapping[str, Any]],
-) -> tuple[list[tuple[str, Tuned]], dict[str, list[float]]]:
-    """Returns the tuned rates of plain configurations by scheme, and the lr of those without."""
-    tuned: dict[tuple[str, str], tuple[str, Tuned]] = {}
-    untuned: dict[str, list[float]] = {}
-    for plain in configs:
-        name, train = str(plain.get("scheme", {}).get("name")), plain.get("train", {})
-        try:
-            rates = Tuned.model_validate(train.get("tuned"))
-        except ValidationError:  # most often there is none
-            known = untuned.setdefault(name, [])
-            known += [train["lr"]] if train.get("lr") not in (None, *known) else []
-            continue
-        tuned[name, rates.model_dump_json()] = name, rates
-    return list(tuned.values()), untuned
-
-
 def read(path: Path) -> dict[str, Tuned]:
     """Returns what a tuned.yaml holds, by scheme. Raises UserError if it cannot be read."""
-    plain: object = None
+    plain = compose.read(path)
     try:
-        open_regular(path).close()
-        plain = compose.read(path)
         return TypeAdapter(dict[str, Tuned]).validate_python(plain)
-    except OSError as error:
-        raise UserError(
-            f"train.tuned: {path} cannot be read ({error.strerror}); lengthgen tune writes it"
-        ) from None
     except ValidationError as error:
+        wrong = one_line(error, plain, known=Tuned.model_fields)
         raise UserError(
-            f"train.tuned: {path} is not as lengthgen tune writes it: "
-            f"{one_line(error, plain, known=Tuned.model_fields)}"
+            f"train.tuned: {path} is not as lengthgen tune writes it: {wrong}"
         ) from None

@@ -1,9 +1,11 @@
 """The runs of a report side by side: comparable series, findings, remarks and tables."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
+
+from pydantic import ValidationError
 
 from lengthgen import escaping
 from lengthgen.analysis import curves, reference_results, seed_groups
@@ -13,7 +15,7 @@ from lengthgen.analysis.findings import Finding, findings
 from lengthgen.analysis.formatting import condition_difference, short
 from lengthgen.analysis.reference_results import PublishedCurve
 from lengthgen.analysis.seed_groups import Series
-from lengthgen.config import tuned_rates
+from lengthgen.config.tuned_rates import Tuned
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.report import curve_tables, table_formats, task_tables
@@ -295,7 +297,7 @@ def contents(report: Report) -> list[Table]:
         curve_tables.against_least(report.by_protocol.get(HEADLINE, [])),
         curve_tables.before_and_after(report.by_protocol.get(HEADLINE, []), report.bases),
         *(_perplexities(report, name) for name in report.unaltered[1:]),
-        curve_tables.rates(*tuned_rates.from_configs(report.configs.values())),
+        curve_tables.rates(*_tuned_rates(report.configs.values())),
     ]
     return [table for table in found if table is not None]
 
@@ -307,3 +309,21 @@ def _perplexities(report: Report, protocol: str) -> Table:
         for line in curve_tables.competitors(lines)
     }
     return curve_tables.perplexities(report.by_protocol[protocol], sorted(competing))
+
+
+def _tuned_rates(
+    configs: Iterable[Mapping[str, Any]],
+) -> tuple[list[tuple[str, Tuned]], dict[str, list[float]]]:
+    """Returns the tuned rates of plain configurations by scheme, and the lr of those without."""
+    tuned: dict[tuple[str, str], tuple[str, Tuned]] = {}
+    untuned: dict[str, list[float]] = {}
+    for plain in configs:
+        name, train = str(plain.get("scheme", {}).get("name")), plain.get("train", {})
+        try:
+            rates = Tuned.model_validate(train.get("tuned"))
+        except ValidationError:  # most often there is none
+            known = untuned.setdefault(name, [])
+            known += [train["lr"]] if train.get("lr") not in (None, *known) else []
+            continue
+        tuned[name, rates.model_dump_json()] = name, rates
+    return list(tuned.values()), untuned

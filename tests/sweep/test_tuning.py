@@ -269,7 +269,7 @@ def test_each_scheme_takes_its_rate_and_keeps_the_grid(tmp_path: Path) -> None:
         ([], "rope: {lr: fast}", "is not as lengthgen tune writes it: rope.lr: 'fast' is not a"),
         ([], "rope: [", "not valid YAML"),
         ([], "- rope", "holds no KEY: VALUE lines"),
-        (["train.tuned=none.yaml"], None, "train.tuned: none.yaml cannot be read (No such file or"),
+        (["train.tuned=none.yaml"], None, "none.yaml: cannot be read (No such file or"),
         (["train.tuned=3"], None, "train.tuned: 3"),
     ],
 )
