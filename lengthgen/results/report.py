@@ -90,11 +90,15 @@ def _summary(known: pd.DataFrame) -> Table:
     words = {(row["series"], row["length"]): row["word"] for row in _records(own, "gain")}
     lengths = sorted({n for _, n in losses if n >= own["train_length"].min()})
     lengths = list(dict.fromkeys([*lengths[:2], *lengths[len(lengths) // 2 :][:1], *lengths[-1:]]))
+    finite = {key for key, loss in losses.items() if not math.isnan(loss)}
     series = dict.fromkeys(name for name, _ in losses)
     body = [
         [
             name,
-            *(number(perplexity(losses.get((name, n), math.nan))) for n in lengths),
+            *(
+                number(perplexity(losses[name, n])) if (name, n) in finite else "-"
+                for n in lengths
+            ),
             words.get((name, lengths[-1]), ""),
         ]
         for name in sorted(series, key=lambda name: losses.get((name, lengths[-1]), math.inf))
