@@ -95,10 +95,7 @@ def _summary(known: pd.DataFrame) -> Table:
     body = [
         [
             name,
-            *(
-                number(perplexity(losses[name, n])) if (name, n) in finite else "-"
-                for n in lengths
-            ),
+            *(number(perplexity(losses[name, n])) if (name, n) in finite else "-" for n in lengths),
             words.get((name, lengths[-1]), ""),
         ]
         for name in sorted(series, key=lambda name: losses.get((name, lengths[-1]), math.inf))
