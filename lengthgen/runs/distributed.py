@@ -171,6 +171,8 @@ def _first_failure(failures: Mapping[int, ProcessFailure]) -> Failed:
     terminated = (-signal.SIGTERM, 128 + signal.SIGTERM)
     own = {rank: f for rank, f in failures.items() if f.exitcode not in terminated}
     rank, first = min((own or failures).items(), key=lambda item: item[1].timestamp)
+    if 0 in own and own[0].timestamp <= first.timestamp + 1:  # of what all ran into, rank 0 tells
+        rank, first = 0, own[0]
     code, recorded = first.exitcode, cast(Any, first.message)  # a mapping if written by `record`
     if code < 0 or isinstance(recorded, str):
         how = f"was killed by {first.signal_name()}" if code < 0 else f"ended with exit code {code}"

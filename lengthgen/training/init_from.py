@@ -35,7 +35,7 @@ def identified(config: Config) -> Config:
     init = InitFrom(
         run=base.run_id,
         recipe=base.recipe,
-        weights=done.weights or checkpoints.weights_sha256(run_dir, step=done.step),
+        weights=done.weights,
         path=str(run_dir.resolve()),
     )
     return config.model_copy(update={"train": config.train.model_copy(update={"init_from": init})})

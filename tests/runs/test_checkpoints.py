@@ -192,13 +192,6 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, trained: Traine
     assert not marker.exists()
 
 
-def test_damaged_later_checkpoints_give_way_to_a_fresh_one(
-    tmp_path: Path, trained: Trained
-) -> None:
-    save(tmp_path, trained, 12, 14)
-    assert [path.name for path in save(tmp_path, trained, 5)] == ["step-00000005"]
-
-
 def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path, trained: Trained) -> None:
     [folder] = save(tmp_path, trained, 5)
     with pytest.raises(UserError) as caught:
@@ -216,8 +209,3 @@ def test_weights_of_another_step_are_damaged(tmp_path: Path, trained: Trained) -
     assert checkpoint is not None
     assert checkpoint.step == 4
     assert said == [f"{five} is damaged and skipped: model.safetensors is of step 4"]
-
-
-def test_equal_weights_are_equal_files(tmp_path: Path, trained: Trained) -> None:
-    one, other = (save(tmp_path / name, trained, 5)[0] for name in "ab")
-    assert (one / "sha256.json").read_bytes() == (other / "sha256.json").read_bytes()

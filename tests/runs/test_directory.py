@@ -54,16 +54,6 @@ def test_a_damaged_configuration_is_one_line(tmp_path: Path, content: str) -> No
         directory.load_config(tmp_path / "none")
 
 
-def test_one_unreadable_run_does_not_hide_the_others(tmp_path: Path) -> None:
-    config = small_config(f"runtime.root={tmp_path}")
-    for name in (config.run_id, "broken"):
-        (tmp_path / name).mkdir()
-    directory.write_config(config, config.run_dir)
-    (tmp_path / "broken" / "config.yaml").write_text("a: [")
-    states = {run.run_id: run.state for run in directory.list_runs(tmp_path)}
-    assert states == {config.run_id: "stopped", "broken": "unreadable"}
-
-
 def test_a_run_without_its_configuration_is_listed_with_the_remedy(tmp_path: Path) -> None:
     run_dir = tmp_path / "rope-tiny-synthetic-s1-0a0a0a0a"
     run_dir.mkdir()

@@ -1,12 +1,6 @@
-"""Several processes on a CPU: the numbers of one, one that writes, one that reports the end.
+"""Several processes compute what one does; the first that fails ends them all, and is named."""
 
-Run as a program this file is one process of such a run: it trains, evaluates and notes what it saw.
-"""
-
-import contextlib
 import json
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -16,92 +10,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import commands
-import numpy as np
 import pytest
 import torch
-from small import small_config
-from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
-from trained import QUIET, one_thread_each, rows_of, weights_of
-
-from lengthgen.config.schema import Config
-from lengthgen.data import corpora
-from lengthgen.data.windows import train_batch, training_windows
-from lengthgen.evaluation.evaluator import evaluate
-from lengthgen.model.transformer import Transformer
-from lengthgen.pipeline import train_and_evaluate
-from lengthgen.runs.distributed import ALONE, Ranks
+from commands import ended, here
+from small import SMALL
+from trained import one_thread_each, rows_of, weights_of
 
 pytestmark = pytest.mark.slow
-STEPS = 8
 # 8 windows do not divide by 3 processes nor by 3 windows at a time.
 RUNS = {
-    "8 windows": ["scheme=alibi", "runtime.micro_batch=3", f"train.tokens={STEPS * 128}"],
+    "8 windows": ["scheme=alibi", "runtime.micro_batch=3", "train.tokens=1024"],
     "4 windows, with memory": [
         "scheme=transformer_xl_recurrent",
         "train.batch_tokens=64",
-        f"train.tokens={STEPS * 64}",
+        "train.tokens=512",
     ],
 }
-EACH = pytest.mark.parametrize("n", [2, 3], ids="{} processes".format)
-RUN = pytest.mark.parametrize("run", RUNS)
-
-
-def configuration(root: Path, cache: Path, run: str) -> Config:
-    return small_config(*RUNS[run], f"runtime.root={root}", f"runtime.cache={cache}")
-
-
-# One process of several
-
-
-def main(root: Path, cache: Path) -> None:
-    """Trains each run, evaluates the one that is in root/given, and writes what it saw."""
-    torch.set_num_threads(1)
-    ranks = Ranks.from_env()
-    changed: list[str] = []
-    sys.addaudithook(lambda event, given: changed.extend(changed_by(event, given)))
-    seen: list[list[list[int]]] = []
-
-    def note(module: nn.Module, given: tuple[Any, ...]) -> None:
-        if type(module) is not Transformer or not module.training:  # of the run without memory
-            return
-        if given[0].shape[1] > 8:  # not the call before the training
-            seen.append(given[0].tolist())
-
-    with ranks.connected("cpu"):
-        with register_module_forward_pre_hook(note):
-            for run in RUNS:
-                train_and_evaluate(configuration(root, cache, run), ranks=ranks, show=QUIET)
-        given = configuration(root / "given", cache, "8 windows")
-        evaluate(given, given.run_dir, ranks=ranks, show=QUIET)
-    threads: list[str] = []
-    for task in Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-            threads.append(task.read_text().strip())
-    saw = {
-        "batches": seen,
-        "changed": [path for path in changed if Path(path).is_relative_to(root)],
-        "threads": threads,
-    }
-    print(json.dumps(saw))
-
-
-def changed_by(event: str, given: tuple[Any, ...]) -> list[str]:
-    """Returns the paths that an event of Python's audit is about to change."""
-    if event == "open":
-        path, _, flags = given
-        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        return [os.path.abspath(path)] if writes and isinstance(path, str) else []
-    if event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate"):
-        return [os.path.abspath(given[0])]
-    return []
-
-
-class Several(NamedTuple):
-    """What the processes of a run wrote, and what each of them saw."""
-
-    root: Path
-    saw: list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -109,108 +33,33 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    """The root of what one process trained."""
-    root = tmp_path_factory.mktemp("alone")
-    for run in RUNS:
-        train_and_evaluate(configuration(root, cache, run), ranks=ALONE, show=QUIET)
-    return root
+def words(root: Path, cache: Path, run: str) -> list[str]:
+    return ["train", *SMALL, *RUNS[run], f"runtime.root={root}", f"runtime.cache={cache}"]
 
 
-@pytest.fixture(scope="module")
-def several(
-    tmp_path_factory: pytest.TempPathFactory, alone: Path, cache: Path
-) -> dict[int, Several]:
-    """What 2 and 3 processes made of the same runs, and of evaluating the run of one process."""
-    roots = {n: tmp_path_factory.mktemp(f"of_{n}") for n in (2, 3)}
-    for root in roots.values():
-        trained = configuration(alone, cache, "8 windows").run_dir
-        shutil.copytree(trained, root / "given" / trained.name)
-        (root / "given" / trained.name / "eval.jsonl").unlink()
-    here, program = Path(__file__).parent, ("-m", Path(__file__).stem)
-    started = {n: commands.ranks(n, *program, root, cache, cwd=here) for n, root in roots.items()}
-    found: dict[int, Several] = {}
-    for n, processes in started.items():
-        said = [process.communicate(timeout=300) for process in processes]
-        ended = [process.returncode for process in processes]
-        assert ended == [0] * n, "\n".join(err for _, err in said)
-        found[n] = Several(roots[n], [json.loads(out) for out, _ in said])
-    return found
-
-
-@EACH
-def test_the_processes_together_read_the_windows_of_one(
-    several: dict[int, Several], cache: Path, n: int
+@pytest.mark.parametrize("n", [2, 3], ids="{} processes".format)
+@pytest.mark.parametrize("run", RUNS)
+def test_rows_and_weights_are_those_of_one_process(
+    tmp_path: Path, cache: Path, run: str, n: int
 ) -> None:
-    config = configuration(several[n].root, cache, "8 windows")
-    windows = training_windows(
-        corpora.load(config.corpus, cache_dir=cache, say=QUIET.say), config.train.length
-    )
-    got = sorted(
-        window for process in several[n].saw for batch in process["batches"] for window in batch
-    )
-    want = [
-        train_batch(windows, seed=config.seed, step=step, batch=config.train.batch).inputs_BT
-        for step in range(STEPS)
-    ]
-    assert got == sorted(np.concatenate(want).tolist())
-
-
-@EACH
-@RUN
-def test_the_loss_curve_is_that_of_one_process(
-    several: dict[int, Several], alone: Path, cache: Path, n: int, run: str
-) -> None:
-    of_one, of_several = (
-        rows_of(configuration(root, cache, run).run_dir / "train.jsonl")
-        for root in (alone, several[n].root)
-    )
-    assert len(of_several) == len(of_one) == STEPS
-    for one, other in zip(of_one, of_several, strict=True):
-        assert other["train/loss"] == pytest.approx(one["train/loss"], abs=1e-6)
-        assert other["train/grad_norm"] == pytest.approx(one["train/grad_norm"], rel=1e-4)
-
-
-@EACH
-@RUN
-def test_the_weights_are_those_of_one_process(
-    several: dict[int, Several], alone: Path, cache: Path, n: int, run: str
-) -> None:
-    got = weights_of(configuration(several[n].root, cache, run).run_dir)
-    for name, weight in weights_of(configuration(alone, cache, run).run_dir).items():
+    assert here(*words(tmp_path / "one", cache, run)).code == 0
+    program = ["-m", "lengthgen", *words(tmp_path / "several", cache, run)]
+    main, *others = [ended(process) for process in commands.ranks(n, *program)]
+    assert [ran.code for ran in (main, *others)] == [0] * n, main.err
+    assert "run: " in main.out
+    assert {ran.out for ran in others} == {""}
+    [one], [several] = ([*(tmp_path / name).glob("*-s1-*")] for name in ("one", "several"))
+    rows = [rows_of(run_dir / "train.jsonl") for run_dir in (one, several)]
+    for row, other in zip(*rows, strict=True):
+        assert other["train/loss"] == pytest.approx(row["train/loss"], abs=1e-6)
+        assert other["train/grad_norm"] == pytest.approx(row["train/grad_norm"], rel=1e-4)
+    got = weights_of(several)
+    for name, weight in weights_of(one).items():
         # A slow cosine of Transformer-XL adds nearly the same to all logits of a query, which
         # softmax ignores: its column's gradient is rounding alone, and Adam makes steps of that.
         if not name.endswith("W_R"):
             torch.testing.assert_close(got[name], weight, rtol=0, atol=2e-5)
 
-
-@EACH
-def test_the_rows_of_an_evaluation_are_those_of_one_process_digit_by_digit(
-    several: dict[int, Several], alone: Path, cache: Path, n: int
-) -> None:
-    given = configuration(several[n].root / "given", cache, "8 windows").run_dir / "eval.jsonl"
-    want = configuration(alone, cache, "8 windows").run_dir / "eval.jsonl"
-    assert given.read_text() == want.read_text()
-
-
-@EACH
-def test_only_rank_0_writes(several: dict[int, Several], n: int) -> None:
-    by_main, *by_others = (process["changed"] for process in several[n].saw)
-    assert any(path.endswith("train.jsonl") for path in by_main)
-    assert by_others == [[]] * (n - 1)
-
-
-@EACH
-def test_no_thread_outlives_the_group_to_meet_the_end_of_python(
-    several: dict[int, Several], n: int
-) -> None:
-    threads = [name for process in several[n].saw for name in process["threads"]]
-    assert threads
-    assert [name for name in threads if "gloo" in name] == []
-
-
-# The end
 
 EARLIER = """
 import time
@@ -224,10 +73,8 @@ print("done")
 
 
 def test_a_rank_that_has_left_is_not_lost() -> None:
-    processes = commands.ranks(2, "-c", EARLIER)
-    said = [process.communicate(timeout=120) for process in processes]
-    assert said == [("done\n", "")] * 2
-    assert [process.returncode for process in processes] == [0, 0]
+    ran = [ended(process) for process in commands.ranks(2, "-c", EARLIER)]
+    assert [(one.code, one.out) for one in ran] == [(0, "done\n")] * 2
 
 
 FAULTY = '''
@@ -413,7 +260,3 @@ def test_the_status_of_a_run_says_which_rank_failed_and_why(
 ) -> None:
     assert failed[name].status["state"] == state
     assert failed[name].status["reason"].startswith(reason)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

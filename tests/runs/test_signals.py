@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from repository import ROOT
 
 from lengthgen.errors import Stopped
 from lengthgen.runs import signals, status
@@ -86,12 +85,3 @@ def test_a_sweep_counts_interrupts_but_other_signals_once() -> None:
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (stop.number, stop.count) == (signal.SIGTERM, 2)
-
-
-def test_no_other_module_installs_a_handler() -> None:
-    users = [
-        path.relative_to(ROOT / "lengthgen")
-        for path in (ROOT / "lengthgen").rglob("*.py")
-        if "signal.signal(" in path.read_text()
-    ]
-    assert users == [Path("runs/signals.py")]

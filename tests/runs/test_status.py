@@ -56,25 +56,11 @@ def test_a_run_says_how_it_ended_and_why(
     assert said(tmp_path) == (state, reason)
 
 
-def test_a_run_that_is_done_says_by_which_process_and_what_was_evaluated(tmp_path: Path) -> None:
-    with status.record_status(tmp_path, run="rope", evaluation_id="abc"):
-        pass
-    found = status.read_status(tmp_path, run="rope")
-    assert (found.state, found.evaluated, found.pid) == ("done", "abc", os.getpid())
-
-
 def test_a_run_that_a_process_holds_is_running_whatever_it_said_before(tmp_path: Path) -> None:
     end_with(UserError("no room"), tmp_path)
     with status.run_lock(tmp_path, "train"):
         assert said(tmp_path) == ("running", None)
     assert said(tmp_path) == ("failed", "no room")
-
-
-def test_a_run_that_is_only_evaluated_is_not_running(tmp_path: Path) -> None:
-    with status.record_status(tmp_path, run="rope", evaluation_id="abc"):
-        pass
-    with status.run_lock(tmp_path, "eval"):
-        assert said(tmp_path)[0] == "done"
 
 
 def test_a_run_whose_process_died_was_killed(tmp_path: Path) -> None:
@@ -181,11 +167,6 @@ def test_a_run_at_work_is_refused_with_the_process_that_holds_it(tmp_path: Path)
         pass
     with status.run_lock(tmp_path, "train"):
         pass
-
-
-def test_a_run_without_any_of_its_files_is_not_running(tmp_path: Path) -> None:
-    assert not status.is_running(tmp_path / "nothing")
-    assert status.read_status(tmp_path / "nothing", run="rope") == Status("stopped")
 
 
 class Signalling(Exception):
