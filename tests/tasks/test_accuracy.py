@@ -1,0 +1,231 @@
+"""What answers of a task come to: accuracies with intervals, ranks, and the section of a report."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from frames import about
+
+from lengthgen.results.load import typed
+from lengthgen.results.tables import markdown
+from lengthgen.tasks import report
+from lengthgen.tasks.accuracy import (
+    Accuracy,
+    Z,
+    accuracies,
+    counted,
+    mean_ranks,
+    unseen_difference,
+    wilson,
+)
+
+L = 4
+RIGHT = None  # the first wrong token of an answer that is right
+
+
+def answered(
+    *wrong: int | None,
+    length: int,
+    scheme: str = "rope",
+    seed: int = 1,
+    task: str = "copy",
+    **columns: object,
+) -> dict[str, object]:
+    """The row of a length: the first wrong token of each answer of 3 tokens."""
+    config = {"scheme": {"name": scheme, "parts": {}, "variants": {}}, "seed": seed}
+    return {
+        **about(scheme, seed=seed, run=f"{scheme}-{task}-s{seed}"),
+        **{"recipe": f"{scheme}-{task}", "config": json.dumps(config), "corpus": task},
+        **{"fingerprint": task, "train_length": L, "protocol": "answers", "targets": None},
+        **{"length": length, "document": f"{len(wrong)} examples", "n_documents": 1},
+        **{"nats": 1.0, "n_tokens": 3 * len(wrong), "n_bytes": 0, "n_windows": len(wrong)},
+        **{"first_wrong": list(wrong), "unit": "characters", "chance": 0.0},
+        "token_hits": sum(3 if at is None else at for at in wrong),
+        "stop_errors": sum(at == 2 for at in wrong),
+        **columns,
+    }
+
+
+def frame(*rows: dict[str, object]) -> pd.DataFrame:
+    return typed(pd.DataFrame(rows))
+
+
+def by_series(*rows: dict[str, object]) -> dict[str, Accuracy]:
+    (selection,) = report.results_of(frame(*rows)).selections.values()
+    return {one.series: one for one in accuracies(selection.rows)}
+
+
+def shares(n_right: int, n: int = 20) -> list[int | None]:
+    return [RIGHT] * n_right + [0] * (n - n_right)
+
+
+def test_an_answer_is_right_if_no_token_of_it_is_wrong() -> None:
+    one = by_series(answered(RIGHT, RIGHT, 0, 2, length=3))["rope"]
+    assert one.exact[3].value == 0.5
+    assert one.tokens[3] == (3 + 3 + 0 + 2) / 12
+    assert one.stops[3] == 0.25
+
+
+def test_means_give_each_length_the_same_weight_and_part_seen_from_unseen() -> None:
+    one = by_series(
+        answered(RIGHT, RIGHT, RIGHT, RIGHT, length=2),
+        answered(RIGHT, 1, length=L),
+        answered(RIGHT, 1, 1, 1, length=5),
+        answered(1, 1, length=8),
+    )["rope"]
+    assert one.seen is not None
+    assert one.unseen is not None
+    assert (one.seen.value, one.unseen.value) == (0.75, 0.125)
+
+
+def test_means_are_over_the_lengths_that_all_series_have_a_value_at() -> None:
+    found = by_series(
+        *(answered(RIGHT, 0, length=n) for n in (2, 6, 8)),
+        *(answered(RIGHT, RIGHT, length=n, scheme="alibi") for n in (2, 6)),
+        answered(0, 0, length=2, scheme="t5"),
+        {**answered(length=6, scheme="t5"), "document": None, "n_documents": 0, "skipped": "no"},
+    )
+    assert found["alibi"].unseen is not None
+    assert found["alibi"].unseen.value == 1.0
+    assert found["t5"].unseen is None
+
+
+def test_seeds_have_equal_weight_and_a_length_that_one_lacks_has_no_value() -> None:
+    one = by_series(
+        answered(RIGHT, RIGHT, RIGHT, 0, length=5),
+        answered(0, RIGHT, 0, 0, length=5, seed=2),
+        answered(RIGHT, RIGHT, RIGHT, 0, length=7),
+    )["rope"]
+    assert one.exact[5].value == 0.5
+    assert one.exact[5].seeds == (0.75, 0.25)
+    assert 7 not in one.exact
+
+
+@pytest.mark.parametrize(
+    ("right", "half", "fifth"),
+    [
+        ({2: 20, 4: 20, 8: 20}, ">= 8", ">= 8"),
+        ({2: 20, 4: 10, 8: 9}, "4", ">= 8"),
+        ({2: 20, 4: 3, 8: 20}, "2", "2"),
+        ({2: 0, 4: 20, 8: 20}, "< 2", "< 2"),
+    ],
+)
+def test_the_half_length_is_the_last_before_less_than_half_are_right(
+    right: dict[int, int], half: str, fifth: str
+) -> None:
+    one = by_series(*(answered(*shares(n), length=length) for length, n in right.items()))["rope"]
+    assert (one.half_length, one.k_max) == (half, fifth)
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 7), (3, 7), (7, 7), (190, 200)])
+def test_wilsons_interval_solves_its_equation(right: int, n: int) -> None:
+    for bound in wilson(right, n):
+        assert abs(right / n - bound) == pytest.approx(Z * math.sqrt(bound * (1 - bound) / n))
+
+
+def test_answers_that_are_all_wrong_have_the_interval_of_so_many_answers() -> None:
+    one = by_series(*(answered(*shares(0), length=n) for n in (2, 5, 8)))["rope"]
+    assert one.unseen is not None
+    assert one.unseen.low == 0.0
+    assert one.unseen.high == pytest.approx(wilson(0, 40)[1])
+
+
+def test_intervals_of_seeds_and_examples_hold_the_truth_about_as_often_as_they_say() -> None:
+    random = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        ease = random.normal(0.3, 0.5, size=60)  # of each example, of which 1 in 2 is learned
+        rows = [
+            answered(
+                *(RIGHT if right else 0 for right in ease + random.normal(size=60) > 0),
+                length=5,
+                seed=seed,
+            )
+            for seed in (1, 2, 3)
+        ]
+        estimate = by_series(*rows)["rope"].exact[5]
+        truth = 0.5 * (1 + math.erf(0.3 / math.sqrt(2 * (1 + 0.25))))
+        held += estimate.low <= truth <= estimate.high
+    assert 0.92 <= held / 200 <= 1
+
+
+def test_a_difference_is_paired_by_seed_and_example() -> None:
+    found = by_series(
+        *(answered(*shares(10), length=n, seed=s) for n in (2, 6) for s in (1, 2)),
+        *(answered(*shares(8), length=n, seed=s, scheme="alibi") for n in (2, 6) for s in (1, 2)),
+    )
+    mean = unseen_difference(found["rope"], found["alibi"])
+    assert mean is not None
+    assert mean.value == pytest.approx(0.1)
+    assert mean.seeds == pytest.approx((0.1, 0.1))
+    alone = found["rope"].exact[6]
+    assert mean.high - mean.low < alone.high - alone.low
+
+
+def two_tasks(*, unlearned: bool = False) -> pd.DataFrame:
+    """Two tasks and three schemes: alibi is the best at copy, rope at reverse, t5 the last."""
+    right = {
+        "copy": {"alibi": 18, "rope": 10, "t5": 2},
+        "reverse": {"alibi": 4, "rope": 9, "t5": 4},
+    }
+    rows = [
+        answered(*shares(n if length > L else seen), length=length, scheme=s, task=task, seed=seed)
+        for task, of_task in right.items()
+        for s, n in of_task.items()
+        for seen in [10 if unlearned and s == "alibi" else 20]
+        for length in (2, L, 8)
+        for seed in (1, 2)
+    ]
+    return frame(*rows)
+
+
+def test_ranks_are_means_over_tasks_and_ties_share_theirs() -> None:
+    results = report.results_of(two_tasks())
+    ranks = {name: rank.value for name, rank in mean_ranks(results.counted).items()}
+    assert ranks == {"alibi": (1 + 2.5) / 2, "rope": (2 + 1) / 2, "t5": (3 + 2.5) / 2}
+
+
+def test_a_scheme_that_did_not_learn_a_task_is_neither_ranked_nor_the_best() -> None:
+    results = report.results_of(two_tasks(unlearned=True))
+    assert mean_ranks(results.counted).keys() == {"rope", "t5"}
+    section = report.section(two_tasks(unlearned=True))
+    assert section is not None
+    assert section.summary is not None
+    cells = {row[0].text: row[1] for row in section.summary.rows}
+    assert cells["alibi"] == ("not learned", "faint")
+    assert cells["rope"].mark == "best"
+
+
+@pytest.mark.parametrize(("n_right", "chance", "counts"), [(6, 0.25, True), (5, 0.25, False)])
+def test_a_task_counts_if_a_scheme_exceeds_chance_by_five_points_beyond_l(
+    n_right: int, chance: float, counts: bool
+) -> None:
+    measured = by_series(
+        answered(*shares(20), length=2), answered(*shares(n_right), length=8)
+    ).values()
+    assert bool(counted({"copy": [*measured]}, {"copy": chance})) == counts
+
+
+def test_measures_of_decoded_tests_are_means_over_the_tests_that_all_seeds_have() -> None:
+    one = by_series(
+        answered(*shares(1), length=5, edit_distances=[0.0, 0.5, 1.0], answer_ranks=[1, 3, 2]),
+        answered(*shares(1), length=5, seed=2, edit_distances=[0.5, 0.5], answer_ranks=[1, 1]),
+    )["rope"]
+    assert one.decoded["edit distance"].by_length[5].value == pytest.approx(0.375)
+    assert one.decoded["rank"].by_length[5].value == pytest.approx(1.5)
+    assert one.decoded["rank"].n_tests == {5: 2}
+    assert "result" not in one.decoded
+
+
+def test_a_section_shows_each_task_and_is_absent_without_one() -> None:
+    rows = two_tasks()
+    section = report.section(rows)
+    assert section is not None
+    assert section.figures.keys() == {"accuracy-copy", "accuracy-reverse"}
+    written = markdown(section.tables[1])
+    assert "| alibi  |     2 | 100.0 | 100.0 | 90.0 |" in written
+    line = section.data["accuracy"].set_index(["task", "series", "length"]).loc["copy", "t5", 8]
+    assert line["accuracy"] == pytest.approx(0.1)
+    assert report.section(rows[rows["protocol"] == "tail"]) is None
