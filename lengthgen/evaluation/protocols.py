@@ -47,7 +47,6 @@ class Protocol:
     scores_k: bool = False  # K targets, of eval.targets
     matched: bool = False  # in blocks of S(C); rows keep sums over far copies
     one_window: bool = False  # which holds all K targets: no length may be below K
-    last: int | None = None  # the convention's own K
     predicts: bool = False  # the most likely token is kept beside the nats of the right one
 
     def check(self, config: Config) -> None:
@@ -243,7 +242,6 @@ def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
         "length",
         source=source,
         windows=partial(_one_per_block, targets=targets),
-        last=targets,
         in_stream=True,
     )
 

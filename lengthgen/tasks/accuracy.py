@@ -189,18 +189,6 @@ def mean_over(values: Mapping[int, Floats], lengths: Collection[int]) -> Estimat
     return ratio(np.concatenate(chosen, axis=1) * weights_D, weights_D)
 
 
-def unseen_difference(a: Accuracy, b: Accuracy) -> Estimate | None:
-    """Returns how many more answers of a than of b are right beyond L, paired by seed and example.
-
-    None without such a length, or unless both have the same seeds and examples.
-    """
-    beyond = [n for n in a.right if n > a.train_length and n in b.right]
-    if any(a.right[n].shape != b.right[n].shape for n in beyond):
-        return None
-    mean = mean_over({n: a.right[n] - b.right[n] for n in beyond}, beyond)
-    return mean and replace(mean, low=max(-1.0, mean.low), high=min(1.0, mean.high))
-
-
 def counted(
     by_task: Mapping[str, Sequence[Accuracy]], chance: Mapping[str, float]
 ) -> dict[str, list[Accuracy]]:

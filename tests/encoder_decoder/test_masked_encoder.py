@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import SMALL, SMALL_TASK, VOCAB, close, some_tokens
+from small import SMALL, SMALL_TASK, VOCAB, some_tokens
 from torch import Tensor
 from trained import QUIET
 
 from lengthgen.config.schema import Config, from_overrides
-from lengthgen.data.windows import IGNORED
 from lengthgen.encoder_decoder.masked_encoder import MaskedEncoder
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
@@ -56,30 +55,11 @@ def test_no_output_depends_on_a_token_of_the_answer_and_all_on_every_one_of_the_
 
 
 @EVERY
-def test_rows_of_other_lengths_in_the_batch_change_no_output(scheme: str) -> None:
-    model, tokens = model_of(scheme), some_tokens(14, batch=3)
-    rows = (2, 6), (5, 14), (9, 11)
-    together = states(model, tokens, *rows)
-    for row, (first, n) in enumerate(rows):
-        alone = states(model, tokens[row : row + 1, :n], (first, n))
-        close(together[row, :n], alone[0], atol=1e-12)
-
-
-@EVERY
 def test_without_positions_all_masks_have_one_output(scheme: str) -> None:
     model, tokens = model_of(scheme), some_tokens(12)
     answer = states(model, tokens, (5, 12), (5, 12))[:, 5:]
     one = torch.allclose(answer, answer[:, :1].expand_as(answer), rtol=0, atol=1e-12)
     assert one == (scheme == "nope")
-
-
-def test_rows_begin_at_their_first_target_and_end_with_their_last() -> None:
-    targets = torch.tensor([[IGNORED, 3, 4, IGNORED], [1, 2, 3, 4]])
-    starts = model_of("nope").answer_starts(targets)
-    assert {name: x.tolist() for name, x in starts.items()} == {
-        "answer_B": [1, 0],
-        "n_tokens_B": [3, 4],
-    }
 
 
 @pytest.mark.slow

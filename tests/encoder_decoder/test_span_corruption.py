@@ -36,12 +36,6 @@ def row_of(n: int) -> tuple[list[int], list[int], list[int]]:
 
 
 @EVERY_SIZE
-def test_every_token_of_the_window_is_in_the_row_once(n: int) -> None:
-    text, prompt, answer = row_of(n)
-    assert sorted(t for t in (*prompt, *answer) if t < VOCAB) == text
-
-
-@EVERY_SIZE
 def test_spans_put_back_where_their_sentinels_stand_give_the_text(n: int) -> None:
     text, prompt, answer = row_of(n)
     spans: dict[int, list[int]] = {}
@@ -104,21 +98,6 @@ def test_a_row_is_the_same_at_every_resume_and_another_in_every_step() -> None:
     assert np.array_equal(made[0].targets_BT, made[1].targets_BT)
     for other in (made[2], other_seed):
         assert not np.array_equal(made[0].inputs_BT, other.inputs_BT)
-
-
-def test_rows_of_a_batch_are_masked_independently() -> None:
-    batch = windows(1, rows=1, n=200)
-    twice = Windows(*(np.concatenate([one, one]) for one in batch))
-    inputs, _ = corrupted_batch(twice, vocab_size=VOCAB, seed=3, step=0)
-    assert not np.array_equal(*inputs)
-
-
-def test_the_padding_of_a_window_is_not_in_its_row() -> None:
-    batch = windows(2, rows=2, n=40)
-    inputs, targets = corrupted_batch(batch, vocab_size=VOCAB, seed=0, step=0)
-    m, k = n_masked(20)
-    assert (targets[1] != IGNORED).sum() == m + k + 1
-    assert not inputs[1, n_read(20) + m + k :].any()
 
 
 def test_masked_targets_do_not_depend_on_the_length_of_the_window() -> None:

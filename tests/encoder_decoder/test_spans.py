@@ -10,11 +10,11 @@ from small import VOCAB, small_config
 from trained import QUIET
 
 from lengthgen.benchmark import random_corpus
-from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.config.schema import Config
 from lengthgen.data.windows import targets_of
 from lengthgen.encoder_decoder.model import CrossBlock, EncoderDecoder
 from lengthgen.encoder_decoder.objective import SPANS
-from lengthgen.encoder_decoder.span_corruption import masked_targets, n_masked, n_sentinels
+from lengthgen.encoder_decoder.span_corruption import masked_targets, n_masked
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.plan import plan
@@ -140,18 +140,6 @@ def test_rows_do_not_depend_on_the_number_of_processes(planned: Plan) -> None:
         assert half.n_targets == whole.n_targets
     starts = state.model.answer_starts(whole.micro_batches[0].targets_BT)["answer_B"]
     assert int(starts.max()) + 1 == config.train.length  # tokens that the encoder reads
-
-
-def test_sentinels_are_rows_of_the_embedding_behind_the_vocabulary_of_text_alone() -> None:
-    n = n_sentinels(32)
-    assert create(configured(), vocab_size=VOCAB).embedding.num_embeddings == VOCAB + n
-    assert create(small_config(), vocab_size=VOCAB).embedding.num_embeddings == VOCAB
-
-
-def test_the_protocol_follows_the_architecture_where_none_is_given() -> None:
-    assert configured().eval.protocols == ["spans"]
-    assert small_config().eval.protocols == ["tail"]
-    assert from_plain(to_plain(configured())) == configured()
 
 
 REFUSED = [

@@ -1,7 +1,6 @@
 """Each protocol scores the tokens it says, the same ones at every length and world size."""
 
 import itertools
-import json
 import math
 import re
 import shutil
@@ -18,7 +17,6 @@ from commands import here
 from eval_rows import table_of
 from evaluated import ALONE, QUIET, save_model, with_eval
 from small import small_config
-from torch import Tensor
 
 from lengthgen.analysis import curves
 from lengthgen.config.schema import Config
@@ -234,13 +232,6 @@ def test_documents_that_are_too_short_are_one_error_whose_remedy_works(
     plans.plan(small_config(*requested, *remedy[1].split()), corpus)
 
 
-def test_packing_is_offered_only_where_there_is_enough_text(corpus: TokenizedCorpus) -> None:
-    for length, offered in ((1000, True), (10**6, False)):
-        with pytest.raises(UserError) as caught:
-            plans.plan(small_config(f"eval.lengths=[{length}]"), corpus)
-        assert ("corpus.packed=true" in str(caught.value)) == offered
-
-
 def in_root(root: Path, cache: Path) -> Config:
     return small_config("scheme=learned_absolute", f"runtime.root={root}", f"runtime.cache={cache}")
 
@@ -344,34 +335,6 @@ def test_several_processes_give_the_rows_of_one(run: tuple[Config, Path], cache:
         assert process.returncode == 0, err
     assert rows_of(run_dir) == alone
     assert {row["protocol"] for row in alone} == {"tail", "nonoverlap"}
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_requested_precision_is_the_one_used_and_written(
-    run: tuple[Config, Path], precision: str
-) -> None:
-    config, run_dir = run
-    config = with_eval(config, precision=precision, lengths=[16])
-    rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    assert {row["precision"] for row in rows} == {precision}
-    plain = {row["document"]: row["nats"] for row in rows_of(run_dir) if row["length"] == 16}
-    for row in rows:
-        if row["document"] is None:
-            continue
-        assert row["nats"] == pytest.approx(plain[row["document"]], rel=2e-2)
-
-
-def test_scoring_needs_no_gradient(planned: Plan, corpus: TokenizedCorpus) -> None:
-    model = model_of(corpus)
-    seen: list[bool] = []
-
-    def note(module: torch.nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.append(output.requires_grad)
-
-    model.norm.register_forward_hook(note)
-    scored(model, spans_of("tail", 16, planned), corpus)
-    assert seen
-    assert not any(seen)
 
 
 def test_a_variant_that_was_redefined_is_computed_again(tmp_path: Path, cache: Path) -> None:
@@ -487,28 +450,6 @@ def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Pat
         assert set(log.read_text().splitlines(keepends=True)) == whole
 
 
-def test_what_a_pass_holds_does_not_depend_on_what_is_missing(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[list[Span], list[Span]]] = []
-    score = scoring.score
-
-    def noted(model: Transformer, wanted: list[Span], *rest: Any, **more: Any) -> Any:
-        calls.append((wanted, more["needed"]))
-        return score(model, wanted, *rest, **more)
-
-    monkeypatch.setattr(scoring, "score", noted)
-    protocols = "eval.protocols=[nonoverlap,fox]"
-    config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}", protocols)
-    log = train_and_evaluate(config, ranks=ALONE, show=QUIET) / "eval.jsonl"
-    lines = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(line for line in lines if json.loads(line)["length"] == 64))
-    evaluator.evaluate(config, log.parent, ranks=ALONE, show=QUIET)
-    [(whole, all_of_it), (again, rest)] = calls
-    assert again == whole == all_of_it
-    assert {span.length for span in rest} == {16, 32}
-
-
 def test_protocols_share_forward_passes_and_the_headline_stands_alone(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -537,16 +478,6 @@ def test_protocols_share_forward_passes_and_the_headline_stands_alone(
     for row in separate:
         key = (row["protocol"], row["length"], row["document"])
         assert found[key] == pytest.approx(row["nats"], rel=1e-5)
-
-
-def test_endpoints_are_written_beside_the_rows(run: tuple[Config, Path]) -> None:
-    config, run_dir = run
-    lines = [json.loads(line) for line in (run_dir / "endpoints.jsonl").read_text().splitlines()]
-    assert len(lines) == config.eval.endpoints
-    assert {line["document"] for line in lines} == {row["document"] for row in rows_of(run_dir)} - {
-        None
-    }
-    assert all(line["end"] >= config.eval.reach and line["targets"] == 8 for line in lines)
 
 
 def test_targets_that_training_has_seen_are_not_scored(corpus: TokenizedCorpus) -> None:

@@ -1,7 +1,6 @@
 """A task from its configuration to the accuracy in a report: training, scoring, what is refused."""
 
 import json
-import math
 import re
 import shutil
 from pathlib import Path
@@ -12,9 +11,8 @@ import pytest
 import torch
 from small import SMALL, small_config
 
-from lengthgen.analysis import curves
 from lengthgen.config.schema import Config, from_overrides
-from lengthgen.data import corpora, sources
+from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import IGNORED, train_batch, training_windows
 from lengthgen.errors import UserError
@@ -86,10 +84,6 @@ def test_a_document_is_prompt_answer_and_end_a_token_per_character(
         assert (len(prompt), answer) == (length + 1, prompt[:-1] + "\n")
 
 
-def test_the_vocabulary_is_that_of_the_task(corpus: TokenizedCorpus) -> None:
-    assert corpus.vocab_size == 26 + len("=\n") + len(["<|bos|>"])
-
-
 def test_targets_are_the_answer_and_its_end_alone(corpus: TokenizedCorpus) -> None:
     windows = training_windows(corpus, 8)
     assert windows.count == 300
@@ -102,13 +96,6 @@ def test_targets_are_the_answer_and_its_end_alone(corpus: TokenizedCorpus) -> No
         assert prompt == answer[:-1] + "="
         assert len(scored) == len(answer)
         assert (np.diff(scored) == 1).all()
-
-
-def test_other_examples_are_another_corpus(cache: Path, corpus: TokenizedCorpus) -> None:
-    other = loaded(configured("task.seed=1"), cache)
-    assert other.fingerprint != corpus.fingerprint
-    assert configured("task.seed=1").run_id != configured().run_id
-    assert loaded(configured("scheme=alibi", "seed=2"), cache).fingerprint == corpus.fingerprint
 
 
 # Scoring
@@ -240,12 +227,6 @@ def test_accuracy_of_a_run_does_not_depend_on_what_else_is_asked(
     assert next(row for row in rows if row["length"] == 6) == before[6]
 
 
-def test_the_trained_length_of_rows_is_that_of_the_task(run: tuple[Config, Path]) -> None:
-    points = curves.curve(read_rows(run[1] / "eval.jsonl"))
-    assert {(p.train_length, p.protocol) for p in points} == {(3, "answers")}
-    assert all(p.loss is not None and math.isfinite(p.loss) for p in points)
-
-
 def test_a_scheme_without_a_value_at_a_length_is_skipped_with_its_reason(
     tmp_path: Path, cache: Path
 ) -> None:
@@ -259,15 +240,6 @@ def test_a_scheme_without_a_value_at_a_length_is_skipped_with_its_reason(
 
 
 # What is refused
-
-
-def test_what_makes_the_examples_is_in_the_name_of_their_cache(cache: Path) -> None:
-    keys = [
-        sources.source_of(configured(*words).corpus).data_key()
-        for words in ([], ["task.seed=1"], ["task=reverse"], ["task=parity"])
-    ]
-    assert keys[0] == keys[1] == keys[2]  # copy and reverse share a file
-    assert keys[0] != keys[3]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Pairs of a file, such as SCAN: words as characters and back, lengths, splits and mistakes."""
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from itertools import product
@@ -9,20 +8,16 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-import torch
 from small_corpora import read_all
 
 from lengthgen import generation
-from lengthgen.config.schema import Config, TaskCorpus, from_overrides, from_plain, to_plain
+from lengthgen.config.schema import Config, TaskCorpus, from_overrides
 from lengthgen.data.sources import Document, source_of
 from lengthgen.errors import UserError
 from lengthgen.generation import Trained, open_trained
-from lengthgen.hub import load
-from lengthgen.hub.folder import export as write_export
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs.distributed import Ranks
-from lengthgen.tasks import END, Task, task_of
-from lengthgen.tasks.failures import failures
+from lengthgen.tasks import Task, task_of
 from lengthgen.tasks.rules.pairs import SIGNS
 from lengthgen.terminal import Progress
 
@@ -135,24 +130,12 @@ def test_every_word_has_one_character_of_its_own(rule: Task) -> None:
     assert max(rule.alphabet) < "\x7f"
 
 
-def test_a_word_has_a_letter_of_its_own_where_one_is_free(rule: Task) -> None:
-    for word in ("I_JUMP", "I_WALK", "I_TURN_LEFT", "jump", "look", "thrice"):
-        assert rule.tokenize(word) in word.rpartition("_")[2]
-
-
 def test_tokenize_and_detokenize_are_inverse_on_every_pair(rule: Task) -> None:
     for asked, done in scan().items():
         short = rule.tokenize(f"{asked} = {done}")
         assert len(short) == n_words(asked) + 1 + n_words(done)
         assert rule.detokenize(short) == f"{asked} = {done}"
         assert rule.tokenize(rule.detokenize(short)) == short
-
-
-def test_spaces_between_words_and_around_the_sign_do_not_matter(rule: Task) -> None:
-    want = rule.tokenize("jump twice =")
-    assert len(want) == 3
-    for text in ("jump twice=", " jump  twice =", "jump twice = "):
-        assert rule.tokenize(text) == want
 
 
 def test_characters_are_words_by_the_set_of_words_alone(rule: Task, tmp_path: Path) -> None:
@@ -182,12 +165,6 @@ def test_an_example_is_a_pair_of_the_file_with_so_many_words_in_its_answer(rule:
         assert len(set(drawn)) > 1 or different == 1
 
 
-def test_an_example_is_a_function_of_its_random_alone(rule: Task, tasks_txt: Path) -> None:
-    once = [rule.example(length, Random(length)) for length in range(1, 20)]
-    again = task_of(corpus_of(composed(tasks_txt)))
-    assert [again.example(length, Random(length)) for length in range(1, 20)] == once
-
-
 def test_a_length_without_answers_has_no_example(rule: Task) -> None:
     with pytest.raises(ValueError, match=r"^the file has no answer of 23 words$"):
         rule.example(23, Random(0))
@@ -208,26 +185,11 @@ def test_training_has_the_lengths_up_to_L_that_the_file_has_and_tests_all_of_it(
     assert {one.length for one in splits.tests} == there
 
 
-def test_a_document_is_a_command_its_actions_and_the_end(splits: Split, rule: Task) -> None:
-    for document in (*splits.train, *splits.tests):
-        asked, done = document.text[: document.prompt_bytes], document.text[document.prompt_bytes :]
-        assert done.endswith(END)
-        assert scan()[rule.detokenize(asked).removesuffix(" =")] == rule.detokenize(done[:-1])
-        assert len(done) - 1 == document.length
-
-
 def test_the_trained_length_is_that_of_the_longest_training_example(config: Config) -> None:
     L = corpus_of(config).task.length
     sizes = [n_words(asked) + 1 + n_words(d) + 1 for asked, d in scan().items() if n_words(d) <= L]
     assert config.train.length == max(sizes)
     assert config.train.batch_tokens == 32 * config.train.length
-
-
-def test_the_lengths_asked_are_those_that_the_file_has(config: Config) -> None:
-    longest = corpus_of(config).task.longest
-    there = {n_words(done) for done in scan().values() if n_words(done) <= longest}
-    assert config.eval.lengths == sorted(there)
-    assert longest == max(config.eval.lengths)
 
 
 # Files
@@ -236,38 +198,12 @@ FEW = {"jump": "JUMP", "jump twice": "JUMP JUMP", "walk and jump": "WALK JUMP"}
 SHORT = ["task.length=1", "task.longest=2", "eval.lengths=[1,2]"]
 
 
-def test_lines_with_a_tab_are_the_same_pairs(tmp_path: Path) -> None:
-    tabs = "\n".join(f"{asked}\t{done}" for asked, done in FEW.items())
-    mixed = lines(FEW).replace("\n", "\r\n\r\n", 1)
-    one, other, third = (
-        task_of(corpus_of(composed(written(tmp_path / name, text), *SHORT)))
-        for name, text in (("tabs", tabs), ("said", lines(FEW)), ("mixed", mixed))
-    )
-    for length in (1, 2):
-        for seed in range(5):
-            want = one.example(length, Random(seed))
-            assert other.example(length, Random(seed)) == want
-            assert third.example(length, Random(seed)) == want
-            assert FEW[one.detokenize(want.prompt).removesuffix(" =")] == one.detokenize(
-                want.answer
-            )
-
-
 def test_a_changed_file_has_another_source(tmp_path: Path) -> None:
     hashes = [
         data_key(corpus_of(composed(written(tmp_path / name, text), *SHORT)))
         for name, text in (("a", lines(FEW)), ("b", lines(FEW)), ("c", lines(FEW) + "run\tRUN\n"))
     ]
     assert hashes[0] == hashes[1] != hashes[2]
-
-
-def test_a_file_that_changes_while_a_process_lasts_is_read_again(tmp_path: Path) -> None:
-    path = written(tmp_path / "a", lines(FEW))
-    before = data_key(corpus_of(composed(path, *SHORT)))
-    written(path, lines(FEW).replace("WALK", "STEP"))
-    after = corpus_of(composed(path, *SHORT))
-    assert data_key(after) != before
-    assert len(task_of(after).tokenize("STEP")) == 1
 
 
 @pytest.mark.parametrize(
@@ -311,63 +247,6 @@ def test_a_path_is_stored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = written(tmp_path / "few.txt", lines(FEW))
     monkeypatch.chdir(tmp_path)
     assert corpus_of(composed(Path("few.txt"), *SHORT)).task.arguments["path"] == str(path)
-
-
-def test_a_run_is_known_and_an_export_loaded_where_the_file_is_not(
-    trained: Trained, tmp_path: Path
-) -> None:
-    config = trained.config
-    path = Path(corpus_of(config).task.arguments["path"])
-    folder = tmp_path / "model"
-    write_export(config, config.run_dir, folder, license=None, say=QUIET.say)
-    card = (folder / "README.md").read_text()
-    assert re.search(r"A word is a character: .*`.` jump.*\.", card)
-    aside = path.rename(tmp_path / "aside")
-    try:
-        model, tokenizer = load(folder)
-        ids = torch.tensor([tokenizer.encode("j=").ids])
-        logits = model.logits(model(ids, generator=torch.Generator()))
-        assert logits.shape == (1, 3, trained.corpus.vocab_size)
-        assert from_plain(to_plain(config)) == config
-    finally:
-        aside.rename(path)
-
-
-def test_a_device_is_not_read() -> None:
-    with pytest.raises(UserError, match=r"path=/dev/zero: cannot read it \(not a regular file\)"):
-        composed(Path("/dev/zero"), *SHORT)
-
-
-def test_as_many_words_as_there_are_characters_are_taken(tmp_path: Path) -> None:
-    words = [f"w{n}" for n in range(len(SIGNS))]
-    rule = corpus_of(composed(written(tmp_path / "a", f"{' '.join(words)}\tw0 w1\nw2\tw3"), *SHORT))
-    assert sorted(task_of(rule).tokenize(" ".join(words))) == sorted(SIGNS)
-
-
-def test_more_words_than_characters_are_two_characters_each(tmp_path: Path) -> None:
-    """As many words as PCFG SET has, in its form: operations with their arguments."""
-    atoms = [f"{letter}{n}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" for n in range(1, 21)]
-    draws, pairs = Random(0), dict[str, str]()
-    for _ in range(4000):
-        drawn = draws.choices(atoms, k=draws.randint(1, 4))
-        pairs[f"reverse {' '.join(drawn)} , swap"] = " ".join(reversed(drawn))
-    config = composed(
-        written(tmp_path / "pcfg", lines(pairs)),
-        *("task.length=2", "task.longest=4", "task.examples=200", "task.examples_per_length=10"),
-        *("train.length=32", "eval.lengths=[1,2,3,4]"),
-    )
-    rule = task_of(corpus_of(config))
-    codes = {word: rule.tokenize(word) for word in words_of(pairs)}
-    assert {len(code) for code in codes.values()} == {2}
-    assert len(set(codes.values())) == len(codes) == len(atoms) + 3
-    assert sorted(rule.alphabet) == sorted({*"".join(codes.values()), "="})
-    train, validation = read_all(corpus_of(config))
-    for document in (*train, *validation):
-        prompt, _, answer = rule.detokenize(document.text.removesuffix(END)).partition(" = ")
-        assert pairs[prompt] == answer
-        assert document.prompt_bytes == 2 * n_words(prompt) + 1
-        assert document.length == n_words(answer)
-        assert rule.tokenize(f"{prompt} = {answer}") + END == document.text
 
 
 @pytest.mark.parametrize(
@@ -418,19 +297,6 @@ def test_a_prompt_is_given_in_words_and_answered_in_words(trained: Trained) -> N
         assert prompt == asked
         assert set(answer.split()) <= words_of(known)
     assert generated(trained, "jump twice =") == "jump twice = I_JUMP I_JUMP"
-
-
-def test_failures_are_spelled(trained: Trained) -> None:
-    known = phrases(VERBS)
-    found = failures(trained, 1000, show=QUIET)
-    assert len(found) > 5
-    for length, prompt, expected, got in found:
-        assert known[prompt.removesuffix(" =")] == expected
-        assert prompt.endswith(" =")
-        assert n_words(expected) == length
-        assert got != expected
-        assert set(got.split()) <= {*words_of(known), "="}
-        assert generated(trained, prompt) == f"{prompt} {got}".strip()
 
 
 def test_a_word_that_the_file_lacks_is_refused_with_what_it_has(trained: Trained) -> None:

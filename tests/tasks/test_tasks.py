@@ -1,10 +1,7 @@
 """What all tasks hold to, and every answer against a second computation from the prompt's text."""
 
-import os
 import re
 import string
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -439,19 +436,6 @@ def test_an_example_is_a_function_of_its_random_alone(name: str) -> None:
     assert [task_of(corpus).example(length, Random(length)) for length in lengths] == once
 
 
-@pytest.mark.slow
-def test_examples_do_not_depend_on_the_hashes_of_strings() -> None:
-    def draws(hash_seed: str) -> str:
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", DRAWS, *TASKS]
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return ran.stdout
-
-    first = draws("1")
-    assert [line.split()[0] for line in first.splitlines()] == TASKS
-    assert draws("2") == first
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_an_answer_is_what_a_second_computation_gives(name: str) -> None:
     for _, example in some(name, n=20):
@@ -525,20 +509,6 @@ def test_no_prompt_is_in_both_splits(name: str) -> None:
     assert not {prompt_of(one) for one in train} & {prompt_of(one) for one in tests}
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_the_prompts_of_all_tests_differ(name: str) -> None:
-    prompts = [prompt_of(document) for document in splits(name)[1]]
-    assert len(set(prompts)) == len(prompts)
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_a_document_is_a_prompt_that_is_given_its_answer_and_the_end(name: str) -> None:
-    for document in splits(name)[1]:
-        prompt, answer = prompt_of(document), document.text[document.prompt_bytes : -1]
-        assert answer == expected(name, prompt, parts=parts_of(name))
-        assert document.text == prompt + answer + END
-
-
 @pytest.mark.parametrize("name", PADS)
 def test_a_scratchpad_has_the_parts_that_are_asked_in_order_and_then_the_result(name: str) -> None:
     assert len(PART_SETS) == 32
@@ -578,16 +548,6 @@ def test_pcfg_has_the_words_of_its_paper_and_its_example() -> None:
     assert rule.detokenize(pcfg(prompt)) == "F16 K10 R1 K12 E12"
 
 
-def test_what_is_composed_is_spelled_in_words_and_read_again() -> None:
-    rule = task_of(corpus_of("pcfg"))
-    for _, (prompt, answer) in some("pcfg", n=3):
-        assert rule.tokenize(rule.detokenize(prompt)) == prompt
-        assert rule.tokenize(rule.detokenize(answer)) == answer
-    assert rule.tokenize("echo A1,B2=") == rule.tokenize("echo A1 , B2 =")
-    with pytest.raises(ValueError, match=r"^no word 'A21'; there are copy, .* A1 to Z20$"):
-        rule.tokenize("echo A21 =")
-
-
 def test_random_spaces_are_in_training_alone_and_change_no_sum() -> None:
     train, tests = splits("addition_spaces")
     rule = task_of(corpus_of("addition_spaces"))
@@ -613,18 +573,6 @@ def test_a_random_space_does_not_part_a_digit_from_its_hint() -> None:
     assert augmented.prompt.count("_") == len(re.findall(r"\d", example.prompt)) - 2
     assert augmented.answer == example.answer == hinted(augmented.prompt)
     assert changed("addition_hints", {"spaces": 0.0}).augment(example, random) == example
-
-
-@pytest.mark.parametrize("name", [name for name in TASKS if name != "addition_spaces"])
-def test_training_shows_the_examples_of_other_tasks_unchanged(name: str) -> None:
-    rule, example = task_of(corpus_of(name)), next(some(name, n=1))[1]
-    assert rule.augment(example, Random(0)) == example
-
-
-def test_frequent_letters_are_mostly_clear_of_ties() -> None:
-    counted = [example.prompt for length, example in some("frequent_words", n=20) if length > 20]
-    clear = [text for text in counted if len({text.count(c) for c in frequent_words(text)}) == 3]
-    assert len(clear) > len(counted) / 2
 
 
 @pytest.mark.parametrize(
@@ -702,11 +650,6 @@ def test_a_value_that_a_rule_refuses_is_named(name: str, word: str, said: str) -
 )
 def test_a_length_that_a_rule_has_no_example_of_is_named(name: str, said: str) -> None:
     assert refused(f"task={name}", "task.longest=53") == f"task.longest=53: {said}"
-
-
-def test_a_tree_of_more_operations_than_are_drawn_is_named() -> None:
-    assert refused("task=pcfg", "task.longest=257").endswith("up to 256 operations, not 257")
-    assert task_of(corpus_of("pcfg")).example(256, Random(0)).prompt
 
 
 @pytest.mark.parametrize(
