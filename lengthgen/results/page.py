@@ -4,6 +4,7 @@ import base64
 from collections.abc import Mapping, Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from lengthgen import escaping
 from lengthgen.results.section import Section
@@ -30,9 +31,17 @@ def render(title: str, sections: Sequence[Section], *, svgs: Mapping[str, bytes]
         for name, svg in svgs.items()
     }
     template = environment.get_template("report.html.j2")
-    return template.render(title=title, sections=sections, images=images, word=_word)
+    return template.render(
+        title=title, sections=sections, images=images, word=_word, unbroken=_unbroken
+    )
 
 
 def _word(text: str) -> str:
     """Returns the verdict that a cell begins with, or nothing."""
     return next((word for word in WORDS if text.startswith(word)), "")
+
+
+def _unbroken(text: str) -> Markup:
+    """Returns a text, escaped, whose interval stays on one line."""
+    shown = escape(escaping.visible(text))
+    return shown.replace(", ", Markup(",&nbsp;")).replace("&lt;= ", Markup("&lt;=&nbsp;"))

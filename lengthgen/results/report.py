@@ -3,6 +3,7 @@
 
 import json
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -72,7 +73,7 @@ def text_section(selection: Selection, logs: Logs, *, first: bool = True) -> Sec
             drawn[f"curve-{name}"] = figures.curve(known[known["protocol"] == name])
     shown = curve_tables.tables(selection, known)
     shown.sort(key=lambda table: table.key != "verdicts")
-    end = "" if first else f"-{rows['corpus'].iloc[0]}"
+    end = "" if first else re.sub(r"[^\w-]+", "-", f"-{rows['corpus'].iloc[0]}")
     return Section(
         title=selection.title.capitalize(),
         figures={f"{name}{end}": figure for name, figure in drawn.items() if figure is not None},

@@ -340,7 +340,7 @@ def accuracy_figure(name: str, results: TaskResults) -> Figure:
     note = f"; grey: {UNCOUNTED}" if any(one.excluded for one in measured) else ""
     drawn = new_figure(f"{name}: right answers over length in {results.units[name]}{note}")
     axes = drawn.subplots()
-    axes.set_ylim(-0.03, 1.03)
+    axes.set_ylim(-0.03, 1.1)  # room for the word above 100%
     lengths = [n for one in measured for n in one.exact] or [1]
     length_axis(axes, lengths, trained=measured[0].train_length)
     ends: list[LineEnd] = []
