@@ -165,9 +165,11 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
     replace_file(path, b"".join(map(encode_row, rows)))
 
 
-def keep_rows(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Drops the rows of a JSONL file that `keep` refuses, all in one step."""
-    rows = read_rows(path)
+def keep_rows(
+    path: Path, keep: Callable[[dict[str, Any]], bool], *, run: str | None = None
+) -> None:
+    """Drops the rows of a JSONL file that `keep` refuses, all in one step; reads as read_rows."""
+    rows = read_rows(path, run=run)
     kept = [row for row in rows if keep(row)]
     if len(kept) < len(rows):
         write_rows(path, kept)

@@ -4,7 +4,6 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from lengthgen.config.precision import cpu_multiplies_bf16
 from lengthgen.config.schema import Config, InitFrom
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import Stopped, UserError
-from lengthgen.files import append_rows, read_rows, write_rows
+from lengthgen.files import append_rows, keep_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, signals, status
 from lengthgen.runs.distributed import Ranks
@@ -55,8 +54,9 @@ def train(
         )
     windows = windows_of(config, corpus)
     state = _resumed(config, corpus, model, device, show=show)
-    if ranks.is_main:
-        _drop_rows_after(state.step, run_dir / "train.jsonl", run=config.run_id)
+    log_file, taken = run_dir / "train.jsonl", state.step
+    if ranks.is_main:  # the steps after the checkpoint are taken again
+        keep_rows(log_file, lambda row: row["train/step"] <= taken, run=config.run_id)
     show.say(devices.summary(train.precision, device, multiplies_bf16=cpu_multiplies_bf16()))
     compiled = devices.compiles(config.runtime, device) and type(state.model) is Transformer
     if compiled:
@@ -83,7 +83,7 @@ def train(
                 tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
                 if ranks.is_main:
                     row = _train_row(state, batch, tokens_per_s=tokens_per_s)
-                    append_rows(run_dir / "train.jsonl", [row])
+                    append_rows(log_file, [row])
                     log(row)
                     show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
                 state.nats, state.n_targets = torch.zeros_like(state.nats), 0
@@ -134,14 +134,6 @@ def _resumed(
         ratio = f"{config.scheme_lr_ratio:.15g}"
         show.say(f"{of_scheme:,} parameters of the scheme at {ratio} times train.lr")
     return state
-
-
-def _drop_rows_after(step: int, path: Path, *, run: str) -> None:
-    """Drops the rows of steps that are to be taken again, all in one step."""
-    rows = read_rows(path, run=run)
-    kept = [row for row in rows if row["train/step"] <= step]
-    if len(kept) < len(rows):
-        write_rows(path, kept)
 
 
 def _train_row(state: State, batch: Batch, *, tokens_per_s: float) -> dict[str, Any]:
