@@ -5,8 +5,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lengthgen import schemes
 from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
@@ -19,7 +17,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
-from lengthgen.model.build import architecture, create
+from lengthgen.model.build import architecture, create, on_meta
 from lengthgen.model.transformer import build_scheme
 from lengthgen.model.trial import try_out
 from lengthgen.runs import checkpoints, devices, directory, signals, status
@@ -51,7 +49,7 @@ def validate(config: Config) -> Config:
             )
         protocol.check(config)
     sources.source_of(config.corpus)
-    with torch.device("meta"):
+    with on_meta():
         _check_variants(config, build_scheme(config, config.scheme.parts, where="scheme.parts"))
     return init_from.identified(config)
 

@@ -2,9 +2,13 @@
 
 import hashlib
 import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config, Parts
@@ -63,6 +67,31 @@ def build_model(config: Config, *, vocab_size: int) -> Transformer:
     vocab_size is that of the corpus; the architecture may add ids of its own.
     """
     return model_class(config, config.scheme.parts)(config, vocab_size=vocab_size)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves out random numbers: on the meta device they would import the compiler, for seconds."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.Tensor.normal_, torch.Tensor.uniform_, nn.init.normal_):
+            return args[0] if args else kwargs["tensor"]
+        if func in (torch.rand, torch.randn) and "generator" not in kwargs:
+            func = torch.empty
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def on_meta() -> Generator[None]:
+    """What is built within has shapes and names, and no numbers: for checks before a run."""
+    with torch.device("meta"), _Undrawn():
+        yield
 
 
 def create(config: Config, *, vocab_size: int) -> Transformer:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import torch
 import yaml
 
 from lengthgen.config import tuned_rates
@@ -13,6 +12,7 @@ from lengthgen.config.tuned_rates import Trial, Tuned
 from lengthgen.errors import UserError
 from lengthgen.evaluation.rows import stored
 from lengthgen.files import replace_file
+from lengthgen.model.build import on_meta
 from lengthgen.model.transformer import build_scheme
 from lengthgen.results import curve_tables, tables
 from lengthgen.sweep import grid, states
@@ -68,7 +68,7 @@ def points(
 def _rates(point: Point) -> tuple[float, float | None]:
     """Returns lr and scheme_lr_ratio; the latter is None if the scheme has no parameters."""
     config = point.config
-    with torch.device("meta"):
+    with on_meta():
         scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
     learns = any(True for _ in scheme.parameters())
     return config.train.lr, config.scheme_lr_ratio if learns else None
