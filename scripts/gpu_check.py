@@ -42,20 +42,22 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.parallel import DistributedDataParallel
 
-from lengthgen.benchmark import ALONE, random_corpus
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_overrides
+from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.windows import training_windows
 from lengthgen.model.build import create, with_parts
 from lengthgen.model.kernels import flex
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
+from lengthgen.runs.distributed import ALONE
 from lengthgen.training.step import (
     Loss,
     MicroBatch,
@@ -338,6 +340,27 @@ def processes_error() -> Found:
             [log] = Path(folder).glob("*/train.jsonl")
             losses.append(json.loads(log.read_text().splitlines()[-1])["train/loss"])
     return Found(abs(losses[1] / losses[0] - 1))
+
+
+def random_corpus(config: Config, vocab_size: int) -> TokenizedCorpus:
+    """Returns one document of random tokens, long enough for a few steps."""
+    n = 8 * config.train.batch_tokens
+    tokens = np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=n)
+    split = Split(
+        tokens=tokens.astype(np.uint32), offsets=np.array([0, n]), names=["random tokens"]
+    )
+    return TokenizedCorpus(
+        name="random",
+        train=split,
+        validation=split,
+        vocab_size=vocab_size,
+        bos_id=None,
+        packed=False,
+        token_bytes=np.ones(vocab_size, dtype=np.int64),
+        fingerprint="random",
+        tokenizer_path=Path(),
+        meta={},
+    )
 
 
 class Steps:

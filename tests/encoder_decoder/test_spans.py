@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from small import VOCAB, small_config
+from small_corpora import random_corpus
 from trained import QUIET
 
-from lengthgen.benchmark import random_corpus
 from lengthgen.config.schema import Config
 from lengthgen.data.windows import targets_of
 from lengthgen.encoder_decoder.model import CrossBlock, EncoderDecoder

@@ -28,7 +28,6 @@ PACKAGE = {
     "encoder_decoder": 450,  # to shrink to 350
     "hub": 700,
     "analysis": 2250,  # to go
-    "benchmark": 300,  # to go
     "generation": 200,  # to go
     "report": 3850,  # to go
 }

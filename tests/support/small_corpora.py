@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from repository import ROOT
 
 from lengthgen.config import schema
+from lengthgen.config.schema import Config
 from lengthgen.data import corpora, sources
-from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.sources import Document
 from lengthgen.errors import UserError
 
@@ -140,4 +142,25 @@ def load_elsewhere(
         text=True,
         timeout=300,
         check=False,
+    )
+
+
+def random_corpus(config: Config, vocab_size: int) -> TokenizedCorpus:
+    """Returns one document of random tokens, long enough for a few steps."""
+    n = 8 * config.train.batch_tokens
+    tokens = np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=n)
+    split = Split(
+        tokens=tokens.astype(np.uint32), offsets=np.array([0, n]), names=["random tokens"]
+    )
+    return TokenizedCorpus(
+        name="random",
+        train=split,
+        validation=split,
+        vocab_size=vocab_size,
+        bos_id=None,
+        packed=False,
+        token_bytes=np.ones(vocab_size, dtype=np.int64),
+        fingerprint="random",
+        tokenizer_path=Path(),
+        meta={},
     )

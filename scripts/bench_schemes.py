@@ -1,0 +1,152 @@
+"""What schemes cost: parameters, tokens per second and memory, relative to no positions (nope).
+
+    python scripts/bench_schemes.py [--schemes rope,alibi] [--lengths 512,4096] [KEY=VALUE ...]
+
+Prints tab-separated values. train: whole optimizer steps; decode: 64 tokens behind a text of T;
+each length: one window that is scored, and the most MiB it took beyond the loaded model. Every
+ratio is of two things that took turns in one process, since a machine's speed drifts; a process
+per scheme. Weights and tokens are random.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from lengthgen.config import compose
+from lengthgen.config.schema import Config, from_overrides
+from lengthgen.model.build import create
+from lengthgen.model.kv_cache import forward_cached
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs import devices
+from lengthgen.runs.distributed import ALONE
+from lengthgen.training.optim import adamw
+
+DECODED = 64  # tokens that are decoded behind a text of T
+MIB = 2**20
+
+
+def in_turn(
+    calls: Sequence[Callable[[], object]], rounds: int, device: torch.device
+) -> list[float]:
+    """Returns the median seconds of each call; they take turns, after one warm-up round."""
+    taken: list[list[float]] = [[] for _ in calls]
+    for round_ in range(rounds + 1):
+        for call, seconds in zip(calls, taken, strict=True):
+            took = devices.seconds_of(call, device)
+            if round_:
+                seconds.append(took)
+    return [median(seconds) for seconds in taken]
+
+
+def trainer(model: Transformer, config: Config, tokens_BT: Tensor) -> Callable[[], object]:
+    """Returns a call that does one optimizer step in fp32."""
+    optimizer = adamw(model, config.train)
+    draws = torch.Generator()
+
+    def step() -> float:
+        x_BTD = model.train()(tokens_BT, generator=draws)
+        (model.sum_token_nll(x_BTD, tokens_BT) / tokens_BT.numel()).backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return float(norm)
+
+    return step
+
+
+def decoder(model: Transformer, tokens_BT: Tensor) -> Callable[[], object]:
+    """Returns a call that decodes tokens one by one behind a text."""
+    prompt = forward_cached(model.eval(), tokens_BT, None, seed=0, precision="fp32")
+
+    def decode() -> int:
+        cache = prompt
+        for _ in range(DECODED):
+            next_BN = cache.logits_BV.argmax(-1, keepdim=True)
+            cache = forward_cached(model, next_BN, cache, seed=0, precision="fp32")
+        return int(cache.logits_BV.argmax())
+
+    return decode
+
+
+def scorer(model: Transformer, tokens_BT: Tensor, n_targets: int) -> Callable[[], object]:
+    """Returns a call that scores the last tokens of one window."""
+    n = min(n_targets, tokens_BT.shape[1])
+
+    @torch.inference_mode()
+    def score() -> float:
+        x_BTD = model.eval()(tokens_BT, n_last=n, generator=torch.Generator())
+        return float(model.token_nll(x_BTD, tokens_BT[:, -n:]).sum())
+
+    return score
+
+
+def measure(config: Config, lengths: Sequence[int], rounds: int) -> list[str]:
+    """Returns the cells of a scheme: parameters, then speed and ratio of each thing, and MiB."""
+    device = devices.device_of(config.runtime, ALONE)
+    devices.prepare(config.runtime, device)
+    no_scheme = config.scheme.model_copy(update={"parts": {}, "layers": None})
+    bare = config.model_copy(update={"scheme": no_scheme})
+    vocab_size, T = config.corpus.vocab_size, config.train.length
+    models = [create(c, vocab_size=vocab_size).to(device) for c in (config, bare)]
+    scheme = models[0].scheme
+
+    def tokens(batch: int, length: int) -> Tensor:
+        draws = torch.Generator().manual_seed(0)
+        return torch.randint(vocab_size, (batch, length), generator=draws).to(device)
+
+    def speed(calls: Sequence[Callable[[], object]], n_tokens: int, n_rounds: int) -> list[str]:
+        own, plain = in_turn(calls, n_rounds, device)
+        return [f"{n_tokens / own:,.0f}", f"{plain / own:.2f}"]
+
+    cells = [f"{sum(p.numel() for p in scheme.parameters()):,}"]
+    windows: list[str] = []
+    for length in lengths:
+        if scheme.unsupported_reason(length):
+            windows += ["n/a"] * 3
+            continue
+        text = tokens(1, length)
+        calls = [scorer(model, text, config.eval.targets) for model in models]
+        scorer(models[0], text[:, : -(-T // 8)], 1)()  # allocators and thread pools
+        before = devices.peak_memory(device)
+        calls[0]()
+        mib = max(0, devices.peak_memory(device) - before) / MIB
+        windows += [*speed(calls, length, max(1, rounds * T // length)), f"{mib:,.0f}"]
+    batch = tokens(config.train.batch, T)
+    cells += speed([trainer(m, config, batch) for m in models], batch.numel(), rounds)
+    if scheme.unsupported_reason(T + DECODED):
+        return [*cells, "n/a", "n/a", *windows]
+    text = tokens(1, T)
+    return [*cells, *speed([decoder(m, text) for m in models], DECODED, rounds), *windows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--schemes", default=",".join(compose.choices("scheme", config_dir=None)))
+    parser.add_argument("--lengths", default="512,2048,16384")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    asked = parser.parse_args()
+    lengths = [int(length) for length in asked.lengths.split(",")]
+    if asked.alone:
+        words = [f"scheme={asked.schemes}", *asked.overrides]
+        config = from_overrides(words, config_dir=None, plugins=[])
+        print(asked.schemes, *measure(config, lengths, asked.rounds), sep="\t", flush=True)
+        return
+    head = ["scheme", "parameters", "train tok/s", "x", "decode tok/s", "x"]
+    print(*head, *(f"{c} {n:,}" for n in lengths for c in ("tok/s at", "x", "MiB")), sep="\t")
+    sys.stdout.flush()
+    for scheme in asked.schemes.split(","):
+        options = ["--schemes", scheme, "--lengths", asked.lengths, "--rounds", str(asked.rounds)]
+        command = [sys.executable, __file__, "--alone", *options, *asked.overrides]
+        if subprocess.run(command, check=False).returncode:
+            print(f"{scheme}: it failed, or memory was not enough", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
