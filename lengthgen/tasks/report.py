@@ -98,13 +98,18 @@ def section(rows: pd.DataFrame) -> Section | None:
     for name in results.by_task:
         decoded = _decoded(name, results)
         tables += [_by_length(name, results), *([decoded] if decoded is not None else [])]
+    data = {
+        "accuracy": by_length(results),
+        "tasks": means(results),
+        "decoded": decoded_means(results),
+    }
     summary = _matrix(results) if len(results.by_task) > 1 else tables[0]
     return Section(
         title=f"Tasks: {', '.join(results.by_task)}",
         figures={f"accuracy-{name}": accuracy_figure(name, results) for name in results.by_task},
         tables=tables if summary in tables else [summary, *tables],
         notes=[note for selection in results.selections.values() for note in selection.notes],
-        data={"accuracy": by_length(results), "tasks": means(results)},
+        data={name: table for name, table in data.items() if len(table)},
         summary=summary,
     )
 
@@ -149,6 +154,26 @@ def means(results: TaskResults) -> pd.DataFrame:
         for one in measured
         for lengths, mean in (("seen", one.seen), ("unseen", one.unseen))
         if mean is not None
+    )
+
+
+def decoded_means(results: TaskResults) -> pd.DataFrame:
+    """Returns the means over decoded tests by length, with their intervals."""
+    return pd.DataFrame(
+        {
+            "task": name,
+            "series": one.series,
+            "length": n,
+            "tests": decoded.n_tests[n],
+            "measure": measure,
+            "value": e.value,
+            "low": e.low,
+            "high": e.high,
+        }
+        for name, measured in results.by_task.items()
+        for one in measured
+        for measure, decoded in one.decoded.items()
+        for n, e in decoded.by_length.items()
     )
 
 

@@ -212,6 +212,7 @@ def test_a_section_shows_each_task_and_is_absent_without_one() -> None:
     assert section.figures.keys() == {"accuracy-copy", "accuracy-reverse"}
     written = markdown(section.tables[1])
     assert "| alibi  |     2 | 100.0 | 100.0 | 90.0 |" in written
+    assert section.data.keys() == {"accuracy", "tasks"}
     line = section.data["accuracy"].set_index(["task", "series", "length"]).loc["copy", "t5", 8]
     assert line["accuracy"] == pytest.approx(0.1)
     assert report.section(rows.loc[rows["protocol"] == "tail"]) is None
