@@ -24,8 +24,7 @@ from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
 from lengthgen.terminal import Progress
-from lengthgen.tracking.wandb_run import Results, Tracker
-from lengthgen.tracking.wandb_state import is_shown
+from lengthgen.tracking import Tracker
 from lengthgen.training import init_from
 from lengthgen.training import trainer as training
 
@@ -164,6 +163,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
     model = None if trained else create(config, vocab_size=corpus.vocab_size)
     if model is not None:
         try_out(model, config)
+    is_done = trained and status.read_status(run_dir, run=config.run_id).state == "done"
     with ExitStack() as stack:
         tracker = Tracker(config, run_dir, say=show.say)
         if ranks.is_main:
@@ -178,17 +178,11 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
                 directory.write_provenance(run_dir, corpus, run=config.run_id, n_parameters=n)
         stack.enter_context(ranks.together())
         ranks.barrier()
-        if ranks.is_main and not (trained and is_shown(config, run_dir)):
+        if ranks.is_main and not is_done:  # lengthgen track push shows a run again
             stack.enter_context(tracker)
         if model is not None:
             training.train(config, corpus, model, device, ranks=ranks, show=show, log=tracker.train)
         evaluate(config, run_dir, ranks=ranks, show=show)
         if ranks.is_main:
-            tracker.results(lambda: _results(run_dir))
+            tracker.results()
     return run_dir
-
-
-def _results(run_dir: Path) -> Results:
-    from lengthgen.tracking import results  # draws: matplotlib is a second of a process's start
-
-    return results.results(run_dir)

@@ -23,9 +23,9 @@ def push(
     """
     names, changes = split(arguments, sections=("runtime",))
     run_dirs = find_runs(names, changes)
+    from lengthgen import tracking
     from lengthgen.config import schema
     from lengthgen.runs import directory
-    from lengthgen.tracking import results
 
     failed = False
     for run_dir in run_dirs:
@@ -33,7 +33,7 @@ def push(
             plain = schema.to_plain(directory.load_config(run_dir))
             runtime = {"runtime.wandb": "auto", **changes, "runtime.root": str(run_dir.parent)}
             plain["runtime"] |= {key.removeprefix("runtime."): runtime[key] for key in runtime}
-            results.push(schema.from_plain(plain), run_dir, again=again, say=echo)
+            tracking.push(schema.from_plain(plain), run_dir, again=again, say=echo)
         except UserError as error:
             if len(run_dirs) == 1:
                 raise

@@ -1,0 +1,276 @@
+"""The W&B run that shows a run: its rows of training, its curve and figures; the only wandb."""
+
+import contextlib
+import hashlib
+import logging
+import math
+import secrets
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from lengthgen.config.schema import Config, to_plain
+from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.files import read_rows
+from lengthgen.runs import status
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import wandb
+
+Say = Callable[[str], None]
+Row = Mapping[str, Any]
+
+
+def push(config: Config, run_dir: Path, *, again: bool, say: Say) -> None:
+    """Shows W&B what it lacks of a run; all of it, as a fresh W&B run, if `again`.
+
+    Raises UserError, before W&B is opened, if nothing is evaluated or a process trains the run.
+    """
+    if config.runtime.wandb == "off":
+        raise UserError("runtime.wandb=off: so nothing can be pushed; drop it")
+    with status.run_lock(run_dir, "train"):
+        wandb_id = f"{config.run_id}-{secrets.token_hex(2)}" if again else config.run_id
+        with Tracker(config, run_dir, say=say, wandb_id=wandb_id) as tracker:
+            tracker.results()
+
+
+class Tracker:
+    """Shows a run in W&B, on the main rank: rows of train.jsonl by step, then what was evaluated.
+
+    When it opens it sends the rows that the W&B run lacks, so that one which is resumed after a
+    kill has each once; a part that is kept offline has all of them. Nothing that W&B does or fails
+    to do is raised, nor waited for longer than `patience_seconds` (once at the start, once at the
+    end); the reason is one line, and the training goes on.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run_dir: Path,
+        *,
+        say: Say,
+        wandb_id: str | None = None,
+        patience_seconds: float = 20.0,
+    ) -> None:
+        self._config = config
+        self._run_dir = run_dir.absolute()
+        self._say = say
+        self._id = wandb_id or config.run_id
+        self._patience_seconds = patience_seconds
+        self._warnings = _Warnings()
+        self._run: wandb.Run | None = None
+
+    def __enter__(self) -> Self:
+        if self._config.runtime.wandb != "off":
+            self._hooks = (sys.exit, sys.excepthook, logging.raiseExceptions)
+            # On a full disk every line of wandb's own log would become a traceback on the terminal.
+            logging.raiseExceptions = False
+            self._attempt(self._open)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._config.runtime.wandb != "off":
+            self._attempt(lambda: self._close(exit_code=0 if kind is None else 1))
+            # wandb replaces the first two when it starts and never puts them back.
+            sys.exit, sys.excepthook, logging.raiseExceptions = self._hooks
+
+    def train(self, row: Row) -> None:
+        """Shows a row of train.jsonl, unless the W&B run has it."""
+        if self._run is not None:
+            self._attempt(lambda: self._log_train(row))
+
+    def results(self) -> None:
+        """Shows what is evaluated: eval/ppl over eval/T_valid, the summary and the figures."""
+        if self._run is not None:
+            self._attempt(self._log_results)
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        """Runs what concerns W&B alone; its failure ends the view, never the training."""
+        try:
+            action()
+        except (Exception, SystemExit) as error:  # wandb.teardown may call sys.exit
+            reason = _shortened(str(error) or type(error).__name__)
+            self._say(f"W&B: {reason}; it shows no more of this run, {self._run_dir} has all")
+            self._run = None
+
+    def _open(self) -> None:
+        import wandb
+        from wandb.errors import AuthenticationError, term
+
+        runtime, refusal = self._config.runtime, None
+        settings = wandb.Settings(
+            silent=True,
+            console="off",
+            init_timeout=self._patience_seconds,
+            finish_timeout=self._patience_seconds,
+            finish_timeout_raises=True,
+        )
+        if runtime.wandb in ("online", "offline"):
+            settings.mode = runtime.wandb
+        mode = wandb.setup(settings).settings.mode  # for auto WANDB_MODE, or that of the folder
+        term.termsetup(settings, self._warnings)
+        if mode == "disabled":
+            self._say("W&B: disabled, by WANDB_MODE or by `wandb disabled`")
+            return
+        if mode == "online":
+            try:
+                if not wandb.login(prompt=False, verify=False):
+                    raise AuthenticationError("no API key (`wandb login` stores one)")
+                self._run = self._init(settings, "online")
+            except Exception as error:
+                refusal = _shortened(str(error))
+                wandb.teardown()
+        self._run = self._run or self._init(settings, "offline")
+        if self._run.settings.mode == "online":
+            self._say(f"W&B: {self._run.url}")
+        else:
+            reason = "" if refusal is None else f"{refusal}; "
+            folder = self._run.settings.sync_dir
+            self._say(f"W&B: {reason}offline, to upload: wandb sync {folder}")
+        self._run.define_metric("train/*", step_metric="train/step")
+        path = self._run_dir / "train.jsonl"
+        for row in read_rows(path, run=self._config.run_id) if path.exists() else ():
+            self._log_train(row)
+
+    def _init(self, settings: "wandb.Settings", mode: Any) -> "wandb.Run":
+        import wandb
+        from wandb.errors import term
+
+        settings.mode = mode
+        wandb.setup(settings)
+        term.termsetup(settings, self._warnings)
+        return wandb.init(
+            mode=mode,
+            dir=str(self._run_dir),
+            entity=self._config.runtime.wandb_entity,
+            project=self._config.runtime.wandb_project,
+            group=self._config.scheme.name,
+            job_type="train",
+            id=self._id,
+            name=self._id,
+            resume="allow",
+            config=to_plain(self._config),
+        )
+
+    def _close(self, *, exit_code: int) -> None:
+        import wandb
+
+        try:
+            if self._run is not None:
+                with contextlib.suppress(TimeoutError):  # it is among the warnings too
+                    self._run.finish(exit_code=exit_code)
+                if self._run.settings.mode == "online" and self._warnings.messages:
+                    first, folder = self._warnings.messages[0], self._run.settings.sync_dir
+                    self._say(f"W&B: {_shortened(first)}; to upload the rest: wandb sync {folder}")
+        finally:
+            wandb.teardown()
+
+    def _log_train(self, row: Row) -> None:
+        assert self._run is not None
+        step = int(row["train/step"])  # W&B's own steps, too: a resumed run knows its next one
+        if step >= self._run.starting_step:
+            shown = {key: value for key, value in row.items() if key.startswith("train/")}
+            self._run.log(shown, step=step, commit=True)
+
+    def _log_results(self) -> None:
+        """Shows what the summary of the W&B run lacks, or holds with another value."""
+        import wandb
+
+        from lengthgen.results.load import load
+        from lengthgen.results.report import sections
+        from lengthgen.results.style import saved
+
+        assert self._run is not None
+        rows = load([self._run_dir], say=self._say)
+        shown = sections(rows, {})
+        points = _curve(rows)
+        for section in shown:
+            points |= _accuracies(section.data)
+        known: dict[str, Any] = dict(self._run.summary)
+        for (prefix, length), values in points.items():
+            numbers = {key: x for key, x in values.items() if not isinstance(x, str)}
+            if any(known.get(f"{prefix}/{key}@{length}") != x for key, x in numbers.items()):
+                self._run.define_metric(f"{prefix}/T_valid")
+                for key in numbers:  # by name, since the glob eval/* would add the axis to the row
+                    self._run.define_metric(f"{prefix}/{key}", step_metric=f"{prefix}/T_valid")
+                row = {f"{prefix}/{key}": x for key, x in numbers.items()}
+                self._run.log({f"{prefix}/T_valid": length, **row})
+            summary = {f"{prefix}/{key}@{length}": x for key, x in values.items()}
+            self._run.summary.update(summary)
+        for name, figure in [pair for section in shown for pair in section.figures.items()]:
+            png, key = saved(figure, "png"), f"figures/{name}"
+            if dict(known.get(key) or {}).get("sha256") != hashlib.sha256(png).hexdigest():
+                with tempfile.NamedTemporaryFile(suffix=".png") as file:
+                    file.write(png)
+                    file.flush()
+                    self._run.log({key: wandb.Image(file.name)})  # copies the file
+
+
+def _curve(rows: "pd.DataFrame") -> dict[tuple[str, int], dict[str, float | str]]:
+    """Returns the numbers and the verdict of each point of a run's curves, by prefix and length.
+
+    Prefixes are eval, and eval/PROTOCOL/VARIANT of what is not of the headline, as trained.
+    """
+    from lengthgen.results.statistics import findings
+
+    points: dict[tuple[str, int], dict[str, float | str]] = {}
+    text = rows.loc[rows["unit"].isna()]
+    for row in findings(text).to_dict("records") if len(text) else ():
+        variant = row["variant"] if isinstance(row["variant"], str) else None
+        names = (row["protocol"], variant) if (row["protocol"], variant) != (HEADLINE, None) else ()
+        prefix = "/".join(["eval", *filter(None, names)])
+        value, low, high = (float(row[key]) for key in ("value", "low", "high"))
+        if row["quantity"] == "loss" and math.isfinite(value):
+            values: dict[str, float | str] = {"loss": value, "ppl": math.exp(value)}
+            if math.isfinite(low):
+                values |= {"ppl_low": math.exp(low), "ppl_high": math.exp(high)}
+            points.setdefault((prefix, int(row["length"])), {}).update(values)
+        elif row["quantity"] == "gain":
+            gain = {"context_gain": value, "verdict": str(row["word"])}
+            points.setdefault((prefix, int(row["length"])), {}).update(gain)
+    return points
+
+
+def _accuracies(data: Mapping[str, "pd.DataFrame"]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Returns the accuracy of a task by prefix and length, from the data of a report's section."""
+    rows = data["accuracy"].to_dict("records") if "accuracy" in data else []
+    only = len({row["series"] for row in rows}) == 1
+    names = {"accuracy": "accuracy", "accuracy_low": "low", "accuracy_high": "high"}
+    return {
+        ("eval" if only else f"eval/{row['series']}", int(row["length"])): {
+            name: row[column] for name, column in names.items()
+        }
+        for row in rows
+    }
+
+
+class _Warnings:
+    """Takes what wandb would print on the terminal; its threads call it at any time."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def info(self, msg: str) -> None:
+        """Drops it."""
+
+    def warning(self, msg: str) -> None:
+        self.messages.append(msg)
+
+    def error(self, msg: str) -> None:
+        self.messages.append(msg)
+
+
+def _shortened(text: str) -> str:
+    """Returns one line without wandb's own prefix; a backend may answer with a whole page."""
+    return textwrap.shorten(text.removeprefix("wandb: ").removeprefix("WARNING "), 200).rstrip(".")
