@@ -61,7 +61,6 @@ Sample = Annotated[Integer, Field(gt=0, le=10**6)]  # each takes a forward pass 
 Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 Word = Annotated[str, Field(min_length=1)]
 Folder = Annotated[Path, BeforeValidator(lambda path: path or None)]  # "" is no folder
-Paths = Word | list[Word]
 Distinct = AfterValidator(_refuse_doubled)
 Arguments = dict[str, Any]  # the class that takes them checks types and bounds
 Parts = dict[str, Arguments]
