@@ -154,13 +154,6 @@ def test_no_line_is_lost_between_articles() -> None:
     assert lines == [row.rstrip("\n") for row in ROWS[1:]]
 
 
-def test_lines_before_the_first_title_are_a_document_without_title() -> None:
-    assert list(articles([" a \n", "", " = One = \n", " b \n"])) == [
-        ("", " a \n\n"),
-        ("One", " = One = \n b \n"),
-    ]
-
-
 @pytest.mark.parametrize("way", ["local", "downloaded", "streamed"])
 def test_articles_are_the_same_in_every_way_to_read_them(answers: dict[str, Any], way: str) -> None:
     assert answers[way]["validation"] == [
@@ -181,10 +174,6 @@ def test_the_first_training_documents_validate_if_there_is_no_such_split(
     found = answers["first documents"]
     assert [name for name, _ in found["validation"]] == ["train:1 One"]
     assert [name for name, _ in found["train"]] == ["train:2 A = B", "train:3 One"]
-
-
-def test_empty_rows_are_no_documents(answers: dict[str, Any]) -> None:
-    assert [text for _, text in answers["rows"]["validation"]] == [row for row in ROWS if row]
 
 
 def test_the_user_is_told_what_is_downloaded_and_how_long_a_failure_takes(

@@ -84,11 +84,6 @@ def test_a_run_may_lie_across_the_chunks_in_which_tokens_are_read(
     assert in_training(corpus_of(train, held_out), tmp_path) == list(range(290, 310))
 
 
-def test_a_split_that_is_shorter_than_a_run_stands_nowhere(tmp_path: Path) -> None:
-    assert in_training(corpus_of(text(10), text(600)), tmp_path) == []
-    assert in_training(corpus_of(text(600), text(10)), tmp_path / "other") == []
-
-
 def test_the_answer_is_kept_and_belongs_to_the_tokens(tmp_path: Path) -> None:
     held_out = text(603)
     corpus = corpus_of(np.concatenate([text(99), held_out[:300]]), held_out)
@@ -96,15 +91,6 @@ def test_the_answer_is_kept_and_belongs_to_the_tokens(tmp_path: Path) -> None:
     clean = replace(corpus, train=split_of(text(900)))
     assert in_training(clean, tmp_path) == list(range(300))  # of one fingerprint: one corpus
     assert in_training(replace(clean, fingerprint="1" * 64), tmp_path) == []
-
-
-def test_an_answer_that_is_torn_is_found_again(tmp_path: Path) -> None:
-    held_out = text(600)
-    corpus = corpus_of(held_out, held_out)
-    assert len(in_training(corpus, tmp_path)) == 600
-    [kept] = tmp_path.iterdir()
-    kept.write_bytes(kept.read_bytes()[:-1])
-    assert len(in_training(corpus, tmp_path)) == 600
 
 
 @pytest.mark.parametrize("n", [20, 50])

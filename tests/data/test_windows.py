@@ -88,16 +88,6 @@ def test_an_epoch_of_consecutive_rows_reads_every_target_once() -> None:
         assert sorted(seen) == [1000 * d + t for d, n in enumerate(lengths) for t in range(n)]
 
 
-def test_epochs_of_consecutive_rows_begin_at_different_places() -> None:
-    windows = training_windows(corpus_of([37, 8, 64, 5, 90, 23]), 8)
-    steps = windows.count // 2
-    first = {
-        int(consecutive_batch(windows, seed=1, step=epoch * steps, batch=2)[0].targets_BT[0, 0])
-        for epoch in range(6)
-    }
-    assert len(first) > 2
-
-
 @given(n=st.integers(1, 3000), key=st.integers(0, 2**64 - 1))
 def test_a_permutation_meets_every_index_once(n: int, key: int) -> None:
     keys: NDArray[np.uint64] = np.full(n, key, dtype=np.uint64)
@@ -260,11 +250,6 @@ def test_a_document_of_which_training_has_seen_more_than_half_gives_no_endpoint(
     assert {e.document for e in drawn(corpus, seen=seen)} == {1}
     seen[0] = False
     assert {e.document for e in drawn(corpus, seen=seen)} == {0, 1}
-
-
-def test_where_training_has_seen_nothing_endpoints_are_those_of_no_comparison() -> None:
-    corpus = corpus_of([500, 90, 700])
-    assert drawn(corpus, seen=np.zeros(1290, dtype=bool)) == drawn(corpus)
 
 
 def test_the_share_that_training_has_seen_is_of_the_tokens_deep_enough_to_be_scored() -> None:
