@@ -51,12 +51,12 @@ class Cope(Part):
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         s_BHQS = products(q_BHQK, k_BHSK, c)
         z_BHQN = (q_BHQK @ of_layer(self.E, c).to(q_BHQK.dtype)).to(c.dtype) * self.scale
-        own, bias = c.rows.start - c.cols.start, c.total_bias()
+        own = c.rows.start - c.cols.start
         if torch.is_grad_enabled():
             s_BHQS = s_BHQS + at_counted_positions(s_BHQS, z_BHQN, own=own)
         else:
             add_counted_(s_BHQS, z_BHQN, own=own)
-        return s_BHQS if bias is None else s_BHQS + bias
+        return c.biased(s_BHQS)
 
 
 def add_counted_(s_BHQS: Tensor, z_BHQN: Tensor, *, own: int) -> None:

@@ -44,9 +44,9 @@ class GrapeA(Part):
         rate = gate(self.u, k_BHSK, c).mT + gate(self.v, q_BHQK, c)
         m_H = constant(tuple(slopes(c.shape.n_heads)), c.q_pos.device, c.dtype)
         omega_H = m_H * F.softplus(of_layer(self.omega, c).to(c.dtype))
-        s_BHQS, bias = products(q_BHQK, k_BHSK, c), c.total_bias()
-        s_BHQS = s_BHQS - c.distance() * (omega_H[:, None, None] * rate)
-        return s_BHQS if bias is None else s_BHQS + bias
+        return c.biased(
+            products(q_BHQK, k_BHSK, c) - c.distance() * (omega_H[:, None, None] * rate)
+        )
 
 
 def gate(direction: nn.Parameter | None, x_BHTK: Tensor, c: AttentionContext) -> Tensor:

@@ -48,8 +48,7 @@ class PathAttention(Part):
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         w_BHSK, beta_BHS1 = self.reflections(c)
         q = q_BHQK.to(c.dtype) * c.shape.d_head**-0.5
-        s_BHQS, bias = reflected(q, k_BHSK.to(c.dtype), w_BHSK, beta_BHS1), c.total_bias()
-        return s_BHQS if bias is None else s_BHQS + bias
+        return c.biased(reflected(q, k_BHSK.to(c.dtype), w_BHSK, beta_BHS1))
 
     def reflections(self, c: AttentionContext) -> tuple[Tensor, Tensor]:
         """Returns w [B, H, S, K] and beta [B, H, S, 1] of the block's keys, in c.dtype."""

@@ -53,9 +53,7 @@ class Deberta(Part):
         rows_HNK = self.projected(self.table[: self.clip + 1].flip(0), self.W_Q, c)
         scaled_BHSK = k_BHSK * (3 * c.shape.d_head) ** -0.5
         p2c_BHSQ = at_distance(scaled_BHSK, rows_HNK.to(k_BHSK.dtype), c.exact_distance().mT)
-        s_BHQS = products(q_BHQK, k_BHSK, c) + p2c_BHSQ.mT.to(c.dtype)
-        bias = c.total_bias()
-        return s_BHQS if bias is None else s_BHQS + bias
+        return c.biased(products(q_BHQK, k_BHSK, c) + p2c_BHSQ.mT.to(c.dtype))
 
     def projected(self, rows_PD: Tensor, W: Tensor, c: AttentionContext) -> Tensor:
         """Returns the rows under this layer's matrix, [H, P, K] in c.dtype."""

@@ -39,8 +39,7 @@ class Remap(Part, ABC):
             q, k = c.rotated(q_BHQK, k_BHSK, q_pos=branch.q_pos, k_pos=branch.k_pos)
             of_branch = (q @ k.transpose(-1, -2)).to(c.dtype) * c.shape.d_head**-0.5
             s_BHQS = torch.where(branch.used, of_branch, s_BHQS)
-        bias = c.total_bias()
-        return s_BHQS if bias is None else s_BHQS + bias
+        return c.biased(s_BHQS)
 
 
 def from_first(c: AttentionContext) -> tuple[Tensor, Tensor]:
