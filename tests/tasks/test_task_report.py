@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from frames import about
 
+from lengthgen.results.intervals import ratio
 from lengthgen.results.load import typed
 from lengthgen.results.tables import markdown
 from lengthgen.tasks import report
@@ -15,6 +16,7 @@ from lengthgen.tasks.accuracy import (
     Accuracy,
     Z,
     accuracies,
+    as_share,
     counted,
     mean_ranks,
     wilson,
@@ -136,15 +138,8 @@ def test_intervals_of_seeds_and_examples_hold_the_truth_about_as_often_as_they_s
     held = 0
     for _ in range(200):
         ease = random.normal(0.3, 0.5, size=60)  # of each example, of which 1 in 2 is learned
-        rows = [
-            answered(
-                *(RIGHT if right else 0 for right in ease + random.normal(size=60) > 0),
-                length=5,
-                seed=seed,
-            )
-            for seed in (1, 2, 3)
-        ]
-        estimate = by_series(*rows)["rope"].exact[5]
+        right_RD = (ease + random.normal(size=(3, 60)) > 0).astype(float)
+        estimate = as_share(ratio(right_RD, np.ones(60)), 60)
         truth = 0.5 * (1 + math.erf(0.3 / math.sqrt(2 * (1 + 0.25))))
         held += estimate.low <= truth <= estimate.high
     assert 0.92 <= held / 200 <= 1
