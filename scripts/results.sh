@@ -59,7 +59,7 @@ sweep() {
 
 # after COMMAND...: a command on what was trained, unless nothing was to be done
 after() {
-  [[ " ${given[*]} " == *" --dry-run "* || " ${given[*]} " == *" --status "* ]] || .venv/bin/"$@"
+  [[ " ${given[*]} " == *" --dry-run "* ]] || .venv/bin/"$@"
 }
 
 report() {
