@@ -15,6 +15,7 @@ from lengthgen.results import figures, style
 from lengthgen.results.load import load
 from lengthgen.results.series import millions, select, short
 from lengthgen.results.statistics import findings
+from lengthgen.tasks import report as tasks
 
 ROOT = Path(__file__).parents[1]
 NAMES = {
@@ -98,6 +99,16 @@ def context() -> Figure:
     return by("context", "train_length", "T, tokens of context in training")
 
 
+def accuracy(name: str, task: str) -> Callable[[], Figure | None]:
+    """Returns what draws the accuracy of a task of a committed study over length."""
+
+    def drawn() -> Figure | None:
+        section = tasks.section(load([ROOT / "results" / name]))
+        return None if section is None else section.figures[f"accuracy-{task}"]
+
+    return drawn
+
+
 @style.styled()
 def by(name: str, column: str, axis: str) -> Figure:
     """Draws perplexity at T and at the longest length over a setting of training."""
@@ -135,7 +146,8 @@ FIGURES: dict[str, Callable[[], Figure | None]] = {
     **{"hero": hero, "train-lengths": train_lengths, "gain": gain, "fine-tuning": fine_tuning},
     **{"schemes": schemes, "variants": variants, "budget": budget, "context": context},
     **{"nope_masks": nope_masks, "fire_positions": fire_positions, "kerple": kerple},
-    "books": books,
+    **{"books": books, "accuracy-copy": accuracy("tasks", "copy")},
+    "encoders-copy": accuracy("encoder_decoder", "copy"),
 }
 
 
