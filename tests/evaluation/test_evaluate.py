@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 import torch
 from commands import here
-from eval_rows import table_of
 from evaluated import ALONE, QUIET, save_model, with_eval
+from frames import points_of
 from small import small_config
 
-from lengthgen.analysis import curves
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
@@ -32,6 +31,7 @@ from lengthgen.files import read_rows
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
+from lengthgen.results import report
 from lengthgen.runs import status
 from lengthgen.terminal import Progress
 
@@ -347,7 +347,7 @@ def test_a_variant_that_was_redefined_is_computed_again(tmp_path: Path, cache: P
             "eval.variants=[slow]",
         )
         run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
-        points = curves.curve(rows_of(run_dir))
+        points = points_of(rows_of(run_dir))
         found += [p.loss for p in points if p.variant and p.length == 64 and p.loss]
     assert len(list(tmp_path.glob("rope-*"))) == 1
     assert len(found) == 2
@@ -376,9 +376,9 @@ def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
     save_model(run_dir, model, config, step=9)
     rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert {row["nats"] for row in rows if row["length"] == 16} == {None}
-    [point] = [p for p in curves.curve(rows) if p.length == 16]
+    [point] = [p for p in points_of(rows) if p.length == 16]
     assert point.ppl == math.inf
-    assert "inf" in table_of(run_dir)
+    assert "inf" in report.terminal([run_dir])
 
 
 def test_nonoverlap_refuses_a_length_at_which_it_would_score_other_tokens(

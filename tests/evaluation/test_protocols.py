@@ -6,17 +6,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from evaluated import ALONE, QUIET, save_model
+from frames import points_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import small_config
 
-from lengthgen.analysis import curves
-from lengthgen.analysis.curves import Point
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
@@ -93,10 +93,16 @@ def rows_of(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
 
 
-def point(run_dir: Path, protocol: str, length: int) -> Point:
-    found = curves.curve(rows_of(run_dir))
+def point(run_dir: Path, protocol: str, length: int) -> Any:
+    found = points_of(rows_of(run_dir))
     [one] = [p for p in found if (p.protocol, p.length) == (protocol, length)]
     return one
+
+
+def row_of(run_dir: Path, protocol: str, length: int) -> SimpleNamespace:
+    rows = [r for r in rows_of(run_dir) if (r["protocol"], r["length"]) == (protocol, length)]
+    [row] = rows
+    return SimpleNamespace(**row)
 
 
 def mean_nats(scored: Sequence[int]) -> float:
@@ -144,7 +150,7 @@ def test_every_protocol_gives_the_number_that_one_computes_by_hand(
 def test_frequencies_and_bytes_of_the_scored_tokens(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     found = point(run_dir, "nonoverlap", 16)
-    [row] = found.rows
+    row = row_of(run_dir, "nonoverlap", 16)
     V = corpus_of(config).vocab_size
     p = 51 / (200 + V)  # each letter 50 times in training, plus one
     assert row.unigram_nats == pytest.approx(-96 * math.log(p), rel=1e-12)
@@ -162,14 +168,12 @@ def test_a_mean_over_windows_weighs_short_windows_like_long_ones(tmp_path: Path)
 def test_a_loss_by_windows_is_their_mean(run: tuple[Config, Path]) -> None:
     rows = [row for row in rows_of(run[1]) if row["protocol"] == "yarn" and row["length"] == 32]
     rows[0] |= {"n_windows": 2, "window_nats": 3.0}
-    [found] = curves.curve(rows)
+    [found] = points_of(rows)
     assert found.loss == 1.5
 
 
 def test_losses_by_position_are_those_of_the_text(run: tuple[Config, Path]) -> None:
-    [row] = point(run[1], "per_position", 96).rows
-    assert row.position_nats is not None
-    assert row.position_tokens is not None
+    row = row_of(run[1], "per_position", 96)
     assert sum(row.position_tokens) == 96
     for i in range(16):  # one bin per position up to T
         assert row.position_nats[i] == pytest.approx(-math.log(P[TEXT[i]]), rel=1e-3)

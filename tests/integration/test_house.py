@@ -27,9 +27,7 @@ PACKAGE = {
     "probes": 1550,  # to shrink to 800
     "encoder_decoder": 450,  # to shrink to 350
     "hub": 700,
-    "analysis": 2250,  # to go
     "generation": 200,  # to go
-    "report": 3850,  # to go
 }
 TESTS = {
     "cli": 550,
@@ -50,8 +48,6 @@ TESTS = {
     "tracking": 350,
     "training": 800,  # to shrink to 600
     "api, conftest, escaping, terminal": 500,
-    "analysis": 2350,  # to go
-    "report": 550,  # to go
     "files_on_disk": 250,  # to go
     "generation": 350,  # to go
 }

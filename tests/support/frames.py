@@ -10,6 +10,7 @@ import pandas as pd
 from lengthgen.config import schema
 from lengthgen.files import append_rows
 from lengthgen.results.load import typed
+from lengthgen.results.series import curves
 from lengthgen.runs import directory
 
 LENGTHS = (256, 512, 1024, 2048)
@@ -77,6 +78,7 @@ def write_run(
     """Writes a run directory whose two documents have these losses by length."""
     words = [f"scheme={scheme}", f"seed={seed}", "corpus=synthetic", f"runtime.root={root}"]
     config = schema.from_overrides([*words, *overrides], config_dir=None, plugins=[])
+    config.run_dir.mkdir(parents=True, exist_ok=True)
     directory.write_config(config, config.run_dir)
     rows = [
         {
@@ -91,3 +93,8 @@ def write_run(
     if rows:
         append_rows(config.run_dir / "eval.jsonl", rows)
     return config.run_dir
+
+
+def points_of(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Returns the curves of rows of eval.jsonl: loss, ppl and the like of each complete cell."""
+    return list(curves(typed(pd.DataFrame(rows))).itertuples())

@@ -15,7 +15,7 @@ from lengthgen.files import read_rows
 from lengthgen.hub import load
 from lengthgen.hub.folder import export
 from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.report import collect, run_records
+from lengthgen.results import report
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
 from lengthgen.tasks import rules
@@ -104,7 +104,7 @@ def test_a_report_runs_no_code_of_a_task_and_an_export_only_if_it_is_given(
 ) -> None:
     (digest,) = run.plugins
     monkeypatch.setattr(plugins, "_GIVEN", {})
-    assert "doubled" in collect.table(run_records.read([run.run_dir]))
+    assert "doubled" in report.terminal([run.run_dir])
     with pytest.raises(UserError, match="a plugin is needed"):
         export(run, run.run_dir, tmp_path / "model", license=None, say=QUIET.say)
     plugins.give([run.run_dir / f"plugins/{digest}.py"])

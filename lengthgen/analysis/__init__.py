@@ -1,1 +1,0 @@
-"""Statistics of rows: curves, intervals, verdicts."""

@@ -1,0 +1,148 @@
+"""load: run directories and folders of rows become one table, and what cannot be shown is named."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from frames import frame, write_run
+
+from lengthgen.config.schema import Config
+from lengthgen.errors import Diverged, UserError
+from lengthgen.files import append_rows
+from lengthgen.results.load import COLUMNS, ROWS, load, save
+from lengthgen.results.statistics import findings
+from lengthgen.runs import directory, status
+
+LOSSES = {512: 3.0, 1024: 2.5}
+
+
+def loaded(*paths: Path) -> tuple[pd.DataFrame, list[str]]:
+    """The table, and the lines that were said."""
+    said: list[str] = []
+    return load(paths, say=said.append), said
+
+
+def test_a_run_directory_gives_a_row_per_document_with_what_is_known_of_the_run(
+    tmp_path: Path,
+) -> None:
+    path = write_run(tmp_path, losses=LOSSES)
+    config: Config = directory.load_config(path)
+    steps = [(i + 1, 4096 * (i + 1)) for i in range(2)]
+    append_rows(
+        path / "train.jsonl",
+        [
+            {"run": config.run_id, "train/step": step, "train/tokens": tokens}
+            | {"train/tokens_per_s": 1024.0, "train/loss": 3.0, "train/peak_mib": 100.0 * step}
+            for step, tokens in steps
+        ],
+    )
+    rows, said = loaded(path)
+    assert said == []
+    assert list(rows.columns) == COLUMNS
+    assert len(rows) == 4
+    first = rows.iloc[0]
+    assert (first["run"], first["recipe"]) == (config.run_id, config.recipe)
+    assert (first["train_seconds"], first["peak_mib"]) == (8.0, 200.0)
+    assert json.loads(first["config"])["scheme"]["name"] == "rope"
+    assert "runtime" not in json.loads(first["config"])
+
+
+def test_seeds_share_the_recipe_and_other_settings_do_not(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path, seed=seed, losses=LOSSES) for seed in (1, 2)]
+    paths.append(write_run(tmp_path, losses=LOSSES, overrides=["train.lr=1e-4"]))
+    rows, _ = loaded(*paths)
+    assert rows.groupby("recipe")["run"].nunique().tolist() in ([1, 2], [2, 1])
+
+
+def test_a_folder_of_runs_stands_for_its_runs(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        write_run(tmp_path, seed=seed, losses=LOSSES)
+    rows, _ = loaded(tmp_path)
+    assert rows["run"].nunique() == 2
+
+
+def test_a_saved_table_is_read_back_the_same_and_joins_runs(tmp_path: Path) -> None:
+    wrong = [[None, 3, 0]] * 60
+    rows = frame(lambda s, d, n: None if s == 2 and n == 512 else 3.0).assign(first_wrong=wrong)
+    save(rows, tmp_path / "study")
+    again, _ = loaded(tmp_path / "study")
+    pd.testing.assert_frame_equal(again, rows, check_categorical=False)
+    assert again["first_wrong"].iloc[0] == [None, 3, 0]
+    manifest = json.loads((tmp_path / "study" / "manifest.json").read_text())
+    assert manifest["runs"].keys() == set(rows["run"])
+    both, _ = loaded(tmp_path / "study", write_run(tmp_path / "runs", "alibi", losses=LOSSES))
+    assert set(both["scheme"]) == {"rope", "alibi"}
+
+
+def test_of_a_document_that_was_scored_again_the_last_row_counts(tmp_path: Path) -> None:
+    path = write_run(tmp_path, losses={512: 3.0})
+    write_run(tmp_path, losses={512: 4.0})
+    rows, _ = loaded(path)
+    assert rows["nats"].tolist() == [32.0, 32.0]
+
+
+def test_a_variant_that_was_defined_again_counts_as_it_is_now(tmp_path: Path) -> None:
+    path = write_run(tmp_path, losses={512: 3.0, 1024: 3.0}, variant="ntk", parts="old")
+    write_run(tmp_path, losses={512: 4.0}, variant="ntk", parts="new")
+    rows, _ = loaded(path)
+    assert set(rows["parts"]) == {"new"}
+
+
+def test_a_copied_directory_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "runs", losses=LOSSES)
+    copy = tmp_path / "runs" / "copy"
+    shutil.copytree(path, copy)
+    rows, (line,) = loaded(path, copy)
+    assert len(rows) == 4
+    assert line.startswith(f"{copy} is not shown: it is run {path.name}")
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda path: (path / "config.yaml").write_text("{"), "config.yaml"),
+        (lambda path: (path / "eval.jsonl").write_text("{\n{\n"), "eval.jsonl"),
+        (lambda path: (path / "eval.jsonl").unlink(), "its training is stopped"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_one_line(damage: object, why: str, tmp_path: Path) -> None:
+    good, bad = (write_run(tmp_path, seed=seed, losses=LOSSES) for seed in (1, 2))
+    damage(bad)  # pyright: ignore
+    rows, (line,) = loaded(good, bad)
+    assert rows["run"].nunique() == 1
+    assert line.startswith(f"{bad} is not shown: ")
+    assert why in line
+    assert "\n" not in line
+
+
+def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no evaluated run in"):
+        loaded(tmp_path)
+    (tmp_path / ROWS).write_bytes(b"PAR1")
+    with pytest.raises(UserError, match="no evaluated run in"):
+        loaded(tmp_path)
+
+
+def test_a_run_that_diverged_in_training_has_the_cells_of_another_seed(tmp_path: Path) -> None:
+    good, lost = write_run(tmp_path, losses=LOSSES), write_run(tmp_path, seed=2)
+    run = directory.load_config(lost).run_id
+    with pytest.raises(Diverged), status.record_status(lost, run=run, evaluation_id="x"):
+        raise Diverged("loss is nan at step 3")
+    rows, said = loaded(lost, good)
+    assert said == []
+    assert rows.groupby("seed")["nats"].count().to_dict() == {1: 4, 2: 0}
+    losses = findings(rows).query("quantity == 'loss'")
+    assert losses["value"].tolist() == [math.inf, math.inf]
+    assert set(losses["n_seeds"]) == {2}
+
+
+def test_a_diverged_run_without_another_seed_is_named(tmp_path: Path) -> None:
+    good, lost = write_run(tmp_path, losses=LOSSES), write_run(tmp_path, "alibi")
+    run = directory.load_config(lost).run_id
+    with pytest.raises(Diverged), status.record_status(lost, run=run, evaluation_id="x"):
+        raise Diverged("loss is nan at step 3")
+    _, (line,) = loaded(good, lost)
+    assert "diverged in training (loss is nan at step 3), and no other seed" in line

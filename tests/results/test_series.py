@@ -1,0 +1,200 @@
+"""series: which rows can be compared, and what runs of one recipe are called."""
+
+import json
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+from frames import CONFIG, frame
+
+from lengthgen.results.series import curves, select, short
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    plain = json.loads(json.dumps(CONFIG))
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        inner = plain
+        for step in path:
+            inner = inner[step]
+        inner[last] = value
+    return plain
+
+
+def names(*tables: pd.DataFrame) -> list[str]:
+    (selection,) = select(pd.concat(tables))
+    return sorted(selection.rows["series"].unique())
+
+
+def notes(*tables: pd.DataFrame) -> list[str]:
+    return [note for selection in select(pd.concat(tables)) for note in selection.notes]
+
+
+# Names
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_series() -> None:
+    assert names(frame(3.0, seeds=(1,)), frame(3.0, seeds=(2,))) == ["rope"]
+
+
+def test_series_of_one_scheme_say_in_which_key_they_differ() -> None:
+    other = config(scheme__parts={"rope": {"base": 500000.0}})
+    assert names(frame(3.0), frame(3.0, run="other", config=other)) == [
+        "rope (scheme.parts.rope.base=10000)",
+        "rope (scheme.parts.rope.base=500000)",
+    ]
+
+
+def test_a_key_that_a_series_lacks_is_named_too() -> None:
+    found = names(frame(3.0), frame(3.0, run="other", config=config(train__clip=1.0)))
+    assert found == ["rope (no train.clip)", "rope (train.clip=1)"]
+
+
+def test_a_name_holds_three_keys_and_then_the_end_of_the_run() -> None:
+    parts = {"rope": {"base": 1.5}}
+    other = config(train__lr=0.1, train__clip=1.0, train__beta1=0.9, scheme__parts=parts)
+    found = names(frame(3.0), frame(3.0, run="other", config=other))
+    assert "rope (scheme.parts.rope.base=1.5, train.beta1=0.9, train.clip=1, s1)" in found
+
+
+def test_schemes_of_different_names_need_no_keys() -> None:
+    assert names(frame(3.0), frame(3.0, scheme="alibi", config=config(train__lr=0.1))) == [
+        "alibi",
+        "rope",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "name"),
+    [
+        ("model", "small", "rope (small)"),
+        ("train_length", 1024, "rope (T=1024)"),
+        ("tokens_seen", 8192, "rope (8,192 tokens)"),
+        ("tokens_seen", 12_001_280, "rope (12M tokens)"),
+    ],
+)
+def test_names_tell_model_T_and_tokens_seen_where_they_vary(
+    column: str, value: object, name: str
+) -> None:
+    tables = frame(3.0, scheme="alibi"), frame(3.0, **{column: value})
+    assert name in names(*tables)
+    assert any("Not like with like" in note for note in notes(*tables))
+
+
+def test_a_variant_stands_behind_its_scheme() -> None:
+    found = names(frame(3.0), frame(3.0, variant="yarn+window"))
+    assert found == ["rope", "rope + yarn + window"]
+
+
+def test_a_variant_that_was_defined_otherwise_is_a_series_of_its_own() -> None:
+    four, eight = (
+        frame(
+            3.0,
+            variant="yarn",
+            run=f"run{n}",
+            config=config(scheme__variants={"yarn": {"rope": {"factor": n}}}),
+        )
+        for n in (4, 8)
+    )
+    assert names(four, eight) == [
+        "rope + yarn (scheme.variants.yarn.rope.factor=4)",
+        "rope + yarn (scheme.variants.yarn.rope.factor=8)",
+    ]
+
+
+def test_schemes_that_are_given_what_belongs_together_are_upper_bounds() -> None:
+    abacus = config(scheme__parts={"abacus": {}})
+    assert names(frame(3.0, scheme="abacus", config=abacus)) == ["abacus (upper bound)"]
+
+
+# What is compared
+
+
+def test_runs_on_other_tokens_are_a_selection_of_their_own() -> None:
+    other = frame(4.0, scheme="alibi", fingerprint="e" * 64, seeds=(1,))
+    packed = frame(4.0, scheme="t5", packed=True, seeds=(1, 2))
+    found = select(pd.concat([other, frame(3.0), packed]))
+    assert [sorted(set(s.rows["scheme"])) for s in found] == [["rope"], ["t5"], ["alibi"]]
+
+
+def test_a_cell_without_all_its_documents_is_named_and_left_out() -> None:
+    rows = frame(3.0)
+    cut = rows[~((rows["length"] == 1024) & (rows["document"] == "a") & (rows["seed"] == 1))]
+    (selection,) = select(cut)
+    left = selection.rows[(selection.rows["length"] == 1024) & (selection.rows["seed"] == 1)]
+    assert len(left) == 0
+    assert any("tail at 1k of rope-s1 has 4 of 5 documents" in note for note in selection.notes)
+
+
+def test_the_newest_checkpoint_of_each_run_counts() -> None:
+    (selection,) = select(pd.concat([frame(4.0, tokens_seen=1024), frame(3.0)]))
+    assert set(selection.rows["tokens_seen"]) == {4096}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"precision": "bf16"}, "precision bf16"),
+        ({"targets": 64}, "K=64"),
+        ({"endpoints": "other"}, "other endpoints"),
+    ],
+)
+def test_what_was_evaluated_otherwise_is_named_and_the_others_are_shown(
+    change: dict[str, object], why: str
+) -> None:
+    tables = frame(3.0), frame(3.0, scheme="t5"), frame(4.0, scheme="alibi", **change)
+    assert names(*tables) == ["rope", "t5"]
+    (note,) = (note for note in notes(*tables) if "Not shown" in note)
+    assert f"alibi-s1, alibi-s2, alibi-s3 ({why})" in note
+
+
+def test_of_several_conditions_that_of_most_lengths_is_kept() -> None:
+    few = frame(4.0, lengths=(512,), endpoints="few")
+    (selection,) = select(pd.concat([few, frame(3.0)]))
+    assert set(selection.rows["endpoints"]) == {"0123"}
+
+
+def test_of_runs_of_one_seed_the_first_is_kept_and_the_other_named() -> None:
+    again = frame(9.0, seeds=(1,)).assign(run="rope-zz")
+    (selection,) = select(pd.concat([frame(3.0), again]))
+    assert "rope-zz" not in set(selection.rows["run"])
+    assert "Not shown: rope-zz, another run of one seed" in selection.notes
+
+
+def test_an_unfinished_run_is_said_to_be() -> None:
+    plain = config(train__tokens=8192, train__batch_tokens=1024)
+    (note,) = notes(frame(3.0, seeds=(1,), config=plain))
+    assert note.startswith("Unfinished: rope-s1 is at step 4 of 8")
+
+
+# Curves of runs
+
+
+def test_a_curve_has_a_row_for_each_run_and_length_with_its_interval() -> None:
+    table = curves(frame(lambda s, d, n: 2.0 + s + (d == "a")))
+    assert list(table.columns[:7]) == ["scheme", "variant", "length", "ppl", "loss", "low", "high"]
+    assert len(table) == 3 * 4
+    first = table[(table["seed"] == 2) & (table["length"] == 512)].iloc[0]
+    assert first["loss"] == pytest.approx(4.2)
+    assert first["ppl"] == pytest.approx(math.exp(4.2))
+    assert first["low"] < 4.2 < first["high"]
+    assert first["bits_per_byte"] == pytest.approx(4.2 / 3 / math.log(2))
+
+
+def test_a_diverged_cell_has_an_infinite_loss_and_a_skipped_one_none() -> None:
+    skipped = frame(0.0, seeds=(1,), documents="a", lengths=(4096,)).assign(
+        document=None, n_documents=0, skipped="the table has 512 rows"
+    )
+    lost = frame(lambda _s, _d, _n: None, seeds=(1,), lengths=(2048,))
+    table = curves(pd.concat([lost, skipped])).set_index("length")
+    assert table.loc[2048, "ppl"] == math.inf
+    assert math.isnan(table.loc[4096, "loss"])
+    assert table.loc[4096, "skipped"] == "the table has 512 rows"
+
+
+@pytest.mark.parametrize(
+    ("length", "text"), [(512, "512"), (1024, "1k"), (1536, "1.5k"), (1025, "1025"), (16384, "16k")]
+)
+def test_a_length_is_shortened_only_where_that_is_exact(length: int, text: str) -> None:
+    assert short(length) == text
