@@ -107,7 +107,7 @@ def test_an_override_that_is_not_text_is_named(given: Any) -> None:
     ("values", "message"),
     [
         ({"train": {"length": 8}}, "train.length: only eval.* and runtime.* can be given here"),
-        ({"lengths": 5.5}, "eval.lengths.0: 5.5 is not an integer"),
+        ({"lengths": 5.5}, "eval.lengths.0: 5.5 should be a valid integer"),
         ({"eval": {"lenghts": [16]}}, "eval.lenghts: unknown key; did you mean eval.lengths?"),
     ],
 )

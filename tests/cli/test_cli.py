@@ -132,7 +132,7 @@ def test_the_version_is_that_of_the_package(shell: Shell) -> None:
         ("list schemes --config-dir none", "--config-dir: none is not a folder; give a folder"),
         ("train scheme=rpoe", "scheme=rpoe: no such scheme; did you mean rope?"),
         ("train train.lrr=1", "train.lrr: unknown key; did you mean train.lr?"),
-        ("train train.tokens=abc", "train.tokens: 'abc' is not an integer"),
+        ("train train.tokens=abc", "train.tokens: 'abc' should be a valid integer"),
         ("train model.d_model=130", "model.d_model=130 is not divisible by model.n_heads=4; try"),
         ("train scheme.parts.rope.bse=1", "scheme.parts.rope.bse: unknown key; did you mean"),
         ("train scheme=nope +scheme.parts.rop={}", "scheme.parts.rop: no such part; did you mean"),

@@ -291,7 +291,7 @@ def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
 
 
 REFUSED = [
-    ("model.arch=t5", r"model.arch: 't5' is not one of 'decoder', 'encoder' or 'encoder_decoder'"),
+    ("model.arch=t5", r"model.arch: 't5' should be 'decoder', 'encoder' or 'encoder_decoder'"),
     ("scheme=fire", r"scheme.parts.fire: not defined for keys after the query, .* of alibi, .*t5"),
     ("scheme=transformer_xl_recurrent", r"scheme.parts.transformer_xl: not defined"),
     ("scheme=cope", r"scheme.parts.cope: not defined for keys after the query"),

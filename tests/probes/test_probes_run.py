@@ -285,7 +285,7 @@ def test_a_file_is_a_probe_and_a_yaml_holds_its_options(
             "temprature: 1\n",
             "probe.uncertainty.temprature: unknown key; did you mean probe.uncertainty",
         ),
-        ("temperature: two\n", "probe.uncertainty.temperature: 'two' is not a number"),
+        ("temperature: two\n", "probe.uncertainty.temperature: 'two' should be a valid number"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(

@@ -9,7 +9,7 @@ RECURRENT = "+scheme.parts.recurrence={mem_len:1.0}"
 REFUSED = {  # overrides, and a part of what the message says
     # Arguments of parts: their types and bounds, then what their constructors refuse
     "scheme.parts.rope.base=1": r"scheme\.parts\.rope\.base: 1.* should be greater than 1",
-    "scheme.parts.rope.base=x": r"scheme\.parts\.rope\.base: 'x' is not a number",
+    "scheme.parts.rope.base=x": r"scheme\.parts\.rope\.base: 'x' should be a valid number",
     "+scheme.parts.rope.bse=3": r"scheme\.parts\.rope\.bse: unknown key; did you mean",
     "eval.variants=[yarn+mine] +variants.mine={yarn:{factor:-1.0}}": r"factor: -1.* greater than",
     "scheme.parts.rope.rotary_percentage=0.4": r"rotary_percentage=0\.4 .* even number",
@@ -26,7 +26,7 @@ REFUSED = {  # overrides, and a part of what the message says
         r"concat_t2t needs a model\.d_model of at least 4"
     ),
     "scheme=sinusoidal scheme.parts.sinusoidal.scale=foo": (
-        r"scale: 'foo' is not one of 'published' or 'match' and is not a number$"
+        r"scale: 'foo' should be 'published' or 'match' and should be a valid number, "
     ),
     "eval.variants=[yarn+mine] +variants.mine={yarn:{beta_fast:1.0}}": r"beta_slow=1\.0 must",
     "eval.variants=[llama3+mine] +variants.mine={llama3:{low_freq_factor:5}}": r"high_freq_factor",

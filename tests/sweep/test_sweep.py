@@ -286,11 +286,11 @@ def test_what_a_machine_does_not_have_is_refused(
     ("words", "said"),
     [
         ("--slurm time=5 --jobs 2", "--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N"),
-        ("--slurm time", "--slurm: time: '' is not an integer"),
+        ("--slurm time", "--slurm: time: '' should be a valid integer"),
         ("--slurm partition=main", "--slurm: time: a value is required; give time=VALUE"),
         ("--slurm time=5,gpu=2", "--slurm: gpu: unknown key; did you mean gpus?"),
         ("--slurm time=5,cpus=0", "--slurm: cpus: '0' should be greater than 0"),
-        ("--slurm time=5,mem=big", "--slurm: mem: 'big' is not a number"),
+        ("--slurm time=5,mem=big", "--slurm: mem: 'big' should be a valid number"),
         ("seed=1 --per-gpu 2 runtime.device=cpu", "--per-gpu: there is no GPU to share"),
         ("--jobs two", "'--jobs': Input should be a valid integer"),
         ("seed=interval(1,2)", "an interval has no points; use range() or a,b"),

@@ -251,7 +251,7 @@ def test_a_scheme_without_a_value_at_a_length_is_skipped_with_its_reason(
         (["task.length=0"], "task.length: 0 should be greater than 0"),
         (["task.longest=2"], "task.longest=2 is below task.length=3; set task.longest=12"),
         (["task.arguments.alphabet=99"], "task.arguments: alphabet=99 is not from 1 to 62"),
-        (["task.arguments.times=x"], "task.arguments.times: 'x' is not an integer"),
+        (["task.arguments.times=x"], "task.arguments.times: 'x' should be a valid integer"),
         (["task.kind=copi"], "task.kind: no task 'copi'; did you mean copy?"),
         (["+task.arguments.tymes=2"], "task.arguments.tymes: unknown key; did you mean task.argum"),
         (
