@@ -1,6 +1,5 @@
 """Additive biases: published numbers, the forms they are printed in, and how values are drawn."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,25 +13,26 @@ from lengthgen.schemes import AttentionContext, ModelDims, Part, registry
 from lengthgen.schemes.bias.alibi import Alibi, slopes
 from lengthgen.schemes.bias.alibi_learned import AlibiLearned
 from lengthgen.schemes.bias.bam import Bam
-from lengthgen.schemes.bias.distance_bias import over_distances
-from lengthgen.schemes.bias.dynamic_bias import DynamicBias
 from lengthgen.schemes.bias.fire import ROWS, Fire
 from lengthgen.schemes.bias.kerple import Kerple
 from lengthgen.schemes.bias.kerple_power import KerplePower
 from lengthgen.schemes.bias.t5 import T5
 from lengthgen.schemes.parameters import as_linear
 
-LAYERED: dict[str, Callable[[ModelDims, bool], Part]] = {
-    "alibi_learned": lambda shape, share: AlibiLearned(shape, share_layers=share),
-    "bam": lambda shape, share: Bam(shape, share_layers=share),
-    "dynamic_bias": lambda shape, share: DynamicBias(
-        shape, width=0.5, depth=2, distance="log", share_layers=share
-    ),
-    "fire": lambda shape, share: Fire(shape, width=32, c=0.1, threshold=1.0, share_layers=share),
-    "kerple": lambda shape, share: Kerple(shape, share_layers=share),
-    "kerple_power": lambda shape, share: KerplePower(shape, share_layers=share),
-    "t5": lambda shape, share: T5(shape, num_buckets=32, max_distance=128, share_layers=share),
+LAYERED = {
+    "alibi_learned": {},
+    "bam": {},
+    "dynamic_bias": {"width": 0.5, "depth": 2, "distance": "log"},
+    "fire": {"width": 32, "c": 0.1, "threshold": 1.0},
+    "kerple": {},
+    "kerple_power": {},
+    "t5": {"num_buckets": 32, "max_distance": 128},
 }
+
+
+def layered(name: str, *, share_layers: bool) -> Part:
+    part: Any = registry()[name]
+    return part(shape_of(4), share_layers=share_layers, **LAYERED[name])
 
 
 def shape_of(n_heads: int, *, train_length: int = 512) -> ModelDims:
@@ -45,11 +45,9 @@ def call(part: Part, query: int, *, dtype: torch.dtype = torch.float64) -> Atten
     return replace(c, q_pos=c.pos[-1:], rows=slice(query, query + 1))
 
 
-def bias_at(
-    part: Part, *distances: int, dtype: torch.dtype = torch.float64, layer: int = 0
-) -> Tensor:
+def bias_at(part: Part, *distances: int, layer: int = 0) -> Tensor:
     """Returns the part's bias of one query at these distances, [H, n]."""
-    bias = part.bias(replace(call(part, max(distances), dtype=dtype), layer=layer))
+    bias = part.bias(replace(call(part, max(distances)), layer=layer))
     assert bias is not None
     return bias[:, 0].flip(-1)[:, list(distances)]
 
@@ -57,9 +55,6 @@ def bias_at(
 def set_values(parameter: Tensor, *values: float) -> None:
     with torch.no_grad():
         parameter.copy_(torch.tensor(values, dtype=parameter.dtype))
-
-
-# Published numbers
 
 
 @pytest.mark.parametrize("case", published("biases"), ids=lambda case: case["scheme"])
@@ -80,25 +75,15 @@ def test_alibi_slopes_are_the_published_ones(case: dict[str, Any]) -> None:
     assert slopes(case["n_heads"]) == pytest.approx(case["want"], rel=1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("case", published("t5_buckets"), ids=lambda case: case["max_distance"])
-def test_t5_buckets_begin_at_the_published_distances_up_to_16k(
-    case: dict[str, Any], dtype: torch.dtype
-) -> None:
+def test_t5_buckets_begin_at_the_published_distances_up_to_16k(case: dict[str, Any]) -> None:
     n, starts = case["num_buckets"], case["starts"]
-    part = t5(n, case["max_distance"])
-    got = bias_at(part, *range(16384), dtype=dtype)[0]
-    assert got.dtype == dtype
+    part = T5(shape_of(1), num_buckets=n, max_distance=case["max_distance"], share_layers=True)
+    set_values(part.table[0, 0], *range(n))
+    got = bias_at(part, *range(16384))[0]
     assert got.diff().min() >= 0
-    first = [int((got == bucket).nonzero()[0]) for bucket in range(n - len(starts), n)]
-    assert first == starts == part.starts[n - len(starts) :]
+    assert [int((got == bucket).nonzero()[0]) for bucket in range(n - len(starts), n)] == starts
     assert len(got.unique()) == n
-
-
-def t5(num_buckets: int = 32, max_distance: int = 128) -> T5:
-    part = T5(shape_of(1), num_buckets=num_buckets, max_distance=max_distance, share_layers=True)
-    set_values(part.table[0, 0], *range(num_buckets))
-    return part
 
 
 @pytest.mark.parametrize(("length", "factor"), [(256, 1), (512, 1), (1024, 1 / 2), (16384, 1 / 32)])
@@ -128,9 +113,6 @@ def test_kerple_power_has_a_finite_gradient_at_distance_zero() -> None:
     assert part.r2.grad.isfinite().all()
 
 
-# Initial values
-
-
 def test_kerple_draws_its_parameters_from_the_published_ranges() -> None:
     torch.manual_seed(0)
     log, power = (part(shape_of(10_000), share_layers=True) for part in (Kerple, KerplePower))
@@ -140,12 +122,6 @@ def test_kerple_draws_its_parameters_from_the_published_ranges() -> None:
         assert 0 <= float(values.min()) < 0.001 * end
         assert 0.999 * end < float(values.max()) <= end
         assert float(values.mean()) == pytest.approx(end / 2, rel=0.03)
-
-
-# Dynamic bias
-
-
-# FIRE
 
 
 def fire(
@@ -203,21 +179,9 @@ def test_fire_divides_logarithms_by_that_of_the_query_or_the_threshold() -> None
         assert float(bias[0, 0, j].detach()) == pytest.approx(ratio, abs=2e-8), (i, j)
 
 
-def test_clamped_fire_gives_equal_distances_equal_biases_beyond_T() -> None:
-    part = fire(beyond="clamp")
-    at_T = part.bias(call(part, 512))[..., -512:]
-    for last in (600, 4000):
-        torch.testing.assert_close(part.bias(call(part, last))[..., -512:], at_T)
-    extended = fire().bias(call(part, 4000))[..., -512:]
-    assert (extended - at_T).abs().max() > 0.01
-
-
 @pytest.mark.parametrize("share_layers", [True, False])
-@pytest.mark.parametrize("length", [100, 128, 300])
-def test_fire_by_pieces_is_the_network_in_value_and_gradient(
-    length: int, share_layers: bool
-) -> None:
-    part = fire(4, train_length=128, share_layers=share_layers).double()
+def test_fire_by_pieces_is_the_network_in_value_and_gradient(share_layers: bool) -> None:
+    length, part = 200, fire(4, train_length=128, share_layers=share_layers).double()
     with torch.no_grad():
         part.w.add_(torch.tensor([0.0, 0.2, -0.2], dtype=torch.float64)[: len(part.w)])
     seen = torch.ones(length, length, dtype=torch.bool).tril()
@@ -236,7 +200,7 @@ def test_fire_by_pieces_is_the_network_in_value_and_gradient(
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
-@pytest.mark.parametrize("first", [0, 100, 500, 3000])
+@pytest.mark.parametrize("first", [0, 100, 700])
 @pytest.mark.parametrize("bends", ["as drawn", "all within", "all at one ratio"])
 @pytest.mark.parametrize("beyond", ["extend", "clamp"])
 def test_fire_without_a_gradient_is_the_network(
@@ -262,9 +226,6 @@ def test_fire_without_a_gradient_is_the_network(
         close((got * seen).double(), want * seen, atol=atol)
 
 
-# All of them
-
-
 def test_networks_are_drawn_as_torch_draws_linear_layers() -> None:
     torch.manual_seed(3)
     layer = torch.nn.Linear(32, 4)
@@ -274,43 +235,21 @@ def test_networks_are_drawn_as_torch_draws_linear_layers() -> None:
     torch.testing.assert_close(drawn[1][0], layer.bias)
 
 
-class Direct(Part):
-    def __init__(self, shape: ModelDims) -> None:
-        super().__init__(shape)
-
-    def bias(self, c: AttentionContext) -> Tensor:
-        return over_distances(lambda d_N: torch.stack([d_N, -(d_N**2)]), c)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_table_is_read_at_the_distances_of_scattered_coordinates(dtype: torch.dtype) -> None:
-    part = Direct(shape_of(2))
-    rising = torch.randint(1, 300, (3, 9), generator=torch.Generator().manual_seed(0)).cumsum(-1)
-    for pos in (rising, rising[0]):  # of each sequence, and of all
-        c = replace(call(part, 0, dtype=dtype), q_pos=pos[..., 5:], k_pos=pos)
-        d, bias = c.distance(), part.bias(c)
-        heads = torch.stack([d, -(d**2)], dim=-3) if d.dim() == 2 else torch.cat([d, -(d**2)], 1)
-        assert torch.equal(bias, heads)
-        assert bias.dtype == dtype
-
-
 @pytest.mark.parametrize("name", LAYERED)
 def test_coordinates_of_each_sequence_give_each_its_own_bias(name: str) -> None:
-    part = LAYERED[name](shape_of(4, train_length=16), True).double()
+    part = layered(name, share_layers=True).double()
     pos = torch.tensor([[0, 3, 9, 11, 12], [2, 5, 40, 70, 71]])
-    c = replace(call(part, 0), q_pos=pos[:, 2:], k_pos=pos)
-    bias = part.bias(c)
+    bias = part.bias(replace(call(part, 0), q_pos=pos[:, 2:], k_pos=pos))
     assert bias is not None
-    for b in range(2):
-        alone = part.bias(replace(c, q_pos=pos[b, 2:], k_pos=pos[b]))
-        assert alone is not None
-        close(bias[b], alone, atol=1e-13)
+    for b, i, j in ((0, 0, 2), (0, 2, 0), (1, 1, 1), (1, 2, 2)):
+        alone = bias_at(part, int(pos[b, 2 + i] - pos[b, j]))
+        close(bias[b, :, i, j], alone[:, 0], atol=1e-13)
 
 
 @pytest.mark.parametrize("name", LAYERED)
 def test_layers_share_parameters_or_have_their_own(name: str) -> None:
     torch.manual_seed(0)
-    shared, own = (LAYERED[name](shape_of(4), share) for share in (True, False))
+    shared, own = (layered(name, share_layers=share) for share in (True, False))
     counts = [sum(p.numel() for p in part.parameters()) for part in (shared, own)]
     assert counts[1] == 3 * counts[0]
     with torch.no_grad():

@@ -6,170 +6,168 @@ one key at a time; what they are compared with differs by the order of sums alon
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import pytest
 import torch
 from parts import Sloped
-from small import close, det, dims, hidden, small_config, some_qkv, some_tokens
+from small import close, det, dims, hidden, layer_of, small_config, some_qkv, some_tokens
 from torch import Tensor
 from torch.autograd import gradcheck
 
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
 from lengthgen.model.build import create
-from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme, logits
+from lengthgen.schemes import AttentionContext, Part
+from lengthgen.schemes.content.asentmax import Asentmax, entmax15
 from lengthgen.schemes.content.cope import Cope, add_counted_, at_counted_positions
 from lengthgen.schemes.content.dape import Dape
+from lengthgen.schemes.content.dape_v2 import DapeV2
 from lengthgen.schemes.content.fox import Fox
+from lengthgen.schemes.content.gated_attention import GatedAttention
+from lengthgen.schemes.content.gated_delta import GatedDelta
+from lengthgen.schemes.content.grape_a import GrapeA
+from lengthgen.schemes.content.linear_attention import LinearAttention
+from lengthgen.schemes.content.path_attention import PathAttention
+from lengthgen.schemes.content.selective_rope import SelectiveRope
 from lengthgen.schemes.content.stick_breaking import StickBreaking, broken
+from lengthgen.schemes.relative.deberta import Deberta
 from lengthgen.schemes.relative.shaw import Shaw
 
-LENGTH = 11
+SomePart = TypeVar("SomePart", bound=Part)
+
+LENGTH, H, K, D = 11, 3, 4, 12
+SHAPE = dims(K, d_model=D, n_heads=H, n_layers=1, train_length=16)
+SINGLE = dims(4, train_length=16)  # one head, as det_qkv()
+EACH = [(b, h) for b in range(2) for h in range(H)]
 
 
-def det_qkv(length: int) -> list[Tensor]:
-    return [det(1, 1, length, 4, a=a) for a in (0.7, 1.1, 0.3)]
-
-
-def shape_of(n_heads: int, *, d_model: int = 8, n_layers: int = 1) -> ModelDims:
-    return dims(4, d_model=d_model, n_heads=n_heads, n_layers=n_layers, train_length=16)
-
-
-def shaw(shape: ModelDims, *, clip: int) -> Shaw:
-    return Shaw(shape, clip=clip, share_layers=False).double()
-
-
-def cope(shape: ModelDims, *, n_positions: int, scaled: bool = False) -> Cope:
-    how: Literal["scaled", "unscaled"] = "scaled" if scaled else "unscaled"
-    part = Cope(shape, n_positions=n_positions, position_logits=how, share_layers=False).double()
-    torch.nn.init.normal_(part.E)
+def drawn(part: SomePart) -> SomePart:
+    """Returns the part in float64, with parameters of about a half."""
+    generator = torch.Generator().manual_seed(4)
+    part = part.double()
+    with torch.no_grad():
+        for parameter in part.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
+        part.clamp_parameters()
     return part
 
 
-def call(parts: Sequence[Part], x_BTD: Tensor, *, n_last: int) -> AttentionContext:
-    """Returns the context of the last queries of a call on x, whose dtype is the model's."""
-    B, length = x_BTD.shape[:2]
-    scheme, shape, first = scheme_of(parts), parts[0].shape, length - n_last
-    tokens = torch.zeros(B, length, dtype=torch.int64)
-    c = AttentionContext.of_call(shape, tokens, x_BTD, training=False, generator=None)
-    pos = scheme.positions(tokens, c)
-    c = replace(c, pos=pos, q_pos=pos[..., first:], k_pos=pos, rows=slice(first, length))
-    return replace(c, hooks=scheme.layers[0])
+def some_x() -> Tensor:
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(2, LENGTH, D, generator=generator, dtype=torch.float64)
 
 
-def attended(parts: Sequence[Part], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Returns the attention output of the last queries under these parts."""
-    x = torch.zeros(len(k), k.shape[2], 1, dtype=torch.float64)
-    c = call(parts, x, n_last=q.shape[2])
+def qkv() -> tuple[Tensor, Tensor, Tensor]:
+    return some_qkv(LENGTH, dtype=torch.float64, heads=H, width=K)
+
+
+def det_qkv(length: int) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = (det(1, 1, length, 4, a=a) for a in (0.7, 1.1, 0.3))
+    return q, k, v
+
+
+def call(*parts: Part, x: Tensor) -> AttentionContext:
+    tokens = torch.zeros(x.shape[:2], dtype=torch.int64)
+    c = AttentionContext.of_call(parts[0].shape, tokens, x, training=False, generator=None)
+    return replace(c, hooks=layer_of(*parts))
+
+
+def attended(*parts: Part, at: tuple[Tensor, Tensor, Tensor] | None = None) -> Tensor:
+    """Returns the attention output of qkv(), or of `at` with zeros as the layer's input."""
+    q, k, v = at or qkv()
+    x = torch.zeros(len(q), q.shape[2], 1, dtype=torch.float64) if at else some_x()
+    c = call(*parts, x=x)
     return attend(c.hooks, q, k, v, c)
 
 
-def scheme_of(parts: Sequence[Part]) -> Scheme:
-    return Scheme({type(part).__name__: part for part in parts}, layers=None, n_layers=1)
-
-
 def slowly(
-    keys: Callable[[int, int, int], Tensor],
-    q: Tensor,
-    k: Tensor,
-    value: Callable[[int, int, int, int], Tensor],
+    logit: Callable[[int, int, int, int], Tensor],
+    *,
+    normalised: Callable[[Tensor], Tensor] = lambda s: s.softmax(-1),
 ) -> Tensor:
-    """Returns softmax attention, one number at a time.
-
-    keys(b, h, i) are the logits of keys 0 ... i, value(b, h, i, j) what query i gets of key j.
-    """
-    before = k.shape[2] - q.shape[2]
-    rows: list[Tensor] = []
-    for b in range(q.shape[0]):
-        for h in range(q.shape[1]):
-            for i in range(before, k.shape[2]):
-                w = keys(b, h, i).softmax(-1)
-                rows.append(sum((w[j] * value(b, h, i, j) for j in range(i + 1)), torch.zeros(())))
-    return torch.stack(rows).view(*q.shape[:3], -1)
+    """Returns attention one query at a time; logit(b, h, i, j) is that of query i and key j."""
+    v = qkv()[2]
+    out = torch.zeros(2, H, LENGTH, K, dtype=torch.float64)
+    for b, h in EACH:
+        for i in range(LENGTH):
+            s = torch.stack([logit(b, h, i, j) for j in range(i + 1)])
+            out[b, h, i] = normalised(s) @ v[b, h, : i + 1]
+    return out
 
 
-def last_queries(n: int, *, heads: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    q, k, v = some_qkv(LENGTH, dtype=torch.float64, heads=heads, width=4)
-    return q[:, :, LENGTH - n :], k, v
+def sloped(h: int, i: int, j: int) -> float:
+    """Returns the bias of the part Sloped."""
+    return -(h + 1) * (i - j) / 10
+
+
+def six_digits(got: Tensor, want: list[float]) -> None:
+    close(got, torch.tensor(want, dtype=torch.float64), atol=2e-6)
 
 
 def test_shaw_reads_the_rows_of_the_past_of_tensor2tensors_tables() -> None:
     # [F] tensor2tensor bafdc1b, layers/common_attention.py:1670-1827, k = 2, d = 4: its row of a
     # key is clip(j-i, -2, 2) + 2, so that the past has rows 2, 1, 0.
-    part = shaw(shape_of(1), clip=2)
+    part = Shaw(SINGLE, clip=2, share_layers=False).double()
     with torch.no_grad():
         part.aK.copy_(det(5, 4, a=0.41)[[2, 1, 0]])
         part.aV.copy_(det(5, 4, a=0.61)[[2, 1, 0]])
-    q, k, v = det_qkv(5)
-    c = call([part], torch.zeros(1, 5, 1).double(), n_last=5)
-    s = logits(q, k, replace(c, keys_HNK=part.relative_keys(c)))
-    want = [-0.087252, 1.542576, 0.966063, -1.250333, -0.312897]
-    close(s[0, 0, 4], torch.tensor(want).double(), atol=2e-6)
-    want = [1.017392, 1.306797, 1.260776, 0.86743]
-    close(attended([part], q, k, v)[0, 0, 4], torch.tensor(want).double(), atol=2e-6)
+    six_digits(attended(part, at=det_qkv(5))[0, 0, 4], [1.017392, 1.306797, 1.260776, 0.86743])
 
 
-def test_cope_counts_positions_as_published() -> None:
-    # [X] facebookresearch/RAM e6f051f, projects/cope, row 5 before the clamp: z[n] = n gives them.
-    q, k, _ = det_qkv(6)
-    z = torch.arange(8, dtype=torch.float64).expand(1, 1, 6, 8)
-    got = at_counted_positions(q @ k.transpose(-1, -2) / 2, z, own=0)[0, 0, 5]
-    want = [2.912324, 2.190839, 1.858913, 1.486503, 0.751476, 0.277762]
-    close(got, torch.tensor(want).double(), atol=2e-6)
+def cope(how: Literal["scaled", "unscaled"]) -> Cope:
+    part = Cope(SINGLE, n_positions=4, position_logits=how, share_layers=False).double()
+    with torch.no_grad():
+        part.E.copy_(det(1, 4, 4, a=0.47))
+    return part
 
 
 @pytest.mark.parametrize(
-    ("scaled", "want"),
+    ("how", "want"),
     [  # [X] facebookresearch/RAM e6f051f with and without --cope-nodiv; DAPE's port: the first
-        (False, [-0.293778, -0.289484, -0.259332, -0.206014]),
-        (True, [-0.228394, -0.212377, -0.177388, -0.126554]),
+        ("unscaled", [-0.293778, -0.289484, -0.259332, -0.206014]),
+        ("scaled", [-0.228394, -0.212377, -0.177388, -0.126554]),
     ],
 )
-def test_cope_is_the_papers_function_or_the_releases(scaled: bool, want: list[float]) -> None:
-    part = cope(shape_of(1), n_positions=4, scaled=scaled)
-    with torch.no_grad():
-        part.E.copy_(det(1, 4, 4, a=0.47))
-    got = attended([part], *det_qkv(6))[0, 0, 5]
-    close(got, torch.tensor(want).double(), atol=2e-6)
+def test_cope_is_the_papers_function_or_the_releases(
+    how: Literal["scaled", "unscaled"], want: list[float]
+) -> None:
+    six_digits(attended(cope(how), at=det_qkv(6))[0, 0, 5], want)
 
 
-@pytest.mark.parametrize("n_last", [LENGTH, 3])
-@pytest.mark.parametrize("n_positions", [2, 4, 64])
-@pytest.mark.parametrize("biased", [False, True])
-def test_cope_equals_counting_key_by_key(n_last: int, n_positions: int, biased: bool) -> None:
-    part = cope(shape_of(3), n_positions=n_positions)
-    parts = [part, Sloped(part.shape)] if biased else [part]
-    q, k, v = last_queries(n_last)
-
-    def keys(b: int, h: int, i: int) -> Tensor:
-        own = q[b, h, i - LENGTH + n_last]
-        s = [own @ k[b, h, j] / 2 for j in range(i + 1)]
-        z = own @ part.E[0]
-        counted: list[Tensor] = []
-        for j in range(i + 1):
-            p = min(sum(float(s[t].sigmoid()) for t in range(j, i + 1)), n_positions - 1)
-            low, high = math.floor(p), math.ceil(p)
-            between = z[low] if low == high else (high - p) * z[low] + (p - low) * z[high]
-            counted.append(s[j] + between - biased * (h + 1) * (i - j) / 10)  # gates see no bias
-        return torch.stack(counted)
-
-    want = slowly(keys, q, k, lambda b, h, i, j: v[b, h, j])
-    close(attended(parts, q, k, v), want, atol=1e-12)
+def test_the_gates_of_cope_see_no_bias() -> None:
+    part, (q, k, _) = cope("unscaled"), det_qkv(6)
+    x = torch.zeros(1, 6, 1, dtype=torch.float64)
+    plain, biased = call(part, x=x), call(part, Sloped(SINGLE), x=x)
+    want = part.scores(q, k, plain) + Sloped(SINGLE).bias(biased)
+    close(part.scores(q, k, biased).tril(), want.tril(), atol=1e-15)
 
 
-@pytest.mark.parametrize(("n_queries", "n_positions"), [(6, 8), (6, 2), (2, 3)])
-def test_cope_has_the_gradient_of_its_formula(n_queries: int, n_positions: int) -> None:
+def counted(s: Tensor) -> Tensor:
+    return at_counted_positions(s[..., :6], s[..., 6:], own=6 - s.shape[2])
+
+
+def shares(s: Tensor) -> Tensor:
+    later = ~torch.ones(s.shape[2], 6, dtype=torch.bool).tril(6 - s.shape[2])
+    return broken(s[..., :6].masked_fill(later, -math.inf), own=6 - s.shape[2])
+
+
+def entmax(s: Tensor) -> Tensor:
+    w = entmax15(2 * s[..., :6].masked_fill(torch.arange(6) > 4, -math.inf))
+    assert (w == 0).any()
+    return w
+
+
+@pytest.mark.parametrize("n_queries", [6, 2])
+@pytest.mark.parametrize("function", [counted, shares, entmax])
+def test_a_backward_pass_written_by_hand_is_the_gradient(
+    function: Callable[[Tensor], Tensor], n_queries: int
+) -> None:
     generator = torch.Generator().manual_seed(2)
-    s = torch.randn(2, 2, n_queries, 6, generator=generator, dtype=torch.float64)
-    z = torch.randn(2, 2, n_queries, n_positions, generator=generator, dtype=torch.float64)
-
-    def counted(s: Tensor, z: Tensor) -> Tensor:
-        return at_counted_positions(s, z, own=6 - n_queries)
-
-    assert gradcheck(counted, (s.requires_grad_(), z.requires_grad_()))
+    s = torch.randn(2, 2, n_queries, 9, generator=generator, dtype=torch.float64)
+    assert gradcheck(function, (s.requires_grad_(),))
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 2e-6), (torch.float64, 1e-14)])
@@ -187,24 +185,15 @@ def test_cope_counts_no_farther_than_the_last_position(
     close(s, want, atol=atol)
 
 
-def stick_weights(q: Tensor, k: Tensor) -> Tensor:
-    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
-    s = (q @ k.transpose(-1, -2) / 2).masked_fill(~seen, -math.inf)
-    return broken(s, own=k.shape[2] - q.shape[2])
-
-
 def test_sticks_break_as_published() -> None:
-    # [X] shawntan/stickbreaking-attention 3147a38, sb_ref.py: weights and output without the rest,
-    # which it returns apart.
+    # [X] shawntan/stickbreaking-attention 3147a38, sb_ref.py: weights without the rest, which it
+    # returns apart.
     q, k, v = det_qkv(5)
-    w = stick_weights(q, k)[0, 0]
-    rest = w.diagonal()
-    want = torch.tensor([0.029903, 0.222127, 0.415002, 0.267343]).double()
-    close(w[4, :4], want, atol=2e-6)
-    want = torch.tensor([0.223902, 0.058758, -0.111635, -0.272055]).double()
-    close(w[4, :4] @ v[0, 0, :4], want, atol=2e-6)
-    close(rest, torch.tensor([1, 0.532653, 0.167282, 0.130218, 0.065625]).double(), atol=2e-6)
-    close(attended([StickBreaking(shape_of(1))], q, k, v)[0, 0, 0], v[0, 0, 0], atol=0)
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    w = broken((q @ k.mT / 2).masked_fill(later, -math.inf), own=0)[0, 0]
+    six_digits(w[4, :4], [0.029903, 0.222127, 0.415002, 0.267343])
+    six_digits(w.diagonal(), [1, 0.532653, 0.167282, 0.130218, 0.065625])
+    close(attended(StickBreaking(SINGLE), at=(q, k, v))[0, 0], w @ v[0, 0], atol=1e-15)
 
 
 class Every3rd(Part):
@@ -215,37 +204,19 @@ class Every3rd(Part):
         return (d == 0) | (d % 3 == 1)
 
 
-@pytest.mark.parametrize("n_last", [LENGTH, 3])
-@pytest.mark.parametrize("hiding", [False, True])
-def test_stick_breaking_equals_taking_shares_key_by_key(n_last: int, hiding: bool) -> None:
-    shape = shape_of(3)
-    parts = [StickBreaking(shape), Every3rd(shape)] if hiding else [StickBreaking(shape)]
-    q, k, v = last_queries(n_last)
+def test_stick_breaking_takes_no_share_of_a_hidden_key() -> None:
+    q, k, v = qkv()
     want = torch.zeros_like(q)
-    for b in range(2):
-        for h in range(3):
-            for i in range(LENGTH - n_last, LENGTH):
-                left, own = 1.0, i - LENGTH + n_last
-                for j in reversed(range(i)):
-                    if not hiding or (i - j) % 3 == 1:
-                        share = float((q[b, h, own] @ k[b, h, j] / 2).sigmoid())
-                        want[b, h, own] += left * share * v[b, h, j]
-                        left *= 1 - share
-                want[b, h, own] += left * v[b, h, i]
-    close(attended(parts, q, k, v), want, atol=1e-12)
-
-
-@pytest.mark.parametrize("n_queries", [6, 2])
-def test_stick_breaking_has_the_gradient_of_its_formula(n_queries: int) -> None:
-    generator = torch.Generator().manual_seed(2)
-    s = torch.randn(2, 2, n_queries, 6, generator=generator, dtype=torch.float64)
-    own = 6 - n_queries
-    later = ~torch.ones(n_queries, 6, dtype=torch.bool).tril(own)
-
-    def weights(s: Tensor) -> Tensor:
-        return broken(s.masked_fill(later, -math.inf), own=own)
-
-    assert gradcheck(weights, (s.requires_grad_(),))
+    for b, h in EACH:
+        for i in range(LENGTH):
+            left = 1.0
+            for j in reversed(range(i)):
+                if (i - j) % 3 == 1:
+                    share = float((q[b, h, i] @ k[b, h, j] / 2).sigmoid())
+                    want[b, h, i] += left * share * v[b, h, j]
+                    left *= 1 - share
+            want[b, h, i] += left * v[b, h, i]
+    close(attended(StickBreaking(SHAPE), Every3rd(SHAPE)), want, atol=1e-12)
 
 
 @pytest.mark.parametrize("middle", [-9.0, 0.0])  # a stick for all 16k keys, or for a few
@@ -269,84 +240,208 @@ def test_sticks_of_extreme_logits_are_finite_in_value_and_gradient() -> None:
     assert torch.isfinite(gradient).all()
 
 
-def gates(shape: ModelDims, *, w: Tensor, b: float = 0.0) -> Fox:
-    part = Fox(shape, gate_bias=b).to(w.dtype)
-    with torch.no_grad():
-        part.w.copy_(w)
-    return part
-
-
-def test_fox_sums_the_logarithms_of_gates() -> None:
-    # [F] gates sigmoid(5, 2, 0, -1, 3), row 4.
-    part = gates(shape_of(1, d_model=1), w=torch.ones(1, 1, 1).double())
-    x = torch.tensor([5.0, 2, 0, -1, 3]).double().view(1, 5, 1)
-    want = [-2.181924, -2.054996, -1.361849, -0.048587, 0.0]
-    got = part.bias(call([part], x, n_last=5))[0, 0, 4]
-    close(got, torch.tensor(want).double(), atol=2e-6)
-
-
-@pytest.mark.parametrize("n_last", [LENGTH, 3])
-def test_fox_equals_the_sum_over_the_tokens_between(n_last: int) -> None:
-    generator = torch.Generator().manual_seed(2)
-    x = torch.randn(2, LENGTH, 8, generator=generator, dtype=torch.float64)
-    w = torch.randn(1, 3, 8, generator=generator, dtype=torch.float64)
-    part = gates(shape_of(3), w=w, b=0.75)
-    got = part.bias(call([part], x, n_last=n_last))
-    assert torch.isfinite(got).all()
-    for b in range(2):
-        for h in range(3):
-            for i in range(LENGTH - n_last, LENGTH):
-                for j in range(i + 1):
-                    kept = [(x[b, t] @ w[0, h] + 0.75).sigmoid().log() for t in range(j + 1, i + 1)]
-                    want = sum(kept, torch.zeros((), dtype=torch.float64))
-                    close(got[b, h, i - LENGTH + n_last, j], want, atol=1e-12)
-
-
-@pytest.mark.parametrize(("n_last", "atol"), [(128, 1e-5), (1024, 6e-5)])
-def test_fox_keeps_the_differences_of_near_keys_at_16k_in_fp32(n_last: int, atol: float) -> None:
-    x = torch.zeros(1, 16_384, 8)  # all gates are 1/2: F falls to -11 356, by 710 in 1024 queries
-    part = gates(shape_of(1), w=torch.zeros(1, 1, 8)).requires_grad_(False)
-    low = part.bias(call([part], x, n_last=n_last))
-    high = part.double().bias(call([part], x.double(), n_last=n_last))
+def test_fox_keeps_the_differences_of_near_keys_at_16k_in_fp32() -> None:
+    x = torch.zeros(1, 16_384, 4)  # all gates are 1/2: F falls to -11 356, by 710 in 1024 queries
+    part = Fox(SINGLE, gate_bias=0.0).requires_grad_(False)
+    part.w.zero_()
+    rows = slice(16_384 - 1024, 16_384)
+    low = part.bias(replace(call(part, x=x), q_pos=torch.arange(16_384)[rows], rows=rows))
+    want = math.log(0.5) * torch.arange(1023.0, -1, -1)
     assert low.dtype == torch.float32
-    torch.testing.assert_close(low.double(), high, rtol=2e-7, atol=atol)
+    torch.testing.assert_close(low[0, 0, -1, -1024:], want, rtol=2e-7, atol=6e-5)
     total = torch.full((16_384,), math.log(0.5)).cumsum(0)  # as from F in fp32: 5 digits gone
-    plain = total[-n_last:, None] - total[-n_last:]
-    assert float((plain.double() - high[0, 0, :, -n_last:]).abs().max()) > 3e-4
+    assert float((total[-1] - total[rows] - want).abs().max()) > 3e-4
 
 
 def test_cable_is_fox_with_negated_gates() -> None:
     # [F] axiomlab/Cable 8bc6b83, src/Cable.py: sums of -softplus(z), z linear in the layer's input.
-    generator = torch.Generator().manual_seed(2)
-    x = torch.randn(2, LENGTH, 8, generator=generator, dtype=torch.float64)
-    w = torch.randn(1, 3, 8, generator=generator, dtype=torch.float64)
-    part = gates(shape_of(3), w=-w, b=-0.75)
-    total = -torch.nn.functional.softplus(x @ w[0].T + 0.75).cumsum(1).transpose(1, 2)
+    part, x = drawn(Fox(SHAPE, gate_bias=0.0)), some_x()
+    z = -(x @ part.w[0].T + part.b[0])
+    total = -torch.nn.functional.softplus(z).cumsum(1).transpose(1, 2)
     want = total[..., :, None] - total[..., None, :]
-    close(part.bias(call([part], x, n_last=LENGTH)), want, atol=1e-12)
+    close(part.bias(call(part, x=x)), want, atol=1e-12)
     assert small_config("scheme=cable").scheme.parts == small_config("scheme=fox").scheme.parts
 
 
-@pytest.mark.parametrize("inputs", ["scores_and_bias", "scores"])
-@pytest.mark.parametrize("n_last", [LENGTH, 3])
-def test_dape_equals_a_network_run_for_every_query_and_key(
-    inputs: Literal["scores_and_bias", "scores"], n_last: int
+@pytest.mark.parametrize("clip", [1, 4, 20])
+def test_deberta_equals_equations_2_to_4_for_every_query_and_key(clip: int) -> None:
+    part = drawn(Deberta(SHAPE, clip=clip))
+    q, k, _ = qkv()
+
+    def delta(i: int, j: int) -> int:  # equation 3, of the paper's table of 2k rows
+        if i - j <= -clip:
+            return 0
+        return 2 * clip - 1 if i - j >= clip else i - j + clip
+
+    def logit(b: int, h: int, i: int, j: int) -> Tensor:
+        Kr, Qr = part.W_K[0, h] @ part.table[delta(i, j)], part.W_Q[0, h] @ part.table[delta(j, i)]
+        three = q[b, h, i] @ k[b, h, j] + q[b, h, i] @ Kr + k[b, h, j] @ Qr
+        return three / math.sqrt(3 * K) + sloped(h, i, j)
+
+    close(attended(part, Sloped(SHAPE)), slowly(logit), atol=1e-12)
+
+
+@pytest.mark.parametrize("gate", ["elementwise", "headwise"])
+def test_gated_attention_multiplies_each_heads_output_by_a_sigmoid_of_the_querys_token(
+    gate: Literal["elementwise", "headwise"],
 ) -> None:
-    part = Dape(shape_of(3), width=5, inputs=inputs).double()
-    biased = inputs == "scores_and_bias"
-    q, k, _ = last_queries(n_last)
-    parts = [part, Sloped(part.shape)] if biased else [part]
-    got = part.scores(q, k, call(parts, torch.zeros(2, LENGTH, 1).double(), n_last=n_last))
-    w_in, b_in, w_out, b_out = part.w_in[0], part.b_in[0, :, 0], part.w_out[0], part.b_out[0, :, 0]
-    for b in range(2):
-        for i in range(n_last):
-            for j in range(LENGTH - n_last + i + 1):
-                s_H = (q[b, :, i] * k[b, :, j]).sum(-1) / 2
-                far = LENGTH - n_last + i - j
-                bias_H = -torch.arange(1, 4, dtype=torch.float64) * far / 10 * biased
-                unit_W = w_in @ (torch.cat([s_H, bias_H]) if biased else s_H) + b_in
-                leaky_W = torch.where(unit_W > 0, unit_W, 0.01 * unit_W)
-                close(got[b, :, i, j], s_H + bias_H + w_out @ leaky_W + b_out, atol=1e-12)
+    part, x = drawn(GatedAttention(SHAPE, gate=gate)), some_x()
+    q, k, _ = qkv()
+    plain = slowly(lambda b, h, i, j: q[b, h, i] @ k[b, h, j] / 2)
+    got = attended(part)
+    for b, h in EACH:
+        for i in range(LENGTH):
+            g = 1 / (1 + torch.exp(-(part.W[0, h] @ x[b, i])))  # K numbers or one
+            close(got[b, h, i], g * plain[b, h, i], atol=1e-12)
+
+
+def bisected(s: Tensor) -> Tensor:
+    """Returns 1.5-entmax of a row by halving an interval that holds its threshold."""
+    z = s.detach() / 2
+    low, high = float(z.max()) - 1, float(z.max())
+    for _ in range(100):
+        middle = (low + high) / 2
+        heavy = float((z - middle).clamp(min=0).square().sum()) > 1
+        low, high = (middle, high) if heavy else (low, middle)
+    return (z - low).clamp(min=0).square()
+
+
+def test_asentmax_equals_entmax_of_logits_scaled_by_token_head_and_length() -> None:
+    part, x = drawn(Asentmax(SHAPE, delta=1.0, gamma_range=2.0)), some_x()
+    q, k, _ = qkv()
+
+    def logit(b: int, h: int, i: int, j: int) -> Tensor:
+        beta = torch.log(1 + torch.exp(part.w_b[0, h] @ x[b, i]))
+        gamma = 2 * torch.tanh(part.w_g[0, h] @ x[b, i])
+        return (1 + beta * math.log(i + 2) ** gamma) * (q[b, h, i] @ k[b, h, j]) / 2
+
+    want = slowly(logit, normalised=bisected)
+    close(attended(part), want, atol=1e-12)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 30.0])
+@pytest.mark.parametrize("size", [1, 2, 300])
+def test_entmax_finds_the_threshold_of_any_logits(spread: float, size: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    s = spread * torch.randn(5, size, generator=generator, dtype=torch.float64)
+    if size > 1:
+        s[:, -1] = -math.inf
+    for row, got in zip(s, entmax15(s), strict=True):
+        close(got, bisected(row), atol=1e-12)
+        close(got.sum(), torch.ones(()).double(), atol=1e-12)
+
+
+def test_entmax_of_16k_logits_in_fp32_sums_to_one_and_of_extreme_ones_is_finite() -> None:
+    generator = torch.Generator().manual_seed(2)
+    for s in (3 * torch.randn(4, 16_384, generator=generator), torch.zeros(1, 16_384)):
+        close(entmax15(s).sum(-1), torch.ones(len(s)), atol=1e-5)
+    s = torch.tensor([[1e30, -1e30, 0, -math.inf]], requires_grad=True)
+    w = entmax15(s)
+    close(w, torch.tensor([[1.0, 0, 0, 0]]), atol=0)
+    (gradient,) = torch.autograd.grad((w * torch.arange(4)).sum(), s)
+    assert torch.isfinite(gradient).all()
+
+
+def convolved_slowly(rows: list[Tensor], kernel: Tensor, t: int) -> Tensor:
+    """Returns each channel's sum of rows up to t by its kernel [C, N], the last for t itself."""
+    N = kernel.shape[-1]
+    return sum((kernel[:, N - 1 - s] * rows[t - s] for s in range(min(N, t + 1))), torch.zeros(()))
+
+
+def test_selective_rope_turns_channel_pairs_by_the_angles_of_the_tokens_between() -> None:
+    part, x = drawn(SelectiveRope(SHAPE, base=100.0, rank=5, kernel=4)), some_x()
+    q, k, _ = qkv()
+
+    def angles(b: int, h: int) -> list[Tensor]:
+        projected: list[Tensor] = []
+        for t in range(LENGTH):
+            unit = [row / row.square().sum().sqrt() for row in x[b, t].split(K)]
+            projected.append(part.up[0] @ (part.down[0] @ torch.cat(unit)))
+        every = [convolved_slowly(projected, part.kernel[0], t) for t in range(LENGTH)]
+        return [phi[h * K // 2 : (h + 1) * K // 2] for phi in every]
+
+    phi = {(b, h): angles(b, h) for b in range(2) for h in range(H)}
+
+    def logit(b: int, h: int, i: int, j: int) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for m in range(K // 2):
+            turn = sum((phi[b, h][t][m] for t in range(j + 1, i + 1)), torch.zeros(()))
+            turn = 100 ** (-2 * m / K) * turn
+            query, key = (torch.complex(y[m], y[m + K // 2]) for y in (q[b, h, i], k[b, h, j]))
+            total = total + (query * key.conj() * torch.exp(1j * turn)).real
+        return total / 2
+
+    close(attended(part), slowly(logit), atol=1e-12)
+
+
+@pytest.mark.parametrize("gates", ["key", "query", "query_and_key"])
+def test_grape_a_multiplies_distances_by_the_rates_of_query_and_key(
+    gates: Literal["key", "query", "query_and_key"],
+) -> None:
+    part = drawn(GrapeA(SHAPE, gates=gates))
+    q, k, _ = qkv()
+    m_H = [2**-4.0, 2**-8.0, 2**-2.0]  # ALiBi's slopes of 3 heads
+
+    def softplus(direction: Tensor, y: Tensor) -> Tensor:
+        return torch.log(1 + torch.exp(direction @ y / direction.square().sum().sqrt() / 2))
+
+    def logit(b: int, h: int, i: int, j: int) -> Tensor:
+        rate = torch.zeros((), dtype=torch.float64)
+        if part.u is not None:
+            rate = rate + softplus(part.u[0, h], k[b, h, j])
+        if part.v is not None:
+            rate = rate + softplus(part.v[0, h], q[b, h, i])
+        omega = m_H[h] * torch.log(1 + torch.exp(part.omega[0, h]))
+        return q[b, h, i] @ k[b, h, j] / 2 - (i - j) * omega * rate + sloped(h, i, j)
+
+    got = attended(part, Sloped(SHAPE))
+    close(got, slowly(logit), atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", [0, 1, 3, 5])  # 0: DAPE, the same without neighbours
+@pytest.mark.parametrize("inputs", ["scores_and_bias", "scores"])
+def test_dape_equals_two_convolutions_over_the_keys_of_each_query(
+    kernel: int, inputs: Literal["scores_and_bias", "scores"]
+) -> None:
+    if kernel:
+        part = drawn(DapeV2(SHAPE, width=5, kernel=kernel, inputs=inputs))
+        w_in, w_out = part.w_in[0], part.w_out[0]
+    else:
+        part, kernel = drawn(Dape(SHAPE, width=5, inputs=inputs)), 1
+        w_in, w_out = part.w_in[0, ..., None], part.w_out[0, ..., None]
+    b_in, b_out = part.b_in[0].flatten(), part.b_out[0].flatten()
+    biased, reach = inputs == "scores_and_bias", kernel // 2
+    q, k, _ = qkv()
+    zeros = torch.zeros(2 * H if biased else H, dtype=torch.float64)
+
+    def image(b: int, i: int, j: int) -> Tensor:
+        if not 0 <= j <= i:
+            return zeros
+        s = [q[b, h, i] @ k[b, h, j] / 2 for h in range(H)]
+        bias = [torch.tensor(sloped(h, i, j), dtype=torch.float64) for h in range(H)]
+        return torch.stack(s + bias if biased else s)
+
+    def unit(b: int, i: int, j: int) -> Tensor:
+        total = b_in
+        for m in range(kernel):
+            total = total + w_in[:, :, m] @ image(b, i, j + m - reach)
+        return torch.where(total > 0, total, 0.01 * total) * (j >= 0)
+
+    units = {
+        (b, i, j): unit(b, i, j)
+        for b in range(2)
+        for i in range(LENGTH)
+        for j in range(-reach, i + reach + 1)
+    }
+
+    def logit(b: int, h: int, i: int, j: int) -> Tensor:
+        total = q[b, h, i] @ k[b, h, j] / 2 + biased * sloped(h, i, j) + b_out[h]
+        for m in range(kernel):
+            total = total + w_out[h, :, m] @ units[b, i, j + m - reach]
+        return total
+
+    parts = [part, Sloped(SHAPE)] if biased else [part]
+    close(attended(*parts), slowly(logit), atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -368,3 +463,84 @@ def test_dape_refuses_a_layer_whose_bias_is_not_what_its_network_takes(
     model = create(small_config(*overrides), vocab_size=50)
     with pytest.raises(UserError, match=message):
         hidden(model, some_tokens(16))
+
+
+@pytest.mark.parametrize("piece", [1, 4, 64])
+def test_path_equals_reflecting_each_key_by_every_token_up_to_the_query(
+    piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lengthgen.schemes.content.path_attention.PIECE", piece)
+    part, x = drawn(PathAttention(SHAPE, rank=5, kernel=3)), some_x()
+    q, k, _ = qkv()
+
+    def reflection(b: int, h: int, t: int) -> Tensor:
+        projected = [part.up[0] @ (part.down[0] @ row) for row in x[b]]
+        z = convolved_slowly(projected, part.kernel[0], t)[h * K : (h + 1) * K]
+        w = z / (1 + torch.exp(-z))
+        w = w / w.square().sum().sqrt()
+        beta = 2 / (1 + torch.exp(-(part.u[0, h] @ x[b, t] + part.b[0, h])))
+        return torch.eye(K).double() - beta * torch.outer(w, w)
+
+    H_t = {
+        (b, h, t): reflection(b, h, t) for b in range(2) for h in range(H) for t in range(LENGTH)
+    }
+
+    def logit(b: int, h: int, i: int, j: int) -> Tensor:
+        key = k[b, h, j]
+        for t in range(j + 1, i + 1):
+            key = H_t[b, h, t] @ key
+        return q[b, h, i] @ key / 2 + sloped(h, i, j)
+
+    got = attended(part, Sloped(SHAPE))
+    close(got, slowly(logit), atol=1e-12)
+
+
+@pytest.mark.parametrize("base", [None, 100.0])
+def test_linear_attention_equals_equation_19_of_roformer(base: float | None) -> None:
+    part = LinearAttention(SHAPE, base=base).double()
+    q, k, v = qkv()
+
+    def feature(x: Tensor) -> Tensor:
+        return torch.where(x > 0, x + 1, torch.exp(x))
+
+    def turned(f: Tensor, p: int) -> Tensor:
+        if base is None:
+            return f
+        out = f.clone()
+        for m in range(K // 2):
+            theta = p * base ** (-2 * m / K)
+            a, b = f[m], f[m + K // 2]
+            out[m] = a * math.cos(theta) - b * math.sin(theta)
+            out[m + K // 2] = a * math.sin(theta) + b * math.cos(theta)
+        return out
+
+    got = attended(part)
+    for b, h in EACH:
+        for i in range(LENGTH):
+            top, below = torch.zeros(K).double(), 0.0
+            for j in range(i + 1):
+                f, g = feature(q[b, h, i]), feature(k[b, h, j])
+                top += (turned(f, i) @ turned(g, j)) * v[b, h, j]
+                below += float(f @ g)
+            close(got[b, h, i], top / below, atol=1e-12)
+
+
+def test_the_gated_delta_rule_equals_its_recurrence() -> None:
+    part, x = drawn(GatedDelta(SHAPE)), some_x()
+    q, k, v = qkv()
+
+    def unit(y: Tensor) -> Tensor:
+        z = y / (1 + torch.exp(-y))
+        return z / z.square().sum().sqrt()
+
+    got = attended(part)
+    for b, h in EACH:
+        state = torch.zeros(K, K, dtype=torch.float64)  # from keys to values
+        for t in range(LENGTH):
+            step = torch.log(1 + torch.exp(part.w_a[0, h] @ x[b, t] + part.c[0, h]))
+            a = torch.exp(-torch.exp(part.log_A[0, h]) * step)
+            beta = 1 / (1 + torch.exp(-(part.w_b[0, h] @ x[b, t])))
+            key = unit(k[b, h, t])
+            erased = torch.outer(state @ key, key)
+            state = a * (state - beta * erased) + beta * torch.outer(v[b, h, t], key)
+            close(got[b, h, t], state @ unit(q[b, h, t]) / 2, atol=1e-12)
