@@ -4,13 +4,13 @@ data/windows.py draws the endpoints, protocols.py places the windows before them
 targets_per_window and _tail), and the plan joins both for every protocol, variant and length.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 from lengthgen.config.schema import Config
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
-from lengthgen.data.spans import Endpoint, Span
+from lengthgen.data.spans import Span
 from lengthgen.data.windows import endpoints, n_targets, share_seen
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
@@ -25,8 +25,16 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
     """
     wanted = config.eval
     objective_of(config).check_corpus(corpus)
+    text = ScoredText(
+        targets=wanted.targets,
+        train_length=config.train.length,
+        sliding_documents=wanted.sliding_documents,
+        exact_targets=wanted.exact_targets,
+        longest=max(wanted.lengths),
+        packed=corpus.packed,
+    )
     if corpus.validation.examples is not None:
-        return Plan(corpus=corpus, text=scored_text(config, examples=_examples(corpus)))
+        return Plan(corpus=corpus, text=replace(text, examples=_examples(corpus)))
     longest = int(n_targets(corpus, corpus.validation).max(initial=0))
     _refuse_short_documents(config, corpus, longest)
     max_context = _max_context(config, longest)
@@ -62,46 +70,19 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
     repeated = 0.0
     if seen is not None:
         repeated = share_seen(corpus, seen, reach=max_context, targets=wanted.targets)
-    text = scored_text(
-        config, endpoints=drawn, max_context=max_context, blocks=blocks, packed=corpus.packed
-    )
+    text = replace(text, endpoints=tuple(drawn), max_context=max_context, blocks=blocks)
     return Plan(corpus=corpus, text=text, repeated=repeated)
 
 
-def scored_text(
-    config: Config,
-    *,
-    endpoints: Sequence[Endpoint] = (),
-    max_context: int = 0,
-    blocks: int = 0,
-    packed: bool = False,
-    examples: Sequence[Example] = (),
-) -> ScoredText:
-    """Returns what there is to score, in the sizes of the configuration."""
-    wanted = config.eval
-    return ScoredText(
-        endpoints=tuple(endpoints),
-        max_context=max_context,
-        blocks=blocks,
-        packed=packed,
-        targets=wanted.targets,
-        train_length=config.train.length,
-        sliding_documents=wanted.sliding_documents,
-        exact_targets=wanted.exact_targets,
-        longest=max(wanted.lengths),
-        examples=tuple(examples),
-    )
-
-
-def _examples(corpus: TokenizedCorpus) -> list[Example]:
+def _examples(corpus: TokenizedCorpus) -> tuple[Example, ...]:
     """Returns all validation documents of a corpus whose documents have prompts."""
     split = corpus.validation
     assert split.examples is not None
     rows = zip(split.examples, n_targets(corpus, split), strict=True)
-    return [
+    return tuple(
         Example(int(length), document, int(n), int(n) - int(given))
         for document, ((length, given), n) in enumerate(rows)
-    ]
+    )
 
 
 def cells(config: Config) -> list[Cell]:
@@ -146,25 +127,6 @@ def messages(config: Config, planned: Plan) -> list[str]:
         found.append(
             f"{len(planned.endpoints)} of the {config.eval.endpoints} endpoints requested are left "
             f"in the validation documents of at least {planned.max_context:,} tokens"
-        )
-    reads = {key for name in config.eval.protocols for key in protocols.named(name).reads}
-    documents = len(planned.text.segments)
-    if "sliding_documents" in reads and documents < config.eval.sliding_documents:
-        found.append(
-            f"{documents} of the {config.eval.sliding_documents} documents of "
-            "eval.sliding_documents are there"
-        )
-    room = 1 + min(endpoint.end for endpoint in planned.endpoints) - planned.text.longest
-    if "exact_targets" in reads and room < config.eval.exact_targets:
-        found.append(
-            f"before some endpoints there are {room} targets with a full window, of the "
-            f"{config.eval.exact_targets} of eval.exact_targets"
-        )
-    streams = any(protocols.named(name).in_stream for name in config.eval.protocols)
-    if streams and planned.text.blocks < config.eval.blocks:
-        found.append(
-            f"the validation documents joined hold {planned.text.blocks} of the "
-            f"{config.eval.blocks} blocks requested, of {planned.max_context:,} tokens each"
         )
     return found
 

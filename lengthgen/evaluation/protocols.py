@@ -339,17 +339,3 @@ PROTOCOLS = {
         ),
     )
 }
-
-
-def shared(wanted: Sequence[Span]) -> dict[Span, Span]:
-    """Returns for each span the longest one that begins at the same token.
-
-    Its forward pass has the losses of all of them where a scheme's outputs do not depend on the
-    length of the call.
-    """
-    longest: dict[tuple[int, int], Span] = {}
-    for span in wanted:
-        key = (span.document, span.start)
-        if key not in longest or longest[key].length < span.length:
-            longest[key] = span
-    return {span: longest[span.document, span.start] for span in wanted}

@@ -27,14 +27,14 @@ class Example(NamedTuple):
 class ScoredText:
     """What there is to score, and the sizes by which protocols place windows before it."""
 
-    endpoints: tuple[Endpoint, ...]
-    max_context: int  # targets before every endpoint, and in a block of the stream
-    blocks: int  # of the stream
     targets: int  # K
     train_length: int  # T, which decides how many targets of an endpoint share a window
     sliding_documents: int  # that sliding windows read: each costs max_context / stride windows
     exact_targets: int  # of each endpoint that get a window of their own
     longest: int  # of the lengths evaluated
+    endpoints: tuple[Endpoint, ...] = ()
+    max_context: int = 0  # targets before every endpoint, and in a block of the stream
+    blocks: int = 0  # of the stream
     packed: bool = False  # the endpoints lie in one document, at least max_context apart
     examples: tuple[Example, ...] = ()  # of a corpus whose documents have prompts
 

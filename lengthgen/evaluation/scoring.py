@@ -12,7 +12,7 @@ import torch
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
 from lengthgen.data.windows import IGNORED, Ints, Windows, text_of, window
-from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Alteration, Protocol, shared
+from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Alteration, Protocol
 from lengthgen.evaluation.scored_text import Scored
 from lengthgen.model.build import generator_of, seed_of
 from lengthgen.model.transformer import Transformer
@@ -79,6 +79,20 @@ def _hosts(model: Transformer, wanted: Sequence[Span]) -> dict[Span, Span]:
     return shared(wanted)
 
 
+def shared(wanted: Sequence[Span]) -> dict[Span, Span]:
+    """Returns for each span the longest one that begins at the same token.
+
+    Its forward pass has the losses of all of them where a scheme's outputs do not depend on the
+    length of the call.
+    """
+    longest: dict[tuple[int, int], Span] = {}
+    for span in wanted:
+        key = (span.document, span.start)
+        if key not in longest or longest[key].length < span.length:
+            longest[key] = span
+    return {span: longest[span.document, span.start] for span in wanted}
+
+
 @torch.inference_mode()
 def score(
     model: Transformer,
@@ -102,24 +116,10 @@ def score(
     world size, and each process takes every n-th of them, the longest first.
     """
     needed = list(wanted if needed is None else needed)
-    predicts = protocol.predicts
-    if predicts and model.scheme.depends_on_length and any(span.scored > 1 for span in needed):
-        prefixes = {span: _prefixes(span) for span in needed}
-        found = score(
-            model,
-            [prefix for windows in prefixes.values() for prefix in windows],
-            corpus,
-            precision=precision,
-            generator_seed=generator_seed,
-            ranks=ranks,
-            advance=advance,
-            altered=altered,
-            protocol=protocol,
-        )
-        return {
-            span: np.concatenate([found[prefix] for prefix in windows])
-            for span, windows in prefixes.items()
-        }
+    pieces = {span: [span] for span in needed}
+    if protocol.predicts and model.scheme.depends_on_length:
+        pieces = {span: _prefixes(span) for span in needed}
+        wanted = needed = [prefix for windows in pieces.values() for prefix in windows]
     host_of = _hosts(model, wanted)
     mine: dict[Span, Scored] = {}
     for batch in passes(model, wanted, needed)[ranks.rank :: ranks.world_size]:
@@ -134,7 +134,11 @@ def score(
         )
         advance(batch.n_tokens * ranks.world_size)
     nats = {host: scored for part in ranks.gather(mine) for host, scored in part.items()}
-    return {span: _part(nats[host_of[span]], host_of[span], span) for span in needed}
+    parts = {span: _part(nats[host_of[span]], host_of[span], span) for span in needed}
+    return {
+        span: np.concatenate([parts[window] for window in windows])
+        for span, windows in pieces.items()
+    }
 
 
 def _score_pass(

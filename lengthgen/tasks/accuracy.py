@@ -8,7 +8,7 @@ seeds and examples as variance components. R seeds, D examples, S series.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from lengthgen.results.intervals import Estimate, Floats, ratio
 from lengthgen.results.series import UPPER_BOUND
 
 HALF = 0.5  # L50: the longest length with at least this share of right answers
-FIFTH = 0.2  # k_max: with at least this one
 Z = 1.959964  # of a 95% interval
 
 # What counts in ranks. No paper sets these; the reasons are:
@@ -33,36 +32,32 @@ DECODED = {  # what rows have of decoded tests: the name of a measure, and its c
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoded:
-    """The mean of a measure of decoded tests, by length where every seed has them."""
+class Measure:
+    """The mean of a measure over tests, by length where every seed has it.
+
+    seen and unseen are means over the lengths that all series of the task have, up to L and beyond,
+    each with the same weight; None for a series that lacks a value at one of them.
+    """
 
     by_length: Mapping[int, Estimate]
     n_tests: Mapping[int, int]  # of each length, in every seed
-    seen: Estimate | None  # as in Accuracy
+    seen: Estimate | None
     unseen: Estimate | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """What the answers of one series show, by length where every seed has a value.
-
-    seen and unseen are means over the lengths that all series of the task have, each with the
-    same weight; None for a series that lacks a value at one of them.
-    """
+    """What the answers of one series show."""
 
     series: str
     scheme: str
     train_length: int  # L
     n_seeds: int
     lengths: Sequence[int]  # evaluated, ascending
-    exact: Mapping[int, Estimate]  # right answers
+    exact: Measure  # right answers
     tokens: Mapping[int, float]  # right tokens, each after the right ones before it
     stops: Mapping[int, float]  # answers that first go wrong in where they stop
-    n_examples: Mapping[int, int]
-    seen: Estimate | None  # up to L
-    unseen: Estimate | None  # beyond
-    decoded: Mapping[str, Decoded]  # by name of DECODED, those that were measured
-    right: Mapping[int, Floats] = field(repr=False)  # [R, D] by length: 1 where an answer is right
+    decoded: Mapping[str, Measure]  # by name of DECODED, those that were measured
 
     @property
     def is_bound(self) -> bool:
@@ -72,9 +67,9 @@ class Accuracy:
     @property
     def excluded(self) -> str | None:
         """Why the series counts in no rank or mean; None if it does."""
-        if self.seen is None:
+        if self.exact.seen is None:
             return "no accuracy up to L"
-        return None if self.seen.value >= LEARNED - ROUNDING else "not learned"
+        return None if self.exact.seen.value >= LEARNED - ROUNDING else "not learned"
 
     @property
     def half_length(self) -> str:
@@ -82,19 +77,11 @@ class Accuracy:
 
         ">= 80" if that is the longest evaluated; "< 2" if it is the first.
         """
-        return self._last_with(HALF)
-
-    @property
-    def k_max(self) -> str:
-        """L50 with a fifth instead of half, k_max of passkeys: arXiv 2306.15595, section 3.3."""
-        return self._last_with(FIFTH)
-
-    def _last_with(self, share: float) -> str:
         good: int | None = None
         for length in self.lengths:
-            if length not in self.exact:  # no value there: neither more nor less
+            if length not in self.exact.by_length:  # no value there: neither more nor less
                 return f"{good} (n/a beyond)" if good is not None else "-"
-            if self.exact[length].value < share:
+            if self.exact.by_length[length].value < HALF:
                 return f"< {self.lengths[0]}" if good is None else str(good)
             good = length
         return f">= {good}" if good is not None else "-"
@@ -109,56 +96,60 @@ def accuracies(rows: pd.DataFrame) -> list[Accuracy]:
 
 def _accuracy(name: str, rows: pd.DataFrame, shared: Collection[int]) -> Accuracy:
     first, n_seeds = rows.iloc[0], rows["seed"].nunique()
-    exact: dict[int, Estimate] = {}
-    right: dict[int, Floats] = {}
-    tokens: dict[int, float] = {}
-    stops: dict[int, float] = {}
-    examples: dict[int, int] = {}
-    for length, cell in rows[rows["document"].notna()].sort_values("seed").groupby("length"):
-        if len(cell) < n_seeds:
-            continue
-        wrong_RD = np.array([[*wrong] for wrong in cell["first_wrong"]], float)  # None: nan
-        right_RD = np.isnan(wrong_RD).astype(float)
-        right[length], examples[length] = right_RD, right_RD.shape[1]
-        exact[length] = as_share(ratio(right_RD, np.ones(examples[length])), examples[length])
-        tokens[length] = cell["token_hits"].sum() / cell["n_tokens"].sum()
-        stops[length] = cell["stop_errors"].sum() / right_RD.size
     L = int(first["train_length"])
-    short, long = ([n for n in shared if (n <= L) == seen] for seen in (True, False))
-    seen, unseen = mean_over(right, short), mean_over(right, long)
-    decoded = {name: _decoded(rows, key, n_seeds, short, long) for name, key in DECODED.items()}
+    by_length = rows[rows["document"].notna()].sort_values("seed").groupby("length")
+    cells = {length: cell for length, cell in by_length if len(cell) >= n_seeds}
+    wrong = {n: np.array([[*w] for w in cell["first_wrong"]], float) for n, cell in cells.items()}
+    right = {n: np.isnan(wrong_RD).astype(float) for n, wrong_RD in wrong.items()}  # None: nan
+    decoded = {
+        name: {n: tests_RD for n, cell in cells.items() if (tests_RD := _tests(cell[key])).size}
+        for name, key in DECODED.items()
+    }
     return Accuracy(
         series=name,
         scheme=str(first["scheme"]),
         train_length=L,
         n_seeds=n_seeds,
         lengths=sorted({*rows["length"]}),
-        exact=exact,
-        tokens=tokens,
-        stops=stops,
-        n_examples=examples,
-        right=right,
-        # As wide as if all lengths had the fewest examples.
-        seen=seen and as_share(seen, min(examples[n] for n in short) * len(short)),
-        unseen=unseen and as_share(unseen, min(examples[n] for n in long) * len(long)),
-        decoded={name: measure for name, measure in decoded.items() if measure.by_length},
+        exact=_share(_measure(right, shared, L), shared, L),
+        tokens={n: cell["token_hits"].sum() / cell["n_tokens"].sum() for n, cell in cells.items()},
+        stops={n: cell["stop_errors"].sum() / right[n].size for n, cell in cells.items()},
+        decoded={name: _measure(tests, shared, L) for name, tests in decoded.items() if tests},
     )
 
 
-def _decoded(
-    rows: pd.DataFrame, key: str, n_seeds: int, short: Collection[int], long: Collection[int]
-) -> Decoded:
-    values: dict[int, Floats] = {}
-    measured = rows[rows[key].map(lambda tests: tests is not None and len(tests) > 0)]
-    for length, cell in measured.sort_values("seed").groupby("length"):
-        if len(cell) == n_seeds:
-            n = min(map(len, cell[key]))  # the first ones are the same in all
-            values[length] = np.array([[*tests[:n]] for tests in cell[key]], float)
-    return Decoded(
+def _tests(lists: pd.Series) -> Floats:
+    """Returns the first values, which are of the same tests in all seeds, [R, D]; D may be 0."""
+    n = min(0 if tests is None else len(tests) for tests in lists)
+    return np.array([[*tests[:n]] for tests in lists] if n else [], float)
+
+
+def _measure(values: Mapping[int, Floats], shared: Collection[int], L: int) -> Measure:
+    """Returns the means of values [R, D] by length."""
+    return Measure(
         by_length={n: ratio(x_RD, np.ones(x_RD.shape[1])) for n, x_RD in values.items()},
         n_tests={n: x_RD.shape[1] for n, x_RD in values.items()},
-        seen=mean_over(values, short),
-        unseen=mean_over(values, long),
+        seen=mean_over(values, [n for n in shared if n <= L]),
+        unseen=mean_over(values, [n for n in shared if n > L]),
+    )
+
+
+def _share(measure: Measure, shared: Collection[int], L: int) -> Measure:
+    """Returns a measure of 0s and 1s with the intervals of shares.
+
+    A mean over lengths has one as wide as if all of them had the fewest examples.
+    """
+    n_tests, short = measure.n_tests, [n for n in shared if n <= L]
+    long = [n for n in shared if n > L]
+
+    def mean(estimate: Estimate | None, lengths: Sequence[int]) -> Estimate | None:
+        return estimate and as_share(estimate, min(n_tests[n] for n in lengths) * len(lengths))
+
+    return replace(
+        measure,
+        by_length={n: as_share(e, n_tests[n]) for n, e in measure.by_length.items()},
+        seen=mean(measure.seen, short),
+        unseen=mean(measure.unseen, long),
     )
 
 
@@ -204,7 +195,8 @@ def counted(
         task: measured
         for task, measured in learned.items()
         if any(
-            a.unseen is not None and a.unseen.value >= chance[task] + BEYOND_CHANCE - ROUNDING
+            a.exact.unseen is not None
+            and a.exact.unseen.value >= chance[task] + BEYOND_CHANCE - ROUNDING
             for a in measured
         )
     }
@@ -226,7 +218,7 @@ def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, MeanRank]
     a mean of ranks can have admit none that holds with two or three seeds.
     """
     values = {
-        task: {a.series: a.unseen.seeds for a in measured if a.unseen is not None}
+        task: {a.series: a.exact.unseen.seeds for a in measured if a.exact.unseen is not None}
         for task, measured in by_task.items()
     }
     tables = values.values()  # of seeds by series, a table for each task

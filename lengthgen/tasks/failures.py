@@ -13,7 +13,6 @@ from lengthgen.evaluation import plan, scoring
 from lengthgen.evaluation.evaluator import undefined
 from lengthgen.evaluation.scored_text import Cell
 from lengthgen.generation import Trained
-from lengthgen.model.kv_cache import why_uncached
 from lengthgen.runs.distributed import ALONE
 from lengthgen.tasks.objective import ANSWERS
 from lengthgen.terminal import Progress
@@ -31,8 +30,8 @@ class Failure(NamedTuple):
 def failures(trained: Trained, count: int, *, show: Progress) -> list[Failure]:
     """Returns up to `count` tests with a wrong answer, the shortest first.
 
-    One test of each length is taken before a second of any. Where one pass over the right answer
-    tells what decoding writes, it finds them; else all tests are decoded, until there are enough.
+    One test of each length is taken before a second of any.
+
     Raises UserError for a run of no task.
     """
     config, corpus = trained.config, trained.corpus
@@ -40,9 +39,7 @@ def failures(trained: Trained, count: int, *, show: Progress) -> list[Failure]:
         raise UserError(
             f"--failures: {config.run_id} was trained on texts; runs of a task alone have tests"
         )
-    by_length = _tests(trained, show=show)
-    if why_uncached(trained.model.scheme) is None:
-        by_length = _wrong(trained, by_length, show=show)
+    by_length = _wrong(trained, _tests(trained, show=show), show=show)
     in_turn = filter(None, chain.from_iterable(zip_longest(*by_length.values())))
     wrong: list[Failure] = []
     show.start("decode", min(count, sum(map(len, by_length.values()))), "wrong answers")

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -54,151 +53,113 @@ SCALES = {"edit distance": (1, 3), "result": (100, 1), "rank": (1, 2)}  # factor
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResults:
-    """What the series of each task show, by the task's name."""
+    """What the series of one task show."""
 
-    by_task: Mapping[str, Sequence[Accuracy]]
-    selections: Mapping[str, Selection]
-    units: Mapping[str, str]  # what lengths count
-    chance: Mapping[str, float]  # of answers that are right without the prompt
-
-    @cached_property
-    def counted(self) -> dict[str, list[Accuracy]]:
-        """What ranks are of: the tasks that are solved, and the series that learned them."""
-        return counted(self.by_task, self.chance)
+    name: str
+    measured: Sequence[Accuracy]
+    selection: Selection
+    unit: str  # what lengths count
+    chance: float  # of an answer that is right without the prompt
 
     @property
-    def unsolved(self) -> list[str]:
-        return [name for name in self.by_task if name not in self.counted]
+    def train_length(self) -> int:
+        return self.measured[0].train_length
 
 
-def results_of(rows: pd.DataFrame) -> TaskResults:
-    """Returns what the rows of tasks show."""
+def results_of(rows: pd.DataFrame) -> list[TaskResults]:
+    """Returns what the rows of each task show."""
     of_tasks = rows.loc[rows["protocol"] == "answers"]
-    selections: dict[str, Selection] = {}
+    results: dict[str, TaskResults] = {}
     for selection in sorted(select(of_tasks), key=lambda one: str(one.rows["corpus"].iloc[0])):
         first = selection.rows.iloc[0]
         name = str(first["corpus"])
-        name = f"{name}-{first['fingerprint'][:6]}" if name in selections else name
-        selections[name] = selection
-    firsts = {name: selection.rows.iloc[0] for name, selection in selections.items()}
-    return TaskResults(
-        by_task={name: accuracies(selection.rows) for name, selection in selections.items()},
-        selections=selections,
-        units={name: str(first["unit"]) for name, first in firsts.items()},
-        chance={name: float(first["chance"]) for name, first in firsts.items()},
-    )
+        name = f"{name}-{first['fingerprint'][:6]}" if name in results else name
+        results[name] = TaskResults(
+            name=name,
+            measured=accuracies(selection.rows),
+            selection=selection,
+            unit=str(first["unit"]),
+            chance=float(first["chance"]),
+        )
+    return [*results.values()]
+
+
+def counted_in(results: Sequence[TaskResults]) -> dict[str, list[Accuracy]]:
+    """Returns what ranks are of: the tasks that are solved, and the series that learned them."""
+    by_task = {task.name: task.measured for task in results}
+    return counted(by_task, {task.name: task.chance for task in results})
 
 
 def section(rows: pd.DataFrame) -> Section | None:
     """Returns tables and figures of the tasks among the rows; None if no row is of a task."""
     results = results_of(rows)
-    if not results.by_task:
+    if not results:
         return None
+    counts = counted_in(results)
     tables: list[Table] = []
-    for name in results.by_task:
-        decoded = _decoded(name, results)
-        tables += [_by_length(name, results), *([decoded] if decoded is not None else [])]
-    data = {
-        "accuracy": by_length(results),
-        "tasks": means(results),
-        "decoded": decoded_means(results),
-    }
-    summary = _matrix(results) if len(results.by_task) > 1 else tables[0]
+    for task in results:
+        tables.append(_by_length(task, is_solved=task.name in counts))
+        if any(one.decoded for one in task.measured):
+            tables.append(_decoded(task))
+    tables = [_matrix(results, counts), *tables] if len(results) > 1 else tables
     return Section(
-        title=f"Tasks: {', '.join(results.by_task)}",
-        figures={f"accuracy-{name}": accuracy_figure(name, results) for name in results.by_task},
-        tables=tables if summary in tables else [summary, *tables],
-        notes=[note for selection in results.selections.values() for note in selection.notes],
-        data={name: table for name, table in data.items() if len(table)},
-        summary=summary,
+        title=f"Tasks: {', '.join(task.name for task in results)}",
+        figures={f"accuracy-{task.name}": accuracy_figure(task) for task in results},
+        tables=tables,
+        notes=[note for task in results for note in task.selection.notes],
+        data={"tasks": by_length(results)},
+        summary=tables[0],
     )
 
 
-def by_length(results: TaskResults) -> pd.DataFrame:
-    """Returns the accuracy of each series by length, with its interval."""
+def by_length(results: Sequence[TaskResults]) -> pd.DataFrame:
+    """Returns each measure of each series by length, with its interval.
+
+    Accuracy has the share of right tokens, and of answers that first go wrong in where they stop.
+    """
     return pd.DataFrame(
         {
-            "task": name,
+            "task": task.name,
             "series": one.series,
             "seeds": one.n_seeds,
+            "measure": name,
             "length": n,
-            "tests": one.n_examples[n],
-            "accuracy": e.value,
-            "low": e.low,
-            "high": e.high,
-            "tokens": one.tokens[n],
-            "stops": one.stops[n],
-        }
-        for name, measured in results.by_task.items()
-        for one in measured
-        for n, e in one.exact.items()
-    )
-
-
-def means(results: TaskResults) -> pd.DataFrame:
-    """Returns the means over lengths seen and unseen with their intervals, and every seed's."""
-    return pd.DataFrame(
-        {
-            "task": name,
-            "series": one.series,
-            "lengths": lengths,
-            "accuracy": mean.value,
-            "low": mean.low,
-            "high": mean.high,
-            "each_seed": " ".join(f"{x:.6g}" for x in mean.seeds),
-            "half_length": one.half_length,
-            "left_out": one.excluded or (UNSOLVED if name in results.unsolved else ""),
-            "k_max": one.k_max,
-        }
-        for name, measured in results.by_task.items()
-        for one in measured
-        for lengths, mean in (("seen", one.seen), ("unseen", one.unseen))
-        if mean is not None
-    )
-
-
-def decoded_means(results: TaskResults) -> pd.DataFrame:
-    """Returns the means over decoded tests by length, with their intervals."""
-    return pd.DataFrame(
-        {
-            "task": name,
-            "series": one.series,
-            "length": n,
-            "tests": decoded.n_tests[n],
-            "measure": measure,
+            "tests": measure.n_tests[n],
             "value": e.value,
             "low": e.low,
             "high": e.high,
+            "tokens": one.tokens[n] if measure is one.exact else None,
+            "stops": one.stops[n] if measure is one.exact else None,
         }
-        for name, measured in results.by_task.items()
-        for one in measured
-        for measure, decoded in one.decoded.items()
-        for n, e in decoded.by_length.items()
+        for task in results
+        for one in task.measured
+        for name, measure in {"accuracy": one.exact, **one.decoded}.items()
+        for n, e in measure.by_length.items()
     )
 
 
 # Tables
 
 
-def _matrix(results: TaskResults) -> Table:
+def _matrix(results: Sequence[TaskResults], counts: Mapping[str, Sequence[Accuracy]]) -> Table:
     """Returns mean accuracy on unseen lengths of each series in each task, and the mean ranks."""
-    every = [one for measured in results.by_task.values() for one in measured]
+    every = [one for task in results for one in task.measured]
     cells = {
-        (one.series, name): _standing(one, results.counted.get(name))
-        for name, measured in results.by_task.items()
-        for one in measured
+        (one.series, task.name): _standing(one, counts.get(task.name))
+        for task in results
+        for one in task.measured
     }
-    ranks = mean_ranks(results.counted)
+    ranks = mean_ranks(counts)
     rows = [
         [
             Cell(label),
-            *(cells.get((label, name), Cell("-")) for name in results.by_task),
+            *(cells.get((label, task.name), Cell("-")) for task in results),
             _with_bounds(ranks.get(label), scale=1, digits=2),
         ]
         for label in sorted({one.series for one in every})
     ]
     ranked = (
-        f"Mean rank: over {', '.join(results.counted)}, of the schemes that count in each; ties "
+        f"Mean rank: over {', '.join(counts)}, of the schemes that count in each; ties "
         "share the mean of theirs; 1 is best; in brackets that of the best and of the worst seed."
     )
     unranked = (
@@ -212,39 +173,41 @@ def _matrix(results: TaskResults) -> Table:
     ]
     if any(one.excluded for one in every):
         notes.append(f"Not learned, {FAINT}: {UNCOUNTED}.")
-    if results.unsolved:
-        notes.append(f"In no rank, {FAINT}: {', '.join(results.unsolved)}; {UNSOLVED}.")
+    unsolved = [task.name for task in results if task.name not in counts]
+    if unsolved:
+        notes.append(f"In no rank, {FAINT}: {', '.join(unsolved)}; {UNSOLVED}.")
     if any(one.is_bound for one in every):
         notes.append(f"{BOUND}; neither compared nor ranked.")
     return Table(
         key="tasks",
         title="Accuracy on unseen lengths (mean over the evaluated lengths beyond L), in percent",
-        head=["scheme", *results.by_task, "mean rank"],
+        head=["scheme", *(task.name for task in results), "mean rank"],
         rows=rows,
         notes=notes,
     )
 
 
-def _by_length(name: str, results: TaskResults) -> Table:
+def _by_length(task: TaskResults, *, is_solved: bool) -> Table:
     """Returns the accuracy of each series of a task at up to MOST_COLUMNS lengths."""
-    measured, chance = results.by_task[name], results.chance[name]
-    L = measured[0].train_length
-    tests = [n for one in measured for n in one.n_examples.values()]
-    columns = _columns({length for one in measured for length in one.exact}, L)
+    tests = [n for one in task.measured for n in one.exact.n_tests.values()]
+    lengths = {length for one in task.measured for length in one.exact.by_length}
+    columns = _columns(lengths, task.train_length)
     rows: list[list[Cell]] = []
-    for one in measured:
+    for one in task.measured:
+        seen, unseen = one.exact.seen, one.exact.unseen
         cells = [
             Cell(str(one.n_seeds)),
-            *(_share(one.exact.get(n), None) for n in columns),
-            _with_bounds(one.seen, scale=100, digits=1),
-            _with_bounds(one.unseen, scale=100, digits=1),
-            Cell(one.half_length if chance < HALF else "-"),
-            Cell(", ".join(f"{100 * x:.1f}" for x in one.unseen.seeds) if one.unseen else "-"),
+            *(_percent(one.exact.by_length.get(n), None) for n in columns),
+            _with_bounds(seen, scale=100, digits=1),
+            _with_bounds(unseen, scale=100, digits=1),
+            Cell(one.half_length if task.chance < HALF else "-"),
+            Cell(", ".join(f"{100 * x:.1f}" for x in unseen.seeds) if unseen else "-"),
         ]
+        label = one.series
         if one.excluded is not None:
             cells = [Cell(cell.text, "faint") for cell in cells]
-        suffix = f" ({one.excluded})" if one.excluded is not None else ""
-        rows.append([Cell(f"{one.series}{suffix}"), *cells])
+            label = f"{label} ({one.excluded})"
+        rows.append([Cell(label), *cells])
     notes = [
         "Right: all of the answer, its end included, is what greedy decoding writes. Seen, "
         "unseen: means over the lengths that all were evaluated at, up to L, and beyond, each "
@@ -252,59 +215,55 @@ def _by_length(name: str, results: TaskResults) -> Table:
         "of the evaluated lengths before less than half of the answers are right. "
         f"Tests of a length: {min(tests, default=0)} to {max(tests, default=0)}."
     ]
-    if chance >= LEAST_CHANCE:
-        notes.append(f"A model that ignores the prompt can be right in {chance:.0%} up to L.")
-    if any(one.excluded for one in measured):
+    if task.chance >= LEAST_CHANCE:
+        notes.append(f"A model that ignores the prompt can be right in {task.chance:.0%} up to L.")
+    if any(one.excluded for one in task.measured):
         notes.append(f"Not learned, {FAINT}: {UNCOUNTED}.")
-    if name in results.unsolved:
+    if not is_solved:
         notes.append(f"In no rank: {UNSOLVED}.")
-    skipped = results.selections[name].rows["skipped"].dropna()
+    skipped = task.selection.rows["skipped"].dropna()
     notes += [f"A dash: {reason}." for reason in sorted(set(skipped))]
-    notes += _shared_lengths(measured)
-    if any(one.is_bound for one in measured):
+    if any(one.is_bound for one in task.measured):
         notes.append(f"{BOUND}.")
     return Table(
-        key=_key("accuracy", name),
-        title=f"Right answers in percent, by length in {results.units[name]}, trained to L={L}; "
-        f"{results.selections[name].title}",
+        key=_key("accuracy", task.name),
+        title=f"Right answers in percent, by length in {task.unit}, trained to "
+        f"L={task.train_length}; {task.selection.title}",
         head=["scheme", "seeds", *map(short, columns), "seen", "unseen", "L50", "each seed"],
         rows=rows,
         notes=notes,
     )
 
 
-def _decoded(name: str, results: TaskResults) -> Table | None:
-    """Returns the measures of decoded tests by length; None if no test of the task was decoded."""
+def _decoded(task: TaskResults) -> Table:
+    """Returns the measures of decoded tests by length."""
     lines = [
-        (one, measure, one.decoded[measure])
-        for measure in DECODED
-        for one in results.by_task[name]
-        if measure in one.decoded
+        (one, name, one.decoded[name])
+        for name in DECODED
+        for one in task.measured
+        if name in one.decoded
     ]
-    if not lines:
-        return None
-    L = lines[0][0].train_length
-    tests = [n for _, _, decoded in lines for n in decoded.n_tests.values()]
-    columns = _columns({n for _, _, decoded in lines for n in decoded.by_length}, L)
+    tests = [n for _, _, measure in lines for n in measure.n_tests.values()]
+    columns = _columns({n for _, _, measure in lines for n in measure.by_length}, task.train_length)
     rows: list[list[Cell]] = []
-    for one, measure, decoded in lines:
-        scale, digits = SCALES[measure]
-        by_length = (decoded.by_length.get(n) for n in columns)
+    for one, name, measure in lines:
+        scale, digits = SCALES[name]
+        by_length = (measure.by_length.get(n) for n in columns)
         values = ("-" if e is None else f"{scale * e.value:.{digits}f}" for e in by_length)
         means = [
-            _with_bounds(e, scale=scale, digits=digits) for e in (decoded.seen, decoded.unseen)
+            _with_bounds(e, scale=scale, digits=digits) for e in (measure.seen, measure.unseen)
         ]
-        rows.append([*map(Cell, (measure, one.series, str(one.n_seeds), *values)), *means])
-    measures = dict.fromkeys(measure for _, measure, _ in lines)
+        rows.append([*map(Cell, (name, one.series, str(one.n_seeds), *values)), *means])
+    names = dict.fromkeys(name for _, name, _ in lines)
     return Table(
-        key=_key("decoded", name),
-        title=f"Decoded tests, by length in {results.units[name]}, trained to L={L}; "
-        f"{results.selections[name].title}",
+        key=_key("decoded", task.name),
+        title=f"Decoded tests, by length in {task.unit}, trained to L={task.train_length}; "
+        f"{task.selection.title}",
         head=["measure", "scheme", "seeds", *map(short, columns), "seen", "unseen"],
         rows=rows,
         notes=[
             f"Of the first {min(tests)} to {max(tests)} tests of a length, decoded greedily. "
-            + " ".join(MEASURES[measure] for measure in measures)
+            + " ".join(MEASURES[name] for name in names)
         ],
     )
 
@@ -320,26 +279,17 @@ def _columns(lengths: Collection[int], L: int) -> list[int]:
     return sorted({min(lengths, key=lambda n: (abs(n - k * L), n)) for k in LENGTHS})
 
 
-def _shared_lengths(measured: Sequence[Accuracy]) -> list[str]:
-    """Returns which lengths the means are over, if not all series have the same."""
-    evaluated = [set(one.lengths) for one in measured]
-    shared = set[int].intersection(*evaluated)
-    if not shared or all(lengths == shared for lengths in evaluated):
-        return []
-    return [f"Lengths that all were evaluated at: {', '.join(map(str, sorted(shared)))}."]
-
-
 def _standing(one: Accuracy, competing: Sequence[Accuracy] | None) -> Cell:
     """Returns a cell of the matrix; `competing` are those that count in its task, if any does."""
     if one.excluded is not None:
         return Cell(one.excluded, "faint")
     if competing is None:
-        return Cell(_share(one.unseen, None).text, "faint")
-    best = max(other.unseen.value for other in competing if other.unseen is not None)
-    return _share(one.unseen, None if one.is_bound else best)
+        return Cell(_percent(one.exact.unseen, None).text, "faint")
+    best = max(other.exact.unseen.value for other in competing if other.exact.unseen)
+    return _percent(one.exact.unseen, None if one.is_bound else best)
 
 
-def _share(estimate: Estimate | None, best: float | None) -> Cell:
+def _percent(estimate: Estimate | None, best: float | None) -> Cell:
     if estimate is None:
         return Cell("-")
     mark = "best" if best and estimate.value == best else ""
@@ -358,32 +308,32 @@ def _with_bounds(estimate: Estimate | MeanRank | None, *, scale: float, digits: 
 
 
 @styled()
-def accuracy_figure(name: str, results: TaskResults) -> Figure:
+def accuracy_figure(task: TaskResults) -> Figure:
     """Draws the share of right answers over length with 95 % bands, a line per series."""
-    measured, chance = results.by_task[name], results.chance[name]
+    measured = task.measured
     colours = scheme_colours(one.scheme for one in measured)
     note = f"; grey: {UNCOUNTED}" if any(one.excluded for one in measured) else ""
-    drawn = new_figure(f"{name}: right answers over length in {results.units[name]}{note}")
+    drawn = new_figure(f"{task.name}: right answers over length in {task.unit}{note}")
     axes = drawn.subplots()
     axes.set_ylim(-0.03, 1.1)  # room for the word above 100%
-    lengths = [n for one in measured for n in one.exact] or [1]
-    length_axis(axes, lengths, trained=measured[0].train_length)
+    lengths = [n for one in measured for n in one.exact.by_length] or [1]
+    length_axis(axes, lengths, trained=task.train_length)
     ends: list[LineEnd] = []
     drawn_of_scheme: dict[str, int] = {}
     for one in measured:
         dash = DASHES[drawn_of_scheme.setdefault(one.scheme, 0) % len(DASHES)]
         drawn_of_scheme[one.scheme] += 1
-        x, colour = [*one.exact], GREY if one.excluded else colours[one.scheme]
-        low, high = ([getattr(e, bound) for e in one.exact.values()] for bound in ("low", "high"))
-        values = [e.value for e in one.exact.values()]
+        x, colour = [*one.exact.by_length], GREY if one.excluded else colours[one.scheme]
+        shares = one.exact.by_length.values()
+        low, high, values = ([getattr(e, key) for e in shares] for key in ("low", "high", "value"))
         axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
         axes.plot(x, values, color=colour, linestyle=dash, marker="o", markersize=3)
         if values:
             ends.append(LineEnd(values[-1], one.series, colour))
-    if chance >= LEAST_CHANCE:
-        axes.axhline(chance, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
-        ends.append(LineEnd(chance, "chance", GREY))
+    if task.chance >= LEAST_CHANCE:
+        axes.axhline(task.chance, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
+        ends.append(LineEnd(task.chance, "chance", GREY))
     axes.set_yticks([n / 4 for n in range(5)], [f"{25 * n}%" for n in range(5)])
-    axes.set_xlabel(f"length in {results.units[name]}")
+    axes.set_xlabel(f"length in {task.unit}")
     label_ends(axes, ends)
     return drawn

@@ -25,7 +25,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan, protocols
 from lengthgen.evaluation.protocols import PROTOCOLS
 from lengthgen.evaluation.scored_text import Cell, ScoredText
-from lengthgen.evaluation.scoring import Altered
+from lengthgen.evaluation.scoring import Altered, shared
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
@@ -378,7 +378,7 @@ def test_what_decides_the_scored_tokens_is_in_the_manifest(name: str) -> None:
 
 def test_the_longest_span_from_a_place_serves_those_that_begin_there() -> None:
     every = [s for length in (8, 16, 32, 96) for s in spans("nonoverlap", length)]
-    hosts = protocols.shared(every)
+    hosts = shared(every)
     assert all(
         hosts[s].document == s.document and hosts[s].start == s.start and hosts[s].end >= s.end
         for s in every

@@ -13,9 +13,8 @@ from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
 from lengthgen.evaluation import evaluator, plan, scoring
-from lengthgen.evaluation.protocols import shared
 from lengthgen.evaluation.scored_text import Cell, Nats, Plan
-from lengthgen.evaluation.scoring import Altered
+from lengthgen.evaluation.scoring import Altered, shared
 from lengthgen.model.transformer import Transformer
 
 VOCAB = 50  # of small_model
@@ -217,6 +216,3 @@ def test_shuffles_are_three_different_orders(corpus: TokenizedCorpus) -> None:
     for one in evaluator.replacements(config, planned, "shuffle", [span]):
         score(model, [span], corpus, altered=one)
     assert len({call.tobytes() for call in calls}) == 3
-
-
-# Estimates

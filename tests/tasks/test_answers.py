@@ -317,6 +317,3 @@ def test_a_run_of_a_task_is_exported_and_answers_as_itself(
     ids = torch.tensor([tokenizer.encode(prompt[1]).ids])
     assert ids.shape == (1, 1 + 3 + 1)  # the bos token, three letters, "="
     assert model.logits(model(ids, generator=torch.Generator())).shape == (1, 5, 29)
-
-
-# The report
