@@ -158,17 +158,9 @@ def far_apart(c: AttentionContext) -> Tensor:
     return (pos[:, None, :, None] - pos[:, None, None, :]).clamp(min=0)
 
 
-class Everything(NamedTuple):
-    """A model with coordinates [B, T], rotations and biases of both kinds, and its textbook."""
-
-    model: Transformer
-    c: AttentionContext
-    leaves: list[Tensor]  # q, k, v
-    parameters: list[Tensor]
-    want: Tensor
-
-
-def everything() -> Everything:
+def test_coordinates_and_biases_of_each_sequence_are_those_of_the_textbook_in_every_kernel() -> (
+    None
+):
     distance, forgetting = LogDistance(SHAPE), Forgetting(SHAPE)
     rope = Rope(SHAPE, base=100, rotary_percentage=1, layout="interleaved")
     model = model_under(Scattered(SHAPE), rope, forgetting, distance)
@@ -178,33 +170,20 @@ def everything() -> Everything:
     gates = torch.sigmoid(c.x_BTD @ forgetting.gate.T + 2).log().transpose(1, 2).cumsum(-1)
     added = gates[..., :, None] - gates[..., None, :]
     added = added - distance.a[:, None, None] * torch.log1p(far_apart(c))
-    want = textbook(turned(q, pos), turned(k, pos), v, added)
-    return Everything(model, c, list(leaves), list(model.scheme.parameters()), want)
-
-
-def test_coordinates_and_biases_of_each_sequence_are_those_of_the_textbook_in_every_kernel() -> (
-    None
-):
-    one = everything()
-    q, k, v = one.leaves
-    for name, got in every_kernel(one.model.scheme.layers[0], q, k, v, one.c).items():
-        assert (got - one.want).abs().max() < 1e-12, name
-
-
-@pytest.mark.parametrize("n", [5, LENGTH])
-def test_gradients_reach_a_bias_of_the_layers_input_as_in_the_textbook(n: int) -> None:
-    one = everything()
-    q, k, v = one.leaves
-    inputs = [*one.leaves, *one.parameters]
-    weight = torch.randn(one.want[:, :, -n:].shape, dtype=torch.float64)
-    want = torch.autograd.grad((one.want[:, :, -n:] * weight).sum(), inputs, retain_graph=True)
-    layer, at = one.model.scheme.layers[0], last_queries(one.c, n)
-    for name, out in every_kernel(layer, q[:, :, -n:], k, v, at).items():
-        if name == "evaluation":
-            continue
-        got = torch.autograd.grad((out * weight).sum(), inputs, retain_graph=True)
-        off = max(float((x - y).abs().max()) for x, y in zip(got, want, strict=True))
-        assert off < 1e-11, name
+    textbooks = textbook(turned(q, pos), turned(k, pos), v, added)
+    inputs = [*leaves, *model.scheme.parameters()]
+    for n in (5, LENGTH):
+        want = textbooks[:, :, -n:]
+        weight = torch.randn_like(want)
+        slopes = torch.autograd.grad((want * weight).sum(), inputs, retain_graph=True)
+        outputs = every_kernel(model.scheme.layers[0], q[:, :, -n:], k, v, last_queries(c, n))
+        for name, got in outputs.items():
+            assert (got - want).abs().max() < 1e-12, name
+            if name == "evaluation":
+                continue
+            gradients = torch.autograd.grad((got * weight).sum(), inputs, retain_graph=True)
+            for one, other in zip(gradients, slopes, strict=True):
+                assert (one - other).abs().max() < 1e-11, name
 
 
 @pytest.mark.parametrize(
@@ -277,35 +256,21 @@ def test_the_hooks_of_a_layer_see_its_number_and_its_normalised_input(n_last: in
 
 
 @pytest.mark.parametrize("n_last", [None, 3, 140])
-def test_qk_sees_the_coordinates_of_all_its_queries_and_keys(n_last: int | None) -> None:
-    part = Recording(SHAPE)
-    tokens = some_tokens(LENGTH)
-    pos = (1 + tokens % 5).cumsum(-1)
-    model_under(part)(tokens, n_last=n_last)
-    for i, c in enumerate(call.c for call in part.calls if call.hook == "qk"):
-        first = LENGTH - n_last if n_last and i == 1 else 0
-        assert (c.rows, c.cols) == (slice(first, LENGTH), slice(0, LENGTH))
-        assert torch.equal(c.pos, pos)
-        assert torch.equal(c.q_pos, pos[:, first:])
-        assert torch.equal(c.k_pos, pos)
-
-
-@pytest.mark.parametrize("n_last", [None, 3, 140])
-@pytest.mark.parametrize("hook", OF_BLOCKS)
-def test_a_hook_on_the_matrix_sees_the_rows_columns_and_coordinates_of_its_block(
+@pytest.mark.parametrize("hook", ["qk", *OF_BLOCKS])
+def test_a_hook_sees_the_rows_columns_and_coordinates_of_its_block(
     hook: str, n_last: int | None
 ) -> None:
     part = Recording(SHAPE)
     tokens = some_tokens(LENGTH)
     pos = (1 + tokens % 5).cumsum(-1)
     model_under(part)(tokens, n_last=n_last)
+    block = LENGTH if hook == "qk" else EAGER_BLOCK
     for i in (0, 1):
         calls = [call.c for call in part.calls if call.hook == hook and call.c.layer == i]
         first = LENGTH - n_last if n_last and i == 1 else 0
-        starts = range(first, LENGTH, EAGER_BLOCK)
-        assert sorted(c.rows.start for c in calls) == list(starts)
+        assert sorted(c.rows.start for c in calls) == list(range(first, LENGTH, block))
         for c in calls:
-            stop = min(c.rows.start + EAGER_BLOCK, LENGTH)
+            stop = min(c.rows.start + block, LENGTH)
             assert (c.rows.stop, c.cols) == (stop, slice(0, stop))
             assert torch.equal(c.pos, pos)
             assert torch.equal(c.q_pos, pos[:, c.rows])

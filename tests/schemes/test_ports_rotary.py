@@ -6,7 +6,6 @@ queries and keys at positions below 64 to 1e-5. What differs by intention is ass
 
 import math
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import pytest
@@ -25,13 +24,10 @@ from lengthgen.schemes.rotary.p_rope import PRope
 from lengthgen.schemes.rotary.pi import Pi
 from lengthgen.schemes.rotary.pope import Pope
 from lengthgen.schemes.rotary.rope import Rope, powers
-from lengthgen.schemes.rotary.rope_scaling import RopeScaling
 from lengthgen.schemes.rotary.xpos import Xpos
 from lengthgen.schemes.rotary.yarn import Yarn
 
 T = 512
-
-
 OF = dims(64, n_heads=4)
 
 
@@ -74,30 +70,6 @@ def same(got: Tensor, want: Tensor) -> None:
 
 
 LONG: dict[str, Any] = {"longest": 32 * T, "original_max_position_embeddings": T}
-
-
-@pytest.mark.parametrize("kind", [Pi, Ntk, DynamicNtk, Yarn, Llama3, Longrope, Longrope2])
-@pytest.mark.parametrize("factor", [4.0, None])
-def test_a_model_trained_on_at_4T_is_scaled_as_of_its_original_length(
-    kind: type[RopeScaling], factor: float | None
-) -> None:
-    """As original_max_position_embeddings of HF transformers."""
-    names = signature(kind).parameters
-    every = {
-        **{"factor": 4.0 if kind is DynamicNtk else factor},
-        **{"beta_fast": 32.0, "beta_slow": 1.0},
-        **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
-        **{"critical_turns": 3.0, "excess": 1.5},
-        **{"lambdas": [1 + m / 8 for m in range(32)]},
-    }
-    chosen = dict[str, Any]((name, every[name]) for name in every if name in names)
-    longer = replace(OF, train_length=4 * T)
-    original: dict[str, Any] = {"original_max_position_embeddings": T}
-    later = kind(longer, **original, **chosen)
-    first = kind(OF, **chosen)
-    for n in (T, 4 * T, 8 * T):
-        torch.testing.assert_close(scaled(later, n), scaled(first, n), rtol=0, atol=0)
-        assert logit_factor(later, n) == logit_factor(first, n)
 
 
 @pytest.mark.parametrize("s", [1.0, 2.0, 8.0, 32.0])
@@ -211,13 +183,6 @@ def test_both_layouts_of_rope_are_those_of_transformers(share: float) -> None:
         turned = gptj(x.transpose(1, 2)[..., :r], theta.sin()[None], theta.cos()[None])
         close(got[..., :r], turned.transpose(1, 2), atol=1e-12)
         assert torch.equal(got[..., r:], x[..., r:])
-    if share == 1:
-        cohere = imported("transformers.models.cohere.modeling_cohere").apply_rotary_pos_emb
-        pairs = theta.repeat_interleave(2, dim=-1)
-        # Cohere rotates in fp32 whatever it is given.
-        theirs = cohere(q.float(), k.float(), pairs.cos().float()[None], pairs.sin().float()[None])
-        for got, want in zip(interleaved, theirs, strict=True):
-            close(got, want.double(), atol=1e-5)
 
 
 def of_x_transformers(q: Tensor, k: Tensor, **arguments: Any) -> tuple[Tensor, Tensor]:

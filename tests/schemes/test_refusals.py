@@ -1,5 +1,7 @@
 """What a part or a scheme cannot honour is one line with the key, the value and the remedy."""
 
+from pathlib import Path
+
 import pytest
 from small import small_config
 
@@ -72,3 +74,45 @@ def test_what_cannot_be_honoured_is_refused_in_one_line(words: str) -> None:
     with pytest.raises(UserError, match=REFUSED[words]) as caught:
         small_config(*words.split())
     assert "\n" not in str(caught.value)
+
+
+IMPORTS = "import torch\nfrom lengthgen.schemes import Part\n\n"
+PLUGINS = {  # a file of the user's own, the parts that are asked for, and a part of the message
+    "two owners of a hook": (
+        "class First(Part):\n    def weights(self, s_BHQS, c): ...\nclass Second(First): ...\n",
+        "{first: {}, second: {}}",
+        r"first and second both define weights",
+    ),
+    "a parameter named like a hook": (
+        "class Shadowed(Part):\n"
+        "    def __init__(self, shape):\n"
+        "        super().__init__(shape)\n"
+        "        self.weights = torch.nn.ParameterList([torch.zeros(2)])\n"
+        "    def bias(self, c): ...\n",
+        "{shadowed: {}}",
+        r"Shadowed raised AttributeError: self\.weights .*mine.py, line 7\)$",
+    ),
+    "no hook": (
+        "class Mine(Part):\n    def bais(self, c): ...\n",
+        "{mine: {}}",
+        r"parts\.mine: its class Mine overrides no hook.* bias,",
+    ),
+    "a method of its container": (
+        "class Values(Part): ...\n",
+        "{values: {}}",
+        r"scheme\.parts\.values: a part cannot have this name",
+    ),
+    "a shipped name": (
+        "class Rope(Part): ...\n",
+        "{}",
+        r"part rope is defined twice, in .*rope\.py and in .*mine",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_a_file_with_a_part_that_cannot_be_used_is_refused(name: str, tmp_path: Path) -> None:
+    text, parts, message = PLUGINS[name]
+    (tmp_path / "mine.py").write_text(IMPORTS + text)
+    with pytest.raises(UserError, match=message):
+        small_config("scheme=nope", f"+scheme.parts={parts}", plugins=[tmp_path / "mine.py"])

@@ -1,7 +1,7 @@
-"""Remaps of rotary positions: their distances as published, and attention that is made of them."""
+"""Remaps of rotary positions, windows, and the schemes and attention that are made of them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from small import (
     context,
     hidden,
     layer_of,
+    rotated,
     small_config,
     small_model,
     some_qkv,
@@ -23,8 +24,9 @@ from small import (
 from torch import Tensor
 
 from lengthgen import schemes
-from lengthgen.model.attention import attend
+from lengthgen.model.attention import attend, eager
 from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme, registry
+from lengthgen.schemes.mask.window import Window
 from lengthgen.schemes.remap.dual_chunk import DualChunk
 from lengthgen.schemes.remap.leaky_rerope import LeakyRerope
 from lengthgen.schemes.remap.remap import Remap
@@ -141,15 +143,6 @@ def check(
 
 
 @EVERY
-def test_attention_is_that_of_queries_turned_by_the_remapped_distance(name: str) -> None:
-    part = REMAPS[name][0]
-    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
-    turned, added = turns(distances(name, c.pos)[None]), hidden_keys(part, c)
-    layer = layer_of(rope=rope(), remap=part)
-    check(layer, c, lambda q, k, v: textbook(q, k, v, turned, added))
-
-
-@EVERY
 def test_a_remap_uses_the_coordinates_of_each_sequence(name: str) -> None:
     part = REMAPS[name][0]
     model = small_model("nope")
@@ -260,3 +253,57 @@ def test_the_shipped_values_keep_distances_inside_the_trained_ones_as_their_comm
     else:
         assert largest_distance(variant, longest) == pytest.approx(511, abs=1e-3)
         assert largest_distance(variant, longest + 33) > 511
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 15])
+def test_a_query_sees_the_first_and_the_most_recent_keys_and_its_own(sinks: int) -> None:
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    for i, row in enumerate(Window(SHAPE, width=1, sinks=sinks).visible(c).tril()):
+        keys = range(i + 1)
+        want = {*keys[:sinks], *keys[-(16 - sinks) :]}
+        assert set(row.nonzero().flatten().tolist()) == want
+        assert len(want) == min(i + 1, 16)
+
+
+def test_lm_infinite_sees_sinks_at_the_trained_length_and_recent_keys_at_their_own() -> None:
+    model = small_model("rope", "lm_infinite")
+    c = context(model, LENGTH, dtype=torch.float64)
+    i, j = c.pos[:, None], c.pos
+    added = torch.zeros(LENGTH, LENGTH).double().masked_fill((j >= 10) & (i - j >= 6), -torch.inf)
+    turned = turns((i - j).clamp(max=16).double(), base=1e4)[None]
+    check(model.scheme.layers[0], c, lambda q, k, v: textbook(q, k, v, turned, added))
+
+
+def test_rnope_swa_has_positions_and_a_window_and_takes_remaps_in_three_layers_of_four() -> None:
+    config = small_config("scheme=rnope_swa", "model.n_layers=5")
+    rotating = [True, True, True, False, True]
+
+    def layers(parts: Mapping[str, Mapping[str, Any]]) -> list[LayerHooks]:
+        return schemes.build(parts, layers=config.scheme.layers, shape=config.shape).layers
+
+    plain = layers(config.scheme.parts)
+    assert [bool(layer.qk) for layer in plain] == rotating
+    assert [bool(layer.visible) for layer in plain] == rotating
+    assert [not layer.vanilla for layer in plain] == rotating
+    (window,) = plain[0].visible
+    assert isinstance(window, Window)
+    assert (window.width, window.sinks) == (8, 0)
+    for remap in ("rerope", "streaming_llm"):
+        assert [layer.scores is not None for layer in layers(config.variant(remap))] == rotating
+
+
+@pytest.mark.parametrize("scheme", ["rope", "alibi", "fox"])
+def test_keys_that_no_query_of_a_block_sees_are_left_out_without_a_trace(scheme: str) -> None:
+    """The window of 16 keys is far narrower than a block of 512 queries and the keys before it."""
+    model = small_model(scheme, "window")
+    layer, (q, k, v) = model.scheme.layers[0], some_qkv(1400, dtype=torch.float64)
+    c = context(model, 1400, dtype=torch.float64)
+    with torch.no_grad():
+        got = attend(layer, q, k, v, c)
+        rotated_q, rotated_k = rotated(layer, q, k, c)
+        close(got, eager(layer, rotated_q, rotated_k, v, c, block=1400), atol=1e-12)
+        far = k.clone()
+        far[:, :, 4:800] += 100  # hidden from the last 500 queries, and no sinks
+        moved = attend(layer, q, far, v, c)
+        close(moved[:, :, 900:], got[:, :, 900:], atol=1e-12)
+        assert not torch.equal(moved[:, :, :800], got[:, :, :800])

@@ -42,6 +42,7 @@ from lengthgen.schemes.rotary.p_rope import PRope
 from lengthgen.schemes.rotary.pi import Pi
 from lengthgen.schemes.rotary.pope import Pope
 from lengthgen.schemes.rotary.rope import Rope, angles, powers
+from lengthgen.schemes.rotary.rope_scaling import RopeScaling
 from lengthgen.schemes.rotary.xpos import Xpos
 from lengthgen.schemes.rotary.yarn import Yarn
 
@@ -62,20 +63,23 @@ def yarn(of: ModelDims = T512, *, factor: float | None = None) -> Yarn:
     return Yarn(of, factor=factor, beta_fast=32, beta_slow=1)
 
 
-def llama3(of: ModelDims = T512, *, factor: float | None = None) -> Llama3:
-    return Llama3(of, factor=factor, low_freq_factor=1, high_freq_factor=4)
+SCALINGS: dict[type[RopeScaling], dict[str, Any]] = {
+    Pi: {},
+    Ntk: {},
+    Yarn: {"beta_fast": 32, "beta_slow": 1},
+    Llama3: {"low_freq_factor": 1, "high_freq_factor": 4},
+    Longrope: {"lambdas": [1 + m / 8 for m in range(32)]},
+    Longrope2: {"critical_turns": 3.0, "excess": 1.5},
+}
 
 
-def longrope(
-    of: ModelDims = T512, *, factor: float | None = None, lambdas: list[float] | None = None
-) -> Longrope:
-    return Longrope(of, factor=factor, lambdas=lambdas or [2.0] * (of.d_head // 2))
+def every_scaling(factor: float | None, of: ModelDims = T512, **more: int) -> list[RopeScaling]:
+    """Returns each part with a factor s."""
+    return [kind(of, factor=factor, **each, **more) for kind, each in SCALINGS.items()]
 
 
-def longrope2(
-    of: ModelDims = T512, *, factor: float | None = None, turns: float = 3.0, excess: float = 1.0
-) -> Longrope2:
-    return Longrope2(of, factor=factor, critical_turns=turns, excess=excess)
+def longrope2(of: ModelDims, *, factor: float, turns: float = 3.0) -> Longrope2:
+    return Longrope2(of, factor=factor, critical_turns=turns, excess=1.0)
 
 
 def logit_factor(part: Part, length: int) -> float:
@@ -103,13 +107,6 @@ def test_ntk_scaling_is_rope_with_the_published_base(case: dict[str, Any]) -> No
     # The release of dynamic NTK has the same at L/T = s with factor 1.
     dynamic = scaled(DynamicNtk(T512, factor=1.0), 512 * s)
     assert torch.equal(dynamic, scaled(Ntk(T512, factor=None), 512 * s))
-
-
-def test_dynamic_ntk_scaling_stretches_by_f_times_the_excess_length() -> None:
-    part = DynamicNtk(T512, factor=3.0)
-    for length in (100, 512):
-        assert torch.equal(scaled(part, length), plain())
-    assert torch.equal(scaled(part, 2048), scaled(Ntk(T512, factor=3 * 4 - 2.0), 512))
 
 
 @pytest.mark.parametrize("case", published("yarn_bounds"))
@@ -149,18 +146,6 @@ def test_longrope2_has_the_published_factors_before_the_critical_pair(case: dict
     assert torch.equal(scaled(part, 1), scaled(part, 10**6))
 
 
-def every_scaling(factor: float | None) -> list[Part]:
-    """Returns each part with a factor s, at T = 512."""
-    return [
-        Pi(T512, factor=factor),
-        Ntk(T512, factor=factor),
-        yarn(factor=factor),
-        llama3(factor=factor),
-        longrope(factor=factor),
-        longrope2(factor=factor),
-    ]
-
-
 def test_without_a_factor_nothing_changes_up_to_t_and_the_length_decides_beyond() -> None:
     for part in every_scaling(None):
         assert part.depends_on_length
@@ -176,6 +161,20 @@ def test_a_fixed_factor_is_that_of_every_length() -> None:
         for length in (16, 512, 5000):
             assert torch.equal(scaled(part, length), scaled(by_length, 2048))
             assert logit_factor(part, length) == logit_factor(by_length, 2048)
+
+
+@pytest.mark.parametrize("factor", [4.0, None])
+def test_a_model_trained_on_at_4T_is_scaled_as_of_its_original_length(
+    factor: float | None,
+) -> None:
+    """As original_max_position_embeddings of HF transformers."""
+    longer, original = dims(64, train_length=2048), {"original_max_position_embeddings": 512}
+    later = [*every_scaling(factor, longer, **original), DynamicNtk(longer, factor=4.0, **original)]
+    first = [*every_scaling(factor), DynamicNtk(T512, factor=4.0)]
+    for ours, want in zip(later, first, strict=True):
+        for length in (512, 2048, 4096):
+            assert torch.equal(scaled(ours, length), scaled(want, length))
+            assert logit_factor(ours, length) == logit_factor(want, length)
 
 
 def test_a_single_rotated_pair_is_the_fastest_and_stays() -> None:
@@ -276,34 +275,23 @@ def test_xpos_logits_are_those_of_torchscale() -> None:
     close(logits[0, 0, 5], torch.tensor(want, dtype=torch.float64), atol=2e-6)
 
 
-def test_xpos_at_65536_tokens_is_finite_and_equals_the_formula() -> None:
-    length, part, c = 65_536, xpos(T512), bare_call(T512, 65_536, dtype=torch.float32)
-    assert part.unsupported_reason(length) is None
+def test_xpos_at_65536_tokens_is_finite_and_decays_as_in_float64() -> None:
+    length, part, rows = 65_536, xpos(T512), torch.tensor([0, 700, 32_768, 65_535])
     q, k, v = some_qkv(length, dtype=torch.float32, batch=1, heads=1, width=64)
-    rows = torch.tensor([0, 700, 32_768, 65_535])
-    q_rows, k_all = part.qk(q[:, :, rows], k, replace(c, q_pos=rows))
-    assert torch.isfinite(k_all).all()
-    logits = (q_rows @ k_all.mT)[0, 0]
-    omega = powers(1e4, 64, c)
-    zeta = (torch.arange(32, dtype=torch.float64) * 2 / 64 + 0.4) / 1.4
+    still = NO_PARTS._replace(frequencies=(Still(T512),))
 
-    def as_complex(x: Tensor, pos: Tensor) -> Tensor:
-        theta = angles(pos, omega).double()  # rounded to fp32, as all angles are
-        pairs = torch.view_as_complex(x.double().unflatten(-1, (32, 2)))
-        return pairs * torch.polar(torch.ones_like(theta), theta)
+    def logits(dtype: torch.dtype) -> Tensor:
+        c = replace(bare_call(T512, length, dtype=dtype), q_pos=rows, hooks=still)
+        return product(part.qk(q[:, :, rows].to(dtype), k.to(dtype), c))[0, 0].double()
 
-    for n, i in enumerate(rows.tolist()):
-        keys = torch.arange(i + 1)
-        products = as_complex(q[0, 0, i], rows[n]) * as_complex(k[0, 0, : i + 1], keys).conj()
-        want = (products.real * zeta ** ((i - keys[:, None]) / 512)).sum(-1)
-        # Sums of 32 products of about 1 in fp32, and powers of a rounded zeta.
-        close(logits[n, : i + 1].double(), want, atol=1e-4)
-    layer = layer_of(part)
-    last = replace(c, q_pos=c.q_pos[-300:], rows=slice(length - 300, length))
+    seen = torch.arange(length) <= rows[:, None]
+    close(logits(torch.float32)[seen], logits(torch.float64)[seen], atol=1e-4)
+    c = bare_call(T512, length, dtype=torch.float32)
+    last = replace(c, q_pos=c.q_pos[-100:], rows=slice(length - 100, length))
     for dtype in (torch.float32, torch.bfloat16):
         with torch.no_grad():
-            out = attend(layer, q[:, :, -300:].to(dtype), k.to(dtype), v.to(dtype), last)
-        assert torch.isfinite(out).all()
+            q_last, k_all, v_all = (x.to(dtype) for x in (q[:, :, -100:], k, v))
+            assert torch.isfinite(attend(layer_of(part), q_last, k_all, v_all, last)).all()
 
 
 def test_xpos_has_no_value_where_its_factors_leave_float32() -> None:
@@ -334,42 +322,20 @@ def test_a_query_sees_its_window_of_half_t_and_the_one_before() -> None:
     assert Bca(T512, window=0.5).window == 256
 
 
-def polar_logit(q: Tensor, k: Tensor, i: int, j: int, phi: Tensor) -> float:
-    """Returns sum_m softplus(q_m) softplus(k_m) cos((i - j) omega_m - phi_m) for vectors q, k."""
-    d = len(q)
-    omega = 1e4 ** (-torch.arange(d, dtype=torch.float64) / d)
-    magnitudes = torch.log1p(q.exp()) * torch.log1p(k.exp())
-    return float((magnitudes * ((i - j) * omega - phi).cos()).sum())
-
-
-def test_pope_logits_are_magnitudes_times_the_cosine_of_distance_and_phase() -> None:
+def test_pope_has_the_published_logit_and_phases_of_all_layers_or_of_each() -> None:
     of = dims(4, n_heads=2, n_layers=3)
-    for share_layers, shared in ((True, 1), (False, 3)):
-        part = Pope(of, base=1e4, share_layers=share_layers).double()
-        assert part.phi.shape == (shared, 2, 4)
-        q, k = (det(4, a=a, b=0.3).expand(1, 2, 1, 4) for a in (0.7, 1.1))
-        c = replace(bare_call(of, 1), q_pos=torch.tensor([10]), k_pos=torch.tensor([7]), layer=2)
-        # [F] lucidrains/PoPE-pytorch ee11cab; phi = 0, unscaled
-        want = torch.full((1, 2, 1, 1), 1.746026851, dtype=torch.float64)
-        close(product(part.qk(q, k, c)), want, atol=2e-9)
-        with torch.no_grad():
-            part.phi.copy_(-3 * (1 + det(*part.phi.shape, a=2.3)))
-            wide_q, wide_k = part.qk(q, k, c)
-        assert wide_q.shape == wide_k.shape == (1, 2, 1, 8)
-        for h in range(2):
-            want = polar_logit(q[0, h, 0], k[0, h, 0], 10, 7, part.phi[2 % shared, h].detach())
-            got = float(wide_q[0, h, 0] @ wide_k[0, h, 0])
-            assert got == pytest.approx(want, abs=1e-12)
-
-
-def test_pope_phases_are_moved_back_between_minus_two_pi_and_zero() -> None:
-    part = Pope(T512, base=1e4, share_layers=True)
-    assert torch.equal(part.phi, torch.zeros(1, 1, 64))
+    shared, own = (Pope(of, base=1e4, share_layers=share).double() for share in (True, False))
+    assert (shared.phi.shape, own.phi.shape) == ((1, 2, 4), (3, 2, 4))
+    q, k = (det(4, a=a, b=0.3).expand(1, 2, 1, 4) for a in (0.7, 1.1))
+    c = replace(bare_call(of, 1), q_pos=torch.tensor([10]), k_pos=torch.tensor([7]), layer=2)
+    # [F] lucidrains/PoPE-pytorch ee11cab; phi = 0, unscaled
+    want = torch.full((1, 2, 1, 1), 1.746026851, dtype=torch.float64)
     with torch.no_grad():
-        part.phi.copy_(torch.linspace(-9, 3, 64))
-        part.clamp_parameters()
-    assert float(part.phi.detach().min()) == pytest.approx(-2 * math.pi)
-    assert float(part.phi.detach().max()) == 0
+        close(product(shared.qk(q, k, c)), want, atol=2e-9)
+        own.phi.copy_(-3 * (1 + det(*own.phi.shape, a=2.3)))
+        shared.phi[0] = own.phi[2]
+        assert torch.equal(product(own.qk(q, k, c)), product(shared.qk(q, k, c)))
+        assert not torch.allclose(product(own.qk(q, k, c)), want)
 
 
 def test_fope_multiplies_channel_pairs_by_fourier_series_in_the_position() -> None:
@@ -431,12 +397,10 @@ def test_grape_m_begins_as_rope_and_turns_by_its_trained_angles() -> None:
     with torch.no_grad():
         part.log_omega[1] = torch.tensor(omega, dtype=torch.float64).log()
     got_q, got_k = rotated(layer_of(part), q, k, replace(c, layer=1))
-    for i in range(9):
-        for j in range(9):
-            total = torch.zeros(2, 2, dtype=torch.float64)
-            for m in range(4):
-                query = torch.complex(q[:, :, i, m], q[:, :, i, m + 4])
-                key = torch.complex(k[:, :, j, m], k[:, :, j, m + 4])
-                turn = complex(math.cos((i - j) * omega[m]), math.sin((i - j) * omega[m]))
-                total += (query * key.conj() * turn).real
-            close((got_q[:, :, i] * got_k[:, :, j]).sum(-1), total, atol=1e-12)
+    pos, turn = torch.arange(9.0), torch.tensor(omega, dtype=torch.float64)
+    theta = (pos[:, None] - pos)[..., None] * turn
+    query, key = (torch.complex(x[..., :4], x[..., 4:]) for x in (q, k))
+    pairs = (
+        query[:, :, :, None] * key[:, :, None].conj() * torch.polar(torch.ones_like(theta), theta)
+    )
+    close(got_q @ got_k.mT, pairs.real.sum(-1), atol=1e-12)

@@ -53,16 +53,6 @@ def test_ssmax_multiplies_by_s_of_the_head_and_layer_and_the_log_of_the_keys() -
     assert torch.equal(shared.factor(row_99), shared.factor(replace(row_99, layer=1)))
 
 
-@pytest.mark.parametrize(
-    ("length", "want"),
-    [(1, 1.0), (511, 1.0), (512, 1.0), (1024, 1.138629436), (16_384, 1.693147181)],
-)
-def test_a_temperature_grows_with_the_log_of_the_length_beyond_t(length: int, want: float) -> None:
-    # [F] 1 + 0.2 ln(L / 512)
-    got = Temperature(LONG, coefficient=0.2).factor(length)
-    assert got == pytest.approx(want, abs=1e-9)
-
-
 FACTORS: dict[str, tuple[Part, Callable[[int], float]]] = {  # of query i in a call of 40 tokens
     "logn": (Logn(SHAPE), lambda i: max(1.0, math.log(i + 1) / math.log(16))),
     "ssmax": (Ssmax(SHAPE, init=0.5, share_layers=True), lambda i: 0.5 * math.log(i + 1)),
