@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
-from lengthgen.cli.console import print_table, warn_once
+from lengthgen.cli.console import print_table, warn, warn_once
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def run(
     dry_run: bool,
 ) -> Mapping[str, "PointState"]:
     """Runs or submits what is left of the points, and returns the states of all of them then."""
+    from lengthgen.runs import devices
     from lengthgen.sweep import local, states
     from lengthgen.sweep.slurm import options, submit
 
@@ -93,15 +94,22 @@ def run(
             submit(todo, options(slurm), root=points[0].config.runtime.root, say=warn_once)
             return states.states_of(points)
     elif todo or any(state.state in states.BUSY for state in before.values()):
-        slots = local.device_slots(todo or points, jobs=jobs, gpus=gpus, per_gpu=per_gpu)
+        slots = local.slots(
+            devices.cores(),
+            local.gpus_for(todo or points),
+            jobs=jobs,
+            gpus=gpus,
+            per_gpu=per_gpu,
+            n_points=len(todo or points),
+        )
         _prepare(todo)
         if not dry_run:
-            return local.run(points, slots, gpus=gpus, table=states.StateTable(points))
+            return local.run(points, slots, gpus=gpus, say=warn)
         seconds = local.seconds_per_step(todo[0], slots[0]) if todo else None
         if seconds is not None:
             steps, n = todo[0].config.train.steps, min(len(slots), len(todo))
-            of = f"{todo[0].title}: {seconds:.3g} s a step, {steps:,} steps"
-            warn_once(f"{of}; {len(todo)} points to do, {n} at a time")
+            rate = f"{todo[0].title}: {seconds:.3g} s a step, {steps:,} steps"
+            warn_once(f"{rate}; {len(todo)} points to do, {n} at a time")
     return before
 
 

@@ -100,7 +100,7 @@ class Ranks:
                 dist.destroy_process_group()
         except RankLost:
             if _by_torchrun():  # which is to see the end of the other one first
-                signals.install([signal.SIGTERM], signal.SIG_DFL)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 time.sleep(SECONDS_TO_BE_ENDED)
             raise
 

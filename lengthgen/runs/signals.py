@@ -13,12 +13,6 @@ _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
-def install(kinds: Iterable[signal.Signals], handler: Handler) -> None:
-    """Handles signals of these kinds from now on."""
-    for kind in kinds:
-        signal.signal(kind, handler)
-
-
 def stop_with_parent() -> None:
     """Sends SIGTERM to this process when the process that started it ends; on Linux alone."""
     with suppress(OSError, AttributeError):
@@ -29,7 +23,8 @@ def stop_with_parent() -> None:
 def handled(kinds: Iterable[signal.Signals], handler: Handler) -> Generator[None]:
     """Handles signals of these kinds while the block lasts."""
     before = {kind: signal.getsignal(kind) for kind in kinds}
-    install(before, handler)
+    for kind in before:
+        signal.signal(kind, handler)
     try:
         yield
     finally:
@@ -58,7 +53,8 @@ def interruptible() -> Generator[None]:
     kinds = [kind for kind in SCHEDULER if signal.getsignal(kind) is signal.SIG_DFL]
 
     def stop(number: int, frame: FrameType | None) -> None:
-        install(kinds, signal.SIG_IGN)  # a scheduler and torchrun both pass it on
+        for kind in kinds:  # a scheduler and torchrun both pass it on
+            signal.signal(kind, signal.SIG_IGN)
         raise _Signalled(number)
 
     with handled(kinds, stop):
@@ -68,10 +64,11 @@ def interruptible() -> Generator[None]:
             raise Stopped(str(signalled), exit_code=128 + signalled.number) from None
 
 
-class TrainingStop:
-    """Notes SIGTERM, SIGUSR2 or Ctrl-C: a checkpoint, then the end; a second Ctrl-C kills.
+class StopRequest:
+    """Notes the first of SIGTERM, SIGUSR2, SIGHUP or Ctrl-C in `received`; a second Ctrl-C kills.
 
-    Other signals may come twice: a scheduler and torchrun both pass them on.
+    Other signals may come twice: a scheduler and torchrun both pass them on. Those that are
+    ignored, as SIGHUP by nohup, stay ignored.
     """
 
     def __init__(self) -> None:
@@ -80,32 +77,12 @@ class TrainingStop:
     @contextmanager
     def listening(self) -> Generator[None]:
         """Listens while the block lasts."""
-        interrupt = signal.getsignal(signal.SIGINT)
+        kinds = (*SCHEDULER, signal.SIGHUP, signal.SIGINT)
 
         def note(number: int, frame: FrameType | None) -> None:
-            self.received = number
+            self.received = self.received or number
             if number == signal.SIGINT:
-                signal.signal(number, interrupt)
-
-        with handled((*SCHEDULER, signal.SIGINT), note):
-            yield
-
-
-class SweepStop:
-    """Counts the signals that end a sweep: all but Ctrl-C once; `number` is the first."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.count = 0
-
-    @contextmanager
-    def listening(self) -> Generator[None]:
-        """Listens while the block lasts; signals that are ignored, as by nohup, stay ignored."""
-        kinds = (*SCHEDULER, signal.SIGINT, signal.SIGHUP)
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self.number = self.number or number
-            self.count += number == signal.SIGINT or not self.count
+                signal.signal(number, signal.default_int_handler)
 
         with handled([k for k in kinds if signal.getsignal(k) != signal.SIG_IGN], note):
             yield

@@ -69,7 +69,7 @@ def points(
     files = tuple(path.absolute() for path in plugins)
     grid = compose.expand(overrides, config_dir=config_dir)
     differs = [len(set(values)) > 1 for values in zip(*grid, strict=True)]
-    found: dict[Path, Point] = {}
+    runs: dict[Path, Point] = {}
     for chosen in grid:
         swept = [override for override, varies in zip(chosen, differs, strict=True) if varies]
         try:
@@ -84,7 +84,7 @@ def points(
             varied=dict(word.split("=", 1) for word in swept),
             config=config,
         )
-        other = found.setdefault(point.run_dir, point)
+        other = runs.setdefault(point.run_dir, point)
         if other.title == point.title and other is not point:
             raise UserError(f"{point.title} is there twice; give each value once")
         if other is not point:
@@ -92,4 +92,4 @@ def points(
                 f"{other.title} and {point.title} are one run, {point.run_id}: what is measured, "
                 "and how, makes no other run; sweep keys that change the training"
             )
-    return list(found.values())
+    return list(runs.values())

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -16,18 +16,10 @@ from typing import NamedTuple
 import torch
 
 from lengthgen.errors import Stopped, UserError
-from lengthgen.runs import devices, status
-from lengthgen.runs.signals import SweepStop
+from lengthgen.runs import status
+from lengthgen.runs.signals import StopRequest
 from lengthgen.sweep.grid import Point
-from lengthgen.sweep.states import (
-    BUSY,
-    PointState,
-    StateTable,
-    counted,
-    pending,
-    state_of,
-    states_of,
-)
+from lengthgen.sweep.states import BUSY, PointState, counted, pending, state_of, states_of
 
 SECONDS_BETWEEN_POLLS = 0.2
 SECONDS_BETWEEN_POLLS_ELSEWHERE = 5.0
@@ -40,8 +32,10 @@ class Slot(NamedTuple):
     gpus: tuple[str, ...]
 
 
-def gpus_here() -> tuple[str, ...]:
-    """Returns the GPUs that runs may use, as CUDA_VISIBLE_DEVICES names them."""
+def gpus_for(points: Sequence[Point]) -> tuple[str, ...]:
+    """Returns the GPUs that the points may use, as CUDA_VISIBLE_DEVICES names them."""
+    if all(point.config.runtime.device == "cpu" for point in points):
+        return ()
     if torch.backends.mps.is_available():  # one, whatever it is called
         return ("0",)
     gpus = tuple(str(i) for i in range(torch.cuda.device_count()))
@@ -83,66 +77,64 @@ def slots(
 
 
 class Child(NamedTuple):
-    """A point at work: its process, and from which byte of a file on that prints."""
+    """A point at work: its place, its process, and the file that this prints into."""
 
     point: Point
     slot: Slot
     process: subprocess.Popen[bytes]
     console: Path
-    begin: int
-
-    def last_line(self) -> str:
-        """Returns the last line that it printed and that is not blank."""
-        with suppress(OSError):
-            printed = self.console.read_bytes()[self.begin :].decode(errors="replace")
-            lines = [line.strip() for line in printed.splitlines() if line.strip()]
-            return lines[-1] if lines else ""
-        return ""
 
 
 def run(
-    points: Sequence[Point], free: list[Slot], *, gpus: int | None, table: StateTable
+    points: Sequence[Point], free: list[Slot], *, gpus: int | None, say: Callable[[str], None]
 ) -> dict[str, PointState]:
     """Runs what is left of the points, each in a process; returns the states of all of them then.
 
     A failed point never stops the others. A point that another process works on is waited for, and
-    run here if it does not end well there. The first Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) lets the
-    runs checkpoint and stop, a second kills them. Raises Stopped after that.
+    run here if it does not end well there. Every change of a state is said. The first Ctrl-C (or
+    SIGTERM, SIGUSR2, SIGHUP) lets the runs checkpoint and stop, a second Ctrl-C kills them. Raises
+    Stopped after that.
     """
-    states, stop = states_of(points), SweepStop()
+    states, stop = states_of(points), StopRequest()
     waiting, children = pending(points, states), list[Child]()
     elsewhere = [p for p in points if states[p.run_id].state in BUSY]
-    polled, signalled = time.monotonic(), 0
-    with stop.listening(), table:
-        table.show(states)
-        while children or (not stop.count and (waiting or elsewhere)):
-            if stop.count > signalled:
-                _stop(children, kill=stop.count > 1)
-                table.say("stopping; Ctrl-C again kills at once")
-                signalled = stop.count
+    polled = time.monotonic()
+
+    def change(point: Point, state: PointState) -> None:
+        if state != states[point.run_id]:
+            states[point.run_id] = state
+            say(f"{point.title}: {state.state}" + (f": {state.reason}" if state.reason else ""))
+
+    with stop.listening():
+        while not stop.received and (children or waiting or elsewhere):
             here = sum(_is_here(point) for point in elsewhere)
-            while waiting and len(free) > here and not stop.count:
+            while waiting and len(free) > here:
                 child = _start(waiting.pop(0), free.pop(0), gpus=gpus)
                 children.append(child)
-                states[child.point.run_id] = PointState("running")
+                change(child.point, PointState("running"))
             for child in [child for child in children if child.process.poll() is not None]:
                 children.remove(child)
                 free.append(child.slot)
-                states[child.point.run_id] = ended = _ended(child)
-                elsewhere += [child.point] * (ended.state in BUSY)
+                change(child.point, _ended(child))
+                elsewhere += [child.point] * (states[child.point.run_id].state in BUSY)
             if elsewhere and time.monotonic() - polled > SECONDS_BETWEEN_POLLS_ELSEWHERE:
-                states |= states_of(elsewhere)
+                now = states_of(elsewhere)
+                for point in elsewhere:
+                    change(point, now[point.run_id])
                 waiting += pending(elsewhere, states)
                 elsewhere = [p for p in elsewhere if states[p.run_id].state in BUSY]
                 polled = time.monotonic()
-            table.show(states)
             time.sleep(SECONDS_BETWEEN_POLLS)
-    if stop.count:
-        raise Stopped(
-            f"stopped by {signal.Signals(stop.number).name}: {counted(states)}; "
-            "the same command continues",
-            exit_code=128 + stop.number,
-        )
+        if stop.received:
+            say("stopping; Ctrl-C again kills at once")
+            _stop(children)
+            for child in children:
+                change(child.point, _ended(child))
+            raise Stopped(
+                f"stopped by {signal.Signals(stop.received).name}: {counted(states)}; "
+                "the same command continues",
+                exit_code=128 + stop.received,
+            )
     return states
 
 
@@ -169,8 +161,7 @@ def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
     point.run_dir.mkdir(parents=True, exist_ok=True)
     console = point.run_dir / "console.txt"
-    with console.open("ab") as file:
-        begin = file.tell()
+    with console.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "lengthgen", *arguments],
             stdin=subprocess.DEVNULL,
@@ -179,14 +170,24 @@ def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
             env=environment,
             start_new_session=True,
         )
-    return Child(point, slot, process, console, begin)
+    return Child(point, slot, process, console)
 
 
-def _stop(children: Sequence[Child], *, kill: bool) -> None:
-    """Lets the runs checkpoint and stop, or kills them; torchrun's processes follow it."""
+def _stop(children: Sequence[Child]) -> None:
+    """Lets the runs checkpoint and stop, or kills them at Ctrl-C; torchrun's processes follow."""
+    try:
+        _signal(children, signal.SIGTERM)
+    except KeyboardInterrupt:
+        _signal(children, signal.SIGKILL)
+
+
+def _signal(children: Sequence[Child], kind: signal.Signals) -> None:
+    """Sends a signal to the processes, and waits for their ends."""
     for child in children:
         if child.process.poll() is None:
-            os.killpg(child.process.pid, signal.SIGKILL if kill else signal.SIGTERM)
+            os.killpg(child.process.pid, kind)
+    for child in children:
+        child.process.wait()
 
 
 def _ended(child: Child) -> PointState:
@@ -198,8 +199,15 @@ def _ended(child: Child) -> PointState:
     if number in {*signal.Signals}:
         name = signal.Signals(number).name
         return PointState("killed" if number == signal.SIGKILL else "stopped", f"by {name}")
-    last = child.last_line().removeprefix("error: ")
-    return PointState("failed", last or f"exit code {code}")
+    return PointState("failed", _last_line(child.console) or f"exit code {code}")
+
+
+def _last_line(console: Path) -> str:
+    """Returns the last line that was printed and is not blank, without the word error."""
+    with suppress(OSError):
+        printed = console.read_text(encoding="utf-8", errors="replace").rstrip()
+        return printed.rpartition("\n")[2].strip().removeprefix("error: ")
+    return ""
 
 
 def seconds_per_step(point: Point, slot: Slot) -> float | None:
@@ -231,18 +239,3 @@ def seconds_per_step(point: Point, slot: Slot) -> float | None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return None
-
-
-def device_slots(
-    points: Sequence[Point], *, jobs: int | None, gpus: int | None, per_gpu: int
-) -> list[Slot]:
-    """Returns the slots for the points on this machine."""
-    on_cpu = all(point.config.runtime.device == "cpu" for point in points)
-    return slots(
-        devices.cores(),
-        () if on_cpu else gpus_here(),
-        jobs=jobs,
-        gpus=gpus,
-        per_gpu=per_gpu,
-        n_points=len(points),
-    )

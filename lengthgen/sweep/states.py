@@ -1,23 +1,15 @@
-"""The state of each point of a sweep, by its run directory and its Slurm job, and their table."""
+"""The state of each point of a sweep, by its run directory and its Slurm job."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
-
-from lengthgen.escaping import visible
 from lengthgen.runs import status
 from lengthgen.sweep import slurm
 from lengthgen.sweep.grid import Point
-from lengthgen.terminal import Screen
 
 State = Literal["new", "queued", "running", "stopped", "killed", "failed", "diverged", "done"]
 SETTLED = ("done", "diverged")  # running such a point again would end in the same way
 BUSY = ("queued", "running")  # in another process
-COLOURS = {"done": "green", "running": "cyan", "failed": "red", "diverged": "red", "killed": "red"}
 
 
 class PointState(NamedTuple):
@@ -89,54 +81,3 @@ def counted(states: Mapping[str, PointState]) -> str:
     order = ("done", "diverged", "failed", "killed", "stopped", "running", "queued", "new")
     every = [point.state for point in states.values()]
     return ", ".join(f"{every.count(s)} {s}" for s in order if s in every)
-
-
-class StateTable:
-    """Shows the states of points when they change: a table on a terminal, else a line each."""
-
-    def __init__(self, points: Sequence[Point]) -> None:
-        self._points = points
-        self._screen = Screen(sys.stderr)
-        self._live = Live(console=self._screen, auto_refresh=False, transient=True)
-        self._shown: dict[str, PointState] = {}
-
-    def __enter__(self) -> Self:
-        if self._screen.is_live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._live.stop()
-
-    def say(self, message: str) -> None:
-        """Writes a line, above the table if there is one."""
-        self._screen.print(visible(message, keep="\n\t"))
-
-    def show(self, states: Mapping[str, PointState]) -> None:
-        """Shows the states, by run id, if one is not as it was shown before."""
-        changed = [p for p in self._points if states[p.run_id] != self._shown.get(p.run_id)]
-        if changed and self._screen.is_live:
-            self._live.update(self._table(states), refresh=True)
-        elif changed:
-            for point in changed if self._shown else ():  # the first states are counted elsewhere
-                state, reason = states[point.run_id]
-                self.say(f"{point.title}: {state}" + (f": {reason}" if reason else ""))
-        self._shown = dict(states)
-
-    def _table(self, states: Mapping[str, PointState]) -> Table:
-        """Returns the points, those that are at work or went wrong first if not all have room."""
-        head = list(self._points[0].varied) or ["run"]
-        table = Table(*head, "state", "", box=None, caption=counted(states), caption_justify="left")
-        room = max(1, self._screen.height - 5)
-        shown = list(self._points)
-        if len(shown) > room:
-            shown.sort(key=lambda p: states[p.run_id].state in ("new", "queued", "done"))
-        for point in shown[:room]:
-            state, reason = states[point.run_id]
-            names = [*point.varied.values()] or [point.run_id]
-            cells = [Text(visible(cell)) for cell in (*names, state, reason or "")]
-            cells[-2].stylize(COLOURS.get(state, ""))
-            table.add_row(*cells)
-        for column in table.columns:
-            column.no_wrap, column.overflow = True, "ellipsis"
-        return table

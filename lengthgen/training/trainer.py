@@ -66,7 +66,7 @@ def train(
 
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
-    stop, stopping, began, began_at = signals.TrainingStop(), 0, time.perf_counter(), state.step
+    stop, stopping, began, began_at = signals.StopRequest(), 0, time.perf_counter(), state.step
     batch = batch_of(state, windows, ranks=ranks)
     with stop.listening():
         while state.step < train.steps and not stopping:

@@ -228,18 +228,6 @@ def test_what_is_settled_or_at_work_is_not_run_and_only_bad_ends_are_unsuccessfu
     assert states.counted(standing).startswith("1 done, 1 diverged, 1 failed")
 
 
-def test_a_pipe_gets_a_line_for_each_change_and_nothing_else(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    every = grid("seed=1,2")
-    before = {p.run_id: PointState("new") for p in every}
-    after = before | {every[1].run_id: PointState("failed", "no room")}
-    with states.StateTable(every) as table:
-        for standing in (before, before, after, after):
-            table.show(standing)
-    assert capsys.readouterr().err == "seed=2: failed: no room\n"
-
-
 # Where points run
 
 

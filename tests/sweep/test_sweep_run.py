@@ -101,6 +101,8 @@ def test_a_point_that_fails_stops_no_other_and_the_same_command_repeats_it_alone
     assert (first.code, first.states) == (1, ["done", "diverged", "failed"])
     assert "ZeroDivisionError: a bug" in first.out
     assert "to repeat +scheme.parts.hasty.mode=raises alone: lengthgen train" in first.err
+    changes = [line for line in first.err.splitlines() if ".mode=good: " in line]
+    assert changes == [f"+scheme.parts.hasty.mode=good: {state}" for state in ("running", "done")]
     good, diverged, _ = (Path(line.split("\t")[1]) for line in first.out.splitlines()[1:])
     before = {**files(tmp_path / good), **files(tmp_path / diverged)}
     listed = Running(tmp_path, *words, "--dry-run").ended()
