@@ -159,7 +159,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
     devices.prepare(config.runtime, device)
     run_dir = config.run_dir
     corpus = prepare(config, {}, say=show.say)
-    trained = ranks.of_main(ranks.is_main and checkpoints.is_trained(config, say=show.say))
+    trained = ranks.of_main(ranks.is_main and checkpoints.has_final(config, say=show.say))
     model = None if trained else create(config, vocab_size=corpus.vocab_size)
     if model is not None:
         try_out(model, config)
@@ -178,7 +178,8 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
                 directory.write_provenance(run_dir, corpus, run=config.run_id, n_parameters=n)
         stack.enter_context(ranks.together())
         ranks.barrier()
-        if ranks.is_main and not is_done:  # lengthgen track push shows a run again
+        shows = config.runtime.wandb != "off" and not is_done  # track push shows a run again
+        if ranks.is_main and shows:
             stack.enter_context(tracker)
         if model is not None:
             training.train(config, corpus, model, device, ranks=ranks, show=show, log=tracker.train)

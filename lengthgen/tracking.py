@@ -1,6 +1,5 @@
 """The W&B run that shows a run: its rows of training, its curve and figures; the only wandb."""
 
-import contextlib
 import hashlib
 import logging
 import math
@@ -9,8 +8,8 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from lengthgen.config.schema import Config, to_plain
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import wandb
 
+SECONDS = 20.0  # that W&B is waited for: once at the start, once at the end
 Say = Callable[[str], None]
 Row = Mapping[str, Any]
 
@@ -45,45 +45,31 @@ class Tracker:
 
     When it opens it sends the rows that the W&B run lacks, so that one which is resumed after a
     kill has each once; a part that is kept offline has all of them. Nothing that W&B does or fails
-    to do is raised, nor waited for longer than `patience_seconds` (once at the start, once at the
-    end); the reason is one line, and the training goes on.
+    to do is raised, nor waited for longer than SECONDS; the reason is one line, and the training
+    goes on. Before it is opened, it shows nothing.
     """
 
     def __init__(
-        self,
-        config: Config,
-        run_dir: Path,
-        *,
-        say: Say,
-        wandb_id: str | None = None,
-        patience_seconds: float = 20.0,
+        self, config: Config, run_dir: Path, *, say: Say, wandb_id: str | None = None
     ) -> None:
         self._config = config
         self._run_dir = run_dir.absolute()
         self._say = say
         self._id = wandb_id or config.run_id
-        self._patience_seconds = patience_seconds
         self._warnings = _Warnings()
         self._run: wandb.Run | None = None
 
     def __enter__(self) -> Self:
-        if self._config.runtime.wandb != "off":
-            self._hooks = (sys.exit, sys.excepthook, logging.raiseExceptions)
-            # On a full disk every line of wandb's own log would become a traceback on the terminal.
-            logging.raiseExceptions = False
-            self._attempt(self._open)
+        self._hooks = (sys.exit, sys.excepthook, logging.raiseExceptions)
+        # On a full disk every line of wandb's own log would become a traceback on the terminal.
+        logging.raiseExceptions = False
+        self._attempt(self._open)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._config.runtime.wandb != "off":
-            self._attempt(lambda: self._close(exit_code=0 if kind is None else 1))
-            # wandb replaces the first two when it starts and never puts them back.
-            sys.exit, sys.excepthook, logging.raiseExceptions = self._hooks
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._attempt(lambda: self._close(exit_code=0 if kind is None else 1))
+        # wandb replaces the first two when it starts and never puts them back.
+        sys.exit, sys.excepthook, logging.raiseExceptions = self._hooks
 
     def train(self, row: Row) -> None:
         """Shows a row of train.jsonl, unless the W&B run has it."""
@@ -108,39 +94,37 @@ class Tracker:
         import wandb
         from wandb.errors import AuthenticationError, term
 
-        runtime, refusal = self._config.runtime, None
         settings = wandb.Settings(
             silent=True,
             console="off",
-            init_timeout=self._patience_seconds,
-            finish_timeout=self._patience_seconds,
+            init_timeout=SECONDS,
+            finish_timeout=SECONDS,
             finish_timeout_raises=True,
         )
-        if runtime.wandb in ("online", "offline"):
-            settings.mode = runtime.wandb
+        if self._config.runtime.wandb in ("online", "offline"):
+            settings.mode = self._config.runtime.wandb
         mode = wandb.setup(settings).settings.mode  # for auto WANDB_MODE, or that of the folder
         term.termsetup(settings, self._warnings)
         if mode == "disabled":
             self._say("W&B: disabled, by WANDB_MODE or by `wandb disabled`")
             return
+        refusal = ""
         if mode == "online":
             try:
                 if not wandb.login(prompt=False, verify=False):
                     raise AuthenticationError("no API key (`wandb login` stores one)")
                 self._run = self._init(settings, "online")
             except Exception as error:
-                refusal = _shortened(str(error))
+                refusal = f"{_shortened(str(error))}; "
                 wandb.teardown()
-        self._run = self._run or self._init(settings, "offline")
-        if self._run.settings.mode == "online":
+        if self._run is not None:
             self._say(f"W&B: {self._run.url}")
         else:
-            reason = "" if refusal is None else f"{refusal}; "
+            self._run = self._init(settings, "offline")
             folder = self._run.settings.sync_dir
-            self._say(f"W&B: {reason}offline, to upload: wandb sync {folder}")
+            self._say(f"W&B: {refusal}offline, to upload: wandb sync {folder}")
         self._run.define_metric("train/*", step_metric="train/step")
-        path = self._run_dir / "train.jsonl"
-        for row in read_rows(path, run=self._config.run_id) if path.exists() else ():
+        for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
             self._log_train(row)
 
     def _init(self, settings: "wandb.Settings", mode: Any) -> "wandb.Run":
@@ -168,7 +152,7 @@ class Tracker:
 
         try:
             if self._run is not None:
-                with contextlib.suppress(TimeoutError):  # it is among the warnings too
+                with suppress(TimeoutError):  # it is among the warnings too
                     self._run.finish(exit_code=exit_code)
                 if self._run.settings.mode == "online" and self._warnings.messages:
                     first, folder = self._warnings.messages[0], self._run.settings.sync_dir
@@ -199,17 +183,19 @@ class Tracker:
             points |= _accuracies(section.data)
         known: dict[str, Any] = dict(self._run.summary)
         for (prefix, length), values in points.items():
-            numbers = {key: x for key, x in values.items() if not isinstance(x, str)}
-            if any(known.get(f"{prefix}/{key}@{length}") != x for key, x in numbers.items()):
-                self._run.define_metric(f"{prefix}/T_valid")
-                for key in numbers:  # by name, since the glob eval/* would add the axis to the row
-                    self._run.define_metric(f"{prefix}/{key}", step_metric=f"{prefix}/T_valid")
-                row = {f"{prefix}/{key}": x for key, x in numbers.items()}
-                self._run.log({f"{prefix}/T_valid": length, **row})
-            summary = {f"{prefix}/{key}@{length}": x for key, x in values.items()}
+            summary = {f"{prefix}/{key}@{length}": value for key, value in values.items()}
+            if all(known.get(key) == value for key, value in summary.items()):
+                continue
+            row = {f"{prefix}/{k}": x for k, x in values.items() if not isinstance(x, str)}
+            axis = f"{prefix}/T_valid"
+            self._run.define_metric(axis)
+            for key in row:  # by name, since the glob eval/* would add the axis to the row
+                self._run.define_metric(key, step_metric=axis)
+            self._run.log({axis: length, **row})
             self._run.summary.update(summary)
-        for name, figure in [pair for section in shown for pair in section.figures.items()]:
-            png, key = saved(figure, "png"), f"figures/{name}"
+        figures = {f"figures/{k}": figure for s in shown for k, figure in s.figures.items()}
+        for key, figure in figures.items():
+            png = saved(figure, "png")
             if dict(known.get(key) or {}).get("sha256") != hashlib.sha256(png).hexdigest():
                 with tempfile.NamedTemporaryFile(suffix=".png") as file:
                     file.write(png)
@@ -217,32 +203,35 @@ class Tracker:
                     self._run.log({key: wandb.Image(file.name)})  # copies the file
 
 
-def _curve(rows: "pd.DataFrame") -> dict[tuple[str, int], dict[str, float | str]]:
-    """Returns the numbers and the verdict of each point of a run's curves, by prefix and length.
+Points = dict[tuple[str, int], dict[str, Any]]  # numbers and verdict by prefix and length
+
+
+def _curve(rows: "pd.DataFrame") -> Points:
+    """Returns the points of a run's curves on text.
 
     Prefixes are eval, and eval/PROTOCOL/VARIANT of what is not of the headline, as trained.
     """
     from lengthgen.results.statistics import findings
 
-    points: dict[tuple[str, int], dict[str, float | str]] = {}
+    points: Points = {}
     text = rows.loc[rows["unit"].isna()]
     for row in findings(text).to_dict("records") if len(text) else ():
-        variant = row["variant"] if isinstance(row["variant"], str) else None
-        names = (row["protocol"], variant) if (row["protocol"], variant) != (HEADLINE, None) else ()
-        prefix = "/".join(["eval", *filter(None, names)])
+        names = [name for name in (row["protocol"], row["variant"]) if isinstance(name, str)]
+        prefix = "eval" if names == [HEADLINE] else "/".join(["eval", *names])
         value, low, high = (float(row[key]) for key in ("value", "low", "high"))
-        if row["quantity"] == "loss" and math.isfinite(value):
-            values: dict[str, float | str] = {"loss": value, "ppl": math.exp(value)}
+        values: dict[str, Any] = {}
+        if row["quantity"] == "gain":
+            values = {"context_gain": value, "verdict": str(row["word"])}
+        elif row["quantity"] == "loss" and math.isfinite(value):
+            values = {"loss": value, "ppl": math.exp(value)}
             if math.isfinite(low):
                 values |= {"ppl_low": math.exp(low), "ppl_high": math.exp(high)}
+        if values:
             points.setdefault((prefix, int(row["length"])), {}).update(values)
-        elif row["quantity"] == "gain":
-            gain = {"context_gain": value, "verdict": str(row["word"])}
-            points.setdefault((prefix, int(row["length"])), {}).update(gain)
     return points
 
 
-def _accuracies(data: Mapping[str, "pd.DataFrame"]) -> dict[tuple[str, int], dict[str, Any]]:
+def _accuracies(data: Mapping[str, "pd.DataFrame"]) -> Points:
     """Returns the accuracy of a task by prefix and length, from the data of a report's section."""
     rows = data["accuracy"].to_dict("records") if "accuracy" in data else []
     only = len({row["series"] for row in rows}) == 1

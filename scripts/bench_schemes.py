@@ -11,6 +11,7 @@ per scheme. Weights and tokens are random.
 import argparse
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from statistics import median
 
@@ -30,6 +31,15 @@ DECODED = 64  # tokens that are decoded behind a text of T
 MIB = 2**20
 
 
+def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+    """Returns how long a call takes, until a GPU has done its work too."""
+    began = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
 def in_turn(
     calls: Sequence[Callable[[], object]], rounds: int, device: torch.device
 ) -> list[float]:
@@ -37,7 +47,7 @@ def in_turn(
     taken: list[list[float]] = [[] for _ in calls]
     for round_ in range(rounds + 1):
         for call, seconds in zip(calls, taken, strict=True):
-            took = devices.seconds_of(call, device)
+            took = seconds_of(call, device)
             if round_:
                 seconds.append(took)
     return [median(seconds) for seconds in taken]

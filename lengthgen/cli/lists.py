@@ -86,32 +86,46 @@ def protocols() -> Listed:
 
 def runs(root: Path) -> Listed:
     """Returns how far each run is, and its perplexities by the headline protocol."""
+    from lengthgen.runs import directory
+
+    head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"]
+    rows: list[list[str]] = []
+    for run_dir in sorted(directory.run_dirs(root), key=directory.begun):
+        try:
+            rows.append([run_dir.name, *_progress(run_dir)])
+        except UserError as error:  # a damaged file hides no other run
+            rows.append([run_dir.name, "unreadable", "", "", "", "", str(error)])
+    return head, rows
+
+
+def _progress(run_dir: Path) -> list[str]:
+    """Returns the cells of a run: state, steps, tokens, two perplexities, and why it ended so."""
     from lengthgen.evaluation.protocols import HEADLINE
     from lengthgen.evaluation.rows import stored
     from lengthgen.files import read_rows
-    from lengthgen.runs.directory import list_runs
+    from lengthgen.runs import directory
 
-    head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"]
+    run = directory.summary(run_dir)
+    trained = read_rows(run_dir / "train.jsonl", run=run.config.run_id)
     own = (HEADLINE, None)  # of the model as it was trained
-    rows: list[list[str]] = []
-    for run in list_runs(root):
-        try:
-            trained = read_rows(run.path / "train.jsonl", run=run.trained_as)
-            stored_rows = stored(run.path, run=run.trained_as)
-            shown = [row for row in stored_rows if (row.get("protocol"), row.get("variant")) == own]
-            curve = _perplexities(shown)
-        except UserError as error:  # a damaged file hides no other run
-            rows.append([run.run_id, "unreadable", "", "", "", "", str(error)])
-            continue
-        tokens = f"{trained[-1]['train/tokens']:,}" if trained else ""
-        T = next((row["train_length"] for row in shown), None)
-        lengths = (T, max(curve, default=None))
-        ppls = [f"{curve[n]:,.2f} at {n:,}" if n in curve else "" for n in lengths]
-        repeat = f"to continue: {run.command}" if run.command else None
-        repeat = None if run.state == "diverged" else repeat  # it would again
-        why = "" if run.state == "done" else "; ".join(filter(None, (run.reason, repeat)))
-        rows.append([run.run_id, run.state, f"{run.step}/{run.steps}", tokens, *ppls, why])
-    return head, rows
+    scored = [
+        row
+        for row in stored(run_dir, run=run.config.run_id)
+        if (row.get("protocol"), row.get("variant")) == own
+    ]
+    curve = _perplexities(scored)
+    T = next((row["train_length"] for row in scored), None)
+    ppls = [f"{curve[n]:,.2f} at {n:,}" if n in curve else "" for n in (T, max(curve, default=0))]
+    reasons = [run.reason] if run.reason else []
+    if run.command and run.state != "diverged":  # it would again
+        reasons.append(f"to continue: {run.command}")
+    return [
+        run.state,
+        f"{run.step}/{run.config.train.steps}",
+        f"{trained[-1]['train/tokens']:,}" if trained else "",
+        *ppls,
+        "" if run.state == "done" else "; ".join(reasons),
+    ]
 
 
 def _perplexities(rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
@@ -120,11 +134,11 @@ def _perplexities(rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     for row in rows:
         if row["document"] is not None:
             cells.setdefault(row["length"], {})[row["document"]] = row
-    found: dict[int, float] = {}
+    perplexities: dict[int, float] = {}
     for length, documents in cells.items():
         scored = list(documents.values())
         if len(scored) == scored[0]["n_documents"]:
             nats = [math.inf if row["nats"] is None else row["nats"] for row in scored]
             loss = math.fsum(nats) / sum(row["n_tokens"] for row in scored)
-            found[length] = math.exp(loss) if loss < 709 else math.inf
-    return found
+            perplexities[length] = math.exp(loss) if loss < 709 else math.inf
+    return perplexities

@@ -115,10 +115,7 @@ def _table(rows: Sequence[Mapping[str, Any]], path: Path, config: Config) -> pd.
     seen = [0, *(row["train/tokens"] for row in log)]
     steps = zip(pairwise(seen), log, strict=True)
     seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)
-    try:
-        provenance = directory.read_provenance(path, run=config.run_id)
-    except FileNotFoundError:
-        provenance: dict[str, Any] = {}
+    provenance = directory.read_provenance(path, run=config.run_id)
     plain = {key: value for key, value in to_plain(config).items() if key != "runtime"}
     about: dict[str, Any] = {
         "run": config.run_id,

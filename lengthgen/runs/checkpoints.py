@@ -80,9 +80,9 @@ def save(
             f"{final}: cannot write the checkpoint of step {step} ({_reason(error)}); "
             "free disk space and run the same command again: it resumes from the one before"
         ) from error
-    there = checkpoint_folders(run_dir)
-    here = there.index(final) + 1
-    for superseded in (*there[here:], *there[: max(0, here - KEPT)]):
+    folders = checkpoint_folders(run_dir)
+    n = folders.index(final) + 1
+    for superseded in (*folders[n:], *folders[: max(0, n - KEPT)]):
         shutil.rmtree(superseded, ignore_errors=True)
 
 
@@ -98,12 +98,10 @@ def newest(
     A damaged one is named and skipped. Raises UserError for one that cannot be read or is of
     another run, and if all are damaged.
     """
-    there = checkpoint_folders(run_dir)
-    for folder in reversed(there):
+    folders = checkpoint_folders(run_dir)
+    for folder in reversed(folders):
         try:
-            for name in files:
-                _check(folder, name)
-            return _read(folder, run=run)
+            return _read(folder, run=run, files=files)
         except OSError as error:
             raise UserError(
                 f"{error.filename or folder}: cannot be read ({error.strerror}); nothing was "
@@ -111,7 +109,7 @@ def newest(
             ) from None
         except _Damaged as damage:
             say(f"{folder} is damaged and skipped: {damage}")
-    if there:
+    if folders:
         raise UserError(
             f"{run_dir}: all checkpoints are damaged; restore one, or remove "
             f"{run_dir / 'checkpoints'}: the lengthgen train command of this run then begins again"
@@ -119,8 +117,19 @@ def newest(
     return None
 
 
-def _read(folder: Path, *, run: str) -> Checkpoint:
-    """Returns a checkpoint whose files are valid. Raises UserError if it is of another run."""
+def _read(folder: Path, *, run: str, files: Sequence[str]) -> Checkpoint:
+    """Returns a checkpoint of which these files are as their hashes say.
+
+    Raises _Damaged, OSError, and UserError if it is of another run.
+    """
+    try:
+        sums = json.loads(read_bytes(folder / "sha256.json"))
+        expected = {name: sums[name] for name in files}
+    except (ValueError, KeyError, TypeError):
+        raise _Damaged("sha256.json holds no hashes") from None
+    for name, sha256 in expected.items():
+        if sha256_of(folder / name) != sha256:
+            raise _Damaged(f"{name} does not match its sha256")
     with safe_open(folder / WEIGHTS, framework="pt") as file:
         bound = json.loads((file.metadata() or {}).get("lengthgen", "{}"))
     if bound.get("run") != run:
@@ -130,18 +139,7 @@ def _read(folder: Path, *, run: str) -> Checkpoint:
         )
     if checkpoint_folder(folder.parent.parent, bound["step"]) != folder:
         raise _Damaged(f"{WEIGHTS} is of step {bound['step']}")
-    sums = json.loads(read_bytes(folder / "sha256.json"))
-    return Checkpoint(folder, bound["step"], sums[WEIGHTS], load_file(folder / WEIGHTS))
-
-
-def _check(folder: Path, name: str) -> None:
-    """Raises _Damaged if a file of a checkpoint differs from its hash, and OSError."""
-    try:
-        expected = json.loads(read_bytes(folder / "sha256.json"))[name]
-    except (ValueError, KeyError, TypeError):
-        raise _Damaged("sha256.json holds no hashes") from None
-    if sha256_of(folder / name) != expected:
-        raise _Damaged(f"{name} does not match its sha256")
+    return Checkpoint(folder, bound["step"], expected[WEIGHTS], load_file(folder / WEIGHTS))
 
 
 def final(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> Checkpoint:
@@ -176,10 +174,8 @@ def _reason(error: Exception) -> str:
     return reason or first_line(first)
 
 
-def is_trained(config: Config, *, say: Callable[[str], None]) -> bool:
+def has_final(config: Config, *, say: Callable[[str], None]) -> bool:
     """True if DONE is there and so is the checkpoint that it names."""
     done = read_done(config.run_dir, run=config.run_id)
-    if done is None:
-        return False
-    found = newest(config.run_dir, run=config.run_id, say=say)
-    return found is not None and found.sha256 == done.weights
+    checkpoint = newest(config.run_dir, run=config.run_id, say=say) if done else None
+    return bool(done and checkpoint and checkpoint.sha256 == done.weights)

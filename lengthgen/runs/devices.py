@@ -5,8 +5,6 @@ import os
 import resource
 import shutil
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -81,15 +79,6 @@ def summary(precision: str, device: torch.device, *, multiplies_bf16: bool) -> s
             "times faster"
         )
     return message
-
-
-def seconds_of(call: Callable[[], object], device: torch.device) -> float:
-    """Returns how long a call takes, until a GPU has done its work too."""
-    began = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - began
 
 
 def compiles(runtime: Runtime, device: torch.device) -> bool:

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import yaml
 
@@ -29,17 +28,13 @@ _LIBRARIES = (
 OF_A_RUN = ("config.yaml", "env.json")  # one of them makes a directory that of a run
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
+class RunSummary(NamedTuple):
     """A run as `lengthgen list runs` shows it."""
 
-    run_id: str  # the directory's name
-    trained_as: str  # run_id() of its configuration
-    path: Path
-    state: str  # that of status.read_status, or unreadable
+    config: Config
+    state: status.State
     reason: str | None
     step: int
-    steps: int
     command: str | None  # that began it, and continues it
 
 
@@ -121,7 +116,7 @@ def write_provenance(
         "host": platform.node(),
         **environment(),
     }
-    before = read_provenance(run_dir, run=run)["segments"] if path.exists() else []
+    before = read_provenance(run_dir, run=run).get("segments", [])
     if before and before[-1] == segment:
         return
     provenance = {
@@ -168,23 +163,23 @@ def _processor() -> str:
 
 
 def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
-    """Returns env.json of the run with this id.
+    """Returns env.json of the run with this id, an empty mapping if it is not there.
 
-    Raises UserError if it is damaged or of another run, FileNotFoundError if it is not there.
+    Raises UserError if it is damaged or of another run.
     """
     path = run_dir / "env.json"
     try:
         provenance: dict[str, Any] = json.loads(read_bytes(path))
-        of_run = provenance["run"]
+        written_for = provenance["run"]
     except FileNotFoundError:
-        raise
+        return {}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
-    if of_run != run:
+    if written_for != run:
         raise UserError(
-            f"{path} is of run {of_run}, but config.yaml here is of run {run}; restore it, "
+            f"{path} is of run {written_for}, but config.yaml here is of run {run}; restore it, "
             "or remove it if the corpus is still the same"
         )
     return provenance
@@ -202,10 +197,7 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
 
 def corpus_fingerprint(run_dir: Path, *, run: str) -> str | None:
     """Returns that of the tokens that the run was begun on, None without env.json."""
-    try:
-        return str(read_provenance(run_dir, run=run).get("fingerprint"))
-    except FileNotFoundError:
-        return None
+    return read_provenance(run_dir, run=run).get("fingerprint")
 
 
 def run_dirs(root: Path) -> list[Path]:
@@ -213,40 +205,24 @@ def run_dirs(root: Path) -> list[Path]:
     return sorted({path.parent for name in OF_A_RUN for path in root.glob(f"*/{name}")})
 
 
-def list_runs(root: Path) -> list[RunSummary]:
-    """Returns the runs under a root, oldest first. A directory that is no run is passed over."""
-
-    def begun(path: Path) -> float:
-        config = path / "config.yaml"
-        return config.stat().st_mtime if config.exists() else 0.0
-
-    return [_summary(path) for path in sorted(run_dirs(root), key=begun)]
+def begun(run_dir: Path) -> float:
+    """Returns when the configuration of a run was written last; 0 without one."""
+    config = run_dir / "config.yaml"
+    return config.stat().st_mtime if config.exists() else 0.0
 
 
-def _summary(path: Path) -> RunSummary:
-    state, reason, step, steps, command = "unreadable", None, 0, 0, None
-    trained_as = path.name
-    try:
-        config = load_config(path)
-        steps, trained_as = config.train.steps, config.run_id
-        state, reason, *_ = status.read_status(path, run=trained_as)
-        step = steps if status.is_trained(path) else status.last_step(path)
-        argv = read_provenance(path, run=trained_as)["segments"][0]["argv"]
-        if argv[1] == "train":
-            command = shlex.join(["lengthgen", *argv[1:]])
-    except UserError as error:
-        state, reason = "unreadable", str(error)
-    except (FileNotFoundError, KeyError, IndexError):  # env.json is not there, or from a script
-        pass
+def summary(run_dir: Path) -> RunSummary:
+    """Returns how far a run is. Raises UserError if that cannot be read."""
+    config = load_config(run_dir)
+    state, reason, *_ = status.read_status(run_dir, run=config.run_id)
+    segments = read_provenance(run_dir, run=config.run_id).get("segments", [])
+    words = segments[0]["argv"][1:] if segments else []
     return RunSummary(
-        run_id=path.name,
-        trained_as=trained_as,
-        path=path,
+        config=config,
         state=state,
         reason=reason,
-        step=step,
-        steps=steps,
-        command=command,
+        step=config.train.steps if status.is_trained(run_dir) else status.last_step(run_dir),
+        command=shlex.join(["lengthgen", *words]) if words[:1] == ["train"] else None,
     )
 
 

@@ -57,17 +57,10 @@ class Ranks:
     @staticmethod
     def from_env() -> "Ranks":
         """Reads torchrun's RANK, WORLD_SIZE and LOCAL_RANK; a process without them is alone."""
-
-        def number(name: str, default: int) -> int:
-            value = os.environ.get(name, str(default))
-            if not value.isdecimal():
-                raise UserError(f"{name}={value} in the environment is no number; unset {name}")
-            return int(value)
-
         return Ranks(
-            rank=number("RANK", 0),
-            world_size=number("WORLD_SIZE", 1),
-            local_rank=number("LOCAL_RANK", 0),
+            rank=int(os.environ.get("RANK", "0")),
+            world_size=int(os.environ.get("WORLD_SIZE", "1")),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         )
 
     @property

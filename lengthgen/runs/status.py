@@ -68,8 +68,9 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
     with file:  # whose end is that of the lock
         if not _locked(file):
             status = _read(run_dir)
-            is_known = status is not None and status.state == "running"
-            holder = f"process {status.pid} on {status.host}" if status and is_known else "it"
+            holder = "it"
+            if status is not None and status.state == "running":
+                holder = f"process {status.pid} on {status.host}"
             raise UserError(
                 f"{run_dir}: another process is at work on this run ({work}); wait for it, "
                 f"or stop {holder}"

@@ -149,7 +149,6 @@ def write(losses: Sequence[tuple[Point, float | None]], out: Path) -> list[Path]
     plain = {name: rates.model_dump(mode="json") for name, rates in tuned.items()}
     files = {
         "table.md": tables.markdown(table),
-        "grid.csv": _csv(tuned),
         FILE: HEADING + yaml.safe_dump(plain, sort_keys=False, default_flow_style=None),
     }
     for name, content in files.items():
@@ -187,18 +186,3 @@ def choose(losses: Sequence[tuple[Point, float | None]]) -> dict[str, Tuned]:
             grid=trials,
         )
     return chosen
-
-
-def _csv(tuned: Mapping[str, Tuned]) -> str:
-    """Returns a line for each scheme, point of its grid and seed; of a loss that diverged, none."""
-    head = ["scheme", *tuned_rates.KEYS, "seed", "loss", "chosen"]
-    rows = [
-        [
-            *(name, trial.lr, trial.scheme_lr_ratio, seed, loss),
-            (trial.lr, trial.scheme_lr_ratio) == (rates.lr, rates.scheme_lr_ratio),
-        ]
-        for name, rates in tuned.items()
-        for trial in rates.grid
-        for seed, loss in zip(rates.seeds, trial.losses, strict=True)
-    ]
-    return tables.csv_text(head, rows)

@@ -1,6 +1,5 @@
 """Tuning: the split that it is measured on, the rate that it chooses, and who takes that."""
 
-import csv
 import json
 import subprocess
 from collections.abc import Mapping
@@ -67,11 +66,6 @@ def chosen_into(out: Path, found: list[Point]) -> None:
     tuning.write(tuning.measured(found, say=print), out)
 
 
-def csv_rows(out: Path) -> list[dict[str, str]]:
-    with (out / "grid.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -> None:
     found = grid(tmp_path, "scheme=rope,nope", "train.lr=1e-3,2e-3,4e-3", "seed=1,2")
     by_point = {
@@ -99,12 +93,6 @@ def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -
     assert "| rope   | **3.1000** |     3.1500 | 3.1500 |" in table
     assert "| nope   |     4.0000 | **3.8000** | 3.8500 |" in table
     assert "at the edge of the grid, so extend it: rope (train.lr=0.001)." in table
-    picked = [(one["scheme"], one["train.lr"]) for one in csv_rows(tmp_path) if one["seed"] == "1"]
-    assert len(picked) == 6
-    marked = {
-        (one["scheme"], one["train.lr"]) for one in csv_rows(tmp_path) if one["chosen"] == "True"
-    }
-    assert marked == {("rope", "0.001"), ("nope", "0.002")}
 
 
 def test_a_rate_that_was_not_varied_is_at_no_edge(tmp_path: Path) -> None:
@@ -323,7 +311,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
 def test_tuning_ends_with_its_tables_and_rates(done: Tuning) -> None:
     assert done.first.returncode == 0, done.first.stderr
     table = (done.folder / "tune/table.md").read_text()
-    paths = "".join(f"tune/{name}\n" for name in ("table.md", "grid.csv", "tuned.yaml"))
+    paths = "".join(f"tune/{name}\n" for name in ("table.md", "tuned.yaml"))
     assert done.first.stdout == table + paths
     assert table.count("**") == 4
     chosen = tuned_rates.read(done.folder / "tune/tuned.yaml")
