@@ -31,7 +31,6 @@ import math
 import os
 import resource
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -59,45 +58,20 @@ V, SCORED = 4096, 256
 COLUMNS = ["scheme", "what", "precision", "peer", "ratio", "tokens_per_s", "mfu", "mib", "peer_mib"]
 
 
-class Peer(nn.Module, ABC):
-    """Another implementation: hidden states of a window, and logits of some of them."""
+class Peer(nn.Module):
+    """Another implementation: hidden states [B, T, D] of a window, and logits of some of them."""
 
-    @abstractmethod
-    def hidden(self, tokens_BT: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def logits(self, x_BTD: Tensor) -> Tensor: ...
-
-
-class HuggingFace(Peer):
-    """A causal LM of transformers."""
-
-    def __init__(self, model: Any) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        hidden: Callable[[Tensor], Tensor],
+        logits: Callable[[Tensor], Tensor],
+    ) -> None:
         super().__init__()
-        self.model = model
-
-    def hidden(self, tokens_BT: Tensor) -> Tensor:
-        return self.model.base_model(tokens_BT, use_cache=False).last_hidden_state
-
-    def logits(self, x_BTD: Tensor) -> Tensor:
-        return self.model.get_output_embeddings()(x_BTD)
+        self.model, self.hidden, self.logits = model, hidden, logits
 
 
-class XTransformers(Peer):
-    """A decoder of x-transformers."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def hidden(self, tokens_BT: Tensor) -> Tensor:
-        return self.model(tokens_BT, return_embeddings=True)
-
-    def logits(self, x_BTD: Tensor) -> Tensor:
-        return self.model.to_logits(x_BTD)
-
-
-class Plain(Peer):
+class Plain(nn.Module):
     """A GPT in 30 lines: what one writes without a library."""
 
     def __init__(self, config: Config, *, positions: int, bias: nn.Module | None) -> None:
@@ -122,7 +96,7 @@ class Plain(Peer):
         )
         self.norm = nn.LayerNorm(D, bias=False)
 
-    def hidden(self, tokens_BT: Tensor) -> Tensor:
+    def forward(self, tokens_BT: Tensor) -> Tensor:
         x, T = self.embedding(tokens_BT), tokens_BT.shape[1]
         if self.positions is not None:
             x = x + self.positions.weight[:T]
@@ -174,6 +148,11 @@ class Mask(nn.Module):
         return bias
 
 
+def plain(config: Config, positions: int, bias: nn.Module | None) -> Peer:
+    model = Plain(config, positions=positions, bias=bias)
+    return Peer(model, model, model.logits)
+
+
 def x_transformers(config: Config, longest: int, **positions: bool) -> Peer:
     from x_transformers import Decoder, TransformerWrapper
 
@@ -188,75 +167,71 @@ def x_transformers(config: Config, longest: int, **positions: bool) -> Peer:
         attn_flash=not positions.get("rel_pos_bias", False),  # it takes one or the other
         **positions,
     )
-    made = TransformerWrapper(
+    model: Any = TransformerWrapper(
         num_tokens=V,
         max_seq_len=longest,
         attn_layers=layers,
         tie_embedding=True,
         use_abs_pos_emb=not positions,
     )
-    return XTransformers(made)
+    return Peer(model, partial(model, return_embeddings=True), model.to_logits)
 
 
 def hugging_face(config: Config, longest: int, name: str) -> Peer:
     import transformers
 
     size = config.model
-    common: dict[str, Any] = {"vocab_size": V, "tie_word_embeddings": True}
-    named: dict[str, Any] = {
+    words: dict[str, Any] = {  # GPT-2, BLOOM; NeoX and Llama take the same under other names
+        "vocab_size": V,
+        "tie_word_embeddings": True,
         "hidden_size": size.d_model,
-        "num_hidden_layers": size.n_layers,
-        "num_attention_heads": size.n_heads,
-        "max_position_embeddings": longest,
+        "n_layer": size.n_layers,
+        "n_head": size.n_heads,
     }
-    if name == "HF GPT-2":
-        made = transformers.GPT2Config(
-            **common,
-            n_embd=size.d_model,
-            n_layer=size.n_layers,
-            n_head=size.n_heads,
-            n_inner=size.d_ff,
-            n_positions=longest,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-        )
-    elif name == "HF BLOOM":
-        made = transformers.BloomConfig(
-            **common, hidden_size=size.d_model, n_layer=size.n_layers, n_head=size.n_heads
-        )
-    elif name == "HF NeoX":
-        made = transformers.GPTNeoXConfig(**common, **named, intermediate_size=size.d_ff)
-    else:
-        made = transformers.LlamaConfig(**common, **named, intermediate_size=size.d_ff * 2 // 3)
-    return HuggingFace(transformers.AutoModelForCausalLM.from_config(made))
+    if name == "GPT-2":
+        dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        words |= {"n_inner": size.d_ff, "n_positions": longest, **dropouts}
+    elif name != "BLOOM":
+        words |= {
+            "num_hidden_layers": words.pop("n_layer"),
+            "num_attention_heads": words.pop("n_head"),
+            "max_position_embeddings": longest,
+            "intermediate_size": size.d_ff if name == "NeoX" else size.d_ff * 2 // 3,
+        }
+    kind = {"GPT-2": "gpt2", "BLOOM": "bloom", "NeoX": "gpt_neox", "Llama": "llama"}[name]
+    settings = transformers.AutoConfig.for_model(kind, **words)
+    model: Any = transformers.AutoModelForCausalLM.from_config(settings)
+
+    def hidden(tokens_BT: Tensor) -> Tensor:
+        return model.base_model(tokens_BT, use_cache=False).last_hidden_state
+
+    return Peer(model, hidden, model.get_output_embeddings())
 
 
 def peers_of(scheme: str, config: Config, longest: int) -> Mapping[str, Callable[[], Peer]]:
     """Returns what builds each peer of a scheme."""
     x = partial(x_transformers, config, longest)
     hf = partial(hugging_face, config, longest)
-    masked = {
-        "plain + mask": lambda: Plain(config, positions=0, bias=Mask(config.model.n_heads, scheme))
-    }
+    bias = Mask(config.model.n_heads, scheme)
+    masked = {"plain + mask": partial(plain, config, 0, bias)}
     return {
         "rope": {
             "x-transformers": partial(x, rotary_pos_emb=True),
-            "HF NeoX": partial(hf, "HF NeoX"),
-            "HF Llama": partial(hf, "HF Llama"),
+            "HF NeoX": partial(hf, "NeoX"),
+            "HF Llama": partial(hf, "Llama"),
         },
         "alibi": {
             "x-transformers": partial(x, alibi_pos_bias=True),
-            "HF BLOOM": partial(hf, "HF BLOOM"),
+            "HF BLOOM": partial(hf, "BLOOM"),
             **masked,
         },
         "kerple": masked,
         "t5": {"x-transformers": partial(x, rel_pos_bias=True), **masked},
-        "nope": {"plain": lambda: Plain(config, positions=0, bias=None)},
+        "nope": {"plain": partial(plain, config, 0, None)},
         "learned_absolute": {
             "x-transformers": x,
-            "HF GPT-2": partial(hf, "HF GPT-2"),
-            "plain": lambda: Plain(config, positions=longest, bias=None),
+            "HF GPT-2": partial(hf, "GPT-2"),
+            "plain": partial(plain, config, longest, None),
         },
     }[scheme]
 

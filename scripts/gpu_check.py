@@ -37,7 +37,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -84,7 +83,9 @@ SMALL = [
     *("eval.reference_variants=[]", "runtime.wandb=off"),
 ]
 CHECKPOINTED = "runtime.activation_checkpointing=true"
-COMPILED = ("rope", "t5", "kerple", "fox")  # one of each way through attention
+COMPILED = [
+    (name, None) for name in ("rope", "t5", "kerple", "fox")
+]  # one of each way through attention
 SPEEDS = {  # of a model: the schemes, by whether they are compiled
     "tiny": {False: ("rope", "kerple"), True: ("rope", "kerple")},
     "small": {False: ("rope", "kerple"), True: ("rope", "alibi", "t5", "kerple")},
@@ -92,51 +93,49 @@ SPEEDS = {  # of a model: the schemes, by whether they are compiled
 }
 EVALUATED = (16384, 32768)
 SHOWN = ("no wait", "backend", "tokens/s", "table ms")  # in the table at the end
+Chosen = tuple[str, str | None]  # scheme and variant
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v and the table
 
 
-class Found(NamedTuple):
+class Result(NamedTuple):
     """A number, None if there is none to be had here, and a remark."""
 
     value: float | None
     note: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(NamedTuple):
     """A number that is still to be measured; without a limit it is only reported."""
 
     check: str
     case: str
-    limit: float | None
-    measure: Callable[[], Found]
+    measure: Callable[[], Result]
+    limit: float | None = None
 
     def row(self) -> dict[str, str]:
         """Measures, and returns the columns of the output."""
-        verdict = "n/a"
         try:
-            found = self.measure()
+            value, note = self.measure()
+            verdict = "n/a" if value is None else ""
+            if value is not None and self.limit is not None:
+                verdict = "ok" if value <= self.limit else "FAIL"
         except Exception as error:  # whatever it is, the next check is worth as much
             line = (str(error).splitlines() or [""])[0]
-            found, verdict = Found(None, f"{type(error).__name__}: {line}"), "FAIL"
-        if found.value is not None:
-            verdict = ""
-            if self.limit is not None:
-                verdict = "ok" if found.value <= self.limit else "FAIL"
+            value, note, verdict = None, f"{type(error).__name__}: {line}", "FAIL"
         return {
             "check": self.check,
             "case": self.case,
-            "value": "" if found.value is None else f"{found.value:.4g}",
+            "value": "" if value is None else f"{value:.4g}",
             "limit": "" if self.limit is None else f"{self.limit:g}",
             "verdict": verdict,
-            "note": found.note,
+            "note": note,
         }
 
 
 # Schemes
 
 
-def every_scheme(asked: str | None) -> Iterator[tuple[str, str | None]]:
+def every_scheme(asked: str | None) -> Iterator[Chosen]:
     """Yields (scheme, variant) of the schemes asked for; rope with those that any scheme takes."""
     for name in compose.choices("scheme", config_dir=None) if asked is None else asked.split(","):
         variants = configuration(f"scheme={name}", *SMALL).scheme.variants
@@ -149,7 +148,7 @@ def configuration(*overrides: str) -> Config:
     return from_overrides(overrides, config_dir=None, plugins=[])
 
 
-def model_of(scheme: tuple[str, str | None], T: int, *more: str) -> Transformer:
+def model_of(scheme: Chosen, T: int, *more: str) -> Transformer:
     """Returns a small model whose parts have moved off their initial values."""
     name, variant = scheme
     sizes = [f"train.length={T}", f"train.batch_tokens={T}"]
@@ -173,21 +172,19 @@ def some_tokens(length: int) -> Tensor:
     return torch.randint(VOCAB, (2, length), generator=torch.Generator().manual_seed(0))
 
 
-def forward_error(
-    scheme: tuple[str, str | None], T: int, length: int, device: torch.device
-) -> Found:
+def forward_error(scheme: Chosen, T: int, length: int, device: torch.device) -> Result:
     model = model_of(scheme, T).eval()
     reason = model.scheme.unsupported_reason(length)
     if reason is not None:
-        return Found(None, reason)
+        return Result(None, reason)
     with torch.no_grad():
         want = hidden(model.double(), some_tokens(length))
         got = hidden(model_of(scheme, T).eval().to(device), some_tokens(length).to(device))
-    return Found(float((got.double().cpu() - want).abs().max()))
+    return Result(float((got.double().cpu() - want).abs().max()))
 
 
 def gradients(
-    scheme: tuple[str, str | None],
+    scheme: Chosen,
     T: int,
     device: torch.device,
     *more: str,
@@ -205,31 +202,24 @@ def gradients(
         x_BTD = hidden(torch.compile(model) if compiled else model, tokens_BT)
         loss = model.token_nll(x_BTD, tokens_BT).mean()
     named = dict(model.named_parameters())
-    found = torch.autograd.grad(loss, list(named.values()))
+    grads = torch.autograd.grad(loss, list(named.values()))
     return float(loss.detach()), {
-        key: g.double().cpu() for key, g in zip(named, found, strict=True)
+        key: g.double().cpu() for key, g in zip(named, grads, strict=True)
     }
 
 
 @cache
-def wanted(scheme: tuple[str, str | None], T: int) -> tuple[float, dict[str, Tensor]]:
-    """Returns loss and gradients in fp64 on the CPU."""
+def wanted(scheme: Chosen, T: int) -> tuple[float, dict[str, Tensor]]:
     return gradients(scheme, T, torch.device("cpu"), double=True)
 
 
 def gradient_error(
-    scheme: tuple[str, str | None],
-    T: int,
-    device: torch.device,
-    *more: str,
-    compiled: bool = False,
-) -> Found:
-    _, want = wanted(scheme, T)
-    _, got = gradients(scheme, T, device, *more, compiled=compiled)
-    return worst(got, want)
+    scheme: Chosen, T: int, device: torch.device, *more: str, compiled: bool = False
+) -> Result:
+    return worst(gradients(scheme, T, device, *more, compiled=compiled)[1], wanted(scheme, T)[1])
 
 
-def worst(got: dict[str, Tensor], want: dict[str, Tensor]) -> Found:
+def worst(got: dict[str, Tensor], want: dict[str, Tensor]) -> Result:
     """Returns the largest relative difference of norms, and of what."""
     least = 1e-3 * max(float(x.norm()) for x in want.values())
     errors = {
@@ -237,34 +227,29 @@ def worst(got: dict[str, Tensor], want: dict[str, Tensor]) -> Found:
     }
     finite = all(bool(x.isfinite().all()) for x in got.values())
     key = max(errors, key=lambda key: errors[key])
-    return Found(errors[key] if finite else float("inf"), key)
+    return Result(errors[key] if finite else float("inf"), key)
 
 
-def bf16_error(scheme: tuple[str, str | None], T: int, device: torch.device) -> Found:
+def bf16_error(scheme: Chosen, T: int, device: torch.device) -> Result:
     want, _ = wanted(scheme, T)
-    got, found = gradients(scheme, T, device, bf16=True)
-    if not all(bool(g.isfinite().all()) for g in found.values()):
-        return Found(float("inf"), "a gradient is not finite")
-    return Found(abs(got - want) / want)
+    got, grads = gradients(scheme, T, device, bf16=True)
+    if not all(bool(g.isfinite().all()) for g in grads.values()):
+        return Result(float("inf"), "a gradient is not finite")
+    return Result(abs(got - want) / want)
 
 
 def of_schemes(asked: argparse.Namespace, device: torch.device, T: int) -> Iterator[Check]:
     for scheme in every_scheme(asked.schemes):
-        ways: list[tuple[str, float, Callable[[], Found]]] = [
-            (f"forward {L}", FORWARD, partial(forward_error, scheme, T, L, device))
-            for L in (T, 4 * T)
-        ]
-        gradient = partial(gradient_error, scheme, T, device)
-        ways += [
-            ("gradient", GRADIENT, gradient),
-            ("gradient, checkpointed", GRADIENT, partial(gradient, CHECKPOINTED)),
-            ("bf16", BF16, partial(bf16_error, scheme, T, device)),
-        ]
-        if asked.compile and scheme[1] is None and scheme[0] in COMPILED:
-            ways.append(("gradient, compiled", GRADIENT, partial(gradient, compiled=True)))
         case = " + ".join(filter(None, scheme))
-        for name, limit, measure in ways:
-            yield Check(check=name, case=case, limit=limit, measure=measure)
+        for L in (T, 4 * T):
+            measure = partial(forward_error, scheme, T, L, device)
+            yield Check(f"forward {L}", case, measure, FORWARD)
+        gradient = partial(gradient_error, scheme, T, device)
+        yield Check("gradient", case, gradient, GRADIENT)
+        yield Check("gradient, checkpointed", case, partial(gradient, CHECKPOINTED), GRADIENT)
+        yield Check("bf16", case, partial(bf16_error, scheme, T, device), BF16)
+        if not asked.quick and scheme in COMPILED:
+            yield Check("gradient, compiled", case, partial(gradient, compiled=True), GRADIENT)
 
 
 # Kernels
@@ -285,51 +270,57 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, table_HS: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
-def flexed(attention: Callable[..., Tensor]) -> Attention:
-    return lambda q, k, v, table: flex(
-        table, q, k, v, scale=q.shape[-1] ** -0.5, attention=attention
-    )
+def attentions(device: torch.device) -> dict[str, Callable[[], Attention]]:
+    """Returns what makes each attention under a table of distances, by name."""
+
+    def compiled() -> Attention:
+        attention = torch.compile(flex_attention)
+        return lambda q, k, v, table: flex(
+            table, q, k, v, scale=q.shape[-1] ** -0.5, attention=attention
+        )
+
+    made: dict[str, Callable[[], Attention]] = {"SDPA with a mask": lambda: sdpa}
+    if device.type == "cuda":  # on a CPU it has no backward pass
+        made["FlexAttention"] = compiled
+    return made
 
 
 def kernel_error(
     way: Callable[[], Attention], T: int, width: int, dtype: torch.dtype, device: torch.device
-) -> Found:
+) -> Result:
     draws = torch.Generator().manual_seed(0)
     shapes = [(2, 4, T, width)] * 3 + [(4, T)]  # the table is in fp32 whatever q, k and v are
     leaves = [torch.randn(shape, generator=draws) for shape in shapes]
     leaves = [*(x.to(dtype) for x in leaves[:3]), leaves[3]]
     weight = torch.randn(shapes[0], generator=draws)
 
-    def found(attention: Attention, inputs: list[Tensor]) -> dict[str, Tensor]:
-        inputs = [x.requires_grad_() for x in inputs]
-        out = attention(inputs[0], inputs[1], inputs[2], inputs[3])
-        of = torch.autograd.grad((out * weight.to(out)).sum(), inputs)
-        named = zip(("out", "q", "k", "v", "table"), (out.detach(), *of), strict=True)
+    def computed(attention: Attention, inputs: list[Tensor]) -> dict[str, Tensor]:
+        q, k, v, table = (x.requires_grad_() for x in inputs)
+        out = attention(q, k, v, table)
+        grads = torch.autograd.grad((out * weight.to(out)).sum(), (q, k, v, table))
+        named = zip(("out", "q", "k", "v", "table"), (out.detach(), *grads), strict=True)
         return {name: x.double().cpu() for name, x in named}
 
     torch.compiler.reset()
-    got = found(way(), [x.clone().to(device) for x in leaves])
-    return worst(got, found(exact, [x.double() for x in leaves]))
+    got = computed(way(), [x.clone().to(device) for x in leaves])
+    return worst(got, computed(exact, [x.double() for x in leaves]))
 
 
 def of_kernels(device: torch.device, T: int) -> Iterator[Check]:
-    ways: dict[str, Callable[[], Attention]] = {"SDPA with a mask": lambda: sdpa}
-    if device.type == "cuda":  # on a CPU it has no backward pass
-        ways["FlexAttention, compiled"] = lambda: flexed(torch.compile(flex_attention))
-    for name, way in ways.items():
+    for name, way in attentions(device).items():
         for dtype, limit in ((torch.float32, GRADIENT), (torch.bfloat16, BF16)):
             for length, width in ((T, 64), (T + T // 2 + 1, 16), (T, 128)):
                 case = f"{str(dtype)[6:]}, {length} x {width}"
                 measure = partial(kernel_error, way, length, width, dtype, device)
-                yield Check(check=f"kernel {name}", case=case, limit=limit, measure=measure)
+                yield Check(f"kernel {name}", case, measure, limit)
 
 
 # Processes and speed
 
 
-def processes_error() -> Found:
+def processes_error() -> Result:
     if torch.cuda.device_count() < 2:
-        return Found(None, f"{torch.cuda.device_count()} GPUs; needs 2")
+        return Result(None, f"{torch.cuda.device_count()} GPUs; needs 2")
     words = ["scheme=kerple", *SMALL, "corpus=synthetic", "train.length=128", "train.tokens=81920"]
     words += ["train.batch_tokens=4096", "runtime.device=cuda", "runtime.log_every=1"]
     losses: list[float] = []
@@ -339,7 +330,7 @@ def processes_error() -> Found:
             subprocess.run([*command, f"runtime.root={folder}"], check=True, capture_output=True)
             [log] = Path(folder).glob("*/train.jsonl")
             losses.append(json.loads(log.read_text().splitlines()[-1])["train/loss"])
-    return Found(abs(losses[1] / losses[0] - 1))
+    return Result(abs(losses[1] / losses[0] - 1))
 
 
 def random_corpus(config: Config, vocab_size: int) -> TokenizedCorpus:
@@ -396,55 +387,52 @@ def waited_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def no_wait(config: Config, device: torch.device) -> Found:
+def no_wait(config: Config, device: torch.device) -> Result:
     steps = Steps(config, VOCAB, device)
     steps.run(2)
     if device.type != "cuda":
-        return Found(None, "CUDA alone can tell")
+        return Result(None, "CUDA alone can tell")
     torch.cuda.set_sync_debug_mode("error")
     try:
         steps.launch(2)
     except RuntimeError as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if "/torch/" not in frame.filename][-1]
-        return Found(1, f"{Path(own.filename).name}:{own.lineno}: {own.line}")
+        return Result(1, f"{Path(own.filename).name}:{own.lineno}: {own.line}")
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    return Found(0)
+    return Result(0)
 
 
-def backend(config: Config, device: torch.device) -> Found:
+def backend(config: Config, device: torch.device) -> Result:
     steps = Steps(config, VOCAB, device)
     steps.run(1)
     if device.type != "cuda":
-        return Found(None, "of CUDA's kernels")
+        return Result(None, "of CUDA's kernels")
     with torch.profiler.profile() as profile:
         steps.run(1)
     names = {event.key for event in profile.key_averages()}
     known = ("flash", "flex", "tem_fused", "cudnn", "efficient", "fmha", "softmax")
-    found = sorted({word for word in known for name in names if word in name.lower()})
-    return Found(None, ", ".join(found) or "none of the known kernels")
+    used = sorted({word for word in known for name in names if word in name.lower()})
+    return Result(None, ", ".join(used) or "none of the known kernels")
+
+
+def precision(device: torch.device) -> str:
+    return "bf16" if device.type == "cuda" else "fp32"
 
 
 def of_steps(asked: argparse.Namespace, device: torch.device, T: int) -> Iterator[Check]:
-    wanted = ("rope", "sinusoidal", "t5", "alibi", "nope", "kerple")
-    schemes = wanted if asked.schemes is None else asked.schemes.split(",")
-    precision = "bf16" if device.type == "cuda" else "fp32"
+    schemes = asked.schemes or "rope,sinusoidal,t5,alibi,nope,kerple"
     for name, measure, limit in (("no wait", no_wait, 0.0), ("backend", backend, None)):
-        for scheme in schemes:
+        for scheme in schemes.split(","):
             config = configuration(
-                *(f"scheme={scheme}", *SMALL, f"train.precision={precision}"),
+                *(f"scheme={scheme}", *SMALL, f"train.precision={precision(device)}"),
                 *(f"train.length={T}", f"train.batch_tokens={4 * T}"),
             )
-            yield Check(
-                check=name,
-                case=f"{scheme}, step",
-                limit=limit,
-                measure=partial(measure, config, device),
-            )
+            yield Check(name, f"{scheme}, step", partial(measure, config, device), limit)
 
 
-def tokens_per_s(config: Config, vocab_size: int, steps: int, device: torch.device) -> Found:
+def tokens_per_s(config: Config, vocab_size: int, steps: int, device: torch.device) -> Result:
     """Returns the speed of whole steps; MFU and the most memory that was held in the note."""
     running = Steps(config, vocab_size, device)
     first = running.run(1)  # compiles and allocates
@@ -455,7 +443,7 @@ def tokens_per_s(config: Config, vocab_size: int, steps: int, device: torch.devi
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     peak = next((peak for name, peak in PEAK.items() if name in gpu), None)
     mfu = "n/a" if peak is None else f"{speed * (6 * N + 12 * L * D * T) / peak:.3f}"
-    return Found(
+    return Result(
         speed, f"{N / 1e6:.0f}M parameters, MFU {mfu}, {held(device)}, first step {first:.0f} s"
     )
 
@@ -468,50 +456,46 @@ def held(device: torch.device) -> str:
 
 def of_speed(asked: argparse.Namespace, device: torch.device) -> Iterator[Check]:
     length, batch, vocab_size, steps = (64, 8, 512, 1) if asked.quick else (512, 128, 8192, 10)
-    precision = "bf16" if device.type == "cuda" else "fp32"
     for model in asked.models.split(","):
-        ways = SPEEDS[model] if not asked.quick else {False: ("kerple",)}
-        for compiled, schemes in ways.items():
-            for scheme in schemes:
-                config = configuration(
-                    *(f"scheme={scheme}", f"model={model}", f"train.precision={precision}"),
-                    *(f"train.length={length}", f"train.batch_tokens={length * batch}"),
-                    f"runtime.compile={str(compiled).lower()}",
-                )
-                measure = partial(tokens_per_s, config, vocab_size, steps, device)
-                how = ["compiled"] if compiled else []
-                case = ", ".join([model, scheme, precision, *how])
-                yield Check(check="tokens/s", case=case, limit=None, measure=measure)
+        speeds = {False: ("kerple",)} if asked.quick else SPEEDS[model]
+        for compiled, scheme in [(c, name) for c, names in speeds.items() for name in names]:
+            config = configuration(
+                *(f"scheme={scheme}", f"model={model}", f"train.precision={precision(device)}"),
+                *(f"train.length={length}", f"train.batch_tokens={length * batch}"),
+                f"runtime.compile={str(compiled).lower()}",
+            )
+            case = f"{model}, {scheme}, {precision(device)}" + ", compiled" * compiled
+            measure = partial(tokens_per_s, config, vocab_size, steps, device)
+            yield Check("tokens/s", case, measure)
 
 
-def table_ms(way: Callable[[], Attention], T: int, device: torch.device) -> Found:
+def table_ms(way: Callable[[], Attention], T: int, device: torch.device) -> Result:
     torch.compiler.reset()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    shape = (16, 8, T, 64)
-    q, k, v = (torch.randn(shape, device=device, dtype=dtype).requires_grad_() for _ in range(3))
+    q, k, v = (
+        torch.randn(16, 8, T, 64, device=device, dtype=dtype, requires_grad=True) for _ in range(3)
+    )
     table, attention = torch.randn(8, T, device=device, requires_grad=True), way()
 
-    def once() -> None:
-        attention(q, k, v, table).sum().backward()
+    def milliseconds(n: int) -> float:
+        began = time.perf_counter()
+        for _ in range(n):
+            attention(q, k, v, table).sum().backward()
+        waited_for(device)
+        return 1e3 * (time.perf_counter() - began) / n
 
-    for _ in range(2):
-        once()
-    waited_for(device)
-    began = time.perf_counter()
-    for _ in range(5):
-        once()
-    waited_for(device)
-    return Found(1e3 * (time.perf_counter() - began) / 5)
+    milliseconds(2)  # compiles and allocates
+    return Result(milliseconds(5))
 
 
 @torch.inference_mode()
-def evaluation(scheme: str, length: int, device: torch.device) -> Found:
+def evaluation(scheme: str, length: int, device: torch.device) -> Result:
     """Returns the seconds of a window whose last 256 tokens are scored, in fp32."""
     config = configuration(f"scheme={scheme}", "model=small")
     model = create(config, vocab_size=8192).to(device).eval()
     reason = model.scheme.unsupported_reason(length)
     if reason is not None:
-        return Found(None, reason)
+        return Result(None, reason)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     tokens = torch.randint(8192, (1, length), device=device)
@@ -524,53 +508,46 @@ def evaluation(scheme: str, length: int, device: torch.device) -> Found:
         return time.perf_counter() - began
 
     first = once()
-    return Found(once() if first < 5 else first, held(device))
+    return Result(once() if first < 5 else first, held(device))
 
 
-def group_error(device: torch.device) -> Found:
+def group_error(device: torch.device) -> Result:
     """Returns the difference that a group of one process makes; sums are then what goes in."""
     config = configuration("scheme=kerple", *SMALL, "train.length=128")
-    state, tokens = (
-        fresh_state(config, create(config, vocab_size=VOCAB), device=device),
-        some_tokens(128),
-    )
-    tokens, row = tokens.to(device), torch.zeros(1, dtype=torch.int64, device=device)
+    state = fresh_state(config, create(config, vocab_size=VOCAB), device=device)
+    tokens, row = some_tokens(128).to(device), torch.zeros(1, dtype=torch.int64, device=device)
     micro = MicroBatch(tokens, tokens, row, row == 0)
     store = torch.distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
-        found: list[list[Tensor]] = []
+        grads: list[list[Tensor]] = []
         alone = Loss(state, compiled=False)
         for loss in (alone, DistributedDataParallel(alone, find_unused_parameters=True)):
             state.model.zero_grad(set_to_none=True)
             loss(micro, generator=state.draws()).backward()
-            found.append([p.grad.clone() for p in state.model.parameters() if p.grad is not None])
-        return Found(max(float((a - b).abs().max()) for a, b in zip(*found, strict=True)))
+            grads.append([p.grad.clone() for p in state.model.parameters() if p.grad is not None])
+        return Result(max(float((a - b).abs().max()) for a, b in zip(*grads, strict=True)))
     finally:
         torch.distributed.destroy_process_group()
 
 
-def of_evaluation(asked: argparse.Namespace, device: torch.device) -> Iterator[Check]:
+def every_check(asked: argparse.Namespace, device: torch.device) -> Iterator[Check]:
+    """Yields the checks in the order of what is learned for a second of them."""
+    T = 32 if asked.quick else 128
+    yield from of_steps(asked, device, T)
+    yield from of_speed(asked, device)
+    for name, way in attentions(device).items():
+        for length in (64,) if asked.quick else (512, 2048):
+            yield Check("table ms", f"{name}, T={length}", partial(table_ms, way, length, device))
+    yield Check("group", "1 process", partial(group_error, device), 0.0)
+    yield Check("processes", "2 and 1", processes_error, PROCESSES)
+    yield from of_kernels(device, T)
+    yield from of_schemes(asked, device, T)
     for scheme in dict.fromkeys(name for name, _ in every_scheme(asked.schemes)):
         for length in (256, 512) if asked.quick else EVALUATED:
             measure = partial(evaluation, scheme, length, device)
-            yield Check(
-                check=f"evaluation {length}, s",
-                case=f"{scheme}, small",
-                limit=None,
-                measure=measure,
-            )
-
-
-def of_tables(asked: argparse.Namespace, device: torch.device) -> Iterator[Check]:
-    ways: dict[str, Callable[[], Attention]] = {"SDPA with a mask": lambda: sdpa}
-    if device.type == "cuda":
-        ways["FlexAttention"] = lambda: flexed(torch.compile(flex_attention))
-    for name, way in ways.items():
-        for T in (64,) if asked.quick else (512, 2048):
-            measure = partial(table_ms, way, T, device)
-            yield Check(check="table ms", case=f"{name}, T={T}", limit=None, measure=measure)
+            yield Check(f"evaluation {length}, s", f"{scheme}, small", measure)
 
 
 def main() -> None:
@@ -585,30 +562,17 @@ def main() -> None:
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="begin no check after these")
     asked = parser.parse_args()
     began = time.monotonic()
-    asked.compile = not asked.quick
     if asked.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: there is no GPU in this machine; --device cpu checks the script itself")
     device = torch.device(asked.device)
     devices.prepare(configuration(*(["runtime.threads=1"] if asked.quick else [])).runtime, device)
-    T = 32 if asked.quick else 128
     done = list(csv.DictReader(asked.out.open())) if asked.out and asked.out.exists() else []
-    known = {(row["check"], row["case"]) for row in done if row["verdict"] != "FAIL"}
     rows = [row for row in done if row["verdict"] != "FAIL"]
+    known = {(row["check"], row["case"]) for row in rows}
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     print(f"{gpu}, PyTorch {torch.__version__}", flush=True)
-    group = Check(check="group", case="1 process", limit=0.0, measure=partial(group_error, device))
-    processes = Check(check="processes", case="2 and 1", limit=PROCESSES, measure=processes_error)
-    checks = [
-        *of_steps(asked, device, T),
-        *of_speed(asked, device),
-        *of_tables(asked, device),
-        *(group, processes),
-        *of_kernels(device, T),
-        *of_schemes(asked, device, T),
-        *of_evaluation(asked, device),
-    ]
     n_left = 0
-    for check in checks:
+    for check in every_check(asked, device):
         if (check.check, check.case) in known:
             continue
         if asked.limit is not None and time.monotonic() - began > asked.limit:

@@ -9,7 +9,7 @@
 #   figure1     six schemes at T = 512 and four at T = 1024, three seeds, 12 million tokens; with the
 #               rates of results/rates
 #   budget      RoPE, ALiBi, T5, KERPLE and NoPE after 1.5, 6 and 24 million tokens, one seed, beside
-#               those of results/figure1 (12 million) and results/report (3 million)
+#               those of results/figure1 (12 million) and of report (3 million), made first
 #   context     ALiBi and RoPE trained at 128 tokens, beside those of results/figure1
 #   books       RoPE and ALiBi on a corpus of books, 6 million tokens: corpus=pg19, or of your own
 #               corpus=files corpus.path=FOLDER corpus.name=books
@@ -117,16 +117,15 @@ figure1() {
 }
 
 budget() {
+  report
   local eval=('eval.protocols=[tail]' 'eval.lengths=[128,256,512,1024,2048,4096,16384]'
     'eval.reference_variants=[]')
   sweep budget scheme=rope,alibi,t5,kerple,nope train.tokens=1500000,6000000,24000000 seed=1 \
     "${chosen[@]}" "${eval[@]}"
   sweep budget scheme=t5,kerple train.tokens=3000000 seed=1 "${chosen[@]}" "${eval[@]}"
-  # report trained T5 and KERPLE at other rates.
-  after lengthgen report results/figure1 results/report runs/budget/*-* \
-    scheme=rope,alibi,t5,kerple,nope train.length=512 --without \
-    t5-tiny-python-s1-35892609,t5-tiny-python-s2-6709fb72,kerple-tiny-python-s1-4aa3d5a0,kerple-tiny-python-s2-39d9ea74 \
-    --out results/budget
+  # Of report without T5 and KERPLE, which it trained at other rates.
+  after lengthgen report results/figure1 runs/report/rope-* runs/report/alibi-* runs/report/nope-* \
+    runs/budget/*-* scheme=rope,alibi,t5,kerple,nope train.length=512 --out results/budget
 }
 
 context() {

@@ -36,7 +36,7 @@ gpu_check = loaded()
 
 
 def check(measure: Any, *, limit: float | None = 1.0) -> dict[str, str]:
-    return gpu_check.Check(check="some", case="case", limit=limit, measure=measure).row()
+    return gpu_check.Check("some", "case", measure, limit).row()
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -99,11 +99,11 @@ def test_what_stands_in_the_output_is_not_measured_again(checked: tuple[Path, st
 
 
 def test_a_number_above_its_bound_or_without_a_value_fails() -> None:
-    assert check(lambda: gpu_check.Found(0.5))["verdict"] == "ok"
-    assert check(lambda: gpu_check.Found(1.5))["verdict"] == "FAIL"
-    assert check(lambda: gpu_check.Found(float("nan")))["verdict"] == "FAIL"
-    assert check(lambda: gpu_check.Found(1.5), limit=None)["verdict"] == ""
-    assert check(lambda: gpu_check.Found(None, "no GPU"))["verdict"] == "n/a"
+    assert check(lambda: gpu_check.Result(0.5))["verdict"] == "ok"
+    assert check(lambda: gpu_check.Result(1.5))["verdict"] == "FAIL"
+    assert check(lambda: gpu_check.Result(float("nan")))["verdict"] == "FAIL"
+    assert check(lambda: gpu_check.Result(1.5), limit=None)["verdict"] == ""
+    assert check(lambda: gpu_check.Result(None, "no GPU"))["verdict"] == "n/a"
 
 
 def test_a_check_that_raises_fails_with_its_reason() -> None:
