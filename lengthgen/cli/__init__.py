@@ -9,18 +9,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from lengthgen import __version__
-from lengthgen.cli import (
-    evaluate,
-    generate,
-    lists,
-    report,
-    rooms,
-    sweep,
-    track,
-    train,
-    tune,
-)
+from lengthgen.cli import evaluate, generate, lists, report, sweep, track, train, tune
 from lengthgen.cli.console import echo, warn
+from lengthgen.config import rooms
 from lengthgen.errors import Stopped, UserError, is_exhausted, out_of_memory
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -32,6 +23,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report.write_report,
     "list": lists.list_kind,
 }
+for _room in rooms.modules("cli"):
+    COMMANDS.update(_room.COMMANDS)
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 app = typer.Typer(
@@ -41,8 +34,7 @@ app = typer.Typer(
 )
 tracking = typer.Typer(help="Show runs in Weights & Biases.", rich_markup_mode=None)
 
-
-for _name, _function in {**COMMANDS, **rooms.additions("COMMANDS")}.items():
+for _name, _function in COMMANDS.items():
     app.command(_name)(_function)
 tracking.command("push")(track.push)
 app.add_typer(tracking, name="track")

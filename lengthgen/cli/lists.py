@@ -1,15 +1,15 @@
 """lengthgen list."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lengthgen.cli import rooms
 from lengthgen.cli.arguments import ConfigDir, Plugin, split
 from lengthgen.cli.console import print_table, warn_once
+from lengthgen.config import rooms
 from lengthgen.errors import UserError, suggestion
 
 GROUPS = {
@@ -20,8 +20,11 @@ GROUPS = {
     "tasks": "task",
     "experiments": "experiment",
 }
-KINDS = (*GROUPS, "protocols", *rooms.additions("LISTS"), "runs")
 Listed = tuple[list[str], list[list[str]]]  # head and rows
+LISTS: dict[str, Callable[[list[Path]], Listed]] = {}  # of the rooms beside the core
+for _room in rooms.modules("cli"):
+    LISTS.update(getattr(_room, "LISTS", {}))
+KINDS = (*GROUPS, "protocols", *LISTS, "runs")
 
 
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -52,8 +55,8 @@ def list_kind(
         print_table(*choices(GROUPS[kind], config_dir=config_dir))
     elif kind == "protocols":
         print_table(*protocols())
-    elif kind in (lists := rooms.additions("LISTS")):
-        print_table(*lists[kind](plugin or []))
+    elif kind in LISTS:
+        print_table(*LISTS[kind](plugin or []))
     else:
         from lengthgen.config import compose
 

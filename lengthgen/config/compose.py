@@ -5,7 +5,6 @@ Hydra is imported inside functions: shell completion reads the YAML files alone 
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -134,36 +133,17 @@ def _axis(override: Override, config_dir: Path | None) -> list[str]:
         return [word]
     if override.is_interval_sweep():
         raise UserError(f"{word}: an interval has no points; use range() or a,b")
-    if isinstance(sweep, Glob):
-        names = choices(override.key_or_group, config_dir=config_dir)
-        kept = {name for pattern in sweep.include for name in fnmatch.filter(names, pattern)}
-        kept -= {name for pattern in sweep.exclude for name in fnmatch.filter(names, pattern)}
-        points = sorted(kept)
-    else:
-        try:
-            points = _as_typed(override, MOST_POINTS + 1)
-        except ValueError as error:  # of a step of 0
-            raise UserError(f"{word}: {error}") from None
+    try:
+        points = (
+            sweep.filter(choices(override.key_or_group, config_dir=config_dir))
+            if isinstance(sweep, Glob)
+            else list(itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1))
+        )
+    except ValueError as error:  # of a step of 0
+        raise UserError(f"{word}: {error}") from None
     if not points:
         raise UserError(f"{word}: matches nothing; it needs at least one value")
     return [f"{override.get_key_element()}={point}" for point in points]
-
-
-def _as_typed(override: Override, most: int) -> list[str]:
-    """Returns the values of a sweep as they are typed, 1e-3 and not 0.001, where Hydra agrees."""
-    points = list(itertools.islice(override.sweep_string_iterator(), most))
-    typed: list[Override] = []
-    start = ""  # of a value: a comma may stand within its brackets or quotes
-    for piece in str(override.input_line).partition("=")[2].split(","):
-        try:
-            typed += _parse([f"value={start}{piece}"])
-            start = ""
-        except UserError:
-            start += f"{piece},"
-    if any(value.is_sweep_override() for value in typed):  # range() and the like
-        return points
-    agree = [value.get_value_element_as_str() for value in typed] == points
-    return [str(value.input_line)[6:].strip() for value in typed] if agree else points
 
 
 def alternatives(overrides: Sequence[str]) -> dict[str, list[Any]]:

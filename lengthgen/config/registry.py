@@ -7,14 +7,12 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from lengthgen.config import plugins as plugin_files
-from lengthgen.config import sections
-from lengthgen.errors import UserError, first_line, suggestion
+from lengthgen.config import rooms, sections
+from lengthgen.errors import UserError, first_line
 
 T = TypeVar("T")
 
@@ -43,22 +41,9 @@ def modules_of(package: str, path: Iterable[str]) -> list[ModuleType]:
     return [importlib.import_module(f.name) for f in pkgutil.walk_packages(path, f"{package}.")]
 
 
-@cache
-def extensions() -> tuple[ModuleType, ...]:
-    """Returns the module `register` of every room beside the core: lengthgen.tasks.register.
-
-    A room beside the core says there what it adds: SOURCES, PROTOCOLS and the like. Rooms are found
-    by that file's name, so that the core imports none of them.
-    """
-    import lengthgen
-
-    files = sorted(f for folder in lengthgen.__path__ for f in Path(folder).glob("*/register.py"))
-    return tuple(importlib.import_module(f"lengthgen.{f.parent.name}.register") for f in files)
-
-
 def contributed(name: str) -> list[Any]:
     """Returns what the rooms beside the core list under a name of their module `register`."""
-    return [value for module in extensions() for value in getattr(module, name, ())]
+    return [value for module in rooms.modules("register") for value in getattr(module, name, ())]
 
 
 def registered(
@@ -78,20 +63,6 @@ def registered(
                     "classes"
                 )
     return found
-
-
-def build(
-    base: type[T], known: Mapping[str, type[T]], kind: str, given: Mapping[str, Any], *, where: str
-) -> T:
-    """Builds the subclass `where`.kind from its keyword-only arguments, `where`.arguments.
-
-    Raises UserError for an unknown kind, arguments that do not fit the signature, or a value that
-    the class refuses with ValueError.
-    """
-    if kind not in known:
-        what = base.__name__.lower()
-        raise UserError(f"{where}.kind: no {what} {kind!r}; {suggestion(kind, known)}")
-    return construct(known[kind], given, where=f"{where}.arguments")
 
 
 def construct(kind: type[T], given: Mapping[str, Any], *first: Any, where: str) -> T:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -15,7 +15,6 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    PrivateAttr,
     Tag,
     ValidationError,
 )
@@ -127,23 +126,12 @@ class Corpus(Section):
     packed: bool
     held_out: Literal["validation", "tuning"]
 
-    _plugins: tuple[str, ...] = PrivateAttr(default=())
-
-    @property
-    def plugins(self) -> tuple[str, ...]:
-        """The plugins of the configuration, which may define its task or its source."""
-        return self._plugins
+    plugins: tuple[str, ...] = Field(default=(), exclude=True)  # those of the configuration
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The keyword-only arguments of the source."""
         return dict(self.model_extra or {})
-
-    def with_plugins(self, plugins: Sequence[str]) -> Self:
-        """Returns a copy that knows the plugins of the configuration."""
-        copied = self.model_copy()
-        copied._plugins = tuple(plugins)
-        return copied
 
 
 class TaskSpec(Section):
@@ -444,17 +432,18 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
         raise UserError(line.replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
     train, wanted = config.train, config.eval
-    chosen = (
-        precision.native(config.runtime.device) if train.precision == "auto" else train.precision
-    )
+    chosen = train.precision
+    if chosen == "auto":
+        chosen = precision.native(config.runtime.device)
+    protocol = "spans" if config.model.arch == "encoder_decoder" else "tail"
     return config.model_copy(
         update={
-            "corpus": config.corpus.with_plugins(config.plugins),
+            "corpus": config.corpus.model_copy(update={"plugins": tuple(config.plugins)}),
             "train": train.model_copy(update={"precision": chosen}),
             "eval": wanted.model_copy(
                 update={
                     "lengths": wanted.lengths or _lengths(train.length, wanted.reach),
-                    "protocols": wanted.protocols or [_protocol(config.model)],
+                    "protocols": wanted.protocols or [protocol],
                 }
             ),
         }
@@ -468,10 +457,6 @@ def _lengths(T: int, reach: int) -> list[int]:
     """
     lengths = {max(1, T // 8), max(1, T // 4), max(1, T // 2), *(T << n for n in range(6))}
     return sorted(n for n in lengths if n <= max(T, reach))
-
-
-def _protocol(model: Model) -> str:
-    return "spans" if model.arch == "encoder_decoder" else "tail"
 
 
 def _check(config: Config) -> None:
@@ -510,7 +495,7 @@ def known_keys(model: type[BaseModel] | None = None, prefix: str = "") -> list[s
     for name, info in (model or Config).model_fields.items():
         kinds = (info.annotation, *get_args(info.annotation))
         nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
-        found |= {prefix + name} if not nested else set()
+        found |= {prefix + name} if not nested and not info.exclude else set()
         for kind in nested:
             found |= {*known_keys(kind, f"{prefix}{name}.")}
     return sorted(found)

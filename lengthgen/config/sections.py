@@ -39,13 +39,6 @@ def arguments(of: type[Any], given: Mapping[str, Any], *, where: str) -> dict[st
     return {name: getattr(held, name) for name in fields}
 
 
-def defaults(of: type[Any]) -> dict[str, Any]:
-    """Returns the keyword-only arguments of a class that may be left out, with their defaults."""
-    parameters = inspect.signature(of.__init__).parameters.values()
-    optional = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty]
-    return {p.name: p.default for p in optional}
-
-
 def one_line(
     error: ValidationError, plain: object, *, known: Iterable[str], prefix: str = ""
 ) -> str:
@@ -66,11 +59,6 @@ def one_line(
     others = len(errors) - len(of_key)
     value = shortened(repr(first["input"]))
     return f"{where}: {value} {message}" + (f" (and {others} more)" if others else "")
-
-
-def first_error(error: ValidationError) -> str:
-    """Returns the first error of pydantic's list on a file: its key and what is wrong with it."""
-    return one_line(error, error.errors(include_url=False)[0]["input"], known=())
 
 
 def _message(error: ErrorDetails) -> str:

@@ -34,7 +34,7 @@ class Point:
 
     @property
     def title(self) -> str:
-        """The swept values, as they are typed; the run's name if there are none."""
+        """The swept values; the run's name if there are none."""
         return " ".join(f"{k}={v}" for k, v in self.varied.items()) or self.run_id
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from lengthgen.config import registry as classes
 from lengthgen.config.schema import Corpus, TaskCorpus
+from lengthgen.errors import UserError, suggestion
 from lengthgen.tasks import rules
 from lengthgen.tasks.base import END, Example, Task
 
@@ -43,7 +44,9 @@ def build(
     """
     known = registry()
     known = known if kind in known else registry(plugins)
-    return classes.build(Task, known, kind, arguments, where=where)
+    if kind not in known:
+        raise UserError(f"{where}.kind: no task {kind!r}; {suggestion(kind, known)}")
+    return classes.construct(known[kind], arguments, where=f"{where}.arguments")
 
 
 def task_of(corpus: TaskCorpus) -> Task:

@@ -16,7 +16,7 @@ from shell import Ran, Shell
 
 import lengthgen
 from lengthgen import __main__
-from lengthgen.cli import rooms
+from lengthgen.config import rooms
 
 SMALL = shlex.split(
     "corpus=synthetic corpus.documents=20 corpus.document_tokens=1024 corpus.alphabet=16 "
@@ -91,18 +91,19 @@ def test_help_tab_and_a_mistake_answer_at_once_and_without_torch(
     assert min(seconds) < 0.6
 
 
-def test_a_room_beside_the_core_adds_commands_and_lists_by_its_module_cli(
+def test_a_room_beside_the_core_is_found_by_the_name_of_its_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = tmp_path / "telescope"
     room.mkdir()
     (room / "__init__.py").touch()
-    (room / "cli.py").write_text("COMMANDS = {'gaze': print}")
+    (room / "cli.py").touch()
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "__init__.py").touch()
     monkeypatch.setattr(lengthgen, "__path__", [str(tmp_path)])
-    assert rooms.additions.__wrapped__("COMMANDS") == {"gaze": print}
-    assert rooms.additions.__wrapped__("LISTS") == {}
+    (module,) = rooms.modules.__wrapped__("cli")
+    assert module.__name__ == "lengthgen.telescope.cli"
+    assert rooms.modules.__wrapped__("register") == ()
 
 
 def test_the_help_has_a_whole_line_of_each_command(shell: Shell) -> None:
