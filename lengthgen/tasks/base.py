@@ -2,8 +2,10 @@
 
 from abc import ABC, abstractmethod
 from random import Random
+from string import ascii_letters, digits
 from typing import NamedTuple
 
+CHARACTERS = ascii_letters + digits
 END = "\n"  # ends every answer: a model that continues, or stops before, is wrong
 
 
@@ -25,9 +27,7 @@ class Task(ABC):
     alphabet = ""  # the characters of all prompts and answers except END, in any order
     prompt_end = "="  # the end of every prompt
     has_alignment = False  # alignment_ids is defined; for parts that read it, upper bounds
-    parts = (
-        ""  # of the scratchpad before the result of an answer, as tasks/scratchpad.py names them
-    )
+    parts = ""  # of the scratchpad before the result, as tasks/scratchpad.py names them
 
     def canonical_prompt(self, prompt: str) -> str:
         """Returns one text for all equivalent prompts: all of them are tests, or none."""
@@ -64,6 +64,22 @@ class Task(ABC):
     @abstractmethod
     def example(self, length: int, random: Random) -> Example:
         """Returns an example of this length, from `random` alone."""
+
+
+class TextTask(Task):
+    """Random characters; a subclass says what is to be written for them."""
+
+    def __init__(self, *, alphabet: int) -> None:
+        self.characters = first_characters(alphabet, of=CHARACTERS)
+        self.alphabet = self.characters + "="
+
+    def example(self, length: int, random: Random) -> Example:
+        text = random_text(self.characters, length, random)
+        return Example(f"{text}=", self.written(text))
+
+    @abstractmethod
+    def written(self, text: str) -> str:
+        """Returns the answer for a text."""
 
 
 def check_range(least: int, most: int, /, **arguments: int) -> None:

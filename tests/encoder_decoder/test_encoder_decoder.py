@@ -3,7 +3,6 @@
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,16 +17,12 @@ from small import (
     some_tokens,
 )
 from torch import Tensor, nn
-from trained import QUIET
 
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.encoder_decoder.model import CrossBlock, EncoderDecoder
 from lengthgen.errors import UserError
-from lengthgen.evaluation import evaluator
-from lengthgen.evaluation.plan import plan
 from lengthgen.model.build import create, with_parts
-from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.runs.distributed import ALONE
+from lengthgen.pipeline import validate
 from lengthgen.schemes import Part
 from lengthgen.schemes.bias.t5 import T5
 from lengthgen.training.optim import adamw
@@ -253,41 +248,6 @@ def test_logits_are_those_of_hf_t5_with_its_weights() -> None:
             ).logits[0]
             close(ours[row, first:], want, atol=1e-9)
     assert float(ours.detach().std()) > 0.1  # there is something to compare
-
-
-# Training, scores and refusals
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
-    root = tmp_path_factory.mktemp("runs")
-    config = configured("scheme=t5", f"runtime.root={root}", "train.lr=1e-2")
-    return config, train_and_evaluate(config, ranks=ALONE, show=QUIET)
-
-
-@pytest.mark.slow
-def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
-    run: tuple[Config, Path],
-) -> None:
-    config, run_dir = run
-    opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=QUIET)
-    model, split = evaluator.trained_model(config, opened), opened.planned.corpus.validation
-    assert isinstance(model, EncoderDecoder)
-    rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    scored = {row["length"]: list(row["first_wrong"]) for row in rows}
-    assert sorted(scored) == [1, 2, 3, 4, 6]
-    bos = opened.planned.corpus.bos_id
-    answers = plan(config, opened.planned.corpus).text.examples
-    for answer in (one for one in answers if one.length in scored):
-        tokens = split.document(answer.document).tolist()
-        given = len(tokens) - answer.scored
-        written = [bos, *tokens[:given]]
-        for _ in range(answer.scored):
-            x = states(model, torch.tensor([written]), given)
-            written.append(int(model.logits(x[0, -1]).argmax()))
-        wrong = [i for i in range(answer.scored) if written[1 + given + i] != tokens[given + i]]
-        assert scored[answer.length].pop(0) == (wrong[0] if wrong else None)
-    assert not any(scored.values())
 
 
 REFUSED = [

@@ -2,14 +2,13 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small import SMALL, small_config
+from small import SMALL
 
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora
@@ -101,20 +100,22 @@ def test_targets_are_the_answer_and_its_end_alone(corpus: TokenizedCorpus) -> No
 # Scoring
 
 
-def rows_by_hand(config: Config, corpus: TokenizedCorpus, said: Any) -> dict[int, dict[str, Any]]:
+def rows_by_hand(
+    config: Config, corpus: TokenizedCorpus, said: Any, *, nats: float = 0.5
+) -> dict[int, dict[str, Any]]:
     """The rows of all lengths if the model says what `said` gives for (document, target)."""
     planned = plan.plan(config, corpus)
-    found: dict[int, dict[str, Any]] = {}
+    rows: dict[int, dict[str, Any]] = {}
     for cell in plan.cells(config):
+        spans = plan.windows(cell, planned)
         scored = {
             span: np.array(
-                [[0.5, said(span.document, n)] for n in range(span.end - span.scored, span.end)]
+                [[nats, said(span.document, n)] for n in range(span.end - span.scored, span.end)]
             )
-            for span in plan.windows(cell, planned)
+            for span in spans
         }
-        wanted = plan.windows(cell, planned)
-        (found[cell.length],) = ANSWERS.rows(wanted, config, planned, scored, np.zeros(0))
-    return found
+        (rows[cell.length],) = ANSWERS.rows(spans, config, planned, scored, np.zeros(0))
+    return rows
 
 
 def test_an_answer_of_the_right_tokens_is_right_and_every_other_wrong_where_it_first_differs(
@@ -158,21 +159,12 @@ def test_stopping_early_and_not_stopping_are_stop_errors(corpus: TokenizedCorpus
 
 
 def test_a_diverged_model_answers_nothing(corpus: TokenizedCorpus) -> None:
-    config = configured()
-    planned = plan.plan(config, corpus)
-    for cell in plan.cells(config):
-        spans = plan.windows(cell, planned)
-        right = {
-            span: corpus.validation.document(span.document)[-span.scored :].astype(float)
-            for span in spans
-        }
-        scored = {
-            span: np.stack([np.full(span.scored, np.nan), right[span]], axis=1) for span in spans
-        }
-        wanted = plan.windows(cell, planned)
-        (row,) = ANSWERS.rows(wanted, config, planned, scored, np.zeros(0))
+    def right(document: int, n: int) -> int:
+        return int(corpus.validation.document(document)[n])
+
+    for row in rows_by_hand(configured(), corpus, right, nats=np.nan).values():
         assert row["nats"] is None
-        assert row["first_wrong"] == [0] * len(spans)
+        assert row["first_wrong"] == [0] * row["n_windows"]
         assert row["token_hits"] == 0
 
 
@@ -214,31 +206,6 @@ def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
         assert row["first_wrong"] == found
 
 
-def test_accuracy_of_a_run_does_not_depend_on_what_else_is_asked(
-    run: tuple[Config, Path], tmp_path: Path
-) -> None:
-    config, run_dir = run[0], Path(shutil.copytree(run[1], tmp_path / run[1].name))
-    before = {row["length"]: row for row in read_rows(run_dir / "eval.jsonl")}
-    asked = config.eval.model_copy(update={"lengths": [5, 6]})
-    rows = evaluator.evaluate(
-        config.model_copy(update={"eval": asked}), run_dir, ranks=ALONE, show=QUIET
-    )
-    assert {row["length"] for row in rows} == {1, 2, 3, 4, 5, 6}
-    assert next(row for row in rows if row["length"] == 6) == before[6]
-
-
-def test_a_scheme_without_a_value_at_a_length_is_skipped_with_its_reason(
-    tmp_path: Path, cache: Path
-) -> None:
-    config = configured(
-        "scheme=learned_absolute", f"runtime.root={tmp_path}", f"runtime.cache={cache}"
-    )
-    train_and_evaluate(config, ranks=ALONE, show=QUIET)
-    rows = {row["length"]: row for row in read_rows(config.run_dir / "eval.jsonl")}
-    assert {n for n, row in rows.items() if "skipped" in row} == {4, 6}
-    assert "8 rows" in rows[4]["skipped"]
-
-
 # What is refused
 
 
@@ -267,11 +234,6 @@ def test_what_a_task_cannot_honour_is_one_line(words: list[str], said: str) -> N
         configured(*words)
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
-
-
-def test_text_has_no_answers() -> None:
-    with pytest.raises(UserError, match="answers scores answers of a task, and corpus synthetic"):
-        small_config("eval.protocols=[answers]")
 
 
 def test_characters_are_no_tokenizer_of_text(tmp_path: Path) -> None:

@@ -5,37 +5,34 @@ ends in "=".
 """
 
 from random import Random
-from string import ascii_letters, digits
 
 from lengthgen.tasks.base import (
+    CHARACTERS,
     Example,
     Task,
+    TextTask,
     check_positive,
     first_characters,
     number_runs,
     random_text,
 )
 
-CHARACTERS = ascii_letters + digits
 
-
-class Copy(Task):
+class Copy(TextTask):
     """Random characters, to be written again (cmc), `times` times over (cmc2x has 2)."""
 
     def __init__(self, *, alphabet: int, times: int) -> None:
+        super().__init__(alphabet=alphabet)
         check_positive(times=times)
-        self.characters = first_characters(alphabet, of=CHARACTERS)
         self.times = times
-        self.alphabet = self.characters + "="
         self.has_alignment = times == 1
 
     def alignment_ids(self, text: str) -> list[int]:
         """Returns the number of every character in its text, from 1."""
         return number_runs(text, self.characters, backwards=False)
 
-    def example(self, length: int, random: Random) -> Example:
-        text = random_text(self.characters, length, random)
-        return Example(f"{text}=", text * self.times)
+    def written(self, text: str) -> str:
+        return text * self.times
 
 
 class CopyRepeat(Task):
@@ -57,19 +54,24 @@ class CopyRepeat(Task):
         return Example(f"{one * length}>{other}=", other * (length * self.times))
 
 
-class Reverse(Task):
+class Reverse(TextTask):
     """Random characters, to be written from the last to the first (mc)."""
 
     has_alignment = True
-
-    def __init__(self, *, alphabet: int) -> None:
-        self.characters = first_characters(alphabet, of=CHARACTERS)
-        self.alphabet = self.characters + "="
 
     def alignment_ids(self, text: str) -> list[int]:
         """Returns the number of every character, 1 for the last one of the prompt."""
         return number_runs(text, self.characters, backwards=True)
 
-    def example(self, length: int, random: Random) -> Example:
-        text = random_text(self.characters, length, random)
-        return Example(f"{text}=", text[::-1])
+    def written(self, text: str) -> str:
+        return text[::-1]
+
+
+class ReverseTwice(TextTask):
+    """Random characters, to be written from the last to the first, and that text reversed (mcrv).
+
+    There [NEXT] stands between the two texts, here nothing does.
+    """
+
+    def written(self, text: str) -> str:
+        return text[::-1] + text

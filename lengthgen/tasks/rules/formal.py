@@ -4,14 +4,14 @@ After Deletang et al. 2022, arXiv 2207.02098, and its release; for Dyck see its 
 """
 
 from random import Random
-from string import ascii_letters, digits
+from string import digits
 
 from lengthgen.tasks.base import (
     Example,
     Task,
+    TextTask,
     check_positive,
     check_range,
-    first_characters,
     random_text,
 )
 
@@ -48,19 +48,14 @@ class CycleNavigation(Task):
         return Example(f"{steps}=", str((steps.count("+") - steps.count("-")) % self.states))
 
 
-class OddsFirst(Task):
+class OddsFirst(TextTask):
     """Random characters: the first, third, fifth and so on, then the second, fourth and so on.
 
     As documented by the release; its code puts the second, fourth and so on first.
     """
 
-    def __init__(self, *, alphabet: int) -> None:
-        self.characters = first_characters(alphabet, of=ascii_letters + digits)
-        self.alphabet = self.characters + "="
-
-    def example(self, length: int, random: Random) -> Example:
-        text = random_text(self.characters, length, random)
-        return Example(f"{text}=", text[::2] + text[1::2])
+    def written(self, text: str) -> str:
+        return text[::2] + text[1::2]
 
 
 class StackManipulation(Task):

@@ -4,6 +4,7 @@ from random import Random
 from string import ascii_letters, ascii_lowercase, digits
 
 from lengthgen.tasks.base import (
+    CHARACTERS,
     Example,
     Task,
     check_positive,
@@ -78,7 +79,7 @@ class SelectiveCopy(Task):
 
     def __init__(self, *, alphabet: int, kept: int) -> None:
         check_positive(kept=kept)
-        self.characters, self.kept = first_characters(alphabet, of=ascii_letters + digits), kept
+        self.characters, self.kept = first_characters(alphabet, of=CHARACTERS), kept
         self.alphabet = self.characters + NOISE + "="
 
     def example(self, length: int, random: Random) -> Example:
