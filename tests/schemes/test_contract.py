@@ -65,7 +65,7 @@ def test_the_kernels_that_attend_picks_and_blocks_of_any_size_equal_the_explicit
             kernels.append(blocked)
         if not (layer.eager or layer.relative):
             kernels.append(sdpa_by_blocks)
-        for kernel, block in itertools.product(kernels, (1, 7, 64)):
+        for kernel, block in itertools.product(kernels, (7, 64)):
             close(kernel(layer, q_turned, k_turned, v, c, block=block), want, atol=1e-12)
 
 

@@ -32,7 +32,7 @@ def bias_of(part: Part) -> Tensor:
     return bias
 
 
-@pytest.mark.parametrize("n_heads", [1, 4, 6, 8, 12, 16, 20])
+@pytest.mark.parametrize("n_heads", [1, 8, 12, 20])
 def test_alibi_has_the_weights_of_bloom_whose_bias_is_a_function_of_the_key(n_heads: int) -> None:
     bloom = imported("transformers.models.bloom.modeling_bloom")
     theirs = bloom.build_alibi_tensor(torch.ones(1, LENGTH), n_heads, torch.float32)  # slope * j
@@ -56,16 +56,6 @@ def test_alibi_tells_keys_apart_in_bf16_at_16k_where_bloom_does_not() -> None:
     assert ours.unique().numel() == 4
 
 
-@pytest.mark.parametrize("n_heads", [4, 6, 8, 12])
-def test_alibi_is_that_of_x_transformers_up_to_the_diagonal(n_heads: int) -> None:
-    # Above it theirs falls with |i - j|, for encoders; ours is 0 there and masked.
-    theirs = imported("x_transformers.x_transformers").AlibiPositionalBias(n_heads)(LENGTH, LENGTH)
-    ours = bias_of(Alibi(shape_of(n_heads), beyond="extend"))
-    torch.testing.assert_close(theirs * SEEN, ours * SEEN, rtol=1e-6, atol=0)
-    assert float(theirs[0, 0, 5]) == pytest.approx(float(ours[0, 5, 0]))
-    assert float(ours[0, 0, 5]) == 0
-
-
 @pytest.mark.parametrize(
     ("num_buckets", "max_distance"), [(32, 128), (32, 512), (64, 2048), (16, 1000), (128, 16384)]
 )
@@ -80,19 +70,8 @@ def test_t5_buckets_are_those_of_hf_transformers_up_to_16k(
     assert torch.equal(part.buckets(d), theirs)
 
 
-def test_t5_is_the_bias_of_x_transformers_without_its_factor() -> None:
-    # Theirs is multiplied by sqrt(d_head) and then added to q.k / sqrt(d_head), as ours.
-    module = imported("x_transformers.x_transformers")
-    theirs = module.RelativePositionBias(scale=64**0.5, causal=True, heads=4)
-    part = T5(shape_of(4), num_buckets=32, max_distance=128, share_layers=True)
-    with torch.no_grad():
-        part.table[0] = theirs.relative_attention_bias.weight.T
-        wanted = theirs(LENGTH, LENGTH) / 8
-    close(bias_of(part) * SEEN, wanted * SEEN, atol=1e-6)
-
-
 @pytest.mark.parametrize("distance", ["linear", "log"])
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [1, 3])
 def test_dynamic_bias_is_that_of_x_transformers(
     depth: int, distance: Literal["linear", "log"]
 ) -> None:

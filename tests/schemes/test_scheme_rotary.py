@@ -41,7 +41,7 @@ from lengthgen.schemes.rotary.ntk import Ntk
 from lengthgen.schemes.rotary.p_rope import PRope
 from lengthgen.schemes.rotary.pi import Pi
 from lengthgen.schemes.rotary.pope import Pope
-from lengthgen.schemes.rotary.rope import Rope, angles, powers
+from lengthgen.schemes.rotary.rope import Rope, powers
 from lengthgen.schemes.rotary.rope_scaling import RopeScaling
 from lengthgen.schemes.rotary.xpos import Xpos
 from lengthgen.schemes.rotary.yarn import Yarn
@@ -89,13 +89,6 @@ def logit_factor(part: Part, length: int) -> float:
     q, k = part.qk(one, one, c)
     assert torch.equal(k, one)
     return float(q[0, 0, 0, 0])
-
-
-def test_position_interpolation_turns_position_100_as_12_and_a_half_for_s_8() -> None:
-    # [X] jquesnelle/yarn 995db5b, LlamaLinearScaledRotaryEmbedding.py; d = 8.
-    theta = angles(torch.tensor([100]), scaled(Pi(dims(8), factor=8.0), 512))
-    want = torch.tensor([[0.997798, 0.315322, 0.992198, 0.999922]], dtype=torch.float64)
-    close(theta.cos(), want, atol=2e-6)
 
 
 @pytest.mark.parametrize("case", published("ntk_bases"))
@@ -186,16 +179,6 @@ def test_a_single_rotated_pair_is_the_fastest_and_stays() -> None:
         longrope2(one, factor=8.0),
     ):
         assert torch.equal(scaled(part, 4096), torch.ones(1, dtype=torch.float64))
-
-
-def test_p_rope_cuts_the_slow_frequencies_where_partial_rotation_spreads_them_anew() -> None:
-    # [F] d = 16, p = 0.25
-    got = scaled(PRope(dims(16), share=0.25), 16)
-    want = torch.tensor([1, 0.316228, 0, 0, 0, 0, 0, 0], dtype=torch.float64)
-    close(got, want, atol=2e-6)
-    partial = Rope(dims(16), base=1e4, rotary_percentage=0.25, layout="half")
-    spread = powers(1e4, partial.n_rotated, bare_call(T512, 1))
-    close(spread, torch.tensor([1, 0.01], dtype=torch.float64), atol=1e-15)
 
 
 def test_hope_keeps_the_pairs_that_turn_within_t_which_are_half_of_them_at_512() -> None:

@@ -39,27 +39,6 @@ class Carrying(LayerState):
         return c.state_BSE[:, c.rows] + mean_BQE - 2 * added_BQD
 
 
-class Constant(LayerState):
-    """Carries a number per head that no layer changes; queries are multiplied by it."""
-
-    def initial_state(self, c: AttentionContext) -> Tensor:
-        return c.pos[None, :, None].to(c.dtype).expand(len(c.tokens_BT), -1, c.shape.n_heads)
-
-    def next_state(self, mean_BQE: Tensor, added_BQD: Tensor, c: StateContext) -> Tensor:
-        return c.state_BSE[:, c.rows]
-
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        assert isinstance(c, StateContext)
-        return Rotated(q_BHQK * c.state_BSE[:, c.rows].mT[..., None], k_BHSK)
-
-
-class Multiplied(Part):
-    """Queries times their positions."""
-
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        return Rotated(q_BHQK * c.q_pos[:, None], k_BHSK)
-
-
 def model_under(*parts: Part, dtype: torch.dtype = torch.float64) -> Transformer:
     """Returns the model of small_model("nope"), with blocks that carry a state."""
     model = StateTransformer(small_config("scheme=nope"), vocab_size=VOCAB)
@@ -108,14 +87,7 @@ def test_under_bf16_autocast_the_state_stays_fp32_and_autocast_is_off() -> None:
     assert [state.dtype for state in part.states] == [torch.float32] * 2
 
 
-def test_a_state_that_no_layer_changes_is_that_of_every_layer() -> None:
-    tokens, multiplied = some_tokens(LENGTH), small_model("nope")
-    multiplied.scheme = Scheme({"part": Multiplied(SHAPE)}, layers=None, n_layers=2)
-    got, want = model_under(Constant(SHAPE))(tokens), multiplied(tokens)
-    close(got, want, atol=1e-12)
-
-
 def test_what_a_state_does_not_go_with_is_refused() -> None:
     for other, message in ((Carrying(SHAPE), "and part1 both carry"), (OwnValues(SHAPE), "values")):
         with pytest.raises(UserError, match=message):
-            model_under(Constant(SHAPE), other)
+            model_under(Carrying(SHAPE), other)
