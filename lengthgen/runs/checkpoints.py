@@ -154,7 +154,7 @@ def final(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> Check
             raise UserError(f"{run_dir} diverged in training and has no checkpoint: {state.reason}")
         raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
     done = read_done(run_dir, run=config.run_id)
-    if done and (checkpoint.step, checkpoint.sha256) != (done.step, done.weights):
+    if done and checkpoint.sha256 != done.weights:
         raise UserError(
             f"{run_dir}: the last checkpoint, of step {config.train.steps}, is damaged or lost; "
             "the lengthgen train command of this run makes it again"

@@ -121,7 +121,7 @@ class Ranks:
             return [value]
         values: list[T | None] = [None] * self.world_size
         dist.all_gather_object(values, value)
-        return [v for v in values if v is not None]
+        return cast(list[T], values)
 
     def of_main(self, value: T) -> T:
         """Returns rank 0's value to all processes, which may have seen other files."""

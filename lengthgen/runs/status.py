@@ -38,10 +38,9 @@ class Status(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What DONE holds: the run, its last step, and the sha256 of the weights then."""
+    """What DONE holds: the run, and the sha256 of its weights after the last step."""
 
     run: str
-    step: int
     weights: str
 
 
@@ -181,10 +180,9 @@ def _read(run_dir: Path) -> Status | None:
         return None
 
 
-def mark_trained(run_dir: Path, *, run: str, step: int, weights: str) -> None:
+def mark_trained(run_dir: Path, *, run: str, weights: str) -> None:
     """Writes DONE: training is complete; its evaluation may be not."""
-    done = Done(run, step, weights)
-    replace_file(run_dir / "DONE", json.dumps(done._asdict()).encode())
+    replace_file(run_dir / "DONE", json.dumps(Done(run, weights)._asdict()).encode())
 
 
 def is_trained(run_dir: Path) -> bool:

@@ -20,7 +20,7 @@ def identified(config: Config) -> Config:
     except UserError as error:
         raise UserError(f"train.init_from: {error}") from None
     done = status.read_done(run_dir, run=base.run_id)
-    if done is None or done.step != base.train.steps:
+    if done is None:
         raise UserError(
             f"train.init_from: {run_dir} is not trained to its end; repeat its lengthgen train "
             "command first"

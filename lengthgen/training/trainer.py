@@ -94,7 +94,7 @@ def train(
     show.finish()
     if ranks.is_main and state.step == train.steps:
         weights = checkpoints.weights_sha256(run_dir, step=state.step)
-        status.mark_trained(run_dir, run=config.run_id, step=state.step, weights=weights)
+        status.mark_trained(run_dir, run=config.run_id, weights=weights)
     ranks.barrier()
     if stopping:
         raise Stopped(

@@ -11,13 +11,13 @@ from repository import ROOT
 PACKAGE = {
     "cli": 1000,  # to shrink to 700
     "api": 150,
-    "sweep": 950,  # to shrink to 550
+    "sweep": 850,  # to shrink to 550
     "pipeline": 200,
-    "tracking": 280,  # to shrink to 200
+    "tracking": 270,  # to shrink to 200
     "results": 2900,  # to shrink to 1600
     "evaluation": 1550,  # to shrink to 1150
     "training": 550,  # to shrink to 400
-    "runs": 1150,  # to shrink to 570
+    "runs": 1080,  # to shrink to 570
     "model": 1450,  # to shrink to 1300
     "data": 1950,  # to shrink to 1250
     "schemes": 4200,  # to shrink to 3700

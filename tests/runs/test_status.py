@@ -77,7 +77,7 @@ def test_a_run_whose_process_died_was_killed(tmp_path: Path) -> None:
 def test_a_damaged_status_leaves_what_else_the_run_says(tmp_path: Path, damage: str) -> None:
     (tmp_path / "status.json").write_text(damage)
     assert said(tmp_path) == ("stopped", None)
-    status.mark_trained(tmp_path, run="rope", step=8, weights="0" * 64)
+    status.mark_trained(tmp_path, run="rope", weights="0" * 64)
     assert said(tmp_path) == ("done", None)
     with status.run_lock(tmp_path, "train"):
         assert said(tmp_path) == ("running", None)
@@ -92,8 +92,8 @@ def test_the_status_of_another_run_is_none(tmp_path: Path) -> None:
     ("content", "fragment"),
     [
         ("", "DONE is damaged; remove it: the lengthgen train command"),
-        ('{"step": 8}', "DONE is damaged; remove it: the lengthgen train command"),
-        ('{"run": "alibi", "step": 8, "weights": "0"}', "DONE is of run alibi, but config.yaml"),
+        ('{"run": "rope"}', "DONE is damaged; remove it: the lengthgen train command"),
+        ('{"run": "alibi", "weights": "0"}', "DONE is of run alibi, but config.yaml"),
         (None, r"DONE: cannot be read (Is a directory)"),
     ],
 )

@@ -27,4 +27,4 @@ def save_model(run_dir: Path, model: Transformer, config: Config, *, step: int) 
     checkpoints.save(run_dir, run=config.run_id, step=step, weights=weights, trainer=trainer)
     if status.is_trained(run_dir):
         sha256 = checkpoints.weights_sha256(run_dir, step=step)
-        status.mark_trained(run_dir, run=config.run_id, step=step, weights=sha256)
+        status.mark_trained(run_dir, run=config.run_id, weights=sha256)
