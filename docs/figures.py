@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lengthgen.results import figures, style
-from lengthgen.results.load import load
-from lengthgen.results.series import millions, select, short
-from lengthgen.results.statistics import findings
+from lengthgen.report import figures, style
+from lengthgen.report.load import load
+from lengthgen.report.series import millions, select, short
+from lengthgen.report.statistics import findings
 from lengthgen.tasks import report as tasks
 
 ROOT = Path(__file__).parents[1]

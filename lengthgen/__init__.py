@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lengthgen.api import evaluate, load, read_results, train
+    from lengthgen.api import evaluate, load, results, train
 
 __version__ = "0.1.0"
-__all__ = ["evaluate", "load", "read_results", "train"]
+__all__ = ["evaluate", "load", "results", "train"]
 
 
 def __getattr__(name: str) -> Any:

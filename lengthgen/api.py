@@ -4,7 +4,7 @@ Examples:
     >>> import lengthgen
     >>> run = lengthgen.train(scheme="alibi", train={"tokens": 1_000_000})
     >>> lengthgen.evaluate(run, lengths=[512, 2048, 16384])
-    >>> curves = lengthgen.read_results("runs")
+    >>> curves = lengthgen.results("runs")
     >>> model, tokenizer = lengthgen.load(run)
 """
 
@@ -20,8 +20,8 @@ from lengthgen import generation, pipeline
 from lengthgen.config import compose, schema
 from lengthgen.evaluation import evaluator
 from lengthgen.model.transformer import Transformer
-from lengthgen.results import statistics
-from lengthgen.results.load import load as load_rows
+from lengthgen.report import statistics
+from lengthgen.report.load import load as load_rows
 from lengthgen.runs import devices, directory
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
@@ -75,7 +75,7 @@ def evaluate(
         values: eval and runtime as nested values, such as eval={"targets": 64}.
 
     Returns:
-        As `read_results`, of this run and of what was requested.
+        As `results`, of this run and of what was requested.
     """
     requested = {"lengths": lengths, "protocols": protocols, "variants": variants}
     changes = {f"eval.{key}": _listed(v) for key, v in requested.items() if v is not None}
@@ -88,7 +88,7 @@ def evaluate(
     device = devices.device_of(config.runtime, ranks)
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
         evaluator.evaluate(config, run_dir, ranks=ranks, show=show)
-    curves = read_results(run_dir)
+    curves = results(run_dir)
     wanted = config.eval
     shown = [None, *wanted.variants, *wanted.reference_variants]
     return curves.loc[
@@ -98,7 +98,7 @@ def evaluate(
     ]
 
 
-def read_results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
+def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
     """Returns the curves of runs, without computing anything.
 
     Args:
@@ -108,7 +108,7 @@ def read_results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
     Returns:
         A row for each series (runs of one recipe), protocol and length: its perplexity, its loss
         in nats per token with the 95 % interval `low` to `high` over seeds and documents (NaN
-        where skipped), and what else identifies it. `lengthgen.results.load.load` has the rows
+        where skipped), and what else identifies it. `lengthgen.report.load.load` has the rows
         per run and document that it is made of.
 
     Raises:

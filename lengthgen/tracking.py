@@ -171,9 +171,9 @@ class Tracker:
         """Shows what the summary of the W&B run lacks, or holds with another value."""
         import wandb
 
-        from lengthgen.results.load import load
-        from lengthgen.results.report import sections
-        from lengthgen.results.style import saved
+        from lengthgen.report.load import load
+        from lengthgen.report.report import sections
+        from lengthgen.report.style import saved
 
         assert self._run is not None
         rows = load([self._run_dir], say=self._say)
@@ -211,7 +211,7 @@ def _curve(rows: "pd.DataFrame") -> Points:
 
     Prefixes are eval, and eval/PROTOCOL/VARIANT of what is not of the headline, as trained.
     """
-    from lengthgen.results.statistics import findings
+    from lengthgen.report.statistics import findings
 
     points: Points = {}
     text = rows.loc[rows["unit"].isna()]

@@ -24,10 +24,10 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from lengthgen.results.intervals import Estimate, Floats, as_share, gap, ratio
-from lengthgen.results.load import load
-from lengthgen.results.series import loss_of, select
-from lengthgen.results.statistics import Cell, Sample, Sums
+from lengthgen.report.intervals import Estimate, Floats, as_share, gap, ratio
+from lengthgen.report.load import load
+from lengthgen.report.series import loss_of, select
+from lengthgen.report.statistics import Cell, Sample, Sums
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 OTHER_TEXT = ("kerple", "dape")  # protocols that score other tokens at each length

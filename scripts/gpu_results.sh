@@ -17,7 +17,7 @@ fi
 python=${PYTHON:-python3}
 if [ -x .venv/bin/python ]; then
   python=$PWD/.venv/bin/python
-elif PYTHONPATH=$PWD "$python" -c 'import lengthgen.cli, lengthgen.pipeline, lengthgen.results.report' 2>/dev/null; then
+elif PYTHONPATH=$PWD "$python" -c 'import lengthgen.cli, lengthgen.pipeline, lengthgen.report.report' 2>/dev/null; then
   # Not installed: what is asked of a package, its version, is written beside the code's own name.
   about=$PWD/runs/.about
   "$python" - "$about" <<'PY'

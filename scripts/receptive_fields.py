@@ -19,11 +19,11 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from lengthgen.files import replace_file
-from lengthgen.results.load import load
-from lengthgen.results.series import select, short
-from lengthgen.results.statistics import findings
-from lengthgen.results.style import FONT_SIZE, new_figure, saved, styled
-from lengthgen.results.tables import Cell, Table, markdown
+from lengthgen.report.load import load
+from lengthgen.report.series import select, short
+from lengthgen.report.statistics import findings
+from lengthgen.report.style import FONT_SIZE, new_figure, saved, styled
+from lengthgen.report.tables import Cell, Table, markdown
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 OUT = RESULTS / "probes"

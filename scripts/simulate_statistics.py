@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lengthgen.results.intervals import Estimate, Floats, as_share, compare, gap, ratio
-from lengthgen.results.statistics import Word, verdict
-from lengthgen.results.tables import Cell, Table, csv_text, markdown
+from lengthgen.report.intervals import Estimate, Floats, as_share, compare, gap, ratio
+from lengthgen.report.statistics import Word, verdict
+from lengthgen.report.tables import Cell, Table, csv_text, markdown
 
 Rng = np.random.Generator
 SHAPES = ("normal", "heavy")

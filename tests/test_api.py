@@ -43,11 +43,11 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
     found = lengthgen.evaluate(run, lengths=[16, 48], variants=["ntk"])
     assert set(found["length"]) >= {16, 48}
     assert set(found["variant"].dropna()) == {"ntk"}
-    everything = lengthgen.read_results(run.parent)
+    everything = lengthgen.results(run.parent)
     assert len(everything) >= len(found)
     assert [*everything][:5] == ["scheme", "variant", "length", "ppl", "loss"]
     assert everything["ppl"].to_numpy() == pytest.approx(np.exp(everything["loss"].to_numpy()))
-    assert lengthgen.read_results([run]).equals(everything)
+    assert lengthgen.results([run]).equals(everything)
 
 
 def test_one_value_stands_for_a_list_of_one(run: Path) -> None:
@@ -62,8 +62,8 @@ def test_what_cannot_be_read_is_named_and_left_out(
 ) -> None:
     good, bad = (Path(shutil.copytree(run, tmp_path / name)) for name in ("good", "other"))
     (bad / "eval.jsonl").write_text("{\n{}\n")
-    found = lengthgen.read_results(tmp_path)
-    assert len(found) == len(lengthgen.read_results([good]))
+    found = lengthgen.results(tmp_path)
+    assert len(found) == len(lengthgen.results([good]))
     assert "other" in capsys.readouterr().err
 
 
@@ -72,11 +72,11 @@ def test_a_run_is_named_by_its_directory_or_the_beginning_of_its_id(
 ) -> None:
     shutil.copytree(run, tmp_path / "runs" / run.name)
     monkeypatch.chdir(tmp_path)
-    want = lengthgen.read_results([run])
+    want = lengthgen.results([run])
     for name in ("runs", f"runs/{run.name}", run.name, run.name[:5]):
-        assert lengthgen.read_results(name).equals(want)
+        assert lengthgen.results(name).equals(want)
     with pytest.raises(UserError, match="did you mean"):
-        lengthgen.read_results(f"{run.name[:-1]}x")
+        lengthgen.results(f"{run.name[:-1]}x")
 
 
 def test_a_loaded_model_gives_logits_for_the_tokens_of_its_tokenizer(run: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_wrong_value_is_named_as_on_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such run"):
         lengthgen.load(tmp_path / "none")
     with pytest.raises(UserError, match="no such run"):
-        lengthgen.read_results(5)  # pyright: ignore[reportArgumentType]
+        lengthgen.results(5)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("given", [5, ["scheme=rope"]])

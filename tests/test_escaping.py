@@ -10,8 +10,8 @@ from jinja2 import Environment
 from markup import commands_of_latex, is_no_formula, kinds_of_markdown
 
 from lengthgen import escaping
-from lengthgen.results import tables as table_formats
-from lengthgen.results.tables import Cell, Table
+from lengthgen.report import tables as table_formats
+from lengthgen.report.tables import Cell, Table
 
 HOSTILE = {
     "clipboard": "\x1b]52;c;ZXZpbA==\x07",

@@ -46,7 +46,7 @@ def evaluate_runs(
     run_dirs = find_runs(names, changes)
     from lengthgen import pipeline
     from lengthgen.evaluation import evaluator
-    from lengthgen.results import report
+    from lengthgen.report import report
     from lengthgen.runs import devices
     from lengthgen.runs.distributed import Ranks
     from lengthgen.terminal import Progress

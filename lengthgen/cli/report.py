@@ -34,7 +34,7 @@ def write_report(
     that trained them; runtime.root=DIR says where runs are.
     """
     from lengthgen.config import compose
-    from lengthgen.results import load, report
+    from lengthgen.report import load, report
     from lengthgen.runs import directory
 
     names, changes, conditions = _split(arguments or [])

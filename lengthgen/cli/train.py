@@ -29,7 +29,7 @@ def train(
 
     config = schema.from_overrides(overrides or [], config_dir=config_dir, plugins=plugin or [])
     from lengthgen import pipeline
-    from lengthgen.results import report
+    from lengthgen.report import report
     from lengthgen.runs import devices, distributed, status
     from lengthgen.sweep.grid import train_arguments
     from lengthgen.terminal import Progress

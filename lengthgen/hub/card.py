@@ -12,9 +12,9 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
 from lengthgen.errors import UserError
 from lengthgen.hub.exported import About
-from lengthgen.results import report
-from lengthgen.results.load import load
-from lengthgen.results.tables import markdown
+from lengthgen.report import report
+from lengthgen.report.load import load
+from lengthgen.report.tables import markdown
 from lengthgen.runs.checkpoints import Checkpoint
 
 SETTINGS = ("scheme", "model", "corpus", "train")

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lengthgen.results.series import short
-from lengthgen.results.style import COLOURS, GREY, new_figure, styled
+from lengthgen.report.series import short
+from lengthgen.report.style import COLOURS, GREY, new_figure, styled
 
 Row = Mapping[str, Any]
 

@@ -16,7 +16,7 @@ from lengthgen.evaluation.protocols import HEADLINE, manifest_of
 from lengthgen.files import append_rows, read_rows, replace_file
 from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import Other, ProbeInputs, Row
-from lengthgen.results.style import saved
+from lengthgen.report.style import saved
 from lengthgen.runs import status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress

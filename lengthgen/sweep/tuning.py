@@ -14,7 +14,7 @@ from lengthgen.evaluation.rows import stored
 from lengthgen.files import replace_file
 from lengthgen.model.build import on_meta
 from lengthgen.model.transformer import build_scheme
-from lengthgen.results import curve_tables, tables
+from lengthgen.report import curve_tables, tables
 from lengthgen.sweep import grid, states
 from lengthgen.sweep.grid import Point
 

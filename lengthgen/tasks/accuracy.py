@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lengthgen.results.intervals import Estimate, Floats, ratio
-from lengthgen.results.series import UPPER_BOUND
+from lengthgen.report.intervals import Estimate, Floats, ratio
+from lengthgen.report.series import UPPER_BOUND
 
 HALF = 0.5  # L50: the longest length with at least this share of right answers
 Z = 1.959964  # of a 95% interval

@@ -12,7 +12,7 @@ from lengthgen.tasks.source import TaskSource
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lengthgen.results.section import Section
+    from lengthgen.report.section import Section
 
 
 def _section(rows: pd.DataFrame) -> Section | None:

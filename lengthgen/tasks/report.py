@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lengthgen.results.intervals import Estimate
-from lengthgen.results.section import Section
-from lengthgen.results.series import Selection, select, short
-from lengthgen.results.style import (
+from lengthgen.report.intervals import Estimate
+from lengthgen.report.section import Section
+from lengthgen.report.series import Selection, select, short
+from lengthgen.report.style import (
     DASHES,
     GREY,
     LineEnd,
@@ -20,7 +20,7 @@ from lengthgen.results.style import (
     scheme_colours,
     styled,
 )
-from lengthgen.results.tables import Cell, Table
+from lengthgen.report.tables import Cell, Table
 from lengthgen.tasks.accuracy import (
     BEYOND_CHANCE,
     DECODED,

@@ -31,7 +31,7 @@ from lengthgen.files import read_rows
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.results import report
+from lengthgen.report import report
 from lengthgen.runs import status
 from lengthgen.terminal import Progress
 

@@ -23,7 +23,7 @@ from lengthgen.pipeline import train_and_evaluate
 from lengthgen.probes import figures, position
 from lengthgen.probes import run as probes
 from lengthgen.probes.base import Probe
-from lengthgen.results.style import saved
+from lengthgen.report.style import saved
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 

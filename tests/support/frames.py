@@ -9,8 +9,8 @@ import pandas as pd
 
 from lengthgen.config import schema
 from lengthgen.files import append_rows
-from lengthgen.results.load import typed
-from lengthgen.results.series import curves
+from lengthgen.report.load import typed
+from lengthgen.report.series import curves
 from lengthgen.runs import directory
 
 LENGTHS = (256, 512, 1024, 2048)

@@ -15,7 +15,7 @@ from lengthgen.files import read_rows
 from lengthgen.hub import load
 from lengthgen.hub.folder import export
 from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.results import report
+from lengthgen.report import report
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
 from lengthgen.tasks import rules

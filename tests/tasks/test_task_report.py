@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from frames import about
 
-from lengthgen.results.intervals import ratio
-from lengthgen.results.load import typed
-from lengthgen.results.tables import markdown
+from lengthgen.report.intervals import ratio
+from lengthgen.report.load import typed
+from lengthgen.report.tables import markdown
 from lengthgen.tasks import report
 from lengthgen.tasks.accuracy import (
     Accuracy,

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from frames import LENGTHS, Loss, frame
 
-from lengthgen.results.intervals import Estimate, Floats, Spread, gap, ratio
-from lengthgen.results.series import select
-from lengthgen.results.statistics import (
+from lengthgen.report.intervals import Estimate, Floats, Spread, gap, ratio
+from lengthgen.report.series import select
+from lengthgen.report.statistics import (
     EPS,
     Cell,
     Sample,

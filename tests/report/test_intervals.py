@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from lengthgen.results.intervals import (
+from lengthgen.report.intervals import (
     Comparison,
     Estimate,
     Floats,

@@ -7,7 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from lengthgen import escaping
-from lengthgen.results.section import Section
+from lengthgen.report.section import Section
 
 WORDS = ("uses", "flat", "harmed", "unclear")  # of verdicts, which the page colours
 
@@ -19,7 +19,7 @@ def render(title: str, sections: Sequence[Section], *, svgs: Mapping[str, bytes]
     can neither run nor load anything.
     """
     environment = Environment(
-        loader=PackageLoader("lengthgen.results", "."),
+        loader=PackageLoader("lengthgen.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=escaping.html,

@@ -12,11 +12,11 @@ import pandas as pd
 
 from lengthgen.config.tuned_rates import Trial, Tuned
 from lengthgen.evaluation.protocols import HEADLINE, named
-from lengthgen.results.load import config_of
-from lengthgen.results.series import Selection, loss_of, perplexity, short
-from lengthgen.results.statistics import EPS, Sums, number
-from lengthgen.results.statistics import Cell as Scored
-from lengthgen.results.tables import TIE, UNKNOWN, Cell, Mark, Table
+from lengthgen.report.load import config_of
+from lengthgen.report.series import Selection, loss_of, perplexity, short
+from lengthgen.report.statistics import EPS, Sums, number
+from lengthgen.report.statistics import Cell as Scored
+from lengthgen.report.tables import TIE, UNKNOWN, Cell, Mark, Table
 
 BEHIND = 0.05  # nats of loss at T above the least, from which on ratios to T mean little
 MARKED = (

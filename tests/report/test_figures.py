@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from lengthgen.results import figures, style
+from lengthgen.report import figures, style
 
 Draw = Callable[[pd.DataFrame], Figure | None]
 FLAT = [20.0, 18.0, 16.0, 16.0, 16.0]  # perplexity at LENGTHS

@@ -20,9 +20,9 @@ import numpy as np
 import pandas as pd
 
 from lengthgen.evaluation.protocols import HEADLINE
-from lengthgen.results import intervals
-from lengthgen.results.intervals import Comparison, Estimate, Floats, gap, quartiles, ratio
-from lengthgen.results.series import loss_of, perplexity, select, short
+from lengthgen.report import intervals
+from lengthgen.report.intervals import Comparison, Estimate, Floats, gap, quartiles, ratio
+from lengthgen.report.series import loss_of, perplexity, select, short
 
 __all__ = ["Estimate", "findings", "gap", "ratio"]
 

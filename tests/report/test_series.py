@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from frames import CONFIG, frame
 
-from lengthgen.results.series import curves, select, short
+from lengthgen.report.series import curves, select, short
 
 
 def config(**changes: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.optimize import isotonic_regression
 
 from lengthgen import escaping
-from lengthgen.results.series import short
+from lengthgen.report.series import short
 
 FONT_SIZE = 10.0  # points; 13 px where a figure of 8 inches is shown 768 px wide
 GREY = "0.45"  # of notes and of what is there for reference

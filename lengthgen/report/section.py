@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lengthgen.results.tables import Table
+from lengthgen.report.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from repository import ROOT
 
-from lengthgen.results import report
-from lengthgen.results.intervals import Estimate
-from lengthgen.results.load import load
+from lengthgen.report import report
+from lengthgen.report.intervals import Estimate
+from lengthgen.report.load import load
 
 RESULTS = ROOT / "results"
 CLAIMS = runpy.run_path(str(ROOT / "scripts" / "claims.py"))

@@ -12,8 +12,8 @@ from frames import frame, write_run
 from lengthgen.config.schema import Config
 from lengthgen.errors import Diverged, UserError
 from lengthgen.files import append_rows
-from lengthgen.results.load import COLUMNS, ROWS, load, save
-from lengthgen.results.statistics import findings
+from lengthgen.report.load import COLUMNS, ROWS, load, save
+from lengthgen.report.statistics import findings
 from lengthgen.runs import directory, status
 
 LOSSES = {512: 3.0, 1024: 2.5}

@@ -17,13 +17,13 @@ from lengthgen.config import compose, registry
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.protocols import named
 from lengthgen.files import read_rows, replace_file, writing
-from lengthgen.results import curve_tables, figures, page, tables
-from lengthgen.results.load import MANIFEST, ROWS, load, save
-from lengthgen.results.section import Section
-from lengthgen.results.series import Selection, curves, perplexity, select, short
-from lengthgen.results.statistics import findings, number
-from lengthgen.results.style import MAX_LINES, saved
-from lengthgen.results.tables import Cell, Table
+from lengthgen.report import curve_tables, figures, page, tables
+from lengthgen.report.load import MANIFEST, ROWS, load, save
+from lengthgen.report.section import Section
+from lengthgen.report.series import Selection, curves, perplexity, select, short
+from lengthgen.report.statistics import findings, number
+from lengthgen.report.style import MAX_LINES, saved
+from lengthgen.report.tables import Cell, Table
 from lengthgen.runs import directory
 
 INTERVALS = (

@@ -13,7 +13,7 @@ import pytest
 from frames import CONFIG, frame
 
 from lengthgen.errors import UserError
-from lengthgen.results import load, report
+from lengthgen.report import load, report
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}"
 

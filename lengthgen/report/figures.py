@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 from lengthgen import escaping
 from lengthgen.data.windows import position_bins
 from lengthgen.evaluation.protocols import HEADLINE
-from lengthgen.results.series import short
-from lengthgen.results.style import (
+from lengthgen.report.series import short
+from lengthgen.report.style import (
     DASHES,
     FONT_SIZE,
     GREY,

@@ -16,8 +16,8 @@ from lengthgen import schemes
 from lengthgen.config import compose
 from lengthgen.escaping import visible
 from lengthgen.evaluation.protocols import HEADLINE, named
-from lengthgen.results.intervals import ratio
-from lengthgen.results.load import CELL, config_of
+from lengthgen.report.intervals import ratio
+from lengthgen.report.load import CELL, config_of
 from lengthgen.schemes.absolute.alignment import Aligned
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that are told what belongs together
