@@ -88,6 +88,7 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     parsed = _parse(overrides)
     for override in parsed:
         _check(override, config_dir)
+    _refuse_task_on_text(parsed, config_dir)
     plain = _composed(overrides, config_dir)
     add_variants(plain, config_dir=config_dir)
     if "task" in plain:
@@ -97,6 +98,21 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
                 word = override.input_line
                 raise UserError(f"{word}: task={task} makes its own text; drop one of them")
     return plain
+
+
+def _refuse_task_on_text(overrides: Sequence[Override], config_dir: Path | None) -> None:
+    """Raises UserError for a task beside an experiment that trains on a text."""
+    chosen = {override.key_or_group: override for override in overrides}
+    task, experiment = chosen.get("task"), chosen.get("experiment")
+    if task is None or experiment is None or not task.value() or not experiment.value():
+        return
+    if "task" not in load("task", str(task.value()), config_dir=config_dir):
+        return  # task=lm, which is a text
+    listed = load("experiment", str(experiment.value()), config_dir=config_dir).get("defaults", [])
+    if not any("override /task" in entry for entry in listed if isinstance(entry, Mapping)):
+        raise UserError(
+            f"{experiment.input_line}: {task.input_line} makes its own text; drop one of them"
+        )
 
 
 def values(overrides: Sequence[str]) -> dict[str, Any]:

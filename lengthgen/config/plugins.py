@@ -43,7 +43,7 @@ def give(paths: Sequence[Path]) -> list[str]:
                 f"--plugin: {path} cannot be read ({error.strerror}); give the path of a python "
                 "file"
             ) from None
-        _GIVEN.setdefault(plugin.digest, plugin)
+        _GIVEN[plugin.digest] = plugin
         digests.add(plugin.digest)
     return sorted(digests)
 

@@ -56,12 +56,17 @@ class Ranks:
 
     @staticmethod
     def from_env() -> "Ranks":
-        """Reads torchrun's RANK, WORLD_SIZE and LOCAL_RANK; a process without them is alone."""
-        return Ranks(
-            rank=int(os.environ.get("RANK", "0")),
-            world_size=int(os.environ.get("WORLD_SIZE", "1")),
-            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-        )
+        """Reads torchrun's RANK, WORLD_SIZE and LOCAL_RANK; a process without them is alone.
+
+        Raises UserError for one that is no number.
+        """
+        numbers: dict[str, int] = {}
+        for name, alone in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
+            text = os.environ.get(name, alone)
+            if not text.isdecimal():
+                raise UserError(f"{name}={text} in the environment is no number; unset it")
+            numbers[name.lower()] = int(text)
+        return Ranks(**numbers)
 
     @property
     def is_main(self) -> bool:

@@ -187,12 +187,12 @@ def test_ctrl_c_is_one_line_and_exit_code_130(shell: Shell, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("seconds", [0.06, 0.1, 0.2, 0.4, 0.8])
 def test_ctrl_c_in_the_first_second_is_one_line(tmp_path: Path, seconds: float) -> None:
-    code = "from lengthgen.__main__ import main; main()"
+    code = "from lengthgen.__main__ import main; print('up', flush=True); main()"
     process = subprocess.Popen(
         [
             sys.executable,
             "-c",
-            f"print('up', flush=True)\n{code}",
+            code,
             "train",
             *SMALL,
             "train.tokens=10000000",

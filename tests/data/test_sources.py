@@ -391,7 +391,7 @@ def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path)
     ("text", "words", "message"),
     [
         (FILE, ["corpus.documents=0"], "corpus: documents=0 is not positive"),
-        (FILE, ["corpus.documents=a"], "corpus.documents: 'a' is not an integ"),
+        (FILE, ["corpus.documents=a"], "corpus.documents: 'a' should be a valid integer"),
         (FILE, ["+corpus.n=3"], "corpus.n: unknown key; "),
         (FILE, ["corpus.source=count"], "corpus.source: no source 'count'; did you mean counting?"),
         ("x = 1", [], "plugins: .*counting.py defines no subclass of lengthgen.schemes.Part, "),

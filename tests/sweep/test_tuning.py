@@ -254,7 +254,7 @@ def test_each_scheme_takes_its_rate_and_keeps_the_grid(tmp_path: Path) -> None:
         (["scheme=alibi"], None, "has no rate for scheme alibi, only for rope; run lengthgen tune"),
         (["train.lr=1e-3"], None, "train.lr=1e-3: train.tuned="),
         (["train.scheme_lr_ratio=2"], None, "sets it for each scheme; drop one of them"),
-        ([], "rope: {lr: fast}", "is not as lengthgen tune writes it: rope.lr: 'fast' is not a"),
+        ([], "rope: {lr: fast}", "is not as lengthgen tune writes it: rope.lr: 'fast' should be a"),
         ([], "rope: [", "not valid YAML"),
         ([], "- rope", "holds no KEY: VALUE lines"),
         (["train.tuned=none.yaml"], None, "none.yaml: cannot be read (No such file or"),
