@@ -23,7 +23,7 @@ PACKAGE = {
     "schemes": 4200,  # to shrink to 3700
     "config": 1320,  # to shrink to 900
     "errors, escaping, files, terminal": 550,  # to shrink to 450
-    "tasks": 2400,  # to shrink to 1900
+    "tasks": 2450,  # to shrink to 1900
     "probes": 1550,  # to shrink to 800
     "encoder_decoder": 450,  # to shrink to 350
     "hub": 700,

@@ -1,4 +1,4 @@
-"""Findings for tests of figures, as results.statistics.findings returns them."""
+"""Findings for tests of figures, as report.statistics.findings returns them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 LENGTHS = (128, 256, 512, 1024, 4096)
-COLUMNS = ["series", "scheme", "variant", "reference", "train_length", "n_seeds", "protocol"]
-COLUMNS += ["quantity", "length", "value", "low", "high", "word", "mark"]
+COLUMNS = [
+    *("series", "scheme", "variant", "reference", "train_length", "n_seeds", "protocol"),
+    *("quantity", "length", "value", "low", "high", "word", "mark"),
+]
 
 
 def findings_of(
@@ -48,7 +50,7 @@ def _table(
         rows, columns=["series", "quantity", "length", "value", "low", "high", "word"]
     )
     variants = [str(name).partition(" + ")[2] or None for name in table["series"]]
-    return table.assign(
+    assigned = table.assign(
         scheme=[str(name).partition(" ")[0] for name in table["series"]],
         variant=variants,
         reference=[name in references for name in table["series"]],
@@ -56,4 +58,5 @@ def _table(
         n_seeds=1,
         protocol="tail",
         mark="",
-    )[COLUMNS]
+    )
+    return assigned.reindex(columns=COLUMNS)

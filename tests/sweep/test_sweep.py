@@ -195,8 +195,10 @@ def test_a_point_is_done_only_if_it_was_measured_as_requested_now(tmp_path: Path
 
 def test_what_is_settled_or_at_work_is_not_run_and_only_bad_ends_are_unsuccessful() -> None:
     every = grid("seed=range(1,9)")
-    names: list[states.State] = ["new", "queued", "running", "stopped"]
-    names += ["killed", "failed", "diverged", "done"]
+    names: list[states.State] = [
+        *("new", "queued", "running", "stopped"),
+        *("killed", "failed", "diverged", "done"),
+    ]
     standing = {p.run_id: PointState(state) for p, state in zip(every, names, strict=True)}
     todo = [standing[p.run_id].state for p in states.pending(every, standing)]
     assert todo == ["new", "stopped", "killed", "failed"]
