@@ -55,7 +55,7 @@ def sweep(
     combined = [*slurm_overrides(slurm), *(overrides or [])]
     points = grid.points(combined, config_dir=config_dir, plugins=plugin or [])
     states = run(points, jobs=jobs, gpus=gpus, per_gpu=per_gpu, slurm=slurm, dry_run=dry_run)
-    finish(points, states)
+    finish(points, states, dry_run=dry_run)
 
 
 def slurm_overrides(slurm: str | None) -> list[str]:
@@ -132,12 +132,17 @@ def _prepare(points: Sequence["Point"]) -> None:
                 raise UserError(f"{where}{error}") from None
 
 
-def finish(points: Sequence["Point"], states: Mapping[str, "PointState"]) -> NoReturn:
-    """Prints the state of every point and how to repeat what failed; exits with 1 if any did."""
+def finish(
+    points: Sequence["Point"], states: Mapping[str, "PointState"], *, dry_run: bool
+) -> NoReturn:
+    """Prints the state of every point and how to repeat what failed; exits with 1 if any did.
+
+    A dry run ran nothing that could fail: it exits with 0.
+    """
     from lengthgen.sweep.states import rows, unsuccessful
 
     print_table(*rows(points, states), head_in_pipes=True)
     bad = unsuccessful(points, states)
     for point in bad:
         warn_once(f"to repeat {point.title} alone: {point.command}")
-    sys.exit(1 if bad else 0)
+    sys.exit(1 if bad and not dry_run else 0)

@@ -35,7 +35,7 @@ def tune(
     points = tuning.points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
     states = run(points, jobs=jobs, gpus=gpus, per_gpu=per_gpu, slurm=slurm, dry_run=dry_run)
     if any(point.state not in ("done", "diverged") for point in states.values()):
-        finish(points, states)
+        finish(points, states, dry_run=dry_run)
     losses = tuning.measured(points, say=warn_once)
     written = tuning.write(losses, out)
     echo(written[0].read_text(encoding="utf-8").rstrip("\n"))

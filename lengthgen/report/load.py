@@ -111,6 +111,8 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def _table(rows: Sequence[Mapping[str, Any]], path: Path, config: Config) -> pd.DataFrame:
     """Returns rows of eval.jsonl with what is known of their run."""
     table = pd.DataFrame(rows).reindex(columns=COLUMNS)
+    of_task = ["unit", "chance"]  # which a skipped length of a task lacks
+    table[of_task] = table[of_task].ffill().bfill()
     log = read_rows(path / "train.jsonl", run=config.run_id)
     seen = [0, *(row["train/tokens"] for row in log)]
     steps = zip(pairwise(seen), log, strict=True)

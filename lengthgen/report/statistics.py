@@ -69,10 +69,12 @@ class Sums:
         nats, counts = quantity(scored)
         index = ["protocol", "series", "length", "seed"]
         table = scored[[*index, "document"]].assign(nats=nats, counts=counts)
-        wide = table.pivot(index=index, columns="document", values=["nats", "counts"])
-        self._nats = wide["nats"].to_numpy(np.float64)
-        self._counts = wide["counts"].to_numpy(np.float64)  # nan where a document is lacking
-        self._documents = [str(name) for name in wide["counts"].columns]
+        wide = table.pivot(index=index, columns="document", values="counts")
+        self._counts = wide.to_numpy(np.float64)  # nan where a document is lacking
+        self._nats = table.pivot(index=index, columns="document", values="nats").to_numpy(
+            np.float64
+        )
+        self._documents = [str(name) for name in wide.columns]
         self._places: dict[Cell, dict[int, int]] = {}  # the row of each seed
         for place, (protocol, series, length, seed) in enumerate(wide.index):
             self._places.setdefault(Cell(protocol, series, length), {})[seed] = place
@@ -238,7 +240,7 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     for series in analysis.facts.index:
         found += _headline(analysis, series)
     columns = ["series", "protocol", "quantity", "length", "value", "low", "high", "word", "mark"]
-    table = pd.DataFrame(found, columns=columns).fillna({"word": "", "mark": ""})
+    table = pd.DataFrame([{"word": "", "mark": "", **row} for row in found], columns=columns)
     facts = ["scheme", "variant", "reference", "train_length", "n_seeds"]
     joined = table.join(analysis.facts[facts], on="series")
     return joined[["series", *facts, *columns[1:]]]

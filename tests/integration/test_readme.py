@@ -81,8 +81,8 @@ SMALLER = {  # than the pages say: two processes, points that are done or one sc
     "train.length=2048 train.tokens=2457600 train.batch_tokens=8192": "train.length=32",
     "512,2048,16000": "16,48",
     "512,2048": "16,32",
-    "sinusoidal,rope,t5,alibi --dry-run": "rope --status",  # which measures no step
-    "--slurm": "--status --slurm",  # without a Slurm
+    "sinusoidal,rope,t5,alibi --dry-run": "rope --dry-run",
+    "--slurm": "--dry-run --slurm",  # without a Slurm
     " train.tokens=1000000 --dry-run": " --dry-run",
 }
 

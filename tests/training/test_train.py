@@ -144,7 +144,8 @@ def test_two_processes_agree_with_one_and_with_themselves_after_a_kill(
         finish(process)
     main, other = begin_two(killed, cache, *overrides)
     kill_after(16, other, killed)
-    assert main.wait(timeout=120) != 0
+    main.communicate(timeout=120)
+    assert main.returncode != 0
     for process in begin_two(killed, cache, *overrides):
         finish(process)
     one, two = run_of(undisturbed), run_of(whole)
