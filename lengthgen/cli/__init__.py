@@ -10,7 +10,7 @@ import typer
 
 from lengthgen import __version__
 from lengthgen.cli import evaluate, generate, lists, report, sweep, track, train, tune
-from lengthgen.cli.console import echo, warn
+from lengthgen.cli.console import echo, warn, warn_once
 from lengthgen.config import rooms
 from lengthgen.errors import Stopped, UserError, is_exhausted, out_of_memory
 
@@ -73,6 +73,8 @@ def main() -> NoReturn:
     except UserError as error:
         _end(f"error: {error}", 2)
     except Stopped as stopped:
+        if ERROR_FILE in os.environ:  # torchrun has no word for a signal that it passed on
+            warn_once(str(stopped))
         _end(str(stopped), stopped.exit_code)
     except BrokenPipeError:  # as in `lengthgen list runs | head`
         _close_stdout()

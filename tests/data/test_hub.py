@@ -67,6 +67,7 @@ sys.stdout.write(json.dumps({name: answer(plain) for name, plain in asked.items(
 def corpus(repo: str, **changes: object) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "name": "hub",
+        "held_out": "validation",
         "source": "hub",
         "repo": repo,
         "subset": "raw",

@@ -225,7 +225,7 @@ def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
             ["eval.lengths=[7]"],
             "eval.lengths: task copy has no tests of length 7; drop it, or train with ",
         ),
-        (["eval.protocols=[tail]"], "eval.protocols: tail scores text, and corpus copy has none; "),
+        (["eval.protocols=[tail]"], "eval.protocols: tail scores text from left to right, and "),
         (["corpus.tokenizer=bytes"], "corpus: a task is read by characters"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_run_is_shown_with_its_rows_curve_verdicts_and_figures(tmp_path: Path)
 
 
 def test_after_a_kill_and_a_restart_each_row_is_there_once(tmp_path: Path) -> None:
-    words = ["train", *WORDS, "train.tokens=64000"]
+    words = ["train", *WORDS, "train.tokens=256000"]
     with WandbBackend() as backend:
         env = environment(backend.url)
         process = subprocess.Popen(
@@ -111,12 +111,12 @@ def test_after_a_kill_and_a_restart_each_row_is_there_once(tmp_path: Path) -> No
         process.send_signal(signal.SIGKILL)
         process.wait()
         before = len(recorded(only(tmp_path)))
-        assert 5 <= before < 500
+        assert 5 <= before < 2000
         assert lengthgen(tmp_path, *words, env=env).code == 0
         (run,) = backend.runs.values()
     steps = [row["train/step"] for row in train_rows(run)]
     assert steps == [row["train/step"] for row in recorded(only(tmp_path))]
-    assert len(steps) == 500
+    assert len(steps) == 2000
 
 
 def test_a_push_sends_what_is_missing_and_again_all_of_it_to_a_fresh_run(tmp_path: Path) -> None:
