@@ -14,7 +14,10 @@ def main() -> NoReturn:
         from lengthgen import cli
 
         cli.main()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        # pydantic wraps an interrupt that comes while it builds a schema.
+        if not isinstance(error, KeyboardInterrupt) and "KeyboardInterrupt" not in str(error):
+            raise
         if os.environ.get("RANK", "0") == "0":
             sys.stderr.write("interrupted; the same command continues with what is done\n")
         sys.exit(130)
