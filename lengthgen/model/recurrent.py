@@ -59,7 +59,7 @@ class RecurrentTransformer(Transformer):
     ) -> Tensor:
         """As Transformer.forward(); with rows_B, a segment of these rows of the training batch.
 
-        They follow what was read of them before, but for those that begin anew: begins_B, bool.
+        They follow what was read of them before, but for those that begin again: begins_B, bool.
         """
         if not self.n_remembered:
             return super().forward(tokens_BT, n_last=n_last, generator=generator)

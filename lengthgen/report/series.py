@@ -20,7 +20,7 @@ from lengthgen.report.intervals import ratio
 from lengthgen.report.load import CELL, config_of
 from lengthgen.schemes.absolute.alignment import Aligned
 
-UPPER_BOUND = " (upper bound)"  # ends the names of series that are told what belongs together
+UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment ids
 LEADING = ["scheme", "variant", "length", "ppl", "loss", "low", "high"]  # columns of curves()
 
 

@@ -6,7 +6,6 @@ Examples are the unit, the same ones for all schemes and seeds; intervals are th
 seeds and examples as variance components. R seeds, D examples, S series.
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -14,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lengthgen.report.intervals import Estimate, Floats, ratio
+from lengthgen.report.intervals import Estimate, Floats, as_share, ratio
 from lengthgen.report.series import UPPER_BOUND
 
 HALF = 0.5  # L50: the longest length with at least this share of right answers
-Z = 1.959964  # of a 95% interval
 
 # What counts in ranks. No paper sets these; the reasons are:
 LEARNED = 0.95  # least accuracy up to L: below it, errors beyond L may be those made within it
@@ -151,24 +149,6 @@ def _share(measure: Measure, shared: Collection[int], L: int) -> Measure:
         seen=mean(measure.seen, short),
         unseen=mean(measure.unseen, long),
     )
-
-
-def wilson(right: int, n: int) -> tuple[float, float]:
-    """Returns the 95% interval of a share of independent answers (Wilson 1927, JASA 22)."""
-    centre, spread = right + Z**2 / 2, Z * math.sqrt(right * (n - right) / n + Z**2 / 4)
-    return (centre - spread) / (n + Z**2), (centre + spread) / (n + Z**2)
-
-
-def as_share(estimate: Estimate, n_examples: int) -> Estimate:
-    """Returns a share with its interval within 0 and 1, and with Wilson's where that is wider.
-
-    Answers that are all right, or all wrong, do not vary. Seeds share the examples: as many as one
-    seed has are independent.
-    """
-    low, high = wilson(round(estimate.value * n_examples), n_examples)
-    if not math.isnan(estimate.low):
-        low, high = min(low, max(0.0, estimate.low)), max(high, min(1.0, estimate.high))
-    return replace(estimate, low=low, high=high)
 
 
 def mean_over(values: Mapping[int, Floats], lengths: Collection[int]) -> Estimate | None:

@@ -8,21 +8,20 @@ import pandas as pd
 import pytest
 from frames import about
 
-from lengthgen.report.intervals import ratio
+from lengthgen.report.intervals import as_share, ratio, wilson
 from lengthgen.report.load import typed
 from lengthgen.report.tables import markdown
 from lengthgen.tasks import report
 from lengthgen.tasks.accuracy import (
     Accuracy,
-    Z,
-    as_share,
     counted,
     mean_ranks,
-    wilson,
 )
 
 L = 4
 RIGHT = None  # the first wrong token of an answer that is right
+
+Z = 1.959964  # of a 95% interval
 
 
 def answered(
