@@ -34,6 +34,10 @@ class Screen(Console):
         """Prints nothing from now on; rich would end the program."""
         self.quiet = True
 
+    def show_cursor(self, show: bool = True) -> bool:
+        """Leaves the cursor as it is: Ctrl-C may end the program before it is shown again."""
+        return False
+
     def __exit__(
         self,
         exc_type: type[BaseException] | None,

@@ -1,6 +1,7 @@
 """All signal handlers: how a signal ends training, a sweep, a task of Slurm, or any other work."""
 
 import ctypes
+import os
 import signal
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
@@ -10,6 +11,7 @@ from lengthgen.errors import Stopped
 
 SCHEDULER = (signal.SIGTERM, signal.SIGUSR2)  # what Slurm and torchrun send
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+INTERRUPTED = "interrupted; the same command continues with what is done"
 Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
@@ -32,6 +34,17 @@ def handled(kinds: Iterable[signal.Signals], handler: Handler) -> Generator[None
             signal.signal(kind, previous)
 
 
+def end_at_once(number: int, frame: FrameType | None) -> None:
+    """Handles Ctrl-C before the work begins: libraries swallow KeyboardInterrupt at their import.
+
+    Files are written aside and renamed, so that the program may end at any moment.
+    """
+    if os.environ.get("RANK", "0") == "0":
+        with suppress(OSError):
+            os.write(2, f"{INTERRUPTED}\n".encode())
+    os._exit(128 + number)
+
+
 class _Signalled(KeyboardInterrupt):
     """Raised wherever a signal finds the process, so that nothing takes it for an error."""
 
@@ -48,7 +61,7 @@ def interruptible() -> Generator[None]:
     """Raises Stopped at once if SIGTERM or SIGUSR2 comes while the block lasts.
 
     For all work but training, which has a step to finish first: what is written is written whole.
-    A signal that has a handler already keeps it.
+    Ctrl-C raises KeyboardInterrupt. A signal that has another handler already keeps it.
     """
     kinds = [kind for kind in SCHEDULER if signal.getsignal(kind) is signal.SIG_DFL]
 
@@ -57,7 +70,8 @@ def interruptible() -> Generator[None]:
             signal.signal(kind, signal.SIG_IGN)
         raise _Signalled(number)
 
-    with handled(kinds, stop):
+    ctrl_c = [signal.SIGINT] if signal.getsignal(signal.SIGINT) is end_at_once else []
+    with handled(ctrl_c, signal.default_int_handler), handled(kinds, stop):
         try:
             yield
         except _Signalled as signalled:

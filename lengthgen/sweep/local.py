@@ -17,7 +17,7 @@ import torch
 
 from lengthgen.errors import Stopped, UserError
 from lengthgen.runs import status
-from lengthgen.runs.signals import StopRequest
+from lengthgen.runs.signals import StopRequest, interruptible
 from lengthgen.sweep.grid import Point
 from lengthgen.sweep.states import BUSY, PointState, counted, pending, state_of, states_of
 
@@ -210,6 +210,7 @@ def _last_line(console: Path) -> str:
     return ""
 
 
+@interruptible()
 def seconds_per_step(point: Point, slot: Slot) -> float | None:
     """Returns the seconds of the second step of a point, trained for that in a folder of its own.
 
