@@ -42,9 +42,10 @@ class CrossBlock(Block):
         of_encoder: AttentionContext,
     ) -> Tensor:
         """Returns the outputs of the decoder's tokens, [B, Q, D]."""
-        normed = self.attention_norm(x_BQD)
-        q, k, v = self.qkv(normed).chunk(3, dim=-1)
-        x_BQD = x_BQD + self.attention_out(self.attended(q, k, v, layer, replace(c, x_BTD=normed)))
+        kept = self.project(x_BQD, c)
+        c = replace(c, x_BTD=kept.x_BSD)
+        q, k, v = self.mixed(kept.qkv_BSE, layer, c)
+        x_BQD = x_BQD + self.attention_out(self.attended(q, k, v, layer, c))
         q, (k, v) = self.cross_q(self.cross_norm(x_BQD)), self.cross_kv(encoded_BSD).chunk(2, -1)
         x_BQD = x_BQD + self.cross_out(self.attended(q, k, v, NO_PARTS, of_encoder))
         return x_BQD + self.mlp(x_BQD)

@@ -18,27 +18,29 @@ from lengthgen.schemes.content.layer_state import LayerState, StateContext
 class StateBlock(Block):
     """A block that also changes the tokens' states, by the attention weights of its values."""
 
-    def project(self, x_BTD: Tensor, c: AttentionContext) -> tuple[Tensor, LayerCache]:
+    def project(self, x_BTD: Tensor, c: AttentionContext) -> LayerCache:
         x_BTD, state_BTE = self.apart(x_BTD, c)
-        q, kept = super().project(x_BTD, c)
-        return q, kept._replace(x_BSD=torch.cat([kept.x_BSD, state_BTE], dim=-1))
+        kept = super().project(x_BTD, c)
+        return kept._replace(x_BSD=torch.cat([kept.x_BSD, state_BTE], dim=-1))
 
     def output(
-        self, x_BQD: Tensor, q_BQD: Tensor, kept: LayerCache, layer: LayerHooks, c: AttentionContext
+        self, x_BQD: Tensor, kept: LayerCache, layer: LayerHooks, c: AttentionContext
     ) -> Tensor:
         x_BQD, state_BQE = self.apart(x_BQD, c)
         normed_BSD, state_BSE = kept.x_BSD.split([x_BQD.shape[-1], state_BQE.shape[-1]], dim=-1)
         c = StateContext.of(c, state_BSE)
         kept = kept._replace(x_BSD=normed_BSD)
         if c.layer == c.shape.n_layers - 1:
-            return super().output(x_BQD, q_BQD, kept, layer, c)
+            return super().output(x_BQD, kept, layer, c)
         carrier = next((part for part in layer.parts if isinstance(part, LayerState)), None)
         if carrier is None:
-            return torch.cat([super().output(x_BQD, q_BQD, kept, layer, c), state_BQE], dim=-1)
-        c = replace(of_queries(c, normed_BSD, n_queries=q_BQD.shape[1]), hooks=layer)
-        v, state = self.heads(kept.v_BSD), self.heads(state_BSE)
+            return torch.cat([super().output(x_BQD, kept, layer, c), state_BQE], dim=-1)
+        n = x_BQD.shape[1]
+        c = replace(of_queries(c, normed_BSD, n_queries=n), hooks=layer)
+        q_BSD, k_BSD, v_BSD = self.mixed(kept.qkv_BSE, layer, c)
+        v, state = self.heads(v_BSD), self.heads(state_BSE)
         values_BSE = torch.cat([v, state.to(v.dtype)], dim=-1).transpose(1, 2).flatten(2)
-        both = self.attended(q_BQD, kept.k_BSD, values_BSE, layer, c)
+        both = self.attended(q_BSD[:, c.length - n :], k_BSD, values_BSE, layer, c)
         attended, mean = both.unflatten(-1, (self.n_heads, -1)).split(
             [v.shape[-1], state.shape[-1]], dim=-1
         )

@@ -23,11 +23,10 @@ LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for
 
 
 class LayerCache(NamedTuple):
-    """What a layer keeps of the tokens so far: all that later ones need of them, before `qk`."""
+    """What a layer keeps of the tokens so far: all that later ones need of them."""
 
     x_BSD: Tensor  # normalised inputs, which parts may look at
-    k_BSD: Tensor
-    v_BSD: Tensor
+    qkv_BSE: Tensor  # queries, keys and values side by side, E = 3 D, before any hook
 
 
 class Block(nn.Module):
@@ -46,33 +45,42 @@ class Block(nn.Module):
 
     def forward(self, x_BTD: Tensor, layer: LayerHooks, c: AttentionContext, n_last: int) -> Tensor:
         """Returns the outputs of the last n_last tokens; all tokens are keys."""
-        q_BTD, kept = self.project(x_BTD, c)
-        first = c.length - n_last
-        return self.output(x_BTD[:, first:], q_BTD[:, first:], kept, layer, c)
+        return self.output(x_BTD[:, c.length - n_last :], self.project(x_BTD, c), layer, c)
 
     def forward_cached(
         self, x_BQD: Tensor, cache: LayerCache | None, layer: LayerHooks, c: AttentionContext
     ) -> tuple[Tensor, LayerCache]:
         """Returns the outputs of Q tokens behind the cached ones, and the new cache."""
-        q_BQD, kept = self.project(x_BQD, c)
+        kept = self.project(x_BQD, c)
         if cache is not None:
             kept = LayerCache(*(torch.cat(both, dim=1) for both in zip(cache, kept, strict=True)))
-        return self.output(x_BQD, q_BQD, kept, layer, c), kept
+        return self.output(x_BQD, kept, layer, c), kept
 
-    def project(self, x_BTD: Tensor, c: AttentionContext) -> tuple[Tensor, LayerCache]:
-        """Returns the tokens' queries, and what they are as keys."""
+    def project(self, x_BTD: Tensor, c: AttentionContext) -> LayerCache:
+        """Returns what the tokens are to later ones, and to themselves."""
         normed = self.attention_norm(x_BTD)
-        q, k, v = self.qkv(normed).chunk(3, dim=-1)
-        return q, LayerCache(normed, k, v)
+        return LayerCache(normed, self.qkv(normed))
 
     def output(
-        self, x_BQD: Tensor, q_BQD: Tensor, kept: LayerCache, layer: LayerHooks, c: AttentionContext
+        self, x_BQD: Tensor, kept: LayerCache, layer: LayerHooks, c: AttentionContext
     ) -> Tensor:
         """Returns the outputs of the last Q tokens of all that are kept, [B, Q, D]."""
-        c = of_queries(c, kept.x_BSD, n_queries=q_BQD.shape[1])
-        attended = self.attended(q_BQD, kept.k_BSD, kept.v_BSD, layer, c)
+        n = x_BQD.shape[1]
+        c = of_queries(c, kept.x_BSD, n_queries=n)
+        q, k, v = self.mixed(kept.qkv_BSE, layer, c)
+        attended = self.attended(q[:, c.length - n :], k, v, layer, c)
         x_BQD = x_BQD + self.attention_out(attended)
         return x_BQD + self.mlp(x_BQD)
+
+    def mixed(
+        self, qkv_BSE: Tensor, layer: LayerHooks, c: AttentionContext
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns queries, keys and values of all tokens after the parts' `projections`."""
+        with torch.autocast(qkv_BSE.device.type, enabled=False):
+            for part in layer.projections:
+                qkv_BSE = part.projections(qkv_BSE, c)
+        q, k, v = qkv_BSE.chunk(3, dim=-1)
+        return q, k, v
 
     def attended(
         self, q_BQD: Tensor, k_BSD: Tensor, v_BSD: Tensor, layer: LayerHooks, c: AttentionContext

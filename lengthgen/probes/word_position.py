@@ -74,7 +74,7 @@ def without_terms(scheme: Scheme) -> str | None:
     if not any(part.overrides("embed") for part in scheme.all):
         return "no part adds positions to the embeddings"
     first = scheme.layers[0]
-    if first.qk or first.rotary or first.scores:
+    if first.projections or first.qk or first.rotary or first.scores:
         return "a part changes queries, keys or logits of the first layer as well"
     return None
 

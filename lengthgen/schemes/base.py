@@ -159,7 +159,7 @@ class Part(nn.Module):
     rotary = False  # qk() encodes q_pos in queries, k_pos in keys; q.k depends on their difference
     remaps = False  # scores() calls c.rotated(): the layer's rotary parts do not rotate before it
     takes_bias = True  # False: scores() are no logits, to which a part could add a bias
-    counts_tokens = False  # reads c.rows, c.cols or n_visible(): wrong within a segment of a text
+    needs_whole_text = False  # reads tokens beside query and key, or counts them: not in segments
     needs_model = False  # acts through a Transformer of its own: model/build.py
 
     def __init__(self, shape: ModelDims) -> None:
@@ -197,6 +197,13 @@ class Part(nn.Module):
     def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         """Returns the token embeddings with positions mixed in."""
         return x_BTD
+
+    def projections(self, qkv_BTE: Tensor, c: AttentionContext) -> Tensor:
+        """Returns queries, keys and values of all tokens, side by side: E = 3 D.
+
+        They are the layer's projections before heads are split, in the dtype of the network.
+        """
+        return qkv_BTE
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         """Returns rotated, rescaled or widened queries and keys."""
@@ -269,8 +276,8 @@ class Part(nn.Module):
 
 
 HOOKS = (  # a part overrides at least one of these, unless a Transformer of its own serves it
-    *("positions", "embed", "qk", "frequencies", "bias", "visible", "scores", "weights", "values"),
-    *("relative_keys", "relative_queries", "relative_values"),
+    *("positions", "embed", "projections", "qk", "frequencies", "bias", "visible"),
+    *("scores", "weights", "values", "relative_keys", "relative_queries", "relative_values"),
 )
 
 
@@ -278,6 +285,7 @@ class LayerHooks(NamedTuple):
     """The parts of one layer, sorted by the hooks that they override: all that attention reads."""
 
     parts: tuple[Part, ...] = ()
+    projections: tuple[Part, ...] = ()
     qk: tuple[Part, ...] = ()
     rotary: tuple[Part, ...] = ()  # whose qk is left to a part that remaps: from the rotary one on
     frequencies: tuple[Part, ...] = ()

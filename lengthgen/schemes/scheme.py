@@ -145,6 +145,7 @@ class Scheme(nn.Module):
         table = self.contiguous and all(part.distance_only for part in bias)
         return LayerHooks(
             parts=tuple(layer.values()),
+            projections=all_of("projections"),
             qk=qk[:first],
             rotary=qk[first:],
             frequencies=all_of("frequencies"),

@@ -20,7 +20,7 @@ PACKAGE = {
     "runs": 1100,  # to shrink to 570
     "model": 1460,  # to shrink to 1300
     "data": 1950,  # to shrink to 1250
-    "schemes": 4200,  # to shrink to 3700
+    "schemes": 4260,  # to shrink to 3700
     "config": 1320,  # to shrink to 900
     "errors, escaping, files, terminal": 550,  # to shrink to 450
     "tasks": 2450,  # to shrink to 1900

@@ -17,9 +17,11 @@ from small import close, det, dims, hidden, layer_of, small_config, some_qkv, so
 from torch import Tensor
 from torch.autograd import gradcheck
 
+from lengthgen.config.compose import choices
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
 from lengthgen.model.build import create
+from lengthgen.model.kv_cache import forward_cached
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.content.asentmax import Asentmax, entmax15
 from lengthgen.schemes.content.cope import Cope, add_counted_, at_counted_positions
@@ -32,6 +34,7 @@ from lengthgen.schemes.content.grape_a import GrapeA
 from lengthgen.schemes.content.linear_attention import LinearAttention
 from lengthgen.schemes.content.path_attention import PathAttention
 from lengthgen.schemes.content.selective_rope import SelectiveRope
+from lengthgen.schemes.content.short_conv import ShortConv
 from lengthgen.schemes.content.stick_breaking import StickBreaking, broken
 from lengthgen.schemes.relative.deberta import Deberta
 from lengthgen.schemes.relative.shaw import Shaw
@@ -348,6 +351,46 @@ def convolved_slowly(rows: list[Tensor], kernel: Tensor, t: int) -> Tensor:
     return sum((kernel[:, N - 1 - s] * rows[t - s] for s in range(min(N, t + 1))), torch.zeros(()))
 
 
+@pytest.mark.parametrize("residual", [True, False])
+def test_short_conv_is_the_convolution_of_canon_layers(residual: bool) -> None:
+    # [F] facebookresearch/PhysicsLM4 924678b, huggingface/canon_helper.py without its CUDA kernel.
+    part, E = drawn(ShortConv(SHAPE, kernel=4, residual=residual)), 3 * D
+    theirs = torch.nn.Conv1d(E, E, 4, groups=E, bias=False, padding=3).double()
+    theirs.weight = torch.nn.Parameter(part.kernel[0, :, None])
+    x = torch.cat([some_x(), some_x() + 1, some_x() ** 2], dim=-1)
+    want = theirs(x.mT)[..., :LENGTH].mT
+    close(part.projections(x, call(part, x=x)), want + x if residual else want, atol=1e-12)
+
+
+CONV = "+scheme.parts.short_conv={kernel: 4, residual: true}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        set(choices("scheme", config_dir=None))
+        - {"nope_conv", "rope_conv", "alibi_conv", "transformer_xl_recurrent"}
+    ),
+)
+def test_short_conv_goes_with_every_scheme_also_from_a_cache(name: str) -> None:
+    model = create(small_config(f"scheme={name}", CONV), vocab_size=50).double().eval()
+    (part,) = (part for part in model.scheme.all if isinstance(part, ShortConv))
+    tokens, cache = some_tokens(16), None
+    want = model.logits(hidden(model, tokens)[:, -1])
+    for piece in tokens.split([9, 1, 2, 4], dim=1):
+        cache = forward_cached(model, piece, cache, seed=0, precision="fp32")
+    assert cache is not None
+    if name != "randomized_rope":  # decoding draws other positions
+        close(cache.logits_BV, want, atol=1e-12)
+    with torch.no_grad():
+        part.kernel.zero_()
+    plain = create(small_config(f"scheme={name}"), vocab_size=50).double().eval()
+    missing = plain.load_state_dict(model.state_dict(), strict=False).missing_keys
+    assert not missing
+    close(hidden(model, tokens), hidden(plain, tokens), atol=0)
+    assert not torch.allclose(model.logits(hidden(model, tokens)[:, -1]), want)
+
+
 def test_selective_rope_turns_channel_pairs_by_the_angles_of_the_tokens_between() -> None:
     part, x = drawn(SelectiveRope(SHAPE, base=100.0, rank=5, kernel=4)), some_x()
     q, k, _ = qkv()
@@ -493,6 +536,13 @@ def test_path_equals_reflecting_each_key_by_every_token_up_to_the_query(
 
     got = attended(part, Sloped(SHAPE))
     close(got, slowly(logit), atol=1e-12)
+
+
+def test_linear_attention_of_queries_far_below_zero_is_finite() -> None:
+    q, k, v = (x.float() for x in qkv())
+    part = LinearAttention(SHAPE, base=None)
+    out = attend(layer_of(part), q - 30, k, v, call(part, x=some_x().float()))
+    assert torch.isfinite(out).all()
 
 
 @pytest.mark.parametrize("base", [None, 100.0])

@@ -16,7 +16,7 @@ AlignmentIds = Callable[[Sequence[int]], list[int]]  # of a text's tokens; -1 be
 class Aligned(Part):
     """A part that reads alignment ids, which build_scheme() takes from the configured task."""
 
-    counts_tokens = True
+    needs_whole_text = True
     alignment_ids: AlignmentIds | None = None
 
     def __init__(self, shape: ModelDims) -> None:

@@ -34,7 +34,7 @@ class Asentmax(Part):
     delta: 1 in the authors' code. gamma_range: the largest exponent of ln n, 2 there.
     """
 
-    counts_tokens = True
+    needs_whole_text = True
 
     def __init__(
         self, shape: ModelDims, *, delta: NonNegativeFloat, gamma_range: PositiveFloat

@@ -34,6 +34,7 @@ class DapeV2(Dape):
     """
 
     name = "dape_v2"
+    needs_whole_text = True
 
     def __init__(
         self,

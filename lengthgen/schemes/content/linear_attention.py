@@ -12,7 +12,7 @@ needed. Keys that other parts hide still count in the sum below.
 
 import math
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
@@ -27,6 +27,7 @@ class LinearAttention(Part):
     """
 
     takes_bias = False
+    needs_whole_text = True
 
     def __init__(self, shape: ModelDims, *, base: Base | None) -> None:
         super().__init__(shape)
@@ -35,7 +36,7 @@ class LinearAttention(Part):
         )
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        q, k = (F.elu(x.to(c.dtype)) + 1 for x in (q_BHQK, k_BHSK))
+        q, k = (feature(x.to(c.dtype)) for x in (q_BHQK, k_BHSK))
         total_BHQ1 = (q @ k.mT).tril(c.rows.start - c.cols.start).sum(-1, keepdim=True)
         if self.rope is not None:
             omega_R = powers(self.rope.base, c.shape.d_head, c)
@@ -45,3 +46,8 @@ class LinearAttention(Part):
 
     def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         return s_BHQS.masked_fill(s_BHQS == -math.inf, 0)
+
+
+def feature(x: Tensor) -> Tensor:
+    """Returns elu(x) + 1, which stays positive where adding 1 to elu(x) rounds to 0."""
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())

@@ -23,7 +23,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.content.selective_rope import convolved
+from lengthgen.schemes.content.short_conv import convolved
 from lengthgen.schemes.parameters import of_layer
 
 PIECE = 64  # keys whose reflections are multiplied at once
@@ -34,6 +34,8 @@ class PathAttention(Part):
 
     rank: of the matrix, 32 in the authors' code. kernel: tokens of the convolution, 3.
     """
+
+    needs_whole_text = True
 
     def __init__(self, shape: ModelDims, *, rank: PositiveInt, kernel: PositiveInt) -> None:
         super().__init__(shape)

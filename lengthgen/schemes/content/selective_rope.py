@@ -21,6 +21,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.content.short_conv import convolved
 from lengthgen.schemes.parameters import Base, of_layer
 from lengthgen.schemes.rotary.rope import Rope, powers
 
@@ -31,6 +32,8 @@ class SelectiveRope(Part):
     base: of theta; 500000 in the authors' code. rank: of the matrix, 32. kernel: tokens of the
     convolution, 4.
     """
+
+    needs_whole_text = True
 
     def __init__(
         self, shape: ModelDims, *, base: Base, rank: PositiveInt, kernel: PositiveInt
@@ -59,10 +62,3 @@ class SelectiveRope(Part):
         total_BHSR = phi_BCS.to(wide).cumsum(-1).unflatten(1, (c.shape.n_heads, -1)).mT
         theta_R = powers(self.rope.base, c.shape.d_head, c)
         return (theta_R * total_BHSR).remainder(2 * math.pi).to(c.dtype)
-
-
-def convolved(x_BTC: Tensor, kernel_CN: Tensor) -> Tensor:
-    """Returns each channel's sum over the last N tokens by its kernel, whose last is the own."""
-    C, N = kernel_CN.shape
-    before_BCT = F.pad(x_BTC.mT, (N - 1, 0))
-    return F.conv1d(before_BCT, kernel_CN[:, None], groups=C).mT

@@ -21,7 +21,7 @@ class Bca(Part):
     window: in multiples of T; 0.5.
     """
 
-    counts_tokens = True
+    needs_whole_text = True
 
     def __init__(self, shape: ModelDims, *, window: PositiveFloat) -> None:
         super().__init__(shape)

@@ -24,7 +24,7 @@ class Window(Part):
     tokens; 4 in StreamingLLM.
     """
 
-    counts_tokens = True
+    needs_whole_text = True
 
     def __init__(self, shape: ModelDims, *, width: PositiveFloat, sinks: NonNegativeInt) -> None:
         super().__init__(shape)

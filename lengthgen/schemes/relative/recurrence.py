@@ -7,7 +7,7 @@ ends; the memory of another document is never seen, unlike in the authors' relea
 run across articles. A scheme with this part is a RecurrentTransformer (model/recurrent.py).
 
 It goes with relative positions only: an absolute one would number every segment from 0, and a part
-that counts the tokens of a call would count those of a segment.
+that counts tokens, sums over them or reads neighbours would do so within a segment and its memory.
 """
 
 from collections.abc import Mapping
@@ -35,10 +35,7 @@ class Recurrence(Part):
         for name, part in others.items():
             if part.needs_model:
                 return f"reads a text in segments, and remembers nothing of what {name} knows of it"
-            of_text = part.depends_on_length or part.counts_tokens or part.overrides("positions")
+            of_text = part.depends_on_length or part.needs_whole_text or part.overrides("positions")
             if self.n_remembered and (of_text or not part.shift_invariant):
-                return (
-                    f"reads a text in segments, and {name} needs to know where in the text a token "
-                    "stands"
-                )
+                return f"reads a text in segments, and {name} needs all of it, or places in it"
         return None

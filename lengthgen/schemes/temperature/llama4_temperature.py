@@ -20,7 +20,7 @@ class Llama4Temperature(Part):
     scale: 0.1 in Llama 4. floor: in multiples of T; 8192 tokens in Llama 4.
     """
 
-    counts_tokens = True
+    needs_whole_text = True
 
     def __init__(self, shape: ModelDims, *, scale: PositiveFloat, floor: PositiveFloat) -> None:
         super().__init__(shape)

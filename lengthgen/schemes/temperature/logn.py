@@ -16,7 +16,7 @@ from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 class Logn(Part):
     """Multiplies queries, so that scores grow with the logarithm of the keys; biases do not."""
 
-    counts_tokens = True
+    needs_whole_text = True
 
     def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)

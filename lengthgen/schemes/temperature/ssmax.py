@@ -21,7 +21,7 @@ class Ssmax(Part):
     init: s of all heads before training. share_layers: one s per head for all layers.
     """
 
-    counts_tokens = True
+    needs_whole_text = True
 
     def __init__(self, shape: ModelDims, *, init: float, share_layers: bool) -> None:
         super().__init__(shape)
