@@ -1,8 +1,9 @@
 """Sources: which documents they hold, how these split, and what identifies them."""
 
+import hashlib
 import os
-import sys
-import sysconfig
+import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,13 @@ from small_corpora import files, load, names, read_all, stdlib, synthetic, write
 from lengthgen.config import schema
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora, sources
-from lengthgen.data.sources import python
-from lengthgen.data.sources.python import Python, distributions
-from lengthgen.data.sources.stdlib import LONG_BYTES, library_files, source_text
+from lengthgen.data.sources import Document
+from lengthgen.data.sources.python import LONG_BYTES, Python, code_files, fetch
+from lengthgen.data.sources.stdlib import LONG_BYTES as LONG_LIBRARY_BYTES
+from lengthgen.data.sources.stdlib import library_files, source_text
 from lengthgen.data.sources.synthetic import Synthetic
-from lengthgen.data.tokenizer import read_tokenizer, train_tokenizer
 from lengthgen.errors import UserError
+from lengthgen.files import sha256_of
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
@@ -130,7 +132,7 @@ def test_tuning_splits_the_training_documents_and_reads_no_others() -> None:
     assert 4 <= len(tuned[1]) <= 20
 
 
-# The standard library and installed packages
+# The standard library
 
 
 def test_the_standard_library_is_split_into_mostly_training_with_long_documents_in_both() -> None:
@@ -139,7 +141,7 @@ def test_the_standard_library_is_split_into_mostly_training_with_long_documents_
     sizes = [[len(document.text.encode()) for document in split] for split in (train, validation)]
     assert sum(map(sum, sizes)) > 5_000_000
     assert sum(sizes[0]) > 0.7 * sum(map(sum, sizes))
-    n_long = [sum(size >= LONG_BYTES for size in split) for split in sizes]
+    n_long = [sum(size >= LONG_LIBRARY_BYTES for size in split) for split in sizes]
     assert n_long[0] >= 5
     assert n_long[1] >= 12
 
@@ -164,120 +166,98 @@ def test_a_source_in_another_encoding_is_read_as_it_declares(tmp_path: Path) -> 
     assert source_text(path).endswith("x = 'caf\u00e9'\n")
 
 
-CODE = "def add(a, b):\n    return a + b\n"
+# The pinned projects
+
+DOCUMENTS = "05bf4cf4d66f1ce4"  # sha256 of their names and texts
+FINGERPRINT = "a720ef6a5ed0841b"  # of the tokens, with the values of conf/corpus/python.yaml
 
 
-def install(site: Path, name: str, needs: list[str], files: dict[str, str], version: str) -> None:
-    """Writes a distribution as an installer does: its files, METADATA and RECORD."""
-    required = "".join(f"Requires-Dist: {need}\n" for need in needs)
-    about = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}",
-        "RECORD": "".join(f"{file},,\n" for file in files),
-    }
-    write(site, files)
-    write(site / f"{name.replace('-', '_')}-{version}.dist-info", about)
+@pytest.fixture(scope="session")
+def pinned() -> list[list[Document]]:
+    """The documents of training and validation; skips without a network and wheels."""
+    source = Python()
+    try:
+        return [[*source.documents(held_out=held_out)] for held_out in (False, True)]
+    except UserError as error:
+        pytest.skip(str(error))
 
 
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All packages there are: lengthgen needs first, first needs second, and nobody needs stray."""
-    site = tmp_path / "site-packages"
-    extras = ["first>=1", "dev-tool; extra == 'dev'", "absent", "stray; python_version < '3'"]
-    install(site, "lengthgen", extras, {"lengthgen/a.py": CODE + "0\n"}, "0.1")
-    first = {f"first/m{i}.py": CODE + f"# {i} {'x' * 200}\n" for i in range(80)}
-    install(site, "First", ["second.part; python_version >= '3'", "lengthgen"], first, "1.0")
-    install(site, "second-part", [], {"second.py": CODE + "# second\n"}, "2.5")
-    for name in ("stray", "dev-tool"):
-        install(site, name, [], {f"{name}.py": CODE + f"# {name}\n"}, "1.0")
-    library = write(tmp_path / "lib", {"argparse.py": CODE + "# argparse\n"})
-    paths = sysconfig.get_paths()
-    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
-    monkeypatch.setattr(sysconfig, "get_paths", lambda: paths | {"stdlib": str(library)})
-    return site
+@pytest.mark.slow
+def test_the_pinned_documents_are_those_of_every_machine(pinned: list[list[Document]]) -> None:
+    digest = hashlib.sha256()
+    for split in pinned:
+        for document in split:
+            digest.update(f"{document.name}\0{document.text}\0".encode())
+    assert digest.hexdigest()[:16] == DOCUMENTS
 
 
-FOUND = sorted([*(f"first/m{i}.py" for i in range(80)), "second.py", "stdlib/argparse.py"])
-
-
-def read_python() -> tuple[list[str], list[str]]:
-    train, validation = (names([*Python().documents(held_out=b)]) for b in (False, True))
-    return train, validation
-
-
-@pytest.mark.usefixtures("site")
-def test_what_lengthgen_requires_is_read_and_nothing_else_that_is_installed() -> None:
-    versions = {name: package.version for name, package in distributions().items()}
-    assert versions == {"first": "1.0", "second-part": "2.5"}
-    train, validation = read_python()
-    assert validation
-    assert sorted(train + validation) == FOUND
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("first/tests/a.py", CODE),
-        ("first/test_a.py", CODE),
-        ("first/conftest.py", CODE),
-        ("first/_vendor/other/a.py", CODE),
-        ("../bin/script.py", CODE),
-        ("first/data.txt", CODE),
-        ("first/made_pb2.py", f"# Generated by the protocol buffer compiler.\n{CODE}"),
-        ("first/made.py", f'"""Data.\n\nThis file is auto-generated.\n"""\n{CODE}'),
-        ("first/table.py", "TABLE = [" + "12345, " * 99 + "]\n"),
-        ("first/empty.py", " \n"),
-        ("first/zz.py", CODE + "# second\n"),  # second.py again
-        ("gone.py", ""),
-        ("latin.py", ""),
-    ],
-)
-def test_tests_copies_generated_files_and_tables_are_no_documents(
-    site: Path, name: str, text: str
+@pytest.mark.slow
+def test_whole_projects_are_held_out_and_none_has_more_than_a_quarter_of_the_files(
+    pinned: list[list[Document]],
 ) -> None:
-    second = CODE + "# second\n"
-    install(site, "second-part", [], {name: text, "aa.py": second, "second.py": second}, "2.5")
-    if name == "gone.py":
-        (site / name).unlink()
-    if name == "latin.py":
-        (site / name).write_bytes(b"x = 1  # caf\xe9\n")
-    train, validation = read_python()
-    assert sorted(train + validation) == sorted({*FOUND, "aa.py"} - {"second.py"})
+    train, validation = (Counter(d.name.split("/")[0] for d in split) for split in pinned)
+    assert not train.keys() & validation.keys()
+    assert validation.total() >= 200
+    assert max(validation.values()) <= validation.total() / 4
+    assert all(len(document.text.encode()) >= LONG_BYTES for document in pinned[1])
 
 
-def test_another_version_of_a_package_is_another_corpus(site: Path) -> None:
-    before = Python().data_key()
-    assert Python().data_key() == before
-    info = site / "First-1.0.dist-info" / "METADATA"
-    info.write_text(info.read_text().replace("Version: 1.0", "Version: 1.1"))
-    assert Python().data_key() != before
+@pytest.mark.slow
+@pytest.mark.skipif("FULL_CORPUS" not in os.environ, reason="FULL_CORPUS=1: takes a minute or two")
+def test_the_pinned_tokens_are_those_of_every_machine(tmp_path: Path) -> None:
+    corpus = schema.from_overrides(["train.precision=fp32"], config_dir=None, plugins=[]).corpus
+    assert load(corpus, tmp_path).corpus.fingerprint[:16] == FINGERPRINT
 
 
-@pytest.mark.usefixtures("site")
-def test_versions_are_in_the_meta_data_and_the_tokenizer_reads_a_part_of_training(
-    cache_dir: Path,
+CODE = b"def add(a, b):\n    return a + b\n"
+WHEEL = {
+    "first/b.py": CODE,
+    "first/a.py": CODE + b"# a\n",
+    "first/tests/a.py": CODE + b"# 1\n",
+    "first/test_a.py": CODE + b"# 2\n",
+    "first/data.txt": CODE + b"# 3\n",
+    "first/made.py": b"# This file is auto-generated.\n" + CODE,
+    "first/table.py": b"TABLE = [" + b"12345, " * 99 + b"]\n",
+    "first/long.py": b"x = a\n" * 100_000,
+    "first/empty.py": b" \n",
+    "first/latin.py": b"x = 1  # caf\xe9\n",
+    "second.py": CODE,  # again
+}
+
+
+def test_tests_copies_generated_files_and_tables_are_no_documents(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "some.whl", "w") as wheel:
+        for name, content in WHEEL.items():
+            wheel.writestr(name, content)
+        assert [name for name, _ in code_files(wheel)] == ["first/a.py", "first/b.py"]
+
+
+def test_without_a_network_the_corpus_that_needs_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["corpus=python", "corpus.vocab_size=300", "train.precision=fp32"]
-    corpus = schema.from_overrides(words, config_dir=None, plugins=[]).corpus
-    loaded = load(corpus, cache_dir).corpus
-    assert loaded.meta["source"] == Python().data_key()
-    assert loaded.meta["source"]["first"] == "1.0"
-    train, _ = read_all(corpus)
-    sample = [document.text for document in train[:: Python.tokenizer_every]]
-    tokenizer = train_tokenizer(iter(sample), vocab_size=300)
-    assert read_tokenizer(loaded.tokenizer_path).get_vocab() == tokenizer.get_vocab()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    with pytest.raises(UserError, match=r"cannot download 14 wheels .*use corpus=stdlib") as caught:
+        next(Python().documents(held_out=False))
+    assert "\n" not in str(caught.value)
+    assert not [*tmp_path.glob("lengthgen/wheels/*")]
 
 
-def test_half_of_the_long_sources_and_few_of_the_others_are_held_out(
-    site: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_wheel_with_another_hash_is_downloaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(python, "LONG_BYTES", 40)
-    long = {f"long/m{i}.py": f"x = a{'b' * 40}, {i:04}\n" for i in range(600)}
-    short = {f"short/m{i}.py": f"x = {'c' * 20}, {i:04}\n" for i in range(600)}
-    install(site, "second-part", [], {**long, **short}, "2.5")
-    _, validation = read_python()
-    held_out = [sum(name.startswith(folder) for name in validation) for folder in ("long", "short")]
-    assert held_out[0] / 600 == pytest.approx(1 / 2, abs=0.07)
-    assert held_out[1] / 600 == pytest.approx(1 / 40, abs=0.02)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    good = tmp_path / "links/a-1.0-py3-none-any.whl"
+    good.parent.mkdir()
+    with zipfile.ZipFile(good, "w") as wheel:
+        wheel.writestr("a-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: a\nVersion: 1.0\n")
+        wheel.writestr("a-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(good.parent))
+    damaged = write(tmp_path / "lengthgen/wheels", {good.name: "damaged"}) / good.name
+    fetch({good.name: sha256_of(good)})
+    assert damaged.read_bytes() == good.read_bytes()
 
 
 # Seeded random documents

@@ -19,7 +19,7 @@ PACKAGE = {
     "training": 550,  # to shrink to 400
     "runs": 1100,  # to shrink to 570
     "model": 1460,  # to shrink to 1300
-    "data": 1950,  # to shrink to 1250
+    "data": 1980,  # to shrink to 1350
     "schemes": 4260,  # to shrink to 3700
     "config": 1320,  # to shrink to 900
     "errors, escaping, files, terminal": 550,  # to shrink to 450

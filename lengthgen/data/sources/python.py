@@ -1,94 +1,133 @@
-"""Documents of the corpus python: sources of this interpreter and of what lengthgen depends on."""
+"""Documents of the corpus python: sources of a few projects, pinned by the hash of their wheels."""
 
 import hashlib
-import platform
+import os
 import re
-import sysconfig
-from collections.abc import Iterator
-from importlib import metadata
-from pathlib import Path
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from lengthgen.config.compose import conf_dir
+from lengthgen.data.sources.source import Document, Source
+from lengthgen.errors import UserError
+from lengthgen.files import sha256_of, writing
 
-from lengthgen.data.sources.source import Document, Source, name_hash
-from lengthgen.data.sources.stdlib import LONG_BYTES, library_files, library_folder
-
-LEFT_OUT = {
-    *("test", "tests", "testing", "conftest.py", "benchmarks"),
-    *("_vendor", "_vendored", "vendor", "vendored", "externals", "_distutils", "v1"),  # copies
-    *("gen", "_generated", "_antlr", "proto", "serialized_patterns"),  # output of programs
-}
+LONG_BYTES = 55_000  # at about 3.3 bytes per token of a 4k BPE: 16,384 tokens and more
+LEFT_OUT = {"test", "tests", "testing", "conftest.py", "benchmarks", "_antlr"}
 GENERATED = re.compile(rb"(?i)do not (edit|modify)|auto-?generated|generated (by|from|with)")
 HEAD_BYTES = 500  # where a generated file is marked as such
 MOST_DIGITS = 0.2  # of the characters that are not blank; a file with more is a table
+MOST_BYTES = 500_000  # so is a longer file
+# Wheels for every machine, whatever the interpreter is; `--no-deps`: none of what they require.
+PIP = [
+    *("-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--retries", "2"),
+    *("--only-binary=:all:", "--platform=any", "--python-version=3.13"),
+    *("--implementation=py", "--abi=none", "--disable-pip-version-check"),
+]
 
 
 class Python(Source):
-    """Sources of the interpreter and of the installed distributions, split by the hash of names.
+    """Sources of the projects in conf/corpus/python.toml, which says who is held out.
 
-    Of validation are 1 in 40, but 1 in 2 of those >= LONG_BYTES. Training keeps about 4/5 of all
-    bytes; text in both splits is skipped token by token when endpoints are drawn (overlap.py).
+    Of the projects of validation only files >= LONG_BYTES are read: extrapolation is measured on
+    them. Text in both splits is skipped token by token when endpoints are drawn (overlap.py).
     """
 
     tokenizer_every = 4  # 25 MB, a quarter of the time
 
-    def documents(self, *, held_out: bool) -> Iterator[Document]:
-        for name, path, n_bytes in code_files(library_folder(), distributions()):
-            if (name_hash(name) % (2 if n_bytes >= LONG_BYTES else 40) == 0) == held_out:
-                yield Document(name=name, text=path.read_bytes().decode())
+    @cached_property
+    def wheels(self) -> dict[str, dict[str, str]]:
+        """The sha256 of each wheel by its file name, by split."""
+        content = (conf_dir() / "corpus/python.toml").read_text(encoding="utf-8")
+        return {
+            split: {project["wheel"]: project["sha256"] for project in projects.values()}
+            for split, projects in tomllib.loads(content).items()
+        }
 
     def data_key(self) -> dict[str, str]:
-        """Returns the versions of the interpreter and of the distributions."""
-        interpreter = f"{platform.python_version()} {sysconfig.get_platform()}"
-        packages = distributions().items()
-        return {"python": interpreter} | {name: package.version for name, package in packages}
+        """Returns the sha256 of each wheel by its file name."""
+        return self.wheels["train"] | self.wheels["validation"]
 
     def description(self) -> str:
-        return f"reading this interpreter's sources and {len(distributions())} distributions'"
+        missing = [name for name in self.data_key() if not (wheel_folder() / name).exists()]
+        if missing:
+            return f"downloading {len(missing)} wheels (66 MB in all) to {wheel_folder()}"
+        return f"reading {len(self.data_key())} projects in {wheel_folder()}"
+
+    def documents(self, *, held_out: bool) -> Iterator[Document]:
+        fetch(self.data_key())
+        for name in self.wheels["validation" if held_out else "train"]:
+            with zipfile.ZipFile(wheel_folder() / name) as wheel:
+                for path, content in code_files(wheel):
+                    if not held_out or len(content) >= LONG_BYTES:
+                        yield Document(name=path, text=content.decode())
 
 
-def distributions(root: str = "lengthgen") -> dict[str, metadata.Distribution]:
-    """Returns the installed distributions that `root` requires, directly or not, sorted by name.
+def wheel_folder() -> Path:
+    """Returns where wheels are kept for all runs of this account."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(cache) / "lengthgen" / "wheels"
 
-    Requirements of extras do not count, so that tools for development change nothing.
+
+def fetch(wheels: Mapping[str, str]) -> None:
+    """Downloads the wheels that are not there with their sha256. Raises UserError."""
+    folder = wheel_folder()
+    missing = {
+        name: sha256
+        for name, sha256 in wheels.items()
+        if not (folder / name).exists() or sha256_of(folder / name) != sha256
+    }
+    if not missing:
+        return
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as aside:
+            _download(missing, Path(aside))
+            for name in missing:
+                (Path(aside) / name).replace(folder / name)
+
+
+def _download(wheels: Mapping[str, str], folder: Path) -> None:
+    requirements = folder / "requirements.txt"
+    lines = (f"{_requirement(name)} --hash=sha256:{sha256}" for name, sha256 in wheels.items())
+    requirements.write_text("\n".join(lines))
+    command = [sys.executable, *PIP, f"--dest={folder}", f"--requirement={requirements}"]
+    pip = subprocess.run(command, capture_output=True, text=True)
+    if pip.returncode:
+        errors = [line for line in pip.stderr.splitlines() if "ERROR" in line]
+        raise UserError(
+            f"corpus=python: cannot download {len(wheels)} wheels "
+            f"({' '.join(errors or [pip.stderr])[:400]}); check the network, or use corpus=stdlib, "
+            "which needs none"
+        )
+
+
+def _requirement(wheel: str) -> str:
+    """Returns "name==version" of the name of a wheel."""
+    return "==".join(wheel.split("-")[:2])
+
+
+def code_files(wheel: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
+    """Yields name and content of hand-written code, each text once, sorted by name.
+
+    Left out: tests, generated files, tables, files that are not UTF-8.
     """
-    packages: dict[str, metadata.Distribution] = {}
-    names = [root]
-    while names:
-        name = canonicalize_name(names.pop())
-        package = next(iter(metadata.distributions(name=name)), None)
-        if package is None or name in packages:
-            continue
-        packages[name] = package
-        for requirement in map(Requirement, package.requires or []):
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                names.append(requirement.name)
-    packages.pop(canonicalize_name(root), None)
-    return dict(sorted(packages.items()))
-
-
-def code_files(
-    library: Path, packages: dict[str, metadata.Distribution]
-) -> Iterator[tuple[str, Path, int]]:
-    """Yields (name, path, bytes) of hand-written code, each text once, sorted by name.
-
-    Left out: tests, vendored copies, generated files, tables, files that are not UTF-8.
-    """
-    paths = {f"stdlib/{name}": path for name, path in library_files(library)}
-    for package in packages.values():
-        for file in package.files or []:
-            outside = ".." in file.parts or not LEFT_OUT.isdisjoint(file.parts)
-            is_test = any(part.startswith("test_") for part in file.parts)
-            if file.suffix == ".py" and not outside and not is_test:
-                paths[file.as_posix()] = Path(str(file.locate()))
     known: set[bytes] = set()
-    for name, path in sorted(paths.items()):
-        content = path.read_bytes() if path.is_file() else b""
+    for name in sorted(wheel.namelist()):
+        parts = PurePosixPath(name).parts
+        is_test = any(part.startswith("test_") for part in parts)
+        if not name.endswith(".py") or is_test or not LEFT_OUT.isdisjoint(parts):
+            continue
+        content = wheel.read(name)
         digest = hashlib.sha256(content).digest()
         if digest not in known and _is_code(content):
             known.add(digest)
-            yield name, path, len(content)
+            yield name, content
 
 
 def _is_code(content: bytes) -> bool:
@@ -99,5 +138,5 @@ def _is_code(content: bytes) -> bool:
         return False
     shown = content.translate(None, b" \t\r\n")
     digits = len(shown) - len(shown.translate(None, b"0123456789"))
-    is_table = digits > MOST_DIGITS * len(shown)
+    is_table = digits > MOST_DIGITS * len(shown) or len(content) > MOST_BYTES
     return bool(shown) and not is_table and not GENERATED.search(content[:HEAD_BYTES])
