@@ -23,7 +23,7 @@ fi
 .venv/bin/ruff check .
 .venv/bin/lint-imports
 .venv/bin/pyright --pythonpath .venv/bin/python
-NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir build/docs
+NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --site-dir build/docs
 # By files: the fixtures of one cost up to a minute, and each process would make its own. In the
 # order of tests/conftest.py, long files first: at the end, one would leave the other cores idle.
 # Three processes for two cores: one often waits, for Slurm or for a signal to be answered.

@@ -1,8 +1,8 @@
 """Committed results: claims follow from intervals, pages and tables from the committed rows."""
 
-import json
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,6 +14,7 @@ from lengthgen.report.load import load
 
 RESULTS = ROOT / "results"
 CLAIMS = runpy.run_path(str(ROOT / "scripts" / "claims.py"))
+HOOK = runpy.run_path(str(ROOT / "docs" / "hook.py"))
 
 
 @pytest.mark.parametrize(
@@ -75,20 +76,35 @@ def test_the_table_of_the_readme_has_rows_of_figure1() -> None:
         assert [number for number in numbers if number not in committed[scheme]] == [], scheme
 
 
-def test_the_hours_of_the_results_are_those_of_the_manifests() -> None:
-    lines = (RESULTS / "README.md").read_text(encoding="utf-8").splitlines()
-    rows = [cells(line) for line in lines if line.startswith("| [`")]
-    shown = {row[0].partition("`")[2].partition("/")[0]: row[-1] for row in rows}
-    summed = {
-        name: sum(
-            json.loads(path.read_text(encoding="utf-8"))["training_seconds"] or 0
-            for path in (RESULTS / name).rglob("manifest.json")
-        )
-        for name in shown
-    }
-    hours = {name: f"{value / 3600:.1f}" if value else "-" for name, value in summed.items()}
-    assert hours["figure1"] != "-"
-    assert shown == hours
+def filled(text: str) -> str:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="results/figure1.md"))
+    return HOOK["on_page_markdown"](text, page=page)
+
+
+def test_a_number_on_a_page_is_that_of_the_committed_table() -> None:
+    table = (RESULTS / "figure1" / "table.md").read_text(encoding="utf-8")
+    shown = filled("{{ ppl('figure1', 'kerple', 512) }}, {{ gain('figure1', 'kerple', 16384) }}")
+    perplexity, gain = shown.split(", ", 1)
+    assert f" {perplexity} " in table
+    low, high = gain.partition("[")[2].strip("]").split(", ")
+    assert f"uses [+{low}, +{high}]" in table
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "ppl('figure1', 'kerpel', 512)",
+        "ppl('figure2', 'kerple', 512)",
+        "gain('figure1', 'rope (T=512)', 16384).low > 0",
+    ],
+)
+def test_an_expression_that_is_not_so_is_named_with_its_page(
+    expression: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert filled(f"about {{{{ {expression} }}}}") == f"about {{{{ {expression} }}}}"
+    [record] = [r.getMessage() for r in caplog.records if r.name.startswith("mkdocs.")]
+    assert "results/figure1.md" in record
+    assert expression in record
 
 
 def cells(line: str) -> list[str]:

@@ -1,0 +1,100 @@
+"""Fills in what stands in {{ }} on a page from results/: {{ gain('figure1', 'kerple', 16384) }}.
+
+mkdocs calls on_page_markdown. An expression without a value, and one that is False (a claim), is
+named with its page and ends a strict build. Series have the names of table.md; what stands there in
+parentheses may be left out if no other series has the name.
+"""
+
+import logging
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lengthgen.report.intervals import Estimate
+from lengthgen.report.load import load
+from lengthgen.report.series import loss_of, select, short
+from lengthgen.report.statistics import Cell, Sums, far, near, number, verdict  # noqa: F401
+from lengthgen.tasks.report import results_of
+
+RESULTS = Path(__file__).parents[1] / "results"
+log = logging.getLogger("mkdocs.hooks.results")
+rows = cache(lambda study: select(load([RESULTS / study]))[0].rows)
+sums = cache(lambda study, part: Sums(rows(study), part))
+tasks = cache(lambda study: {t.name: t.measured for t in results_of(load([RESULTS / study]))})
+
+
+def cell(study: str, name: str, length: int | None, protocol: str = "tail") -> Cell:
+    """Returns the cell of a series at a length, by default at T."""
+    T = rows(study).groupby("series")["train_length"].first()
+    [series] = {name} & {*T.index} or {s for s in T.index if s.startswith(f"{name} (")}
+    return Cell(protocol, series, length or int(T[series]))
+
+
+def ppl(study: str, name: str, length: int | None = None, protocol: str = "tail") -> float:
+    sample = sums(study, loss_of).sample([cell(study, name, length, protocol)])
+    return math.exp(sample.mean(0).value) if sample else math.nan
+
+
+def apart(study: str, a: str, b: str, length: int | None = None) -> Estimate:
+    """Returns the loss of one series minus that of another."""
+    return sums(study, loss_of).difference(*(cell(study, name, length) for name in (a, b)))
+
+
+def gain(study: str, name: str, length: int, part: Any = loss_of, protocol: str = "tail") -> Any:
+    """Returns the loss at T minus that at a length; of the `far` copies or the `near` others."""
+    return sums(study, part).difference(*(cell(study, name, n, protocol) for n in (None, length)))
+
+
+def right(study: str, task: str, name: str, part: str = "unseen") -> Estimate:
+    """Returns the percentage of right answers at lengths beyond L, or up to L (`seen`)."""
+    [share] = (getattr(t.exact, part) for t in tasks(study)[task] if t.series == name)
+    return Estimate(value=100 * share.value, low=100 * share.low, high=100 * share.high, seeds=())
+
+
+def curves(study: str, lengths: list[int], *names: str) -> str:
+    """Returns a table of series: perplexity by length, gain and verdict at the last length."""
+    heads = ["series", *map(short, lengths), f"gain at {short(lengths[-1])}, nats", "verdict"]
+    lines = [heads, ["---", *["--:"] * len(lengths), "---", "---"]]
+    for name in names or sorted({*rows(study)["series"]}):
+        at_end, shown = gain(study, name, lengths[-1]), (ppl(study, name, n) for n in lengths)
+        lines += [[name, *map(text, shown), text(at_end), verdict(at_end) if at_end else "-"]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def table(study: str, title: str = "") -> str:
+    """Returns the table of table.md below a title; without one the whole file, folded."""
+    page = include(f"{study}/table.md")
+    if not title:
+        return f'??? note "All tables"\n\n{re.sub("^(?=.)", "    ", page, flags=re.M)}'
+    [below] = re.findall(rf"^({title}.*\n\n(?:\|.*\n)+)", page, re.M)
+    return below
+
+
+def include(path: str) -> str:
+    """Returns the text of a file of results/."""
+    return (RESULTS / path).read_text(encoding="utf-8")
+
+
+def text(value: Any) -> str:
+    """Returns 13.56, 176.9 or 0.066 [0.019, 0.112]; nothing for what is true."""
+    if isinstance(value, Estimate):
+        digits = 3 if abs(value.value) < 1 else 2 if abs(value.value) < 10 else 0
+        return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(value.value, value.low, value.high, d=digits)
+    return "-" if value in (None, math.nan) else "" if value is True else number(value)
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Returns the page with the value of each expression."""
+
+    def filled(match: re.Match[str]) -> str:
+        try:
+            value = eval(match[1])
+            assert value is not False, "this does not hold"
+            return value if isinstance(value, str) else text(value)
+        except Exception as error:
+            log.warning("%s: %s: %r", page.file.src_uri, match[0], error)
+            return match[0]
+
+    return re.sub(r"\{\{ (.+?) \}\}", filled, markdown, flags=re.DOTALL)
