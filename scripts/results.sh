@@ -54,7 +54,7 @@ given=("$@")
 sweep() {
   local root=runs/$1
   shift
-  .venv/bin/lengthgen sweep "$@" runtime.threads=1 runtime.wandb=off "runtime.root=$root" "${given[@]}"
+  .venv/bin/lengthgen sweep eval=full "$@" runtime.threads=1 runtime.wandb=off "runtime.root=$root" "${given[@]}"
 }
 
 # after COMMAND...: a command on what was trained, unless nothing was to be done
@@ -100,7 +100,7 @@ rates() {
     "scheme=learned_absolute train.lr=4e-3 train.scheme_lr_ratio=0.25,1,16" \
     "scheme=fire,bam,alibi_learned,$others train.lr=4e-3 train.scheme_lr_ratio=1,16"; do
     # shellcheck disable=SC2086  # several words
-    .venv/bin/lengthgen tune $grid train.tokens=2000000 runtime.threads=1 runtime.wandb=off \
+    .venv/bin/lengthgen tune eval=full $grid train.tokens=2000000 runtime.threads=1 runtime.wandb=off \
       runtime.root=runs/rates/runs --out results/rates "${given[@]}"
   done
 }
