@@ -99,7 +99,7 @@ def generate(
     if advice:
         show.say(advice)
     if limit is None:
-        limit = max((example.scored for example in trained.planned.text.examples), default=TOKENS)
+        limit = max((example.scored for example in trained.planned.examples), default=TOKENS)
     show.start("generate", limit)
     written: list[int] = []
     for token in trained.continuation(tokens, limit=limit, temperature=temperature):

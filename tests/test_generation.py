@@ -22,7 +22,6 @@ from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs.distributed import Ranks
 from lengthgen.tasks import END
-from lengthgen.tasks.failures import Failure, failures
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.xdist_group("decoding")
@@ -176,32 +175,6 @@ def test_the_first_wrong_token_of_every_test_is_that_of_one_pass_over_the_right_
     assert n_wrong > 5
 
 
-# Under spread, positions depend on the length of the call, so that one pass over the right answer
-# calls others right than decoding does; past T = 10 tokens it has none.
-@pytest.mark.parametrize(("variant", "asked"), [(None, (1, 2, 4, 6, 8)), ("spread", (1, 2, 4))])
-def test_failures_are_what_decoding_gets_wrong_one_of_each_length_before_a_second_of_any(
-    variant: str | None, asked: tuple[int, ...], trained: Runs
-) -> None:
-    config = trained.copying
-    copying = open_trained(config, config.run_dir, variant=variant, show=QUIET)
-    everything = failures(copying, 1000, show=QUIET)
-    wrong = {n: sum(a != b for a, b in answers(copying, n)) for n in asked}
-    assert Counter(one.length for one in everything) == Counter(wrong)
-    assert [one.length for one in everything] == sorted(one.length for one in everything)
-    lengths = [n for n in wrong if wrong[n]]
-    few = failures(copying, len(lengths), show=QUIET)
-    assert [one.length for one in few] == lengths
-    assert set(few) < set(everything)
-    for length, prompt, expected, got in everything:
-        assert prompt == f"{expected}="
-        assert len(expected) == length
-        limit = length + 1
-        said = generation.generate(copying, prompt, limit=limit, temperature=0, show=QUIET)
-        assert said == prompt + got
-        assert got != expected
-        assert END not in got
-
-
 class Generating(Shell):
     """Runs lengthgen generate on the runs of a folder."""
 
@@ -230,14 +203,6 @@ def test_an_answer_is_printed_behind_its_prompt_and_ends_where_the_model_ends_it
     assert got[-1] == copying.end
     ran = shell.run("alibi", "--prompt", f"{answer}=")
     assert (ran.code, ran.out) == (0, f"{answer}={answer}\n")
-
-
-def test_failures_are_tab_separated_in_a_pipe(shell: Generating, copying: Trained) -> None:
-    ran = shell.run("alibi", "--failures", "3")
-    found = [line.split("\t") for line in ran.out.splitlines()]
-    want = failures(copying, 3, show=QUIET)
-    assert [Failure(int(length), *texts) for length, *texts in found] == want
-    assert "of 40 tests are answered wrongly" in ran.err
 
 
 def test_a_text_goes_on_for_as_many_tokens_as_asked_and_says_where_its_scheme_ends(
@@ -272,20 +237,17 @@ def test_a_scheme_that_keeps_nothing_says_so_in_one_line(shell: Generating) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "give --prompt TEXT, or --failures N for a run of a task"),
-        (("alibi", "--prompt", "a=", "--failures", "1"), "give --prompt TEXT, or --failures N"),
+        ((), "generate: give --prompt TEXT"),
         (("alibi", "learned", "--prompt", "a="), "one run at a time, not 2; drop learned"),
         (("none", "--prompt", "a="), "none: no such run in "),
         (("alibi", "--prompt", "abXY="), "--prompt: copy has no token for 'XY'; it has abcde="),
         (("alibi", "--prompt", "\udcff="), "--prompt: this is no UTF-8 text"),
         (("alibi", "--prompt", "a=", "--tokens", "0"), "Invalid value for '--tokens'"),
-        (("alibi", "--failures", "few"), "Invalid value for '--failures'"),
         (("alibi", "--prompt", "a=", "--temperature", "-1"), "--temperature: -1.0 is below 0 or"),
         (("alibi", "--prompt", "a=", "--temperature", "nan"), "--temperature: nan is below 0 or"),
         (("alibi", "--prompt", "a=", "--temperature", "hot"), "Invalid value for '--temperature'"),
         (("alibi", "--prompt", "a=", "--variant", "x"), "scheme alibi has no variant 'x'"),
         (("alibi", "--prompt", "a=", "seed=2"), "seed: only eval.* and runtime.* can be given"),
-        (("learned", "--failures", "2"), "was trained on texts; runs of a task alone have tests"),
     ],
 )
 def test_a_mistake_is_one_line(words: tuple[str, ...], said: str, shell: Generating) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Plugin, find_runs, run_argument, split
-from lengthgen.cli.console import echo_verbatim, print_table
+from lengthgen.cli.console import echo_verbatim
 from lengthgen.errors import UserError
 
 
@@ -34,26 +34,21 @@ def generate_text(
     variant: Annotated[
         str | None, typer.Option(metavar="V", help="Training-free variant; a+b merges two.")
     ] = None,
-    failures: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Of a task: print up to N tests answered wrongly."),
-    ] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
-    """Continue a text, or show tests of a task with wrong answers.
+    """Continue a text.
 
     Takes eval.* and runtime.* overrides. The answer to a task ends at its newline.
     """
     names, changes = split(arguments, sections=("eval", "runtime"))
     if len(names) > 1:
         raise UserError(f"generate: one run at a time, not {len(names)}; drop {names[1]}")
-    if (prompt is None) == (failures is None):
-        raise UserError("generate: give --prompt TEXT, or --failures N for a run of a task")
+    if prompt is None:
+        raise UserError("generate: give --prompt TEXT")
     if not 0 <= temperature < math.inf:
         raise UserError(f"--temperature: {temperature} is below 0 or not finite; give one like 0.8")
     from lengthgen import generation, pipeline
-    from lengthgen.config.registry import contributed
     from lengthgen.model.kv_cache import why_uncached
     from lengthgen.terminal import Progress
 
@@ -63,17 +58,9 @@ def generate_text(
     config.refuse_arch("generate", taken=("decoder", *of_answers))
     with Progress(is_main=True) as show:
         trained = generation.open_trained(config, run_dir, variant=variant, show=show)
-        if prompt is None:
-            (find_failures,) = contributed("FAILURES")  # of a task's tests
-            wrong = find_failures(trained, failures, show=show)
-            rows = [[str(test.length), *test[1:]] for test in wrong]
-            print_table(["length", "prompt", "expected", "got"], rows)
-        else:
-            reason = why_uncached(trained.model.scheme)
-            if reason is not None:
-                show.say(f"{config.scheme.name}: {reason}")
-            echo_verbatim(
-                generation.generate(
-                    trained, prompt, limit=tokens, temperature=temperature, show=show
-                )
-            )
+        reason = why_uncached(trained.model.scheme)
+        if reason is not None:
+            show.say(f"{config.scheme.name}: {reason}")
+        echo_verbatim(
+            generation.generate(trained, prompt, limit=tokens, temperature=temperature, show=show)
+        )

@@ -1,6 +1,6 @@
 """Masked spans of text: what an encoder-decoder trains on, and how it is scored."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +20,8 @@ from lengthgen.encoder_decoder.span_corruption import (
     text_of_window,
 )
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import Protocol, in_pieces
-from lengthgen.evaluation.scored_text import Plan, ScoredText
+from lengthgen.evaluation.protocols import Protocol
+from lengthgen.evaluation.scored_text import Plan
 
 
 class MaskedSpans(Objective):
@@ -55,17 +55,6 @@ class MaskedSpans(Objective):
 class SpansProtocol(Protocol):
     """Masked ones of the targets, given the text around them."""
 
-    def check(self, config: Config) -> None:
-        shortest, shared = min(config.eval.lengths), spans_per_window(**_sizes(config))
-        if shortest < shared:
-            raise UserError(
-                f"eval.lengths: {shortest} is shorter than the {shared} tokens that hold the spans "
-                f"of a window; drop it or set eval.targets={shortest}"
-            )
-
-    def depth(self, length: int, *, targets: int, train_length: int) -> int:
-        return length + targets - spans_per_window(targets=targets, train_length=train_length)
-
     def batch(self, spans: Sequence[Span], batch: Windows, *, vocab_size: int) -> Windows:
         """Masks scored targets, which become spans to be filled in.
 
@@ -85,26 +74,16 @@ class SpansProtocol(Protocol):
         return targets_of(span, plan.corpus)[masked_targets(span)]
 
 
-def spans_per_window(*, targets: int, train_length: int) -> int:
+def spans_block(length: int, targets: int, train_length: int) -> int:
     """Returns how many targets share a window of masked spans: those of the shortest default."""
     return min(targets, max(1, train_length // 8))
-
-
-def _sizes(config: Config) -> dict[str, int]:
-    return {"targets": config.eval.targets, "train_length": config.train.length}
-
-
-def _windows(length: int, text: ScoredText) -> Iterator[Span]:
-    size = spans_per_window(targets=text.targets, train_length=text.train_length)
-    return in_pieces(length, text, size)
 
 
 SPANS = SpansProtocol(
     name="spans",
     summary="masked spans: the same ones of the K targets at every length, for encoder-decoders",
     source="span corruption of T5, arXiv 1910.10683, on the endpoints of tail",
-    windows=_windows,
+    block=spans_block,
     objective=MaskedSpans,
     reads=("train_length",),
-    scores_k=True,
 )

@@ -1,8 +1,8 @@
 """Protocols: which tokens are scored from which window, for every length.
 
-A protocol is a pure function of the scored text and a length. The headline is `tail`; the others
-are the conventions of papers, kept by name so that their numbers can be compared with published
-ones. Rooms beside the core contribute protocols of other objectives.
+A protocol is a pure function of the plan and a length. The headline is `tail`; the others are the
+conventions of papers, kept by name so that their numbers can be compared with published ones.
+Rooms beside the core contribute protocols of other objectives.
 """
 
 import re
@@ -18,13 +18,11 @@ from lengthgen.data.spans import Span
 from lengthgen.data.windows import Ints, Windows, manifest, targets_of
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation import rows
-from lengthgen.evaluation.scored_text import Nats, Plan, Scored, ScoredText
-from lengthgen.model.transformer import Transformer
-from lengthgen.runs.distributed import Ranks
-from lengthgen.terminal import Progress
+from lengthgen.evaluation.scored_text import Evaluation, Plan, Scored
 
 Alteration = Literal["swap", "shuffle"]
-HEADLINE = "tail"  # scores the same tokens at every length
+Block = Callable[[int, int, int], int]  # of C, K and T
+HEADLINE = "tail"  # scores the same tokens at every length; reference variants are evaluated too
 BY_POSITION = "per_position"  # has a loss for each position
 
 
@@ -35,40 +33,60 @@ class Protocol:
     name: str
     summary: str  # what is scored, in a few words
     source: str
-    windows: Callable[[int, ScoredText], Iterator[Span]]
+    place: Callable[[int, Plan], Iterator[Span]] | None = None  # the windows of a length
+    block: Block | None = None  # or how many of an endpoint's K targets share a window
     objective: type[Objective] = Objective  # of the models that it scores
     mean: Literal["tokens", "windows"] = "tokens"  # what the loss is a mean over
     by_position: bool = False  # rows keep sums by position; the longest length alone is scored
     altered: Alteration | None = None  # the text beyond T of every target; lengths beyond T alone
-    headline: bool = False  # reference variants are evaluated too, from T on
     in_stream: bool = False
-    reads: tuple[str, ...] = ()  # what of ScoredText, besides the endpoints, decides the windows
+    reads: tuple[str, ...] = ()  # what of the plan, besides the endpoints, decides the windows
     divides: bool = False  # lengths must divide max_context, else other tokens would be scored
-    scores_k: bool = False  # K targets, of eval.targets
-    matched: bool = False  # in blocks of S(C); rows keep sums over far copies
-    one_window: bool = False  # which holds all K targets: no length may be below K
+    matched: bool = False  # scored by itself, to the bit; rows keep sums over far copies
     predicts: bool = False  # the most likely token is kept beside the nats of the right one
 
-    def check(self, config: Config) -> None:
-        """Raises UserError for lengths that the protocol cannot score."""
-        shortest, targets = min(config.eval.lengths), config.eval.targets
-        if self.one_window and shortest < targets:
-            raise UserError(
-                f"eval.lengths: {shortest} is shorter than the eval.targets={targets} scored "
-                f"tokens of protocol {self.name}; drop it or set eval.targets={shortest}"
-            )
-
-    def depth(self, length: int, *, targets: int, train_length: int) -> int:
-        """Returns how many targets of a document the windows of an endpoint span."""
-        if not self.matched:
+    def block_of(self, length: int, config: Config) -> int:
+        """Returns how many targets a window scores: all that it has, or those of its block."""
+        if self.block is None:
             return length
-        return matched_depth(length, targets=targets, train_length=train_length)
+        return self.block(length, config.eval.targets, config.train.length)
 
-    def manifest_parts(self, text: ScoredText) -> list[object]:
+    def windows(self, length: int, plan: Plan) -> list[Span]:
+        """Returns the windows of a length, in the order of endpoints."""
+        if self.place is not None:
+            return list(self.place(length, plan))
+        assert self.block is not None, "a protocol without windows"
+        K, size = plan.targets, self.block(length, plan.targets, plan.train_length)
+        return [
+            Span(document, end - K + done + min(size, K - done), length, min(size, K - done))
+            for document, end in plan.endpoints
+            for done in range(0, K, size)
+        ]
+
+    def check(self, config: Config) -> None:
+        """Raises UserError for a length below the number of targets that share a window."""
+        for length in config.eval.lengths:
+            if length < (size := self.block_of(length, config)):
+                raise UserError(
+                    f"eval.lengths: {length} is shorter than the {size} targets that a window of "
+                    f"protocol {self.name} scores; drop it or set eval.targets={length}"
+                )
+
+    def depth(self, length: int, config: Config) -> int:
+        """Returns how many targets of a document the windows of an endpoint span."""
+        if self.block is None:
+            return length
+        return length + config.eval.targets - self.block_of(length, config)
+
+    def manifest_parts(self, plan: Plan) -> list[object]:
         """Returns what, besides the corpus, decides which tokens are scored."""
         if self.in_stream:
-            return ["stream", text.blocks, text.max_context]
-        return [sorted(text.endpoints), *(getattr(text, name) for name in self.reads)]
+            return ["stream", plan.blocks, plan.max_context]
+        return [sorted(plan.endpoints), *(getattr(plan, name) for name in self.reads)]
+
+    def manifest(self, plan: Plan) -> str:
+        """Returns 12 hexadecimal digits that name the tokens that are scored."""
+        return manifest(plan.corpus, *self.manifest_parts(plan))
 
     def batch(self, spans: Sequence[Span], batch: Windows, *, vocab_size: int) -> Windows:
         """Returns windows as the model reads them; targets from vocab_size on are not scored."""
@@ -79,40 +97,19 @@ class Protocol:
         return targets_of(span, plan.corpus)
 
     def rows(
-        self,
-        spans: Sequence[Span],
-        config: Config,
-        plan: Plan,
-        scored: Mapping[Span, Scored],
-        log_frequency: Nats,
+        self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: Evaluation
     ) -> list[dict[str, Any]]:
         """Returns what a cell's rows hold: one per document; of packed text, one per endpoint."""
+        plan = evaluation.plan
         return rows.per_document(
-            spans,
+            {span: (self.targets(span, plan), scored[span]) for span in spans},
             plan,
-            scored,
-            log_frequency,
-            train_length=config.train.length,
-            targets=lambda span: self.targets(span, plan),
             far_copies=self.matched,
             by_position=self.by_position,
         )
 
-    def extend(
-        self,
-        row: dict[str, Any],
-        spans: Sequence[Span],
-        config: Config,
-        plan: Plan,
-        model: Transformer,
-        *,
-        ranks: Ranks,
-        show: Progress,
-    ) -> None:
-        """Adds to a row what takes more forward passes than those of its windows."""
-
     def is_complete(self, row: Mapping[str, Any], config: Config) -> bool:
-        """True if a row holds what the configuration makes `extend` add."""
+        """True if a row holds all that the configuration wants in it."""
         return True
 
 
@@ -125,8 +122,7 @@ def named(name: str) -> Protocol:
     """Returns the protocol of a name. Raises UserError for an unknown one, with a suggestion."""
     if name in PROTOCOLS:
         return PROTOCOLS[name]
-    stride = re.fullmatch(r"sliding-([1-9][0-9]*)", name)
-    if stride:
+    if stride := re.fullmatch(r"sliding-([1-9][0-9]*)", name):
         return _sliding_by(int(stride[1]))
     if name == "sliding":
         raise UserError(
@@ -139,15 +135,10 @@ def named(name: str) -> Protocol:
     return protocols[name]
 
 
-def manifest_of(name: str, plan: Plan) -> str:
-    """Returns 12 hexadecimal digits that name the tokens that a protocol scores."""
-    return manifest(plan.corpus, *named(name).manifest_parts(plan.text))
-
-
 # Windows of one length
 
 
-def targets_per_window(length: int, *, targets: int, train_length: int) -> int:
+def matched_block(length: int, targets: int, train_length: int) -> int:
     """Returns S(C): how many of the K targets of an endpoint share a window of C tokens.
 
     max(1, C // 64) up to T, min(K, C - T) beyond. A window of C targets has C inputs, so that each
@@ -160,69 +151,44 @@ def targets_per_window(length: int, *, targets: int, train_length: int) -> int:
     return min(targets, length - train_length)
 
 
-def matched_depth(length: int, *, targets: int, train_length: int) -> int:
-    """Returns how many targets of a document the windows of an endpoint span."""
-    return length + targets - targets_per_window(length, targets=targets, train_length=train_length)
-
-
-def _tail(length: int, text: ScoredText) -> Iterator[Span]:
-    train_length = text.train_length
-    size = targets_per_window(length, targets=text.targets, train_length=train_length)
-    return in_pieces(length, text, size)
-
-
-def in_pieces(length: int, text: ScoredText, size: int) -> Iterator[Span]:
-    """Yields the windows that score the targets of each endpoint, `size` of them in each."""
-    K = text.targets
-    for document, end in text.endpoints:
-        for done in range(0, K, size):
-            scored = min(size, K - done)
-            yield Span(document, end - K + done + scored, length, scored)
-
-
-def _nonoverlap(length: int, text: ScoredText, *, in_stream: bool = False) -> Iterator[Span]:
-    for document, end in text.stream if in_stream else text.segments:
-        for n in range(text.max_context // length):
-            last = end - text.max_context + (n + 1) * length
+def _nonoverlap(length: int, plan: Plan, *, in_stream: bool = False) -> Iterator[Span]:
+    for document, end in plan.stream if in_stream else plan.segments:
+        for n in range(plan.max_context // length):
+            last = end - plan.max_context + (n + 1) * length
             yield Span(document, last, length, length)
 
 
-def _sliding(length: int, text: ScoredText, *, stride: int) -> Iterator[Span]:
-    for document, end in text.segments[: text.sliding_documents]:
-        done = end - text.max_context
+def _sliding(length: int, plan: Plan, *, stride: int) -> Iterator[Span]:
+    for document, end in plan.segments[: plan.sliding_documents]:
+        done = end - plan.max_context
         while done < end:
-            at_start = done == end - text.max_context
+            at_start = done == end - plan.max_context
             scored = min(length if at_start else min(stride, length), end - done)
             done += scored
             yield Span(document, done, scored if at_start else length, scored)
 
 
-def _last_k(length: int, text: ScoredText) -> Iterator[Span]:
-    for document, end in text.endpoints:
-        yield Span(document, end, length, text.targets)
+def _prefix(length: int, plan: Plan) -> Iterator[Span]:
+    for document, end in plan.endpoints:
+        yield Span(document, end - plan.longest + length, length, length)
 
 
-def _prefix(length: int, text: ScoredText) -> Iterator[Span]:
-    for document, end in text.endpoints:
-        yield Span(document, end - text.longest + length, length, length)
-
-
-def _whole(length: int, text: ScoredText) -> Iterator[Span]:
-    for document, end in text.endpoints:
+def _whole(length: int, plan: Plan) -> Iterator[Span]:
+    for document, end in plan.endpoints:
         yield Span(document, end, length, length)
 
 
-def _exact(length: int, text: ScoredText) -> Iterator[Span]:
-    for document, end in text.endpoints:
-        room = 1 + end - text.longest
-        for back in reversed(range(min(text.exact_targets, room))):
+def _exact(length: int, plan: Plan) -> Iterator[Span]:
+    for document, end in plan.endpoints:
+        room = 1 + end - plan.longest
+        for back in reversed(range(min(plan.exact_targets, room))):
             yield Span(document, end - back, length, 1)
 
 
-def _one_per_block(length: int, text: ScoredText, *, targets: int | None) -> Iterator[Span]:
-    for document, end in text.stream:
+def _one_per_block(length: int, plan: Plan, *, targets: int | None) -> Iterator[Span]:
+    for document, end in plan.stream:
         scored = length if targets is None else min(length, targets)
-        yield Span(document, end - text.max_context + length, length, scored)
+        yield Span(document, end - plan.max_context + length, length, scored)
 
 
 def _sliding_by(stride: int) -> Protocol:
@@ -230,7 +196,7 @@ def _sliding_by(stride: int) -> Protocol:
         name=f"sliding-{stride}",
         summary=f"windows {stride} tokens apart, each token once, the first one's all",
         source="ALiBi Tables 7 and 13-15; PI and YaRN with stride 256",
-        windows=partial(_sliding, stride=stride),
+        place=partial(_sliding, stride=stride),
         reads=("sliding_documents",),
     )
 
@@ -241,18 +207,16 @@ def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
         summary=f"last {targets} tokens of as many windows of the stream: other tokens at each "
         "length",
         source=source,
-        windows=partial(_one_per_block, targets=targets),
+        place=partial(_one_per_block, targets=targets),
         in_stream=True,
     )
 
 
 _TAIL = Protocol(
-    name="tail",
+    name=HEADLINE,
     summary="matched tail: the same K targets at every length, each after >= T tokens beyond T",
     source="the headline here",
-    windows=_tail,
-    headline=True,
-    scores_k=True,
+    block=matched_block,
     matched=True,
 )
 _SWAP = replace(
@@ -260,82 +224,76 @@ _SWAP = replace(
     name="swap",
     summary="matched tail, tokens beyond T of every target from another document, 3 times",
     source="far-context swap test",
-    headline=False,
     altered="swap",
 )
-PROTOCOLS = {
-    protocol.name: protocol
-    for protocol in (
-        _TAIL,
+_ALL = (
+    _TAIL,
+    _SWAP,
+    replace(
         _SWAP,
-        replace(
-            _SWAP,
-            name="shuffle",
-            summary="matched tail, tokens beyond T of every target in random order, 3 times",
-            altered="shuffle",
-        ),
-        Protocol(
-            name="nonoverlap",
-            summary="all tokens before one endpoint per document, in windows side by side",
-            source="the usual one, inside documents",
-            windows=_nonoverlap,
-            divides=True,
-        ),
-        _sliding_by(256),
-        Protocol(
-            name="last_k",
-            summary="the same K targets from one window: those of up to T see fewer than C tokens",
-            source="the usual last-K convention, on the endpoints of tail",
-            windows=_last_k,
-            scores_k=True,
-            one_window=True,
-        ),
-        Protocol(
-            name="per_position",
-            summary="one window of the longest length per endpoint, loss at every position",
-            source="Forgetting Transformer, arXiv 2503.02130",
-            windows=_whole,
-            by_position=True,
-        ),
-        Protocol(
-            name="alibi_nonoverlap",
-            summary="documents joined to a stream, windows side by side, all tokens",
-            source="ALiBi Tables 2-4, arXiv 2108.12409",
-            windows=partial(_nonoverlap, in_stream=True),
-            in_stream=True,
-            divides=True,
-        ),
-        Protocol(
-            name="alibi_sliding1",
-            summary="stride 1: every token with its full context, on a sample of targets",
-            source="ALiBi Tables 13-15, arXiv 2108.12409",
-            windows=_exact,
-            reads=("exact_targets", "longest"),
-        ),
-        Protocol(
-            name="kerple",
-            summary="as many windows of the stream at every length, all tokens: more text if "
-            "longer",
-            source="KERPLE, arXiv 2205.09921 (320 windows there)",
-            windows=partial(_one_per_block, targets=None),
-            in_stream=True,
-        ),
-        _last_of_blocks("dape", 256, source="DAPE, arXiv 2405.14722"),
-        Protocol(
-            name="yarn",
-            summary="stride 256 inside documents, mean over windows instead of tokens",
-            source="YaRN, arXiv 2309.00071",
-            windows=partial(_sliding, stride=256),
-            reads=("sliding_documents",),
-            mean="windows",
-        ),
-        _last_of_blocks("nope_f", 200, source="NoPE appendix F, arXiv 2305.19466"),
-        Protocol(
-            name="fox",
-            summary="prefixes of one long window per endpoint: mean of the loss up to each length",
-            source="Forgetting Transformer, arXiv 2503.02130",
-            windows=_prefix,
-            reads=("longest",),
-        ),
-    )
-}
+        name="shuffle",
+        summary="matched tail, tokens beyond T of every target in random order, 3 times",
+        altered="shuffle",
+    ),
+    Protocol(
+        name="nonoverlap",
+        summary="all tokens before one endpoint per document, in windows side by side",
+        source="the usual one, inside documents",
+        place=_nonoverlap,
+        divides=True,
+    ),
+    _sliding_by(256),
+    Protocol(
+        name="last_k",
+        summary="the same K targets from one window: those of up to T see fewer than C tokens",
+        source="the usual last-K convention, on the endpoints of tail",
+        block=lambda length, targets, train_length: targets,
+    ),
+    Protocol(
+        name=BY_POSITION,
+        summary="one window of the longest length per endpoint, loss at every position",
+        source="Forgetting Transformer, arXiv 2503.02130",
+        place=_whole,
+        by_position=True,
+    ),
+    Protocol(
+        name="alibi_nonoverlap",
+        summary="documents joined to a stream, windows side by side, all tokens",
+        source="ALiBi Tables 2-4, arXiv 2108.12409",
+        place=partial(_nonoverlap, in_stream=True),
+        in_stream=True,
+        divides=True,
+    ),
+    Protocol(
+        name="alibi_sliding1",
+        summary="stride 1: every token with its full context, on a sample of targets",
+        source="ALiBi Tables 13-15, arXiv 2108.12409",
+        place=_exact,
+        reads=("exact_targets", "longest"),
+    ),
+    Protocol(
+        name="kerple",
+        summary="as many windows of the stream at every length, all tokens: more text if longer",
+        source="KERPLE, arXiv 2205.09921 (320 windows there)",
+        place=partial(_one_per_block, targets=None),
+        in_stream=True,
+    ),
+    _last_of_blocks("dape", 256, source="DAPE, arXiv 2405.14722"),
+    Protocol(
+        name="yarn",
+        summary="stride 256 inside documents, mean over windows instead of tokens",
+        source="YaRN, arXiv 2309.00071",
+        place=partial(_sliding, stride=256),
+        reads=("sliding_documents",),
+        mean="windows",
+    ),
+    _last_of_blocks("nope_f", 200, source="NoPE appendix F, arXiv 2305.19466"),
+    Protocol(
+        name="fox",
+        summary="prefixes of one long window per endpoint: mean of the loss up to each length",
+        source="Forgetting Transformer, arXiv 2503.02130",
+        place=_prefix,
+        reads=("longest",),
+    ),
+)
+PROTOCOLS = {protocol.name: protocol for protocol in _ALL}

@@ -1,14 +1,20 @@
 """What an evaluation scores: endpoints in documents, a stretch of the stream, examples."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Endpoint
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs.distributed import Ranks
+from lengthgen.terminal import Progress
 
+UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
 Nats = NDArray[np.float64]
 # The nats of each scored token; where predictions are wanted, [n, 2]: and the most likely token.
 Scored = NDArray[np.float64]
@@ -23,10 +29,24 @@ class Example(NamedTuple):
     scored: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoredText:
-    """What there is to score, and the sizes by which protocols place windows before it."""
+class Cell(NamedTuple):
+    """One number of the curve: what is scored together."""
 
+    protocol: str
+    variant: str | None
+    length: int
+
+    @property
+    def title(self) -> str:
+        variant = f" + {self.variant}" if self.variant else ""
+        return f"{self.protocol} {self.length:,}{variant}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What there is to score, fixed before a model is built, and how protocols place windows."""
+
+    corpus: TokenizedCorpus
     targets: int  # K
     train_length: int  # T, which decides how many targets of an endpoint share a window
     sliding_documents: int  # that sliding windows read: each costs max_context / stride windows
@@ -35,6 +55,7 @@ class ScoredText:
     endpoints: tuple[Endpoint, ...] = ()
     max_context: int = 0  # targets before every endpoint, and in a block of the stream
     blocks: int = 0  # of the stream
+    repeated: float = 0.0  # share of tokens that could be scored, but stand in training too
     packed: bool = False  # the endpoints lie in one document, at least max_context apart
     examples: tuple[Example, ...] = ()  # of a corpus whose documents have prompts
 
@@ -54,37 +75,25 @@ class ScoredText:
             return document
         return min(endpoint for endpoint in self.endpoints if endpoint.end >= end)
 
+    @cached_property
+    def log_frequency(self) -> Nats:
+        """The log probability of each token by its frequency in training, plus one, [V]."""
+        V, tokens = self.corpus.vocab_size, self.corpus.train.tokens[:UNIGRAM_TOKENS]
+        counts = np.bincount(tokens, minlength=V) + 1.0
+        return np.log(counts / counts.sum())
+
     @property
     def stream(self) -> list[Endpoint]:
         """The ends of the stream's blocks."""
         return [Endpoint(-1 - b, (b + 1) * self.max_context) for b in range(self.blocks)]
 
 
-class Cell(NamedTuple):
-    """One number of the curve: what is scored together."""
-
-    protocol: str
-    variant: str | None
-    length: int
-
-    @property
-    def title(self) -> str:
-        variant = f" + {self.variant}" if self.variant else ""
-        return f"{self.protocol} {self.length:,}{variant}"
-
-
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What an evaluation scores: fixed before a model is built."""
+class Evaluation:
+    """A model and what it is scored on."""
 
-    corpus: TokenizedCorpus
-    text: ScoredText
-    repeated: float = 0.0  # share of tokens that could be scored, but stand in training too
-
-    @property
-    def max_context(self) -> int:
-        return self.text.max_context
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return self.text.endpoints
+    config: Config
+    plan: Plan
+    model: Transformer
+    ranks: Ranks
+    show: Progress

@@ -3,7 +3,7 @@
 B windows, T tokens, D width.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,32 +48,32 @@ class Altered:
         return max(0, span.length - self.train_length - span.scored)
 
 
-def passes(model: Transformer, wanted: Sequence[Span], needed: Collection[Span]) -> list[Pass]:
-    """Returns the forward passes that score the needed spans, the longest first.
+def passes(model: Transformer, wanted: Sequence[Span], *, predicts: bool = False) -> list[Pass]:
+    """Returns the forward passes that score these spans, the shortest first.
 
     Spans that begin at one token share the pass of the longest, unless the scheme's outputs depend
-    on the length of the call. Passes are cut from all wanted spans, so that what is still needed
-    changes no bit of a sum.
+    on the length of the call. What it `predicts` then takes a pass for every token.
     """
-    host_of = _hosts(model, wanted)
+    host_of = _hosts(model, wanted, predicts=predicts)
     n_last: dict[Span, int] = {}
     for span, host in host_of.items():
         back = host.end - span.end + span.scored
         n_last[host] = max(n_last.get(host, 0), back, min(MIN_LAST, host.length))
     hosts = sorted(n_last, key=lambda host: (-host.length, -n_last[host], host))
-    used = {host_of[span] for span in needed}
-    found: list[Pass] = []
+    divided: list[Pass] = []
     while hosts:
         first = hosts[0]
         size = max(1, BATCH_TOKENS // first.length)
         together = [host for host in hosts[:size] if host.length == first.length]
         del hosts[: len(together)]
-        if not used.isdisjoint(together):
-            found.append(Pass(hosts=tuple(together), n_last=n_last[first]))
-    return found
+        divided.append(Pass(hosts=tuple(together), n_last=n_last[first]))
+    return divided[::-1]
 
 
-def _hosts(model: Transformer, wanted: Sequence[Span]) -> dict[Span, Span]:
+def _hosts(model: Transformer, wanted: Sequence[Span], *, predicts: bool) -> dict[Span, Span]:
+    """Returns the window in whose forward pass each span is scored."""
+    if model.scheme.depends_on_length and predicts:
+        return {prefix: prefix for span in wanted for prefix in _prefixes(span)}
     if model.scheme.depends_on_length or model.scheme.encoder is not None:
         return {span: span for span in wanted}
     return shared(wanted)
@@ -100,61 +100,53 @@ def score(
     corpus: TokenizedCorpus,
     *,
     precision: str,
-    generator_seed: int,
+    seed: int,
     ranks: Ranks,
     advance: Callable[[int], None],
-    needed: Collection[Span] | None = None,
     altered: Altered | None = None,
     protocol: Protocol = PROTOCOLS[HEADLINE],
 ) -> dict[Span, Scored]:
-    """Returns the nats of each scored token of the needed spans (default: of all), in float64.
+    """Returns the nats of each scored token of the spans, in float64.
 
     Under a protocol that predicts, also the id of the most likely token given the tokens before it
     and no others, also where outputs depend on the length of the call.
 
     The same numbers for any number of processes: forward passes hold the same windows whatever the
-    world size, and each process takes every n-th of them, the longest first.
+    world size, and each process takes every n-th of them.
     """
-    needed = list(wanted if needed is None else needed)
-    pieces = {span: [span] for span in needed}
-    if protocol.predicts and model.scheme.depends_on_length:
-        pieces = {span: _prefixes(span) for span in needed}
-        wanted = needed = [prefix for windows in pieces.values() for prefix in windows]
-    host_of = _hosts(model, wanted)
+    host_of = _hosts(model, wanted, predicts=protocol.predicts)
+    every = passes(model, wanted, predicts=protocol.predicts)
     mine: dict[Span, Scored] = {}
-    for batch in passes(model, wanted, needed)[ranks.rank :: ranks.world_size]:
-        mine |= _score_pass(
-            model,
-            batch,
-            corpus,
-            precision=precision,
-            generator_seed=generator_seed,
-            altered=altered,
-            protocol=protocol,
-        )
+    for batch in every[ranks.rank :: ranks.world_size]:
+        windows = _windows(batch.hosts, corpus, altered)
+        nats = _score_pass(model, batch, windows, corpus, protocol, precision=precision, seed=seed)
+        mine |= dict(zip(batch.hosts, nats, strict=True))
         advance(batch.n_tokens * ranks.world_size)
-    nats = {host: scored for part in ranks.gather(mine) for host, scored in part.items()}
-    parts = {span: _part(nats[host_of[span]], host_of[span], span) for span in needed}
-    return {
-        span: np.concatenate([parts[window] for window in windows])
-        for span, windows in pieces.items()
-    }
+    nats_of = {host: nats for part in ranks.gather(mine) for host, nats in part.items()}
+
+    def scored(span: Span) -> Scored:
+        if span not in host_of:  # one token after another
+            return np.concatenate([scored(prefix) for prefix in _prefixes(span)])
+        nats, host = nats_of[host_of[span]], host_of[span]
+        last = len(nats) - (host.end - span.end)
+        return nats[max(0, last - span.scored) : last]
+
+    return {span: scored(span) for span in wanted}
 
 
 def _score_pass(
     model: Transformer,
     batch: Pass,
+    windows: Windows,
     corpus: TokenizedCorpus,
+    protocol: Protocol,
     *,
     precision: str,
-    generator_seed: int,
-    altered: Altered | None,
-    protocol: Protocol,
-) -> dict[Span, Scored]:
+    seed: int,
+) -> Sequence[Scored]:
     """Returns the nats of the last n_last targets of each window, or of those that remain of them
     in the protocol's own batch.
     """
-    windows = _windows(batch.hosts, corpus, altered)
     changed = protocol.batch(batch.hosts, windows, vocab_size=corpus.vocab_size)
     n_last = batch.n_last
     if changed is not windows:
@@ -163,7 +155,7 @@ def _score_pass(
     inputs = torch.from_numpy(changed.inputs_BT).to(device)
     last_targets_BT = changed.targets_BT[:, -n_last:]
     targets = torch.from_numpy(last_targets_BT.copy()).to(device)
-    generator = generator_of("evaluation", generator_seed)
+    generator = generator_of("evaluation", seed)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         starts = model.answer_starts(torch.from_numpy(changed.targets_BT))
         x_BTD = model(inputs, n_last=n_last, generator=generator, **starts)
@@ -171,10 +163,10 @@ def _score_pass(
         if protocol.predicts:
             predicted = model.argmax_tokens(x_BTD).cpu().double().numpy()
             scored = np.stack([scored, predicted], axis=-1)
-    if changed is not windows:
-        kept_BT = (last_targets_BT != IGNORED) & (last_targets_BT < corpus.vocab_size)
-        scored = [row[kept] for row, kept in zip(scored, kept_BT, strict=True)]
-    return dict(zip(batch.hosts, scored, strict=True))
+    if changed is windows:
+        return list(scored)
+    kept_BT = (last_targets_BT != IGNORED) & (last_targets_BT < corpus.vocab_size)
+    return [row[kept] for row, kept in zip(scored, kept_BT, strict=True)]
 
 
 def _prefixes(span: Span) -> list[Span]:
@@ -183,12 +175,6 @@ def _prefixes(span: Span) -> list[Span]:
         Span(span.document, span.end - back, span.length - back, 1)
         for back in reversed(range(span.scored))
     ]
-
-
-def _part(nats: Scored, host: Span, span: Span) -> Scored:
-    """Returns the span's tokens among the last ones of its host: all that are there, if fewer."""
-    last = len(nats) - (host.end - span.end)
-    return nats[max(0, last - span.scored) : last]
 
 
 def _windows(hosts: Sequence[Span], corpus: TokenizedCorpus, altered: Altered | None) -> Windows:

@@ -12,7 +12,7 @@ from lengthgen.config.registry import construct, modules_of, registered, subclas
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import open_run, trained_model
-from lengthgen.evaluation.protocols import HEADLINE, manifest_of
+from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import append_rows, read_rows, replace_file
 from lengthgen.probes.base import Probe
 from lengthgen.probes.inputs import Other, ProbeInputs, Row
@@ -107,7 +107,7 @@ def probe(
         "fingerprint": corpus.fingerprint,
         "train_length": config.train.length,
         "tokens_seen": opened.tokens_seen,
-        "endpoints": manifest_of(HEADLINE, planned),
+        "endpoints": named(HEADLINE).manifest(planned),
         "windows": len(planned.endpoints),
         "eval_seed": config.eval.seed,
     }

@@ -3,12 +3,12 @@
 """Accuracy of a task: the share of right answers by length, and what it comes to.
 
 Examples are the unit, the same ones for all schemes and seeds; intervals are those of losses, with
-seeds and examples as variance components. R seeds, D examples, S series.
+seeds and examples as variance components. R seeds, D examples.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,25 +22,6 @@ HALF = 0.5  # L50: the longest length with at least this share of right answers
 LEARNED = 0.95  # least accuracy up to L: below it, errors beyond L may be those made within it
 BEYOND_CHANCE = 0.05  # of the best beyond L: 200 wrong answers still allow 0.019 (Wilson)
 ROUNDING = 1e-9  # of means of shares
-DECODED = {  # what rows have of decoded tests: the name of a measure, and its column
-    "edit distance": "edit_distances",
-    "result": "results_right",
-    "rank": "answer_ranks",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measure:
-    """The mean of a measure over tests, by length where every seed has it.
-
-    seen and unseen are means over the lengths that all series of the task have, up to L and beyond,
-    each with the same weight; None for a series that lacks a value at one of them.
-    """
-
-    by_length: Mapping[int, Estimate]
-    n_tests: Mapping[int, int]  # of each length, in every seed
-    seen: Estimate | None
-    unseen: Estimate | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +32,9 @@ class Accuracy:
     scheme: str
     train_length: int  # L
     n_seeds: int
-    lengths: Sequence[int]  # evaluated, ascending
-    exact: Measure  # right answers
-    tokens: Mapping[int, float]  # right tokens, each after the right ones before it
-    stops: Mapping[int, float]  # answers that first go wrong in where they stop
-    decoded: Mapping[str, Measure]  # by name of DECODED, those that were measured
+    by_length: pd.DataFrame  # where every seed has a value; columns as in `_at`
+    seen: Estimate | None  # mean over the lengths up to L that all series of the task have
+    unseen: Estimate | None  # and over those beyond; None for a series that lacks one of them
 
     @property
     def is_bound(self) -> bool:
@@ -65,9 +44,9 @@ class Accuracy:
     @property
     def excluded(self) -> str | None:
         """Why the series counts in no rank or mean; None if it does."""
-        if self.exact.seen is None:
+        if self.seen is None:
             return "no accuracy up to L"
-        return None if self.exact.seen.value >= LEARNED - ROUNDING else "not learned"
+        return None if self.seen.value >= LEARNED - ROUNDING else "not learned"
 
     @property
     def half_length(self) -> str:
@@ -75,14 +54,12 @@ class Accuracy:
 
         ">= 80" if that is the longest evaluated; "< 2" if it is the first.
         """
-        good: int | None = None
-        for length in self.lengths:
-            if length not in self.exact.by_length:  # no value there: neither more nor less
-                return f"{good} (n/a beyond)" if good is not None else "-"
-            if self.exact.by_length[length].value < HALF:
-                return f"< {self.lengths[0]}" if good is None else str(good)
-            good = length
-        return f">= {good}" if good is not None else "-"
+        lengths = [*self.by_length.index]
+        short = [n for n in lengths if self.by_length["accuracy"][n] < HALF]
+        if not short:
+            return f">= {lengths[-1]}" if lengths else "-"
+        good = [n for n in lengths if n < short[0]]
+        return str(good[-1]) if good else f"< {lengths[0]}"
 
 
 def accuracies(rows: pd.DataFrame) -> list[Accuracy]:
@@ -93,71 +70,68 @@ def accuracies(rows: pd.DataFrame) -> list[Accuracy]:
 
 
 def _accuracy(name: str, rows: pd.DataFrame, shared: Collection[int]) -> Accuracy:
-    first, n_seeds = rows.iloc[0], rows["seed"].nunique()
-    L = int(first["train_length"])
+    n_seeds, L = rows["seed"].nunique(), int(rows["train_length"].iloc[0])
     by_length = rows[rows["document"].notna()].sort_values("seed").groupby("length")
     cells = {length: cell for length, cell in by_length if len(cell) >= n_seeds}
     wrong = {n: np.array([[*w] for w in cell["first_wrong"]], float) for n, cell in cells.items()}
-    right = {n: np.isnan(wrong_RD).astype(float) for n, wrong_RD in wrong.items()}  # None: nan
-    decoded = {
-        name: {n: tests_RD for n, cell in cells.items() if (tests_RD := _tests(cell[key])).size}
-        for name, key in DECODED.items()
-    }
+    table = pd.DataFrame([_at(n, cells[n], wrong[n]) for n in cells], columns=COLUMNS)
     return Accuracy(
         series=name,
-        scheme=str(first["scheme"]),
+        scheme=str(rows["scheme"].iloc[0]),
         train_length=L,
         n_seeds=n_seeds,
-        lengths=sorted({*rows["length"]}),
-        exact=_share(_measure(right, shared, L), shared, L),
-        tokens={n: cell["token_hits"].sum() / cell["n_tokens"].sum() for n, cell in cells.items()},
-        stops={n: cell["stop_errors"].sum() / right[n].size for n, cell in cells.items()},
-        decoded={name: _measure(tests, shared, L) for name, tests in decoded.items() if tests},
+        by_length=table.set_index("length"),
+        seen=_mean_over(wrong, sorted(n for n in shared if n <= L)),
+        unseen=_mean_over(wrong, sorted(n for n in shared if n > L)),
     )
 
 
-def _tests(lists: pd.Series) -> Floats:
-    """Returns the first values, which are of the same tests in all seeds, [R, D]; D may be 0."""
+COLUMNS = (
+    "length",
+    "tests",  # in every seed
+    "accuracy",
+    "low",  # of its 95 % interval
+    "high",
+    "first_error",  # median place of the first wrong token of wrong answers, from 0
+    "tokens",  # share of right tokens, each after the right ones before it
+    "stops",  # share of answers that first go wrong in where they stop
+    "edit_distance",  # mean over decoded tests, of the longer answer's length
+    "result",  # share of decoded tests whose result is right behind any scratchpad
+)
+
+
+def _at(length: int, cell: pd.DataFrame, wrong_RD: Floats) -> list[Any]:
+    """Returns the values of COLUMNS at a length, from the first wrong tokens; nan: none."""
+    D = wrong_RD.shape[1]
+    share = _share(np.isnan(wrong_RD).astype(float), np.ones(D), D)
+    first_error = np.nanmedian(wrong_RD) if share.value < 1 else np.nan
+    tokens = cell["token_hits"].sum() / cell["n_tokens"].sum()
+    stops = cell["stop_errors"].sum() / wrong_RD.size
+    decoded = [_mean_of_lists(cell[key]) for key in ("edit_distances", "results_right")]
+    return [length, D, share.value, share.low, share.high, first_error, tokens, stops, *decoded]
+
+
+def _mean_of_lists(lists: pd.Series) -> float:
+    """Returns the mean over the first values, which are of the same tests in all seeds."""
     n = min(0 if tests is None else len(tests) for tests in lists)
-    return np.array([[*tests[:n]] for tests in lists] if n else [], float)
+    return float(np.mean([[*tests[:n]] for tests in lists])) if n else np.nan
 
 
-def _measure(values: Mapping[int, Floats], shared: Collection[int], L: int) -> Measure:
-    """Returns the means of values [R, D] by length."""
-    return Measure(
-        by_length={n: ratio(x_RD, np.ones(x_RD.shape[1])) for n, x_RD in values.items()},
-        n_tests={n: x_RD.shape[1] for n, x_RD in values.items()},
-        seen=mean_over(values, [n for n in shared if n <= L]),
-        unseen=mean_over(values, [n for n in shared if n > L]),
-    )
+def _mean_over(wrong: Mapping[int, Floats], lengths: Sequence[int]) -> Estimate | None:
+    """Returns the accuracy over lengths, each with the same weight; None if one has no value.
 
-
-def _share(measure: Measure, shared: Collection[int], L: int) -> Measure:
-    """Returns a measure of 0s and 1s with the intervals of shares.
-
-    A mean over lengths has one as wide as if all of them had the fewest examples.
+    Its interval is as wide as if all of them had the fewest examples.
     """
-    n_tests, short = measure.n_tests, [n for n in shared if n <= L]
-    long = [n for n in shared if n > L]
-
-    def mean(estimate: Estimate | None, lengths: Sequence[int]) -> Estimate | None:
-        return estimate and as_share(estimate, min(n_tests[n] for n in lengths) * len(lengths))
-
-    return replace(
-        measure,
-        by_length={n: as_share(e, n_tests[n]) for n, e in measure.by_length.items()},
-        seen=mean(measure.seen, short),
-        unseen=mean(measure.unseen, long),
-    )
-
-
-def mean_over(values: Mapping[int, Floats], lengths: Collection[int]) -> Estimate | None:
-    """Returns the mean over lengths of values [R, D], each length with the same weight."""
-    if not lengths or not set(lengths) <= set(values):
+    if not lengths or not set(lengths) <= set(wrong):
         return None
-    chosen = [values[n] for n in sorted(lengths)]
-    weights_D = np.concatenate([np.full(x_RD.shape[1], 1 / x_RD.shape[1]) for x_RD in chosen])
-    return ratio(np.concatenate(chosen, axis=1) * weights_D, weights_D)
+    sizes = [wrong[n].shape[1] for n in lengths]
+    weights_D = np.concatenate([np.full(size, 1 / size) for size in sizes])
+    right_RD = np.concatenate([np.isnan(wrong[n]).astype(float) for n in lengths], axis=1)
+    return _share(right_RD * weights_D, weights_D, min(sizes) * len(lengths))
+
+
+def _share(sums_RD: Floats, weights_D: Floats, n_examples: int) -> Estimate:
+    return as_share(ratio(sums_RD, weights_D), n_examples)
 
 
 def counted(
@@ -171,14 +145,11 @@ def counted(
         task: [a for a in measured if a.excluded is None and not a.is_bound]
         for task, measured in by_task.items()
     }
+    least = {task: chance[task] + BEYOND_CHANCE - ROUNDING for task in by_task}
     return {
         task: measured
         for task, measured in learned.items()
-        if any(
-            a.exact.unseen is not None
-            and a.exact.unseen.value >= chance[task] + BEYOND_CHANCE - ROUNDING
-            for a in measured
-        )
+        if any(a.unseen is not None and a.unseen.value >= least[task] for a in measured)
     }
 
 
@@ -197,24 +168,13 @@ def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, MeanRank]
     two of them with equally many seeds. Bounds are those of seeds, no interval: the few values that
     a mean of ranks can have admit none that holds with two or three seeds.
     """
-    values = {
-        task: {a.series: a.exact.unseen.seeds for a in measured if a.exact.unseen is not None}
-        for task, measured in by_task.items()
-    }
-    tables = values.values()  # of seeds by series, a table for each task
-    names = sorted(set[str].intersection(*map(set[str], tables))) if values else []
+    tables = [
+        {a.series: a.unseen.seeds for a in measured if a.unseen is not None}
+        for measured in by_task.values()
+    ]
+    names = sorted(set[str].intersection(*map(set[str], tables))) if tables else []
     if len(names) < 2 or len({len(seeds) for table in tables for seeds in table.values()}) > 1:
         return {}
-    ranks_RS = np.mean([_ranks([table[name] for name in names]) for table in tables], axis=0)
-    return {
-        name: MeanRank(float(ranks_R.mean()), float(ranks_R.min()), float(ranks_R.max()))
-        for name, ranks_R in zip(names, ranks_RS.T, strict=True)
-    }
-
-
-def _ranks(values: Sequence[Sequence[float]]) -> Floats:
-    """Returns the rank of each of S series in each of R seeds, [R, S]."""
-    values_RS = np.array(values).T
-    better = (values_RS[:, :, None] < values_RS[:, None, :]).sum(2)
-    equal = (values_RS[:, :, None] == values_RS[:, None, :]).sum(2)
-    return better + (equal + 1) / 2
+    ranks = [pd.DataFrame(table)[names].rank(axis=1, ascending=False) for table in tables]
+    mean = sum(ranks[1:], ranks[0]) / len(ranks)  # by seed and series
+    return {n: MeanRank(mean[n].mean(), mean[n].min(), mean[n].max()) for n in names}

@@ -57,10 +57,6 @@ class Task(ABC):
         """
         return [0] * len(text)
 
-    def alternatives(self, answer: str, n: int, random: Random) -> list[str]:
-        """Returns n other answers of the same form and length, or none: what it is ranked among."""
-        return []
-
     @abstractmethod
     def example(self, length: int, random: Random) -> Example:
         """Returns an example of this length, from `random` alone."""

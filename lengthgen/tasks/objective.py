@@ -15,12 +15,9 @@ from lengthgen.data.spans import Span
 from lengthgen.data.windows import n_targets, targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import Protocol
-from lengthgen.evaluation.scored_text import Nats, Plan, Scored, ScoredText
-from lengthgen.model.transformer import Transformer
-from lengthgen.runs.distributed import Ranks
+from lengthgen.evaluation.scored_text import Evaluation, Plan, Scored
 from lengthgen.tasks import END, Task, majority_accuracy, task_of
 from lengthgen.tasks.decoding import decoded
-from lengthgen.terminal import Progress
 
 
 class Answers(Objective):
@@ -122,23 +119,19 @@ class Answers(Objective):
 class AnswersProtocol(Protocol):
     """All tests of a length: one row says where each answer goes wrong."""
 
-    def manifest_parts(self, text: ScoredText) -> list[object]:
+    def manifest_parts(self, plan: Plan) -> list[object]:
         return ["answers"]
 
     def rows(
-        self,
-        spans: Sequence[Span],
-        config: Config,
-        plan: Plan,
-        scored: Mapping[Span, Scored],
-        log_frequency: Nats,
+        self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: Evaluation
     ) -> list[dict[str, Any]]:
         """Returns the one row of a length.
 
         Teacher forcing shows what greedy decoding would write up to its first mistake, and that is
-        what makes an answer right or wrong.
+        what makes an answer right or wrong. The first eval.decode tests are decoded too.
         """
-        corpus, answers = plan.corpus, Answers(config)
+        config, corpus = evaluation.config, evaluation.plan.corpus
+        answers, n_decoded = Answers(config), config.eval.decode
         end = int(corpus.validation.tokens[-1])  # which all documents end with
         first_wrong: list[int | None] = []
         n_hits = n_stops = 0
@@ -152,47 +145,33 @@ class AnswersProtocol(Protocol):
                 n_stops += end in (int(predicted[wrong[0]]), int(targets[wrong[0]]))
         nats = [math.fsum(scored[span][:, 0]) for span in spans]
         per_window = math.fsum(n / span.scored for n, span in zip(nats, spans, strict=True))
-        diverged = not math.isfinite(math.fsum(nats))
-        return [
-            {
-                "n_documents": 1,
-                "document": f"{len(spans)} examples",
-                "nats": None if diverged else math.fsum(nats),
-                "n_tokens": sum(span.scored for span in spans),
-                "n_bytes": 0,
-                "n_windows": len(spans),
-                "window_nats": None if diverged else per_window,
-                "token_hits": n_hits,
-                "stop_errors": n_stops,
-                "first_wrong": first_wrong,
-                "unit": answers.rule.unit,
-                "chance": answers.chance,
-            }
-        ]
-
-    def extend(
-        self,
-        row: dict[str, Any],
-        spans: Sequence[Span],
-        config: Config,
-        plan: Plan,
-        model: Transformer,
-        *,
-        ranks: Ranks,
-        show: Progress,
-    ) -> None:
-        """Decodes the first eval.decode tests."""
-        if config.eval.decode:
-            show.advance(0, at=f"decoding {config.eval.decode} tests")
-            row |= decoded(model, spans[: config.eval.decode], config, plan.corpus, ranks=ranks)
+        is_finite = math.isfinite(math.fsum(nats))
+        row = {
+            "n_documents": 1,
+            "document": f"{len(spans)} examples",
+            "nats": math.fsum(nats) if is_finite else None,
+            "n_tokens": sum(span.scored for span in spans),
+            "n_bytes": 0,
+            "n_windows": len(spans),
+            "window_nats": per_window if is_finite else None,
+            "first_wrong": first_wrong,  # the first wrong token of each answer
+            "token_hits": n_hits,
+            "stop_errors": n_stops,  # answers that first go wrong where they stop, or should
+            "unit": answers.rule.unit,
+            "chance": answers.chance,
+        }
+        if n_decoded:
+            evaluation.show.advance(0, at=f"decoding {n_decoded} tests")
+            row |= decoded(spans[:n_decoded], evaluation)
+        return [row]
 
     def is_complete(self, row: Mapping[str, Any], config: Config) -> bool:
         wanted = min(config.eval.decode, row["n_windows"])
         return len(row.get("edit_distances") or ()) >= wanted
 
 
-def _windows(length: int, text: ScoredText) -> Iterator[Span]:
-    for example in text.examples:
+def _tests(length: int, plan: Plan) -> Iterator[Span]:
+    for example in plan.examples:
         if example.length == length:
             yield Span(example.document, example.targets, example.targets, example.scored)
 
@@ -201,7 +180,7 @@ ANSWERS = AnswersProtocol(
     name="answers",
     summary="answers of a task: right if all of it, its end included, is most likely",
     source="exact match under greedy decoding, as NoPE, arXiv 2305.19466",
-    windows=_windows,
+    place=_tests,
     objective=Answers,
     predicts=True,
 )

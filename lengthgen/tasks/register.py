@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lengthgen.tasks import alignment_ids, registry
-from lengthgen.tasks.failures import failures
 from lengthgen.tasks.objective import ANSWERS, Answers
 from lengthgen.tasks.source import TaskSource
 
@@ -22,7 +21,6 @@ def _section(rows: pd.DataFrame) -> Section | None:
 
 
 ALIGNMENT_IDS = [alignment_ids]
-FAILURES = [failures]  # shown by lengthgen generate --failures
 OBJECTIVES = [Answers]
 PROTOCOLS = [ANSWERS]
 REGISTRIES = [registry]  # of classes that a plugin may define

@@ -73,7 +73,7 @@ def test_an_answer_is_right_if_all_of_it_is_filled_in_at_once(scheme: str, tmp_p
     assert isinstance(model, MaskedEncoder)
     rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     scored = {row["length"]: list(row["first_wrong"]) for row in rows}
-    for answer in (one for one in opened.planned.text.examples if one.length in scored):
+    for answer in (one for one in opened.planned.examples if one.length in scored):
         tokens = corpus.validation.document(answer.document).tolist()
         given = len(tokens) - answer.scored
         x = states(model, torch.tensor([[corpus.bos_id, *tokens[:-1]]]), (given, len(tokens)))

@@ -51,7 +51,7 @@ def scores(model: Transformer, planned: Plan, *lengths: int) -> dict[int, list[f
             wanted,
             planned.corpus,
             precision="fp32",
-            generator_seed=0,
+            seed=0,
             ranks=ALONE,
             advance=lambda n: None,
             protocol=SPANS,
@@ -148,7 +148,10 @@ REFUSED = [
         "eval.protocols: tail scores text from left to right, and this model learns masked",
     ),
     ("model.arch=decoder eval.protocols=[spans]", "eval.protocols: spans scores masked spans, and"),
-    ("eval.lengths=[3,32]", "eval.lengths: 3 is shorter than the 4 tokens that hold the spans"),
+    (
+        "eval.lengths=[3,32]",
+        "eval.lengths: 3 is shorter than the 4 targets that a window of",
+    ),
     ("train.length=2 train.batch_tokens=128", "train.length=2: text with a masked span has 3"),
 ]
 

@@ -24,7 +24,7 @@ from lengthgen.data.spans import Endpoint, Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan, protocols
 from lengthgen.evaluation.protocols import PROTOCOLS
-from lengthgen.evaluation.scored_text import Cell, ScoredText
+from lengthgen.evaluation.scored_text import Cell, Plan
 from lengthgen.evaluation.scoring import Altered, shared
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
@@ -34,6 +34,7 @@ REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 LETTERS = "abcd"
 LENGTHS = (16, 32, 96)
 TEXT = "".join(random.Random(0).choices(LETTERS, weights=(8, 4, 2, 1), k=97))
+NO_CORPUS: Any = None  # windows are placed without reading it
 P = {"a": 0.5, "b": 0.25, "c": 0.125, "d": 0.0625}  # the model's; 1/16 is left for other bytes
 
 
@@ -160,7 +161,7 @@ def test_frequencies_and_bytes_of_the_scored_tokens(run: tuple[Config, Path]) ->
 
 def test_a_mean_over_windows_weighs_short_windows_like_long_ones(tmp_path: Path) -> None:
     places = places_of(reach=80, longest=32)
-    windows = list(protocols.named("yarn").windows(32, places))
+    windows = protocols.named("yarn").windows(32, places)
     assert [s.scored for s in windows] == 2 * [32, 32, 16]
     assert [protocols.named(name).mean for name in ("yarn", "sliding-256")] == ["windows", "tokens"]
 
@@ -212,8 +213,9 @@ def test_lengths_at_which_nothing_is_far_are_skipped_with_their_reason() -> None
 # Spans
 
 
-def places_of(*, reach: int = 96, longest: int = 96, blocks: int = 2) -> ScoredText:
-    return ScoredText(
+def places_of(*, reach: int = 96, longest: int = 96, blocks: int = 2) -> Plan:
+    return Plan(
+        corpus=NO_CORPUS,
         endpoints=(Endpoint(0, reach + 5), Endpoint(3, reach), Endpoint(0, reach + 40)),
         max_context=reach,
         blocks=blocks,
@@ -226,7 +228,7 @@ def places_of(*, reach: int = 96, longest: int = 96, blocks: int = 2) -> ScoredT
 
 
 def spans(protocol: str, length: int, **places: int) -> list[Span]:
-    return list(protocols.named(protocol).windows(length, places_of(**places)))
+    return protocols.named(protocol).windows(length, places_of(**places))
 
 
 def scored(found: Sequence[Span]) -> list[tuple[int, int]]:
@@ -271,11 +273,11 @@ def sizes(draw: st.DrawFn, *, beyond: bool = False) -> tuple[int, int, int]:
 
 
 def tail_of(T: int, K: int, length: int) -> list[Span]:
-    deep = protocols.matched_depth(length, targets=K, train_length=T)
+    deep = length + K - protocols.matched_block(length, K, T)
     places = replace(
         places_of(reach=deep), targets=K, train_length=T, endpoints=(Endpoint(0, deep),)
     )
-    return list(protocols.named("tail").windows(length, places))
+    return protocols.named("tail").windows(length, places)
 
 
 def contexts(found: Sequence[Span]) -> dict[int, int]:
@@ -326,7 +328,7 @@ def test_a_model_that_reads_beyond_t_gains_or_loses_what_it_reads(sign: int) -> 
 
 @pytest.mark.parametrize("length", [8, 32, 96])
 def test_the_tail_is_the_last_s_of_windows_that_end_with_their_block(length: int) -> None:
-    size = protocols.targets_per_window(length, targets=4, train_length=16)
+    size = protocols.matched_block(length, 4, 16)
     ends = (Endpoint(0, 96), Endpoint(0, 96 - size))[: 4 // size]
     places = replace(places_of(), targets=size, endpoints=ends)
     blocks = protocols.named("last_k").windows(length, places)
@@ -368,9 +370,7 @@ def test_what_decides_the_scored_tokens_is_in_the_manifest(name: str) -> None:
     }
     for field, value in changes.items():
         other = replace(places, **{field: value})
-        moved = any(
-            [*protocol.windows(n, places)] != [*protocol.windows(n, other)] for n in (8, 32)
-        )
+        moved = any(protocol.windows(n, places) != protocol.windows(n, other) for n in (8, 32))
         named = protocol.manifest_parts(places)
         if moved:
             assert protocol.manifest_parts(other) != named, field

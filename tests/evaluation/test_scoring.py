@@ -49,7 +49,6 @@ def score(
     spans: list[Span],
     corpus: TokenizedCorpus,
     *,
-    needed: list[Span] | None = None,
     altered: Altered | None = None,
     advance: Callable[[int], None] = lambda n: None,
 ) -> dict[Span, Nats]:
@@ -58,10 +57,9 @@ def score(
         spans,
         corpus,
         precision="fp32",
-        generator_seed=0,
+        seed=0,
         ranks=ALONE,
         advance=advance,
-        needed=needed,
         altered=altered,
     )
 
@@ -96,7 +94,7 @@ def test_windows_are_shared_unless_the_scheme_depends_on_the_length(
     cost: dict[str, int] = {}
     for variant in ("window", "dynamic_ntk", "temperature"):
         model = model_of(corpus, "rope", variant)
-        cost[variant] = sum(one.n_tokens for one in scoring.passes(model, spans, spans))
+        cost[variant] = sum(one.n_tokens for one in scoring.passes(model, spans))
     alone = sum(span.length for span in spans)
     assert cost["dynamic_ntk"] == cost["temperature"] == alone
     assert cost["window"] == sum(host.length for host in set(shared(spans).values())) < alone
@@ -112,30 +110,19 @@ def test_a_prefix_is_not_the_same_where_the_scheme_depends_on_the_length(
         assert np.allclose(whole[:32], part, rtol=0, atol=1e-9) == same, variant
 
 
-def test_what_is_still_needed_changes_no_bit(corpus: TokenizedCorpus, planned: Plan) -> None:
-    model = model_of(corpus).float()
-    spans = all_spans("nonoverlap", planned)
-    whole = score(model, spans, corpus)
-    for length in (16, 32, 64):
-        needed = [s for s in spans if s.length == length]
-        some = score(model, spans, corpus, needed=needed)
-        assert list(some) == needed
-        assert all((some[s] == whole[s]).all() for s in needed)
-
-
 def test_progress_adds_up_to_the_tokens_of_the_passes(
     corpus: TokenizedCorpus, planned: Plan
 ) -> None:
     model, spans, seen = model_of(corpus), all_spans("nonoverlap", planned), list[int]()
     score(model, spans, corpus, advance=seen.append)
-    assert sum(seen) == sum(one.n_tokens for one in scoring.passes(model, spans, spans))
+    assert sum(seen) == sum(one.n_tokens for one in scoring.passes(model, spans))
 
 
-def test_long_windows_come_first(corpus: TokenizedCorpus, planned: Plan) -> None:
+def test_short_windows_come_first(corpus: TokenizedCorpus, planned: Plan) -> None:
     spans = all_spans("nonoverlap", planned)[::-1]
-    found = scoring.passes(model_of(corpus), spans, spans)
+    found = scoring.passes(model_of(corpus), spans)
     lengths = [one.hosts[0].length for one in found]
-    assert lengths == sorted(lengths, reverse=True)
+    assert lengths == sorted(lengths)
     assert all(len({host.length for host in one.hosts}) == 1 for one in found)
 
 

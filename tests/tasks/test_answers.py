@@ -16,6 +16,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import IGNORED, train_batch, training_windows
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan
+from lengthgen.evaluation.scored_text import Evaluation
 from lengthgen.files import read_rows
 from lengthgen.hub import load
 from lengthgen.hub.folder import export
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.slow
 
 QUIET = Progress(is_main=False)
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
+NO_MODEL: Any = None  # rows are made of what was scored
 TASK = [
     *(word for word in SMALL if not word.startswith(("corpus", "eval"))),
     *("task=copy", "task.length=3", "task.longest=6", "task.examples=300"),
@@ -114,7 +116,10 @@ def rows_by_hand(
             )
             for span in spans
         }
-        (rows[cell.length],) = ANSWERS.rows(spans, config, planned, scored, np.zeros(0))
+        evaluation = Evaluation(
+            config=config, plan=planned, model=NO_MODEL, ranks=ALONE, show=QUIET
+        )
+        (rows[cell.length],) = ANSWERS.rows(spans, scored, evaluation)
     return rows
 
 
@@ -189,7 +194,7 @@ def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
     assert outcomes == {True, False}
     for length, row in rows.items():
         found: list[int | None] = []
-        for answer in opened.planned.text.examples:
+        for answer in opened.planned.examples:
             if answer.length != length:
                 continue
             document = corpus.validation.document(answer.document).astype(np.int64)

@@ -62,9 +62,10 @@ def shares(n_right: int, n: int = 20) -> list[int | None]:
 
 def test_an_answer_is_right_if_no_token_of_it_is_wrong() -> None:
     one = by_series(answered(RIGHT, RIGHT, 0, 2, length=3))["rope"]
-    assert one.exact.by_length[3].value == 0.5
-    assert one.tokens[3] == (3 + 3 + 0 + 2) / 12
-    assert one.stops[3] == 0.25
+    at = one.by_length.loc[3]
+    assert (at["accuracy"], at["tests"], at["stops"]) == (0.5, 4, 0.25)
+    assert at["tokens"] == (3 + 3 + 0 + 2) / 12
+    assert at["first_error"] == 1  # the median of 0 and 2
 
 
 def test_means_give_each_length_the_same_weight_and_part_seen_from_unseen() -> None:
@@ -74,9 +75,9 @@ def test_means_give_each_length_the_same_weight_and_part_seen_from_unseen() -> N
         answered(RIGHT, 1, 1, 1, length=5),
         answered(1, 1, length=8),
     )["rope"]
-    assert one.exact.seen is not None
-    assert one.exact.unseen is not None
-    assert (one.exact.seen.value, one.exact.unseen.value) == (0.75, 0.125)
+    assert one.seen is not None
+    assert one.unseen is not None
+    assert (one.seen.value, one.unseen.value) == (0.75, 0.125)
 
 
 def test_means_are_over_the_lengths_that_all_series_have_a_value_at() -> None:
@@ -86,9 +87,9 @@ def test_means_are_over_the_lengths_that_all_series_have_a_value_at() -> None:
         answered(0, 0, length=2, scheme="t5"),
         {**answered(length=6, scheme="t5"), "document": None, "n_documents": 0, "skipped": "no"},
     )
-    assert found["alibi"].exact.unseen is not None
-    assert found["alibi"].exact.unseen.value == 1.0
-    assert found["t5"].exact.unseen is None
+    assert found["alibi"].unseen is not None
+    assert found["alibi"].unseen.value == 1.0
+    assert found["t5"].unseen is None
 
 
 def test_seeds_have_equal_weight_and_a_length_that_one_lacks_has_no_value() -> None:
@@ -97,9 +98,7 @@ def test_seeds_have_equal_weight_and_a_length_that_one_lacks_has_no_value() -> N
         answered(0, RIGHT, 0, 0, length=5, seed=2),
         answered(RIGHT, RIGHT, RIGHT, 0, length=7),
     )["rope"]
-    assert one.exact.by_length[5].value == 0.5
-    assert one.exact.by_length[5].seeds == (0.75, 0.25)
-    assert 7 not in one.exact.by_length
+    assert one.by_length["accuracy"].to_dict() == {5: 0.5}
 
 
 @pytest.mark.parametrize(
@@ -126,9 +125,9 @@ def test_wilsons_interval_solves_its_equation(right: int, n: int) -> None:
 
 def test_answers_that_are_all_wrong_have_the_interval_of_so_many_answers() -> None:
     one = by_series(*(answered(*shares(0), length=n) for n in (2, 5, 8)))["rope"]
-    assert one.exact.unseen is not None
-    assert one.exact.unseen.low == 0.0
-    assert one.exact.unseen.high == pytest.approx(wilson(0, 40)[1])
+    assert one.unseen is not None
+    assert one.unseen.low == 0.0
+    assert one.unseen.high == pytest.approx(wilson(0, 40)[1])
 
 
 def test_intervals_of_seeds_and_examples_hold_the_truth_about_as_often_as_they_say() -> None:
@@ -189,13 +188,11 @@ def test_a_task_counts_if_a_scheme_exceeds_chance_by_five_points_beyond_l(
 
 def test_measures_of_decoded_tests_are_means_over_the_tests_that_all_seeds_have() -> None:
     one = by_series(
-        answered(*shares(1), length=5, edit_distances=[0.0, 0.5, 1.0], answer_ranks=[1, 3, 2]),
-        answered(*shares(1), length=5, seed=2, edit_distances=[0.5, 0.5], answer_ranks=[1, 1]),
+        answered(*shares(1), length=5, edit_distances=[0.0, 0.5, 1.0]),
+        answered(*shares(1), length=5, seed=2, edit_distances=[0.5, 0.5]),
     )["rope"]
-    assert one.decoded["edit distance"].by_length[5].value == pytest.approx(0.375)
-    assert one.decoded["rank"].by_length[5].value == pytest.approx(1.5)
-    assert one.decoded["rank"].n_tests == {5: 2}
-    assert "result" not in one.decoded
+    assert one.by_length["edit_distance"][5] == pytest.approx(0.375)
+    assert np.isnan(one.by_length["result"][5])
 
 
 def test_a_section_shows_each_task_and_is_absent_without_one() -> None:
@@ -206,5 +203,5 @@ def test_a_section_shows_each_task_and_is_absent_without_one() -> None:
     written = markdown(section.tables[1])
     assert "| alibi  |     2 | 100.0 | 100.0 | 90.0 |" in written
     line = section.data["tasks"].set_index(["task", "series", "length"]).loc["copy", "t5", 8]
-    assert line["value"] == pytest.approx(0.1)
+    assert line["accuracy"] == pytest.approx(0.1)
     assert report.section(rows.loc[rows["protocol"] == "tail"]) is None

@@ -61,15 +61,6 @@ class Passkey(Task):
         place = random.randint(0, length)
         return Example(f"{filler[:place]}#{key}{filler[place:]}=", key)
 
-    def alternatives(self, answer: str, n: int, random: Random) -> list[str]:
-        """Returns up to n other keys of as many digits."""
-        n = min(n, 10**self.key_digits - 1)
-        found = dict[str, None]()
-        while len(found) < n:
-            key = random_text(digits, self.key_digits, random)
-            found |= {key: None} if key != answer else {}
-        return [*found]
-
 
 class SelectiveCopy(Task):
     """Up to `kept` random characters at random places, the rest dots: the characters, in order.
