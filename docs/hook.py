@@ -59,7 +59,8 @@ def curves(study: str, lengths: list[int], *names: str) -> str:
     lines = [heads, ["---", *["--:"] * len(lengths), "---", "---"]]
     for name in names or sorted({*rows(study)["series"]}):
         at_end, shown = gain(study, name, lengths[-1]), (ppl(study, name, n) for n in lengths)
-        lines += [[name, *map(text, shown), text(at_end), verdict(at_end) if at_end else "-"]]
+        gained = text(at_end).replace(" ", "&nbsp;")
+        lines += [[name, *map(text, shown), gained, verdict(at_end) if at_end else "-"]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
