@@ -16,13 +16,13 @@ from lengthgen.report.intervals import Estimate
 from lengthgen.report.load import load
 from lengthgen.report.series import loss_of, select, short
 from lengthgen.report.statistics import Cell, Sums, far, near, number, verdict  # noqa: F401
-from lengthgen.tasks.report import results_of
+from lengthgen.tasks.accuracy import accuracies
 
 RESULTS = Path(__file__).parents[1] / "results"
 log = logging.getLogger("mkdocs.hooks.results")
-rows = cache(lambda study: select(load([RESULTS / study]))[0].rows)
+texts = cache(lambda study: select(load([RESULTS / study])))  # of tasks several
+rows = cache(lambda study: texts(study)[0].rows)
 sums = cache(lambda study, part: Sums(rows(study), part))
-tasks = cache(lambda study: {t.name: t.measured for t in results_of(load([RESULTS / study]))})
 
 
 def cell(study: str, name: str, length: int | None, protocol: str = "tail") -> Cell:
@@ -49,7 +49,8 @@ def gain(study: str, name: str, length: int, part: Any = loss_of, protocol: str 
 
 def right(study: str, task: str, name: str, part: str = "unseen") -> Estimate:
     """Returns the percentage of right answers at lengths beyond L, or up to L (`seen`)."""
-    [share] = (getattr(t.exact, part) for t in tasks(study)[task] if t.series == name)
+    [of_task] = (t.rows for t in texts(study) if task in set(t.rows["corpus"]))
+    [share] = (getattr(a, part) for a in accuracies(of_task) if a.series == name)
     return Estimate(value=100 * share.value, low=100 * share.low, high=100 * share.high, seeds=())
 
 
