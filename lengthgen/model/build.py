@@ -69,8 +69,15 @@ def build_model(config: Config, *, vocab_size: int) -> Transformer:
     return model_class(config, config.scheme.parts)(config, vocab_size=vocab_size)
 
 
+ELEMENTWISE = {
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "neg", "pow", "sqrt"),
+    *("exp", "expm1", "log", "log1p", "clamp", "fill", "zero", "normal", "uniform"),
+    *("kaiming_uniform", "kaiming_normal", "trunc_normal"),
+}
+
+
 class _Undrawn(TorchFunctionMode):
-    """Leaves out random numbers: on the meta device they would import the compiler, for seconds."""
+    """Leaves numbers as they are: on meta, arithmetic would import the compiler, for seconds."""
 
     def __torch_function__(
         self,
@@ -80,8 +87,10 @@ class _Undrawn(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in (torch.Tensor.normal_, torch.Tensor.uniform_, nn.init.normal_):
-            return args[0] if args else kwargs["tensor"]
+        if func.__name__.strip("_") in ELEMENTWISE:
+            first, *others = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
+            if all(other.shape == first.shape for other in others):
+                return first
         if func in (torch.rand, torch.randn) and "generator" not in kwargs:
             func = torch.empty
         return func(*args, **kwargs)

@@ -18,6 +18,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 from lengthgen.schemes import parameters
+from lengthgen.schemes.absolute.alignment import Aligned, ids_of
 from lengthgen.schemes.relative_shift import PaddedTable, pad_table, skew, unskew
 
 UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
@@ -152,9 +153,10 @@ def _compiled_flex() -> Callable[..., Any]:
 def compiled(forward: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Returns a forward pass under torch.compile(**options); tables made once are its constants.
 
-    They are marked here, not where they are defined: a mark imports the compiler, which takes a
-    second, and most processes compile nothing.
+    They are marked here, not where they are defined: a mark imports the compiler, which takes
+    seconds, and most processes compile nothing.
     """
+    Aligned.lookup = staticmethod(torch.compiler.disable(ids_of))
     for table in (causal_blocks, parameters.constant):
         torch.compiler.assume_constant_result(table)
     return torch.compile(forward, **options)

@@ -8,7 +8,7 @@ queries, S keys, N distances from 0, R rotated channel pairs. A file names what 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -39,23 +39,23 @@ class AttentionContext:
 
     shape: ModelDims
     length: int  # L, all tokens that are keys
-    layer: int
+    layer: int = 0
     training: bool
     generator: torch.Generator | None  # for a part that samples; the same in every layer's call
     dtype: torch.dtype  # of angles, distances and biases: float32, or float64 if the model is
     tokens_BT: Tensor
-    embedding_VD: Tensor | None  # the model's table of token embeddings; None without a model
+    embedding_VD: Tensor | None = None  # the model's table of token embeddings
     x_BTD: Tensor  # the layer's normalised input; in positions and embed, the token embeddings
     pos: Tensor  # [L] or [B, L], coordinates of all tokens that are keys
     q_pos: Tensor  # [Q] or [B, Q]
     k_pos: Tensor  # [S] or [B, S]
     rows: slice  # token indices of the queries
     cols: slice  # token indices of the keys: from 0
-    key_padding_BS: Tensor | None  # True where a key holds no token; None: all hold one
-    hooks: "LayerHooks"  # the parts of this layer
-    keys_HNK: Tensor | None  # what the layer adds to keys by distance, for owners of scores
-    queries_H1K: Tensor | None  # and to queries where they meet these
-    values_HNK: Tensor | None  # and to values
+    key_padding_BS: Tensor | None = None  # True where a key holds no token; None: all hold one
+    hooks: "LayerHooks" = field(default_factory=lambda: NO_PARTS)  # the parts of this layer
+    keys_HNK: Tensor | None = None  # what the layer adds to keys by distance
+    queries_H1K: Tensor | None = None  # and to queries where they meet these
+    values_HNK: Tensor | None = None  # and to values
 
     @staticmethod
     def of_call(
@@ -73,7 +73,6 @@ class AttentionContext:
         return AttentionContext(
             shape=shape,
             length=length,
-            layer=0,
             training=training,
             generator=generator,
             dtype=torch.promote_types(torch.float32, x_BTD.dtype),
@@ -85,11 +84,6 @@ class AttentionContext:
             k_pos=pos,
             rows=slice(0, length),
             cols=slice(0, length),
-            key_padding_BS=None,
-            hooks=NO_PARTS,
-            keys_HNK=None,
-            queries_H1K=None,
-            values_HNK=None,
         )
 
     def distance(self) -> Tensor:
@@ -155,6 +149,7 @@ class Part(nn.Module):
     bidirectional = False  # defined for keys after the query too, as an encoder has them
     distance_only = False  # bias() depends on c.distance() and the head alone
     shift_invariant = True  # adding a constant to all coordinates changes nothing
+    reads_qk = False  # uses queries or keys beside q.k: beside a rotary part, not shift-invariant
     depends_on_length = False  # a prefix alone may give other outputs than within a longer call
     rotary = False  # qk() encodes q_pos in queries, k_pos in keys; q.k depends on their difference
     remaps = False  # scores() calls c.rotated(): the layer's rotary parts do not rotate before it

@@ -57,7 +57,12 @@ class Scheme(nn.Module):
     @property
     def shift_invariant(self) -> bool:
         """True if adding a constant to all coordinates changes nothing."""
-        return all(part.shift_invariant for part in self.all)
+        turned = (
+            part.reads_qk and any(other.rotary for other in layer.parts if other is not part)
+            for layer in self.layers
+            for part in layer.parts
+        )
+        return all(part.shift_invariant for part in self.all) and not any(turned)
 
     @property
     def embeds(self) -> bool:

@@ -4,8 +4,11 @@ import importlib
 import inspect
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import torch
 from repository import ROOT
 from small import SMALL
@@ -70,6 +73,22 @@ def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: P
     r = found.weights["scheme.parts.my_bias.r"]
     assert r.shape == (4, 1, 1)
     assert (r >= torch.tensor(0.4)).all()  # begins at 0.1, and is clamped after every step
+
+
+@pytest.mark.slow
+def test_no_scheme_imports_the_compiler_when_it_is_checked() -> None:
+    code = """
+import sys
+from small import SMALL
+from lengthgen.config.compose import choices
+from lengthgen.config.schema import from_overrides
+from lengthgen.pipeline import validate
+for name in choices("scheme", config_dir=None):
+    validate(from_overrides([*SMALL, f"scheme={name}"], config_dir=None, plugins=[]))
+    assert "torch._dynamo" not in sys.modules, name  # for seconds
+"""
+    support = ROOT / "tests" / "support"
+    assert subprocess.run([sys.executable, "-c", code], cwd=support, check=False).returncode == 0
 
 
 def test_every_part_in_a_file_of_the_package_is_registered_wherever_the_file_lies() -> None:

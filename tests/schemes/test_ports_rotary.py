@@ -15,17 +15,19 @@ from torch import Tensor
 
 from lengthgen.schemes import Part
 from lengthgen.schemes.base import NO_PARTS
-from lengthgen.schemes.rotary.dynamic_ntk import DynamicNtk
-from lengthgen.schemes.rotary.llama3 import Llama3
-from lengthgen.schemes.rotary.longrope import Longrope
-from lengthgen.schemes.rotary.longrope2 import Longrope2
-from lengthgen.schemes.rotary.ntk import Ntk
 from lengthgen.schemes.rotary.p_rope import PRope
-from lengthgen.schemes.rotary.pi import Pi
 from lengthgen.schemes.rotary.pope import Pope
 from lengthgen.schemes.rotary.rope import Rope, powers
+from lengthgen.schemes.rotary.rope_scaling import (
+    DynamicNtk,
+    Llama3,
+    Longrope,
+    Longrope2,
+    Ntk,
+    Pi,
+    Yarn,
+)
 from lengthgen.schemes.rotary.xpos import Xpos
-from lengthgen.schemes.rotary.yarn import Yarn
 
 T = 512
 OF = dims(64, n_heads=4)

@@ -66,6 +66,7 @@ REFUSED = {  # overrides, and a part of what the message says
     f"scheme=sinusoidal {RECURRENT}": r"in segments, and sinusoidal needs",
     "scheme=transformer_xl_recurrent eval.variants=[logn]": r"in segments, and logn needs",
     "scheme=transformer_xl_recurrent eval.variants=[temperature]": r"segments, and temperature",
+    "scheme=grape_m eval.variants=[yarn]": r"powers of a base, and those of grape_m are trained",
     # Schemes
     "+scheme.parts.ropee={}": r"scheme\.parts\.ropee: no such part; did you mean rope\?",
     "+scheme.parts.qqqq={}": r"no such part; known: abacus, .*, sinusoidal",

@@ -10,12 +10,10 @@ from small import bare_call, close, dims
 from torch import Tensor
 
 from lengthgen.schemes import AttentionContext, ModelDims, Part, registry
-from lengthgen.schemes.bias.alibi import Alibi, slopes
-from lengthgen.schemes.bias.alibi_learned import AlibiLearned
+from lengthgen.schemes.bias.alibi import Alibi, AlibiLearned, slopes
 from lengthgen.schemes.bias.bam import Bam
 from lengthgen.schemes.bias.fire import ROWS, Fire
-from lengthgen.schemes.bias.kerple import Kerple
-from lengthgen.schemes.bias.kerple_power import KerplePower
+from lengthgen.schemes.bias.kerple import Kerple, KerplePower
 from lengthgen.schemes.bias.t5 import T5
 from lengthgen.schemes.parameters import as_linear
 

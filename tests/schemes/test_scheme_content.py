@@ -13,7 +13,17 @@ from typing import Literal, TypeVar
 import pytest
 import torch
 from parts import Sloped
-from small import close, det, dims, hidden, layer_of, small_config, some_qkv, some_tokens
+from small import (
+    close,
+    det,
+    dims,
+    hidden,
+    layer_of,
+    small_config,
+    small_model,
+    some_qkv,
+    some_tokens,
+)
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -22,11 +32,11 @@ from lengthgen.errors import UserError
 from lengthgen.model.attention import attend
 from lengthgen.model.build import create
 from lengthgen.model.kv_cache import forward_cached
-from lengthgen.schemes import AttentionContext, Part
+from lengthgen.model.transformer import build_scheme
+from lengthgen.schemes import AttentionContext, Part, Scheme
 from lengthgen.schemes.content.asentmax import Asentmax, entmax15
 from lengthgen.schemes.content.cope import Cope, add_counted_, at_counted_positions
-from lengthgen.schemes.content.dape import Dape
-from lengthgen.schemes.content.dape_v2 import DapeV2
+from lengthgen.schemes.content.dape import Dape, DapeV2
 from lengthgen.schemes.content.fox import Fox
 from lengthgen.schemes.content.gated_attention import GatedAttention
 from lengthgen.schemes.content.gated_delta import GatedDelta
@@ -38,6 +48,9 @@ from lengthgen.schemes.content.short_conv import ShortConv
 from lengthgen.schemes.content.stick_breaking import StickBreaking, broken
 from lengthgen.schemes.relative.deberta import Deberta
 from lengthgen.schemes.relative.shaw import Shaw
+from lengthgen.schemes.relative.transformer_xl import TransformerXl
+from lengthgen.schemes.rotary.pope import Pope
+from lengthgen.schemes.rotary.rope import Rope
 
 SomePart = TypeVar("SomePart", bound=Part)
 
@@ -284,6 +297,33 @@ def test_deberta_equals_equations_2_to_4_for_every_query_and_key(clip: int) -> N
     close(attended(part, Sloped(SHAPE)), slowly(logit), atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        GrapeA(SHAPE, gates="query_and_key"),
+        GatedDelta(SHAPE),
+        LinearAttention(SHAPE, base=None),
+        PathAttention(SHAPE, rank=5, kernel=3),
+        Cope(SHAPE, n_positions=4, position_logits="unscaled", share_layers=False),
+        Deberta(SHAPE, clip=4),
+        Shaw(SHAPE, clip=4, share_layers=False),
+        TransformerXl(SHAPE, base=100.0),
+        Pope(SHAPE, base=100.0, share_layers=False),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_what_reads_queries_that_rope_has_turned_depends_on_the_coordinates(part: Part) -> None:
+    rope = Rope(SHAPE, base=100.0, rotary_percentage=1.0, layout="half")
+    q, k, v = qkv()
+    for parts in ((drawn(part),), (rope, drawn(part))):
+        c = call(*parts, x=some_x())
+        shifted = replace(c, pos=c.pos + 3, q_pos=c.q_pos + 3, k_pos=c.k_pos + 3)
+        here, there = (attend(c.hooks, q, k, v, at) for at in (c, shifted))
+        named = {type(one).__name__: one for one in parts}
+        claimed = Scheme(named, layers=None, n_layers=1).shift_invariant
+        assert claimed == torch.allclose(here, there, rtol=0, atol=1e-11) == (len(parts) == 1)
+
+
 @pytest.mark.parametrize("gate", ["elementwise", "headwise"])
 def test_gated_attention_multiplies_each_heads_output_by_a_sigmoid_of_the_querys_token(
     gate: Literal["elementwise", "headwise"],
@@ -362,7 +402,7 @@ def test_short_conv_is_the_convolution_of_canon_layers(residual: bool) -> None:
     close(part.projections(x, call(part, x=x)), want + x if residual else want, atol=1e-12)
 
 
-CONV = "+scheme.parts.short_conv={kernel: 4, residual: true}"
+CONV = {"short_conv": {"kernel": 4, "residual": True}}
 
 
 @pytest.mark.parametrize(
@@ -373,7 +413,10 @@ CONV = "+scheme.parts.short_conv={kernel: 4, residual: true}"
     ),
 )
 def test_short_conv_goes_with_every_scheme_also_from_a_cache(name: str) -> None:
-    model = create(small_config(f"scheme={name}", CONV), vocab_size=50).double().eval()
+    config, model = small_config(f"scheme={name}"), small_model(name)
+    plain, parts = model.scheme, {**config.scheme.parts, **CONV}
+    model.scheme = build_scheme(config, parts, where="scheme.parts").double()
+    model.scheme.load_state_dict(plain.state_dict(), strict=False)
     (part,) = (part for part in model.scheme.all if isinstance(part, ShortConv))
     tokens, cache = some_tokens(16), None
     want = model.logits(hidden(model, tokens)[:, -1])
@@ -384,11 +427,10 @@ def test_short_conv_goes_with_every_scheme_also_from_a_cache(name: str) -> None:
         close(cache.logits_BV, want, atol=1e-12)
     with torch.no_grad():
         part.kernel.zero_()
-    plain = create(small_config(f"scheme={name}"), vocab_size=50).double().eval()
-    missing = plain.load_state_dict(model.state_dict(), strict=False).missing_keys
-    assert not missing
-    close(hidden(model, tokens), hidden(plain, tokens), atol=0)
-    assert not torch.allclose(model.logits(hidden(model, tokens)[:, -1]), want)
+    without = hidden(model, tokens)
+    model.scheme = plain
+    close(without, hidden(model, tokens), atol=0)
+    assert not torch.allclose(model.logits(without[:, -1]), want)
 
 
 def test_selective_rope_turns_channel_pairs_by_the_angles_of_the_tokens_between() -> None:

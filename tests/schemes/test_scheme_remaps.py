@@ -26,15 +26,10 @@ from torch import Tensor
 from lengthgen import schemes
 from lengthgen.model.attention import attend, eager
 from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme, registry
-from lengthgen.schemes.mask.window import Window
-from lengthgen.schemes.remap.dual_chunk import DualChunk
-from lengthgen.schemes.remap.leaky_rerope import LeakyRerope
-from lengthgen.schemes.remap.remap import Remap
-from lengthgen.schemes.remap.rerope import Rerope
-from lengthgen.schemes.remap.selfextend import Selfextend
-from lengthgen.schemes.remap.streaming_llm import StreamingLlm
+from lengthgen.schemes.mask import Window
+from lengthgen.schemes.remap import DualChunk, LeakyRerope, Remap, Rerope, Selfextend, StreamingLlm
 from lengthgen.schemes.rotary.rope import Rope
-from lengthgen.schemes.temperature.logn import Logn
+from lengthgen.schemes.temperature import Logn
 
 SHAPE = small_config().shape  # T = 16
 LENGTH = 40

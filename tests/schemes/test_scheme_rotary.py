@@ -29,22 +29,24 @@ from lengthgen import schemes
 from lengthgen.model.attention import attend
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.base import NO_PARTS
-from lengthgen.schemes.mask.bca import Bca
-from lengthgen.schemes.rotary.dynamic_ntk import DynamicNtk
+from lengthgen.schemes.mask import Bca
 from lengthgen.schemes.rotary.fope import Fope
 from lengthgen.schemes.rotary.grape_m import GrapeM
 from lengthgen.schemes.rotary.hope import Hope
-from lengthgen.schemes.rotary.llama3 import Llama3
-from lengthgen.schemes.rotary.longrope import Longrope
-from lengthgen.schemes.rotary.longrope2 import Longrope2
-from lengthgen.schemes.rotary.ntk import Ntk
 from lengthgen.schemes.rotary.p_rope import PRope
-from lengthgen.schemes.rotary.pi import Pi
 from lengthgen.schemes.rotary.pope import Pope
 from lengthgen.schemes.rotary.rope import Rope, powers
-from lengthgen.schemes.rotary.rope_scaling import RopeScaling
+from lengthgen.schemes.rotary.rope_scaling import (
+    DynamicNtk,
+    Llama3,
+    Longrope,
+    Longrope2,
+    Ntk,
+    Pi,
+    RopeScaling,
+    Yarn,
+)
 from lengthgen.schemes.rotary.xpos import Xpos
-from lengthgen.schemes.rotary.yarn import Yarn
 
 T512 = dims(64)
 

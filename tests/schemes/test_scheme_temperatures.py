@@ -13,10 +13,7 @@ from small import close, context, dims, layer_of, small_config, small_model, som
 
 from lengthgen.model.attention import attend
 from lengthgen.schemes import AttentionContext, Part, registry
-from lengthgen.schemes.temperature.llama4_temperature import Llama4Temperature
-from lengthgen.schemes.temperature.logn import Logn
-from lengthgen.schemes.temperature.ssmax import Ssmax
-from lengthgen.schemes.temperature.temperature import Temperature
+from lengthgen.schemes.temperature import Llama4Temperature, Logn, Ssmax, Temperature
 
 SHAPE = small_config().shape  # T = 16
 LONG = dims(n_layers=2, n_heads=3)  # T = 512

@@ -10,10 +10,11 @@ The task says the places, here also of other characters than digits: Task.alignm
 
 import torch
 from pydantic import NonNegativeInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from lengthgen.schemes.absolute.alignment import Aligned
 from lengthgen.schemes.base import AttentionContext, ModelDims
+from lengthgen.schemes.parameters import normal
 
 
 class Abacus(Aligned):
@@ -30,8 +31,7 @@ class Abacus(Aligned):
                 "up to that occur in training"
             )
         self.rows, self.shift = rows, shift
-        self.table = nn.Parameter(torch.empty(rows, shape.d_model))
-        nn.init.normal_(self.table, std=shape.init_std)
+        self.table = normal(rows, shape.d_model, std=shape.init_std)
 
     def unsupported_reason(self, length: int) -> str | None:
         return f"abacus has {self.rows} rows" if length >= self.rows else None

@@ -8,9 +8,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.base import AttentionContext, Part
 
 AlignmentIds = Callable[[Sequence[int]], list[int]]  # of a text's tokens; -1 before the text
+
+
+def ids_of(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:
+    """Returns the alignment id of each token, [B, T] int64."""
+    return torch.tensor([ids(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
 
 
 class Aligned(Part):
@@ -18,19 +23,9 @@ class Aligned(Part):
 
     needs_whole_text = True
     alignment_ids: AlignmentIds | None = None
-
-    def __init__(self, shape: ModelDims) -> None:
-        super().__init__(shape)
-        # of Python lists, so compiled it would be compiled again for every text
-        self.lookup = torch.compiler.disable(ids_of)
+    lookup = staticmethod(ids_of)  # of Python lists: kernels.compiled leaves it uncompiled
 
     def ids(self, c: AttentionContext) -> Tensor | None:
         """Returns the alignment id of each token, [B, T] int64; None if the corpus has none."""
-        if self.alignment_ids is None:
-            return None
-        return self.lookup(self.alignment_ids, c.tokens_BT)  # pyright: ignore[reportCallIssue]
-
-
-def ids_of(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:
-    """Returns the alignment id of each token, [B, T] int64."""
-    return torch.tensor([ids(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
+        ids = self.alignment_ids
+        return None if ids is None else self.lookup(ids, c.tokens_BT)

@@ -7,10 +7,10 @@ in GPT-2 (init_std of the model). There is no row for positions past T: what hap
 
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.parameters import normal
 
 
 class LearnedAbsolute(Part):
@@ -30,8 +30,7 @@ class LearnedAbsolute(Part):
         self.beyond = beyond
         self.rows = shape.train_length
         self.depends_on_length = beyond == "interpolate"
-        self.table = nn.Parameter(torch.empty(shape.train_length, shape.d_model))
-        nn.init.normal_(self.table, std=shape.init_std)
+        self.table = normal(shape.train_length, shape.d_model, std=shape.init_std)
 
     def unsupported_reason(self, length: int) -> str | None:
         if self.beyond == "na" and length > self.rows:

@@ -17,11 +17,11 @@ The task says what belongs together: Task.alignment_ids.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lengthgen.schemes.absolute.alignment import Aligned
 from lengthgen.schemes.base import AttentionContext, ModelDims
-from lengthgen.schemes.parameters import AtLeastOne, tokens
+from lengthgen.schemes.parameters import AtLeastOne, normal, tokens
 
 PRIME = 2**31 - 1
 
@@ -40,8 +40,7 @@ class PositionCoupling(Aligned):
         # A place occurs twice or more, in prompt and answer: up to T/2 rows from either end are
         # trained less than those between.
         self.start = min(shape.train_length, self.n_places - shape.train_length) // 2
-        self.table = nn.Parameter(torch.empty(self.n_places + 1, shape.d_model))
-        nn.init.normal_(self.table, std=shape.init_std)
+        self.table = normal(self.n_places + 1, shape.d_model, std=shape.init_std)
 
     def unsupported_reason(self, length: int) -> str | None:
         longest = self.n_places - self.start

@@ -1,35 +1,31 @@
 """ALiBi, attention with linear biases: Press et al. 2022, arXiv 2108.12409, section 3.
 
-The logit of query i and key j gets -m_h (i - j), with fixed slopes m_h. The bias is a function of
-the distance, never of the key's index alone: slope * j, equal under softmax in exact arithmetic,
-gives neighbouring keys the same bias in half precision beyond a few thousand tokens.
+The logit of query i and key j gets -m_h (i - j), a function of the distance, never of the key's
+index alone: slope * j, equal under softmax in exact arithmetic, gives neighbouring keys the same
+bias in half precision beyond a few thousand tokens. Slopes of head counts that are no power of two
+follow the authors' release (fairseq/models/transformer.py, get_slopes).
 
-Head counts that are no power of two follow the authors' release (fairseq/models/transformer.py,
-get_slopes): the slopes of the power of two below, then every other slope of the one above.
-
-`beyond: interpolate` presses a call of L > T tokens into the trained window, as position
-interpolation does for RoPE: slopes times T/L (Al-Khateeb et al. 2023, arXiv 2310.13017).
-
-In an encoder the bias is -m_h |i - j|, as in NeMo; or, with `sides: split`, half of the heads see
-keys up to the query alone, the others those from the query on, each half with the slopes of H/2
-heads (ofirpress/attention_with_linear_biases, issue 5, "nonsymmetric with mask").
+`alibi_learned` is that of McGill-NLP/length-generalization (Kazemnejad et al. 2023, arXiv
+2305.19466): logarithms of slopes are parameters, and begin at ALiBi's. That code has slope * j.
 """
 
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.parameters import constant
+from lengthgen.schemes.parameters import constant, of_layer
 
 
 class Alibi(Part):
     """Adds -m_h * distance to the logits.
 
     beyond: extend, the same slopes at every length, as in the paper; interpolate, slopes times T/L
-    in calls of L > T tokens. sides: of an encoder, keys on either side of the query for each head,
-    or on one side for half of the heads.
+    in calls of L > T tokens (Al-Khateeb et al. 2023, arXiv 2310.13017). sides, of an encoder:
+    symmetric, -m_h |i - j| as in NeMo; split, half of the heads see keys up to the query alone, the
+    others those from it on, each half with the slopes of H/2 heads
+    (ofirpress/attention_with_linear_biases, issue 5, "nonsymmetric with mask").
     """
 
     bidirectional = True
@@ -50,11 +46,11 @@ class Alibi(Part):
         self.depends_on_length = beyond == "interpolate"
 
     def bias(self, c: AttentionContext) -> Tensor:
+        if self.split:
+            return self.one_sided(c)
         m_H = constant(tuple(slopes(c.shape.n_heads)), c.q_pos.device, c.dtype)
         if self.beyond == "interpolate":
             m_H = m_H * min(1, c.shape.train_length / c.length)
-        if self.split:
-            return self.one_sided(c)
         return -m_H[:, None, None] * c.distance()
 
     def one_sided(self, c: AttentionContext) -> Tensor:
@@ -66,6 +62,24 @@ class Alibi(Part):
         # Finite, as a row past the end of its prompt has no key on one of its sides.
         lowest = torch.finfo(c.dtype).min / 2
         return (-m_H[:, None, None] * c.distance()).masked_fill(hidden, lowest)
+
+
+class AlibiLearned(Part):
+    """Adds -exp(log_slope) * distance to the logits.
+
+    share_layers: one slope per head for all layers, or one in each.
+    """
+
+    bidirectional = True
+    distance_only = True
+
+    def __init__(self, shape: ModelDims, *, share_layers: bool) -> None:
+        super().__init__(shape)
+        n = 1 if share_layers else shape.n_layers
+        self.log_slopes = nn.Parameter(torch.tensor(slopes(shape.n_heads)).log().repeat(n, 1))
+
+    def bias(self, c: AttentionContext) -> Tensor:
+        return -of_layer(self.log_slopes, c).exp()[:, None, None] * c.distance()
 
 
 def slopes(n_heads: int) -> list[float]:

@@ -35,7 +35,7 @@ def over_distances(table: Callable[[Tensor], Tensor], c: AttentionContext) -> Te
     # To ask the tensor would wait for a GPU, and cut what is compiled in two.
     numbered = bool(c.hooks.bias) and c.hooks.contiguous
     last = c.rows.stop if c.shape.causal else c.cols.stop
-    farthest = last - 1 - c.cols.start if numbered else int(d.max())
+    farthest = last - 1 if numbered else int(d.max())
     table_HN = table(torch.arange(farthest + 1, device=d.device, dtype=wide)).to(c.dtype)
     d = d.squeeze(-3) if d.dim() == 4 else d
     bias = table_HN.gather(1, d.flatten().expand(len(table_HN), -1))

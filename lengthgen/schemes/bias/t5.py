@@ -16,11 +16,11 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.bias.distance_bias import DistanceBias, over_distances
-from lengthgen.schemes.parameters import constant, of_layer
+from lengthgen.schemes.parameters import constant, normal, of_layer
 
 
 class T5(DistanceBias):
@@ -49,8 +49,7 @@ class T5(DistanceBias):
         per_side = num_buckets if shape.causal else num_buckets // 2
         self.starts = bucket_starts(per_side, max_distance)
         n = 1 if share_layers else shape.n_layers
-        self.table = nn.Parameter(torch.empty(n, shape.n_heads, num_buckets))
-        nn.init.normal_(self.table, std=shape.init_std)
+        self.table = normal(n, shape.n_heads, num_buckets, std=shape.init_std)
 
     def bias(self, c: AttentionContext) -> Tensor:
         bias = super().bias(c)

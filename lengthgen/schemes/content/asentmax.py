@@ -20,10 +20,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from pydantic import NonNegativeFloat, PositiveFloat
-from torch import Tensor, nn
+from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import normal, of_layer
 
 STEPS = 12  # of Newton's method; tau had all its digits after 7 for all shapes of up to 16k logits
 
@@ -42,8 +42,8 @@ class Asentmax(Part):
         super().__init__(shape)
         self.delta, self.gamma_range = delta, gamma_range
         size = shape.n_layers, shape.n_heads, shape.d_model
-        self.w_b = nn.Parameter(shape.init_std * torch.randn(size))
-        self.w_g = nn.Parameter(shape.init_std * torch.randn(size))
+        self.w_b = normal(*size, std=shape.init_std)
+        self.w_g = normal(*size, std=shape.init_std)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * self.factor(c)[..., None], k_BHSK)

@@ -35,6 +35,8 @@ class Cope(Part):
     n_positions: n, 64 in the paper's language models; keys counted n-1 or more share one logit.
     """
 
+    reads_qk = True
+
     def __init__(
         self,
         shape: ModelDims,
@@ -51,7 +53,7 @@ class Cope(Part):
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         s_BHQS = products(q_BHQK, k_BHSK, c)
         z_BHQN = (q_BHQK @ of_layer(self.E, c).to(q_BHQK.dtype)).to(c.dtype) * self.scale
-        own = c.rows.start - c.cols.start
+        own = c.rows.start
         if torch.is_grad_enabled():
             s_BHQS = s_BHQS + at_counted_positions(s_BHQS, z_BHQN, own=own)
         else:

@@ -1,4 +1,4 @@
-"""DAPE, data-adaptive positional encoding: Zheng et al. 2024, arXiv 2405.14722.
+"""DAPE, data-adaptive positional encoding: Zheng et al. 2024, arXiv 2405.14722 and 2410.04798 (V2).
 
 Every logit is corrected by what all heads say of the same query and key:
 
@@ -6,9 +6,18 @@ Every logit is corrected by what all heads say of the same query and key:
 
 with MLP = Linear(2H, width), LeakyReLU(0.01), Linear(width, H) over the heads, one per layer,
 initialised as PyTorch's Linear. Schemes without a bias, such as rope, take MLP(s) over H inputs
-(`inputs: scores`). The second version, with convolutions over neighbouring keys, is `dape_v2`.
+(`inputs: scores`).
+
+V2 has two convolutions over `kernel` keys of a query in place of the two linear maps (1 x 3 in the
+paper). Keys behind the query are zeros. As in the authors' code (chuanyang-Zheng/DAPE,
+megatron/model/positional_embeddings.py, Kerple_DAPEV2), but that there a hidden unit behind the
+last key of the call is 0, so that the last query of a text has another function than the same query
+in a longer text; here all queries have that of the others.
+
+C channels, N pairs of query and key.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -56,12 +65,16 @@ class Dape(Part):
 
         They are `width` numbers per query and key; the backward pass computes them again.
         """
+        return self.recomputed(mlp, x.flatten(2), c).unflatten(-1, x.shape[2:])
+
+    def recomputed(self, function: Callable[..., Tensor], x: Tensor, c: AttentionContext) -> Tensor:
+        """Returns function(x, weights of the layer), which the backward pass calls again."""
         weights = [
             of_layer(p, c).to(c.dtype) for p in (self.w_in, self.b_in, self.w_out, self.b_out)
         ]
-        out = checkpoint(mlp, x.flatten(2), *weights, use_reentrant=False, preserve_rng_state=False)
+        out = checkpoint(function, x, *weights, use_reentrant=False, preserve_rng_state=False)
         assert isinstance(out, Tensor)
-        return out.unflatten(-1, x.shape[2:])
+        return out
 
     def refuse_other_inputs(self, bias: Tensor | None, c: AttentionContext) -> None:
         """Raises UserError if `inputs` promises a bias that the layer lacks, or the reverse."""
@@ -74,8 +87,52 @@ class Dape(Part):
             raise UserError(f"{where}=scores, and a {has_one}; use scores_and_bias")
 
 
+class DapeV2(Dape):
+    """Adds to every logit a small network of all heads' logits and biases of the keys around it.
+
+    kernel: keys that a convolution spans, odd; 3 in the paper. Others: as in Dape.
+    """
+
+    name = "dape_v2"
+    needs_whole_text = True
+
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        width: PositiveInt,
+        kernel: PositiveInt,
+        inputs: Literal["scores_and_bias", "scores"],
+    ) -> None:
+        super().__init__(shape, width=width, inputs=inputs)
+        if kernel % 2 == 0:
+            raise ValueError(f"kernel={kernel} must be odd")
+        n, H, n_in = shape.n_layers, shape.n_heads, self.w_in.shape[-1]
+        self.w_in = as_linear(n, width, n_in, kernel, fan_in=n_in * kernel)
+        self.b_in = as_linear(n, width, fan_in=n_in * kernel)
+        self.w_out = as_linear(n, H, width, kernel, fan_in=width * kernel)
+        self.b_out = as_linear(n, H, fan_in=width * kernel)
+
+    def network(self, x: Tensor, c: AttentionContext) -> Tensor:
+        """Returns what is added to the logits, [B, H, Q, S]. Its hidden units are not kept."""
+        visible = x.tril(c.rows.start)
+        return self.recomputed(convolutions, visible, c)
+
+
 def mlp(x_BCN: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor) -> Tensor:
     """Returns the network's output for each column of its input: [B, C, N] to [B, H, N]."""
     B = len(x_BCN)
     hidden = torch.baddbmm(b_in, w_in.expand(B, -1, -1), x_BCN)
     return torch.baddbmm(b_out, w_out.expand(B, -1, -1), F.leaky_relu_(hidden, 0.01))
+
+
+def convolutions(
+    x_BCQS: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor
+) -> Tensor:
+    """Returns the network's output, [B, H, Q, S]: hidden units before the first key are 0.
+
+    Behind the last key there are as many as the second convolution reaches.
+    """
+    reach = w_in.shape[-1] // 2
+    hidden = F.conv2d(F.pad(x_BCQS, (reach, 2 * reach)), w_in[:, :, None], b_in)
+    return F.conv2d(F.pad(F.leaky_relu_(hidden, 0.01), (reach, 0)), w_out[:, :, None], b_out)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import normal, of_layer
 
 
 class Fox(Part):
@@ -30,7 +30,7 @@ class Fox(Part):
     def __init__(self, shape: ModelDims, *, gate_bias: float) -> None:
         super().__init__(shape)
         n, H, D = shape.n_layers, shape.n_heads, shape.d_model
-        self.w = nn.Parameter(shape.init_std * torch.randn(n, H, D))
+        self.w = normal(n, H, D, std=shape.init_std)
         self.b = nn.Parameter(torch.full((n, H), float(gate_bias)))
 
     def bias(self, c: AttentionContext) -> Tensor:
@@ -41,6 +41,5 @@ class Fox(Part):
         total_BHS = passed_BHS.to(wide).cumsum(-1)
         # F grows with the length, to 11 thousand at 16k tokens. Counted from the block's first
         # query on, rounding to c.dtype leaves near keys their differences.
-        rows = slice(c.rows.start - c.cols.start, c.rows.stop - c.cols.start)
-        F_BHS = (total_BHS - total_BHS[..., rows.start, None].detach()).to(c.dtype)
-        return F_BHS[..., rows, None] + (-F_BHS)[..., None, :]
+        F_BHS = (total_BHS - total_BHS[..., c.rows.start, None].detach()).to(c.dtype)
+        return F_BHS[..., c.rows, None] + (-F_BHS)[..., None, :]

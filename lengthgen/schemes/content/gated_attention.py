@@ -13,11 +13,10 @@ G gates of a head.
 
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, weighted
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import normal, of_layer
 
 
 class GatedAttention(Part):
@@ -29,8 +28,8 @@ class GatedAttention(Part):
     def __init__(self, shape: ModelDims, *, gate: Literal["elementwise", "headwise"]) -> None:
         super().__init__(shape)
         n_gates = shape.d_head if gate == "elementwise" else 1
-        size = (shape.n_layers, shape.n_heads, n_gates, shape.d_model)
-        self.W = nn.Parameter(shape.init_std * torch.randn(size))
+        size = shape.n_layers, shape.n_heads, n_gates, shape.d_model
+        self.W = normal(*size, std=shape.init_std)
 
     def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
         x_B1QD = c.x_BTD[:, None, c.rows].to(c.dtype)

@@ -26,19 +26,20 @@ from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.content.path_attention import reflected
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import normal, of_layer
 
 
 class GatedDelta(Part):
     """Replaces softmax attention by a recurrent memory with the gated delta rule."""
 
+    reads_qk = True
     takes_bias = False
 
     def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         n, H, D = shape.n_layers, shape.n_heads, shape.d_model
-        self.w_a = nn.Parameter(shape.init_std * torch.randn(n, H, D))
-        self.w_b = nn.Parameter(shape.init_std * torch.randn(n, H, D))
+        self.w_a = normal(n, H, D, std=shape.init_std)
+        self.w_b = normal(n, H, D, std=shape.init_std)
         self.log_A = nn.Parameter((16 * (1 - torch.rand(n, H))).log())
         step = torch.exp(math.log(0.001) + math.log(100) * torch.rand(n, H))
         self.c = nn.Parameter(step + torch.log(-torch.expm1(-step)))
@@ -53,8 +54,7 @@ class GatedDelta(Part):
         kept_BHS = -(log_A.exp() * F.softplus(F.linear(x_BSD, w_a, shift))).mT
         wide = c.dtype if x_BSD.device.type == "mps" else torch.float64  # MPS has no float64
         total_BHS = kept_BHS.to(wide).cumsum(-1)
-        rows = slice(c.rows.start - c.cols.start, c.rows.stop - c.cols.start)
-        decay = (total_BHS[..., rows, None] - total_BHS[..., None, :]).to(c.dtype).clamp(max=0)
+        decay = (total_BHS[..., c.rows, None] - total_BHS[..., None, :]).to(c.dtype).clamp(max=0)
         met_BHQS = reflected(q * c.shape.d_head**-0.5, k, k, b_BHS[..., None])
         return decay.exp() * b_BHS[..., None, :] * met_BHQS
 

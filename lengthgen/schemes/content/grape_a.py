@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, products
 from lengthgen.schemes.bias.alibi import slopes
-from lengthgen.schemes.parameters import constant, of_layer
+from lengthgen.schemes.parameters import constant, normal, of_layer
 
 
 class GrapeA(Part):
@@ -31,14 +31,16 @@ class GrapeA(Part):
     gates: whose content counts.
     """
 
+    reads_qk = True
+
     def __init__(
         self, shape: ModelDims, *, gates: Literal["key", "query", "query_and_key"]
     ) -> None:
         super().__init__(shape)
         n, H, K = shape.n_layers, shape.n_heads, shape.d_head
         self.omega = nn.Parameter(torch.full((n, H), math.log(math.expm1(1))))
-        self.u = nn.Parameter(torch.randn(n, H, K) * K**-0.5) if gates != "query" else None
-        self.v = nn.Parameter(torch.randn(n, H, K) * K**-0.5) if gates != "key" else None
+        self.u = normal(n, H, K, std=K**-0.5) if gates != "query" else None
+        self.v = normal(n, H, K, std=K**-0.5) if gates != "key" else None
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         rate = gate(self.u, k_BHSK, c).mT + gate(self.v, q_BHQK, c)

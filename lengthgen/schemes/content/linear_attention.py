@@ -26,6 +26,7 @@ class LinearAttention(Part):
     base: of the rotation, 10000; null: no rotation.
     """
 
+    reads_qk = True
     takes_bias = False
     needs_whole_text = True
 
@@ -37,7 +38,7 @@ class LinearAttention(Part):
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         q, k = (feature(x.to(c.dtype)) for x in (q_BHQK, k_BHSK))
-        total_BHQ1 = (q @ k.mT).tril(c.rows.start - c.cols.start).sum(-1, keepdim=True)
+        total_BHQ1 = (q @ k.mT).tril(c.rows.start).sum(-1, keepdim=True)
         if self.rope is not None:
             omega_R = powers(self.rope.base, c.shape.d_head, c)
             q = self.rope.rotate(q, angles(c.q_pos, omega_R))

@@ -8,7 +8,8 @@ with w_t of length 1 and beta_t = 2 sigmoid(u . x_t + b), per head: H_t reflects
 erases at 1. w_t is linear in the layer's input, through a matrix of low rank, a causal convolution
 over the last few tokens of each channel and SiLU. As in fla-org/flash-linear-attention
 (layers/path_attn.py); weights are drawn from N(0, init_std^2), b begins at 0. The paper's
-PaTH-FoX is this part and `fox`.
+PaTH-FoX is this part and `fox`. Deviation: the release multiplies the sums of log gates by
+1/sqrt(d), as q.k; here they are added as they are.
 
 Products over a piece of N tokens are those of its reflections at once (the UT transform):
 H_N ... H_1 = I - W^T Y, with (I + tril(B W W^T, -1)) Y = B W and B = diag(beta). It takes O(S^2)
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.content.short_conv import convolved
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import normal, of_layer
 
 PIECE = 64  # keys whose reflections are multiplied at once
 
@@ -35,16 +36,17 @@ class PathAttention(Part):
     rank: of the matrix, 32 in the authors' code. kernel: tokens of the convolution, 3.
     """
 
+    reads_qk = True
     needs_whole_text = True
 
     def __init__(self, shape: ModelDims, *, rank: PositiveInt, kernel: PositiveInt) -> None:
         super().__init__(shape)
         n, H, D = shape.n_layers, shape.n_heads, shape.d_model
         n_channels, std = H * shape.d_head, shape.init_std
-        self.down = nn.Parameter(std * torch.randn(n, rank, D))
-        self.up = nn.Parameter(std * torch.randn(n, n_channels, rank))
-        self.kernel = nn.Parameter(std * torch.randn(n, n_channels, kernel))
-        self.u = nn.Parameter(std * torch.randn(n, H, D))
+        self.down = normal(n, rank, D, std=std)
+        self.up = normal(n, n_channels, rank, std=std)
+        self.kernel = normal(n, n_channels, kernel, std=std)
+        self.u = normal(n, H, D, std=std)
         self.b = nn.Parameter(torch.zeros(n, H))
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:

@@ -18,11 +18,11 @@ import math
 import torch
 import torch.nn.functional as F
 from pydantic import PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.content.short_conv import convolved
-from lengthgen.schemes.parameters import Base, of_layer
+from lengthgen.schemes.parameters import Base, normal, of_layer
 from lengthgen.schemes.rotary.rope import Rope, powers
 
 
@@ -40,10 +40,10 @@ class SelectiveRope(Part):
     ) -> None:
         super().__init__(shape)
         self.rope = Rope(shape, base=base, rotary_percentage=1.0, layout="half")
-        n, n_pairs = shape.n_layers, shape.n_heads * shape.d_head // 2
-        self.down = nn.Parameter(shape.init_std * torch.randn(n, rank, shape.d_model))
-        self.up = nn.Parameter(shape.init_std * torch.randn(n, n_pairs, rank))
-        self.kernel = nn.Parameter(shape.init_std * torch.randn(n, n_pairs, kernel))
+        n, n_pairs, std = shape.n_layers, shape.n_heads * shape.d_head // 2, shape.init_std
+        self.down = normal(n, rank, shape.d_model, std=std)
+        self.up = normal(n, n_pairs, rank, std=std)
+        self.kernel = normal(n, n_pairs, kernel, std=std)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         theta_BHSR = self.turned(c)

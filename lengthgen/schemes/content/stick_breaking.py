@@ -30,7 +30,7 @@ class StickBreaking(Part):
     """Replaces softmax by stick-breaking; other positional parts may be dropped."""
 
     def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
-        return broken(s_BHQS, own=c.rows.start - c.cols.start)
+        return broken(s_BHQS, own=c.rows.start)
 
 
 def broken(s_BHQS: Tensor, *, own: int) -> Tensor:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
 from lengthgen.schemes.content.layer_state import LayerState, StateContext
-from lengthgen.schemes.parameters import Base, of_layer
+from lengthgen.schemes.parameters import Base, normal, of_layer
 from lengthgen.schemes.rotary.rope import powers, times
 
 
@@ -56,8 +56,8 @@ class Tape(LayerState):
         self.base, n_hidden = base, hidden_per_head * H
         self.a = nn.Parameter(torch.zeros(n, H))
         self.U = nn.Parameter(torch.zeros(n, n_hidden, H))
-        self.G = nn.Parameter(std * torch.randn(n, n_hidden, D))
-        self.W = nn.Parameter(std * torch.randn(n, H, n_hidden))
+        self.G = normal(n, n_hidden, D, std=std)
+        self.W = normal(n, H, n_hidden, std=std)
 
     def initial_state(self, c: AttentionContext) -> Tensor:
         theta = c.pos.to(c.dtype)[..., None] * powers(self.base, c.shape.d_head, c)

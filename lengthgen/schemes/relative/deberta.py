@@ -7,8 +7,8 @@ Content meets content, content meets position (c2p), and position meets content 
 with Kr = P W_K and Qr = P W_Q, P a trained table [2k, D] shared by all layers, W_K and W_Q of each
 layer, and delta(i, j) = i - j + k within [0, 2k - 1]. A causal model reads the rows k ... 2k-1 of
 Kr, by min(i - j, k - 1), and the rows k ... 0 of Qr, by min(i - j, k). The authors' code
-(microsoft/DeBERTa, disentangled_attention.py) reads Qr at delta(i, j) instead, the same function up
-to the order of rows. Everything is drawn from N(0, init_std^2).
+(microsoft/DeBERTa, disentangled_attention.py) reads Qr at delta(i, j) instead: both terms then
+share the rows k ... 2k-1 of P, another function. Everything is drawn from N(0, init_std^2).
 
 Left out, of later versions: logarithmic buckets, the norm of P, W_K and W_Q shared with content;
 and the absolute positions before the softmax, which serve masked language modelling. A temperature
@@ -17,12 +17,11 @@ multiplies the two terms with q_i, not the third.
 P rows.
 """
 
-import torch
 from pydantic import PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated, products
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import normal, of_layer
 from lengthgen.schemes.relative_shift import at_distance
 
 
@@ -33,15 +32,15 @@ class Deberta(Part):
     paper. Rows of distances that do not occur within T stay as they were drawn.
     """
 
+    reads_qk = True
+
     def __init__(self, shape: ModelDims, *, clip: PositiveInt) -> None:
         super().__init__(shape)
         self.clip = clip
-        D, size = shape.d_model, (shape.n_layers, shape.n_heads, shape.d_head, shape.d_model)
-        self.table = nn.Parameter(torch.empty(2 * clip, D))
-        self.W_K = nn.Parameter(torch.empty(size))
-        self.W_Q = nn.Parameter(torch.empty(size))
-        for parameter in (self.table, self.W_K, self.W_Q):
-            nn.init.normal_(parameter, std=shape.init_std)
+        D, std = shape.d_model, shape.init_std
+        size = shape.n_layers, shape.n_heads, shape.d_head, D
+        self.table = normal(2 * clip, D, std=std)
+        self.W_K, self.W_Q = normal(*size, std=std), normal(*size, std=std)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * 3**-0.5, k_BHSK)

@@ -10,12 +10,11 @@ initialiser of the whole model. That second version reads zeros past the clip, a
 here, as in the paper, all distances from k on share row k.
 """
 
-import torch
 from pydantic import PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.parameters import of_layer
+from lengthgen.schemes.parameters import normal, of_layer
 
 
 class Shaw(Part):
@@ -24,11 +23,13 @@ class Shaw(Part):
     clip: k, the distance from which on all keys share a row.
     """
 
+    reads_qk = True
+
     def __init__(self, shape: ModelDims, *, clip: PositiveInt, share_layers: bool) -> None:
         super().__init__(shape)
-        size = (1 if share_layers else shape.n_layers, clip + 1, shape.d_head)
-        self.aK = nn.Parameter(torch.randn(size) * shape.d_head**-0.5)
-        self.aV = nn.Parameter(torch.randn(size) * shape.d_head**-0.5)
+        n, K = 1 if share_layers else shape.n_layers, shape.d_head
+        self.aK = normal(n, clip + 1, K, std=K**-0.5)
+        self.aV = normal(n, clip + 1, K, std=K**-0.5)
 
     def relative_keys(self, c: AttentionContext) -> Tensor:
         return of_layer(self.aK, c)[None]

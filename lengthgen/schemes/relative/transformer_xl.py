@@ -12,10 +12,10 @@ The segments that give the paper its name are the part `recurrence`.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import Base, of_layer
+from lengthgen.schemes.parameters import Base, normal, of_layer
 from lengthgen.schemes.rotary.rope import angles, powers
 
 
@@ -25,17 +25,17 @@ class TransformerXl(Part):
     base: 10000 in the paper.
     """
 
+    reads_qk = True
+
     def __init__(self, shape: ModelDims, *, base: Base) -> None:
         super().__init__(shape)
         if shape.d_model % 2:
             raise ValueError(f"model.d_model={shape.d_model} must be even")
         self.base = base
-        H, K, D = shape.n_heads, shape.d_head, shape.d_model
-        self.u = nn.Parameter(torch.empty(H, 1, K))
-        self.v = nn.Parameter(torch.empty(H, 1, K))
-        self.W_R = nn.Parameter(torch.empty(shape.n_layers, H, K, D))
-        for parameter in (self.u, self.v, self.W_R):
-            nn.init.normal_(parameter, std=shape.init_std)
+        H, K, std = shape.n_heads, shape.d_head, shape.init_std
+        self.u = normal(H, 1, K, std=std)
+        self.v = normal(H, 1, K, std=std)
+        self.W_R = normal(shape.n_layers, H, K, shape.d_model, std=std)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK + self.u.to(q_BHQK.dtype), k_BHSK)

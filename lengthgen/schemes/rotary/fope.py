@@ -6,8 +6,9 @@ cos(p omega_m) and sin(p omega_m) become
   sum_n A_nm cos(p omega_n)        sum_n B_nm sin(p omega_n)
 
 over the M angles omega_n of at least 2 pi / T; the pairs of slower ones, which complete no turn
-within T, do not depend on the position. A and B are the identity plus numbers drawn once, for each
-layer and head, and not trained. As in the authors' code (TsinghuaC3I/Fourier-Position-Embedding,
+within T, do not depend on the position. Products of series are no function of i - j. A and B are
+the identity plus numbers drawn once, for each layer and head, and not trained. As in the authors'
+code (TsinghuaC3I/Fourier-Position-Embedding,
 olmo/model.py) these have the deviation gain sqrt(2 / (M (M + H))), what Xavier's rule gives for a
 tensor [H, M, M].
 

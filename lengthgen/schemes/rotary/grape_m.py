@@ -29,8 +29,8 @@ class GrapeM(Part):
     def __init__(self, shape: ModelDims, *, base: Base) -> None:
         super().__init__(shape)
         self.rope = Rope(shape, base=base, rotary_percentage=1.0, layout="half")
-        m = torch.arange(shape.d_head // 2)
-        log_omega_R = m * (-2 * math.log(base) / shape.d_head)
+        slope = -2 * math.log(base) / shape.d_head
+        log_omega_R = torch.tensor([m * slope for m in range(shape.d_head // 2)])
         self.log_omega = nn.Parameter(log_omega_R.repeat(shape.n_layers, 1))
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:

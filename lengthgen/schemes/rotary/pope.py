@@ -33,6 +33,7 @@ class Pope(Part):
     base: 10000. share_layers: one phi for all layers.
     """
 
+    reads_qk = True
     bidirectional = True
     rotary = True
 

@@ -1,21 +1,24 @@
-"""The parts that stretch RoPE past its trained length: s, and the scale of the logits."""
+"""Parts that stretch RoPE past its trained length T by s, of whatever rotates."""
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
-from pydantic import PositiveInt
+import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
+from lengthgen.errors import UserError
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.parameters import AtLeastOne
+from lengthgen.schemes.rotary.grape_m import GrapeM
 
 
 class RopeScaling(Part, ABC):
     """Changes rotary frequencies by s, how many times a text is as long as trained ones.
 
-    factor: s; null: L/T of each call, at least 1. original_max_position_embeddings: T of what is
-    above; null: train.length. It is to be given where a run begins with the weights of one of
-    another length (train.init_from).
+    factor: s; null: L/T of each call, at least 1. original_max_position_embeddings: T; null:
+    train.length. A run that begins with weights of another length (train.init_from) gives it.
     """
 
     bidirectional = True
@@ -49,6 +52,230 @@ class RopeScaling(Part, ABC):
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor: ...
 
 
-def sharpened(mscale: float, q_BHQK: Tensor, k_BHSK: Tensor) -> Rotated:
-    """Returns q times mscale^2, and k: their product as if cos and sin were mscale times larger."""
-    return Rotated(q_BHQK * mscale**2, k_BHSK)
+class Pi(RopeScaling):
+    """Position interpolation: Chen et al. 2023, arXiv 2306.15595. Divides all angles by s.
+
+    No angle is new, and neighbours are s times as close as any that were trained. The paper
+    fine-tunes at the new length; without that it is known to be poor, a reference for the others.
+    """
+
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
+        return omega_R / self.stretch(c)
+
+
+class Ntk(RopeScaling):
+    """NTK-aware scaling: bloc97 2023, a post on r/LocalLLaMA; no paper of its own.
+
+    The base becomes base s^(r/(r-2)), as in jquesnelle/yarn (LlamaNTKScaledRotaryEmbedding.py;
+    s is `alpha`): angle m of r/2 is divided by s^(2m/(r-2)), whatever made the angles. A single
+    pair (r = 2), for which the exponent has no value, keeps its angle.
+    """
+
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
+        return omega_R * self.stretch(c) ** (-numbers(omega_R) / max(len(omega_R) - 1, 1))
+
+
+class DynamicNtk(Ntk):
+    """NTK-aware scaling with s = f L/T - (f - 1) for L > T: emozilla 2023, r/LocalLLaMA.
+
+    A function of L alone: ports that keep what they computed for the longest call so far
+    (LlamaDynamicScaledRotaryEmbedding.py in jquesnelle/yarn) differ for a short text after a long
+    one. HF transformers: rope_type `dynamic`. factor: f.
+    """
+
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        factor: AtLeastOne,
+        original_max_position_embeddings: PositiveInt | None = None,
+    ) -> None:
+        T = original_max_position_embeddings
+        super().__init__(shape, factor=factor, original_max_position_embeddings=T)
+        self.growth, self.depends_on_length = factor, True
+
+    def stretch(self, c: AttentionContext) -> float:
+        return self.growth * self.times_trained(c) - (self.growth - 1)
+
+
+class Llama3(RopeScaling):
+    """Llama 3.1's scaling: Meta 2024; Megatron-LM, rotary_pos_embedding.py:92-125.
+
+    A pair with high_freq_factor turns within T or more (4) keeps its angle; with low_freq_factor or
+    fewer (1) it is divided by s, 8 in Llama 3.1; between them, linearly in the number of turns. HF
+    transformers: rope_type `llama3`.
+    """
+
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        factor: AtLeastOne | None,
+        low_freq_factor: PositiveFloat,
+        high_freq_factor: PositiveFloat,
+        original_max_position_embeddings: PositiveInt | None = None,
+    ) -> None:
+        T = original_max_position_embeddings
+        super().__init__(shape, factor=factor, original_max_position_embeddings=T)
+        if low_freq_factor >= high_freq_factor:
+            raise ValueError(
+                f"low_freq_factor={low_freq_factor} must be below "
+                f"high_freq_factor={high_freq_factor}"
+            )
+        self.low, self.high = low_freq_factor, high_freq_factor
+
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
+        kept_R = ((self.turns(omega_R) - self.low) / (self.high - self.low)).clamp(0, 1)
+        return omega_R * (kept_R + (1 - kept_R) / self.stretch(c))
+
+
+class Yarn(RopeScaling):
+    """YaRN: Peng et al. 2023, arXiv 2309.00071. Divides slow angles by s, and scales the logits.
+
+    Angle m becomes omega_m (1 - ramp + ramp / s), ramp = (m - low) / (high - low) in [0, 1]. low
+    and high are the pairs with beta_fast (32) and beta_slow (1) turns within T, rounded outwards:
+    the released code (jquesnelle/yarn, LlamaYaRNScaledRotaryEmbedding.py) and HF transformers. The
+    paper's ramp is linear in the number of turns. The number of the pair with n turns,
+    r ln(T / (2 pi n)) / (2 ln base), is read off the first two angles, whatever base made them.
+
+    Logits are multiplied by mscale^2, mscale = 0.1 ln s + 1: all of them, as by the paper's 1/t.
+    With partial rotation the released code and HF scale the rotated channels' part alone.
+    """
+
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        factor: AtLeastOne | None,
+        beta_fast: PositiveFloat,
+        beta_slow: PositiveFloat,
+        original_max_position_embeddings: PositiveInt | None = None,
+    ) -> None:
+        T = original_max_position_embeddings
+        super().__init__(shape, factor=factor, original_max_position_embeddings=T)
+        if beta_slow >= beta_fast:
+            raise ValueError(f"beta_slow={beta_slow} must be below beta_fast={beta_fast}")
+        self.beta_fast, self.beta_slow = beta_fast, beta_slow
+
+    def conflict(self, others: Mapping[str, Part]) -> str | None:
+        if any(isinstance(part, GrapeM) for part in others.values()):
+            return "takes angles for powers of a base, and those of grape_m are trained"
+        return None
+
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
+        if len(omega_R) == 1:  # the fastest pair, which is never interpolated
+            return omega_R
+        low, high = self.bounds(omega_R)
+        ramp_R = (numbers(omega_R) - low) / (high - low).clamp(min=0.001)  # 0.001 as released
+        ramp_R = ramp_R.clamp(0, 1)
+        return omega_R * (1 - ramp_R + ramp_R / self.stretch(c))
+
+    def bounds(self, omega_R: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the numbers of the last pair to keep and of the first one to divide by s."""
+        first, second = self.turns(omega_R[:2]).log()
+        low, high = (
+            (first - math.log(n)) / (first - second) for n in (self.beta_fast, self.beta_slow)
+        )
+        return low.floor().clamp(min=0), high.ceil().clamp(max=2 * len(omega_R) - 1)
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        return Rotated(q_BHQK * (0.1 * math.log(self.stretch(c)) + 1) ** 2, k_BHSK)
+
+
+class Longrope(RopeScaling):
+    """LongRoPE: Ding et al. 2024, arXiv 2402.13753. Divides angle m by its lambda_m.
+
+    The paper finds lambdas by an evolutionary search and fine-tunes; here they are the user's, one
+    per rotated pair, the fastest first. At s = 1 RoPE stays as trained. As in the release
+    (microsoft/LongRoPE, rope/longrope.py:62-75), cos and sin are multiplied by
+    sqrt(1 + ln s / ln T): here q by its square, with partial rotation in all its channels. Left
+    out: no interpolation for the first tokens, which is no function of the distance.
+    """
+
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        factor: AtLeastOne | None,
+        lambdas: list[PositiveFloat],
+        original_max_position_embeddings: PositiveInt | None = None,
+    ) -> None:
+        T = original_max_position_embeddings
+        super().__init__(shape, factor=factor, original_max_position_embeddings=T)
+        refuse_without_mscale(self.original_length)
+        self.lambdas = lambdas
+
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
+        if len(self.lambdas) != len(omega_R):
+            raise UserError(
+                f"longrope.lambdas: {len(self.lambdas)} numbers for {len(omega_R)} rotated channel "
+                "pairs; give one for each"
+            )
+        if self.stretch(c) == 1:
+            return omega_R
+        return omega_R / torch.tensor(self.lambdas, device=omega_R.device, dtype=omega_R.dtype)
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        return Rotated(q_BHQK * mscale(self.stretch(c), self.original_length) ** 2, k_BHSK)
+
+
+class Longrope2(RopeScaling):
+    """LongRoPE2's first guess: Shang et al. 2025, arXiv 2502.20082, eq. 10, algorithms 1 and 2.
+
+    Training within T teaches too little of the slow pairs' turns, so that angles from a critical
+    pair d on, before the first whose turn exceeds T, are to be divided by s or more. Here by
+
+      lambda_m = (excess s)^(m/d) for m < d        lambda_m = excess s for m >= d
+
+    critical_turns: d is the first pair with at most so many turns within T. 1 is equation 7; the
+    paper searches up to 10, and finds pairs 25 (Phi3-mini) and 30 (LLaMA3-8B), both with at most 3.
+    excess: 1 to 2 in the paper. At s = 1 RoPE stays as trained.
+
+    Deviation: the paper goes on to search d and every lambda_m with m >= d, and then trains; for
+    lambdas that were searched elsewhere see `longrope`. It names no scale of the logits: it is
+    LongRoPE's, as in microsoft/Phi-4-mini-instruct, whose factors have this form.
+    """
+
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        factor: AtLeastOne | None,
+        critical_turns: PositiveFloat,
+        excess: AtLeastOne,
+        original_max_position_embeddings: PositiveInt | None = None,
+    ) -> None:
+        T = original_max_position_embeddings
+        super().__init__(shape, factor=factor, original_max_position_embeddings=T)
+        refuse_without_mscale(self.original_length)
+        self.critical_turns, self.excess = critical_turns, excess
+
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
+        s = self.stretch(c)
+        if s == 1:
+            return omega_R
+        fast_R = self.turns(omega_R) > self.critical_turns
+        share_R = torch.where(fast_R, numbers(omega_R) / fast_R.sum().clamp(min=1), 1)
+        return omega_R * (self.excess * s) ** -share_R
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        return Rotated(q_BHQK * mscale(self.stretch(c), self.original_length) ** 2, k_BHSK)
+
+
+def numbers(omega_R: Tensor) -> Tensor:
+    """Returns the number of each pair, from 0, in the angles' dtype."""
+    return torch.arange(len(omega_R), device=omega_R.device, dtype=omega_R.dtype)
+
+
+def refuse_without_mscale(T: int) -> None:
+    """Raises ValueError for a T that mscale has no value for."""
+    if T < 2:
+        raise ValueError(
+            f"train.length, or original_max_position_embeddings: {T} must be above 1, since mscale "
+            "has ln T"
+        )
+
+
+def mscale(s: float, T: int) -> float:
+    """Returns LongRoPE's factor of cos and sin."""
+    return math.sqrt(1 + math.log(s) / math.log(T))

@@ -1,1 +1,0 @@
-"""Masks: which keys a query sees."""

@@ -1,1 +1,0 @@
-"""Rotary logits at remapped positions."""

@@ -1,0 +1,109 @@
+"""Factors of the queries that grow with the number of keys; biases are left as they are.
+
+More keys flatten a softmax: the factors sharpen it again. The number of keys of a query is i + 1,
+whatever coordinates other parts give out.
+"""
+
+import math
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.parameters import of_layer, tokens
+
+
+class Logn(Part):
+    """Log-n scaling: queries times max(1, ln n / ln T), n the number of keys up to the query.
+
+    Su's ReRoPE release has it built in (github.com/bojone/rerope), SelfExtend's as an option. Up to
+    T it is exactly 1; BiPE's `log_scale` has no maximum with 1: another function.
+    """
+
+    needs_whole_text = True
+
+    def __init__(self, shape: ModelDims) -> None:
+        super().__init__(shape)
+        if shape.train_length < 2:
+            raise ValueError(
+                f"train.length={shape.train_length} must be above 1: log-n divides by its logarithm"
+            )
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        return Rotated(q_BHQK * self.factor(c)[:, None], k_BHSK)
+
+    def factor(self, c: AttentionContext) -> Tensor:
+        """Returns the factor of each query, [Q] in c.dtype."""
+        T = self.shape.train_length
+        beyond = (c.n_visible().to(c.dtype) / T).clamp(min=1)  # ln 1 = 0: no rounding up to T
+        return 1 + beyond.log() / math.log(T)
+
+
+class Ssmax(Part):
+    """SSMax, scalable softmax: Nakanishi 2025, arXiv 2501.19399. Queries times s_h ln n.
+
+    s is trained per head, in each layer or, with share_layers, once. init: s at first; 1 in the
+    release of BAM (models/nope_ssmax.py), where also biases enter the product (`ssmax_prior`): here
+    they do not. The first query's only score is multiplied by ln 1 = 0; its weight is 1 as always.
+    """
+
+    needs_whole_text = True
+
+    def __init__(self, shape: ModelDims, *, init: float, share_layers: bool) -> None:
+        super().__init__(shape)
+        layers = 1 if share_layers else shape.n_layers
+        self.s = nn.Parameter(torch.full((layers, shape.n_heads), float(init)))
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        return Rotated(q_BHQK * self.factor(c)[..., None], k_BHSK)
+
+    def factor(self, c: AttentionContext) -> Tensor:
+        """Returns the factor of each head and query, [H, Q] in c.dtype."""
+        s_H = of_layer(self.s, c).to(c.dtype)
+        return s_H[:, None] * c.n_visible().to(c.dtype).log()
+
+
+class Llama4Temperature(Part):
+    """The temperature of Llama 4: Meta 2025; transformers, models/llama4/modeling_llama4.py.
+
+    The query with n keys is multiplied by 1 + scale ln(1 + floor(n / floor)). scale: 0.1 in Llama
+    4. floor: in multiples of T; 8192 tokens there. With floor = T the first step is that of the
+    last trained query. Llama 4 has it in layers without positions alone: see `layers` of a scheme.
+    """
+
+    needs_whole_text = True
+
+    def __init__(self, shape: ModelDims, *, scale: PositiveFloat, floor: PositiveFloat) -> None:
+        super().__init__(shape)
+        self.scale, self.floor = scale, tokens(floor, shape)
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        return Rotated(q_BHQK * self.factor(c)[:, None], k_BHSK)
+
+    def factor(self, c: AttentionContext) -> Tensor:
+        """Returns the factor of each query, [Q] in c.dtype."""
+        steps = c.n_visible() // self.floor
+        return 1 + self.scale * steps.to(c.dtype).log1p()
+
+
+class Temperature(Part):
+    """Logits times 1 + c ln(L/T) beyond T, in all of a call of length L.
+
+    The form that DroPE (Gelberg et al. 2025, arXiv 2512.12167) uses for models whose positions were
+    dropped, c (`coefficient`) tuned per model. YaRN's (1 + 0.1 ln(L/T))^2 has c = 0.2 to first
+    order.
+    """
+
+    depends_on_length = True
+
+    def __init__(self, shape: ModelDims, *, coefficient: PositiveFloat) -> None:
+        super().__init__(shape)
+        self.coefficient = coefficient
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        return Rotated(q_BHQK * self.factor(c.length), k_BHSK)
+
+    def factor(self, length: int) -> float:
+        """Returns the factor of all queries of a call of that length."""
+        return 1 + self.coefficient * math.log(max(1, length / self.shape.train_length))

@@ -1,1 +1,0 @@
-"""Factors of the queries that grow with the number of keys."""
