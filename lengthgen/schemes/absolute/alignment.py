@@ -4,6 +4,7 @@ Parts that read them are oracles: upper bounds of what a scheme can do without.
 """
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ class Aligned(Part):
 
     needs_whole_text = True
     alignment_ids: AlignmentIds | None = None
-    lookup = staticmethod(ids_of)  # of Python lists: kernels.compiled leaves it uncompiled
+    # Of Python lists: kernels.compiled() leaves it uncompiled.
+    lookup: ClassVar[Callable[[AlignmentIds, Tensor], Tensor]] = staticmethod(ids_of)
 
     def ids(self, c: AttentionContext) -> Tensor | None:
         """Returns the alignment id of each token, [B, T] int64; None if the corpus has none."""
