@@ -18,7 +18,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 from lengthgen.schemes import parameters
-from lengthgen.schemes.absolute.alignment import Aligned, ids_of
+from lengthgen.schemes.absolute import alignment
 from lengthgen.schemes.relative_shift import PaddedTable, pad_table, skew, unskew
 
 UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
@@ -156,7 +156,7 @@ def compiled(forward: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     They are marked here, not where they are defined: a mark imports the compiler, which takes
     seconds, and most processes compile nothing.
     """
-    Aligned.lookup = staticmethod(torch.compiler.disable(ids_of))
+    alignment.ids_of = torch.compiler.disable(alignment.ids_of)  # of Python lists
     for table in (causal_blocks, parameters.constant):
         torch.compiler.assume_constant_result(table)
     return torch.compile(forward, **options)

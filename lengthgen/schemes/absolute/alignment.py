@@ -4,7 +4,6 @@ Parts that read them are oracles: upper bounds of what a scheme can do without.
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ AlignmentIds = Callable[[Sequence[int]], list[int]]  # of a text's tokens; -1 be
 
 
 def ids_of(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:
-    """Returns the alignment id of each token, [B, T] int64."""
+    """Returns the alignment id of each token, [B, T] int64; kernels.compiled() leaves it as it is."""
     return torch.tensor([ids(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
 
 
@@ -24,10 +23,8 @@ class Aligned(Part):
 
     needs_whole_text = True
     alignment_ids: AlignmentIds | None = None
-    # Of Python lists: kernels.compiled() leaves it uncompiled.
-    lookup: ClassVar[Callable[[AlignmentIds, Tensor], Tensor]] = staticmethod(ids_of)
 
     def ids(self, c: AttentionContext) -> Tensor | None:
         """Returns the alignment id of each token, [B, T] int64; None if the corpus has none."""
         ids = self.alignment_ids
-        return None if ids is None else self.lookup(ids, c.tokens_BT)
+        return None if ids is None else ids_of(ids, c.tokens_BT)
