@@ -14,7 +14,7 @@ AlignmentIds = Callable[[Sequence[int]], list[int]]  # of a text's tokens; -1 be
 
 
 def ids_of(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:
-    """Returns the alignment id of each token, [B, T] int64; kernels.compiled() leaves it as it is."""
+    """Returns the alignment id of each token, [B, T] int64. It is never compiled."""
     return torch.tensor([ids(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
 
 
