@@ -1,10 +1,13 @@
-"""The encoder-decoder: an encoder reads the prompt of a row, a decoder writes the answer.
+"""Models with an encoder: the encoder-decoder, and the masked language model.
 
-As in T5 (Raffel et al. 2020, arXiv 1910.10683, section 2.1) encoder and decoder have positions of
-their own, from 0 on, and parameters of their own in the scheme's parts; cross-attention has none.
-Both share the embedding with the head. The decoder begins with the prompt's last token, which ends
-every prompt. Blocks are those of the decoder-only model, in the decoder with cross-attention
-between their own attention and the network.
+As in T5 (Raffel et al. 2020, arXiv 1910.10683, section 2.1) an encoder reads the prompt of a row,
+and a decoder writes the answer, from the prompt's last token on. Each has positions from 0 on and
+its own parameters in the scheme's parts; both share the embedding with the head. Cross-attention
+stands between a decoder block's attention and network, and has no positions.
+
+As in BERT (Devlin et al. 2018, arXiv 1810.04805) the masked language model fills in masks, here all
+of an answer at once. The mask is the token that ends every prompt. Without positions all masks of a
+row are one token in one context: no answer of two different tokens can be right.
 
 B rows, T tokens of a row, S of the longest prompt, Q of the longest answer, D width.
 """
@@ -16,7 +19,7 @@ from torch import Tensor, nn
 
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.windows import IGNORED
-from lengthgen.encoder_decoder.span_corruption import n_sentinels
+from lengthgen.encoder_decoder.spans import n_sentinels
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Block, Transformer
 from lengthgen.schemes import NO_PARTS, AttentionContext, LayerHooks, Scheme
@@ -61,6 +64,7 @@ class EncoderDecoder(Transformer):
     """A Transformer whose rows are a prompt, read by an encoder, and an answer, by the decoder."""
 
     arch = "encoder_decoder"
+    block_type = CrossBlock
 
     @classmethod
     def check(cls, config: Config) -> None:
@@ -74,14 +78,14 @@ class EncoderDecoder(Transformer):
             vocab_size += n_sentinels(config.train.length)
         super().__init__(config, vocab_size=vocab_size)
         assert config.encoder_shape is not None, "model.arch=decoder has no encoder"
-        self.encoder_shape, n_layers = config.encoder_shape, config.model.n_layers
-        self.blocks = nn.ModuleList(CrossBlock(config) for _ in range(n_layers))
-        self.encoder_blocks = nn.ModuleList(Block(config) for _ in range(n_layers))
+        self.encoder_shape = config.encoder_shape
+        self.encoder_blocks = nn.ModuleList(Block(config) for _ in self.blocks)
         self.encoder_norm = nn.LayerNorm(config.model.d_model, bias=False)
 
     def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
         """Returns the first target of each row that is not ignored, the argument of forward()."""
-        return {"answer_B": first_targets(targets_BT).to(self.embedding.weight.device)}
+        first_B = (targets_BT != IGNORED).byte().argmax(dim=1)
+        return {"answer_B": first_B.to(self.embedding.weight.device)}
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -120,29 +124,66 @@ class EncoderDecoder(Transformer):
 
         The first n_keys_B[b] tokens of row b are its prompt; no output depends on the others.
         """
-        scheme, x_BSD = self.scheme.encoder, self.embedding(tokens_BS)
+        scheme = self.scheme.encoder
         assert scheme is not None, "a scheme without its encoder's parts"
-        c = AttentionContext.of_call(
-            self.encoder_shape,
-            tokens_BS,
-            x_BSD,
-            training=self.training,
-            generator=generator,
-            embedding_VD=self.embedding.weight,
-        )
+        x_BSD, c = self.embedded(tokens_BS, generator=generator, of=(self.encoder_shape, scheme))
         c = replace(c, key_padding_BS=c.pos >= n_keys_B[:, None])
-        with torch.autocast(tokens_BS.device.type, enabled=False):
-            x_BSD = scheme.embed(x_BSD, c)
-        return self.encoder_norm(through_encoder(x_BSD, self.encoder_blocks, scheme, c)), c
+        return self.encoder_norm(_through_encoder(x_BSD, self.encoder_blocks, scheme, c)), c
 
 
-def first_targets(targets_BT: Tensor) -> Tensor:
-    """Returns the first target of each row that is not ignored, the last one if all are: [B]."""
-    ignored_B = ((targets_BT != IGNORED).cumsum(dim=1) == 0).sum(dim=1)
-    return ignored_B.clamp(max=targets_BT.shape[1] - 1)
+class MaskedEncoder(Transformer):
+    """A Transformer without a causal mask, which predicts all tokens of an answer at once."""
+
+    arch = "encoder"
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        EncoderDecoder.check(config)
+        if not isinstance(config.corpus, TaskCorpus):
+            raise UserError(
+                f"model.arch=encoder: corpus {config.corpus.name} has no prompts for an encoder to "
+                "read; give a task, such as task=copy, or model.arch=encoder_decoder"
+            )
+        if config.eval.decode:
+            raise UserError(
+                f"eval.decode={config.eval.decode}: model.arch=encoder writes all of an answer at "
+                "once; drop it"
+            )
+
+    def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
+        """Returns where the answer of each row begins and where it ends, arguments of forward()."""
+        is_target_BT = (targets_BT != IGNORED).byte()
+        n_ignored_B = is_target_BT.flip(1).argmax(dim=1)  # behind the answer
+        starts = {
+            "answer_B": is_target_BT.argmax(dim=1),
+            "n_tokens_B": targets_BT.shape[1] - n_ignored_B,
+        }
+        return {name: x_B.to(self.embedding.weight.device) for name, x_B in starts.items()}
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        tokens_BT: Tensor,
+        *,
+        answer_B: Tensor,
+        n_tokens_B: Tensor,
+        n_last: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Returns the final hidden states of the last n_last tokens (all if None), [B, n_last, D].
+
+        The tokens of row b after answer_B[b] are not read: they are masked. It has n_tokens_B[b]
+        tokens; no output of it depends on what follows.
+        """
+        T = tokens_BT.shape[1]
+        masked = torch.arange(T, device=tokens_BT.device) > answer_B[:, None]
+        mask_B1 = tokens_BT.gather(1, answer_B[:, None])
+        x_BTD, c = self.embedded(torch.where(masked, mask_B1, tokens_BT), generator=generator)
+        c = replace(c, key_padding_BS=torch.arange(T, device=c.pos.device) >= n_tokens_B[:, None])
+        x_BTD = _through_encoder(x_BTD, self.blocks, self.scheme, c)
+        return self.norm(x_BTD[:, 0 if n_last is None else T - n_last :])
 
 
-def through_encoder(
+def _through_encoder(
     x_BSD: Tensor, blocks: nn.ModuleList, scheme: Scheme, c: AttentionContext
 ) -> Tensor:
     """Returns the outputs of blocks whose queries see all keys, [B, S, D]."""

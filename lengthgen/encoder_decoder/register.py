@@ -1,8 +1,7 @@
 """What the encoder-decoder adds to the core."""
 
-from lengthgen.encoder_decoder.masked_encoder import MaskedEncoder
-from lengthgen.encoder_decoder.model import EncoderDecoder
-from lengthgen.encoder_decoder.objective import SPANS, MaskedSpans
+from lengthgen.encoder_decoder.model import EncoderDecoder, MaskedEncoder
+from lengthgen.encoder_decoder.spans import SPANS, MaskedSpans
 
 ARCHITECTURES = [EncoderDecoder, MaskedEncoder]
 OBJECTIVES = [MaskedSpans]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lengthgen.config.registry import contributed
-from lengthgen.config.schema import Config, Parts
+from lengthgen.config.schema import Config, ModelDims, Parts
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
 from lengthgen.schemes import AttentionContext, LayerHooks, Scheme, build
@@ -151,12 +151,20 @@ class Transformer(nn.Module):
         return self.norm(x_BTD)
 
     def embedded(
-        self, tokens_BT: Tensor, *, generator: torch.Generator | None
+        self,
+        tokens_BT: Tensor,
+        *,
+        generator: torch.Generator | None,
+        of: tuple[ModelDims, Scheme] | None = None,
     ) -> tuple[Tensor, AttentionContext]:
-        """Returns the inputs of the first block, [B, T, D], and the context of the call."""
+        """Returns the inputs of the first block, [B, T, D], and the context of the call.
+
+        `of`: shape and scheme, if they are not the model's own but those of its encoder.
+        """
+        shape, scheme = of or (self.shape, self.scheme)
         x_BTD = self.embedding(tokens_BT)
         c = AttentionContext.of_call(
-            self.shape,
+            shape,
             tokens_BT,
             x_BTD,
             training=self.training,
@@ -164,9 +172,9 @@ class Transformer(nn.Module):
             embedding_VD=self.embedding.weight,
         )
         with torch.autocast(tokens_BT.device.type, enabled=False):
-            pos = self.scheme.positions(tokens_BT, c)
+            pos = scheme.positions(tokens_BT, c)
             c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
-            return self.scheme.embed(x_BTD, c), c
+            return scheme.embed(x_BTD, c), c
 
     def through_block(self, i: int, x_BTD: Tensor, c: AttentionContext, *, n_last: int) -> Tensor:
         """Returns the outputs of block i for the last n_last tokens.

@@ -1,39 +1,99 @@
 """Encoder-decoders on text: span corruption in training, matched spans in evaluation."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from small import VOCAB, small_config
 from small_corpora import random_corpus
-from trained import QUIET
 
 from lengthgen.config.schema import Config
-from lengthgen.data.windows import targets_of
+from lengthgen.data.objective import objective_of
+from lengthgen.data.spans import Span
+from lengthgen.data.windows import IGNORED, Ints, Windows, targets_of
 from lengthgen.encoder_decoder.model import CrossBlock, EncoderDecoder
-from lengthgen.encoder_decoder.objective import SPANS
-from lengthgen.encoder_decoder.span_corruption import masked_targets, n_masked
+from lengthgen.encoder_decoder.spans import (
+    SPANS,
+    corrupted,
+    masked_targets,
+    n_masked,
+    n_read,
+    n_sentinels,
+    noise_mask,
+    text_length,
+)
 from lengthgen.errors import UserError
-from lengthgen.evaluation import evaluator
+from lengthgen.evaluation import scoring
 from lengthgen.evaluation.plan import plan
-from lengthgen.evaluation.plan import windows as spans
-from lengthgen.evaluation.scored_text import Cell, Plan
-from lengthgen.evaluation.scoring import score
+from lengthgen.evaluation.scored_text import Plan
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
-from lengthgen.pipeline import train_and_evaluate
-from lengthgen.probes.run import probe
-from lengthgen.runs.distributed import ALONE, Ranks
-from lengthgen.training.step import batch_of, fresh_state, windows_of
+from lengthgen.runs.distributed import ALONE
 
-TEXT = ["model.arch=encoder_decoder", "scheme=t5", "eval.lengths=[4,32,128]", "eval.reach=128"]
 LENGTHS = (4, 32, 128)
+FIRST_SENTINEL = 10_000
 
 
 def configured(*words: str) -> Config:
-    return small_config(*TEXT, "train.length=32", "eval.targets=10", *words)
+    text = ("model.arch=encoder_decoder", "scheme=t5", "eval.lengths=[4,32,128]", "eval.reach=128")
+    return small_config(*text, "train.length=32", "eval.targets=10", *words)
+
+
+# Rows
+
+
+@pytest.mark.parametrize("n", [*range(1, 40), 114, 568, 4000])
+def test_a_row_is_the_text_with_spans_left_out_and_the_spans(n: int) -> None:
+    m, k = n_masked(n)
+    masked = noise_mask(n, (0, 0))
+    begins = np.flatnonzero(np.diff(masked.astype(int), prepend=0) == 1)
+    assert (len(masked), masked.sum(), len(begins)) == (n, m, k)
+    assert masked[-1]
+    assert n == 1 or not masked[0]
+    assert abs(m - 0.15 * n) < 1
+    assert abs(k - m / 3) < 1
+    inputs, targets = corrupted(np.arange(n + 1), masked, vocab_size=FIRST_SENTINEL)
+    n_ignored = int((targets == IGNORED).sum())
+    prompt, answer = inputs[: n_ignored + 1].tolist(), targets[n_ignored:].tolist()
+    for side in (prompt, answer):  # sentinel 0 ends them
+        assert [t - FIRST_SENTINEL for t in side if t >= FIRST_SENTINEL] == [*range(1, k + 1), 0]
+    spans: dict[int, list[int]] = {}
+    for token in answer[:-1]:
+        if token >= FIRST_SENTINEL:
+            spans[token] = []
+        else:
+            spans[max(spans)].append(token)
+    assert [t for token in prompt[:-1] for t in spans.get(token, [token])] == [*range(n + 1)]
+
+
+@pytest.mark.parametrize("length", [*range(3, 70), 512, 2048])
+def test_the_encoder_reads_the_trained_length_and_no_window_has_more_sentinels(length: int) -> None:
+    n = text_length(length)
+    assert n_read(n) <= length < n_read(n + 1)
+    assert all(1 + n_masked(shorter)[1] <= n_sentinels(length) for shorter in range(1, n + 1))
+
+
+def test_the_sizes_are_those_of_the_release_of_t5() -> None:
+    # 568 raw tokens give 512 inputs and 114 targets there, an end token on each side included;
+    # sentinel 0 is that token here, and the token before the window is one more.
+    assert (n_masked(568), n_read(568) - 1, text_length(513)) == ((85, 28), 512, 568)
+
+
+def test_a_row_is_the_same_at_every_resume_and_another_in_every_step_and_seed() -> None:
+    tokens: Ints = np.random.default_rng(1).integers(VOCAB, size=(4, 41))
+    batch = Windows(tokens[:, :-1].copy(), tokens[:, 1:].copy())
+    batch.targets_BT[-1, 20:] = IGNORED  # the end of a document
+    first, again, other_step, other_seed = (
+        objective_of(configured(f"seed={seed}")).batch(batch, vocab_size=VOCAB, step=step)
+        for seed, step in ((3, 5), (3, 5), (3, 6), (4, 5))
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    for other in (other_step, other_seed):
+        assert not np.array_equal(first.inputs_BT, other.inputs_BT)
+
+
+# Evaluation
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +102,11 @@ def planned() -> Plan:
     return plan(configured("eval.deduplicate=false"), corpus)
 
 
-def scores(model: Transformer, planned: Plan, *lengths: int) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
-    for length in lengths:
-        wanted = spans(Cell("spans", None, length), planned)
-        nats = score(
-            model,
-            wanted,
-            planned.corpus,
-            precision="fp32",
-            seed=0,
-            ranks=ALONE,
-            advance=lambda n: None,
-            protocol=SPANS,
-        )
-        found[length] = np.concatenate([nats[span] for span in wanted]).tolist()
-    return found
+def scores(model: Transformer, planned: Plan, length: int) -> list[float]:
+    wanted = SPANS.windows(length, planned)
+    how = {"precision": "fp32", "seed": 0, "ranks": ALONE, "advance": lambda n: None}
+    nats = scoring.score(model, wanted, planned.corpus, protocol=SPANS, **how)
+    return np.concatenate([nats[span] for span in wanted]).tolist()
 
 
 def model_of(planned: Plan) -> EncoderDecoder:
@@ -68,111 +117,63 @@ def model_of(planned: Plan) -> EncoderDecoder:
 
 def test_the_same_tokens_are_scored_at_every_length(planned: Plan) -> None:
     def scored(length: int) -> list[tuple[int, int, list[int]]]:
-        return [
-            (
-                span.document,
-                span.end,
-                targets_of(span, planned.corpus)[masked_targets(span)].tolist(),
-            )
-            for span in spans(Cell("spans", None, length), planned)
-        ]
+        spans = SPANS.windows(length, planned)
+        return [(s.document, s.end, SPANS.targets(s, planned).tolist()) for s in spans]
 
     assert scored(4) == scored(32) == scored(128)
-    ends = [span.end for span in spans(Cell("spans", None, 128), planned)]
-    assert min(ends) >= 128  # so that every window is full
+    assert min(span.start for span in SPANS.windows(128, planned)) >= 0  # every window is full
+    assert not np.array_equal(*(masked_targets(Span(2, end, 64, 32)) for end in (900, 932)))
 
 
 def test_a_model_that_ignores_the_encoder_gains_nothing_from_more_text(planned: Plan) -> None:
     model = model_of(planned)
-    reads = scores(model, planned, *LENGTHS)
+    reads = [scores(model, planned, length) for length in LENGTHS]
     with torch.no_grad():
         for block in model.blocks:
             assert isinstance(block, CrossBlock)
             block.cross_out.weight.zero_()
-    ignores = scores(model, planned, *LENGTHS)
-    for one, other in pairwise(LENGTHS):
-        assert reads[one] != reads[other]
-        assert ignores[one] == pytest.approx(ignores[other], rel=1e-12)
+    ignores = [scores(model, planned, length) for length in LENGTHS]
+    assert all(shorter != longer for shorter, longer in pairwise(reads))
+    assert all(shorter == pytest.approx(longer, rel=1e-12) for shorter, longer in pairwise(ignores))
 
 
 def test_a_masked_token_is_scored_given_the_text_around_it_and_earlier_masked_ones(
     planned: Plan,
 ) -> None:
-    model, corpus = model_of(planned), planned.corpus
-    span = spans(Cell("spans", None, 32), planned)[0]
+    model, corpus, V = model_of(planned), planned.corpus, planned.corpus.vocab_size
+    span = SPANS.windows(32, planned)[0]
+    got = scores(model, planned, 32)[: n_masked(span.scored)[0]]
+    n_behind_first = 2  # are left out, so that the encoder reads 32 tokens
     masked = [False] * (span.length - span.scored) + masked_targets(span).tolist()
-    got = scores(model, planned, 32)[32][: n_masked(span.scored)[0]]
-    targets = targets_of(span._replace(scored=span.length), corpus)[2:]
-    masked = masked[2:]  # so that the encoder reads 32 tokens
+    targets = targets_of(span._replace(scored=span.length), corpus).tolist()
     first = int(corpus.validation.document(span.document)[span.start])
-    begins = [m and not (i and masked[i - 1]) for i, m in enumerate(masked)]
-    V = corpus.vocab_size
     prompt, answer, n = [first], list[int](), 0
-    for token, is_masked, starts in zip(targets.tolist(), masked, begins, strict=True):
-        if starts:
+    before = False
+    for token, is_masked in [*zip(targets, masked, strict=True)][n_behind_first:]:
+        if is_masked and not before:
             n += 1
             prompt.append(V + n)
             answer.append(V + n)
         (answer if is_masked else prompt).append(token)
+        before = is_masked
     prompt.append(V)
     assert len(prompt) == 32
-    row = torch.tensor([[*prompt, *answer]])
     with torch.no_grad():
-        x = model(row[:, :-1], answer_B=torch.tensor([len(prompt) - 1]))
-    nats = -model.logits(x)[0].detach().log_softmax(-1)[len(prompt) - 1 :]
+        x = model(torch.tensor([[*prompt, *answer]])[:, :-1], answer_B=torch.tensor([31]))
+    nats = -model.logits(x)[0].detach().log_softmax(-1)[31:]
     want = [float(nats[i, token]) for i, token in enumerate(answer) if token < V]
     assert got == pytest.approx(want, rel=1e-9)
 
 
-def test_rows_do_not_depend_on_the_number_of_processes(planned: Plan) -> None:
-    config, corpus = configured(), planned.corpus
-    state = fresh_state(
-        config, create(config, vocab_size=corpus.vocab_size), device=torch.device("cpu")
-    )
-    windows = windows_of(config, corpus)
-    two = [Ranks(rank=rank, world_size=2, local_rank=rank) for rank in (0, 1)]
-    whole = batch_of(state, windows, ranks=ALONE)
-    halves = [batch_of(state, windows, ranks=ranks) for ranks in two]
-    rows = torch.cat([micro.inputs_BT for micro in whole.micro_batches])
-    for rank, half in enumerate(halves):
-        mine = torch.cat([micro.inputs_BT for micro in half.micro_batches])
-        assert torch.equal(mine, rows[rank::2])
-        assert half.n_targets == whole.n_targets
-    starts = state.model.answer_starts(whole.micro_batches[0].targets_BT)["answer_B"]
-    assert int(starts.max()) + 1 == config.train.length  # tokens that the encoder reads
-
-
-REFUSED = [
-    (
-        "eval.protocols=[tail]",
-        "eval.protocols: tail scores text from left to right, and this model learns masked",
-    ),
-    ("model.arch=decoder eval.protocols=[spans]", "eval.protocols: spans scores masked spans, and"),
-    (
-        "eval.lengths=[3,32]",
-        "eval.lengths: 3 is shorter than the 4 targets that a window of",
-    ),
-    ("train.length=2 train.batch_tokens=128", "train.length=2: text with a masked span has 3"),
-]
-
-
-@pytest.mark.parametrize(("words", "said"), REFUSED)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("eval.protocols=[tail]", "eval.protocols: tail scores text from left to right, and this "),
+        ("model.arch=decoder eval.protocols=[spans]", "eval.protocols: spans scores masked spans"),
+        ("eval.lengths=[3,32]", "eval.lengths: 3 is shorter than the 4 targets that a window of"),
+    ],
+)
 def test_what_cannot_be_scored_is_one_line(words: str, said: str) -> None:
     with pytest.raises(UserError, match=f"^{said}") as error:
         configured(*words.split())
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.slow
-def test_a_run_on_text_is_trained_and_evaluated_by_length(tmp_path: Path) -> None:
-    config = configured(f"runtime.root={tmp_path}")
-    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
-    rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    by_length = {length: [r for r in rows if r["length"] == length] for length in LENGTHS}
-    counts = {sum(r["n_tokens"] for r in found) for found in by_length.values()}
-    floors = {sum(r["unigram_nats"] for r in found) for found in by_length.values()}
-    assert len(counts) == len(floors) == 1
-    assert counts != {0}
-    assert all(np.isfinite(row["nats"]) for row in rows)
-    with pytest.raises(UserError, match=r"^probe: .* has model.arch=encoder_decoder"):
-        probe(config, run_dir, [], show=QUIET)

@@ -1,6 +1,7 @@
-"""Span corruption: a window of text as a row "text with spans left out, the spans".
+"""Masked spans of text: what an encoder-decoder trains on, and how it is scored.
 
-As T5 (Raffel et al. 2020, arXiv 1910.10683, section 3.1.4) and its release: 15 % of the tokens in
+Span corruption makes of a window of text a row "text with spans left out, the spans", as
+T5 (Raffel et al. 2020, arXiv 1910.10683, section 3.1.4) and its release: 15 % of the tokens in
 spans of 3 on average, the first token and the last one on different sides. Sentinel i stands for
 span i in the text and before span i in the answer. Sentinel 0 ends both of them. The sentinels are
 the ids from the vocabulary's end on.
@@ -10,16 +11,20 @@ token before the window, text, sentinels 1 to k, sentinel 0.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lengthgen.config.schema import Config, TaskCorpus
+from lengthgen.data.objective import Objective
 from lengthgen.data.spans import Span
-from lengthgen.data.windows import IGNORED, Ints, Windows
+from lengthgen.data.windows import IGNORED, Ints, Windows, targets_of
+from lengthgen.evaluation.protocols import Protocol
+from lengthgen.evaluation.scored_text import Plan
 
 MASKED = 0.15  # of the tokens
 MEAN_SPAN = 3  # tokens
-SHORTEST = 3  # tokens that an encoder reads at least
 
 Mask = NDArray[np.bool_]
 
@@ -49,8 +54,9 @@ def n_sentinels(length: int) -> int:
     return 1 + n_masked(text_length(length))[1]
 
 
-def noise_mask(n: int, random: np.random.Generator) -> Mask:
-    """Returns which of n tokens are masked: text and spans take turns, text first."""
+def noise_mask(n: int, key: tuple[int, int]) -> Mask:
+    """Returns which of n tokens are masked, by a key: text and spans take turns, text first."""
+    random = np.random.Generator(np.random.Philox(key=np.array(key, dtype=np.uint64)))
     masked, spans = n_masked(n)
     lengths = np.stack([_pieces(n - masked, spans, random), _pieces(masked, spans, random)], axis=1)
     return np.repeat(np.tile([False, True], spans), lengths.ravel())
@@ -64,8 +70,7 @@ def _pieces(n: int, count: int, random: np.random.Generator) -> Ints:
 
 def masked_targets(span: Span) -> Mask:
     """Returns which of the scored targets are masked: the same ones in a window of any length."""
-    key = np.array([span.document, span.end], dtype=np.uint64)
-    return noise_mask(span.scored, np.random.Generator(np.random.Philox(key=key)))
+    return noise_mask(span.scored, (span.document, span.end))
 
 
 def corrupted(text: Ints, masked: Mask, *, vocab_size: int) -> tuple[Ints, Ints]:
@@ -96,12 +101,64 @@ def text_of_window(inputs: Ints, targets: Ints) -> Ints:
     return np.concatenate([inputs[:1], targets[targets != IGNORED]])
 
 
-def corrupted_batch(batch: Windows, *, vocab_size: int, seed: int, step: int) -> Windows:
-    """Returns the rows of a step's global batch, a pure function of it, the seed and the step."""
-    rows: list[tuple[Ints, Ints]] = []
-    for b, (inputs, targets) in enumerate(zip(*batch, strict=True)):
-        text = text_of_window(inputs, targets)
-        key = np.array([seed, step * len(batch.inputs_BT) + b], dtype=np.uint64)
-        random = np.random.Generator(np.random.Philox(key=key))
-        rows.append(corrupted(text, noise_mask(len(text) - 1, random), vocab_size=vocab_size))
-    return stacked(rows)
+class MaskedSpans(Objective):
+    """Spans of a window are left out of what the encoder reads; the decoder writes them."""
+
+    learns = "masked spans"
+    protocol = "spans"
+
+    @staticmethod
+    def takes(config: Config) -> bool:
+        of_task = isinstance(config.corpus, TaskCorpus)
+        return config.model.arch == "encoder_decoder" and not of_task
+
+    @property
+    def window_targets(self) -> int:
+        return text_length(self.config.train.length)
+
+    def batch(self, batch: Windows, *, vocab_size: int, step: int) -> Windows:
+        rows: list[tuple[Ints, Ints]] = []
+        for b, (inputs, targets) in enumerate(zip(*batch, strict=True)):
+            text = text_of_window(inputs, targets)
+            row = step * len(batch.inputs_BT) + b
+            masked = noise_mask(len(text) - 1, (self.config.seed, row))
+            rows.append(corrupted(text, masked, vocab_size=vocab_size))
+        return stacked(rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpansProtocol(Protocol):
+    """Masked ones of the targets, given the text around them."""
+
+    def batch(self, spans: Sequence[Span], batch: Windows, *, vocab_size: int) -> Windows:
+        """Masks scored targets, which become spans to be filled in.
+
+        Tokens behind the first one are left out until the encoder reads no more than the window.
+        """
+        rows: list[tuple[Ints, Ints]] = []
+        for span, inputs, targets in zip(spans, *batch, strict=True):
+            masked = np.zeros(span.length, dtype=bool)
+            masked[-span.scored :] = masked_targets(span)
+            excess = n_read(span.scored) - span.scored
+            first = min(max(0, excess), int(masked.argmax()))
+            text = np.delete(text_of_window(inputs, targets), slice(1, 1 + first))
+            rows.append(corrupted(text, masked[first:], vocab_size=vocab_size))
+        return stacked(rows)
+
+    def targets(self, span: Span, plan: Plan) -> Ints:
+        return targets_of(span, plan.corpus)[masked_targets(span)]
+
+
+def spans_block(length: int, targets: int, train_length: int) -> int:
+    """Returns how many targets share a window of masked spans: those of the shortest default."""
+    return min(targets, max(1, train_length // 8))
+
+
+SPANS = SpansProtocol(
+    name="spans",
+    summary="masked spans: the same ones of the K targets at every length, for encoder-decoders",
+    source="span corruption of T5, arXiv 1910.10683, on the endpoints of tail",
+    block=spans_block,
+    objective=MaskedSpans,
+    reads=("train_length",),
+)
