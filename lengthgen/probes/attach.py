@@ -1,50 +1,26 @@
-"""Parts of a probe's own, attached to a trained model next to those of its scheme."""
+"""Hooks of a probe's own, attached to a trained model next to those of its scheme."""
 
 import copy
-from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor
 
 from lengthgen.model.transformer import Transformer
-from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Scheme
-
-
-class WeightsPart(Part):
-    """A part that looks at every layer's attention weights, which are the scheme's own.
-
-    `found` holds what it keeps of each layer; where a text is read in segments, of the last one.
-    """
-
-    def __init__(self, shape: ModelDims, scheme: Scheme) -> None:
-        super().__init__(shape)
-        self.owners = [layer.weights for layer in scheme.layers]
-        self.found: dict[int, list[Tensor]] = defaultdict(list)
-
-    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
-        self.found.clear()
-        return x_BTD
-
-    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
-        owner = self.owners[c.layer]
-        w_BHQS = owner.weights(s_BHQS, c) if owner else super().weights(s_BHQS, c)
-        self.look(w_BHQS, c)
-        return w_BHQS
-
-    def look(self, w_BHQS: Tensor, c: AttentionContext) -> None:
-        """Adds what is kept of the weights of a layer's queries to `found`."""
-        raise NotImplementedError
+from lengthgen.schemes import AttentionContext, LayerHooks, Part
 
 
 @contextmanager
-def attach_module(model: Transformer, part: Part) -> Generator[None]:
-    """Lets a part act after those of the model, in all layers, while the block lasts.
+def attached(model: Transformer, **hooks: Callable[..., Any]) -> Generator[None]:
+    """Lets functions act as hooks of a part after those of the model, in all layers.
 
-    Its `positions` and `weights` take the place of the scheme's own, which it has to call. The
+    `positions` and `weights` take the place of the scheme's own, which they have to call. The
     scheme itself, and so the trained model, stays as it is.
     """
     scheme = model.scheme
+    named = {name: staticmethod(hook) for name, hook in hooks.items()}
+    part: Part = type("Attached", (Part,), named)(model.shape)
     joined = copy.copy(scheme)
     joined.all = (*scheme.all, part)
     joined.layers = [_joined(layer, part) for layer in scheme.layers]
@@ -64,3 +40,32 @@ def _joined(layer: LayerHooks, part: Part) -> LayerHooks:
         contiguous=layer.contiguous and not moves,
         toeplitz=layer.toeplitz and not (moves or adds or weighs),
     )
+
+
+def seen_weights(
+    model: Transformer,
+    look: Callable[[Tensor, AttentionContext], Tensor | None],
+    call: Callable[[], object],
+) -> list[list[Tensor]]:
+    """Returns what `look` makes of the attention weights in a call, by layer and block.
+
+    Of a text that is read in segments they are of the last one.
+    """
+    owners = [layer.weights or Part(model.shape) for layer in model.scheme.layers]
+    seen: list[list[Tensor]] = [[] for _ in owners]
+
+    def embed(x_BTD: Tensor, c: AttentionContext) -> Tensor:
+        for blocks in seen:
+            blocks.clear()
+        return x_BTD
+
+    def weights(s_BHQS: Tensor, c: AttentionContext) -> Tensor:
+        w_BHQS = owners[c.layer].weights(s_BHQS, c)
+        x = look(w_BHQS, c)
+        if x is not None:
+            seen[c.layer].append(x)
+        return w_BHQS
+
+    with attached(model, embed=embed, weights=weights):
+        call()
+    return seen

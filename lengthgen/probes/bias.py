@@ -7,62 +7,24 @@ relative keys. What a part adds in other ways, such as by rotation, is not measu
 B windows, H heads, Q queries, S keys, N distances, K head width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from lengthgen.probes import figures
-from lengthgen.probes.attach import attach_module
-from lengthgen.probes.base import Probe
-from lengthgen.probes.inputs import ProbeInputs, Row, numbers, spaced
-from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.probes.attach import attached
+from lengthgen.probes.base import Probe, ProbeInputs, Row, numbers, spaced
+from lengthgen.probes.figures import Panel
+from lengthgen.schemes import AttentionContext, Rotated
 
 QUERIES = 256  # behind the mean over queries for relative keys
-
-
-class BiasRecorder(Part):
-    """Records what the other parts of each layer add for the last query: [H, N] by distance."""
-
-    def __init__(self, shape: ModelDims) -> None:
-        super().__init__(shape)
-        self.bias_HN: dict[int, Tensor] = {}
-        self.relative_HN: dict[int, Tensor] = {}
-
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        part = c.hooks.relative_keys
-        table_HNK = part.relative_keys(c) if part else None
-        if part and table_HNK is not None:
-            q_H1K = q_BHQK[:, :, -QUERIES:].mean((0, 2))[:, None].to(table_HNK.dtype)
-            added_H1K = part.relative_queries(c)
-            q_H1K = q_H1K if added_H1K is None else q_H1K + added_H1K
-            of_row_HN = (q_H1K @ table_HNK.transpose(-1, -2))[:, 0] * self.shape.d_head**-0.5
-            row_N = torch.arange(k_BHSK.shape[2], device=q_BHQK.device)
-            self.relative_HN[c.layer] = of_row_HN[:, row_N.clamp(max=table_HNK.shape[1] - 1)]
-        return Rotated(q_BHQK, k_BHSK)
-
-    def bias(self, c: AttentionContext) -> None:
-        if c.rows.stop == c.length:
-            last = slice(c.length - 1, c.length)
-            at = replace(c, q_pos=c.q_pos[..., -1:], rows=last)
-            added = [
-                b for b in (p.bias(at) for p in c.hooks.bias if p is not self) if b is not None
-            ]
-            if added:
-                shape = (*c.tokens_BT.shape[:1], self.shape.n_heads, 1, c.length)
-                total = sum(added[1:], start=added[0]).expand(shape)
-                self.bias_HN[c.layer] = total.mean(0)[:, 0].flip(-1)
 
 
 class Bias(Probe):
     """What parts add to the logits of each head by distance, up to 4T."""
 
-    order = 4
-    figure = staticmethod(figures.bias)
-
-    def settings(self, inputs: ProbeInputs) -> Row:
-        return {"lengths": inputs.lengths, "queries": QUERIES}
+    columns = 2
 
     @torch.no_grad()
     def rows(self, inputs: ProbeInputs) -> list[Row]:
@@ -70,47 +32,76 @@ class Bias(Probe):
 
         A layer that adds nothing has None.
         """
-        scheme = inputs.model.scheme
-        if not any(layer.bias or layer.relative_keys for layer in scheme.layers):
+        layers = inputs.model.scheme.layers
+        if not any(layer.bias or layer.relative_keys for layer in layers):
             return [{"skipped": "no part adds to the logits by distance"}]
         there = [n for n in inputs.lengths if inputs.unsupported_reason(n) is None]
         if not there:
             return [{"skipped": inputs.unsupported_reason(inputs.train_length)}]
-        length, n_layers = there[-1], len(scheme.layers)
-        sums: dict[str, dict[int, Tensor]] = {}
-        recorder = BiasRecorder(inputs.model.shape)
-        with attach_module(inputs.model, recorder):
-            for text in inputs.windows(self.name, length):
-                inputs.states(text.inputs_BT)
-                for kind, added in (
-                    ("bias", recorder.bias_HN),
-                    ("relative_keys", recorder.relative_HN),
-                ):
-                    for layer, b_HN in added.items():
-                        of_kind, wide = sums.setdefault(kind, {}), b_HN.cpu().double()
-                        of_kind[layer] = of_kind[layer] + wide if layer in of_kind else wide
+        sums_HN: dict[tuple[str, int], Tensor] = {}
+        for text in inputs.windows(self.name, there[-1]):
+            for key, x_HN in added(inputs, text.inputs_BT).items():
+                sums_HN[key] = x_HN + sums_HN.get(key, 0)
+        length = next(iter(sums_HN.values())).shape[1]  # of a text in segments that of one call
+        distances = [n - 1 for n in spaced(length)]
+        n = len(inputs.endpoints)
+        means = {key: numbers(sum_HN[:, distances] / n) for key, sum_HN in sums_HN.items()}
         return [
-            _row(kind, [of_kind.get(i) for i in range(n_layers)], len(inputs.endpoints))
-            for kind, of_kind in sums.items()
+            {
+                "kind": kind,
+                "length": length,
+                "distances": distances,
+                "bias": [means.get((kind, layer)) for layer in range(len(layers))],
+            }
+            for kind in ("bias", "relative_keys")
+            if any(kind == of_layer for of_layer, _ in means)
         ]
 
     def summary(self, rows: Sequence[Row]) -> str:
         """Returns what the far end of a window gets, relative to the query itself."""
-        heads = [head for layer in rows[0]["bias"] if layer is not None for head in layer]
+        heads = [head for row in rows for layer in row["bias"] for head in layer or ()]
         falls = sorted(head[-1] - head[0] for head in heads)
-        return (
-            f"from distance 0 to {rows[0]['distances'][-1]:,}: {falls[0]:+.3g} to {falls[-1]:+.3g} "
-            f"in {len(heads)} heads"
-        )
+        distance = f"from distance 0 to {rows[0]['distances'][-1]:,}"
+        return f"{distance}: {falls[0]:+.3g} to {falls[-1]:+.3g} in {len(heads)} heads"
+
+    def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
+        return {
+            f"{row['kind']} by distance, layer {n}": {
+                f"head {h}": (row["distances"], y) for h, y in enumerate(heads)
+            }
+            for row in rows
+            for n, heads in enumerate(row["bias"])
+            if heads is not None
+        }
 
 
-def _row(kind: str, sums: list[Tensor | None], n_windows: int) -> Row:
-    length = next(total.shape[1] for total in sums if total is not None)
-    distances = [n - 1 for n in spaced(length)]
-    means = [None if total is None else total[:, distances] / n_windows for total in sums]
-    return {
-        "kind": kind,
-        "length": length,
-        "distances": distances,
-        "bias": [None if mean is None else numbers(mean) for mean in means],
-    }
+def added(inputs: ProbeInputs, tokens_BT: Tensor) -> dict[tuple[str, int], Tensor]:
+    """Returns what a text's last query gets by distance, [H, N] float64, by kind and layer."""
+    by_kind: dict[tuple[str, int], Tensor] = {}
+    shape = inputs.model.shape
+
+    def qk(q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        part = c.hooks.relative_keys
+        table_HNK = part.relative_keys(c) if part else None
+        if part and table_HNK is not None:
+            q_H1K = q_BHQK[:, :, -QUERIES:].mean((0, 2))[:, None].to(table_HNK.dtype)
+            added_H1K = part.relative_queries(c)
+            q_H1K = q_H1K if added_H1K is None else q_H1K + added_H1K
+            of_row_HN = (q_H1K @ table_HNK.transpose(-1, -2))[:, 0] * shape.d_head**-0.5
+            row_N = torch.arange(k_BHSK.shape[2], device=q_BHQK.device)
+            row_N = row_N.clamp(max=table_HNK.shape[1] - 1)
+            by_kind["relative_keys", c.layer] = of_row_HN[:, row_N].cpu().double()
+        return Rotated(q_BHQK, k_BHSK)
+
+    def bias(c: AttentionContext) -> None:
+        if c.rows.stop == c.length:
+            hooks = c.hooks._replace(bias=c.hooks.bias[:-1])  # without this one
+            last = slice(c.length - 1, c.length)
+            total = replace(c, q_pos=c.q_pos[..., -1:], rows=last, hooks=hooks).total_bias()
+            if total is not None:
+                of_each = total.expand(len(c.tokens_BT), shape.n_heads, 1, c.length)
+                by_kind["bias", c.layer] = of_each.mean(0)[:, 0].flip(-1).cpu().double()
+
+    with attached(inputs.model, qk=qk, bias=bias):
+        inputs.states(tokens_BT)
+    return by_kind

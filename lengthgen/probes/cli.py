@@ -26,19 +26,19 @@ def probe_runs(
     """
     names, changes = split(arguments, sections=("eval", "runtime"))
     from lengthgen import pipeline
+    from lengthgen.config import plugins
     from lengthgen.probes import run as probing
-    from lengthgen.probes.inputs import Other
     from lengthgen.terminal import Progress
 
-    own = probing.probes_of(plugin or [])
     chosen = probing.build(
-        words_of(probes) if probes is not None else None, config_dir=config_dir, plugins=own
+        words_of(probes) or None, config_dir=config_dir, plugins=plugins.give(plugin or [])
     )
     run_dirs = find_runs(names, changes)
-    configs = pipeline.configs_of(run_dirs, changes, plugins=plugin or [])
-    runs = [Other(*run) for run in zip(configs, run_dirs, strict=True)]
+    runs = list(
+        zip(pipeline.configs_of(run_dirs, changes, plugins=plugin or []), run_dirs, strict=True)
+    )
     for config, run_dir in runs:
-        others = [run for run in runs if run.config.run_id != config.run_id]
+        others = [run for run in runs if run[0].run_id != config.run_id]
         with Progress(is_main=True) as show:
             outcomes = probing.probe(config, run_dir, chosen, others=others, show=show)
         echo(f"run: {run_dir}")
@@ -48,11 +48,12 @@ def probe_runs(
                 echo(outcome.picture)
 
 
-def listed(plugins: list[Path]) -> tuple[list[str], list[list[str]]]:
+def listed(files: list[Path]) -> tuple[list[str], list[list[str]]]:
     """Returns what each probe shows; probes of plugins are included."""
-    from lengthgen.probes import run as probing
+    from lengthgen.config import plugins
+    from lengthgen.probes.run import registry
 
-    known = probing.registry(probing.probes_of(plugins))
+    known = registry(plugins.give(files))
     return ["probe", "what it shows"], [
         [name, (probe.__doc__ or "").partition("\n")[0]] for name, probe in known.items()
     ]

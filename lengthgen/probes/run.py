@@ -2,20 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import NamedTuple
 
 from lengthgen import probes
 from lengthgen.config import compose
-from lengthgen.config import plugins as plugin_files
-from lengthgen.config.registry import construct, modules_of, registered, subclasses
+from lengthgen.config.registry import construct, registered
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import open_run, trained_model
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import append_rows, read_rows, replace_file
-from lengthgen.probes.base import Probe
-from lengthgen.probes.inputs import Other, ProbeInputs, Row
+from lengthgen.probes.base import Probe, ProbeInputs, Row
+from lengthgen.probes.figures import draw
 from lengthgen.report.style import saved
 from lengthgen.runs import status
 from lengthgen.runs.distributed import ALONE
@@ -33,18 +34,13 @@ class Outcome(NamedTuple):
 
 
 def registry(plugins: Sequence[str] = ()) -> dict[str, type[Probe]]:
-    """Returns all probes by name, those of this folder and of plugins, in the order of output.
+    """Returns all probes by name, those of this folder and of plugins.
 
     Raises UserError for a plugin that fails, and for two probes of one name.
     """
-    found = registered(modules_of(probes.__name__, probes.__path__), Probe, plugins)
-    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
-
-
-def probes_of(files: Sequence[Path]) -> list[str]:
-    """Returns the plugins that define a probe; the others hold parts of a run's scheme."""
-    given = plugin_files.give(files)
-    return [digest for digest in given if subclasses(plugin_files.module(digest), Probe)]
+    names = [file.name for file in iter_modules(probes.__path__) if file.name != "cli"]
+    modules = [import_module(f"{probes.__name__}.{name}") for name in names]
+    return dict(sorted(registered(modules, Probe, plugins).items()))
 
 
 def build(
@@ -52,21 +48,23 @@ def build(
 ) -> list[Probe]:
     """Returns the probes requested, all if None, with the options that conf/probe/NAME.yaml holds.
 
-    Raises UserError for an unknown probe, and for options that do not fit its signature or that it
-    refuses.
+    Raises UserError for an unknown probe, and for options that do not fit.
     """
     known = registry(plugins)
     for name in names or []:
         if name not in known:
             raise UserError(f"--probes: no such probe {name!r}; {suggestion(name, known)}")
     with_options = compose.choices(compose.PROBE, config_dir=config_dir)
-    found: list[Probe] = []
-    for name in known if names is None else [name for name in known if name in names]:
-        given = (
-            compose.load(compose.PROBE, name, config_dir=config_dir) if name in with_options else {}
-        )
-        found.append(construct(known[name], given, where=f"probe.{name}"))
-    return found
+    options = {
+        name: compose.load(compose.PROBE, name, config_dir=config_dir)
+        for name in known
+        if name in with_options
+    }
+    return [
+        construct(known[name], options.get(name, {}), where=f"probe.{name}")
+        for name in known
+        if names is None or name in names
+    ]
 
 
 def probe(
@@ -74,13 +72,13 @@ def probe(
     run_dir: Path,
     chosen: Sequence[Probe],
     *,
-    others: Sequence[Other] = (),
+    others: Sequence[tuple[Config, Path]] = (),
     show: Progress,
 ) -> list[Outcome]:
     """Computes what probes.jsonl lacks for this checkpoint and text; draws all requested.
 
-    `others`: runs that it may be compared with. Pictures are probes/NAME.png and .svg. Raises
-    UserError if the run has no checkpoint, or is of a task.
+    `others`: runs that it may be compared with. Pictures are probes/NAME.png. Raises UserError if
+    the run has no checkpoint, or is of a task.
     """
     if isinstance(config.corpus, TaskCorpus):
         raise UserError(f"probe: {run_dir.name} is of a task, and probes read text; name another")
@@ -91,7 +89,7 @@ def probe(
         model=trained_model(config, opened).requires_grad_(False),
         corpus=corpus,
         endpoints=planned.endpoints,
-        reach=planned.max_context,
+        max_context=planned.max_context,
         seed=config.eval.seed,
         show=show,
         others=others,
@@ -112,32 +110,30 @@ def probe(
         "eval_seed": config.eval.seed,
     }
     with status.run_lock(run_dir, "probe"):
-        return [_outcome(one, run_dir, about, inputs) for one in chosen]
+        return [_outcome(each, run_dir, about, inputs) for each in chosen]
 
 
 def _outcome(
     chosen: Probe, run_dir: Path, about: Mapping[str, object], inputs: ProbeInputs
 ) -> Outcome:
     """Returns the outcome of a probe, computed only if the run's rows do not have it yet."""
-    log = run_dir / "probes.jsonl"
+    log, picture = run_dir / "probes.jsonl", run_dir / "probes" / f"{chosen.name}.png"
     settings = json.loads(json.dumps(chosen.settings(inputs)))  # as rows hold them
     key: Row = {**about, "probe": chosen.name, "settings": settings}
 
     def kept() -> list[Row]:
         return [row for row in read_rows(log) if all(row.get(k) == key[k] for k in key)]
 
-    rows = kept()
-    if not rows:
+    if not kept():
         append_rows(log, [{**key, **row} for row in chosen.rows(inputs)])
-        rows = kept()
+    rows = kept()
     measured = [row for row in rows if "skipped" not in row]
-    picture = run_dir / "probes" / f"{chosen.name}.png"
+    skipped = "; ".join(dict.fromkeys(row["skipped"] for row in rows if "skipped" in row))
     if not measured:
-        for path in (picture, picture.with_suffix(".svg")):
-            path.unlink(missing_ok=True)
-        return Outcome(chosen.name, f"n/a: {rows[0]['skipped']}", None)
-    drawn = chosen.figure(rows)
-    picture.parent.mkdir(exist_ok=True)
+        picture.unlink(missing_ok=True)
+        return Outcome(chosen.name, f"n/a: {skipped}", None)
+    title = f"{chosen.name}: {key['run']}, {key['tokens_seen']:,} tokens seen"
+    title += f"; elsewhere n/a: {skipped}" if skipped else ""
+    drawn = draw(title, chosen.panels(measured), columns=chosen.columns)
     replace_file(picture, saved(drawn, "png"))
-    replace_file(picture.with_suffix(".svg"), saved(drawn, "svg"))
     return Outcome(chosen.name, chosen.summary(measured), picture)

@@ -4,46 +4,24 @@ As in "The Curious Case of Absolute Position Embeddings" (Sinha et al. 2022, arX
 Windows are of T/2 tokens, so that shifts up to T/2 stay within trained positions. A relative scheme
 changes by rounding alone.
 
-B windows, T tokens, D width, V vocabulary.
+B windows, T tokens, D width.
 """
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from lengthgen.model.transformer import Transformer
-from lengthgen.probes import figures
-from lengthgen.probes.attach import attach_module
-from lengthgen.probes.base import Probe
-from lengthgen.probes.inputs import ProbeInputs, Row
-from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
+from lengthgen.probes.attach import attached
+from lengthgen.probes.base import Probe, ProbeInputs, Row, Text
+from lengthgen.schemes import AttentionContext, Scheme
 
 POSITIONS = 256  # whose logits are formed at a time
-
-
-class Shift(Part):
-    """Adds a constant to the positions that a scheme gives out."""
-
-    def __init__(self, shape: ModelDims, scheme: Scheme) -> None:
-        super().__init__(shape)
-        self.scheme = scheme
-        self.by = 0
-
-    def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
-        return self.scheme.positions(tokens_BT, c) + self.by
 
 
 class ShiftInvariance(Probe):
     """How the output changes if all positions are shifted by k and the tokens stay the same."""
 
-    order = 1
-    figure = staticmethod(figures.shift_invariance)
-
-    def settings(self, inputs: ProbeInputs) -> Row:
-        T = inputs.train_length
-        shifts = sorted({k for k in (1, 16, 64, 256) if k < T} | {T, 4 * T})
-        return {"shifts": shifts, "length": max(1, T // 2)}
+    shown = ("dnll", "kl", "max_dlogit")
 
     @torch.no_grad()
     def rows(self, inputs: ProbeInputs) -> list[Row]:
@@ -51,35 +29,24 @@ class ShiftInvariance(Probe):
 
         max_dlogit is the largest change of any logit.
         """
-        settings = self.settings(inputs)
-        length, shifts = settings["length"], settings["shifts"]
-        scheme = inputs.model.scheme
-        reasons = {k: unsupported_reason(scheme, length, shift=k) for k in shifts}
-        shift = Shift(inputs.model.shape, scheme)
-        sums = {k: [0.0, 0.0, 0.0] for k in shifts if reasons[k] is None}
-        with attach_module(inputs.model, shift):
-            for text in inputs.windows(self.name, length):
-                shift.by = 0
-                before = inputs.states(text.inputs_BT)
-                for k in sums:
-                    shift.by = k
-                    after = inputs.states(text.inputs_BT)
-                    dnll, kl, largest = changes(inputs.model, before, after, text.targets_BT)
-                    sums[k] = [sums[k][0] + dnll, sums[k][1] + kl, max(sums[k][2], largest)]
-        n = len(inputs.endpoints) * length
+        model, T = inputs.model, inputs.train_length
+        length = max(1, T // 2)
+        shifts = sorted({k for k in (1, 16, 64, 256) if k < T} | {T, 4 * T})
+        reasons = {k: unsupported_reason(model.scheme, length, shift=k) for k in shifts}
+        totals = {k: torch.zeros(3, dtype=torch.float64) for k, why in reasons.items() if not why}
+        for text in inputs.windows(self.name, length):
+            before_BTD = shifted(inputs, text, 0)
+            for k, total in totals.items():
+                added = changes(model, before_BTD, shifted(inputs, text, k), text.targets_BT)
+                total[:2] += added[:2]
+                total[2] = torch.maximum(total[2], added[2])
+        n = torch.tensor([len(inputs.endpoints) * length] * 2 + [1])
         return [
-            {"k": k, "skipped": reasons[k]}
-            if k not in sums
-            else {"k": k, "dnll": sums[k][0] / n, "kl": sums[k][1] / n, "max_dlogit": sums[k][2]}
-            for k in shifts
+            {"k": k, "skipped": why}
+            if why
+            else {"k": k, **dict(zip(self.shown, (totals[k] / n).tolist(), strict=True))}
+            for k, why in reasons.items()
         ]
-
-    def summary(self, rows: Sequence[Row]) -> str:
-        """Returns the changes at the largest shift that there is, and whether all are rounding."""
-        last = rows[-1]
-        rounded = all(abs(row[name]) < figures.ROUNDING for row in rows for name in ("dnll", "kl"))
-        verdict = "invariant up to fp32 rounding" if rounded else "not invariant"
-        return f"at k={last['k']:,}: loss {last['dnll']:+.2g}, KL {last['kl']:.2g} nats ({verdict})"
 
 
 def unsupported_reason(scheme: Scheme, length: int, *, shift: int) -> str | None:
@@ -90,22 +57,29 @@ def unsupported_reason(scheme: Scheme, length: int, *, shift: int) -> str | None
     return next(filter(None, reasons), None)
 
 
+def shifted(inputs: ProbeInputs, text: Text, k: int) -> Tensor:
+    """Returns the final hidden states if the scheme's positions are all k further on."""
+    scheme = inputs.model.scheme
+
+    def positions(tokens_BT: Tensor, c: AttentionContext) -> Tensor:
+        return scheme.positions(tokens_BT, c) + k
+
+    with attached(inputs.model, positions=positions):
+        return inputs.states(text.inputs_BT)
+
+
 def changes(
     model: Transformer, before_BTD: Tensor, after_BTD: Tensor, targets_BT: Tensor
-) -> tuple[float, float, float]:
-    """Returns sum of l_k - l_0, sum of KL(p_0 || p_k), and the largest |change of a logit|."""
-    found = [0.0, 0.0, 0.0]
-    for x_0, x_k, target in zip(
-        before_BTD.flatten(0, 1).split(POSITIONS),
-        after_BTD.flatten(0, 1).split(POSITIONS),
-        targets_BT.flatten().split(POSITIONS),
-        strict=True,
-    ):
+) -> Tensor:
+    """Returns sum of l_k - l_0, sum of KL(p_0 || p_k), and the largest |change of a logit|, [3]."""
+    of_text = torch.zeros(3, dtype=torch.float64)
+    by_token = (before_BTD.flatten(0, 1), after_BTD.flatten(0, 1), targets_BT.flatten())
+    for x_0, x_k, target in zip(*(x.split(POSITIONS) for x in by_token), strict=True):
         s_0, s_k = model.logits(x_0), model.logits(x_k)
         # Equal logits must give 0, and small changes their digits: differences before sums.
         log_0, log_k = (s.double().cpu().log_softmax(-1) for s in (s_0, s_k))
         gained = log_0 - log_k
-        found[0] += gained.gather(-1, target.cpu()[:, None]).sum().item()
-        found[1] += (log_0.exp() * gained).sum().item()
-        found[2] = max(found[2], (s_k - s_0).abs().max().item())
-    return found[0], found[1], found[2]
+        of_text[0] += gained.gather(-1, target.cpu()[:, None]).sum()
+        of_text[1] += (log_0.exp() * gained).sum()
+        of_text[2] = torch.maximum(of_text[2], (s_k - s_0).abs().max().double().cpu())
+    return of_text

@@ -1,23 +1,22 @@
 """Words and positions in the first layer's logits, for positions that are added to embeddings.
 
 With x = w + p, q.k is a sum of four terms: word-word, word-position, position-word and
-position-position (TUPE: Ke et al. 2021, arXiv 2006.15595). p is what the
-parts make of an embedding of zeros, w the rest. LayerNorm is linear given the deviation of the sum,
-so that the four add up to the logits exactly.
+position-position (TUPE: Ke et al. 2021, arXiv 2006.15595). p is what the parts make of an embedding
+of zeros, w the rest. LayerNorm is linear given the deviation of the sum, so that the four add up to
+the logits exactly.
 
 B windows, T tokens, D width, H heads, K head width, N blocks of tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lengthgen.model.transformer import Block, Transformer
-from lengthgen.probes import figures
-from lengthgen.probes.base import Probe
-from lengthgen.probes.inputs import ProbeInputs, Row, numbers
+from lengthgen.probes.base import Probe, ProbeInputs, Row, Text, numbers
+from lengthgen.probes.figures import Panel
 from lengthgen.schemes import Scheme
 
 TERMS = ("word_word", "word_position", "position_word", "position_position")
@@ -28,11 +27,7 @@ HEADS = 4  # that have pictures; sizes are of all
 class WordPosition(Probe):
     """How much of the first layer's logits is due to words, to positions, and to both together."""
 
-    order = 5
-    figure = staticmethod(figures.word_position)
-
-    def settings(self, inputs: ProbeInputs) -> Row:
-        return {"length": inputs.train_length, "blocks": BLOCKS, "heads": HEADS}
+    shown, columns = ("size",), HEADS
 
     @torch.no_grad()
     def rows(self, inputs: ProbeInputs) -> list[Row]:
@@ -44,29 +39,23 @@ class WordPosition(Probe):
         reason = without_terms(inputs.model.scheme) or inputs.unsupported_reason(length)
         if reason:
             return [{"skipped": reason}]
-        sizes = means = torch.zeros((), dtype=torch.float64)
         causal = torch.ones(length, length, dtype=torch.float64).tril()
+        counts_NN = in_blocks(causal)
+        sizes, sums = torch.zeros(()), torch.zeros(())
         for text in inputs.windows(self.name, length):
-            s_4BHTT = terms(inputs, text.inputs_BT).cpu().double()[:, 0] * causal
-            sizes = sizes + s_4BHTT.abs().sum((-1, -2)) / causal.sum()
-            means = means + in_blocks(s_4BHTT[:, :HEADS])
-        n, counts = len(inputs.endpoints), in_blocks(causal)
+            s_4HTT = terms(inputs, text).cpu().double()[:, 0] * causal
+            sizes = sizes + s_4HTT.abs().sum((-1, -2)) / causal.sum()
+            sums = sums + in_blocks(s_4HTT[:, :HEADS])
+        n = len(inputs.endpoints)
+        maps_4HNN = sums / n / counts_NN.clamp(min=1)
+        hidden = (counts_NN == 0).tolist()
         return [
-            {
-                "term": term,
-                "size": numbers(size / n),
-                "map": [_map(mean / n, counts) for mean in of_heads],
-            }
-            for term, size, of_heads in zip(TERMS, sizes, means, strict=True)
+            {"term": term, "size": numbers(size / n), "map": [_without(m, hidden) for m in maps]}
+            for term, size, maps in zip(TERMS, sizes, maps_4HNN, strict=True)
         ]
 
-    def summary(self, rows: Sequence[Row]) -> str:
-        """Returns the mean size of each term over heads."""
-        each = [
-            f"{row['term'].replace('_', '-')} {sum(row['size']) / len(row['size']):.3g}"
-            for row in rows
-        ]
-        return f"mean size: {', '.join(each)}"
+    def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
+        return {f"{row['term']}, head {h}": m for row in rows for h, m in enumerate(row["map"])}
 
 
 def without_terms(scheme: Scheme) -> str | None:
@@ -79,19 +68,17 @@ def without_terms(scheme: Scheme) -> str | None:
     return None
 
 
-def terms(inputs: ProbeInputs, tokens_BT: Tensor) -> Tensor:
+def terms(inputs: ProbeInputs, text: Text) -> Tensor:
     """Returns the four terms of q.k / sqrt(d_head), [4, B, H, T, T], rows are queries."""
     model = inputs.model
-    x_BTD, c = model.embedded(tokens_BT, generator=inputs.draws("evaluation"))
+    x_BTD, c = model.embedded(text.inputs_BT, generator=inputs.draws("evaluation"))
     p_BTD = model.scheme.embed(torch.zeros_like(x_BTD), c)
-    (q_w, k_w), (q_p, k_p) = (
-        projected(model, part_BTD, of=x_BTD) for part_BTD in (x_BTD - p_BTD, p_BTD)
-    )
-    pairs = [(q, k) for q in (q_w, q_p) for k in (k_w, k_p)]
+    projected = [_projected(model, part_BTD, of=x_BTD) for part_BTD in (x_BTD - p_BTD, p_BTD)]
+    pairs = [(q, k) for q, _ in projected for _, k in projected]
     return torch.stack([q @ k.transpose(-1, -2) for q, k in pairs]) * model.shape.d_head**-0.5
 
 
-def projected(model: Transformer, part_BTD: Tensor, *, of: Tensor) -> tuple[Tensor, Tensor]:
+def _projected(model: Transformer, part_BTD: Tensor, *, of: Tensor) -> tuple[Tensor, Tensor]:
     """Returns queries and keys of an addend of the embeddings, [B, H, T, K] both."""
     block = model.blocks[0]
     assert isinstance(block, Block)
@@ -111,10 +98,9 @@ def in_blocks(x: Tensor) -> Tensor:
     return x.new_zeros(*rows.shape[:-1], min(BLOCKS, n)).index_add_(-1, of_block, rows)
 
 
-def _map(sums_NN: Tensor, counts_NN: Tensor) -> list[list[float | None]]:
-    """Returns means as rows hold them, None where no pair is causal."""
-    means: list[list[float]] = numbers(sums_NN / counts_NN.clamp(min=1))
+def _without(map_NN: Tensor, hidden: list[list[bool]]) -> list[list[float | None]]:
+    """Returns a map as rows hold it, None where no pair is causal."""
     return [
-        [mean if count else None for mean, count in zip(*pair, strict=True)]
-        for pair in zip(means, counts_NN.tolist(), strict=True)
+        [None if gone else x for x, gone in zip(*pair, strict=True)]
+        for pair in zip(numbers(map_NN), hidden, strict=True)
     ]

@@ -12,8 +12,7 @@ from small import VOCAB, bare_call, close, det, dims, hidden, small_config, some
 from lengthgen.model.attention import attend
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
-from lengthgen.probes.attach import attach_module
-from lengthgen.probes.shift_invariance import Shift
+from lengthgen.probes.attach import attached
 from lengthgen.schemes.content.layer_state import StateContext
 from lengthgen.schemes.content.tape import Tape
 
@@ -53,9 +52,8 @@ def test_positions_and_outputs_are_those_of_the_released_layer(case: dict[str, A
 def test_no_output_depends_on_where_the_text_begins() -> None:
     model, tokens = tape_model(), some_tokens(40)
     here = hidden(model, tokens)
-    shift = Shift(model.shape, model.scheme)
-    with attach_module(model, shift):
-        shift.by = 1000
+    scheme = model.scheme
+    with attached(model, positions=lambda tokens, c: scheme.positions(tokens, c) + 1000):
         close(hidden(model, tokens), here, atol=1e-10)  # angles of up to 1000 are off by 1e-13
 
 
