@@ -80,7 +80,7 @@ def evaluate(
     requested = {"lengths": lengths, "protocols": protocols, "variants": variants}
     changes = {f"eval.{key}": _listed(v) for key, v in requested.items() if v is not None}
     changes |= compose.values(compose.overrides_of(values))
-    schema.check_changes(changes, ("eval", "runtime"))
+    compose.check_changes(changes, ("eval", "runtime"))
     run_dir = directory.find(str(run), compose.root_of(changes))
     files = [Path(plugin) for plugin in _listed(plugins)]
     (config,) = pipeline.configs_of([run_dir], changes, plugins=files)

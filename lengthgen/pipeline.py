@@ -33,7 +33,8 @@ def validate(config: Config) -> Config:
     """Returns the configuration if model, variants, corpus and protocols can be built.
 
     To be called once, where a configuration enters: the scheme is built without storage, and
-    the plugins run. Raises UserError with the dotted key of a mistake.
+    the plugins run. Arguments get their types and defaults: equal ones have equal run ids. Raises
+    UserError with the dotted key of a mistake.
     """
     _check_plugins(config.plugins)
     objective = objective_of(config)
@@ -50,7 +51,15 @@ def validate(config: Config) -> Config:
     sources.source_of(config.corpus)
     with on_meta():
         _check_variants(config, build_scheme(config, config.scheme.parts, where="scheme.parts"))
-    return init_from.identified(config)
+    parts = schemes.typed(config.scheme.parts, plugins=config.plugins)
+    return init_from.identified(
+        config.model_copy(
+            update={
+                "scheme": config.scheme.model_copy(update={"parts": parts}),
+                "corpus": sources.kind_of(config.corpus).typed(config.corpus),
+            }
+        )
+    )
 
 
 def _check_plugins(plugins: Sequence[str]) -> None:

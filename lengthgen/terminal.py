@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
@@ -173,3 +174,9 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def from_here(path: Path) -> str:
+    """Returns a path as it is typed here: relative to the working directory if it is below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

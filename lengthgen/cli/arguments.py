@@ -53,10 +53,10 @@ def split(
     names = [word for word in arguments or [] if word not in overrides]
     if not overrides:
         return names, {}
-    from lengthgen.config import compose, schema
+    from lengthgen.config import compose
 
     changes = compose.values(overrides)
-    schema.check_changes(changes, sections)
+    compose.check_changes(changes, sections)
     return names, changes
 
 

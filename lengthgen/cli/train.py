@@ -29,10 +29,9 @@ def train(
 
     config = schema.from_overrides(overrides or [], config_dir=config_dir, plugins=plugin or [])
     from lengthgen import pipeline
-    from lengthgen.report import report
     from lengthgen.runs import devices, distributed, status
     from lengthgen.sweep.grid import train_arguments
-    from lengthgen.terminal import Progress
+    from lengthgen.terminal import Progress, from_here
 
     config = pipeline.validate(config)
     if gpus is not None:
@@ -54,8 +53,10 @@ def train(
         sys.exit(ended.exit_code)
     run_dir = pipeline.train(config)
     if distributed.Ranks.from_env().is_main:
+        from lengthgen.report import report  # not before: it takes a second, and the run begins
+
         echo(report.terminal([run_dir]))
-        echo(f"run: {run_dir}")
+        echo(f"run: {from_here(run_dir)}")
 
 
 def _check_gpus(gpus: int, runtime: "Runtime") -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -18,7 +19,7 @@ from lengthgen.errors import UserError, first_line, shortened, suggestion
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 PROBE = "probe"  # nor this one: options of probes, which no run depends on
-MOST_POINTS = 10_000  # of a grid
+ALIASES = {"rotary": "rope", "relative": "shaw", "absolute": "sinusoidal", "none": "nope"}
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -50,17 +51,26 @@ def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
     return read(_files(group, config_dir)[choice])
 
 
+def read(path: Path) -> dict[str, Any]:
+    """Returns the values of a YAML file. Raises UserError if it holds no mapping."""
+    try:
+        plain: object = yaml.load(_text(path), Loader=SafeLoader)
+    except yaml.YAMLError as error:
+        _refuse_yaml(error, path)
+    if not isinstance(plain, dict | None):
+        raise UserError(f"{path}: holds no KEY: VALUE lines")
+    return cast("dict[str, Any]", plain or {})
+
+
 def add_variants(plain: dict[str, Any], *, config_dir: Path | None) -> None:
     """Adds conf/variant/NAME.yaml of the training-free variants that eval names, as "a+b" too.
 
     Those that the configuration has or the scheme brings stay. The schema refuses unknown ones.
     """
-    wanted: Any = plain.get("eval")
-    scheme: Any = plain.get("scheme")
-    own: Any = plain.get("variants")
-    if not all(isinstance(part, dict) for part in (wanted, scheme, own)):
+    evaluation, scheme, own = (plain.get(key) for key in ("eval", "scheme", "variants"))
+    if not (isinstance(evaluation, dict) and isinstance(scheme, dict) and isinstance(own, dict)):
         return  # which the schema refuses
-    names = [*(wanted.get("variants") or []), *(wanted.get("reference_variants") or [])]
+    names = [*(evaluation.get("variants") or []), *(evaluation.get("reference_variants") or [])]
     known = choices(VARIANT, config_dir=config_dir)
     for name in {part for joined in names for part in str(joined).split("+")}:
         if name in known and name not in own and name not in scheme.get("variants", {}):
@@ -87,32 +97,19 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     """
     parsed = _parse(overrides)
     for override in parsed:
-        _check(override, config_dir)
-    _refuse_task_on_text(parsed, config_dir)
+        _refuse_several(override)
+        _refuse_unknown_choice(override, config_dir)
     plain = _composed(overrides, config_dir)
     add_variants(plain, config_dir=config_dir)
     if "task" in plain:
         task = plain.pop("task")["name"]  # a copy of corpus.task
         for override in parsed:
-            if override.key_or_group == "corpus":
+            file = _files(override.key_or_group, config_dir).get(str(override.value()))
+            brings_text = override.key_or_group in ("corpus", "experiment")
+            if brings_text and (file is None or "override /task" not in _text(file)):
                 word = override.input_line
                 raise UserError(f"{word}: task={task} makes its own text; drop one of them")
     return plain
-
-
-def _refuse_task_on_text(overrides: Sequence[Override], config_dir: Path | None) -> None:
-    """Raises UserError for a task beside an experiment that trains on a text."""
-    chosen = {override.key_or_group: override for override in overrides}
-    task, experiment = chosen.get("task"), chosen.get("experiment")
-    if task is None or experiment is None or not task.value() or not experiment.value():
-        return
-    if "task" not in load("task", str(task.value()), config_dir=config_dir):
-        return  # task=lm, which is a text
-    listed = load("experiment", str(experiment.value()), config_dir=config_dir).get("defaults", [])
-    if not any("override /task" in entry for entry in listed if isinstance(entry, Mapping)):
-        raise UserError(
-            f"{experiment.input_line}: {task.input_line} makes its own text; drop one of them"
-        )
 
 
 def values(overrides: Sequence[str]) -> dict[str, Any]:
@@ -129,15 +126,10 @@ def values(overrides: Sequence[str]) -> dict[str, Any]:
 def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[str]]:
     """Returns one list of overrides per point of the grid: a,b, range() and glob() multiply.
 
-    Raises UserError for an axis without points, and for a grid of more than MOST_POINTS.
+    Raises UserError for an axis without points.
     """
     axes = [_axis(override, config_dir) for override in _parse(overrides)]
-    grid = list(itertools.islice(itertools.product(*axes), MOST_POINTS + 1))
-    if len(grid) > MOST_POINTS:
-        raise UserError(
-            f"{_words(overrides)}: a grid of more than {MOST_POINTS:,} points; give fewer values"
-        )
-    return [list(point) for point in grid]
+    return [list(point) for point in itertools.product(*axes)]
 
 
 def _axis(override: Override, config_dir: Path | None) -> list[str]:
@@ -153,7 +145,7 @@ def _axis(override: Override, config_dir: Path | None) -> list[str]:
         points = (
             sweep.filter(choices(override.key_or_group, config_dir=config_dir))
             if isinstance(sweep, Glob)
-            else list(itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1))
+            else list(override.sweep_string_iterator())
         )
     except ValueError as error:  # of a step of 0
         raise UserError(f"{word}: {error}") from None
@@ -173,41 +165,45 @@ def alternatives(overrides: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
-    """Returns what a shell may offer for a partly typed override, from the YAML files alone.
+    """Returns what a shell may offer for a partly typed override: KEY=DEFAULT or GROUP=CHOICE.
 
-    Keys come a level at a time. The only key left is offered with its choices or its default too:
-    a lone candidate would make the shell add a space behind its "=".
+    Sections alone come first: there are hundreds of keys.
     """
-    known = {group: choices(group, config_dir=config_dir) for group in _groups(config_dir)}
-    groups = set(known)
-    flat = flatten(defaults())
-    for group in groups:
-        for name in known[group]:
-            flat |= flatten(_load_at_keys(group, name, config_dir).get(group, {}), f"{group}.")
-    for key, value in flat.items():
-        known.setdefault(key, [] if value == "???" else [_as_override(value)])
-
     sign = incomplete[: len(incomplete) - len(incomplete.lstrip("+~"))]
-    key, equals, value = incomplete.removeprefix(sign).partition("=")
-    if equals:
-        first, comma, last = value.rpartition(",")  # several values, as a sweep takes them
-        chosen = [choice for choice in known.get(key, []) if choice.startswith(last)]
-        return [f"{sign}{key}={first}{comma}{choice}" for choice in chosen]
-    words = _next_level(known, key)
-    while len(words) == 1 and words[0].endswith("."):
-        words = _next_level(known, words[0])
-    if len(words) == 1:
-        only = words[0].removesuffix("=")
-        offered = [f"{only}={choice}" for choice in known[only]]
-        words = offered if only in groups else words + offered
-    return [sign + word for word in words]
+    typed = incomplete.removeprefix(sign)
+    several, comma, last = typed.rpartition(",")  # as a sweep takes them
+    if comma:
+        key = several.partition("=")[0]
+        known = keys(config_dir=config_dir).get(key, [])
+        return [f"{sign}{several},{value}" for value in known if value.startswith(last)]
+    words = [f"{k}={v}" for k, known in keys(config_dir=config_dir).items() for v in known]
+    offered = sorted(word for word in words if word.startswith(typed))
+    sections = {re.sub(r"(?<=[.=]).*", "", word) for word in offered}
+    return [sign + word for word in (offered if len(sections) == 1 else sorted(sections))]
 
 
-def _next_level(keys: Mapping[str, object], prefix: str) -> list[str]:
-    """Returns the keys that continue `prefix`, cut behind their next dot."""
-    rest = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
-    heads = (tail.partition(".") for tail in rest)
-    return sorted({prefix + head + (dot or "=") for head, dot, _ in heads})
+def keys(*, config_dir: Path | None) -> dict[str, list[str]]:
+    """Returns the choices of each group, and the default of each key that any choice has."""
+    groups = {group: choices(group, config_dir=config_dir) for group in _groups(config_dir)}
+    flat = flatten(defaults())
+    for group, names in groups.items():
+        for name in names:
+            flat |= flatten(_load_at_keys(group, name, config_dir).get(group, {}), f"{group}.")
+    one_line = {k: "" if v == "???" else _as_override(v) for k, v in flat.items()}
+    return {key: [value] for key, value in one_line.items()} | groups
+
+
+def check_changes(changes: Mapping[str, Any], sections: Sequence[str]) -> None:
+    """Raises UserError for a changed key of a run outside the sections, or unknown within them."""
+    known = [
+        key for key in keys(config_dir=None) if key.startswith(tuple(f"{s}." for s in sections))
+    ]
+    for key in changes:
+        if key.partition(".")[0] not in sections or "." not in key:
+            allowed = " and ".join(f"{section}.*" for section in sections)
+            raise UserError(f"{key}: only {allowed} can be given here; the run fixes the rest")
+        if key not in known:
+            raise UserError(f"{key}: unknown key; {suggestion(key, known)}")
 
 
 def overrides_of(values: Mapping[str, Any]) -> list[str]:
@@ -271,17 +267,6 @@ def _load_at_keys(group: str, choice: str, config_dir: Path | None) -> dict[str,
     return plain if is_global else {group: plain}
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Returns the values of a YAML file. Raises UserError if it holds no mapping."""
-    try:
-        plain: object = yaml.load(_text(path), Loader=SafeLoader)
-    except yaml.YAMLError as error:
-        _refuse_yaml(error, path)
-    if not isinstance(plain, dict | None):
-        raise UserError(f"{path}: holds no KEY: VALUE lines")
-    return cast("dict[str, Any]", plain or {})
-
-
 def _refuse_yaml(error: yaml.YAMLError, path: Path | None) -> NoReturn:
     """Raises UserError with file and line; Hydra's errors name the file in their mark."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
@@ -301,24 +286,36 @@ def _text(path: Path) -> str:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
+    parsed: list[Override] = []
+    for word in overrides:
+        override = _parsed(word)
+        if override is None:
+            remedy = _quoted(word) or "give KEY=VALUE, such as scheme=rope or train.lr=1e-3"
+            raise UserError(f"{shortened(word)}: not readable as an override; {remedy}")
+        parsed.append(override)
+    return parsed
+
+
+def _parsed(word: str) -> Override | None:
+    """Returns what Hydra reads, None if it cannot."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    parser = OverridesParser.create()
-    parsed: list[Override] = []
-    for word in overrides:
-        try:
-            parsed.append(parser.parse_override(word))
-        except (HydraException, ValueError, RecursionError):
-            key, equals, value = word.partition("=")
-            remedy = (
-                f"quote special characters, as in \"{key}='{value}'\""
-                if equals and key and "'" not in value and len(word) < 200
-                else "give KEY=VALUE, such as scheme=rope or train.lr=1e-3"
-            )
-            line = f"{shortened(word)}: not readable as an override; {remedy}"
-            raise UserError(line) from None
-    return parsed
+    try:
+        return OverridesParser.create().parse_override(word)
+    except (HydraException, ValueError, RecursionError):
+        return None
+
+
+def _quoted(word: str) -> str | None:
+    """Returns the remedy of a value in quotes, as a shell takes them; None if it is none."""
+    key, _, value = word.partition("=")
+    mark = "'" if '"' in value else '"'
+    quoted = f"{key}={mark}{value.replace(mark, chr(92) + mark)}{mark}"
+    override = _parsed(quoted) if key and value and "${" not in value and len(value) < 200 else None
+    if override is None or override.value() != value:
+        return None
+    return f"quote special characters, as in {shlex.quote(quoted)}"
 
 
 def _refuse_several(override: Override) -> None:
@@ -326,22 +323,27 @@ def _refuse_several(override: Override) -> None:
         return
     word = str(override.input_line)
     key, _, value = word.partition("=")
-    listed = f" (a list is written {key}=[{value}])" if "." in key else ""
+    as_list = f"{key}=[{value}]"
+    is_list = "." in key and override.is_choice_sweep() and _parsed(as_list) is not None
+    listed = f" (a list is written {as_list})" if is_list else ""
     raise UserError(
         f"{word} holds several values, and one run takes one{listed}; run it once per value, or "
         "use lengthgen sweep"
     )
 
 
-def _check(override: Override, config_dir: Path | None) -> None:
-    """Raises UserError for several values, and for a choice that a group does not have."""
-    _refuse_several(override)
+def _refuse_unknown_choice(override: Override, config_dir: Path | None) -> None:
     group = override.key_or_group
     if group not in _groups(config_dir) or override.is_delete():
         return
     name, known = override.get_value_element_as_str(), choices(group, config_dir=config_dir)
-    if name not in known and not isinstance(override.value(), dict):
-        raise UserError(f"{group}={shortened(name)}: no such {group}; {suggestion(name, known)}")
+    if name in known or isinstance(override.value(), dict):
+        return
+    near = name.lower()
+    remedy = suggestion(ALIASES.get(near, near) if group == "scheme" else near, known)
+    if group == "scheme" and near in choices(VARIANT, config_dir=config_dir):
+        remedy = f"{near} is a variant of a trained scheme: give eval.variants=[{near}]"
+    raise UserError(f"{group}={shortened(name)}: no such {group}; {remedy}")
 
 
 def _composed(overrides: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
@@ -365,7 +367,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | None) -> dict[str, An
         for file in (config_dir or conf_dir()).glob("*/*.yaml"):
             read(file)  # names one that holds no mapping or is not UTF-8
         if isinstance(error, ConfigCompositionException):
-            raise _unknown(error, overrides, config_dir) from None
+            raise _unknown(error, config_dir) from None
         line = shortened(first_line(error).partition(" : ")[0])
         raise UserError(f"{_words(overrides)}: Hydra cannot compose this: {line}") from None
     except RecursionError:
@@ -394,10 +396,8 @@ def _words(overrides: Sequence[str]) -> str:
     return shortened(" ".join(overrides))
 
 
-def _unknown(error: Exception, overrides: Sequence[str], config_dir: Path | None) -> UserError:
+def _unknown(error: Exception, config_dir: Path | None) -> UserError:
     """Returns one line on the override that Hydra refused, with the key that was meant."""
-    from omegaconf import OmegaConf
-
     refused = re.match(r"Could not override '(.+)'", first_line(error))
     if refused is None:
         remedy = "; drop the +" if str(error).startswith("Could not append") else ""
@@ -407,8 +407,4 @@ def _unknown(error: Exception, overrides: Sequence[str], config_dir: Path | None
     for name in choices(group, config_dir=config_dir):
         if key in flatten(_load_at_keys(group, name, config_dir)):
             return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")
-    groups = _groups(config_dir)
-    chosen = [word for word in overrides if word.partition("=")[0] in groups]
-    composed = OmegaConf.to_container(_hydra(chosen, config_dir), resolve=False)
-    keys = flatten(cast("dict[str, Any]", composed))
-    return UserError(f"{key}: unknown key; {suggestion(key, [*keys, *groups])}")
+    return UserError(f"{key}: unknown key; {suggestion(key, keys(config_dir=config_dir))}")

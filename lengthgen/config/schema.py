@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Discriminator,
@@ -20,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from lengthgen.config import compose, precision, tuned_rates
+from lengthgen.config import compose, tuned_rates
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.sections import Section, one_line
 from lengthgen.config.tuned_rates import Tuned
@@ -35,11 +34,6 @@ def _refuse_doubled(values: list[Any]) -> list[Any]:
     return values
 
 
-def _off_as_text(value: object) -> object:
-    """YAML 1.1 reads a bare `off` as false; here it is the name of a mode."""
-    return "off" if value is False else value
-
-
 def _refuse_boolean(value: object) -> object:
     """Python takes true for the number 1."""
     if isinstance(value, bool):
@@ -47,7 +41,12 @@ def _refuse_boolean(value: object) -> object:
     return value
 
 
+def _absolute(path: str | Path) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(path)))
+
+
 LARGEST = 10**12  # of numbers that count something: more is a slip of the finger
+TOKENIZERS = ("bpe", "bytes", "characters")  # any other is the path of a tokenizer.json
 MOST_IDS = 2**20  # of a vocabulary; the largest published ones have a quarter of that
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"  # folders are named by it
 Integer = Annotated[int, BeforeValidator(_refuse_boolean)]
@@ -59,7 +58,8 @@ Share = Annotated[Number, Field(ge=0, le=1)]
 Sample = Annotated[Integer, Field(gt=0, le=10**6)]  # each takes a forward pass or more
 Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 Word = Annotated[str, Field(min_length=1)]
-Folder = Annotated[Path, BeforeValidator(lambda path: path or None)]  # "" is no folder
+# "" is no folder.
+Folder = Annotated[Path, BeforeValidator(lambda path: path or None), AfterValidator(_absolute)]
 Distinct = AfterValidator(_refuse_doubled)
 Arguments = dict[str, Any]  # the class that takes them checks types and bounds
 Parts = dict[str, Arguments]
@@ -193,7 +193,7 @@ class Train(Section):
     checkpoint_every: Positive
     tuned: Tuned | None  # where the rates come from
     # A run; `pipeline.validate` puts what identifies its weights in place of the folder.
-    init_from: InitFrom | Folder | None
+    init_from: InitFrom | Path | None
 
     @property
     def batch(self) -> int:
@@ -237,7 +237,7 @@ class Runtime(Section):
     compile: bool | None
     activation_checkpointing: bool
     log_every: Positive
-    wandb: Annotated[Literal["auto", "online", "offline", "off"], BeforeValidator(_off_as_text)]
+    wandb: Literal["auto", "online", "offline", "off"]
     wandb_project: Word
     wandb_entity: Word | None
 
@@ -340,8 +340,8 @@ class Config(Section):
         merged, names = dict(self.scheme.parts), name.split("+")
         if len(set(names)) < len(names):
             raise UserError(f"eval.variants: {name} names one variant twice; name each once")
+        placed = {part for layer in self.scheme.layers or [] for part in layer}
         for variant in names:
-            placed = {part for layer in self.scheme.layers or [] for part in layer}
             for part, arguments in self.changes_of(variant).items():
                 if variant not in self.scheme.variants and part in placed:
                     raise UserError(
@@ -388,12 +388,21 @@ def from_overrides(
 
 
 def _make_paths_absolute(plain: Mapping[str, Any]) -> None:
-    """Makes the argument `path` of a task or a source absolute: a run may be moved."""
+    """Makes the paths of a task or a source absolute, and one in a list that one alone.
+
+    A run may be moved, and equal places are to have equal names.
+    """
     corpus: Any = plain.get("corpus")
     task: Any = corpus.get("task") if isinstance(corpus, dict) else None
     for arguments in (corpus, task.get("arguments") if isinstance(task, dict) else None):
-        if isinstance(arguments, dict) and isinstance(arguments.get("path"), str):
-            arguments["path"] = os.path.abspath(os.path.expanduser(arguments["path"]))
+        if not isinstance(arguments, dict):
+            continue
+        for key, value in arguments.items():
+            is_file = key == "tokenizer" and value not in TOKENIZERS
+            if is_file or key == "path" or key.endswith("_path"):
+                paths = value if isinstance(value, list) else [value]
+                paths = [str(_absolute(path)) if isinstance(path, str) else path for path in paths]
+                arguments[key] = paths[0] if len(paths) == 1 else paths
 
 
 def _apply_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -428,18 +437,18 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
     try:
         config = Config.model_validate(plain)
     except ValidationError as error:
-        line = one_line(error, plain, known=known_keys())
+        line = one_line(error, plain, known=compose.flatten(plain))
         raise UserError(line.replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
     train, wanted = config.train, config.eval
-    chosen = train.precision
-    if chosen == "auto":
-        chosen = precision.native(config.runtime.device)
+    precision = train.precision
+    if precision == "auto":
+        precision = _native_precision(config.runtime.device)
     protocol = "spans" if config.model.arch == "encoder_decoder" else "tail"
     return config.model_copy(
         update={
             "corpus": config.corpus.model_copy(update={"plugins": tuple(config.plugins)}),
-            "train": train.model_copy(update={"precision": chosen}),
+            "train": train.model_copy(update={"precision": precision}),
             "eval": wanted.model_copy(
                 update={
                     "lengths": wanted.lengths or _lengths(train.length, wanted.reach),
@@ -448,6 +457,30 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
             ),
         }
     )
+
+
+def _native_precision(device: str) -> Literal["bf16", "fp32"]:
+    """Returns bf16 where `device` (auto, cpu, cuda or mps) multiplies it natively, else fp32.
+
+    A CUDA device does from compute capability 8.0 on; one that is not in this machine is taken to.
+    """
+    import torch  # not above: most of what reads a configuration needs no torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        absent = not torch.cuda.is_available()
+        takes = absent or torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        takes = device == "cpu" and cpu_multiplies_bf16()
+    return "bf16" if takes else "fp32"
+
+
+def cpu_multiplies_bf16() -> bool:
+    """Returns whether the processor has AVX512-bf16; others widen bf16 to fp32 first."""
+    import torch
+
+    return torch.cpu._is_avx512_bf16_supported()  # pyright: ignore[reportPrivateUsage]
 
 
 def _lengths(T: int, reach: int) -> list[int]:
@@ -476,29 +509,6 @@ def _check(config: Config) -> None:
         )
     for name in evaluation.reference_variants:
         config.changes_of(name)
-
-
-def check_changes(changes: Mapping[str, Any], sections: Sequence[str]) -> None:
-    """Raises UserError for a changed key of a run outside the sections, or unknown within them."""
-    known = [key for key in known_keys() if key.partition(".")[0] in sections]
-    for key in changes:
-        if key.partition(".")[0] not in sections or "." not in key:
-            allowed = " and ".join(f"{section}.*" for section in sections)
-            raise UserError(f"{key}: only {allowed} can be given here; the run fixes the rest")
-        if key not in known:
-            raise UserError(f"{key}: unknown key; {suggestion(key, known)}")
-
-
-def known_keys(model: type[BaseModel] | None = None, prefix: str = "") -> list[str]:
-    """Returns every dotted key of the schema that a user may set."""
-    found: set[str] = set()
-    for name, info in (model or Config).model_fields.items():
-        kinds = (info.annotation, *get_args(info.annotation))
-        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
-        found |= {prefix + name} if not nested and not info.exclude else set()
-        for kind in nested:
-            found |= {*known_keys(kind, f"{prefix}{name}.")}
-    return sorted(found)
 
 
 def to_plain(config: Config) -> dict[str, Any]:

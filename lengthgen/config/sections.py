@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -17,26 +18,32 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def arguments(of: type[Any], given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """Returns arguments in the types of a class's schema: its keyword-only signature.
-
-    An integer in YAML becomes a float where the class says so. Raises UserError if one is unknown,
-    missing, of another type or outside the bounds of its type (pydantic's Field).
-    """
-    hints = get_type_hints(of.__init__, include_extras=True)
-    parameters = inspect.signature(of.__init__).parameters.values()
+@cache
+def schema_of(kind: type[Any]) -> type[Section]:
+    """Returns the schema of a class's arguments: its keyword-only signature."""
+    hints = get_type_hints(kind.__init__, include_extras=True)
+    parameters = inspect.signature(kind.__init__).parameters.values()
     fields: dict[str, Any] = {
         p.name: (hints[p.name], ... if p.default is p.empty else p.default)
         for p in parameters
         if p.kind is p.KEYWORD_ONLY
     }
-    schema = create_model("Arguments", __base__=Section, **fields)
+    return create_model("Arguments", __base__=Section, **fields)
+
+
+def arguments(kind: type[Any], given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Returns the arguments of a class in the types of its signature, with its defaults.
+
+    An integer in YAML becomes a float where the class says so. Raises UserError if one is unknown,
+    missing, of another type or outside the bounds of its type (pydantic's Field).
+    """
+    schema = schema_of(kind)
     try:
         held = schema.model_validate(dict(given))
     except ValidationError as error:
-        known = [f"{where}.{name}" for name in fields]
+        known = [f"{where}.{name}" for name in schema.model_fields]
         raise UserError(one_line(error, given, known=known, prefix=f"{where}.")) from None
-    return {name: getattr(held, name) for name in fields}
+    return {name: getattr(held, name) for name in schema.model_fields}
 
 
 def one_line(
@@ -51,7 +58,7 @@ def one_line(
     key = _key(first, plain)
     where = prefix + key
     if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key; {suggestion(where, known)}"
+        return f"{where}: unknown key; {suggestion(where, {*known} - {where})}"
     if first["type"] == "missing":
         return f"{where}: a value is required; give {where}=VALUE"
     of_key = [e for e in errors if _key(e, plain) == key]  # one of each member of a union

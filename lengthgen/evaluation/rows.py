@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from lengthgen import schemes
 from lengthgen.config.schema import Config
 from lengthgen.data import overlap
 from lengthgen.data.spans import Endpoint, Span
@@ -113,6 +114,7 @@ def parts_hash(config: Config, variant: str | None) -> str:
     """
     try:
         parts = config.scheme.parts if variant is None else config.variant(variant)
+        parts = schemes.typed(parts, plugins=config.plugins)
     except UserError as error:  # a reference variant that this scheme cannot take
         parts = {"error": str(error)}
     definition = json.dumps([variant, parts, config.scheme.layers, *config.plugins], sort_keys=True)

@@ -14,7 +14,7 @@ from lengthgen.schemes.base import (
 )
 from lengthgen.schemes.bias.distance_bias import DistanceBias
 from lengthgen.schemes.parameters import of_layer
-from lengthgen.schemes.registry import build, registry
+from lengthgen.schemes.registry import build, registry, typed
 from lengthgen.schemes.scheme import Scheme
 
 __all__ = [
@@ -32,5 +32,6 @@ __all__ = [
     "of_layer",
     "registry",
     "through_qk",
+    "typed",
     "weighted",
 ]

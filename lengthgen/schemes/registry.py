@@ -4,12 +4,13 @@ import importlib.metadata
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from lengthgen.config.registry import construct, modules_of, registered
+from lengthgen.config.schema import Parts
+from lengthgen.config.sections import arguments as typed_arguments
 from lengthgen.errors import UserError, suggestion
 from lengthgen.schemes.base import HOOKS, ModelDims, Part
 from lengthgen.schemes.scheme import Scheme
@@ -22,14 +23,14 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Part]]:
 
     Raises UserError for a plugin that fails, and for two parts of one name.
     """
-    return registered(_installed(), Part, plugins)
+    return _registered(tuple(plugins))
 
 
 @cache
-def _installed() -> Sequence[ModuleType]:
-    """Returns the modules below this directory and those of installed entry points, read once."""
+def _registered(plugins: tuple[str, ...]) -> dict[str, type[Part]]:
     entry_points = importlib.metadata.entry_points(group="lengthgen.parts")
-    return [*modules_of("lengthgen.schemes", PATH), *(point.load() for point in entry_points)]
+    installed = [*modules_of("lengthgen.schemes", PATH), *(point.load() for point in entry_points)]
+    return registered(installed, Part, plugins)
 
 
 def build(
@@ -48,13 +49,8 @@ def build(
     """
     known = registry(plugins)
     built: dict[str, Part] = {}
-    for name, arguments in parts.items():
+    for name, arguments in typed(parts, plugins=plugins, where=where).items():
         key = f"{where}.{name}"
-        if hasattr(torch.nn.ModuleDict, name):
-            raise UserError(f"{key}: a part cannot have this name; rename its class")
-        if name not in known:
-            every = f"known: {', '.join(sorted(known))}"
-            raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}")
         part = built[name] = construct(known[name], arguments, shape, where=key)
         if not part.needs_model and not any(map(part.overrides, HOOKS)):
             raise UserError(
@@ -69,6 +65,25 @@ def build(
                 f"scheme.layers: {name} is not a part of this scheme; {suggestion(name, built)}"
             )
     return Scheme(built, layers=layers, n_layers=shape.n_layers, where=where)
+
+
+def typed(
+    parts: Mapping[str, Mapping[str, Any]], *, plugins: Sequence[str], where: str = "scheme.parts"
+) -> Parts:
+    """Returns the arguments of parts in the types of their signatures, with their defaults.
+
+    Raises UserError for an unknown part, and arguments that do not fit.
+    """
+    known, held = registry(plugins), Parts()
+    for name, arguments in parts.items():
+        key = f"{where}.{name}"
+        if hasattr(torch.nn.ModuleDict, name):
+            raise UserError(f"{key}: a part cannot have this name; rename its class")
+        if name not in known:
+            every = f"known: {', '.join(sorted(known))}"
+            raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}")
+        held[name] = typed_arguments(known[name], arguments, where=key)
+    return held
 
 
 def _refuse_of_encoder(key: str, part: Part, known: Mapping[str, type[Part]]) -> None:

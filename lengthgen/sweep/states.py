@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from lengthgen.runs import status
 from lengthgen.sweep import slurm
 from lengthgen.sweep.grid import Point
+from lengthgen.terminal import from_here
 
 State = Literal["new", "queued", "running", "stopped", "killed", "failed", "diverged", "done"]
 SETTLED = ("done", "diverged")  # running such a point again would end in the same way
@@ -70,7 +71,12 @@ def rows(
     """Returns the columns, and a row per point: swept values, run, state, the reason of that."""
     keys = list(points[0].varied) if points else []
     cells = [
-        [*p.varied.values(), str(p.run_dir), states[p.run_id].state, states[p.run_id].reason or ""]
+        [
+            *p.varied.values(),
+            from_here(p.run_dir),
+            states[p.run_id].state,
+            states[p.run_id].reason or "",
+        ]
         for p in points
     ]
     return [*keys, "run", "state", "reason"], cells

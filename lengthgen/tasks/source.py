@@ -9,6 +9,7 @@ from typing import Self
 
 from lengthgen.config import schema
 from lengthgen.config.registry import code_of
+from lengthgen.config.sections import arguments
 from lengthgen.data.sources import Document, Source
 from lengthgen.data.sources.source import name_hash
 from lengthgen.errors import UserError
@@ -34,6 +35,13 @@ class TaskSource(Source):
     def of(cls, corpus: schema.Corpus) -> Self:
         assert isinstance(corpus, schema.TaskCorpus)
         return cls(corpus.task, task_of(corpus))
+
+    @classmethod
+    def typed(cls, corpus: schema.Corpus) -> schema.Corpus:
+        assert isinstance(corpus, schema.TaskCorpus)
+        spec = corpus.task
+        held = arguments(type(task_of(corpus)), spec.arguments, where="task.arguments")
+        return corpus.model_copy(update={"task": spec.model_copy(update={"arguments": held})})
 
     def data_key(self) -> str:
         """Returns the hash of the code and the data that the examples are made from."""

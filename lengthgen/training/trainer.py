@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from lengthgen.config.precision import cpu_multiplies_bf16
-from lengthgen.config.schema import Config, InitFrom
+from lengthgen.config.schema import Config, InitFrom, cpu_multiplies_bf16
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import Stopped, UserError
 from lengthgen.files import append_rows, keep_rows

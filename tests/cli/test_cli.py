@@ -361,10 +361,10 @@ def complete_fish(shell: Shell, typed: str) -> list[str]:
     ("typed", "offered"),
     [
         (["lengthgen", "tr"], ["train", "track"]),
-        (["lengthgen", "train", "scheme", "=", "ro"], ["rope"]),
+        (["lengthgen", "train", "scheme", "=", "xp"], ["xpos"]),
         (["lengthgen", "train", "model", "=", "tiny", "scheme", "=", "sinu"], ["sinusoidal"]),
         (["lengthgen", "train", "model", "="], ["alibi", "base", "medium", "small", "tiny"]),
-        (["lengthgen", "train", "train.le"], ["train.length=", "train.length=512"]),
+        (["lengthgen", "train", "train.le"], ["train.length=512"]),
         (["lengthgen", "train", "--gp"], ["--gpus"]),
         (["lengthgen", "list", "mod"], ["models"]),
         (["lengthgen", "train", "nothing"], []),
@@ -379,8 +379,8 @@ def test_bash_which_breaks_words_at_the_equals_sign_completes(
 
 
 def test_zsh_completes(shell: Shell) -> None:
-    got = complete(shell, "zsh", _TYPER_COMPLETE_ARGS="lengthgen train scheme=ro")
-    assert got == ["""_arguments '*: :(("scheme=rope"))'"""]
+    got = complete(shell, "zsh", _TYPER_COMPLETE_ARGS="lengthgen train scheme=xp")
+    assert got == ["""_arguments '*: :(("scheme=xpos"))'"""]
 
 
 @pytest.mark.parametrize("command", ["eval", "report"])

@@ -8,6 +8,7 @@ from repository import ROOT
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_overrides, from_plain, to_plain
+from lengthgen.evaluation.rows import parts_hash
 from lengthgen.pipeline import validate
 
 CHOICES = [
@@ -101,3 +102,42 @@ def test_variants_merge_in_their_order() -> None:
     config = config_of(BASE, *mine)
     assert config.variant("a+b") == {"pi": {"factor": 4.0}}
     assert config.variant("a")["rope"] == config.scheme.parts["rope"]
+
+
+EQUAL = {
+    "scheme=rope": [
+        *("scheme.parts.rope.base=10000", "scheme.parts.rope.base=1e4"),
+        "scheme.parts.rope.rotary_percentage=1",
+    ],
+    "scheme=alibi": ["+scheme.parts.alibi.sides=symmetric"],
+    "corpus=files corpus.path=x": [
+        *("corpus.path=x/", "corpus.path=./x", "corpus.path=[x]", "corpus.path=${oc.env:PWD}/x"),
+        "corpus.validation_path=null",
+    ],
+    "task=copy": ["task.arguments.times=1", "task.arguments.times=1.0"],
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "same"), [(words, word) for words, known in EQUAL.items() for word in known]
+)
+def test_equal_configurations_are_one_run(
+    words: str, same: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PWD", str(tmp_path))
+    given, equal = (validate(config_of(BASE, *words.split(), *more)) for more in ([], [same]))
+    assert equal.run_id == given.run_id
+    assert equal.recipe == given.recipe
+    assert parts_hash(equal, None) == parts_hash(given, None)
+
+
+def test_every_path_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["corpus.path=[a,b/*.txt]", "corpus.validation_path=c", "corpus.tokenizer=t.json"]
+    config = config_of(BASE, "corpus=files", *words, "runtime.root=r", "runtime.cache='~/d'")
+    assert config.corpus.arguments["path"] == [f"{tmp_path}/a", f"{tmp_path}/b/*.txt"]
+    assert config.corpus.arguments["validation_path"] == f"{tmp_path}/c"
+    assert config.corpus.tokenizer == f"{tmp_path}/t.json"
+    assert (config.runtime.root, config.runtime.cache) == (tmp_path / "r", Path.home() / "d")
+    assert config_of(BASE, "scheme=nope").corpus.tokenizer == "bpe"

@@ -10,7 +10,16 @@ from lengthgen.config import schema
 from lengthgen.data.sources.source import Document, Say, Source, name_hash
 from lengthgen.errors import UserError, suggestion
 
-__all__ = ["Document", "Say", "Source", "read", "registry", "source_key", "source_of"]
+__all__ = [
+    "Document",
+    "Say",
+    "Source",
+    "kind_of",
+    "read",
+    "registry",
+    "source_key",
+    "source_of",
+]
 
 HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
 
@@ -24,13 +33,18 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Source]]:
     return contributed | classes.registered(classes.modules_of(__name__, __path__), Source, plugins)
 
 
-def source_of(corpus: schema.Corpus) -> Source:
-    """Builds the source of a corpus. Raises UserError for a mistake in its name or arguments."""
+def kind_of(corpus: schema.Corpus) -> type[Source]:
+    """Returns the class of a corpus's source. Raises UserError if there is none of that name."""
     known = registry(corpus.plugins)
     if corpus.source not in known:
         remedy = suggestion(corpus.source, known)
         raise UserError(f"corpus.source: no source {corpus.source!r}; {remedy}")
-    return known[corpus.source].of(corpus)
+    return known[corpus.source]
+
+
+def source_of(corpus: schema.Corpus) -> Source:
+    """Builds the source of a corpus. Raises UserError for a mistake in its name or arguments."""
+    return kind_of(corpus).of(corpus)
 
 
 def read(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Iterator[Document]:

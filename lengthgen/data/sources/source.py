@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from lengthgen.config import schema
 from lengthgen.config.registry import construct
+from lengthgen.config.sections import arguments
 
 Say = Callable[[str], None]
 
@@ -37,6 +38,11 @@ class Source(ABC):
     def of(cls, corpus: schema.Corpus) -> Self:
         """Builds the source of a corpus. Raises UserError for arguments that do not fit."""
         return construct(cls, corpus.arguments, where="corpus")
+
+    @classmethod
+    def typed(cls, corpus: schema.Corpus) -> schema.Corpus:
+        """Returns the corpus with its arguments in their types, and with their defaults."""
+        return corpus.model_copy(update=arguments(cls, corpus.arguments, where="corpus"))
 
     @abstractmethod
     def documents(self, *, held_out: bool) -> Iterator[Document]:
