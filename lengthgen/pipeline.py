@@ -168,7 +168,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
     devices.prepare(config.runtime, device)
     run_dir = config.run_dir
     corpus = prepare(config, {}, say=show.say)
-    trained = ranks.of_main(ranks.is_main and checkpoints.has_final(config, say=show.say))
+    trained = ranks.gather(ranks.is_main and checkpoints.has_final(config, say=show.say))[0]
     model = None if trained else create(config, vocab_size=corpus.vocab_size)
     if model is not None:
         try_out(model, config)
@@ -177,7 +177,6 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
         tracker = Tracker(config, run_dir, say=show.say)
         if ranks.is_main:
             stack.enter_context(status.run_lock(run_dir, "train"))
-            stack.enter_context(directory.logged(run_dir))
             ids = {"run": config.run_id, "evaluation_id": config.evaluation_id}
             stack.enter_context(status.record_status(run_dir, **ids))
             directory.check_corpus(run_dir, corpus, run=config.run_id)

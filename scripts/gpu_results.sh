@@ -52,7 +52,7 @@ for word in "$@"; do
     runtime.device=*) device=${word#*=} ;;
   esac
 done
-[ "$device" != cuda ] || words+=(--per-gpu "${PER_GPU:-3}")
+[ "$device" != cuda ] || words+=(--jobs "${JOBS:-3}")
 stopping=()
 [ -z "$limit" ] || stopping=(timeout --foreground --signal=TERM "$((limit > SECONDS ? limit - SECONDS : 1))")
 

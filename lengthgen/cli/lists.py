@@ -93,7 +93,7 @@ def runs(root: Path) -> Listed:
 
     head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"]
     rows: list[list[str]] = []
-    for run_dir in sorted(directory.run_dirs(root), key=directory.begun):
+    for run_dir in sorted(directory.run_dirs(root), key=lambda path: path.stat().st_mtime):
         try:
             rows.append([run_dir.name, *_progress(run_dir)])
         except UserError as error:  # a damaged file hides no other run
@@ -106,28 +106,28 @@ def _progress(run_dir: Path) -> list[str]:
     from lengthgen.evaluation.protocols import HEADLINE
     from lengthgen.evaluation.rows import stored
     from lengthgen.files import read_rows
-    from lengthgen.runs import directory
+    from lengthgen.runs import directory, status
 
-    run = directory.summary(run_dir)
-    trained = read_rows(run_dir / "train.jsonl", run=run.config.run_id)
+    config = directory.load_config(run_dir)
+    state, reason, *_ = status.read_status(run_dir, run=config.run_id)
+    is_trained = status.is_trained(run_dir)
+    step = config.train.steps if is_trained else status.last_step(run_dir)
+    trained = read_rows(run_dir / "train.jsonl", run=config.run_id)
     own = (HEADLINE, None)  # of the model as it was trained
     scored = [
         row
-        for row in stored(run_dir, run=run.config.run_id)
+        for row in stored(run_dir, run=config.run_id)
         if (row.get("protocol"), row.get("variant")) == own
     ]
     curve = _perplexities(scored)
     T = next((row["train_length"] for row in scored), None)
     ppls = [f"{curve[n]:,.2f} at {n:,}" if n in curve else "" for n in (T, max(curve, default=0))]
-    reasons = [run.reason] if run.reason else []
-    if run.command and run.state != "diverged":  # it would again
-        reasons.append(f"to continue: {run.command}")
     return [
-        run.state,
-        f"{run.step}/{run.config.train.steps}",
+        state,
+        f"{step}/{config.train.steps}",
         f"{trained[-1]['train/tokens']:,}" if trained else "",
         *ppls,
-        "" if run.state == "done" else "; ".join(reasons),
+        reason or "",
     ]
 
 

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 Jobs = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Runs at a time; default: the GPUs or the cores."),
+    typer.Option(
+        min=1, metavar="N", help="Runs at a time; default: the GPUs or cores; more share GPUs."
+    ),
 ]
 Gpus = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Processes of one run, by torchrun.")
 ]
-PerGpu = Annotated[int, typer.Option(min=1, metavar="N", help="Small runs that share a GPU.")]
 Slurm = Annotated[
     str | None,
     typer.Option(
@@ -39,7 +40,6 @@ def sweep(
     overrides: Overrides = None,
     jobs: Jobs = None,
     gpus: Gpus = None,
-    per_gpu: PerGpu = 1,
     slurm: Slurm = None,
     dry_run: DryRun = False,
     config_dir: ConfigDir = None,
@@ -54,7 +54,7 @@ def sweep(
 
     combined = [*slurm_overrides(slurm), *(overrides or [])]
     points = grid.points(combined, config_dir=config_dir, plugins=plugin or [])
-    states = run(points, jobs=jobs, gpus=gpus, per_gpu=per_gpu, slurm=slurm, dry_run=dry_run)
+    states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
     finish(points, states, dry_run=dry_run)
 
 
@@ -72,7 +72,6 @@ def run(
     *,
     jobs: int | None,
     gpus: int | None,
-    per_gpu: int,
     slurm: str | None,
     dry_run: bool,
 ) -> Mapping[str, "PointState"]:
@@ -81,7 +80,7 @@ def run(
     from lengthgen.sweep import local, states
     from lengthgen.sweep.slurm import options, submit
 
-    if slurm is not None and (jobs or gpus or per_gpu > 1):
+    if slurm is not None and (jobs or gpus):
         raise UserError("--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N,parallel=N")
     if "RANK" in os.environ:
         raise UserError("sweep: it starts torchrun itself; drop torchrun and give --gpus N")
@@ -93,23 +92,15 @@ def run(
             _prepare(todo)
             submit(todo, options(slurm), root=points[0].config.runtime.root, say=warn_once)
             return states.states_of(points)
-    elif todo or any(state.state in states.BUSY for state in before.values()):
-        slots = local.slots(
-            devices.cores(),
-            local.gpus_for(todo or points),
-            jobs=jobs,
-            gpus=gpus,
-            per_gpu=per_gpu,
-            n_points=len(todo or points),
-        )
+    elif todo:
+        available = local.gpus_for(todo)
+        slots = local.slots(devices.cores(), available, jobs=jobs, gpus=gpus, n_points=len(todo))
         _prepare(todo)
         if not dry_run:
             return local.run(points, slots, gpus=gpus, say=warn)
-        seconds = local.seconds_per_step(todo[0], slots[0]) if todo else None
-        if seconds is not None:
-            steps, n = todo[0].config.train.steps, min(len(slots), len(todo))
-            rate = f"{todo[0].title}: {seconds:.3g} s a step, {steps:,} steps"
-            warn_once(f"{rate}; {len(todo)} points to do, {n} at a time")
+        seconds = local.seconds_per_step(todo[0], slots[0], say=warn)
+        rate = f"{todo[0].title}: {seconds:.3g} s a step, {todo[0].config.train.steps:,} steps"
+        warn_once(f"{rate}; {len(todo)} points to do, {len(slots)} at a time")
     return before
 
 
@@ -139,10 +130,18 @@ def finish(
 
     A dry run ran nothing that could fail: it exits with 0.
     """
-    from lengthgen.sweep.states import rows, unsuccessful
+    from lengthgen.sweep import grid
+    from lengthgen.sweep.states import FAILED
+    from lengthgen.terminal import from_here
 
-    print_table(*rows(points, states), head_in_pipes=True)
-    bad = unsuccessful(points, states)
+    head = [*points[0].varied, "run", "state", "reason"]
+    ends = [states[point.run_id] for point in points]
+    rows = [
+        [*point.varied.values(), from_here(point.run_dir), end.state, end.reason or ""]
+        for point, end in zip(points, ends, strict=True)
+    ]
+    print_table(head, rows, head_in_pipes=True)
+    bad = [point for point in points if states[point.run_id].state in FAILED]
     for point in bad:
-        warn_once(f"to repeat {point.title} alone: {point.command}")
+        warn_once(f"to repeat {point.title} alone: {grid.command(point)}")
     sys.exit(1 if bad and not dry_run else 0)

@@ -39,18 +39,18 @@ def train(
         with Progress(is_main=True) as show:
             pipeline.prepare(config, {}, say=show.say)
         # torchrun would set it to 1 with a banner.
-        os.environ.setdefault("OMP_NUM_THREADS", str(devices.default_threads(gpus)))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, devices.cores() // gpus)))
         sys.stdout.flush()
         plugins = plugin or []
         words = train_arguments(overrides or [], config_dir=config_dir, plugins=plugins)
-        ended = distributed.launch(gpus, words)
-        if isinstance(ended, int):
-            sys.exit(ended)
-        if not ended.wrote_status:
-            failed = status.Status("failed", reason=ended.reason)
-            status.write(config.run_dir, failed, run=config.run_id)
-        warn(ended.text)
-        sys.exit(ended.exit_code)
+        failed = distributed.launch(gpus, words)
+        if failed is None:
+            return
+        if failed.rank:  # rank 0 has written how it ended
+            failure = status.Status("failed", reason=failed.reason)
+            status.write(config.run_dir, failure, run=config.run_id)
+        warn(f"{failed.trace}error: {failed.reason}")
+        sys.exit(failed.exit_code)
     run_dir = pipeline.train(config)
     if distributed.Ranks.from_env().is_main:
         from lengthgen.report import report  # not before: it takes a second, and the run begins

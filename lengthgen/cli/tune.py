@@ -1,14 +1,13 @@
 """lengthgen tune."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
-from lengthgen.cli.console import echo, warn_once
-from lengthgen.cli.sweep import DryRun, Gpus, Jobs, PerGpu, Slurm, finish, run, slurm_overrides
+from lengthgen.cli.console import echo
+from lengthgen.cli.sweep import DryRun, Gpus, Jobs, Slurm, finish, run, slurm_overrides
 
 
 def tune(
@@ -18,7 +17,6 @@ def tune(
     ] = Path("tune"),
     jobs: Jobs = None,
     gpus: Gpus = None,
-    per_gpu: PerGpu = 1,
     slurm: Slurm = None,
     dry_run: DryRun = False,
     config_dir: ConfigDir = None,
@@ -33,13 +31,10 @@ def tune(
 
     combined = [*slurm_overrides(slurm), *(overrides or [])]
     points = tuning.points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
-    states = run(points, jobs=jobs, gpus=gpus, per_gpu=per_gpu, slurm=slurm, dry_run=dry_run)
+    states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
     if any(point.state not in ("done", "diverged") for point in states.values()):
         finish(points, states, dry_run=dry_run)
-    losses = tuning.measured(points, say=warn_once)
-    written = tuning.write(losses, out)
+    written = tuning.write(points, out)
     echo(written[0].read_text(encoding="utf-8").rstrip("\n"))
     for path in written:
         echo(path)
-    if len(losses) < len(points):
-        sys.exit(1)

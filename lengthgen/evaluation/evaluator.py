@@ -62,7 +62,7 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
 
     def lacking() -> list[Cell]:
         rows = stored() if ranks.is_main else {}
-        return ranks.of_main([cell for cell in rows if not _is_complete(rows[cell], config)])
+        return ranks.gather([cell for cell in rows if not _is_complete(rows[cell], config)])[0]
 
     if lacking():
         with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():

@@ -41,9 +41,8 @@ def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     read_rows does.
     """
     rows = [{**row, "run": run} for row in read_rows(run_dir / "eval.jsonl", run=run)]
-    done = status.read_done(run_dir, run=run)
     measured = [row["weights"] for row in rows if row.get("weights")]
-    final = (done.weights if done else None) or (measured[-1] if measured else None)
+    final = status.final_weights(run_dir, run=run) or (measured[-1] if measured else None)
     return [row for row in rows if row.get("weights") in (None, final)]
 
 

@@ -208,16 +208,6 @@ class Transformer(nn.Module):
     def carry_on(self, carried: tuple[Tensor, ...]) -> None:
         """Takes what carried() returned, to resume a training."""
 
-    @torch.no_grad()
-    def position_token_rms_ratio(self, tokens_BT: Tensor, *, generator: torch.Generator) -> float:
-        """Returns the RMS of the positions in the first block's inputs over that of the tokens.
-
-        The positions are what the scheme makes of embeddings of 0.
-        """
-        x_BTD, c = self.embedded(tokens_BT, generator=generator)
-        positions_BTD = self.scheme.embed(torch.zeros_like(x_BTD), c)
-        return float(positions_BTD.norm() / (x_BTD - positions_BTD).norm())
-
     def token_nll(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Returns -log p(target) of every position, [B, T] fp32; 0 where the target is -100.
 

@@ -1,9 +1,8 @@
 """Checkpoints: weights, and what else training continues from; each a file of its own.
 
 checkpoints/step-N/ is written under another name, synced and renamed. sha256.json holds the hashes
-of model.safetensors and trainer.pt, both of which name their run and step. Only a file that differs
-from its hash, or is of another step, is damaged; one that cannot be read is an error, and nothing
-is trained or deleted then.
+of model.safetensors, which names its run, and trainer.pt. Only a file that differs from its hash is
+damaged; one that cannot be read is an error, and nothing is trained or deleted then.
 """
 
 import json
@@ -21,7 +20,12 @@ from torch import Tensor
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError, first_line
 from lengthgen.files import read_bytes, sha256_of, sync
-from lengthgen.runs.status import checkpoint_folder, checkpoint_folders, read_done, read_status
+from lengthgen.runs.status import (
+    checkpoint_folder,
+    checkpoint_folders,
+    final_weights,
+    read_status,
+)
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
 FILES = WEIGHTS, TRAINER = "model.safetensors", "trainer.pt"
@@ -38,10 +42,6 @@ class Checkpoint(NamedTuple):
     def trainer_state(self) -> dict[str, Any]:
         """Returns what training continues from besides the weights, as it was given to save()."""
         return torch.load(self.folder / TRAINER, map_location="cpu", weights_only=True)
-
-
-class _Damaged(ValueError):
-    """What is wrong with a file that could be read."""
 
 
 def save(
@@ -61,7 +61,7 @@ def save(
         temporary.mkdir(parents=True)
         sync(run_dir)
         with (temporary / TRAINER).open("wb") as file:
-            torch.save({"run": run, "step": step, **trainer}, file)
+            torch.save(dict(trainer), file)
         plain = {name: w.detach().contiguous().cpu() for name, w in weights.items()}
         # One key: safetensors writes several in any order, and equal weights are to be equal files.
         metadata = {"lengthgen": json.dumps({"run": run, "step": step})}
@@ -77,7 +77,7 @@ def save(
     except (OSError, SafetensorError, RuntimeError) as error:  # all three for a full disk
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
-            f"{final}: cannot write the checkpoint of step {step} ({_reason(error)}); "
+            f"{final}: cannot write the checkpoint of step {step} ({first_line(error)}); "
             "free disk space and run the same command again: it resumes from the one before"
         ) from error
     folders = checkpoint_folders(run_dir)
@@ -101,14 +101,18 @@ def newest(
     folders = checkpoint_folders(run_dir)
     for folder in reversed(folders):
         try:
-            return _read(folder, run=run, files=files)
+            sums = json.loads(read_bytes(folder / "sha256.json"))
+            damaged = [name for name in files if sums[name] != sha256_of(folder / name)]
+            if not damaged:
+                return _load(folder, run=run, sha256=sums[WEIGHTS])
+        except (ValueError, KeyError, TypeError):
+            damaged = ["sha256.json"]
         except OSError as error:
             raise UserError(
                 f"{error.filename or folder}: cannot be read ({error.strerror}); nothing was "
                 f"changed. Restore it, or remove {folder} to go on from the checkpoint before"
             ) from None
-        except _Damaged as damage:
-            say(f"{folder} is damaged and skipped: {damage}")
+        say(f"{folder} is damaged and skipped: {damaged[0]} is not as it was written")
     if folders:
         raise UserError(
             f"{run_dir}: all checkpoints are damaged; restore one, or remove "
@@ -117,29 +121,16 @@ def newest(
     return None
 
 
-def _read(folder: Path, *, run: str, files: Sequence[str]) -> Checkpoint:
-    """Returns a checkpoint of which these files are as their hashes say.
-
-    Raises _Damaged, OSError, and UserError if it is of another run.
-    """
-    try:
-        sums = json.loads(read_bytes(folder / "sha256.json"))
-        expected = {name: sums[name] for name in files}
-    except (ValueError, KeyError, TypeError):
-        raise _Damaged("sha256.json holds no hashes") from None
-    for name, sha256 in expected.items():
-        if sha256_of(folder / name) != sha256:
-            raise _Damaged(f"{name} does not match its sha256")
+def _load(folder: Path, *, run: str, sha256: str) -> Checkpoint:
+    """Returns a checkpoint that is not damaged. Raises UserError if it is of another run."""
     with safe_open(folder / WEIGHTS, framework="pt") as file:
-        bound = json.loads((file.metadata() or {}).get("lengthgen", "{}"))
-    if bound.get("run") != run:
+        owner = json.loads(file.metadata()["lengthgen"])["run"]
+    if owner != run:
         raise UserError(
-            f"{folder}: a checkpoint of run {bound.get('run')}, but config.yaml here is of run "
-            f"{run}; restore the checkpoint of this run, or move it away"
+            f"{folder}: a checkpoint of run {owner}, but config.yaml here is of run {run}; "
+            "restore the checkpoint of this run, or move it away"
         )
-    if checkpoint_folder(folder.parent.parent, bound["step"]) != folder:
-        raise _Damaged(f"{WEIGHTS} is of step {bound['step']}")
-    return Checkpoint(folder, bound["step"], expected[WEIGHTS], load_file(folder / WEIGHTS))
+    return Checkpoint(folder, int(folder.name[5:]), sha256, load_file(folder / WEIGHTS))
 
 
 def final(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> Checkpoint:
@@ -149,12 +140,10 @@ def final(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> Check
     """
     checkpoint = newest(run_dir, run=config.run_id, say=say)
     if checkpoint is None:
-        state = read_status(run_dir, run=config.run_id)
-        if state.state == "diverged":
-            raise UserError(f"{run_dir} diverged in training and has no checkpoint: {state.reason}")
-        raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
-    done = read_done(run_dir, run=config.run_id)
-    if done and checkpoint.sha256 != done.weights:
+        state, reason, *_ = read_status(run_dir, run=config.run_id)
+        why = f" ({state}: {reason})" if reason else ""
+        raise UserError(f"{run_dir} has no checkpoint yet{why}; lengthgen train continues it")
+    if final_weights(run_dir, run=config.run_id) not in (None, checkpoint.sha256):
         raise UserError(
             f"{run_dir}: the last checkpoint, of step {config.train.steps}, is damaged or lost; "
             "the lengthgen train command of this run makes it again"
@@ -167,15 +156,8 @@ def weights_sha256(run_dir: Path, *, step: int) -> str:
     return json.loads(read_bytes(checkpoint_folder(run_dir, step) / "sha256.json"))[WEIGHTS]
 
 
-def _reason(error: Exception) -> str:
-    """Returns why a file was not written; torch keeps the system's own error in its context."""
-    first = error.__context__ if isinstance(error.__context__, OSError) else error
-    reason = first.strerror if isinstance(first, OSError) else None
-    return reason or first_line(first)
-
-
 def has_final(config: Config, *, say: Callable[[str], None]) -> bool:
     """True if DONE is there and so is the checkpoint that it names."""
-    done = read_done(config.run_dir, run=config.run_id)
-    checkpoint = newest(config.run_dir, run=config.run_id, say=say) if done else None
-    return bool(done and checkpoint and checkpoint.sha256 == done.weights)
+    sha256 = final_weights(config.run_dir, run=config.run_id)
+    checkpoint = newest(config.run_dir, run=config.run_id, say=say) if sha256 else None
+    return checkpoint is not None and checkpoint.sha256 == sha256

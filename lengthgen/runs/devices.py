@@ -5,7 +5,6 @@ import os
 import resource
 import shutil
 import sys
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,21 +20,21 @@ GPU_MICRO_BATCH_TOKENS = 32768
 
 def device_of(runtime: Runtime, ranks: Ranks) -> torch.device:
     """Returns the device of this process. Raises UserError if it is not there."""
-    kind = runtime.device
+    kind, n_gpus = runtime.device, torch.cuda.device_count()
+    has_mps = torch.backends.mps.is_available()
     if kind == "auto":
-        has_mps = torch.backends.mps.is_available()
-        kind = "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
-    if kind == "cuda" and not torch.cuda.is_available():
+        kind = "cuda" if n_gpus else "mps" if has_mps else "cpu"
+    if kind == "cuda" and not n_gpus:
         raise UserError(
             "runtime.device=cuda: there is no GPU in this machine; leave out what asks for "
             "one (runtime.device=cuda, train=gpu), or add runtime.device=cpu, which may take days"
         )
-    if kind == "cuda" and ranks.local_rank >= torch.cuda.device_count():
+    if kind == "cuda" and ranks.local_rank >= n_gpus:
         raise UserError(
             f"runtime.device=cuda: process {ranks.local_rank} of this machine has no GPU "
-            f"({torch.cuda.device_count()} visible); start as many processes as GPUs"
+            f"({n_gpus} visible); start as many processes as GPUs"
         )
-    if kind == "mps" and not torch.backends.mps.is_available():
+    if kind == "mps" and not has_mps:
         raise UserError("runtime.device=mps: this machine has no MPS device; use cpu")
     return torch.device(kind, ranks.local_rank) if kind == "cuda" else torch.device(kind)
 
@@ -49,36 +48,21 @@ def prepare(runtime: Runtime, device: torch.device) -> None:
         torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("highest")
         return
-    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    torch.set_num_threads(runtime.threads or default_threads(local_processes))
-    keep_freed_memory()
-
-
-def default_threads(local_processes: int) -> int:
-    """Returns OMP_NUM_THREADS of the environment, else the share of the cores of one process.
-
-    1 does not count for several processes: torchrun sets it where it is not set.
-    """
-    outer = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # the others are of inner loops
-    if outer.isdecimal() and int(outer) > (local_processes > 1):
-        return int(outer)
-    return max(1, cores() // local_processes)
+    if runtime.threads is not None:
+        torch.set_num_threads(runtime.threads)
+    # glibc maps every tensor above 32 MiB anew, and its pages fault on first use. Blocks of up to
+    # 64 MiB are kept instead; larger ones are not, since a heap of them fragments.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mmap_threshold, trim_threshold, top_pad = -3, -1, -2  # M_* of malloc.h
+        mallopt(mmap_threshold, 64 << 20)
+        mallopt(trim_threshold, (1 << 31) - 1)
+        mallopt(top_pad, 64 << 20)
 
 
 def cores() -> int:
     """Returns how many cores this process may use, within what taskset leaves."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def summary(precision: str, device: torch.device, *, multiplies_bf16: bool) -> str:
-    """Returns the precision and device of a training, with a remedy where they do not fit."""
-    message = f"training in {precision} on {device}"
-    if precision == "bf16" and device.type == "cpu" and not multiplies_bf16:
-        message += (
-            "; this processor has no bf16 products: train.precision=fp32 (another run) may be many "
-            "times faster"
-        )
-    return message
 
 
 def compiles(runtime: Runtime, device: torch.device) -> bool:
@@ -89,33 +73,10 @@ def compiles(runtime: Runtime, device: torch.device) -> bool:
     return device.type == "cuda" and has_triton() and has_cc
 
 
-def keep_freed_memory() -> None:
-    """Makes glibc keep freed blocks of up to 64 MiB instead of returning them to the kernel.
-
-    By default every tensor above 32 MiB is mapped and unmapped each time, and each of its pages
-    faults on first use. Larger ones still are: a heap of them loses a block of that size to each
-    small result that lands in it, and grew to 18 GiB in one evaluation. Without glibc nothing
-    happens.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return
-    mmap_threshold, trim_threshold, top_pad = -3, -1, -2  # M_* of malloc.h
-    if not mallopt(mmap_threshold, 1 << 26):
-        mallopt(mmap_threshold, 1 << 25)  # the most that glibc before 2.35 accepts
-    mallopt(trim_threshold, (1 << 31) - 1)
-    mallopt(top_pad, 64 << 20)
-
-
 def peak_memory(device: torch.device) -> int:
     """Returns the most bytes held so far: of the GPU, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    status = Path("/proc/self/status")
-    if status.exists():  # of this program; ru_maxrss counts the one that started it, too
-        [peak] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        return int(peak.split()[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -1,16 +1,13 @@
-"""The run directory: its configuration, its provenance, its log; and the runs under a root."""
+"""The run directory: its configuration and its provenance; and the runs under a root."""
 
 import json
-import logging
 import platform
-import shlex
+import re
 import subprocess
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import yaml
 
@@ -18,8 +15,8 @@ from lengthgen.config import plugins
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.files import parse_yaml, read_bytes, replace_file, utf8, writing
-from lengthgen.runs import status
+from lengthgen.files import parse_yaml, read_bytes, replace_file, utf8
+from lengthgen.runs.status import read_of_run
 
 _LIBRARIES = (
     *("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors"),
@@ -28,46 +25,8 @@ _LIBRARIES = (
 OF_A_RUN = ("config.yaml", "env.json")  # one of them makes a directory that of a run
 
 
-class RunSummary(NamedTuple):
-    """A run as `lengthgen list runs` shows it."""
-
-    config: Config
-    state: status.State
-    reason: str | None
-    step: int
-    command: str | None  # that began it, and continues it
-
-
-@contextmanager
-def logged(run_dir: Path) -> Generator[None]:
-    """Copies the package's log into log.txt while the block lasts.
-
-    A line that a full disk has no room for is lost silently: the terminal has shown it, and a loss
-    that matters ends the run by itself.
-    """
-    package = logging.getLogger("lengthgen")
-    with writing(run_dir / "log.txt"):
-        handler = logging.FileHandler(run_dir / "log.txt", encoding="utf-8")
-    handler.handleError = _ignore
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
-    level = package.level
-    package.addHandler(handler)
-    package.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        package.setLevel(level)
-        package.removeHandler(handler)
-        with suppress(OSError):  # it writes again the lines that there was no room for
-            handler.close()
-
-
-def _ignore(record: logging.LogRecord) -> None:
-    """Replaces logging's traceback on stderr."""
-
-
 def write_config(config: Config, run_dir: Path) -> None:
-    """Writes config.yaml and the plugins, and reads them back to prove that they are the same.
+    """Writes config.yaml and the plugins.
 
     A plugin becomes plugins/DIGEST.py: a run whose author goes on to edit the original keeps what
     it was trained with.
@@ -76,30 +35,24 @@ def write_config(config: Config, run_dir: Path) -> None:
         replace_file(run_dir / f"plugins/{digest}.py", plugins.given(digest).content)
     text = yaml.safe_dump(to_plain(config), sort_keys=False)
     replace_file(run_dir / "config.yaml", text.encode())
-    assert load_config(run_dir) == config, "config.yaml does not round-trip"
 
 
 def load_config(run_dir: Path) -> Config:
     """Reads the configuration of a run. Raises UserError if there is none or it is damaged."""
     path = run_dir / "config.yaml"
+    again = "repeat the lengthgen train command of this run, which writes it again"
     try:
         plain = parse_yaml(read_bytes(path).decode())
         if not isinstance(plain, dict):
             raise ValueError("it holds no mapping")
     except FileNotFoundError:
-        if not (run_dir / "env.json").exists():
-            raise UserError(f"{run_dir} is not a run directory: it has no config.yaml") from None
-        raise UserError(
-            f"{path} is missing; repeat the lengthgen train command of this run, which writes it "
-            "again"
-        ) from None
+        if (run_dir / "env.json").exists():
+            raise UserError(f"{path} is missing; {again}") from None
+        raise UserError(f"{run_dir} is not a run directory: it has no config.yaml") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise UserError(
-            f"{path} is damaged ({error}); restore it, or repeat the lengthgen train command of "
-            "this run, which writes it again"
-        ) from None
+        raise UserError(f"{path} is damaged ({error}); restore it, or {again}") from None
     return from_plain(cast("dict[str, Any]", plain))
 
 
@@ -110,12 +63,8 @@ def write_provenance(
 
     A segment holds the command, the host, the commit and the versions.
     """
-    path = run_dir / "env.json"
-    segment = {
-        "argv": [utf8(word) for word in sys.argv],
-        "host": platform.node(),
-        **environment(),
-    }
+    words = [utf8(word) for word in sys.argv]
+    segment = {"argv": words, "host": platform.node(), **environment()}
     before = read_provenance(run_dir, run=run).get("segments", [])
     if before and before[-1] == segment:
         return
@@ -126,17 +75,19 @@ def write_provenance(
         "corpus": corpus.meta,
         "segments": [*before, segment],
     }
-    replace_file(path, json.dumps(provenance, indent=1).encode())
+    replace_file(run_dir / "env.json", json.dumps(provenance, indent=1).encode())
 
 
 def environment() -> dict[str, Any]:
     """Returns commit, machine and versions of this process."""
     import torch  # takes as long as listing 300 runs, which does without it
 
+    cpuinfo = Path("/proc/cpuinfo")
+    cpus = re.findall("^model name.*: (.+)", cpuinfo.read_text(), re.M) if cpuinfo.exists() else []
     return {
         "commit": _commit(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": [*cpus, platform.processor()][0],
         "python": platform.python_version(),
         "lengthgen": version("lengthgen"),
         "libraries": {name: version(name) for name in _LIBRARIES},
@@ -154,45 +105,9 @@ def _commit() -> str | None:
     return described.stdout.strip() or None
 
 
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
-
-
 def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
-    """Returns env.json of the run with this id, an empty mapping if it is not there.
-
-    Raises UserError if it is damaged or of another run.
-    """
-    path = run_dir / "env.json"
-    try:
-        provenance: dict[str, Any] = json.loads(read_bytes(path))
-        written_for = provenance["run"]
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is damaged; remove it if the corpus is still the same") from None
-    if written_for != run:
-        raise UserError(
-            f"{path} is of run {written_for}, but config.yaml here is of run {run}; restore it, "
-            "or remove it if the corpus is still the same"
-        )
-    return provenance
-
-
-def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
-    """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
-    begun = corpus_fingerprint(run_dir, run=run)
-    if begun is not None and begun != corpus.fingerprint:
-        raise UserError(
-            f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
-            f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
-        )
+    """Returns env.json of the run with this id, an empty mapping if it is not there."""
+    return read_of_run(run_dir / "env.json", run=run) or {}
 
 
 def corpus_fingerprint(run_dir: Path, *, run: str) -> str | None:
@@ -200,30 +115,19 @@ def corpus_fingerprint(run_dir: Path, *, run: str) -> str | None:
     return read_provenance(run_dir, run=run).get("fingerprint")
 
 
+def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
+    """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
+    begun = corpus_fingerprint(run_dir, run=run)
+    if begun not in (None, corpus.fingerprint):
+        raise UserError(
+            f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
+            f"{str(begun)[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
+        )
+
+
 def run_dirs(root: Path) -> list[Path]:
     """Returns the directories of the runs under a root, by name; also one without config.yaml."""
     return sorted({path.parent for name in OF_A_RUN for path in root.glob(f"*/{name}")})
-
-
-def begun(run_dir: Path) -> float:
-    """Returns when the configuration of a run was written last; 0 without one."""
-    config = run_dir / "config.yaml"
-    return config.stat().st_mtime if config.exists() else 0.0
-
-
-def summary(run_dir: Path) -> RunSummary:
-    """Returns how far a run is. Raises UserError if that cannot be read."""
-    config = load_config(run_dir)
-    state, reason, *_ = status.read_status(run_dir, run=config.run_id)
-    segments = read_provenance(run_dir, run=config.run_id).get("segments", [])
-    words = segments[0]["argv"][1:] if segments else []
-    return RunSummary(
-        config=config,
-        state=state,
-        reason=reason,
-        step=config.train.steps if status.is_trained(run_dir) else status.last_step(run_dir),
-        command=shlex.join(["lengthgen", *words]) if words[:1] == ["train"] else None,
-    )
 
 
 def find(name: str, root: Path) -> Path:
@@ -234,9 +138,7 @@ def find(name: str, root: Path) -> Path:
     if any((Path(name) / file).exists() for file in OF_A_RUN):
         return Path(name).resolve()
     ids = [path.name for path in run_dirs(root)]
-    if name in ids:
-        return root / name
-    matching = [run_id for run_id in ids if run_id.startswith(name)]
+    matching = [name] if name in ids else [run_id for run_id in ids if run_id.startswith(name)]
     if len(matching) == 1:
         return root / matching[0]
     if matching:

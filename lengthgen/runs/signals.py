@@ -3,16 +3,16 @@
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 from lengthgen.errors import Stopped
 
 SCHEDULER = (signal.SIGTERM, signal.SIGUSR2)  # what Slurm and torchrun send
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 INTERRUPTED = "interrupted; the same command continues with what is done"
-Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
 def stop_with_parent() -> None:
@@ -21,12 +21,13 @@ def stop_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
 
 
+class _Signalled(KeyboardInterrupt):
+    """Raised wherever a signal finds the process, so that nothing takes it for an error."""
+
+
 @contextmanager
-def handled(kinds: Iterable[signal.Signals], handler: Handler) -> Generator[None]:
-    """Handles signals of these kinds while the block lasts."""
-    before = {kind: signal.getsignal(kind) for kind in kinds}
-    for kind in before:
-        signal.signal(kind, handler)
+def _handled(kinds: Iterable[signal.Signals], handler: Any) -> Generator[None]:
+    before = {kind: signal.signal(kind, handler) for kind in kinds}
     try:
         yield
     finally:
@@ -45,17 +46,6 @@ def end_at_once(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-class _Signalled(KeyboardInterrupt):
-    """Raised wherever a signal finds the process, so that nothing takes it for an error."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(
-            f"stopped by {signal.Signals(number).name}; "
-            "the same command continues with what is done"
-        )
-        self.number = number
-
-
 @contextmanager
 def interruptible() -> Generator[None]:
     """Raises Stopped at once if SIGTERM or SIGUSR2 comes while the block lasts.
@@ -64,33 +54,35 @@ def interruptible() -> Generator[None]:
     Ctrl-C raises KeyboardInterrupt. A signal that has another handler already keeps it.
     """
     kinds = [kind for kind in SCHEDULER if signal.getsignal(kind) is signal.SIG_DFL]
+    exit_code = 0
 
     def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal exit_code
+        exit_code = 128 + number
         for kind in kinds:  # a scheduler and torchrun both pass it on
             signal.signal(kind, signal.SIG_IGN)
-        raise _Signalled(number)
+        name = signal.Signals(number).name
+        raise _Signalled(f"stopped by {name}; the same command continues with what is done")
 
     ctrl_c = [signal.SIGINT] if signal.getsignal(signal.SIGINT) is end_at_once else []
-    with handled(ctrl_c, signal.default_int_handler), handled(kinds, stop):
+    with _handled(ctrl_c, signal.default_int_handler), _handled(kinds, stop):
         try:
             yield
         except _Signalled as signalled:
-            raise Stopped(str(signalled), exit_code=128 + signalled.number) from None
+            raise Stopped(str(signalled), exit_code=exit_code) from None
 
 
 class StopRequest:
     """Notes the first of SIGTERM, SIGUSR2, SIGHUP or Ctrl-C in `received`; a second Ctrl-C kills.
 
-    Other signals may come twice: a scheduler and torchrun both pass them on. Those that are
-    ignored, as SIGHUP by nohup, stay ignored.
+    Other signals may come twice: a scheduler and torchrun both pass them on.
     """
 
-    def __init__(self) -> None:
-        self.received = 0
+    received = 0
 
     @contextmanager
     def listening(self) -> Generator[None]:
-        """Listens while the block lasts."""
+        """Listens while the block lasts; what is ignored, as SIGHUP by nohup, stays ignored."""
         kinds = (*SCHEDULER, signal.SIGHUP, signal.SIGINT)
 
         def note(number: int, frame: FrameType | None) -> None:
@@ -98,5 +90,5 @@ class StopRequest:
             if number == signal.SIGINT:
                 signal.signal(number, signal.default_int_handler)
 
-        with handled([k for k in kinds if signal.getsignal(k) != signal.SIG_IGN], note):
+        with _handled([k for k in kinds if signal.getsignal(k) != signal.SIG_IGN], note):
             yield

@@ -64,11 +64,6 @@ class Scheme(nn.Module):
         )
         return all(part.shift_invariant for part in self.all) and not any(turned)
 
-    @property
-    def embeds(self) -> bool:
-        """True if positions are mixed into the token embeddings."""
-        return any(part.overrides("embed") for part in self.all)
-
     def unsupported_reason(self, length: int) -> str | None:
         """Returns the first part's reason for having no value at this length, or None."""
         return next(filter(None, (part.unsupported_reason(length) for part in self.all)), None)

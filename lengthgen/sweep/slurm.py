@@ -24,10 +24,13 @@ if TYPE_CHECKING:  # a task of Slurm is to handle signals soon after its start
     from lengthgen.sweep.grid import Point
 
 SECONDS_OF_GRACE = 120  # a step and a checkpoint, between Slurm's signal and its time limit
+SECONDS_UNTIL_KILLED = 3600  # by Slurm, which has sent SIGTERM
 MAX_REQUEUES = 100  # at the time limit of a job; a run that never advances ends then
 SECONDS_FOR_SQUEUE = 60
-WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-AT_WORK = ("RUNNING", "CONFIGURING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
+ENDED = (
+    *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("BOOT_FAIL", "DEADLINE", "REVOKED"),
+)
 
 
 def _minutes(value: object) -> object:
@@ -52,7 +55,7 @@ class Options(Section):
     constraint: str | None = None
     gpus: Count | None = None  # each with a process of its own, by torchrun
     cpus: Count | None = None
-    mem: Annotated[float, Field(gt=0)] | None = None  # GB
+    mem: Count | None = None  # GB
     parallel: Count | None = None  # points that run at the same time
 
     @property
@@ -65,7 +68,7 @@ class Options(Section):
             "job_name": "lengthgen",
             "gpus_per_node": self.gpus,
             "cpus_per_task": self.cpus,
-            "mem": None if self.mem is None else f"{round(self.mem * 1024)}MB",
+            "mem": self.mem and f"{self.mem}GB",
             "srun_args": srun,
             "additional_parameters": {
                 "signal": f"USR2@{min(SECONDS_OF_GRACE, self.time * 15)}",  # 3/4 of a short limit
@@ -88,7 +91,7 @@ def options(text: str) -> Options:
 def submit(
     points: Sequence["Point"], options: Options, *, root: Path, say: Callable[[str], None]
 ) -> None:
-    """Submits all points as one job array, and writes into each run directory which job owns it.
+    """Submits all points as job arrays, and writes into each run directory which job owns it.
 
     Raises UserError if that is not possible here, or if Slurm refuses.
     """
@@ -100,19 +103,27 @@ def submit(
         raise UserError('--slurm needs submitit; pip install "lengthgen[slurm]"') from None
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise UserError("--slurm: there is no sbatch here; run it on the cluster's login node")
-    folder = (root / ".slurm").absolute()
+    folder, most = (root / ".slurm").absolute(), _most_tasks()
+    arrays = [points[i : i + most] for i in range(0, len(points), most)]
     executor = submitit.SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES)
-    executor.update_parameters(**options.sbatch, array_parallelism=options.parallel or len(points))
+    parallel = max(1, (options.parallel or len(points)) // len(arrays))
+    executor.update_parameters(**options.sbatch, array_parallelism=parallel)
     kept = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k.startswith("SBATCH_")}
     try:
-        for made in (folder, *(point.run_dir for point in points)):
-            made.mkdir(parents=True, exist_ok=True)
-        with clean_env():  # of a Slurm job or a torchrun that this process itself is in
-            os.environ.update(kept)
-            jobs = executor.submit_array([Task.of(point, options) for point in points])
-        for point, job in zip(points, jobs, strict=True):
-            record = {"job": str(job.job_id), "log": str(job.paths.stderr)}
-            (point.run_dir / "slurm.json").write_text(json.dumps(record))
+        folder.mkdir(parents=True, exist_ok=True)
+        for array in arrays:
+            with clean_env():  # of a Slurm job or a torchrun that this process itself is in
+                os.environ.update(kept)
+                jobs = executor.submit_array([Task.of(point, options) for point in array])
+            for point, job in zip(array, jobs, strict=True):
+                point.run_dir.mkdir(parents=True, exist_ok=True)
+                record = {"id": str(job.job_id), "log": str(job.paths.stderr)}
+                (point.run_dir / "slurm.json").write_text(json.dumps(record))
+            id = str(jobs[0].job_id).partition("_")[0]
+            say(
+                f"submitted {len(jobs)} points as job {id}: squeue -j {id} shows them, scancel "
+                f"{id} ends them with a checkpoint, their logs are {folder}/{id}_*"
+            )
     except FailedJobError as error:
         refused = re.findall(r"^sbatch: error: (.+)", str(error), re.MULTILINE) or [str(error)]
         raise UserError(f"--slurm: Slurm refused the sweep: {'; '.join(refused)}") from None
@@ -121,19 +132,24 @@ def submit(
             f"runtime.root: cannot write {error.filename} ({error.strerror}); "
             "give runtime.root=FOLDER, one that all nodes see"
         ) from None
-    array = str(jobs[0].job_id).partition("_")[0]
-    say(
-        f"submitted {len(jobs)} points as job {array}: squeue -j {array} shows them, "
-        f"scancel {array} ends them with a checkpoint, their logs are {folder}/{array}_*"
-    )
+
+
+def _most_tasks() -> int:
+    """Returns how many tasks an array of this cluster may have."""
+    shown = _asked("scontrol", "show", "config").stdout
+    return int((re.findall(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE) or ["1001"])[0])
+
+
+def _asked(*command: str) -> subprocess.CompletedProcess[str]:
+    seconds = SECONDS_FOR_SQUEUE
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 @dataclass
 class Task:
     """What a job calls: `lengthgen train` of a point in a process of its own; submitit pickles it.
 
-    Before the time limit submitit calls `checkpoint` and requeues the job. So does the task itself
-    where a preempted job has time left, which Slurm would not start again.
+    Before the time limit submitit calls `checkpoint` and requeues the job.
     """
 
     arguments: tuple[str, ...]
@@ -150,13 +166,12 @@ class Task:
 
     def __call__(self) -> None:
         self._process = subprocess.Popen([sys.executable, "-m", "lengthgen", *self.arguments])
-        while self._process.poll() is None:  # not wait(): a signal's handler waits, too
-            time.sleep(0.2)
+        self._wait()
         code = self._process.returncode
-        if abs(code) % 128 == signal.SIGUSR2:
-            time.sleep(SECONDS_OF_GRACE)  # submitit has the signal too, and ends this process
-        if code == 128 + signal.SIGTERM and _is_preempted():
-            signal.raise_signal(signal.SIGUSR2)
+        if abs(code) % 128 in (signal.SIGUSR2, signal.SIGTERM):
+            # submitit has the first signal, too, and requeues the job. After the second, Slurm ends
+            # a job that is cancelled and requeues one that is preempted, unless it ends by itself.
+            time.sleep(SECONDS_UNTIL_KILLED)
         if code:
             sys.exit(code if code > 0 else 128 - code)
 
@@ -166,21 +181,12 @@ class Task:
 
         if self._process.poll() is None:
             self._process.terminate()
-        while self._process.poll() is None:
-            time.sleep(0.1)
+        self._wait()
         return DelayedSubmission(Task(self.arguments))
 
-
-def _is_preempted() -> bool:
-    """True if Slurm has ended this job in a partition's GraceTime; else it requeues the job itself.
-
-    A job that is cancelled is completing by now.
-    """
-    job = f"--jobs={os.environ['SLURM_JOB_ID']}"
-    command = ["squeue", "--noheader", job, "--Format=State:20,PreemptTime:30"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    state, preempted, *_ = [*listed.split(), "", ""]
-    return state in ("RUNNING", "SIGNALING") and preempted not in ("", "N/A")
+    def _wait(self) -> None:
+        while self._process.poll() is None:  # not wait(): a signal's handler waits, too
+            time.sleep(0.1)
 
 
 class Job(NamedTuple):
@@ -197,34 +203,19 @@ def jobs_of(points: Sequence["Point"]) -> dict[str, Job]:
 
     Raises UserError if Slurm does not answer: a job may run that a second one would disturb.
     """
-    known: dict[str, Job] = {}
-    for point in points:
-        path = point.run_dir / "slurm.json"
-        if path.is_file():
-            record = json.loads(path.read_text())
-            known[point.run_id] = Job(record["job"], record["log"])
+    files = {p.run_id: p.run_dir / "slurm.json" for p in points}
+    known = {id: Job(**json.loads(f.read_text())) for id, f in files.items() if f.is_file()}
     if not known or shutil.which("squeue") is None:  # runs that were copied from a cluster
         return known
     arrays = ",".join(sorted({job.id.partition("_")[0] for job in known.values()}))
-    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r"]
-    asked = subprocess.run(
-        [*command, f"--jobs={arrays}"],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_FOR_SQUEUE,
-        check=False,
-    )
+    columns = "--format=%i|%T|%r"
+    asked = _asked("squeue", "--noheader", "--array", "--states=all", columns, f"--jobs={arrays}")
     if asked.returncode and "Invalid job id" not in asked.stderr:  # of jobs that ended long ago
         raise UserError(f"squeue: {asked.stderr.strip()}; run the command again when it answers")
-    listed = dict(line.split("|", 1) for line in asked.stdout.splitlines())
-    return {key: _listed(job, listed.get(job.id, "|")) for key, job in known.items()}
-
-
-def _listed(job: Job, line: str) -> Job:
-    """Returns a job with the state and the reason that squeue lists of it."""
-    state, _, reason = line.partition("|")
-    if state in WAITING:
-        return job._replace(state="queued", reason=reason)
-    if state in AT_WORK:
-        return job._replace(state="running", reason=f"job {job.id}")
-    return job
+    jobs = {job.id: run_id for run_id, job in known.items()}
+    for id, state, reason in (line.split("|", 2) for line in asked.stdout.splitlines()):
+        if id in jobs and state == "RUNNING":
+            known[jobs[id]] = known[jobs[id]]._replace(state="running", reason=f"job {id}")
+        elif id in jobs and state not in ENDED:
+            known[jobs[id]] = known[jobs[id]]._replace(state="queued", reason=reason)
+    return known

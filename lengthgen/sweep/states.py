@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 from lengthgen.runs import status
 from lengthgen.sweep import slurm
 from lengthgen.sweep.grid import Point
-from lengthgen.terminal import from_here
 
 State = Literal["new", "queued", "running", "stopped", "killed", "failed", "diverged", "done"]
 SETTLED = ("done", "diverged")  # running such a point again would end in the same way
 BUSY = ("queued", "running")  # in another process
+FAILED = ("failed", "diverged", "killed", "stopped")  # was tried and did not end well
 
 
 class PointState(NamedTuple):
@@ -33,22 +33,18 @@ def states_of(points: Sequence[Point]) -> dict[str, PointState]:
 def _with_job(run: PointState, job: slurm.Job | None) -> PointState:
     if job is None or run.state in SETTLED:
         return run
-    if job.state is not None:
-        return PointState(job.state, job.reason)
-    if run.state == "new":
+    if job.state is None and run.state == "new":
         return PointState("failed", f"job {job.id} ended before the run began; see {job.log}")
-    return run
+    return run if job.state is None else PointState(job.state, job.reason)
 
 
 def state_of(point: Point) -> PointState:
     """Returns the state of a point by its run directory alone."""
-    if not point.run_dir.is_dir():
+    if not (point.run_dir / "config.yaml").exists():
         return PointState("new")
     run = status.read_status(point.run_dir, run=point.run_id)
     if run.state == "done" and run.evaluated != point.config.evaluation_id:
         return PointState("stopped", "its curve is to be measured as requested")
-    if run.state == "stopped" and not (point.run_dir / "config.yaml").exists():
-        return PointState("new")
     if run.state == "running" and run.pid is not None:
         return PointState("running", f"process {run.pid} on {run.host}")
     return PointState(run.state, run.reason)
@@ -57,29 +53,6 @@ def state_of(point: Point) -> PointState:
 def pending(points: Sequence[Point], states: Mapping[str, PointState]) -> list[Point]:
     """Returns the points that are to be run; `states` is by run id."""
     return [p for p in points if states[p.run_id].state not in (*SETTLED, *BUSY)]
-
-
-def unsuccessful(points: Sequence[Point], states: Mapping[str, PointState]) -> list[Point]:
-    """Returns the points that were tried and did not end well."""
-    bad = ("failed", "diverged", "killed", "stopped")
-    return [p for p in points if states[p.run_id].state in bad]
-
-
-def rows(
-    points: Sequence[Point], states: Mapping[str, PointState]
-) -> tuple[list[str], list[list[str]]]:
-    """Returns the columns, and a row per point: swept values, run, state, the reason of that."""
-    keys = list(points[0].varied) if points else []
-    cells = [
-        [
-            *p.varied.values(),
-            from_here(p.run_dir),
-            states[p.run_id].state,
-            states[p.run_id].reason or "",
-        ]
-        for p in points
-    ]
-    return [*keys, "run", "state", "reason"], cells
 
 
 def counted(states: Mapping[str, PointState]) -> str:

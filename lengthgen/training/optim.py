@@ -1,10 +1,9 @@
 """AdamW with its parameter groups, and the learning rate of a step."""
 
 import math
-from collections.abc import Set
-from typing import Any
 
 import torch
+from torch import nn
 
 from lengthgen.config.schema import Config, Train
 from lengthgen.model.transformer import Transformer
@@ -15,18 +14,15 @@ def adamw(model: Transformer, train: Train) -> torch.optim.AdamW:
 
     Their learning rates are those of set_rates.
     """
-    named = dict(model.named_parameters())
-    of_scheme = {n for n in named if n.startswith("scheme.")}
-    decaying = {n for n, p in named.items() if p.dim() >= 2} - of_scheme
-    rest = named.keys() - of_scheme - decaying
-
-    def group(names: Set[str], **settings: float | bool) -> dict[str, Any]:
-        return {"params": [p for n, p in named.items() if n in names], **settings}
-
+    decaying, of_scheme, rest = list[nn.Parameter](), list[nn.Parameter](), list[nn.Parameter]()
+    for name, parameter in model.named_parameters():
+        is_matrix = parameter.dim() >= 2
+        group = of_scheme if name.startswith("scheme.") else decaying if is_matrix else rest
+        group.append(parameter)
     groups = [
-        group(decaying, weight_decay=train.weight_decay, of_scheme=False),
-        group(of_scheme, weight_decay=0.0, of_scheme=True),
-        group(rest, weight_decay=0.0, of_scheme=False),
+        {"params": decaying, "weight_decay": train.weight_decay, "of_scheme": False},
+        {"params": of_scheme, "weight_decay": 0.0, "of_scheme": True},
+        {"params": rest, "weight_decay": 0.0, "of_scheme": False},
     ]
     return torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
 

@@ -14,15 +14,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from lengthgen.config.schema import Config
-from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
-from lengthgen.data.windows import (
-    IGNORED,
-    TrainingWindows,
-    consecutive_batch,
-    train_batch,
-    training_windows,
-)
+from lengthgen.data.windows import IGNORED, TrainingWindows, consecutive_batch, train_batch
 from lengthgen.errors import Diverged
 from lengthgen.model import kernels
 from lengthgen.model.build import generator_of
@@ -91,32 +84,24 @@ def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> 
     )
 
 
-def windows_of(config: Config, corpus: TokenizedCorpus) -> TrainingWindows:
-    """Returns the windows that training rows are made of."""
-    return training_windows(corpus, objective_of(config).window_targets)
-
-
 def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
     """Returns this process's share of the windows of the state's next step."""
-    config = state.config
-    which: dict[str, int] = {"seed": config.seed, "step": state.step, "batch": config.train.batch}
+    config, n = state.config, state.config.train.batch
     if state.model.continues_rows:
-        batch, begins = consecutive_batch(windows, **which)
+        rows, begins = consecutive_batch(windows, seed=config.seed, step=state.step, batch=n)
     else:
-        batch, begins = train_batch(windows, **which), np.ones(config.train.batch, dtype=bool)
+        rows = train_batch(windows, seed=config.seed, step=state.step, batch=n)
+        begins = np.ones(n, dtype=bool)
     vocab_size = windows.corpus.vocab_size
-    batch = objective_of(config).batch(batch, vocab_size=vocab_size, step=state.step)
-    mine = np.arange(ranks.rank, config.train.batch, ranks.world_size)
+    rows = objective_of(config).batch(rows, vocab_size=vocab_size, step=state.step)
+    mine = np.arange(ranks.rank, n, ranks.world_size)
     size = devices.micro_batch(config.runtime, state.device, config.train.length)
     share = [
         devices.to_device(torch.from_numpy(array), state.device)
-        for array in (batch.inputs_BT[mine], batch.targets_BT[mine], mine, begins[mine])
+        for array in (rows.inputs_BT[mine], rows.targets_BT[mine], mine, begins[mine])
     ]
-    micro_batches = [
-        MicroBatch(*(tensor[first : first + size] for tensor in share))
-        for first in range(0, len(mine), size)
-    ]
-    return Batch(micro_batches, int((batch.targets_BT != IGNORED).sum()))
+    parts = zip(*(tensor.split(size) for tensor in share), strict=True)
+    return Batch([MicroBatch(*part) for part in parts], int((rows.targets_BT != IGNORED).sum()))
 
 
 class Loss(nn.Module):
@@ -150,8 +135,7 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) ->
 
     The loss is the sum of nats over all processes divided once by their number of targets, so that
     any split of the batch over processes and micro-batches gives the same gradient. Nothing here
-    waits for a GPU, though a few schemes read a value from it: it is the device itself that makes
-    no update after a loss or gradient that is not finite, and check_finite() reports it.
+    waits for a GPU: the device itself makes no update after what is not finite (check_finite).
     """
     model, optimizer = state.model, state.optimizer
     nats, last = torch.zeros_like(state.nats), batch.micro_batches[-1]
@@ -168,7 +152,7 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) ->
     state.last = torch.where(state.failed.bool(), state.last, seen)
     state.failed = torch.where(total.isfinite() & grad_norm.isfinite(), state.failed, 1.0)
     set_rates(optimizer, state.step, state.config)
-    # The device decides: weights, moments and step count stay as they are where found_inf is 1.
+    # Weights, moments and step count stay as they are where found_inf is 1.
     optimizer.found_inf = state.failed  # pyright: ignore[reportAttributeAccessIssue]
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

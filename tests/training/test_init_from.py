@@ -5,30 +5,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import small_config
-from trained import rows_of
+from small import close, small_config
+from trained import rows_of, weights_of
 
 from lengthgen import pipeline
 from lengthgen.config.schema import Config, InitFrom
 from lengthgen.data import corpora
 from lengthgen.errors import UserError
 from lengthgen.model.build import create
-from lengthgen.runs import checkpoints, status
+from lengthgen.runs import status
 from lengthgen.training import init_from
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run of t5, whose scheme has parameters."""
     root = tmp_path_factory.mktemp("base")
-    return pipeline.train(
-        small_config("scheme=t5", f"runtime.root={root}", f"runtime.cache={cache}")
-    )
+    cache = f"runtime.cache={root}/.cache"
+    return pipeline.train(small_config("scheme=t5", f"runtime.root={root}", cache))
 
 
 @pytest.fixture
@@ -37,9 +31,8 @@ def own(base: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(base, tmp_path / "base" / base.name))
 
 
-def config_of(base: Path, cache: Path, *more: str) -> Config:
-    places = (f"runtime.root={base.parent}", f"runtime.cache={cache}")
-    return small_config(f"train.init_from={base}", *places, *more)
+def config_of(base: Path, *more: str) -> Config:
+    return small_config(f"train.init_from={base}", f"runtime.root={base.parent}", *more)
 
 
 def begun(config: Config) -> tuple[dict[str, torch.Tensor], list[str]]:
@@ -52,71 +45,55 @@ def begun(config: Config) -> tuple[dict[str, torch.Tensor], list[str]]:
     return dict(model.state_dict()), said
 
 
-def trained(run_dir: Path) -> dict[str, torch.Tensor]:
-    found = checkpoints.newest(run_dir, run=run_dir.name, say=print)
-    assert found is not None
-    return found.weights
-
-
 @pytest.mark.parametrize("more", [(), ("train.length=64", "train.lr=1e-3", "seed=7")])
 def test_the_same_scheme_begins_with_all_weights_of_the_run(
-    base: Path, cache: Path, more: tuple[str, ...]
+    base: Path, more: tuple[str, ...]
 ) -> None:
-    weights, _ = begun(config_of(base, cache, "scheme=t5", *more))
-    torch.testing.assert_close(weights, trained(base), rtol=0, atol=0)
+    weights, _ = begun(config_of(base, "scheme=t5", *more))
+    torch.testing.assert_close(weights, weights_of(base), rtol=0, atol=0)
 
 
-def test_another_scheme_begins_with_the_network_alone(base: Path, cache: Path) -> None:
-    config = config_of(base, cache, "scheme=kerple")
+def test_another_scheme_begins_with_the_network_alone(base: Path) -> None:
+    config = config_of(base, "scheme=kerple")
     weights, said = begun(config)
-    there, fresh = trained(base), create(config, vocab_size=len(weights["embedding.weight"]))
+    fresh = create(config, vocab_size=len(weights["embedding.weight"])).state_dict()
     for name, tensor in weights.items():
-        source = fresh.state_dict() if name.startswith("scheme.") else there
-        torch.testing.assert_close(tensor, source[name], rtol=0, atol=0)
+        source = fresh if name.startswith("scheme.") else weights_of(base)
+        close(tensor, source[name], atol=0)
     assert any("initialised: scheme.parts.kerple" in line for line in said)
     assert any("not used: scheme.parts.t5" in line for line in said)
 
 
-def test_training_goes_on_from_the_loss_that_was_reached(base: Path, cache: Path) -> None:
-    last = rows_of(base / "train.jsonl")[-1]["train/loss"]
-    more = ("scheme=t5", "train.lr=1e-6", "train.length=32")
-    run_dir = pipeline.train(config_of(base, cache, *more))
-    assert rows_of(run_dir / "train.jsonl")[0]["train/loss"] < last + 0.2
-    assert rows_of(base / "train.jsonl")[0]["train/loss"] > last + 0.4  # of random weights
-
-
-def test_a_finished_run_is_evaluated_without_the_one_it_began_with(own: Path, cache: Path) -> None:
-    run_dir = pipeline.train(config_of(own, cache, "scheme=t5", "train.length=32"))
+def test_training_goes_on_from_the_loss_that_was_reached_and_needs_the_base_no_more(
+    own: Path,
+) -> None:
+    losses = [row["train/loss"] for row in rows_of(own / "train.jsonl")]
+    config = config_of(own, "scheme=t5", "train.lr=1e-6", "train.length=32")
+    run_dir = pipeline.train(config)
+    assert rows_of(run_dir / "train.jsonl")[0]["train/loss"] < losses[-1] + 0.2
+    assert losses[0] > losses[-1] + 0.4  # of random weights
     shutil.rmtree(own)
-    changes = {"eval.lengths": [32, 64, 128]}
-    (config,) = pipeline.configs_of([run_dir], changes)
+    (config,) = pipeline.configs_of([run_dir], {"eval.lengths": [32, 64, 128]})
     assert config.run_id == run_dir.name
 
 
 def test_a_run_is_named_by_the_weights_it_began_with_not_by_their_place(
-    base: Path, own: Path, cache: Path
+    base: Path, own: Path
 ) -> None:
-    here, moved = (config_of(path, cache, "scheme=t5") for path in (base, own))
+    here, moved = (config_of(path, "scheme=t5") for path in (base, own))
     assert here.run_id == moved.run_id != small_config("scheme=t5").run_id
-    by_id = small_config(
-        *("scheme=t5", f"train.init_from={base.name}"),
-        *(f"runtime.root={base.parent}", f"runtime.cache={cache}"),
-    )
-    assert by_id.run_id == here.run_id
+    root = f"runtime.root={base.parent}"
+    assert small_config("scheme=t5", f"train.init_from={base.name}", root).run_id == here.run_id
 
 
-def test_seeds_that_began_with_seeds_of_one_recipe_are_one_series(base: Path, cache: Path) -> None:
-    second = pipeline.train(
-        small_config(
-            *("scheme=t5", "seed=2", "eval.lengths=[16]"),
-            *(f"runtime.root={base.parent}", f"runtime.cache={cache}"),
-        )
+def test_seeds_that_began_with_seeds_of_one_recipe_are_one_series(base: Path) -> None:
+    root = f"runtime.root={base.parent}"
+    second = pipeline.train(small_config("scheme=t5", "seed=2", "eval.lengths=[16]", root))
+    first, other = (
+        config_of(run, "scheme=t5", f"seed={seed}") for seed, run in ((1, base), (2, second))
     )
-    configs = [
-        config_of(run, cache, "scheme=t5", f"seed={seed}") for seed, run in ((1, base), (2, second))
-    ]
-    assert configs[0].run_id.split("-")[-1] != configs[1].run_id.split("-")[-1]
-    assert configs[0].recipe == configs[1].recipe != small_config("scheme=t5").recipe
+    assert first.run_id.split("-")[-1] != other.run_id.split("-")[-1]
+    assert first.recipe == other.recipe != small_config("scheme=t5").recipe
 
 
 @pytest.mark.parametrize(
@@ -127,27 +104,18 @@ def test_seeds_that_began_with_seeds_of_one_recipe_are_one_series(base: Path, ca
         (["train.init_from=3"], r"train.init_from"),
     ],
 )
-def test_what_a_run_cannot_begin_with_is_refused(
-    base: Path, cache: Path, more: list[str], text: str
-) -> None:
+def test_what_a_run_cannot_begin_with_is_refused(base: Path, more: list[str], text: str) -> None:
     with pytest.raises(UserError, match=text):
-        config_of(base, cache, "scheme=t5", *more)
+        config_of(base, "scheme=t5", *more)
 
 
-def test_an_unfinished_run_is_refused(own: Path, cache: Path) -> None:
-    (own / "DONE").unlink()
-    with pytest.raises(UserError, match="is not trained to its end; repeat its lengthgen train"):
-        config_of(own, cache, "scheme=t5")
-
-
-def test_other_tokens_are_refused(base: Path, cache: Path) -> None:
-    config = config_of(base, cache, "scheme=t5", "corpus.alphabet=17")
-    with pytest.raises(UserError, match="was trained on other tokens"):
-        begun(config)
-
-
-def test_weights_that_changed_since_the_run_was_named_are_refused(own: Path, cache: Path) -> None:
-    config = config_of(own, cache, "scheme=t5")
+def test_a_run_that_is_unfinished_or_of_other_tokens_or_has_changed_is_refused(own: Path) -> None:
+    with pytest.raises(UserError, match="has changed since this run began"):
+        begun(config_of(own, "scheme=t5", "corpus.alphabet=17"))
+    config = config_of(own, "scheme=t5")
     shutil.rmtree(status.checkpoint_folders(own)[-1])
     with pytest.raises(UserError, match=r"does not hold the weights .* any more"):
         begun(config)
+    (own / "DONE").unlink()
+    with pytest.raises(UserError, match="is not trained to its end; repeat its lengthgen train"):
+        config_of(own, "scheme=t5")

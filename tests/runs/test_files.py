@@ -1,0 +1,154 @@
+"""A JSONL file holds the rows that were appended, as they were written, or names the damage."""
+
+import contextlib
+import os
+import re
+import resource
+from collections.abc import Callable, Generator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthgen.errors import UserError
+from lengthgen.files import append_rows, keep_rows, parse_yaml, read_bytes, read_rows, replace_file
+
+ROWS: list[dict[str, Any]] = [
+    {"train/step": 10, "train/loss": 6.25, "document": "a \u00e9\n"},
+    {"train/step": 20, "train/loss": None, "nats": [0.5, 1e-7]},
+    {},
+]
+values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+several_rows = st.lists(st.dictionaries(st.text(), values | st.lists(values)), max_size=4)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    append_rows(tmp_path / "train.jsonl", ROWS)
+    return tmp_path / "train.jsonl"
+
+
+@given(before=several_rows, torn=several_rows, after=several_rows, share=st.floats(0, 1))
+def test_rows_are_read_back_unchanged_and_what_a_killed_writer_left_is_cut(
+    before: list[dict[str, Any]],
+    torn: list[dict[str, Any]],
+    after: list[dict[str, Any]],
+    share: float,
+) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "train.jsonl"
+        append_rows(path, before)
+        size = path.stat().st_size
+        append_rows(path, torn)
+        content = path.read_bytes()
+        assert read_rows(path) == before + torn
+        kept = content[: size + int(share * (len(content) - size))]
+        path.write_bytes(kept)
+        complete = (before + torn)[: kept.count(b"\n")]
+        assert read_rows(path) == complete
+        append_rows(path, after)
+        assert read_rows(path) == complete + after
+
+
+def test_a_torn_line_longer_than_one_block_is_cut_whole(log: Path) -> None:
+    with log.open("a") as file:
+        file.write("x" * 200_000)
+    append_rows(log, ROWS)
+    assert read_rows(log) == ROWS + ROWS
+
+
+@pytest.mark.parametrize("damage", [b'{"train/st', b"[1]", b"", b"\xff\xfe{}", b"\0" * 8])
+def test_a_damaged_line_in_the_middle_is_named(log: Path, damage: bytes) -> None:
+    log.write_bytes(log.read_bytes() + damage + b'\n{"train/step": 3}\n')
+    with pytest.raises(UserError, match=r"train\.jsonl:4: .* delete this line"):
+        read_rows(log)
+
+
+def test_a_row_of_another_run_is_named_with_its_line(log: Path) -> None:
+    append_rows(log.with_name("eval.jsonl"), [{"run": "a"}, {"run": "b"}])
+    with pytest.raises(UserError, match=r"eval\.jsonl:2: a row of run b, but .* of run a; restore"):
+        read_rows(log.with_name("eval.jsonl"), run="a")
+
+
+def test_no_flipped_bit_changes_a_row_in_silence(log: Path) -> None:
+    content = log.read_bytes()
+    known, likely = {key for row in ROWS for key in row}, (ROWS, ROWS[:-1])
+    # Without the word "crc32" a row has no checksum; without the last newline it is torn.
+    words = re.finditer(rb'(, )?"crc32": ".{8}"}|\n', content)
+    unprotected = {byte for word in words for byte in range(*word.span())}
+    for bit in range(8 * len(content)):
+        harmed = bytearray(content)
+        harmed[bit // 8] ^= 1 << bit % 8
+        log.write_bytes(harmed)
+        try:
+            rows = read_rows(log)
+        except UserError:
+            continue
+        assert bit // 8 in unprotected
+        assert [{key: row[key] for key in row if key in known} for row in rows] in likely
+
+
+@contextlib.contextmanager
+def files_limited_to(n_bytes: int) -> Generator[None]:
+    """Lets no file of this process grow further: like a full disk, it takes a part of a write."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("write", "room"),
+    [(lambda log: append_rows(log, ROWS), 1.5), (lambda log: keep_rows(log, len), 0.5)],
+    ids=["append", "rewrite"],
+)
+def test_a_write_without_room_changes_nothing(
+    log: Path, write: Callable[[Path], None], room: float
+) -> None:
+    before = log.read_bytes()
+    limit = files_limited_to(int(len(before) * room))
+    with limit, pytest.raises(UserError, match=r"train\.jsonl: cannot be written"):
+        write(log)
+    assert list(log.parent.iterdir()) == [log]
+    assert log.read_bytes() == before
+
+
+def test_only_regular_files_are_read(tmp_path: Path, log: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "device", "folder"):
+        with pytest.raises(UserError, match=rf"{name}: cannot be read \("):
+            read_rows(tmp_path / name)
+    (tmp_path / "link").symlink_to(log)
+    assert read_bytes(tmp_path / "link") == log.read_bytes()
+
+
+def test_yaml_makes_plain_data_alone() -> None:
+    with pytest.raises(yaml.YAMLError, match="could not determine a constructor"):
+        parse_yaml("a: !!python/object/apply:os.system [true]")
+
+
+def test_names_are_on_disk_before_a_writer_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[Path, list[str]]] = []
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path, sorted(os.listdir(path)) if path.is_dir() else []))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    replace_file(tmp_path / "probes" / "a.json", b"{}")
+    append_rows(tmp_path / "train.jsonl", ROWS)
+    assert (tmp_path, ["probes"]) in synced
+    assert (tmp_path / "probes", ["a.json"]) in synced
+    assert (tmp_path, ["probes", "train.jsonl"]) in synced
