@@ -81,8 +81,8 @@ class Ranks:
             signals.stop_with_parent()
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
         with self.together():
-            place = {"rank": self.rank, "world_size": self.world_size}
-            dist.init_process_group(backend, timeout=TIMEOUT, **place)
+            n = self.world_size
+            dist.init_process_group(backend, rank=self.rank, world_size=n, timeout=TIMEOUT)
             yield
             dist.barrier()  # a process that leaves early is not taken for a lost one
             dist.destroy_process_group()

@@ -26,7 +26,7 @@ class _Signalled(KeyboardInterrupt):
 
 
 @contextmanager
-def _handled(kinds: Iterable[signal.Signals], handler: Any) -> Generator[None]:
+def handled(kinds: Iterable[signal.Signals], handler: Any) -> Generator[None]:
     before = {kind: signal.signal(kind, handler) for kind in kinds}
     try:
         yield
@@ -65,7 +65,7 @@ def interruptible() -> Generator[None]:
         raise _Signalled(f"stopped by {name}; the same command continues with what is done")
 
     ctrl_c = [signal.SIGINT] if signal.getsignal(signal.SIGINT) is end_at_once else []
-    with _handled(ctrl_c, signal.default_int_handler), _handled(kinds, stop):
+    with handled(ctrl_c, signal.default_int_handler), handled(kinds, stop):
         try:
             yield
         except _Signalled as signalled:
@@ -90,5 +90,5 @@ class StopRequest:
             if number == signal.SIGINT:
                 signal.signal(number, signal.default_int_handler)
 
-        with _handled([k for k in kinds if signal.getsignal(k) != signal.SIG_IGN], note):
+        with handled([k for k in kinds if signal.getsignal(k) != signal.SIG_IGN], note):
             yield
