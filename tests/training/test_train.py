@@ -162,16 +162,6 @@ def test_a_finished_run_computes_nothing_again_but_what_was_lost(
     assert (last / "model.safetensors").read_bytes() == weights
 
 
-def test_a_length_that_no_document_has_is_refused_before_training(
-    tmp_path: Path, cache: Path
-) -> None:
-    with pytest.raises(UserError, match=r"eval\.lengths: no validation document .* longest has \d"):
-        in_process(tmp_path, cache, "eval.lengths=[16,100000]")
-    with pytest.raises(UserError, match=r"train\.length=\d+: the longest training document"):
-        in_process(tmp_path, cache, "train.length=8192", "train.batch_tokens=8192")
-    assert not list(tmp_path.glob("*/checkpoints"))
-
-
 @pytest.fixture(scope="module")
 def stepping(cache: Path) -> tuple[Config, Any]:
     config = small_config(f"runtime.cache={cache}")
