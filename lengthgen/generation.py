@@ -48,7 +48,7 @@ class Trained:
         return self.tokens(self.objective.end)[0] if self.objective.end else None
 
     def tokens(self, text: str) -> list[int]:
-        return encode([text.encode()], self.config.corpus, self.tokenizer)[0].tolist()
+        return encode([text], self.config.corpus, self.tokenizer)[0].tolist()
 
     def text(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(list(tokens), skip_special_tokens=False)

@@ -21,6 +21,7 @@ from lengthgen.data.tokenizer import (
     encode,
     find_bos,
     given_tokenizer,
+    pieces,
     read_tokenizer,
     token_bytes,
     tokenizer_key,
@@ -31,7 +32,7 @@ from lengthgen.errors import UserError
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
 
 FORMAT = 1  # of the cache; a change of what is written, or of how documents are split, raises it
-BATCH_BYTES = 1_000_000  # text that is encoded in one call
+BATCH = 1_000_000  # characters that are encoded in one call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ def load(
 
     With the fingerprint of a run, the cache that it names is used, whatever the text is now.
     """
-    folder = None if fingerprint is None else token_cache.find(cache_dir, fingerprint, say=say)
+    folder = token_cache.find(cache_dir, fingerprint) if fingerprint else None
     if folder is None:
         source = sources.source_of(corpus)
         folder = cache_dir / f"{corpus.name}-{_cache_key(corpus, source)}"
@@ -110,7 +111,7 @@ def _cache_key(corpus: schema.Corpus, source: Source) -> str:
 
 
 def _open(folder: Path, corpus: schema.Corpus) -> TokenizedCorpus:
-    meta = json.loads((folder / "meta.json").read_text())
+    meta = token_cache.read_meta(folder)
     tokenizer = read_tokenizer(folder / "tokenizer.json")
     n_bytes = token_bytes(tokenizer)
 
@@ -148,10 +149,10 @@ def _build(folder: Path, corpus: schema.Corpus, source: Source, say: Say) -> dic
     train, validation = (_write_texts(folder, corpus, source, split, say) for split in SPLITS)
     if tokenizer is None:
         every = source.tokenizer_every
-        n_read = sum(train.sizes[::every])
-        say(f"training a BPE of {corpus.vocab_size} tokens on {n_read / 1e6:.1f} MB")
-        words = (raw.decode() for raw in islice(train.read(), 0, None, every))
-        tokenizer = train_tokenizer(words, vocab_size=corpus.vocab_size)
+        n_bytes = sum(train.sizes[::every])
+        say(f"training a BPE of {corpus.vocab_size} tokens on {n_bytes / 1e6:.1f} MB")
+        parts = (part for text in islice(train.read(), 0, None, every) for part in pieces(text))
+        tokenizer = train_tokenizer(parts, vocab_size=corpus.vocab_size, say=say)
     token_cache.write(folder / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
     counts = {
         split: _write_tokens(folder, split, texts, corpus, tokenizer, say)
@@ -179,21 +180,22 @@ class Texts:
     sizes: list[int]  # UTF-8 bytes of each
     examples: list[tuple[int, int]]  # length and prompt bytes of each
 
-    def read(self) -> Iterator[bytes]:
-        """Yields the UTF-8 text of each document."""
+    def read(self) -> Iterator[str]:
+        """Yields the text of each document."""
         with self.path.open("rb") as file:
             for size in self.sizes:
-                yield file.read(size)
+                yield file.read(size).decode()
 
-    def batches(self) -> Iterator[list[bytes]]:
-        """Yields the texts in lists of about BATCH_BYTES."""
-        batch, n_bytes = list[bytes](), 0
-        for raw in self.read():
-            batch.append(raw)
-            n_bytes += len(raw)
-            if n_bytes >= BATCH_BYTES:
-                yield batch
-                batch, n_bytes = [], 0
+    def batches(self, *, cut: bool) -> Iterator[list[tuple[int, str]]]:
+        """Yields lists of about BATCH characters: numbers of documents and their text, in parts."""
+        batch, n = list[tuple[int, str]](), 0
+        for number, text in enumerate(self.read()):
+            for part in pieces(text) if cut else [text]:
+                batch.append((number, part))
+                n += len(part)
+                if n >= BATCH:
+                    yield batch
+                    batch, n = [], 0
         if batch:
             yield batch
 
@@ -264,22 +266,23 @@ def _write_tokens(
     n_bytes_of = token_bytes(tokenizer)
     dtype, bos_id = _dtype(len(n_bytes_of)), find_bos(tokenizer)
     progress = ByteProgress(say, f"tokenising {split} documents")
-    lengths: list[int] = []
+    lengths = [0] * len(texts.names)
     with (folder / f"{split}.bin").open("wb") as file:
-        for raws in texts.batches():
-            for raw, ids in zip(raws, encode(raws, corpus, tokenizer), strict=True):
-                n_encoded = int(n_bytes_of[ids].sum())
-                if n_encoded != len(raw):
+        for batch in texts.batches(cut=corpus.tokenizer in ("bpe", "bytes")):
+            encoded = encode([text for _, text in batch], corpus, tokenizer)
+            for (number, text), ids in zip(batch, encoded, strict=True):
+                n_bytes, n_encoded = len(text.encode()), int(n_bytes_of[ids].sum())
+                if n_encoded != n_bytes:
                     raise UserError(
                         f"corpus.tokenizer: {corpus.tokenizer} changes the text of "
-                        f"{texts.names[len(lengths)]} ({len(raw)} bytes become {n_encoded}); use "
+                        f"{texts.names[number]} ({n_bytes} bytes become {n_encoded}); use "
                         "one without normalizer and prefix space, or bpe, or bytes"
                     )
-                if corpus.packed and lengths:
+                if corpus.packed and number and not lengths[number]:
                     file.write(np.array([bos_id], dtype=dtype).tobytes())
                 file.write(ids.astype(dtype).tobytes())
-                lengths.append(len(ids))
-            progress.advance(sum(map(len, raws)))
+                lengths[number] += len(ids)
+                progress.advance(n_bytes)
         token_cache.flush(file)
     texts.path.unlink()
     n_tokens = sum(lengths) + (len(lengths) - 1 if corpus.packed else 0)

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,36 +23,28 @@ from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.files import sha256_of, sync
 
-VERIFY_BYTES = 1_000_000_000  # a larger cache is taken as it was built
 SPLITS = ("train", "validation")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOLCK)
 
-Build = Callable[[Path], Mapping[str, Any]]
 
+def ensure(folder: Path, build: Callable[[Path], Mapping[str, Any]], *, say: Say) -> None:
+    """Builds the folder unless it is there. One process builds, others wait for it.
 
-def ensure(folder: Path, build: Build, *, say: Say) -> None:
-    """Builds the folder unless it is there and undamaged.
-
-    One process builds, others wait for it. A damaged folder is named, removed and built again.
     `build` writes all files but meta.json, and returns what is stated there about them.
     """
+    if folder.is_dir():
+        return
     with _one_line_errors(folder.parent):
-        if folder.is_dir() and damage(folder) is None:
-            return
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(folder.parent)
         with _lock(folder, say):
-            if folder.is_dir():  # another process may have built it meanwhile
-                reason = damage(folder)
-                if reason is None:
-                    return
-                say(f"removing the damaged token cache {folder} ({reason}); it is built again")
-                shutil.rmtree(folder)
-            _build(folder, build)
+            if not folder.is_dir():  # another process may have built it meanwhile
+                _build(folder, build)
 
 
-def _build(folder: Path, build: Build) -> None:
+def _build(folder: Path, build: Callable[[Path], Mapping[str, Any]]) -> None:
     aside = folder.with_name(f".{folder.name}.building")
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)  # what a killed process left
     try:
         aside.mkdir()
         meta = {**build(aside), "fingerprint": fingerprint(aside)}
@@ -65,31 +57,25 @@ def _build(folder: Path, build: Build) -> None:
         raise
 
 
-def find(cache_dir: Path, wanted: str, *, say: Say) -> Path | None:
-    """Returns the undamaged folder whose tokens have this fingerprint, if there is one."""
-    with _one_line_errors(cache_dir):
-        for path in sorted(cache_dir.glob("[!.]*/meta.json")):
-            if wanted in path.read_text():
-                reason = damage(path.parent)
-                if reason is None:
-                    return path.parent
-                say(f"the token cache {path.parent} is damaged ({reason}), and not used")
-    return None
+def find(cache_dir: Path, wanted: str) -> Path | None:
+    """Returns the folder whose tokens have this fingerprint, if there is one."""
+    metas = sorted(cache_dir.glob("[!.]*/meta.json"))
+    return next((path.parent for path in metas if wanted in path.read_text()), None)
 
 
-def damage(folder: Path) -> str | None:
-    """Returns what is wrong with a cache folder, or None if its tokens are as they were built.
-
-    Raises OSError for a file that is there and cannot be read: that is no damage.
-    """
-    try:
-        meta = json.loads((folder / "meta.json").read_text())
-        n_bytes = sum(meta[split]["tokens"] for split in SPLITS) * 2
-        if n_bytes < VERIFY_BYTES and fingerprint(folder) != meta["fingerprint"]:
-            return "the tokens differ from their fingerprint"
-    except (FileNotFoundError, ValueError, KeyError, UserError) as error:
-        return f"{type(error).__name__}: {error}"
-    return None
+def read_meta(folder: Path) -> dict[str, Any]:
+    """Returns meta.json. Raises UserError where the tokens are not those of its fingerprint."""
+    with _one_line_errors(folder.parent):
+        try:
+            meta = json.loads((folder / "meta.json").read_text())
+            if fingerprint(folder) == meta["fingerprint"]:
+                return meta
+            reason = "the tokens differ from their fingerprint"
+        except (FileNotFoundError, ValueError, KeyError, UserError) as error:
+            reason = f"{type(error).__name__}: {error}"
+    raise UserError(
+        f"the token cache {folder} is damaged ({reason}); delete this folder: it is built again"
+    )
 
 
 def fingerprint(folder: Path) -> str:
@@ -119,19 +105,9 @@ def _lock(folder: Path, say: Say) -> Generator[None]:
         lock.release()
 
 
-def _remove_leftovers(cache_dir: Path) -> None:
-    """Removes unfinished folders of dead processes: those whose lock is free."""
-    for left in cache_dir.glob(".*.building"):
-        lock = filelock.FileLock(left.with_suffix(".lock"))
-        with suppress(filelock.Timeout), lock.acquire(blocking=False):
-            shutil.rmtree(left)
-
-
 @contextmanager
 def _one_line_errors(cache_dir: Path) -> Generator[None]:
     """Turns a full disk, a folder that cannot be used or has no locks into one line."""
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    refused = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOLCK)
     try:
         yield
     except NotImplementedError as error:  # of filelock
@@ -140,9 +116,9 @@ def _one_line_errors(cache_dir: Path) -> Generator[None]:
             "set runtime.cache=FOLDER to a folder on a local disk"
         ) from error
     except OSError as error:
-        if error.errno not in (*full, *refused):
+        if error.errno not in (*FULL, *REFUSED):
             raise
-        what = "no room left while writing" if error.errno in full else "cannot use"
+        what = "no room left while writing" if error.errno in FULL else "cannot use"
         raise UserError(
             f"runtime.cache: {what} {cache_dir} ({error.strerror}); make room, or set "
             "runtime.cache=FOLDER to another place"

@@ -1,6 +1,9 @@
 """Byte-level tokenizers: a BPE trained on the corpus, bytes, or a given tokenizer.json."""
 
 import hashlib
+import re
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,12 @@ import tokenizers
 from numpy.typing import NDArray
 
 from lengthgen.config import schema
-from lengthgen.data.sources import Source
+from lengthgen.data.sources import Say, Source
 from lengthgen.errors import UserError, suggestion
 
 BOS = "<|bos|>"
+PIECE = 200_000  # characters that a long document is cut into, and a few more
+LONGEST_WORD = 1024  # in the training of a BPE, whose time grows with the square
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
 
 
@@ -110,17 +115,54 @@ def _without_merges(tokens: Sequence[str]) -> tokenizers.Tokenizer:
     return _plain(tokenizer)
 
 
-def train_tokenizer(texts: Iterator[str], *, vocab_size: int) -> tokenizers.Tokenizer:
-    """Trains a byte-level BPE of at most vocab_size ids, of which 0 is the bos token."""
+def train_tokenizer(
+    texts: Iterator[str], *, vocab_size: int, say: Say | None = None
+) -> tokenizers.Tokenizer:
+    """Trains a byte-level BPE of at most vocab_size ids, of which 0 is the bos token.
+
+    A thread does it, so that a signal ends the program at once.
+    """
     tokenizer = _byte_level(tokenizers.models.BPE())
+    words = tokenizer.pre_tokenizer
+    cut = tokenizers.pre_tokenizers.FixedLength(LONGEST_WORD)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([words, cut])
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[BOS],
         initial_alphabet=_byte_alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer=trainer)
+    errors: list[BaseException] = []
+
+    def train() -> None:
+        try:
+            tokenizer.train_from_iterator(texts, trainer=trainer)
+        except BaseException as error:
+            errors.append(error)
+
+    thread, begun = threading.Thread(target=train, daemon=True), time.monotonic()
+    thread.start()
+    while thread.is_alive():
+        thread.join(timeout=5)
+        if thread.is_alive() and say is not None:
+            say(f"training a BPE: {time.monotonic() - begun:.0f} s")
+    if errors:
+        raise errors[0]
+    tokenizer.pre_tokenizer = words
     return _plain(tokenizer)
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Cuts a long text where a space follows a word, so that it is encoded as in one piece.
+
+    Byte-level tokenizers as trained here never join what stands on both sides of such a place.
+    """
+    begin = 0
+    while begin < len(text):
+        cut = re.compile(r"\w(?=\s)").search(text, begin + PIECE)
+        end = cut.end() if cut else len(text)
+        yield text[begin:end]
+        begin = end
 
 
 def _byte_level(model: tokenizers.models.BPE) -> tokenizers.Tokenizer:
@@ -160,11 +202,10 @@ def find_bos(tokenizer: tokenizers.Tokenizer) -> int | None:
 
 
 def encode(
-    raws: Sequence[bytes], corpus: schema.Corpus, tokenizer: tokenizers.Tokenizer
+    texts: Sequence[str], corpus: schema.Corpus, tokenizer: tokenizers.Tokenizer
 ) -> list[NDArray[Any]]:
-    """Returns the token ids of UTF-8 texts."""
+    """Returns the token ids of texts."""
     if corpus.tokenizer == "bytes":  # what byte_tokenizer() would give, without its lists
-        return [np.frombuffer(raw, dtype=np.uint8) for raw in raws]
-    texts = [raw.decode() for raw in raws]
+        return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
     encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]

@@ -1,5 +1,6 @@
 """What is said of a mistake in a corpus: one line with its key, the place and a remedy."""
 
+import gzip
 import json
 import os
 import tempfile
@@ -8,15 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import tokenizers
-from small_corpora import TEXTS, error_of, files, load, synthetic, write
+from small_corpora import TEXTS, error_of, files, load, read_all, synthetic, write
 
 from lengthgen.data.sources.stdlib import library_files
 from lengthgen.errors import UserError
 
 HELD = {"train/a.txt": "A", "validation/a.jsonl": '{"text": ""}\n'}
 UNKNOWN = "has no column 'text'; set corpus.text_column to one of: body, id"
+UTF16 = "A text.".encode("utf-16")
+BYTES: Any = pa.array([b"A", b"\xff"]).cast(pa.string(), safe=False)  # claims to be text
+NO_UTF8 = {f"{i}.txt": b"A\xff" for i in range(5)}
 
 # What lies in the folder {}, the path in it, changes of the corpus, and what is said.
 FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
@@ -24,17 +29,26 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({}, "no/a.txt", {}, "{}/no/a.txt does not exist; "),
     ({"a.docx": "A"}, "*.txt", {}, "{}/*.txt matches no file; quote the glob and check the folder"),
     ({"a.docx": "A"}, "a.docx", {}, "{}/a.docx has an unsupported suffix; supported: .txt .md"),
-    ({"a.docx": "A"}, "", {}, "no documents in {}; expected files of .txt .md .py .jsonl .parquet"),
+    ({"a.docx": "A"}, "", {}, "no documents in {}; expected files of .txt .md .py .jsonl .json"),
+    ({"a.txt": "A", "b.zip": "AA"}, "", {}, "more data that is not read (1 .zip) than files of"),
     ({"a.jsonl": '{"text": ""}\n'}, "", {}, "no documents in {}; every file or row is empty"),
     ({"a.txt": "A"}, "", {}, "a.txt is the only document, and too short to take validation"),
-    ({"a.txt": "A\xff".encode("latin-1")}, "", {}, "{}/a.txt is not UTF-8 at byte 1; convert it"),
+    ({"a.txt": b"A\xff"}, "", {}, "{}/a.txt is not UTF-8 at byte 1; convert it, for instance with"),
+    ({**NO_UTF8, "a.txt": "A"}, "", {}, "5 of 6 files cannot be read: {}/0.txt is not UTF-8"),
+    ({"a.txt": UTF16}, "", {}, "{}/a.txt is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD"),
+    ({"a.txt": gzip.compress(b"A")}, "", {}, "{}/a.txt is compressed by gzip; end its name in .gz"),
+    ({"a.parquet": b"version https://git-lfs.github.com"}, "", {}, "fetch the file with git lfs"),
+    ({"a.txt.gz": "A"}, "", {}, "{}/a.txt.gz "),
     ({"b.jsonl": '{"text": "A"}\nno\n'}, "", {}, "{}/b.jsonl:2 is not JSON: Expecting value"),
     ({"b.jsonl": "[1]\n"}, "", {}, "{}/b.jsonl:1 is not a JSON object with a text column"),
     ({"b.jsonl": '{"text": "A"}\n{"body": "B", "id": 1}\n'}, "", {}, f"{{}}/b.jsonl:2 {UNKNOWN}"),
-    ({"b.jsonl": '{"text": 7, "b": 1}'}, "", {}, "column 'text' is not text but '7'; set corpus."),
-    ({"b.parquet": {"body": ["A"], "id": [1]}}, "", {}, f"{{}}/b.parquet {UNKNOWN}"),
+    ({"b.json": '[{"body": "A", "id": 1}]'}, "", {}, f"{{}}/b.json:1 {UNKNOWN}"),
+    ({"b.csv": "body,id\nA,1\n"}, "", {}, f"{{}}/b.csv:1 {UNKNOWN}"),
+    ({"b.parquet": {"body": ["A"], "id": [1]}}, "", {}, f"{{}}/b.parquet:1 {UNKNOWN}"),
+    ({"b.jsonl": '{"text": 7, "b": 1}'}, "", {}, "has no text but '7' in column 'text'; set corpu"),
     ({"b.parquet": {"text": [1], "b": ["A"]}}, "", {}, "set corpus.text_column to one of: b"),
-    ({"b.parquet": "PAR1 and no more"}, "", {}, "{}/b.parquet is not a parquet file, or damaged"),
+    ({"b.parquet": {"text": BYTES}}, "", {}, "{}/b.parquet:2 is not UTF-8 at byte 0"),
+    ({"b.parquet": "PAR1 and no more"}, "", {}, "{}/b.parquet:1 Parquet magic bytes not found"),
     ({"a.txt": "A"}, "", {"validation_path": "{}/b"}, "corpus.validation_path: {}/b does not exis"),
     ({"a.txt": "A"}, "", {"validation_path": "{}"}, "nothing is left to train on"),
     (HELD, "", {}, "corpus=files: the validation split has no documents; give more documents"),
@@ -94,9 +108,10 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
     path = load(files(folder, tokenizer="bytes"), cache_dir).corpus.tokenizer_path
     plain = json.loads(path.read_text())
     change(plain)
-    (folder / "given.json").write_text(json.dumps(plain))
+    given = cache_dir / "given.json"
+    given.write_text(json.dumps(plain))
     with pytest.raises(UserError, match=message):
-        load(files(folder, tokenizer=str(folder / "given.json"), **changes), cache_dir)
+        load(files(folder, tokenizer=str(given), **changes), cache_dir)
 
 
 def test_an_empty_list_of_paths_copies_without_room_and_no_library_are_errors(
@@ -123,28 +138,19 @@ def unprivileged() -> Generator[None]:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "closed"])
-def test_a_file_or_a_folder_without_permission_is_named(name: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        path = write(Path(folder), {name if "." in name else f"{name}/a.txt": "A"}) / name
+@pytest.mark.parametrize("name", ["texts/a.txt", "texts", "cache"])
+def test_what_may_not_be_read_is_named_and_left_alone(name: str) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        os.chmod(root, 0o755)
+        texts = write(Path(root) / "texts", {"a.txt": "A", "b.txt": "B"})
+        corpus = files(texts, tokenizer="bytes")
+        cache = load(corpus, Path(root) / "cache").corpus.tokenizer_path.parent
+        path = cache / "train.bin" if name == "cache" else Path(root) / name
         path.chmod(0)
-        with unprivileged():
-            said = error_of(files(folder))
-    assert said == f"corpus.path: cannot read {path}: Permission denied; check permissions"
-
-
-@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-def test_a_cache_that_cannot_be_read_is_named_and_left_alone() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        (Path(folder) / "texts").mkdir()
-        corpus, cache = files(write(Path(folder) / "texts", TEXTS)), Path(folder) / "cache"
-        tokens = load(corpus, cache).corpus.tokenizer_path.with_name("train.bin")
-        tokens.chmod(0)
-        with unprivileged(), pytest.raises(UserError, match=r"runtime.cache: cannot use .*denied"):
-            load(corpus, cache)
-        assert tokens.exists()
+        with unprivileged(), pytest.raises(UserError, match=r"cannot .*Permission denied") as said:
+            _ = load(corpus, cache.parent) if name == "cache" else read_all(corpus)
+        assert str(Path(root) / name) in str(said.value)
+        assert path.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_named(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Sources: which documents they hold, how these split, and what identifies them."""
 
+import gzip
 import hashlib
 import os
 import zipfile
@@ -36,25 +37,25 @@ def key_of(corpus: schema.Corpus) -> object:
 
 
 def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
-    tmp_path: Path, cache_dir: Path
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    write(tmp_path, {"a.txt": "A", "b/c.md": "B", "d.py": "C", "e.rst": "no", ".git/x.txt": "no"})
-    write(tmp_path, {"f.jsonl": '{"text": "D"}\n\n{"text": "E"}\n', "h.gz": "no", "i.gz": "no"})
-    write(tmp_path, {"g.parquet": {"text": ["F", None, "G"], "id": [1, 2, 3]}})
+    cache_dir = tmp_path_factory.mktemp("cache")
+    write(tmp_path, {"a.txt": "A", "b/c.md": "B", "d.py": "C", "e.log": "no", ".git/x.txt": "no"})
+    write(tmp_path, {"f.jsonl": '{"text": "D"}\n\n{"text": "E"}\n', "h.so": "no", "i.so": "no"})
+    write(tmp_path, {"g.parquet": {"text": ["F", None, "G"], "id": [1, 2, 3]}, "l.txt": ""})
+    write(
+        tmp_path,
+        {"j.jsonl.gz": gzip.compress(b'\xef\xbb\xbf{"text": "H"}\n'), "m.csv": "text\nI\n"},
+    )
+    write(tmp_path, {"k.json": '[{"text": "J"}, {"text": null}]'})
     said: list[str] = []
     corpora.load(files(tmp_path, tokenizer="bytes"), cache_dir=cache_dir, say=said.append)
     train, validation = read_all(files(tmp_path))
-    assert {d.name: d.text for d in train + validation if d.text} == {
-        "a.txt": "A",
-        "b/c.md": "B",
-        "d.py": "C",
-        "f.jsonl:1": "D",
-        "f.jsonl:3": "E",
-        "g.parquet:1": "F",
-        "g.parquet:3": "G",
-    }
-    assert said[0] == f"reading 5 files of {tmp_path}; not read: 2 .gz, 1 .rst"
-    assert "1 train documents are empty, and left out" in said
+    named = {"a.txt": "A", "b/c.md": "B", "d.py": "C", "f.jsonl:1": "D", "f.jsonl:3": "E"}
+    named |= {"g.parquet:1": "F", "g.parquet:3": "G", "j.jsonl.gz:1": "H", "m.csv:1": "I"}
+    assert {d.name: d.text for d in train + validation if d.text} == {**named, "k.json:1": "J"}
+    assert said[0] == f"reading 9 files of {tmp_path}; not read: 2 .so, 1 .log"
+    assert sum(int(line[0]) for line in said if line.endswith("are empty, and left out")) == 3
 
 
 def test_a_glob_and_a_list_name_the_same_files_as_their_folder(tmp_path: Path) -> None:

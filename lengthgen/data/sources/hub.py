@@ -3,13 +3,12 @@
 import errno
 import itertools
 import re
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from lengthgen.config.schema import Positive
-from lengthgen.data.sources import paths
+from lengthgen.data.sources import files
 from lengthgen.data.sources.source import Document, Source, known_columns
 from lengthgen.errors import UserError
 
@@ -44,7 +43,7 @@ class Hub(Source):
         folder = Path(self.repo)
         if not folder.is_dir():
             return ""
-        return paths.states(paths.walk(folder, "corpus.repo"), "corpus.repo")
+        return files.states(files.walk(folder, "corpus.repo"))
 
     def description(self) -> str:
         if Path(self.repo).is_dir():
@@ -78,7 +77,7 @@ class Hub(Source):
     def _texts(self, split: str) -> Iterator[str]:
         import datasets
 
-        with self._one_line_errors(split):
+        try:
             rows: Any = datasets.load_dataset(
                 self.repo,
                 self.subset,
@@ -89,40 +88,21 @@ class Hub(Source):
             for row in rows:
                 text = row.get(self.column)
                 if self.column not in row or not isinstance(text, str | None):
-                    is_what = "is not text" if self.column in row else "is not there"
                     others = [name for name in row if name != self.column]
                     raise UserError(
-                        f"corpus.text_column: column {self.column!r} of {self.repo} {is_what}; "
-                        f"{known_columns(others)}"
+                        f"corpus.text_column: column {self.column!r} of {self.repo} is not there "
+                        f"or not text; {known_columns(others)}"
                     )
                 yield text or ""
-
-    @contextmanager
-    def _one_line_errors(self, split: str) -> Generator[None]:
-        """Turns what `datasets` and the network libraries below it raise into one line."""
-        import datasets.exceptions
-
-        revision = self.revision or "newest"
-        try:
-            yield
         except UserError:
             raise
-        except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError) as error:
-            raise UserError(
-                f"corpus.repo: {self.repo} (revision {revision}) was not found on the Hugging Face "
-                "Hub, or needs a login; check the name, or run `hf auth login`"
-            ) from error
-        except ConnectionError as error:
-            raise UserError(
-                f"corpus.repo: {self.repo} is not reachable ({_first_line(error)}); check the "
-                "network, or use corpus=stdlib or corpus=files"
-            ) from error
         except Exception as error:  # which HTTP library raises depends on versions
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise UserError(
                 f"corpus.repo: cannot read {self.repo} (corpus.subset={self.subset}, split "
-                f"{split}, revision {revision}): {_first_line(error)}"
+                f"{split}, revision {self.revision or 'newest'}): {_first_line(error)}; check the "
+                "names and the network, run `hf auth login` if it needs one, or use corpus=stdlib"
             ) from error
 
 
