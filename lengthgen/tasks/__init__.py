@@ -1,8 +1,6 @@
 """The registry of tasks: every Task in a file of rules/, by its name in snake case."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from random import Random
 from typing import Any
 
 from lengthgen.config import registry as classes
@@ -17,13 +15,11 @@ __all__ = [
     "Task",
     "alignment_ids",
     "build",
-    "majority_accuracy",
     "registry",
     "task_of",
 ]
 
 AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the id of each
-MAJORITY_EXAMPLES = 300  # of each length
 
 
 def registry(plugins: Sequence[str] = ()) -> dict[str, type[Task]]:
@@ -55,26 +51,12 @@ def task_of(corpus: TaskCorpus) -> Task:
     return build(spec.kind, spec.arguments, where="task", plugins=corpus.plugins)
 
 
-def majority_accuracy(rule: Task, lengths: Sequence[int]) -> float:
-    """Returns the share of right answers of a model that knows each length's commonest answer.
-
-    The mean over the lengths, over new examples: about the best that is possible without reading
-    the prompt.
-    """
-    shares: list[float] = []
-    for length in lengths:
-        random = Random(length)
-        answers = Counter(rule.example(length, random).answer for _ in range(MAJORITY_EXAMPLES))
-        shares.append(answers.most_common(1)[0][1] / MAJORITY_EXAMPLES)
-    return sum(shares) / len(shares) if shares else 0.0
-
-
 def alignment_ids(corpus: Corpus) -> AlignmentIds | None:
     """Returns the alignment ids of tokens as a function of them; None for corpora without any.
 
     A leading bos token has id -1; elsewhere it counts as a character between.
     """
-    if not isinstance(corpus, TaskCorpus) or not task_of(corpus).has_alignment:
+    if not isinstance(corpus, TaskCorpus) or not task_of(corpus).aligned:
         return None
     rule = task_of(corpus)
     characters = sorted({*rule.alphabet, END})

@@ -3,9 +3,14 @@
 from abc import ABC, abstractmethod
 from random import Random
 from string import ascii_letters, digits
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 CHARACTERS = ascii_letters + digits
+Alphabet = Annotated[int, Field(ge=1, le=len(CHARACTERS))]  # of CHARACTERS, the first ones
+Count = Annotated[int, Field(ge=1, le=4096)]
+Share = Annotated[float, Field(ge=0, le=1)]
 END = "\n"  # ends every answer: a model that continues, or stops before, is wrong
 
 
@@ -26,12 +31,16 @@ class Task(ABC):
     chance = 0.0  # accuracy of a model that ignores the prompt, if known
     alphabet = ""  # the characters of all prompts and answers except END, in any order
     prompt_end = "="  # the end of every prompt
-    has_alignment = False  # alignment_ids is defined; for parts that read it, upper bounds
+    aligned = ""  # characters with alignment ids, for parts that read them (upper bounds)
+    aligned_backwards = False  # in the prompt, from the last character of a run to its first
+    commutes = ""  # the sign between terms of a prompt whose order does not matter
     parts = ""  # of the scratchpad before the result, as tasks/scratchpad.py names them
 
     def canonical_prompt(self, prompt: str) -> str:
         """Returns one text for all equivalent prompts: all of them are tests, or none."""
-        return prompt
+        if not self.commutes:
+            return prompt
+        return self.commutes.join(sorted(prompt[: -len(self.prompt_end)].split(self.commutes)))
 
     def detokenize(self, text: str) -> str:
         """Returns a prompt or an answer in readable form; the inverse of `tokenize`."""
@@ -52,10 +61,19 @@ class Task(ABC):
     def alignment_ids(self, text: str) -> list[int]:
         """Returns an id of every character: those that correspond to each other have the same one.
 
-        From 1 on; 0 for characters between, such as operators. The text is a prompt, or a prompt
-        and what follows, an answer or not; later characters do not change earlier ids.
+        From 1 on, by the place in a run of `aligned`; 0 for characters between, such as operators.
+        The text is a prompt, or a prompt and what follows; later characters change no earlier id.
         """
-        return [0] * len(text)
+        ids: list[int] = []
+        in_prompt, n = True, 0
+        for i, character in enumerate(text):
+            n = n + 1 if character in self.aligned else 0
+            ids.append(n)
+            if n == 0 and self.aligned_backwards and in_prompt:
+                start = i - (ids[i - 1] if i else 0)
+                ids[start:i] = reversed(ids[start:i])
+            in_prompt = in_prompt and character != "="
+        return ids
 
     @abstractmethod
     def example(self, length: int, random: Random) -> Example:
@@ -65,8 +83,8 @@ class Task(ABC):
 class TextTask(Task):
     """Random characters; a subclass says what is to be written for them."""
 
-    def __init__(self, *, alphabet: int) -> None:
-        self.characters = first_characters(alphabet, of=CHARACTERS)
+    def __init__(self, *, alphabet: Alphabet) -> None:
+        self.characters = CHARACTERS[:alphabet]
         self.alphabet = self.characters + "="
 
     def example(self, length: int, random: Random) -> Example:
@@ -76,26 +94,6 @@ class TextTask(Task):
     @abstractmethod
     def written(self, text: str) -> str:
         """Returns the answer for a text."""
-
-
-def check_range(least: int, most: int, /, **arguments: int) -> None:
-    """Raises ValueError, with the name, for an argument outside of least..most."""
-    for name, value in arguments.items():
-        if not least <= value <= most:
-            raise ValueError(f"{name}={value} is not from {least} to {most}")
-
-
-def check_positive(**arguments: int) -> None:
-    """Raises ValueError, with the name, for an argument below 1."""
-    for name, value in arguments.items():
-        if value < 1:
-            raise ValueError(f"{name}={value} is not positive")
-
-
-def first_characters(n: int, *, of: str) -> str:
-    """Returns the first n characters. Raises ValueError if there are fewer."""
-    check_range(1, len(of), alphabet=n)
-    return of[:n]
 
 
 def random_text(alphabet: str, n: int, random: Random) -> str:
@@ -108,23 +106,3 @@ def distinct_characters(alphabet: str, n: int, random: Random) -> str:
     if n > len(alphabet):
         raise ValueError(f"there are {len(alphabet)} different names, and {n} are needed")
     return "".join(random.sample(alphabet, n))
-
-
-def number_runs(text: str, characters: str, *, backwards: bool) -> list[int]:
-    """Returns alignment ids: each run of these characters is counted from 1, all others are 0.
-
-    Backwards: in the prompt, which ends in "=", from the last one of a run to its first.
-    """
-    found: list[int] = []
-    prompt, n = True, 0
-    for i, character in enumerate(text):
-        if character in characters:
-            n += 1
-            found.append(n)
-            continue
-        if backwards and prompt:
-            found[i - n :] = reversed(found[i - n :])
-        prompt = prompt and character != "="
-        found.append(0)
-        n = 0
-    return found

@@ -8,15 +8,11 @@ spaces or both: Zhou et al. 2024, arXiv 2402.09371, the spaces after Shen et al.
 import re
 from random import Random
 from string import ascii_letters, digits
-from typing import Literal
+from typing import Annotated, Literal
 
-from lengthgen.tasks.base import (
-    Example,
-    Task,
-    check_range,
-    number_runs,
-    random_text,
-)
+from pydantic import Field
+
+from lengthgen.tasks.base import Count, Example, Share, Task, random_text
 from lengthgen.tasks.scratchpad import Step, format_steps, scratchpad_alphabet, validate_parts
 
 CARRY = 10  # the base
@@ -43,23 +39,16 @@ class Addition(Task):
         pad: bool,
         hints: bool,
         scratchpad: str,
-        spaces: float = 0.0,
+        spaces: Share = 0.0,
     ) -> None:
         self.reverse, self.pad, self.hints, self.spaces = reverse, pad, hints, spaces
         self.parts = validate_parts(scratchpad)
-        if not 0 <= spaces <= 1:
-            raise ValueError(f"spaces={spaces} is not from 0 to 1")
         if self.parts and (hints or pad or spaces or reverse != "none"):
             raise ValueError("a scratchpad goes with plain addition only")
-        self.alphabet = (
-            digits + "+=" + (ascii_letters if hints else "") + scratchpad_alphabet(self.parts)
-        )
+        self.alphabet = digits + "+=" + ascii_letters * hints + scratchpad_alphabet(self.parts)
         self.alphabet += "," * bool(self.parts) + SPACE * bool(spaces)
-        self.has_alignment = reverse != "none" and not hints and not spaces
-
-    def alignment_ids(self, text: str) -> list[int]:
-        """Returns the place value of every digit, 1 for the lowest."""
-        return number_runs(text, digits, backwards=self.reverse != "all")
+        if reverse != "none" and not hints and not spaces:  # ids are place values, 1 the lowest
+            self.aligned, self.aligned_backwards = digits, reverse != "all"
 
     def canonical_prompt(self, prompt: str) -> str:
         """Returns the sum with its numbers in order, without hints and spaces."""
@@ -109,16 +98,12 @@ class Modsum(Task):
     """The sum of digits from 1 to 9, modulo `modulus`."""
 
     unit = "terms"
+    commutes = "+"
 
-    def __init__(self, *, modulus: int, scratchpad: str) -> None:
-        check_range(2, CARRY, modulus=modulus)
+    def __init__(self, *, modulus: Annotated[int, Field(ge=2, le=CARRY)], scratchpad: str) -> None:
         self.modulus, self.parts = modulus, validate_parts(scratchpad)
         self.chance = 0.0 if self.parts else 1 / modulus
         self.alphabet = digits + "+=" + scratchpad_alphabet(self.parts)
-
-    def canonical_prompt(self, prompt: str) -> str:
-        """Returns the terms in order."""
-        return "+".join(sorted(prompt[:-1].split("+")))
 
     def example(self, length: int, random: Random) -> Example:
         terms = random_text(digits[1:], length, random)
@@ -193,14 +178,10 @@ class Multiplication(Task):
 
     unit = "digits of the first number"
     alphabet = digits + "*="
+    commutes = "*"
 
-    def __init__(self, *, by: int, reverse: Literal["none", "output"]) -> None:
-        check_range(1, 4096, by=by)
+    def __init__(self, *, by: Count, reverse: Literal["none", "output"]) -> None:
         self.by, self.reverse = by, reverse
-
-    def canonical_prompt(self, prompt: str) -> str:
-        """Returns the product with its numbers in order."""
-        return "*".join(sorted(prompt[:-1].split("*")))
 
     def example(self, length: int, random: Random) -> Example:
         a, b = _number(length, random), _number(self.by, random)
@@ -217,15 +198,8 @@ class BitwiseOr(Task):
 
     unit = "bits of the longer number"
     alphabet = "01|="
-    has_alignment = True
-
-    def alignment_ids(self, text: str) -> list[int]:
-        """Returns the number of every bit, 1 the first."""
-        return number_runs(text, "01", backwards=False)
-
-    def canonical_prompt(self, prompt: str) -> str:
-        """Returns the two numbers in order."""
-        return "|".join(sorted(prompt[:-1].split("|")))
+    aligned = "01"
+    commutes = "|"
 
     def example(self, length: int, random: Random) -> Example:
         sizes = random.sample([length, random.randint(1, length)], 2)
@@ -250,7 +224,6 @@ def _added(a: str, b: str) -> list[Step]:
         computed = f"{tops[i]}+{bottoms[i]}+{carry}"
         carry = total // CARRY
         rest = f"{tops[:i]}+{bottoms[:i]}"
-        steps.append(
-            Step(f"{tops[i]},{bottoms[i]}", computed, str(total % CARRY), str(carry), rest)
-        )
+        read = f"{tops[i]},{bottoms[i]}"
+        steps.append(Step(read, computed, str(total % CARRY), str(carry), rest))
     return steps

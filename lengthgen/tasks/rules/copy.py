@@ -8,12 +8,11 @@ from random import Random
 
 from lengthgen.tasks.base import (
     CHARACTERS,
+    Alphabet,
+    Count,
     Example,
     Task,
     TextTask,
-    check_positive,
-    first_characters,
-    number_runs,
     random_text,
 )
 
@@ -21,15 +20,10 @@ from lengthgen.tasks.base import (
 class Copy(TextTask):
     """Random characters, to be written again (cmc), `times` times over (cmc2x has 2)."""
 
-    def __init__(self, *, alphabet: int, times: int) -> None:
+    def __init__(self, *, alphabet: Alphabet, times: Count) -> None:
         super().__init__(alphabet=alphabet)
-        check_positive(times=times)
         self.times = times
-        self.has_alignment = times == 1
-
-    def alignment_ids(self, text: str) -> list[int]:
-        """Returns the number of every character in its text, from 1."""
-        return number_runs(text, self.characters, backwards=False)
+        self.aligned = self.characters if times == 1 else ""
 
     def written(self, text: str) -> str:
         return text * self.times
@@ -38,9 +32,8 @@ class Copy(TextTask):
 class CopyRepeat(Task):
     """One character, repeated (rsc); with `replace` another one as often (rdc): counting."""
 
-    def __init__(self, *, alphabet: int, times: int, replace: bool) -> None:
-        check_positive(times=times)
-        self.characters = first_characters(alphabet, of=CHARACTERS)
+    def __init__(self, *, alphabet: Alphabet, times: Count, replace: bool) -> None:
+        self.characters = CHARACTERS[:alphabet]
         if replace and alphabet < 2:
             raise ValueError("replace=true needs an alphabet of 2 or more")
         self.times, self.replace = times, replace
@@ -57,11 +50,11 @@ class CopyRepeat(Task):
 class Reverse(TextTask):
     """Random characters, to be written from the last to the first (mc)."""
 
-    has_alignment = True
+    aligned_backwards = True
 
-    def alignment_ids(self, text: str) -> list[int]:
-        """Returns the number of every character, 1 for the last one of the prompt."""
-        return number_runs(text, self.characters, backwards=True)
+    def __init__(self, *, alphabet: Alphabet) -> None:
+        super().__init__(alphabet=alphabet)
+        self.aligned = self.characters
 
     def written(self, text: str) -> str:
         return text[::-1]

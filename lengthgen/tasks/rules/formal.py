@@ -5,15 +5,11 @@ After Deletang et al. 2022, arXiv 2207.02098, and its release; for Dyck see its 
 
 from random import Random
 from string import digits
+from typing import Annotated
 
-from lengthgen.tasks.base import (
-    Example,
-    Task,
-    TextTask,
-    check_positive,
-    check_range,
-    random_text,
-)
+from pydantic import Field
+
+from lengthgen.tasks.base import Count, Example, Task, TextTask, random_text
 
 BRACKETS = ("()", "[]", "{}", "<>")
 
@@ -38,8 +34,7 @@ class CycleNavigation(Task):
 
     unit = "steps"
 
-    def __init__(self, *, states: int) -> None:
-        check_range(2, len(digits), states=states)
+    def __init__(self, *, states: Annotated[int, Field(ge=2, le=len(digits))]) -> None:
         self.states, self.chance = states, 1 / states
         self.alphabet = "+-=" + digits[:states]
 
@@ -85,9 +80,7 @@ class Dyck(Task):
 
     unit = "brackets"
 
-    def __init__(self, *, kinds: int, depth: int) -> None:
-        check_range(1, len(BRACKETS), kinds=kinds)
-        check_positive(depth=depth)
+    def __init__(self, *, kinds: Annotated[int, Field(ge=1, le=4)], depth: Count) -> None:
         self.kinds, self.depth = BRACKETS[:kinds], depth
         self.alphabet = "".join(self.kinds) + "="
 

@@ -54,7 +54,7 @@ class Pairs(Task):
     @property
     def file(self) -> "File":
         """The content of the file, read when it is needed: a trained model works without it."""
-        return _read(self.path, _state(self.path))
+        return _read(self.path, self.path.stat().st_mtime_ns if self.path.is_file() else None)
 
     @property
     def alphabet(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -84,22 +84,24 @@ class Pairs(Task):
         return "".join(signs.get(word, word) for word in words)
 
 
-def _state(path: Path) -> tuple[int, int] | None:
-    """Returns what differs when a file has changed."""
-    return (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
-
-
 @cache
-def _read(path: Path, state: tuple[int, int] | None) -> File:
+def _read(path: Path, changed: int | None) -> File:
     """Reads a file. Raises UserError for one that cannot be used, with the line."""
-    text = _text(path)
+    try:
+        text = read_bytes(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(
+            f"{WHERE}={path}: cannot read it ({why}); give a file of lines such as "
+            "IN: jump twice OUT: I_JUMP I_JUMP, for SCAN its tasks.txt"
+        ) from None
     by_length: dict[int, list[Pair]] = {}
     words: set[str] = set()
     answers: dict[tuple[str, ...], tuple[str, ...]] = {}
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line:
             continue
-        match = next(filter(None, (one.fullmatch(line) for one in LINES)), None)
+        match = next(filter(None, (kind.fullmatch(line) for kind in LINES)), None)
         if match is None:
             raise UserError(
                 f"{WHERE}={path}, line {number}: neither IN: words OUT: words nor two texts with a "
@@ -119,37 +121,20 @@ def _read(path: Path, state: tuple[int, int] | None) -> File:
     return File(by_length, _signs(words, path), hashlib.sha256(text.encode()).hexdigest())
 
 
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path).decode()
-    except OSError as error:
-        why = str(error.strerror)
-    except UnicodeDecodeError:
-        why = "not UTF-8 text"
-    raise UserError(
-        f"{WHERE}={path}: cannot read it ({why}); give a file of lines such as "
-        "IN: jump twice OUT: I_JUMP I_JUMP, for SCAN its tasks.txt"
-    )
-
-
 def _signs(words: set[str], path: Path) -> dict[str, str]:
     """Returns a character for every word: one of its last part's own if one is free, or any.
 
     Of more words than characters, two for every word.
     """
-    if len(words) > len(SIGNS):
-        return _two_signs(words, path)
-    found: dict[str, str] = {}
-    for word in sorted(words):
-        wanted = [one for one in (*word.rpartition("_")[2], *SIGNS) if one in SIGNS]
-        found[word] = next(one for one in wanted if one not in found.values())
-    return found
-
-
-def _two_signs(words: set[str], path: Path) -> dict[str, str]:
     if len(words) > len(SIGNS) ** 2:
         raise UserError(
             f"{WHERE}={path}: {len(words)} different words, and there are {len(SIGNS) ** 2} pairs "
             "of characters to represent them"
         )
-    return dict(zip(sorted(words), map("".join, product(SIGNS, repeat=2)), strict=False))
+    if len(words) > len(SIGNS):
+        return dict(zip(sorted(words), map("".join, product(SIGNS, repeat=2)), strict=False))
+    signs: dict[str, str] = {}
+    for word in sorted(words):
+        free = set(SIGNS) - set(signs.values())
+        signs[word] = next(c for c in (*word.rpartition("_")[2], *SIGNS) if c in free)
+    return signs

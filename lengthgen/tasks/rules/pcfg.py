@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from random import Random
 from string import ascii_lowercase, ascii_uppercase, digits
+from typing import Annotated
 
-from lengthgen.tasks.base import Example, Task, check_range
+from pydantic import Field
+
+from lengthgen.tasks.base import Count, Example, Task
 
 Words = list[str]
 
@@ -52,10 +55,15 @@ class Pcfg(Task):
 
     unit = "operations"
 
-    def __init__(self, *, symbols: int, string: int, answer: int) -> None:
-        check_range(1, len(SYMBOLS), symbols=symbols)
-        check_range(1, 64, string=string)
-        check_range(2 * string, 4096, answer=answer)  # so that every length has examples
+    def __init__(
+        self,
+        *,
+        symbols: Annotated[int, Field(ge=1, le=len(SYMBOLS))],
+        string: Annotated[int, Field(ge=1, le=64)],
+        answer: Count,
+    ) -> None:
+        if answer < 2 * string:  # so that every length has examples
+            raise ValueError(f"answer={answer} is below {2 * string}, twice string={string}")
         self.symbols, self.string, self.answer = SYMBOLS[:symbols], string, answer
         words = [*OPERATIONS, ",", *self.symbols]
         self.alphabet = "".join(dict.fromkeys("".join(SIGNS[word] for word in words))) + "="
@@ -82,7 +90,7 @@ class Pcfg(Task):
         return [name, *one, ",", *other], BINARY[name](x, y)
 
     def detokenize(self, text: str) -> str:
-        parts = (found.group() for found in re.finditer("[A-Z].?|.", text))
+        parts = (match.group() for match in re.finditer("[A-Z].?|.", text))
         return " ".join(WORDS.get(part, part) for part in parts)
 
     def tokenize(self, text: str) -> str:

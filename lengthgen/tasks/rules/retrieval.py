@@ -2,15 +2,18 @@
 
 from random import Random
 from string import ascii_letters, ascii_lowercase, digits
+from typing import Annotated
+
+from pydantic import Field
 
 from lengthgen.tasks.base import (
     CHARACTERS,
+    Alphabet,
+    Count,
     Example,
+    Share,
     Task,
-    check_positive,
-    check_range,
     distinct_characters,
-    first_characters,
     random_text,
 )
 
@@ -27,9 +30,7 @@ class Mqar(Task):
 
     unit = "pairs"
 
-    def __init__(self, *, keys: int, queries: int) -> None:
-        check_range(1, len(ascii_letters), keys=keys)
-        check_positive(queries=queries)
+    def __init__(self, *, keys: Annotated[int, Field(ge=1, le=52)], queries: Count) -> None:
         self.keys, self.queries = ascii_letters[:keys], queries
         self.alphabet = self.keys + digits + "|="
 
@@ -50,8 +51,7 @@ class Passkey(Task):
 
     unit = "letters around the number"
 
-    def __init__(self, *, key_digits: int) -> None:
-        check_range(1, 4096, key_digits=key_digits)
+    def __init__(self, *, key_digits: Count) -> None:
         self.key_digits = key_digits
         self.alphabet = ascii_lowercase + digits + "#="
 
@@ -68,9 +68,8 @@ class SelectiveCopy(Task):
     Selective copying: Gu and Dao 2023, arXiv 2312.00752, section 4.1.1.
     """
 
-    def __init__(self, *, alphabet: int, kept: int) -> None:
-        check_positive(kept=kept)
-        self.characters, self.kept = first_characters(alphabet, of=CHARACTERS), kept
+    def __init__(self, *, alphabet: Alphabet, kept: Count) -> None:
+        self.characters, self.kept = CHARACTERS[:alphabet], kept
         self.alphabet = self.characters + NOISE + "="
 
     def example(self, length: int, random: Random) -> Example:
@@ -94,9 +93,7 @@ class FlipFlop(Task):
     chance = 1 / 2
     prompt_end = "r"
 
-    def __init__(self, *, ignored: float) -> None:
-        if not 0 <= ignored <= 1:
-            raise ValueError(f"ignored={ignored} is not from 0 to 1")
+    def __init__(self, *, ignored: Share) -> None:
         either = (1 - ignored) / 2
         self.shares = (either, ignored, either)
 

@@ -3,8 +3,11 @@
 from collections import Counter
 from random import Random
 from string import ascii_letters, ascii_lowercase, digits
+from typing import Annotated
 
-from lengthgen.tasks.base import Example, Task, check_range, distinct_characters
+from pydantic import Field
+
+from lengthgen.tasks.base import Example, Task, distinct_characters
 
 
 class VariableTracking(Task):
@@ -16,8 +19,7 @@ class VariableTracking(Task):
 
     unit = "assignments"
 
-    def __init__(self, *, chains: int) -> None:
-        check_range(1, len(digits), chains=chains)
+    def __init__(self, *, chains: Annotated[int, Field(ge=1, le=len(digits))]) -> None:
         self.chains = chains
         self.alphabet = ascii_letters + digits + "=;?"
 
@@ -43,9 +45,12 @@ class FrequentWords(Task):
 
     unit = "letters"
 
-    def __init__(self, *, most: int, exponent: int) -> None:
-        check_range(1, len(ascii_lowercase), most=most)
-        check_range(1, 64, exponent=exponent)
+    def __init__(
+        self,
+        *,
+        most: Annotated[int, Field(ge=1, le=len(ascii_lowercase))],
+        exponent: Annotated[int, Field(ge=1, le=64)],
+    ) -> None:
         self.most = most
         self.weights = [1 / rank**exponent for rank in range(1, len(ascii_lowercase) + 1)]
         self.alphabet = ascii_lowercase + "="

@@ -22,18 +22,14 @@ class Sort(Task):
 
     def example(self, length: int, random: Random) -> Example:
         if self.items == "letters":
-            found = list(random_text(ascii_letters, length, random))
-            key, joint = ord, ""
+            left, key, joint = list(random_text(ascii_letters, length, random)), ord, ""
         else:
-            found = [str(random.randint(0, LARGEST)) for _ in range(length)]
+            left = [str(random.randint(0, LARGEST)) for _ in range(length)]
             key, joint = int, ","
-        left, steps = list(found), list[Step]()
-        ordered: list[str] = []
+        prompt, steps, ordered = f"{joint.join(left)}=", list[Step](), list[str]()
         while left:
-            least = min(left, key=key)
-            before = joint.join(left)
+            least, before = min(left, key=key), joint.join(left)
             left.remove(least)
             ordered.append(least)
             steps.append(Step(before, least, least, joint.join(ordered), joint.join(left)))
-        answer = format_steps(steps, joint.join(ordered), parts=self.parts)
-        return Example(f"{joint.join(found)}=", answer)
+        return Example(prompt, format_steps(steps, joint.join(ordered), parts=self.parts))
