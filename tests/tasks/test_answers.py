@@ -1,14 +1,18 @@
-"""A task from its configuration to the accuracy in a report: training, scoring, what is refused."""
+"""A task from its corpus to the rows of its answers, forced and decoded."""
 
 import json
-import re
+import shutil
+from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from small import SMALL
+from small import SMALL_TASK, small_model
+from trained import ALONE, QUIET
 
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora
@@ -18,39 +22,28 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan
 from lengthgen.evaluation.scored_text import Evaluation
 from lengthgen.files import read_rows
-from lengthgen.hub import load
-from lengthgen.hub.folder import export
+from lengthgen.generation import continuation
 from lengthgen.model.build import with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
-from lengthgen.probes import run as probes
-from lengthgen.runs.distributed import Ranks
+from lengthgen.tasks.decoding import edit_distance, greedy
 from lengthgen.tasks.objective import ANSWERS
-from lengthgen.terminal import Progress
+from lengthgen.tasks.scratchpad import result_of
 
-pytestmark = pytest.mark.slow
-
-QUIET = Progress(is_main=False)
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 NO_MODEL: Any = None  # rows are made of what was scored
-TASK = [
-    *(word for word in SMALL if not word.startswith(("corpus", "eval"))),
-    *("task=copy", "task.length=3", "task.longest=6", "task.examples=300"),
-    *("task.examples_per_length=5", "train.length=8", "eval.lengths=[1,2,3,4,6]"),
-]
+HOW: dict[str, Any] = {"seed": 0, "precision": "fp32"}
+N = 4  # of 5 tests of a length
+FAST = ["train.batch_tokens=512", "train.lr=0.01"]
 
 
 def configured(*words: str) -> Config:
-    return validate(from_overrides([*TASK, *words], config_dir=None, plugins=[]))
+    given = {word.partition("=")[0] for word in words}
+    small = [word for word in SMALL_TASK if word.partition("=")[0] not in given]
+    return validate(from_overrides([*small, *words], config_dir=None, plugins=[]))
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def corpus(cache: Path) -> TokenizedCorpus:
-    return loaded(configured(), cache)
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
 
 
 def loaded(config: Config, cache: Path) -> TokenizedCorpus:
@@ -58,229 +51,251 @@ def loaded(config: Config, cache: Path) -> TokenizedCorpus:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Config, Path]:
-    root = tmp_path_factory.mktemp("runs")
-    config = configured("scheme=nope", f"runtime.root={root}", f"runtime.cache={cache}")
-    return config, train_and_evaluate(config, ranks=ALONE, show=QUIET)
-
-
-def text_of(corpus: TokenizedCorpus, ids: Any) -> str:
-    """Returns the characters of token ids, spelt by the vocabulary and not by the decoder."""
-    vocab = json.loads(corpus.tokenizer_path.read_text())["model"]["vocab"]
-    spelt = {i: "\n" if ord(token) > 126 else token for token, i in vocab.items()}
-    return "".join(spelt[int(i)] for i in ids)
+def corpus(root: Path) -> TokenizedCorpus:
+    return loaded(configured(), root)
 
 
 # The corpus
 
 
-def test_a_document_is_prompt_answer_and_end_a_token_per_character(
+def test_a_document_is_prompt_answer_and_end_and_its_targets_are_the_answer_and_end_alone(
     corpus: TokenizedCorpus,
 ) -> None:
+    vocab = json.loads(corpus.tokenizer_path.read_text())["model"]["vocab"]
+    spelt = {i: "\n" if ord(token) > 126 else token for token, i in vocab.items()}
+
+    def text_of(ids: Any) -> str:
+        return "".join(spelt[int(i)] for i in ids)
+
     assert corpus.train.examples is not None
-    assert len(corpus.train.names) == 300
     for i, (length, given) in enumerate(corpus.train.examples.tolist()):
-        text = text_of(corpus, corpus.train.document(i))
+        text = text_of(corpus.train.document(i))
         prompt, answer = text[:given], text[given:]
         assert (len(prompt), answer) == (length + 1, prompt[:-1] + "\n")
-
-
-def test_targets_are_the_answer_and_its_end_alone(corpus: TokenizedCorpus) -> None:
     windows = training_windows(corpus, 8)
     assert windows.count == 300
     batch = train_batch(windows, seed=1, step=0, batch=16)
     for inputs, targets in zip(batch.inputs_BT, batch.targets_BT, strict=True):
         scored = np.flatnonzero(targets != IGNORED)
-        answer = text_of(corpus, targets[scored])
-        assert answer.endswith("\n")
-        prompt = text_of(corpus, inputs[1 : scored[0] + 1])
-        assert prompt == answer[:-1] + "="
-        assert len(scored) == len(answer)
         assert (np.diff(scored) == 1).all()
+        answer = text_of(targets[scored])
+        assert text_of(inputs[1 : scored[0] + 1]) == answer[:-1] + "="
+        assert answer.endswith("\n")
 
 
-# Scoring
+# Rows by hand
 
 
-def rows_by_hand(
-    config: Config, corpus: TokenizedCorpus, said: Any, *, nats: float = 0.5
-) -> dict[int, dict[str, Any]]:
-    """The rows of all lengths if the model says what `said` gives for (document, target)."""
-    planned = plan.plan(config, corpus)
-    rows: dict[int, dict[str, Any]] = {}
-    for cell in plan.cells(config):
-        spans = plan.windows(cell, planned)
-        scored = {
-            span: np.array(
-                [[nats, said(span.document, n)] for n in range(span.end - span.scored, span.end)]
-            )
-            for span in spans
-        }
-        evaluation = Evaluation(
-            config=config, plan=planned, model=NO_MODEL, ranks=ALONE, show=QUIET
-        )
-        (rows[cell.length],) = ANSWERS.rows(spans, scored, evaluation)
-    return rows
-
-
-def test_an_answer_of_the_right_tokens_is_right_and_every_other_wrong_where_it_first_differs(
-    corpus: TokenizedCorpus,
+@pytest.mark.parametrize(
+    ("said", "nats", "first_wrong", "hits", "stops"),
+    [
+        ("all right", 0.5, lambda L: None, lambda L: L + 1, False),
+        ("last character wrong", 0.5, lambda L: L - 1, lambda L: L, False),
+        ("end at once", 0.5, lambda L: 0, lambda L: 1, True),
+        ("no end", 0.5, lambda L: L, lambda L: L, True),
+        ("all right", np.nan, lambda L: 0, lambda L: 0, False),  # a diverged model answers nothing
+    ],
+)
+def test_an_answer_is_wrong_where_it_first_differs(
+    said: str, nats: float, first_wrong: Any, hits: Any, stops: bool, corpus: TokenizedCorpus
 ) -> None:
     config, split = configured(), corpus.validation
+    planned, end = plan.plan(config, corpus), int(corpus.validation.tokens[-1])
 
-    def right(document: int, n: int) -> int:
-        return int(split.document(document)[n])
-
-    for length, row in rows_by_hand(config, corpus, right).items():
-        assert row["first_wrong"] == [None] * row["n_windows"]
-        assert row["token_hits"] == row["n_tokens"] == (length + 1) * row["n_windows"]
-        assert row["nats"] == 0.5 * row["n_tokens"]
-
-    def late(document: int, n: int) -> int:
+    def predicted(document: int, n: int) -> int:
         assert split.examples is not None
         length, given = split.examples[document]
-        return right(document, n) + (n == given + length - 1)  # its last character
+        right = int(split.document(document)[n])
+        wrong = {
+            "last character wrong": right + (n == given + length - 1),
+            "end at once": end,
+            "no end": right + (right == end),
+        }
+        return int(wrong.get(said, right))
 
-    for length, row in rows_by_hand(config, corpus, late).items():
-        assert row["first_wrong"] == [length - 1] * row["n_windows"]
-        assert row["token_hits"] == length * row["n_windows"]
-        assert row["stop_errors"] == 0
-
-
-def test_stopping_early_and_not_stopping_are_stop_errors(corpus: TokenizedCorpus) -> None:
-    split = corpus.validation
-    end = int(split.tokens[-1])
-
-    def early(document: int, n: int) -> int:
-        return end
-
-    def late(document: int, n: int) -> int:
-        said = int(split.document(document)[n])
-        return said + 1 if said == end else said
-
-    for said in (early, late):
-        for row in rows_by_hand(configured(), corpus, said).values():
-            assert row["stop_errors"] == row["n_windows"]
-
-
-def test_a_diverged_model_answers_nothing(corpus: TokenizedCorpus) -> None:
-    def right(document: int, n: int) -> int:
-        return int(corpus.validation.document(document)[n])
-
-    for row in rows_by_hand(configured(), corpus, right, nats=np.nan).values():
-        assert row["nats"] is None
-        assert row["first_wrong"] == [0] * row["n_windows"]
-        assert row["token_hits"] == 0
+    evaluation = Evaluation(config=config, plan=planned, model=NO_MODEL, ranks=ALONE, show=QUIET)
+    for length in config.eval.lengths:
+        spans = ANSWERS.windows(length, planned)
+        scored = {
+            s: np.array([[nats, predicted(s.document, n)] for n in range(s.end - s.scored, s.end)])
+            for s in spans
+        }
+        (row,) = ANSWERS.rows(spans, scored, evaluation)
+        assert row["first_wrong"] == [first_wrong(length)] * len(spans)
+        assert row["token_hits"] == hits(length) * len(spans)
+        assert row["n_tokens"] == (length + 1) * len(spans)
+        assert row["nats"] == (None if np.isnan(nats) else nats * row["n_tokens"])
+        if not np.isnan(nats):
+            assert row["stop_errors"] == stops * len(spans)
 
 
-@pytest.mark.parametrize("variant", [None, "interpolate"])  # which reads the length of the call
-def test_a_run_says_of_every_test_whether_greedy_decoding_answers_it(
-    tmp_path: Path, cache: Path, variant: str | None
+def test_a_window_too_short_for_an_example_is_refused_with_a_remedy_that_works(
+    corpus: TokenizedCorpus,
 ) -> None:
-    config = configured(
-        *("scheme=alibi", "eval.variants=[interpolate]", "train.tokens=20000", "train.lr=1e-2"),
-        *("task.longest=12", "task.examples_per_length=40", "eval.lengths=[2,3,5,8,12]"),
-        *(f"runtime.root={tmp_path}", f"runtime.cache={cache}"),
-    )
-    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
-    opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=QUIET)
+    with pytest.raises(UserError) as caught:
+        plan.plan(configured("train.length=6", "train.batch_tokens=48"), corpus)
+    said = str(caught.value)
+    assert "the longest training example of copy has 8 tokens; set train.length=8" in said
+    remedied = configured(*said.partition("; set ")[2].split())
+    assert plan.plan(remedied, corpus).examples
+
+
+def test_a_task_all_of_whose_prompts_are_held_out_says_so(root: Path) -> None:
+    config = configured("task.length=1", "task.arguments.alphabet=3", "eval.lengths=[4]")
+    with pytest.raises(UserError, match=r"^task.length=1: of copy all prompts up to this length"):
+        loaded(config, root)
+
+
+# Decoding
+
+
+def by_recursion(one: str, other: str) -> int:
+    """Returns the edit distance from what its last characters can be."""
+
+    @cache
+    def distance(i: int, j: int) -> int:
+        if not i or not j:
+            return i + j
+        kept = distance(i - 1, j - 1) + (one[i - 1] != other[j - 1])
+        return min(kept, distance(i - 1, j) + 1, distance(i, j - 1) + 1)
+
+    return distance(len(one), len(other))
+
+
+def test_an_edit_distance_is_the_least_number_of_edits() -> None:
+    short = ["".join(letters) for n in range(4) for letters in product("ab", repeat=n)]
+    random = Random(0)
+    long = ["".join(random.choices("abc", k=random.randint(0, 12))) for _ in range(60)]
+    for one, other in [*product(short, short), *zip(long, reversed(long), strict=True)]:
+        got = edit_distance([*map(ord, one)], [*map(ord, other)])
+        assert got == by_recursion(one, other), (one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [("alibi", None), ("rope", "yarn"), ("learned_absolute", None)]
+)
+def test_prompts_are_decoded_together_as_each_alone(name: str, variant: str | None) -> None:
+    model, prompts = small_model(name, variant), [[3, 1, 4], [1, 5, 9], [2, 6, 5], [7, 7, 7]]
+    limit = 12  # 3 and 12 tokens are less than the 16 rows of learned positions
+    alone = [
+        list(continuation(model, prompt, limit=limit, end=None, temperature=0, **HOW))
+        for prompt in prompts
+    ]
+    end = alone[0][4]
+    got = greedy(model, prompts, limit=limit, end=end, **HOW)
+    assert got == [text[: text.index(end)] if end in text else text for text in alone]
+    assert len({len(text) for text in got}) > 1
+
+
+def test_decoding_ends_where_the_scheme_or_the_model_does() -> None:
+    model = small_model("learned_absolute")
+    (got,) = greedy(model, [[3, 1, 4]], limit=50, end=-1, **HOW)
+    assert len(got) == 16 - 3 + 1  # each of 16 rows is read, and one more token written
+    with torch.no_grad():
+        model.norm.weight.fill_(float("nan"))  # it diverged
+    assert greedy(model, [[3], [4]], limit=5, end=1, **HOW) == [[], []]
+
+
+def test_a_result_is_what_follows_the_scratchpad() -> None:
+    assert result_of("7,8:7+8+0=5;1|5+6&5,6=2#125") == "125"
+    assert result_of("1#") == ""
+    assert result_of("125") is None  # nothing marks it
+
+
+# Runs
+
+
+class Run(NamedTuple):
+    config: Config  # of which no test is decoded
+    run_dir: Path
+
+
+def trained(root: Path, *words: str) -> Run:
+    config = configured(*words, *FAST, f"runtime.root={root}")
+    return Run(config, train_and_evaluate(config, ranks=ALONE, show=QUIET))
+
+
+@pytest.fixture(scope="module")
+def copying(root: Path) -> Run:
+    words = "scheme=alibi", "task.arguments.alphabet=5", "train.tokens=60000"
+    return trained(root, *words, "eval.variants=[interpolate]", "eval.lengths=[1,2,3,5,6]")
+
+
+def decoding(config: Config, n: int) -> Config:
+    return config.model_copy(update={"eval": config.eval.model_copy(update={"decode": n})})
+
+
+def rows_of(run_dir: Path, variant: str | None = None) -> dict[int, dict[str, Any]]:
+    rows = read_rows(run_dir / "eval.jsonl")
+    return {row["length"]: row for row in rows if row["variant"] == variant}
+
+
+def decoded(run: Run, folder: Path, *, n: int = N) -> Path:
+    """Returns a copy of the run of which n tests of each length are decoded."""
+    run_dir = Path(shutil.copytree(run.run_dir, folder / run.run_dir.name))
+    evaluator.evaluate(decoding(run.config, n), run_dir, ranks=ALONE, show=QUIET)
+    return run_dir
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", [None, "interpolate"])  # which reads the length of the call
+def test_a_row_says_where_greedy_decoding_goes_wrong_and_how_far_off_it_is(
+    copying: Run, tmp_path: Path, variant: str | None
+) -> None:
+    config, _ = copying
+    opened = evaluator.open_run(config, copying.run_dir, ranks=ALONE, show=QUIET)
     model, corpus = evaluator.trained_model(config, opened), opened.planned.corpus
     if variant is not None:
         model.scheme = with_parts(model, config, config.variant(variant))
     assert model.scheme.depends_on_length == (variant is not None)
-    written = read_rows(run_dir / "eval.jsonl")
-    rows = {row["length"]: row for row in written if row["variant"] == variant}
-    outcomes = {one is None for row in rows.values() for one in row["first_wrong"]}
+    outcomes, end = set[bool](), int(corpus.validation.tokens[-1])
+    for length, row in rows_of(decoded(copying, tmp_path), variant).items():
+        tests = [test for test in opened.planned.examples if test.length == length]
+        for i, (test, wrong) in enumerate(zip(tests, row["first_wrong"], strict=True)):
+            tokens = corpus.validation.document(test.document).astype(int).tolist()
+            prompt = [*corpus.beginning, *tokens[: test.targets - test.scored]]
+            true = tokens[test.targets - test.scored :]
+            limit = 2 * test.scored
+            text = [*continuation(model, prompt, limit=limit, end=end, temperature=0, **HOW)]
+            text += [-1] * (len(true) - len(text))
+            differs = [n for n, token in enumerate(true) if text[n] != token]
+            assert wrong == (differs[0] if differs else None)
+            outcomes.add(wrong is None)
+            if i < N:
+                wrote = [t for t in text if t not in (-1, end)]
+                longer = max(1, len(wrote), len(true) - 1)
+                want = by_recursion(*("".join(map(chr, part)) for part in (wrote, true[:-1])))
+                assert row["edit_distances"][i] == pytest.approx(want / longer, abs=1e-6)
     assert outcomes == {True, False}
-    for length, row in rows.items():
-        found: list[int | None] = []
-        for answer in opened.planned.examples:
-            if answer.length != length:
-                continue
-            document = corpus.validation.document(answer.document).astype(np.int64)
-            given = answer.targets - answer.scored
-            text, wrong = [corpus.bos_id, *document[:given].tolist()], None
-            for i, target in enumerate(document[given:].tolist()):
-                with torch.inference_mode():
-                    x = model(torch.tensor([text]), generator=torch.Generator().manual_seed(0))
-                    text.append(int(model.logits(x[0, -1]).argmax()))
-                if text[-1] != target:
-                    wrong = i
-                    break
-            found.append(wrong)
-        assert row["first_wrong"] == found
 
 
-# What is refused
+@pytest.mark.slow
+def test_decoding_adds_to_rows_and_changes_nothing_of_them(copying: Run, tmp_path: Path) -> None:
+    run_dir = decoded(copying, tmp_path)
+    before = rows_of(copying.run_dir)
+    for length, row in rows_of(run_dir).items():
+        assert len(row.pop("edit_distances")) == min(N, row["n_windows"])
+        assert row == before[length]
+    log = (run_dir / "eval.jsonl").read_bytes()
+    for n in (0, 1, N):  # as many are decoded
+        evaluator.evaluate(decoding(copying.config, n), run_dir, ranks=ALONE, show=QUIET)
+    assert (run_dir / "eval.jsonl").read_bytes() == log
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["experiment=alibi_figure1"], "experiment=alibi_figure1: task=copy makes its own text; "),
-        (["corpus=stdlib"], "corpus=stdlib: task=copy makes its own text; drop one of them"),
-        (["task.lenght=3"], "task.lenght: unknown key; did you mean task.length?"),
-        (["task.length=0"], "task.length: 0 should be greater than 0"),
-        (["task.longest=2"], "task.longest=2 is below task.length=3; set task.longest=12"),
-        (["task.arguments.alphabet=99"], "task.arguments: alphabet=99 is not from 1 to 62"),
-        (["task.arguments.times=x"], "task.arguments.times: 'x' should be a valid integer"),
-        (["task.kind=copi"], "task.kind: no task 'copi'; did you mean copy?"),
-        (["+task.arguments.tymes=2"], "task.arguments.tymes: unknown key; did you mean task.argum"),
-        (
-            ["eval.lengths=[7]"],
-            "eval.lengths: task copy has no tests of length 7; drop it, or train with ",
-        ),
-        (["eval.protocols=[tail]"], "eval.protocols: tail scores text from left to right, and "),
-        (["corpus.tokenizer=bytes"], "corpus: a task is read by characters"),
-    ],
-)
-def test_what_a_task_cannot_honour_is_one_line(words: list[str], said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        configured(*words)
-    assert str(caught.value).startswith(said)
-    assert "\n" not in str(caught.value)
-
-
-def test_characters_are_no_tokenizer_of_text(tmp_path: Path) -> None:
-    config = from_overrides([*SMALL, "corpus.tokenizer=characters"], config_dir=None, plugins=[])
-    with pytest.raises(UserError, match="characters are those of a task; give bytes, bpe"):
-        loaded(config, tmp_path)
-
-
-def test_a_window_too_short_for_an_example_is_refused_with_a_remedy_that_works(
-    cache: Path,
+@pytest.mark.slow
+def test_an_encoder_decoder_is_decoded_and_a_result_may_be_right_behind_a_wrong_scratchpad(
+    root: Path, tmp_path: Path
 ) -> None:
-    config = configured("train.length=6", "train.batch_tokens=48")
-    with pytest.raises(UserError) as caught:
-        plan.plan(config, loaded(config, cache))
-    said = str(caught.value)
-    assert "the longest training example of copy has 8 tokens; set train.length=8" in said
-    remedied = configured(*said.partition("; set ")[2].split())
-    assert plan.plan(remedied, loaded(remedied, cache)).text.examples
-
-
-def test_a_task_all_of_whose_prompts_are_held_out_says_so(tmp_path: Path) -> None:
-    config = configured("task.length=1", "task.arguments.alphabet=3", "eval.lengths=[4]")
-    with pytest.raises(UserError, match=r"^task.length=1: of copy all prompts up to this length"):
-        loaded(config, tmp_path)
-
-
-def test_what_reads_text_refuses_a_run_of_a_task(run: tuple[Config, Path]) -> None:
-    config, run_dir = run
-    with pytest.raises(UserError, match=r"^probe: .* is of a task, and probes read text"):
-        probes.probe(config, run_dir, probes.build(None), show=QUIET)
-
-
-def test_a_run_of_a_task_is_exported_and_answers_as_itself(
-    run: tuple[Config, Path], tmp_path: Path
-) -> None:
-    config, run_dir = run
-    export(config, run_dir, tmp_path / "model", license=None, say=QUIET.say)
-    model, tokenizer = load(tmp_path / "model")
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert "## Results over length" in card
-    prompt = re.search(r'tokenizer.encode\("(.*)"\)', card)
-    assert prompt is not None
-    ids = torch.tensor([tokenizer.encode(prompt[1]).ids])
-    assert ids.shape == (1, 1 + 3 + 1)  # the bos token, three letters, "="
-    assert model.logits(model(ids, generator=torch.Generator())).shape == (1, 5, 29)
+    words = "task=parity_scratchpad", "task.arguments.scratchpad=O", "train.length=16"
+    run = trained(root, *words, "scheme=t5", "model.arch=encoder_decoder", "train.tokens=40000")
+    outcomes = {
+        (distance == 0, wrong is None, right)
+        for row in rows_of(decoded(run, tmp_path)).values()
+        if "skipped" not in row
+        for distance, wrong, right in zip(
+            row["edit_distances"], row["first_wrong"][:N], row["results_right"], strict=True
+        )
+    }
+    assert all(is_zero == is_right for is_zero, is_right, _ in outcomes)
+    assert {(False, False, True), (False, False, False)} <= outcomes
+    assert (True, True, False) not in outcomes
