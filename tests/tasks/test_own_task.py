@@ -5,23 +5,20 @@ from pathlib import Path
 import pytest
 import yaml
 from small import SMALL
+from trained import ALONE, QUIET
 
 from lengthgen import generation
 from lengthgen.config import plugins
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
-from lengthgen.evaluation import evaluator
 from lengthgen.files import read_rows
 from lengthgen.hub import load
 from lengthgen.hub.folder import export
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.report import report
 from lengthgen.runs import directory
-from lengthgen.runs.distributed import ALONE
 from lengthgen.tasks import rules
-from lengthgen.terminal import Progress
 
-QUIET = Progress(is_main=False)
 FILE = """
 from random import Random
 from lengthgen.tasks import Example, Task
@@ -85,32 +82,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Config:
     return directory.load_config(config.run_dir)
 
 
-def test_a_plugin_and_a_yaml_are_a_task_that_trains_and_is_evaluated_and_answers(
-    run: Config,
+def test_a_plugin_and_a_yaml_are_a_task_that_trains_and_answers_and_is_exported_if_it_is_given(
+    run: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = read_rows(run.run_dir / "eval.jsonl")
     assert {(row["protocol"], row["length"], row["n_windows"] > 0) for row in rows} == {
         ("answers", length, True) for length in (2, 4, 8)
     }
-    evaluator.evaluate(run, run.run_dir, ranks=ALONE, show=QUIET)
-    assert read_rows(run.run_dir / "eval.jsonl") == rows
     trained = generation.open_trained(run, run.run_dir, variant=None, show=QUIET)
     text = generation.generate(trained, "ab=", limit=4, temperature=0, show=QUIET)
     assert text.startswith("ab=")
-
-
-def test_a_report_runs_no_code_of_a_task_and_an_export_only_if_it_is_given(
-    run: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     (digest,) = run.plugins
     monkeypatch.setattr(plugins, "_GIVEN", {})
-    assert "doubled" in report.terminal([run.run_dir])
+    assert "doubled" in report.terminal([run.run_dir])  # runs no code of the task
     with pytest.raises(UserError, match="a plugin is needed"):
         export(run, run.run_dir, tmp_path / "model", license=None, say=QUIET.say)
     plugins.give([run.run_dir / f"plugins/{digest}.py"])
     export(run, run.run_dir, tmp_path / "model", license=None, say=QUIET.say)
-    ids = load(tmp_path / "model").tokenizer.encode("ab=").ids
-    assert len(ids) == 1 + 3
+    assert len(load(tmp_path / "model").tokenizer.encode("ab=").ids) == 1 + 3
 
 
 def test_a_file_in_the_package_and_a_yaml_are_a_task_that_trains(
