@@ -30,6 +30,7 @@ from lengthgen.terminal import Progress
 
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
 Row = dict[str, Any]
+Schemes = Mapping[str | None, Scheme | str]  # by variant; a reason in place of one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,11 +165,9 @@ class Job(NamedTuple):
 
 def _measured(evaluation: Evaluation, todo: Sequence[Cell]) -> Iterator[dict[Cell, list[Row]]]:
     """Yields the rows of the cells to do, as soon as the forward passes of some are done."""
-    schemes, reasons = _schemes(evaluation, todo)
-    show, model = evaluation.show, evaluation.model
+    schemes, show, model = _schemes(evaluation, todo), evaluation.show, evaluation.model
     for cell in todo:
-        reason = reasons.get(cell.variant) or undefined(cell, schemes, evaluation.plan)
-        if reason:
+        if reason := undefined(cell, schemes, evaluation.plan):
             show.say(f"{cell.title}: skipped, {reason}")
             yield {cell: [eval_rows.skipped(reason)]}
     jobs = _jobs(evaluation, schemes, todo)
@@ -191,24 +190,23 @@ def _measured(evaluation: Evaluation, todo: Sequence[Cell]) -> Iterator[dict[Cel
     show.finish()
 
 
-def _schemes(
-    evaluation: Evaluation, todo: Sequence[Cell]
-) -> tuple[dict[str | None, Scheme], dict[str | None, str]]:
-    """Returns the scheme of each variant, and why a reference variant has none."""
+def _schemes(evaluation: Evaluation, todo: Sequence[Cell]) -> Schemes:
+    """Returns the scheme of each variant; why it has none, of a reference variant without one."""
     config, model = evaluation.config, evaluation.model
-    schemes: dict[str | None, Scheme] = {None: model.scheme}
-    reasons: dict[str | None, str] = {}
+    schemes: dict[str | None, Scheme | str] = {None: model.scheme}
     for variant in dict.fromkeys(cell.variant for cell in todo if cell.variant is not None):
         try:
             schemes[variant] = with_parts(model, config, config.variant(variant))
         except UserError as error:  # pipeline.validate has refused it among eval.variants
-            reasons[variant] = str(error)
-    return schemes, reasons
+            schemes[variant] = str(error)
+    return schemes
 
 
-def undefined(cell: Cell, schemes: Mapping[str | None, Scheme], planned: Plan) -> str | None:
+def undefined(cell: Cell, schemes: Schemes, planned: Plan) -> str | None:
     """Returns why a cell has no value, or None."""
-    altered = protocols.named(cell.protocol).altered
+    scheme, altered = schemes[cell.variant], protocols.named(cell.protocol).altered
+    if isinstance(scheme, str):
+        return scheme
     if altered == "swap" and len(planned.segments) < 2:
         return "there is one document only, and none to swap text with"
     if altered and cell.length <= (kept := planned.train_length + planned.targets):
@@ -216,12 +214,10 @@ def undefined(cell: Cell, schemes: Mapping[str | None, Scheme], planned: Plan) -
     lengths = [span.length for span in windows(cell, planned)]
     if not lengths:
         return f"the corpus has nothing of length {cell.length} to score"
-    return schemes[cell.variant].unsupported_reason(max(lengths))
+    return scheme.unsupported_reason(max(lengths))
 
 
-def _jobs(
-    evaluation: Evaluation, schemes: Mapping[str | None, Scheme], todo: Sequence[Cell]
-) -> list[Job]:
+def _jobs(evaluation: Evaluation, schemes: Schemes, todo: Sequence[Cell]) -> list[Job]:
     """Returns the cells to do, those of a protocol and variant together.
 
     A cell of the matched tail is alone. All cells of a job are scored if one of them is missing, so
@@ -234,10 +230,11 @@ def _jobs(
             grouped.setdefault(cell if alone else cell[:2], []).append(cell)
     jobs: list[Job] = []
     for together in grouped.values():
-        if not set(together).isdisjoint(todo):
+        scheme = schemes[together[0].variant]
+        if not isinstance(scheme, str) and not set(together).isdisjoint(todo):
             spans = [span for cell in together for span in windows(cell, planned)]
             altered = replacements(evaluation.config, planned, together[0].protocol, spans)
-            jobs.append(Job(together, schemes[together[0].variant], spans, altered))
+            jobs.append(Job(together, scheme, spans, altered))
     return jobs
 
 

@@ -134,25 +134,6 @@ def _share(sums_RD: Floats, weights_D: Floats, n_examples: int) -> Estimate:
     return as_share(ratio(sums_RD, weights_D), n_examples)
 
 
-def counted(
-    by_task: Mapping[str, Sequence[Accuracy]], chance: Mapping[str, float]
-) -> dict[str, list[Accuracy]]:
-    """Returns the series that learned each task, of the tasks that one of them solves beyond L.
-
-    Solved: BEYOND_CHANCE above the task's `chance`. Upper bounds are left out.
-    """
-    learned = {
-        task: [a for a in measured if a.excluded is None and not a.is_bound]
-        for task, measured in by_task.items()
-    }
-    least = {task: chance[task] + BEYOND_CHANCE - ROUNDING for task in by_task}
-    return {
-        task: measured
-        for task, measured in learned.items()
-        if any(a.unseen is not None and a.unseen.value >= least[task] for a in measured)
-    }
-
-
 class MeanRank(NamedTuple):
     """The mean over tasks and seeds of a rank."""
 

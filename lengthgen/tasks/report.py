@@ -27,10 +27,10 @@ from lengthgen.tasks.accuracy import (
     BEYOND_CHANCE,
     HALF,
     LEARNED,
+    ROUNDING,
     Accuracy,
     MeanRank,
     accuracies,
-    counted,
     mean_ranks,
 )
 
@@ -84,10 +84,18 @@ def results_of(rows: pd.DataFrame) -> list[TaskResults]:
     return [*results.values()]
 
 
-def counted_in(results: Sequence[TaskResults]) -> dict[str, list[Accuracy]]:
-    """Returns what ranks are of: the tasks that are solved, and the series that learned them."""
-    by_task = {task.name: task.measured for task in results}
-    return counted(by_task, {task.name: task.chance for task in results})
+def counted(results: Sequence[TaskResults]) -> dict[str, list[Accuracy]]:
+    """Returns the series that learned each task, of the tasks that one of them solves beyond L.
+
+    Solved: BEYOND_CHANCE above the task's chance. Upper bounds are left out.
+    """
+    counts: dict[str, list[Accuracy]] = {}
+    for task in results:
+        learned = [a for a in task.measured if a.excluded is None and not a.is_bound]
+        best = max((a.unseen.value for a in learned if a.unseen is not None), default=-1.0)
+        if best >= task.chance + BEYOND_CHANCE - ROUNDING:
+            counts[task.name] = learned
+    return counts
 
 
 def section(rows: pd.DataFrame) -> Section | None:
@@ -96,7 +104,7 @@ def section(rows: pd.DataFrame) -> Section | None:
     if not results:
         return None
     tables = [_by_length(task) for task in results]
-    tables = [_matrix(results, counted_in(results)), *tables] if len(results) > 1 else tables
+    tables = [_matrix(results, counted(results)), *tables] if len(results) > 1 else tables
     by_length = [
         a.by_length.reset_index().assign(task=task.name, series=a.series, seeds=a.n_seeds)
         for task in results

@@ -9,11 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import commands
 import numpy as np
 import pytest
 import torch
-from commands import here
 from evaluated import ALONE, QUIET, save_model, with_eval
 from frames import points_of
 from small import small_config
@@ -22,9 +20,8 @@ from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
-from lengthgen.data.windows import n_targets
 from lengthgen.errors import UserError
-from lengthgen.evaluation import evaluator, protocols, scoring
+from lengthgen.evaluation import evaluator, scoring
 from lengthgen.evaluation import plan as plans
 from lengthgen.evaluation.scored_text import Cell, Nats, Plan
 from lengthgen.files import read_rows
@@ -33,13 +30,8 @@ from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import report
 from lengthgen.runs import status
-from lengthgen.terminal import Progress
 
 LENGTHS = [16, 32, 64]
-PROTOCOLS_IN_DOCUMENTS = [
-    *("tail", "nonoverlap", "sliding-8", "sliding-1", "last_k", "per_position"),
-    *("alibi_sliding1", "yarn", "fox"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +78,23 @@ def spans_of(protocol: str, length: int, planned: Plan) -> list[Span]:
     return plans.windows(Cell(protocol, None, length), planned)
 
 
-@pytest.mark.parametrize("protocol", ["tail", "nonoverlap"])
-def test_every_length_scores_the_same_targets_once(protocol: str, planned: Plan) -> None:
-    each = [sorted(scored_tokens(spans_of(protocol, length, planned))) for length in LENGTHS]
-    assert each[0] == each[1] == each[2]
+@pytest.mark.parametrize(
+    ("protocol", "lengths"), [("tail", (2, 16, 17, 20, 31, 33, 64)), ("nonoverlap", LENGTHS)]
+)
+def test_every_length_scores_the_same_targets_once_also_where_it_is_no_multiple_of_t(
+    protocol: str, lengths: Sequence[int], planned: Plan
+) -> None:
+    each = [sorted(scored_tokens(spans_of(protocol, length, planned))) for length in lengths]
+    assert all(scored == each[0] for scored in each)
     assert len(set(each[0])) == len(each[0]) > 0
+
+
+def test_the_shortest_length_is_first_and_references_follow_the_headline_from_t_on() -> None:
+    asked = "eval.lengths=[64,8,24,16]", "eval.reference_variants=[window]"
+    config = small_config(*asked, "eval.protocols=[tail,swap,per_position]")
+    tail = [("tail", v, n) for n in (8, 16, 24, 64) for v in (None, "window") if v is None or n > 8]
+    swap = [("swap", None, 24), ("swap", None, 64)]  # beyond T
+    assert plans.cells(config) == [*tail, *swap, ("per_position", None, 64)]
 
 
 def nats_alone(model: Transformer, span: Span, corpus: TokenizedCorpus) -> Nats:
@@ -103,7 +107,7 @@ def nats_alone(model: Transformer, span: Span, corpus: TokenizedCorpus) -> Nats:
         return model.token_nll(model(inputs), targets)[0, -span.scored :].numpy()
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS_IN_DOCUMENTS)
+@pytest.mark.parametrize("protocol", ["tail", "sliding-8", "alibi_sliding1", "fox"])
 def test_nats_are_those_of_each_window_alone(
     protocol: str, planned: Plan, corpus: TokenizedCorpus
 ) -> None:
@@ -113,71 +117,31 @@ def test_nats_are_those_of_each_window_alone(
         np.testing.assert_allclose(nats, nats_alone(model, span, corpus), rtol=0, atol=1e-9)
 
 
-def longest(corpus: TokenizedCorpus) -> int:
-    return int(n_targets(corpus, corpus.validation).max())
-
-
-def test_the_longest_length_decides_how_deep_endpoints_lie(corpus: TokenizedCorpus) -> None:
-    for lengths, reach, want in (([16, 32], 64, 64), ([16, 128], 64, 128)):
-        config = small_config(f"eval.lengths={lengths}", f"eval.reach={reach}")
-        assert plans.plan(config, corpus).max_context == want
-
-
-def test_where_no_document_has_eval_reach_all_lengths_share_endpoints(
-    corpus: TokenizedCorpus,
-) -> None:
-    deepest = 512  # 32 T, and documents of 600 tokens
-    assert deepest < longest(corpus) < 2 * deepest
-    planned = [
-        plans.plan(small_config(f"eval.lengths={lengths}", "eval.reach=16384"), corpus)
-        for lengths in ([16], [16, 32], [8, 100, deepest])
-    ]
-    assert {plan.max_context for plan in planned} == {deepest}
-    assert len({protocols.named("tail").manifest(plan) for plan in planned}) == 1
-
-
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("lengths", "reach", "depth"),
     [
-        ({"reach": 64}, None),
-        ({"reach": 16384}, "endpoints lie 512 tokens deep, not the 16,384 of eval.reach"),
-        ({"lengths": [16, 128]}, "endpoints lie 128 tokens deep, not the 64 of eval.reach"),
+        ([16, 32], 64, 64),
+        ([16, 128], 64, 128),
+        ([16], 16384, 512),  # 32 T, and documents of 600 tokens
+        ([8, 100, 512], 16384, 512),
+        ([16, 550], 16384, 550),
     ],
 )
-def test_endpoints_elsewhere_than_at_eval_reach_are_said_in_one_line(
-    run: tuple[Config, Path], changed: dict[str, Any], message: str | None
+def test_endpoints_lie_as_deep_as_documents_allow_and_elsewhere_than_at_reach_it_is_said(
+    corpus: TokenizedCorpus, lengths: list[int], reach: int, depth: int
 ) -> None:
-    config, run_dir = run
-    (run_dir / "eval.jsonl").unlink()
-    show = Messages(is_main=False)
-    evaluator.evaluate(with_eval(config, **changed), run_dir, ranks=ALONE, show=show)
-    lines = [line for line in show.lines if "deep" in line]
-    assert len(lines) == (0 if message is None else 1)
-    assert message is None or lines[0].startswith(message)
-
-
-class Messages(Progress):
-    """Keeps the messages."""
-
-    def __init__(self, *, is_main: bool) -> None:
-        super().__init__(is_main=is_main)
-        self.lines: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.lines.append(message)
-
-
-def test_a_length_beyond_all_documents_says_the_longest_and_what_to_ask(
-    corpus: TokenizedCorpus,
-) -> None:
-    message = rf"validation documents of up to {longest(corpus)}; .* try eval\.lengths=\[16,32\]"
-    with pytest.raises(UserError, match=message):
-        plans.plan(small_config("eval.lengths=[16,32,1000]"), corpus)
+    config = small_config(f"eval.lengths={lengths}", f"eval.reach={reach}")
+    planned = plans.plan(config, corpus)
+    assert planned.max_context == depth
+    said = [line for line in plans.messages(config, planned) if "deep" in line]
+    assert len(said) == (depth != reach)
+    assert all(f"{depth} tokens deep, not the {reach:,} of eval.reach" in line for line in said)
 
 
 @pytest.mark.parametrize(
     "requested",
     [
+        ["eval.lengths=[16,32,1000]"],
         ["eval.lengths=[512,1024]", "eval.targets=512"],
         ["train.length=1024", "train.batch_tokens=1024", "eval.lengths=[4096]", "eval.targets=999"],
         ["train.length=1000", "train.batch_tokens=3000", "eval.lengths=[500,2000]"],
@@ -271,33 +235,8 @@ def test_a_run_without_a_checkpoint_says_so(run: tuple[Config, Path], tmp_path: 
     with pytest.raises(UserError, match="has no checkpoint yet"):
         evaluator.evaluate(config, tmp_path / "empty", ranks=ALONE, show=QUIET)
     status.write(tmp_path, status.Status("diverged", reason="at once"), run=config.run_id)
-    with pytest.raises(UserError, match="diverged in training and has no checkpoint: at once"):
+    with pytest.raises(UserError, match=r"has no checkpoint yet \(diverged: at once\)"):
         evaluator.evaluate(config, tmp_path, ranks=ALONE, show=QUIET)
-
-
-@pytest.mark.slow
-def test_several_processes_give_the_rows_of_one(run: tuple[Config, Path], cache: Path) -> None:
-    config, run_dir = run
-    more = [
-        "eval.variants=[wrap]",
-        "eval.protocols=[tail,nonoverlap]",
-        "eval.endpoints=200",  # more windows than fit into one forward pass
-        "eval.endpoints_per_document=100",
-    ]
-    log = run_dir / "eval.jsonl"
-    log.unlink()
-    overrides = [f"runtime.root={config.runtime.root}", f"runtime.cache={cache}", *more]
-    evaluation = ["eval", run_dir.name, *overrides]
-    ran = here(*evaluation)
-    assert ran.code == 0, ran.err
-    alone = rows_of(run_dir)
-    log.unlink()
-    # 3 do not divide the passes; test_distributed.py evaluates with 2 as well.
-    for process in commands.ranks(3, "-m", "lengthgen", *evaluation):
-        _, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
-    assert rows_of(run_dir) == alone
-    assert {row["protocol"] for row in alone} == {"tail", "nonoverlap"}
 
 
 def test_a_variant_that_was_redefined_is_computed_again(tmp_path: Path, cache: Path) -> None:
@@ -369,22 +308,6 @@ def test_packed_text_has_a_row_for_each_endpoint_and_endpoints_whose_windows_are
     for protocol in config.eval.protocols:
         found = [row for row in rows if row["protocol"] == protocol and row["length"] == 64]
         assert len({row["document"] for row in found}) == len(found) == found[0]["n_documents"] == 7
-
-
-def cells_of(run_dir: Path) -> list[tuple[str, str | None, int]]:
-    found = [(row["protocol"], row["variant"], row["length"]) for row in rows_of(run_dir)]
-    return list(dict.fromkeys(found))
-
-
-def test_a_reference_variant_is_scored_with_the_headline_only(
-    run: tuple[Config, Path],
-) -> None:
-    config, run_dir = run
-    protocols = ["tail", "nonoverlap"]
-    config = with_eval(config, reference_variants=["window"], lengths=[16], protocols=protocols)
-    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    added = [cell for cell in cells_of(run_dir) if cell[1] or cell[0] == "nonoverlap"]
-    assert sorted(added, key=str) == [("nonoverlap", None, 16), ("tail", "window", 16)]
 
 
 def test_a_scheme_that_cannot_take_a_reference_variant_says_why(

@@ -12,11 +12,7 @@ from lengthgen.report.intervals import as_share, ratio, wilson
 from lengthgen.report.load import typed
 from lengthgen.report.tables import markdown
 from lengthgen.tasks import report
-from lengthgen.tasks.accuracy import (
-    Accuracy,
-    counted,
-    mean_ranks,
-)
+from lengthgen.tasks.accuracy import Accuracy, mean_ranks
 
 L = 4
 RIGHT = None  # the first wrong token of an answer that is right
@@ -161,13 +157,13 @@ def two_tasks(*, unlearned: bool = False) -> pd.DataFrame:
 
 def test_ranks_are_means_over_tasks_and_ties_share_theirs() -> None:
     results = report.results_of(two_tasks())
-    ranks = {name: rank.value for name, rank in mean_ranks(report.counted_in(results)).items()}
+    ranks = {name: rank.value for name, rank in mean_ranks(report.counted(results)).items()}
     assert ranks == {"alibi": (1 + 2.5) / 2, "rope": (2 + 1) / 2, "t5": (3 + 2.5) / 2}
 
 
 def test_a_scheme_that_did_not_learn_a_task_is_neither_ranked_nor_the_best() -> None:
     results = report.results_of(two_tasks(unlearned=True))
-    assert mean_ranks(report.counted_in(results)).keys() == {"rope", "t5"}
+    assert mean_ranks(report.counted(results)).keys() == {"rope", "t5"}
     section = report.section(two_tasks(unlearned=True))
     assert section is not None
     assert section.summary is not None
@@ -180,10 +176,9 @@ def test_a_scheme_that_did_not_learn_a_task_is_neither_ranked_nor_the_best() -> 
 def test_a_task_counts_if_a_scheme_exceeds_chance_by_five_points_beyond_l(
     n_right: int, chance: float, counts: bool
 ) -> None:
-    measured = by_series(
-        answered(*shares(20), length=2), answered(*shares(n_right), length=8)
-    ).values()
-    assert bool(counted({"copy": [*measured]}, {"copy": chance})) == counts
+    rows = answered(*shares(20), length=2), answered(*shares(n_right), length=8)
+    results = report.results_of(frame(*({**row, "chance": chance} for row in rows)))
+    assert bool(report.counted(results)) == counts
 
 
 def test_measures_of_decoded_tests_are_means_over_the_tests_that_all_seeds_have() -> None:
