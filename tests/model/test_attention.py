@@ -115,29 +115,6 @@ def test_a_learned_bias_has_the_output_and_gradient_of_the_textbook_formula(bloc
         close(one, other, atol=1e-12)
 
 
-def test_the_training_kernel_passes_a_numerical_gradient_check() -> None:
-    c = context(small_model("nope"), 6, dtype=torch.float64)
-    inputs = [x.requires_grad_() for x in some_qkv(6, dtype=torch.float64, batch=1, width=3)]
-
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return blocked(NO_PARTS, q, k, v, c, block=4)
-
-    assert torch.autograd.gradcheck(attention, inputs)
-
-
-@pytest.mark.parametrize("others", [(), (Doubled(SHAPE),), (Window(6),)])
-def test_attention_without_a_gradient_leaves_a_bias_that_a_part_holds_as_it_was(
-    others: tuple[Part, ...],
-) -> None:
-    bias = LearnedBias(20)
-    before = bias.table.detach().clone()
-    q, k, v = some_qkv(20, dtype=torch.float64)
-    c = context(small_model("nope"), 20, dtype=torch.float64)
-    with torch.no_grad():
-        attend(layer_of(bias, *others), q, k, v, c)
-    assert torch.equal(bias.table, before)
-
-
 @pytest.mark.parametrize("length", [20, EAGER_BLOCK + 20])
 def test_owners_of_scores_weights_and_values_replace_them_and_see_the_folded_bias(
     length: int,
@@ -191,20 +168,6 @@ def test_no_key_is_left_out_where_a_query_or_key_is_not_a_number(where: str) -> 
 
 
 @GRAD
-def test_one_key_that_is_not_a_number_makes_all_queries_from_it_on_so(grad: bool) -> None:
-    # Within a block, earlier queries see it under the mask: nan - inf is nan. It opens one here.
-    length, at = 2048, 1024
-    q, k, v = some_qkv(length, dtype=torch.float32)
-    k[1, :, at, 0] = math.nan
-    c = context(small_model("nope"), length, dtype=torch.float32)
-    with torch.set_grad_enabled(grad):
-        bad = attend(layer_of(Alibi(SHAPE, beyond="extend")), q, k, v, c).isnan()
-    assert bad[1, :, at:].all()
-    assert not bad[1, :, :at].any()
-    assert not bad[0].any()
-
-
-@GRAD
 @pytest.mark.parametrize("kind", ["over distances", "masked", "owners", "learned"])
 def test_a_number_added_to_the_bias_of_all_keys_changes_nothing_in_bf16(
     kind: str, grad: bool
@@ -231,21 +194,6 @@ def test_bf16_attention_is_within_rounding_of_fp64(kind: str, grad: bool) -> Non
         got = attend(layer, q, k, v, c).double()
     # Logits, weights and outputs are rounded once each, at random, to at most 2^-8 relative.
     assert (got - want).norm() < 1.5 * 2**-8 * want.norm()
-
-
-def test_the_gradient_of_a_bias_sums_over_the_batch_in_fp32() -> None:
-    bias = LearnedBias(40).float()
-    q, k, v = some_qkv(40, dtype=torch.bfloat16, batch=64)
-    weight = torch.randn(v.shape, generator=torch.Generator().manual_seed(1)).bfloat16()
-    c = context(small_model("nope"), 40, dtype=torch.bfloat16)
-
-    def gradient(of: slice) -> Tensor:
-        out = blocked(layer_of(bias), q[of], k[of], v[of], c, block=16)
-        return torch.autograd.grad((out * weight[of]).sum(), bias.table)[0]
-
-    want = torch.stack([gradient(slice(b, b + 1)) for b in range(64)]).sum(0)
-    # A sum that is rounded to bf16 is off by 2^-9 relative.
-    assert (gradient(slice(0, 64)) - want).norm() < 2**-13 * want.norm()
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

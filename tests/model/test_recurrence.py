@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from small import (
     layer_of,
     small_config,
     small_model,
-    some_qkv,
     some_tokens,
 )
 from torch import Tensor
@@ -23,7 +21,6 @@ from torch import Tensor
 from lengthgen.model.build import create
 from lengthgen.model.recurrent import Memory, RecurrentTransformer
 from lengthgen.schemes import AttentionContext, logits
-from lengthgen.schemes.absolute.sinusoidal import Sinusoidal
 from lengthgen.schemes.relative.transformer_xl import TransformerXl
 
 T = 16  # of the small configuration
@@ -35,20 +32,6 @@ def logits_of(part: TransformerXl, q: Tensor, k: Tensor, c: AttentionContext) ->
     q, k = part.qk(q, k, c)
     tables = {"keys_HNK": part.relative_keys(c), "queries_H1K": part.relative_queries(c)}
     return logits(q, k, replace(c, **tables))
-
-
-def readable(part: TransformerXl, q: Tensor, k: Tensor, layer: int) -> Tensor:
-    """Returns ((q_i + u).k_j + (q_i + v).(W_R R_{i-j})) / sqrt(d) over a table of all R."""
-    Q, S, K = q.shape[2], k.shape[2], q.shape[3]
-    shape = replace(part.shape, init_std=1.0)
-    R = Sinusoidal(shape, base=part.base, layout="concat", scale=1.0).table(
-        torch.arange(S), torch.float64
-    )
-    r_HSK = torch.einsum("hkd,sd->hsk", part.W_R[layer].double(), R)
-    content = (q + part.u.double()) @ k.transpose(-1, -2)
-    by_distance = (q + part.v.double()) @ r_HSK.transpose(-1, -2)
-    far = (torch.arange(S - Q, S)[:, None] - torch.arange(S)).clamp(min=0)
-    return (content + by_distance.gather(-1, far.expand_as(content))) * K**-0.5
 
 
 def test_the_logits_are_those_of_the_reference_with_memory() -> None:
@@ -86,21 +69,6 @@ def test_the_logits_are_those_of_the_reference_with_memory() -> None:
             )
 
 
-@pytest.mark.parametrize("queries", [40, 7])
-def test_queries_and_keys_with_rows_by_distance_give_the_published_sum(queries: int) -> None:
-    model = small_model("transformer_xl")
-    part = model.scheme.all[0]
-    assert isinstance(part, TransformerXl)
-    q, k, _ = some_qkv(40, dtype=torch.float64)
-    q = q[:, :, -queries:]
-    for layer in (0, 1):
-        c = context(model, 40, dtype=torch.float64)
-        c = replace(c, layer=layer, q_pos=c.pos[-queries:], rows=slice(40 - queries, 40))
-        got = logits_of(part, q, k, c)
-        seen = torch.ones(40, 40).tril().bool()[-queries:]
-        close(got[..., seen], readable(part, q, k, layer)[..., seen], atol=1e-12)
-
-
 def recurrent(mem_len: float) -> RecurrentTransformer:
     config = small_config("scheme=transformer_xl", f"scheme.parts.recurrence.mem_len={mem_len}")
     model = create(config, vocab_size=VOCAB).double()
@@ -134,14 +102,6 @@ def test_a_memory_of_m_reaches_m_tokens_back_in_every_layer() -> None:
         same = (short(tokens) == short(changed)).all(-1).all(0)
     assert same[2 * T :].all()  # the first token is not among the last 4 of its segment, only
     assert not same[T : 2 * T].all()  # what the layer above made of these is
-
-
-def test_no_gradient_flows_into_the_memory() -> None:
-    model, tokens = recurrent(1.0), some_tokens(T)
-    memory = model.empty_memory(2, size=0)
-    _, remembered = model.segment(tokens, memory, n_last=T)
-    assert not remembered.x_NBMD.requires_grad
-    assert remembered.x_NBMD.shape == (2, 2, T, 32)
 
 
 def test_a_row_that_begins_anew_sees_nothing_of_the_memory_it_is_given() -> None:

@@ -74,14 +74,6 @@ def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str, precision: str
     assert "\n" not in str(caught.value)
 
 
-def test_a_method_of_a_base_class_is_named_by_its_own_name(tmp_path: Path) -> None:
-    body = "def bias_at(self, d): return -d[None]"
-    config = config_of(tmp_path / "mine.py", body, base="DistanceBias")
-    said = r"mine: TypeError: Mine\.bias_at\(\) .*mine\.py, line 23"
-    with pytest.raises(UserError, match=said):
-        called(config)
-
-
 @pytest.mark.parametrize("length", [4, 16])
 @pytest.mark.parametrize(
     "body", ["return -c.distance()", "return (c.distance() == 0).float().log()"]
@@ -123,6 +115,14 @@ def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:
         (
             ["scheme=rope", "+scheme.parts.p_rope={share:0.001}"],
             r"p_rope\.share=0\.001 .* keeps none",
+        ),
+        (
+            ["scheme=rope", "+scheme.parts.dape={width: 8, inputs: scores_and_bias}"],
+            r"inputs=scores_and_bias, and no part of layer 0 has a bias; add one",
+        ),
+        (
+            ["scheme=dape_kerple", "scheme.parts.dape.inputs=scores"],
+            r"inputs=scores, and a part of layer 0 has a bias; use scores_and_bias",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from small import (
 
 from lengthgen.config.compose import choices
 from lengthgen.errors import UserError
-from lengthgen.model.attention import attend, blocked, distance_table, eager, sdpa_by_blocks
+from lengthgen.model.attention import attend, blocked, eager, sdpa_by_blocks
 from lengthgen.model.build import initialise, with_parts
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
@@ -232,34 +232,6 @@ def test_bf16_takes_every_variant_that_a_scheme_takes_to_evaluate_decode_and_tra
 def off(got: torch.Tensor, want: torch.Tensor) -> float:
     """Returns the mean error relative to the mean size."""
     return float(((got.float() - want).abs().mean() / want.abs().mean()).detach())
-
-
-@EVERY
-def test_a_claimed_table_over_distances_is_the_bias(name: str, variant: str | None) -> None:
-    model = small_model(name, variant)
-    c = context(model, LENGTH, dtype=torch.float64)
-    for layer in model.scheme.layers:
-        if not layer.toeplitz:
-            continue
-        table = distance_table(layer, c)
-        far = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).clamp(min=0)
-        for part in layer.bias:
-            assert part.distance_only
-        bias = sum(b for b in (part.bias(c) for part in layer.bias) if b is not None)
-        assert isinstance(bias, torch.Tensor)
-        torch.testing.assert_close(table[:, far], bias.expand(4, LENGTH, LENGTH))
-
-
-@EVERY
-def test_a_state_dict_restores_the_function(name: str, variant: str | None) -> None:
-    model, other = small_model(name, variant), small_model(name, variant)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(1)
-    tokens = some_tokens(model.shape.train_length)
-    other.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        assert torch.equal(hidden(model, tokens), hidden(other, tokens))
 
 
 @EVERY

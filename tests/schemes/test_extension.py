@@ -76,14 +76,13 @@ def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: P
 
 
 @pytest.mark.slow
-def test_no_scheme_imports_the_compiler_when_it_is_checked() -> None:
+def test_to_check_a_scheme_imports_no_compiler() -> None:
     code = """
 import sys
 from small import SMALL
-from lengthgen.config.compose import choices
 from lengthgen.config.schema import from_overrides
 from lengthgen.pipeline import validate
-for name in choices("scheme", config_dir=None):
+for name in ("abacus", "bam", "gated_delta", "grape_m", "kerple", "shaw"):
     validate(from_overrides([*SMALL, f"scheme={name}"], config_dir=None, plugins=[]))
     assert "torch._dynamo" not in sys.modules, name  # for seconds
 """

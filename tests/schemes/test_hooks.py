@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from parts import OwnScores, OwnWeights, Scattered
-from small import close, context, rotated, small_config, small_model, some_qkv, some_tokens
+from small import context, rotated, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor
 
 from lengthgen.model.attention import EAGER_BLOCK, attend, blocked, eager, sdpa_by_blocks
 from lengthgen.model.transformer import Block, Transformer
-from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Rotated, Scheme
+from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Scheme
 from lengthgen.schemes.rotary.rope import Rope
 
 SHAPE = small_config().shape
@@ -62,17 +62,6 @@ class Above(Part):
 
 class AboveOverDistances(Above):
     distance_only = True
-
-
-class Gain(Part):
-    """Queries times a parameter that stays fp32, whatever they are."""
-
-    def __init__(self, shape: ModelDims) -> None:
-        super().__init__(shape)
-        self.gain = torch.nn.Parameter(torch.linspace(0.5, 1.5, shape.d_head))
-
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        return Rotated(q_BHQK * self.gain, k_BHSK)
 
 
 class Call(NamedTuple):
@@ -223,18 +212,6 @@ def test_every_hook_is_told_of_the_call_that_it_acts_in(training: bool, sampled:
         assert torch.equal(c.tokens_BT, tokens), hook
 
 
-def test_positions_and_embed_see_the_token_embeddings_and_the_coordinates_so_far() -> None:
-    part, tokens = Recording(SHAPE), some_tokens(LENGTH)
-    model = model_under(part)
-    model(tokens)
-    coordinates = {"positions": torch.arange(LENGTH), "embed": (1 + tokens % 5).cumsum(-1)}
-    for hook, want in coordinates.items():
-        (c,) = (call.c for call in part.calls if call.hook == hook)
-        assert all(torch.equal(pos, want) for pos in (c.pos, c.q_pos, c.k_pos)), hook
-        assert torch.equal(c.x_BTD, model.embedding(tokens)), hook
-        assert (c.rows, c.cols) == (slice(0, LENGTH), slice(0, LENGTH)), hook
-
-
 @pytest.mark.parametrize("n_last", [None, 3])
 def test_the_hooks_of_a_layer_see_its_number_and_its_normalised_input(n_last: int | None) -> None:
     part = Recording(SHAPE)
@@ -285,20 +262,3 @@ def test_autocast_is_off_in_every_hook(grad: bool) -> None:
         model(some_tokens(LENGTH))
     assert {call.hook for call in part.calls} == EVERY_HOOK
     assert {call.hook for call in part.calls if call.autocast} == set()
-
-
-@pytest.mark.parametrize("other", [None, LogDistance, Forgetting, OwnWeights])
-@pytest.mark.parametrize("grad", [True, False])
-def test_a_part_may_scale_bf16_queries_by_a_parameter_in_fp32(
-    grad: bool, other: type[Part] | None
-) -> None:
-    others = [] if other is None else [other(SHAPE)]
-    layer = model_under(Gain(SHAPE), *others, dtype=torch.float32).float().scheme.layers[0]
-    q, k, v = some_qkv(LENGTH, dtype=torch.bfloat16)
-    c = context(small_model("nope"), LENGTH, dtype=torch.float32)
-    want = eager(layer, *rotated(layer, q.float(), k.float(), c), v.float(), c, block=64)
-    with torch.set_grad_enabled(grad):
-        got = attend(layer, q, k, v, c)
-    assert got.dtype == torch.bfloat16
-    # Scaled queries, logits, weights and outputs are rounded once each, to 2^-8 relative.
-    close(got.float(), want, atol=8 * 2**-8)

@@ -1,17 +1,31 @@
-"""Rows by distance, added to keys and values: every kernel against plain loops."""
+"""Rows by distance against plain loops, and states carried from layer to layer."""
 
 from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from parts import Scattered
-from small import close, context, dims, layer_of, small_model, some_qkv
+from parts import OwnValues, Scattered
+from small import (
+    VOCAB,
+    close,
+    context,
+    dims,
+    layer_of,
+    small_config,
+    small_model,
+    some_qkv,
+    some_tokens,
+)
 from torch import Tensor, nn
 
+from lengthgen.errors import UserError
 from lengthgen.model.attention import attend, blocked, eager
-from lengthgen.schemes import AttentionContext, Part
-from lengthgen.schemes.relative_shift import pad_table, skew, split_clipped, unskew
+from lengthgen.model.layer_state import StateTransformer
+from lengthgen.model.transformer import Block, Transformer
+from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated, Scheme
+from lengthgen.schemes.content.layer_state import LayerState, StateContext
 
 SHAPE = dims(n_heads=4, train_length=16)
 LENGTH = 40
@@ -98,29 +112,85 @@ def test_rows_by_distance_are_added_to_keys_and_values(
         close(eager(layer, q, k, v, c, block=block), want, atol=1e-12)
 
 
-@given(queries=st.integers(1, 9), more=st.integers(0, 9), n_distances=st.integers(1, 12))
-def test_a_skewed_block_is_the_block_by_key_with_other_strides(
-    queries: int, more: int, n_distances: int
+TWO_BLOCKS = 150  # two blocks of attend(), the second not full
+SMALL = small_config().shape
+
+
+class Carrying(LayerState):
+    """Carries the token embeddings, moved by all that `next_state` is given; writes both down."""
+
+    def __init__(self, shape: ModelDims) -> None:
+        super().__init__(shape)
+        self.calls: list[tuple[Tensor, Tensor, AttentionContext]] = []
+        self.states: list[Tensor] = []
+        self.autocast: list[bool] = []
+
+    def initial_state(self, c: AttentionContext) -> Tensor:
+        return c.x_BTD.to(c.dtype)
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        assert isinstance(c, StateContext)
+        self.states.append(c.state_BSE)
+        return Rotated(q_BHQK, k_BHSK)
+
+    def next_state(self, mean_BQE: Tensor, added_BQD: Tensor, c: StateContext) -> Tensor:
+        self.calls.append((mean_BQE, added_BQD, c))
+        self.autocast.append(torch.is_autocast_enabled(c.x_BTD.device.type))
+        return c.state_BSE[:, c.rows] + mean_BQE - 2 * added_BQD
+
+
+def model_under(*parts: Part, dtype: torch.dtype = torch.float64) -> Transformer:
+    """Returns the model of small_model("nope"), with blocks that carry a state."""
+    model = StateTransformer(small_config("scheme=nope"), vocab_size=VOCAB)
+    model.load_state_dict(small_model("nope").state_dict())
+    model.scheme = Scheme({f"part{i}": p for i, p in enumerate(parts)}, layers=None, n_layers=2)
+    return model.to(dtype).eval()
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("n_last", [None, 3])
+def test_a_layer_moves_the_state_by_means_of_its_own_weights_and_what_its_network_adds(
+    grad: bool, n_last: int | None
 ) -> None:
-    keys = queries + more
-    table = torch.arange(1.0, n_distances + 1)[None, :, None]
-    rows, n_near = pad_table(table, queries=queries, keys=keys)
-    by_distance = torch.ones(1, queries, 1) @ rows.transpose(-1, -2)
-    seen = skew(by_distance, n_near)[0]
-    for i in range(queries):
-        for j in range(n_near):
-            distance = n_near - queries + i - j
-            want = distance + 1 if 0 <= distance < n_distances else 0
-            assert seen[i, j] == want
-    back = skew(unskew(seen, by_distance.shape[-1]), n_near)
-    assert torch.equal(back, seen)
+    part, tokens, added = Carrying(SMALL), some_tokens(TWO_BLOCKS), []
+    model = model_under(part)
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    block.mlp_out.register_forward_hook(lambda _module, _inputs, out: added.append(out))
+    with torch.set_grad_enabled(grad):
+        out = model(tokens, n_last=n_last)
+    x = model.embedding(tokens)
+    q, k = (
+        one.unflatten(-1, (4, 8)).transpose(1, 2)
+        for one in block.qkv(block.attention_norm(x)).chunk(3, dim=-1)[:2]
+    )
+    hidden = torch.ones(TWO_BLOCKS, TWO_BLOCKS, dtype=torch.bool).triu(1)
+    w = (q @ k.mT * 8**-0.5).masked_fill(hidden, -torch.inf).softmax(-1)
+    mean = (w @ x.unflatten(-1, (4, 8)).transpose(1, 2)).transpose(1, 2).flatten(2)
+    ((got_mean, got_added, c),) = part.calls  # not in the last layer
+    assert (c.layer, c.rows, c.hooks) == (0, slice(0, TWO_BLOCKS), model.scheme.layers[0])
+    close(got_mean, mean, atol=1e-12)
+    assert torch.equal(got_added, added[0])
+    assert torch.equal(part.states[0], x)
+    close(part.states[1], x + mean - 2 * added[0], atol=1e-12)
+    plain = small_model("nope")
+    close(out, plain(tokens, n_last=n_last), atol=1e-12)  # what is carried alone changes nothing
 
 
-def test_a_table_that_ends_before_the_last_key_is_split_from_its_last_row() -> None:
-    table, keys = torch.randn(2, 5, 3), torch.randn(1, 2, 6, 3)
-    same = split_clipped(keys[:, :, :5], table)
-    assert torch.equal(same[0], keys[:, :, :5])
-    assert torch.equal(same[1], table)
-    shifted, near = split_clipped(keys, table)
-    close(near + table[:, 4:], table[:, :4], atol=1e-6)
-    assert torch.equal(shifted, keys + table[:, 4:])
+def test_under_bf16_autocast_the_state_stays_fp32_and_autocast_is_off() -> None:
+    part = Carrying(SMALL)
+    with torch.autocast("cpu", torch.bfloat16):
+        model_under(part, dtype=torch.float32)(some_tokens(TWO_BLOCKS))
+    ((mean, _, _),) = part.calls
+    assert part.autocast == [False]
+    assert mean.dtype == torch.bfloat16
+    assert [state.dtype for state in part.states] == [torch.float32] * 2
+
+
+def test_what_a_state_does_not_go_with_is_refused() -> None:
+    for other, message in (
+        (Carrying(SMALL), "and part1 both carry"),
+        (OwnValues(SMALL), "values"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model_under(Carrying(SMALL), other)

@@ -1,7 +1,8 @@
-"""The parts around RoPE: frequency scaling, p-RoPE, HoPE, xPos, PoPE, blockwise causal attention.
+"""Rotary parts: reference numbers, HF transformers 5 and x-transformers 2.31, loops.
 
 Evidence: [X] computed by running the reference implementation named, [F] from the formula as
-printed. Numbers with n decimals are held to 2 units of the last one, frequencies to 1e-6 relative.
+printed. Both libraries compute angles in fp32: frequencies agree to 1e-6 relative, and products of
+rotated queries and keys at positions below 64 to 1e-5. What differs by intention is asserted so.
 """
 
 import math
@@ -17,6 +18,7 @@ from small import (
     context,
     det,
     dims,
+    imported,
     layer_of,
     rotated,
     small_config,
@@ -26,7 +28,6 @@ from small import (
 from torch import Tensor
 
 from lengthgen import schemes
-from lengthgen.model.attention import attend
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.base import NO_PARTS
 from lengthgen.schemes.mask import Bca
@@ -48,13 +49,220 @@ from lengthgen.schemes.rotary.rope_scaling import (
 )
 from lengthgen.schemes.rotary.xpos import Xpos
 
-T512 = dims(64)
+T = 512
+T512 = dims(64, n_heads=4)
 
 
-def scaled(part: Part, length: int, *, base: float = 1e4) -> Tensor:
+def scaled(part: Part, length: int, *, base: float = 1e4, n_rotated: int | None = None) -> Tensor:
     """Returns the angles per position of a head under the part, in float64."""
     c = bare_call(part.shape, length)
-    return part.frequencies(powers(base, part.shape.d_head, c), c)
+    return part.frequencies(powers(base, n_rotated or part.shape.d_head, c), c)
+
+
+def logit_factor(part: Part, length: int) -> float:
+    """Returns by how much the part multiplies q."""
+    c = replace(bare_call(part.shape, length), hooks=NO_PARTS._replace(frequencies=(part,)))
+    one = torch.ones(1, 1, 1, 64, dtype=torch.float64)
+    return float(part.qk(one, one, c).q_BHQK[0, 0, 0, 0])
+
+
+def llama_config(rope_type: str, *, longest: int, **arguments: Any) -> Any:
+    """Returns the configuration of a Llama with heads of 64 and that kind of RoPE."""
+    parameters = {"rope_type": rope_type, "rope_theta": 1e4, **arguments}
+    return imported("transformers").LlamaConfig(
+        hidden_size=256,
+        num_attention_heads=4,
+        head_dim=64,
+        max_position_embeddings=longest,
+        rope_parameters=parameters,
+    )
+
+
+def of_transformers(
+    rope_type: str, length: int, *, longest: int = T, **arguments: Any
+) -> tuple[Tensor, float]:
+    """Returns HF's angles per position, and its factor of cos and sin."""
+    functions = imported("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
+    config = llama_config(rope_type, longest=longest, **arguments)
+    omega, factor = functions[rope_type](config, "cpu", seq_len=length)
+    return omega.double(), factor
+
+
+def same(got: Tensor, want: Tensor) -> None:
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=0)
+
+
+LONG: dict[str, Any] = {"longest": 32 * T, "original_max_position_embeddings": T}
+
+
+@pytest.mark.parametrize("s", [1.0, 2.0, 8.0, 32.0])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_scaled_angles_and_logits_are_those_of_transformers(s: float, share: float) -> None:
+    n, rotated = int(s * T), int(64 * share)
+    partial: dict[str, Any] = {"partial_rotary_factor": share, "factor": s}
+
+    want, factor = of_transformers("linear", n, **partial)
+    same(scaled(Pi(T512, factor=None), n, n_rotated=rotated), want)
+    assert factor == 1
+
+    want, factor = of_transformers("yarn", n, **LONG, **partial)
+    yarn = Yarn(T512, factor=None, beta_fast=32, beta_slow=1)
+    same(scaled(yarn, n, n_rotated=rotated), want)
+    assert logit_factor(yarn, n) == pytest.approx(factor**2, rel=1e-12)
+
+    bands: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    want, factor = of_transformers("llama3", n, **LONG, **bands, **partial)
+    part = Llama3(T512, factor=None, **bands)
+    same(scaled(part, n, n_rotated=rotated), want)
+    assert factor == 1
+
+    lambdas = [1 + m / 8 for m in range(rotated // 2)]
+    by_length = {"short_factor": [1.0] * len(lambdas), "long_factor": lambdas}
+    want, factor = of_transformers("longrope", n, **LONG, **by_length, **partial)
+    part = Longrope(T512, factor=None, lambdas=lambdas)
+    same(scaled(part, n, n_rotated=rotated), want)
+    assert logit_factor(part, n) == pytest.approx(factor**2, rel=1e-12)
+
+    d = math.ceil(0.179246 * rotated)  # 3 turns within 512: 2 pi 10000^(2m/r) = 512 / 3
+    by_length["long_factor"] = [s ** min(m / d, 1) for m in range(rotated // 2)]
+    want, factor = of_transformers("longrope", n, **LONG, **by_length, **partial)
+    part = Longrope2(T512, factor=None, critical_turns=3, excess=1)
+    same(scaled(part, n, n_rotated=rotated), want)
+    assert logit_factor(part, n) == pytest.approx(factor**2, rel=1e-12)
+
+
+@pytest.mark.parametrize("f", [1.0, 2.0, 8.0])
+@pytest.mark.parametrize("length", [100, T, T + 1, 4 * T, 32 * T])
+def test_dynamic_ntk_angles_are_those_of_transformers(f: float, length: int) -> None:
+    want, factor = of_transformers("dynamic", length, factor=f)
+    same(scaled(DynamicNtk(T512, factor=f), length), want)
+    assert factor == 1
+
+
+def test_dynamic_ntk_of_transformers_remembers_its_longest_call_and_ours_does_not() -> None:
+    # It goes back only for a call shorter than T.
+    module = imported("transformers.models.llama.modeling_llama").LlamaRotaryEmbedding(
+        llama_config("dynamic", longest=T, factor=1.0)
+    )
+    angles: dict[int, Tensor] = {}
+    for length in (1024, 4096, 1024, 100):
+        module(torch.zeros(1), torch.arange(length)[None])
+        if length not in angles:
+            angles[length] = module.inv_freq.double()
+        else:
+            same(module.inv_freq.double(), angles[4096])
+    for length, want in angles.items():
+        same(scaled(DynamicNtk(T512, factor=1.0), length), want)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.3, 0.75, 1.0])
+def test_p_rope_is_the_proportional_rope_of_transformers(share: float) -> None:
+    want, _ = of_transformers("proportional", 64, partial_rotary_factor=share)
+    same(scaled(PRope(T512, share=share), 64), want)
+
+
+def test_yarn_scales_all_of_a_partly_rotated_head_and_transformers_its_rotated_part() -> None:
+    # The paper's temperature is the logit's; a factor of cos and sin reaches rotated channels only.
+    n = 16
+    rope = Rope(T512, base=1e4, rotary_percentage=0.5, layout="half")
+    yarn = Yarn(T512, factor=8.0, beta_fast=32, beta_slow=1)
+    c = replace(bare_call(T512, n), hooks=NO_PARTS._replace(frequencies=(yarn,)))
+    q, k, _ = some_qkv(n, dtype=torch.float64, width=64)
+    ours = yarn.qk(*rope.qk(q, k, c), c)
+    angles, mscale = of_transformers("yarn", n, factor=8.0, partial_rotary_factor=0.5, **LONG)
+    theta = torch.arange(n)[:, None] * angles.repeat(2)
+    apply = imported("transformers.models.gpt_neox.modeling_gpt_neox").apply_rotary_pos_emb
+    theirs = apply(q, k, theta.cos()[None] * mscale, theta.sin()[None] * mscale)
+    rotated, rest = slice(0, 32), slice(32, 64)
+
+    def product(qk: tuple[Tensor, Tensor], channels: slice) -> Tensor:
+        return qk[0][..., channels] @ qk[1][..., channels].mT
+
+    close(product(ours, rotated), product(theirs, rotated), atol=1e-5)
+    close(product(ours, rest), product(theirs, rest) * mscale**2, atol=1e-5)
+    assert mscale == pytest.approx(0.1 * math.log(8) + 1)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_both_layouts_of_rope_are_those_of_transformers(share: float) -> None:
+    n = 64
+    q, k, _ = some_qkv(n, dtype=torch.float64, width=64)
+    c = bare_call(T512, n)
+    r = int(64 * share)
+    theta = torch.arange(n, dtype=torch.float64)[:, None] * powers(1e4, r, c)
+
+    half = Rope(T512, base=1e4, rotary_percentage=share, layout="half").qk(q, k, c)
+    twice = theta.repeat(1, 2)
+    models = ["gpt_neox"] + ["llama"] * (share == 1)
+    for model in models:
+        module = imported(f"transformers.models.{model}.modeling_{model}")
+        theirs = module.apply_rotary_pos_emb(q, k, twice.cos()[None], twice.sin()[None])
+        for got, want in zip(half, theirs, strict=True):
+            close(got, want, atol=1e-12)
+
+    interleaved = Rope(T512, base=1e4, rotary_percentage=share, layout="interleaved").qk(q, k, c)
+    gptj = imported("transformers.models.gptj.modeling_gptj").apply_rotary_pos_emb
+    for got, x in zip(interleaved, (q, k), strict=True):
+        turned = gptj(x.transpose(1, 2)[..., :r], theta.sin()[None], theta.cos()[None])
+        close(got[..., :r], turned.transpose(1, 2), atol=1e-12)
+        assert torch.equal(got[..., r:], x[..., r:])
+
+
+def of_x_transformers(q: Tensor, k: Tensor, **arguments: Any) -> tuple[Tensor, Tensor]:
+    """Returns q and k as x-transformers rotates them, in fp32."""
+    module = imported("x_transformers.x_transformers")
+    rotary = module.RotaryEmbedding(q.shape[-1], **arguments)
+    angles, factor = rotary.forward_from_seq_len(q.shape[2])
+    inverse = factor**-1 if isinstance(factor, Tensor) else factor
+    return (
+        module.apply_rotary_pos_emb(q.float(), angles, factor).double(),
+        module.apply_rotary_pos_emb(k.float(), angles, inverse).double(),
+    )
+
+
+@pytest.mark.parametrize("n", [63, 64])
+def test_rope_scalings_and_xpos_are_those_of_x_transformers(n: int) -> None:
+    of = dims(32, n_heads=4)
+    q, k, _ = some_qkv(n, dtype=torch.float64, width=32)
+    c = bare_call(of, n)
+    rope = Rope(of, base=1e4, rotary_percentage=1.0, layout="interleaved")
+    acting: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
+        ({}, ()),
+        ({"interpolation_factor": 4.0}, (Pi(of, factor=4.0),)),
+        ({"base_rescale_factor": 4.0}, (Ntk(of, factor=4.0),)),
+    ]
+    for arguments, parts in acting:
+        at = replace(c, hooks=NO_PARTS._replace(frequencies=parts))
+        theirs = of_x_transformers(q, k, **arguments)
+        for got, want in zip(rope.qk(q, k, at), theirs, strict=True):
+            close(got, want, atol=3e-5)
+
+    xpos = Xpos(of, base=1e4, scale_base=16.0, gamma=0.4)
+    ours, theirs = xpos.qk(q, k, c), of_x_transformers(q, k, use_xpos=True, scale_base=16)
+    # Its centre is L//2, ours (L-1)/2: other queries and keys, but the same logits.
+    off = (n - 1) / 2 - n // 2
+    zeta = ((torch.arange(0, 32, 2) + 0.4 * 32) / (1.4 * 32)).double().repeat_interleave(2)
+    torch.testing.assert_close(ours.q_BHQK * zeta ** (off / 16), theirs[0], rtol=1e-5, atol=1e-4)
+    logits = (ours.q_BHQK @ ours.k_BHSK.mT).tril()
+    torch.testing.assert_close(logits, (theirs[0] @ theirs[1].mT).tril(), rtol=1e-5, atol=1e-4)
+
+
+def test_pope_is_the_polar_embedding_of_x_transformers() -> None:
+    n, of = 64, dims(32, n_heads=4)
+    module = imported("x_transformers.x_transformers")
+    polar = module.PolarEmbedding(32, 4)
+    part = Pope(of, base=1e4, share_layers=True)
+    # Also past the bounds: it clamps the phase whenever it is used, we after every step.
+    phi = torch.linspace(-8, 2, 4 * 32).view(4, 1, 32)
+    q, k, _ = some_qkv(n, dtype=torch.float64, width=32)
+    with torch.no_grad():
+        polar.learned_bias.copy_(phi)
+        part.phi.copy_(phi.transpose(0, 1))
+        part.clamp_parameters()
+        angles, bias = polar(torch.arange(n))
+        ours = part.qk(q, k, bare_call(of, n))
+        close(ours.q_BHQK, module.apply_polar_pos_emb(q, angles), atol=3e-5)
+        close(ours.k_BHSK, module.apply_polar_pos_emb(k, angles + bias), atol=3e-5)
 
 
 def plain(of: ModelDims = T512, *, base: float = 1e4) -> Tensor:
@@ -82,15 +290,6 @@ def every_scaling(factor: float | None, of: ModelDims = T512, **more: int) -> li
 
 def longrope2(of: ModelDims, *, factor: float, turns: float = 3.0) -> Longrope2:
     return Longrope2(of, factor=factor, critical_turns=turns, excess=1.0)
-
-
-def logit_factor(part: Part, length: int) -> float:
-    """Returns by how much the part multiplies q, in a layer where something rotates."""
-    one = torch.ones(1, 1, 1, 64, dtype=torch.float64)
-    c = replace(bare_call(T512, length), hooks=NO_PARTS._replace(frequencies=(part,)))
-    q, k = part.qk(one, one, c)
-    assert torch.equal(k, one)
-    return float(q[0, 0, 0, 0])
 
 
 @pytest.mark.parametrize("case", published("ntk_bases"))
@@ -141,15 +340,6 @@ def test_longrope2_has_the_published_factors_before_the_critical_pair(case: dict
     assert torch.equal(scaled(part, 1), scaled(part, 10**6))
 
 
-def test_without_a_factor_nothing_changes_up_to_t_and_the_length_decides_beyond() -> None:
-    for part in every_scaling(None):
-        assert part.depends_on_length
-        for length in (1, 511, 512):
-            assert torch.equal(scaled(part, length), plain())
-            assert logit_factor(part, length) == 1
-        assert not torch.equal(scaled(part, 513), plain())
-
-
 def test_a_fixed_factor_is_that_of_every_length() -> None:
     for part, by_length in zip(every_scaling(4.0), every_scaling(None), strict=True):
         assert not part.depends_on_length
@@ -190,16 +380,6 @@ def test_hope_keeps_the_pairs_that_turn_within_t_which_are_half_of_them_at_512()
     assert torch.equal(hope, scaled(PRope(T512, share=0.5), 512))
     assert int((scaled(PRope(T512, share=0.75), 512) > 0).sum()) == 24
     assert int((scaled(Hope(dims(64, train_length=7)), 7) > 0).sum()) == 1
-
-
-def test_pairs_that_a_scheme_stopped_stay_so_under_every_scaling() -> None:
-    c = bare_call(T512, 4096)
-    for share in (1 / 32, 0.5):
-        stopped = PRope(T512, share=share).frequencies(plain(), c)
-        for part in every_scaling(None):
-            got = part.frequencies(stopped, c)
-            assert torch.isfinite(got).all()
-            assert torch.equal(got > 0, stopped > 0)
 
 
 def test_logits_are_scaled_only_in_layers_that_rotate() -> None:
@@ -258,25 +438,6 @@ def test_xpos_logits_are_those_of_torchscale() -> None:
     logits = product(xpos(dims(8)).qk(q, k, bare_call(dims(8), 6)))
     want = [2.65587, -0.859339, 1.167529, 3.330059, -2.139442, 2.429522]
     close(logits[0, 0, 5], torch.tensor(want, dtype=torch.float64), atol=2e-6)
-
-
-def test_xpos_at_65536_tokens_is_finite_and_decays_as_in_float64() -> None:
-    length, part, rows = 65_536, xpos(T512), torch.tensor([0, 700, 32_768, 65_535])
-    q, k, v = some_qkv(length, dtype=torch.float32, batch=1, heads=1, width=64)
-    still = NO_PARTS._replace(frequencies=(Still(T512),))
-
-    def logits(dtype: torch.dtype) -> Tensor:
-        c = replace(bare_call(T512, length, dtype=dtype), q_pos=rows, hooks=still)
-        return product(part.qk(q[:, :, rows].to(dtype), k.to(dtype), c))[0, 0].double()
-
-    seen = torch.arange(length) <= rows[:, None]
-    close(logits(torch.float32)[seen], logits(torch.float64)[seen], atol=1e-4)
-    c = bare_call(T512, length, dtype=torch.float32)
-    last = replace(c, q_pos=c.q_pos[-100:], rows=slice(length - 100, length))
-    for dtype in (torch.float32, torch.bfloat16):
-        with torch.no_grad():
-            q_last, k_all, v_all = (x.to(dtype) for x in (q[:, :, -100:], k, v))
-            assert torch.isfinite(attend(layer_of(part), q_last, k_all, v_all, last)).all()
 
 
 def test_xpos_has_no_value_where_its_factors_leave_float32() -> None:
@@ -356,18 +517,6 @@ def test_fope_without_random_coefficients_is_rope_with_hope() -> None:
     want = rotated(layer_of(rope, Hope(shape)), q, k, c)
     for one, other in zip(got, want, strict=True):
         close(one, other, atol=1e-12)
-
-
-def test_fope_draws_its_coefficients_as_xavier_normal_does_and_the_same_every_time() -> None:
-    def noise(draw: int) -> Tensor:
-        part = Fope(dims(64, n_heads=8, n_layers=40), base=1e4, gain=0.3, draw=draw)
-        return part.coefficients - torch.eye(16)
-
-    xavier = torch.nn.init.xavier_normal_(torch.empty(8, 16, 16), gain=0.3)
-    assert float(noise(0).std()) == pytest.approx(float(xavier.std()), rel=0.05)
-    assert torch.equal(noise(0), noise(0))
-    assert not torch.equal(noise(0), noise(1))
-    assert not list(Fope(T512, base=1e4, gain=0.3, draw=0).parameters())
 
 
 def test_grape_m_begins_as_rope_and_turns_by_its_trained_angles() -> None:

@@ -1,25 +1,24 @@
-"""Remaps of rotary positions, windows, and the schemes and attention that are made of them."""
+"""Remaps of rotary positions, windows, and factors of the queries."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from parts import Halved, Scattered
+from parts import Scattered, Sloped, head_numbers
 from repository import published
 from small import (
     bare_call,
     close,
     context,
-    hidden,
+    dims,
     layer_of,
     rotated,
     small_config,
     small_model,
     some_qkv,
-    some_tokens,
 )
 from torch import Tensor
 
@@ -29,7 +28,7 @@ from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme, regist
 from lengthgen.schemes.mask import Window
 from lengthgen.schemes.remap import DualChunk, LeakyRerope, Remap, Rerope, Selfextend, StreamingLlm
 from lengthgen.schemes.rotary.rope import Rope
-from lengthgen.schemes.temperature import Logn
+from lengthgen.schemes.temperature import Llama4Temperature, Logn, Ssmax, Temperature
 
 SHAPE = small_config().shape  # T = 16
 LENGTH = 40
@@ -157,13 +156,6 @@ def test_a_remap_uses_the_coordinates_of_each_sequence(name: str) -> None:
     check(layer, c, lambda q, k, v: textbook(q, k, v, turns(distance), added))
 
 
-def test_a_remap_turns_by_the_frequencies_that_another_part_has_changed() -> None:
-    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
-    turned = turns(distances("leaky_rerope", c.pos)[None], slower=2)
-    layer = layer_of(rope=rope(), remap=REMAPS["leaky_rerope"][0], halved=Halved(SHAPE))
-    check(layer, c, lambda q, k, v: textbook(q, k, v, turned, torch.zeros(1)))
-
-
 def test_what_follows_a_rotation_still_follows_it_under_a_remap() -> None:
     # PoPE's softplus is not linear: a factor on queries before it is another function.
     pope, logn = small_model("pope").scheme.all[0], Logn(SHAPE)
@@ -172,46 +164,6 @@ def test_what_follows_a_rotation_still_follows_it_under_a_remap() -> None:
     idle = Rerope(SHAPE, window=float(LENGTH))
     remapped = attend(layer_of(pope=pope, logn=logn, rerope=idle), q, k, v, c)
     close(remapped, attend(layer_of(pope=pope, logn=logn), q, k, v, c), atol=1e-12)
-
-
-@EVERY
-def test_xpos_turns_and_decays_by_the_remapped_distance(name: str) -> None:
-    part, xpos = REMAPS[name][0], small_model("xpos").scheme.all[0]
-    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
-    distance, m = distances(name, c.pos), torch.arange(4, dtype=torch.float64)
-    zeta = (2 * m / 8 + 0.4) / 1.4
-    turned = turns(distance, base=1e4) * zeta ** (distance[..., None] / 512)
-    # Its channels are pairs of neighbours: the textbook has them half a head apart.
-    apart = [0, 2, 4, 6, 1, 3, 5, 7]
-    added = hidden_keys(part, c)
-    layer = layer_of(xpos=xpos, remap=part)
-    check(
-        layer,
-        c,
-        lambda q, k, v: textbook(q[..., apart], k[..., apart], v, turned[None], added),
-    )
-
-
-# The longest call that a variant of conf/variant leaves as it is, at T = 16.
-PLAIN_UP_TO = {
-    "rerope": 9,  # w = 8: distance 8 is the cap itself
-    "leaky_rerope": 9,
-    "selfextend": 3,  # W = 2, G = 64: distance 2 stays 2
-    "dual_chunk": 13,  # s = 12 is the largest distance
-    "streaming_llm": 16,
-    "lm_infinite": 16,
-}
-
-
-@pytest.mark.parametrize("variant", PLAIN_UP_TO)
-def test_a_remap_is_plain_rope_up_to_the_length_that_it_says(variant: str) -> None:
-    plain, remapped = small_model("rope"), small_model("rope", variant)
-    tokens = some_tokens(PLAIN_UP_TO[variant] + 1)
-    with torch.no_grad():
-        close(hidden(remapped, tokens[:, :-1]), hidden(plain, tokens[:, :-1]), atol=1e-12)
-        off = (hidden(remapped, tokens) - hidden(plain, tokens)).abs().amax((0, 2))
-    assert off[-1] > 1e-6
-    assert off[:-1].max() < 1e-12
 
 
 def largest_distance(variant: str, length: int) -> float:
@@ -269,24 +221,6 @@ def test_lm_infinite_sees_sinks_at_the_trained_length_and_recent_keys_at_their_o
     check(model.scheme.layers[0], c, lambda q, k, v: textbook(q, k, v, turned, added))
 
 
-def test_rnope_swa_has_positions_and_a_window_and_takes_remaps_in_three_layers_of_four() -> None:
-    config = small_config("scheme=rnope_swa", "model.n_layers=5")
-    rotating = [True, True, True, False, True]
-
-    def layers(parts: Mapping[str, Mapping[str, Any]]) -> list[LayerHooks]:
-        return schemes.build(parts, layers=config.scheme.layers, shape=config.shape).layers
-
-    plain = layers(config.scheme.parts)
-    assert [bool(layer.qk) for layer in plain] == rotating
-    assert [bool(layer.visible) for layer in plain] == rotating
-    assert [not layer.vanilla for layer in plain] == rotating
-    (window,) = plain[0].visible
-    assert isinstance(window, Window)
-    assert (window.width, window.sinks) == (8, 0)
-    for remap in ("rerope", "streaming_llm"):
-        assert [layer.scores is not None for layer in layers(config.variant(remap))] == rotating
-
-
 @pytest.mark.parametrize("scheme", ["rope", "alibi", "fox"])
 def test_keys_that_no_query_of_a_block_sees_are_left_out_without_a_trace(scheme: str) -> None:
     """The window of 16 keys is far narrower than a block of 512 queries and the keys before it."""
@@ -302,3 +236,51 @@ def test_keys_that_no_query_of_a_block_sees_are_left_out_without_a_trace(scheme:
         moved = attend(layer, q, far, v, c)
         close(moved[:, :, 900:], got[:, :, 900:], atol=1e-12)
         assert not torch.equal(moved[:, :, :800], got[:, :, :800])
+
+
+LONG = dims(n_layers=2, n_heads=3)  # T = 512
+
+
+def at_rows(*rows: int, dtype: torch.dtype = torch.float64) -> list[AttentionContext]:
+    """Returns the contexts of single queries, that of row i with i + 1 keys."""
+    c = context(small_model("nope"), 1, dtype=dtype)
+    return [replace(c, shape=LONG, rows=slice(i, i + 1), cols=slice(0, i + 1)) for i in rows]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", published("temperatures"), ids=lambda case: case["scheme"])
+def test_factors_are_the_published_ones(case: dict[str, Any], dtype: torch.dtype) -> None:
+    part: Any = registry()[case["scheme"]](LONG, **case["arguments"])
+    got = [float(part.factor(c)) for c in at_rows(*case["rows"], dtype=dtype)]
+    assert got == pytest.approx(case["want"], abs=2e-7)
+    assert [one for one in got if one < 1 + 1e-6] == [1.0] * case["want"].count(1.0)  # to the bit
+
+
+FACTORS: dict[str, tuple[Part, Callable[[int], float]]] = {  # of query i in a call of 40 tokens
+    "logn": (Logn(SHAPE), lambda i: max(1.0, math.log(i + 1) / math.log(16))),
+    "ssmax": (Ssmax(SHAPE, init=0.5, share_layers=True), lambda i: 0.5 * math.log(i + 1)),
+    "temperature": (Temperature(SHAPE, coefficient=0.3), lambda i: 1 + 0.3 * math.log(40 / 16)),
+    "llama4_temperature": (
+        Llama4Temperature(SHAPE, scale=0.1, floor=0.5),
+        lambda i: 1 + 0.1 * math.log(1 + (i + 1) // 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_a_temperature_multiplies_scores_and_never_biases(name: str) -> None:
+    part, factor = FACTORS[name]
+    layer = layer_of(Sloped(SHAPE), part)
+    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    logits = torch.full((2, 4, LENGTH, LENGTH), -torch.inf, dtype=torch.float64)
+    for i in range(LENGTH):
+        scores = (q[:, :, i, None] * k[:, :, : i + 1]).sum(-1) / 8**0.5
+        biases = -(i - torch.arange(i + 1)).double() / 10 * head_numbers(4)[..., 0]
+        logits[:, :, i, : i + 1] = factor(i) * scores + biases
+    want = logits.softmax(-1) @ v
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            close(attend(layer, q, k, v, c), want, atol=1e-12)
+    last = replace(c, q_pos=c.q_pos[-3:], rows=slice(LENGTH - 3, LENGTH))
+    close(attend(layer, q[:, :, -3:], k, v, last), want[:, :, -3:], atol=1e-12)
