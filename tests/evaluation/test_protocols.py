@@ -1,19 +1,16 @@
 """Every protocol, by hand: a model of known token frequencies on a text of 97 tokens."""
 
-import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from evaluated import ALONE, QUIET, save_model
 from frames import points_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small import small_config
 
@@ -28,9 +25,7 @@ from lengthgen.evaluation.scored_text import Cell, Plan
 from lengthgen.evaluation.scoring import Altered, shared
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
-from lengthgen.pipeline import train_and_evaluate
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 LETTERS = "abcd"
 LENGTHS = (16, 32, 96)
 TEXT = "".join(random.Random(0).choices(LETTERS, weights=(8, 4, 2, 1), k=97))
@@ -54,8 +49,16 @@ def make_unigram(model: Transformer, probabilities: dict[int, float]) -> None:
         model.embedding.weight.copy_((10 + log_p[:, None] / D) * line)
 
 
+class Measured(NamedTuple):
+    """The evaluation of a unigram model under every protocol."""
+
+    config: Config
+    rows: Mapping[tuple[str, int], list[dict[str, Any]]]  # by protocol and length
+    points: Mapping[tuple[str, int], Any]
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     root = tmp_path_factory.mktemp("unigram")
     for split in ("train", "validation"):
         (root / "text" / split).mkdir(parents=True)
@@ -74,36 +77,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
         **{"bos": True, "packed": False, "held_out": "validation"},
     }
     config = from_plain(plain)
-    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     corpus = corpus_of(config)
     tokens = corpus.validation.document(0).tolist()
     ids = {letter: tokens[TEXT.index(letter)] for letter in LETTERS}
     model = create(config, vocab_size=corpus.vocab_size)
     make_unigram(model, {ids[letter]: p for letter, p in P.items()})
-    save_model(run_dir, model, config, step=config.train.steps)
-    (run_dir / "eval.jsonl").unlink()
-    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    return config, run_dir
+    config.run_dir.mkdir(parents=True)
+    save_model(config.run_dir, model, config, step=config.train.steps)
+    every = evaluator.evaluate(config, config.run_dir, ranks=ALONE, show=QUIET)
+    rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in every:
+        rows.setdefault((row["protocol"], row["length"]), []).append(row)
+    points = {(point.protocol, point.length): point for point in points_of(every)}
+    return Measured(config, rows, points)
 
 
 def corpus_of(config: Config) -> TokenizedCorpus:
     return corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=QUIET.say)
-
-
-def rows_of(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
-
-
-def point(run_dir: Path, protocol: str, length: int) -> Any:
-    found = points_of(rows_of(run_dir))
-    [one] = [p for p in found if (p.protocol, p.length) == (protocol, length)]
-    return one
-
-
-def row_of(run_dir: Path, protocol: str, length: int) -> SimpleNamespace:
-    rows = [r for r in rows_of(run_dir) if (r["protocol"], r["length"]) == (protocol, length)]
-    [row] = rows
-    return SimpleNamespace(**row)
 
 
 def mean_nats(scored: Sequence[int]) -> float:
@@ -112,102 +102,68 @@ def mean_nats(scored: Sequence[int]) -> float:
 
 # The only endpoint drawn lies after target 95: 0 ... 95 stand before it, as in the stream's block.
 SCORED = {
-    ("tail", 16): range(92, 96),
-    ("tail", 32): range(92, 96),
-    ("tail", 96): range(92, 96),
-    ("nonoverlap", 16): range(96),
-    ("nonoverlap", 32): range(96),
-    ("sliding-8", 16): range(96),
-    ("sliding-8", 32): range(96),
-    ("sliding-1", 16): range(96),
-    ("sliding-256", 16): range(96),
-    ("last_k", 16): range(92, 96),
-    ("last_k", 32): range(92, 96),
-    ("last_k", 96): range(92, 96),
-    ("per_position", 96): range(96),
-    ("alibi_nonoverlap", 16): range(96),
-    ("alibi_nonoverlap", 96): range(96),
-    ("alibi_sliding1", 16): range(95, 96),
-    ("alibi_sliding1", 96): range(95, 96),
-    ("kerple", 16): range(16),
-    ("kerple", 32): range(32),
-    ("dape", 16): range(16),
-    ("yarn", 32): range(96),
-    ("nope_f", 32): range(32),
-    ("fox", 16): range(16),
-    ("fox", 32): range(32),
+    **{("tail", length): range(92, 96) for length in LENGTHS},
+    **{("last_k", length): range(92, 96) for length in LENGTHS},
+    **{(f"sliding-{n}", 16): range(96) for n in (1, 8, 256)},
+    **{("nonoverlap", 32): range(96), ("alibi_nonoverlap", 16): range(96)},
+    **{("per_position", 96): range(96), ("yarn", 32): range(96)},
+    **{("alibi_sliding1", 16): range(95, 96), ("alibi_sliding1", 96): range(95, 96)},
+    **{("kerple", 16): range(16), ("kerple", 32): range(32), ("dape", 16): range(16)},
+    **{("nope_f", 32): range(32), ("fox", 16): range(16), ("fox", 32): range(32)},
+    ("shuffle", 32): range(92, 96),
 }
 
 
 @pytest.mark.parametrize(("protocol", "length"), SCORED)
 def test_every_protocol_gives_the_number_that_one_computes_by_hand(
-    run: tuple[Config, Path], protocol: str, length: int
+    measured: Measured, protocol: str, length: int
 ) -> None:
-    found, scored = point(run[1], protocol, length), SCORED[protocol, length]
-    assert found.n_tokens == len(scored)
-    assert found.loss == pytest.approx(mean_nats(scored), rel=1e-4)
+    point, scored = measured.points[protocol, length], SCORED[protocol, length]
+    assert point.n_tokens == len(scored)
+    assert point.loss == pytest.approx(mean_nats(scored), rel=1e-4)
 
 
-def test_frequencies_and_bytes_of_the_scored_tokens(run: tuple[Config, Path]) -> None:
-    config, run_dir = run
-    found = point(run_dir, "nonoverlap", 16)
-    row = row_of(run_dir, "nonoverlap", 16)
-    V = corpus_of(config).vocab_size
-    p = 51 / (200 + V)  # each letter 50 times in training, plus one
-    assert row.unigram_nats == pytest.approx(-96 * math.log(p), rel=1e-12)
-    assert row.n_bytes == 96
-    assert found.bits_per_byte == pytest.approx(mean_nats(range(96)) / math.log(2), rel=1e-4)
-
-
-def test_a_mean_over_windows_weighs_short_windows_like_long_ones(tmp_path: Path) -> None:
-    places = places_of(reach=80, longest=32)
-    windows = protocols.named("yarn").windows(32, places)
-    assert [s.scored for s in windows] == 2 * [32, 32, 16]
-    assert [protocols.named(name).mean for name in ("yarn", "sliding-256")] == ["windows", "tokens"]
-
-
-def test_a_loss_by_windows_is_their_mean(run: tuple[Config, Path]) -> None:
-    rows = [row for row in rows_of(run[1]) if row["protocol"] == "yarn" and row["length"] == 32]
-    rows[0] |= {"n_windows": 2, "window_nats": 3.0}
-    [found] = points_of(rows)
-    assert found.loss == 1.5
-
-
-def test_losses_by_position_are_those_of_the_text(run: tuple[Config, Path]) -> None:
-    row = row_of(run[1], "per_position", 96)
-    assert sum(row.position_tokens) == 96
+def test_frequencies_and_bytes_of_the_scored_tokens_and_losses_by_position(
+    measured: Measured,
+) -> None:
+    [row] = measured.rows["nonoverlap", 16]
+    p = 51 / (200 + corpus_of(measured.config).vocab_size)  # each letter 50 times, plus one
+    assert row["unigram_nats"] == pytest.approx(-96 * math.log(p), rel=1e-12)
+    assert row["n_bytes"] == 96
+    bits = measured.points["nonoverlap", 16].bits_per_byte
+    assert bits == pytest.approx(mean_nats(range(96)) / math.log(2), rel=1e-4)
+    [row] = measured.rows["per_position", 96]
+    assert sum(row["position_tokens"]) == 96
     for i in range(16):  # one bin per position up to T
-        assert row.position_nats[i] == pytest.approx(-math.log(P[TEXT[i]]), rel=1e-3)
-    assert sum(row.position_nats) == pytest.approx(96 * mean_nats(range(96)), rel=1e-4)
+        assert row["position_nats"][i] == pytest.approx(-math.log(P[TEXT[i]]), rel=1e-3)
+    assert sum(row["position_nats"]) == pytest.approx(96 * mean_nats(range(96)), rel=1e-4)
 
 
-def test_a_swap_without_another_document_is_skipped_with_its_reason(
-    run: tuple[Config, Path],
+def test_a_mean_over_windows_weighs_short_windows_like_long_ones(measured: Measured) -> None:
+    windows = protocols.named("yarn").windows(32, places_of(reach=80, longest=32))
+    assert [s.scored for s in windows] == 2 * [32, 32, 16]
+    [row] = measured.rows["yarn", 32]
+    [point] = points_of([{**row, "n_windows": 2, "window_nats": 3.0}])
+    assert point.loss == 1.5
+
+
+def test_where_nothing_is_far_or_there_is_no_other_document_the_reason_is_said(
+    measured: Measured,
 ) -> None:
-    found = point(run[1], "swap", 32)
-    assert math.isnan(found.loss)
-    assert found.skipped == "there is one document only, and none to swap text with"
-    assert point(run[1], "shuffle", 32).loss == pytest.approx(mean_nats(range(92, 96)), rel=1e-4)
-
-
-def test_text_within_t_is_never_altered(run: tuple[Config, Path]) -> None:
-    lengths = {row["length"] for row in rows_of(run[1]) if row["protocol"] in ("swap", "shuffle")}
-    assert lengths == {32, 96}
-
-
-def test_lengths_at_which_nothing_is_far_are_skipped_with_their_reason() -> None:
+    skipped = measured.points["swap", 32]
+    assert math.isnan(skipped.loss)
+    assert skipped.skipped == "there is one document only, and none to swap text with"
+    lengths = {length for protocol, length in measured.rows if protocol in ("swap", "shuffle")}
+    assert lengths == {32, 96}  # text within T is never altered
     config = small_config("eval.lengths=[16,24,25,64]", "eval.protocols=[tail,swap]")
     corpus = corpus_of(config)
-    planned = plan.plan(config, corpus)
-    model = create(config, vocab_size=corpus.vocab_size)
-    message = {
+    planned, model = plan.plan(config, corpus), create(config, vocab_size=corpus.vocab_size)
+    said = {
         n: evaluator.undefined(Cell("swap", None, n), {None: model.scheme}, planned)
         for n in (24, 25, 64)
     }
-    assert message[24] is not None
-    assert message[24].startswith("of windows of up to 24 tokens, no token lies further than T")
-    assert message[25] is None
-    assert message[64] is None
+    assert str(said[24]).startswith("of windows of up to 24 tokens, no token lies further than T")
+    assert said[25] is said[64] is None
 
 
 # Spans
@@ -231,8 +187,8 @@ def spans(protocol: str, length: int, **places: int) -> list[Span]:
     return protocols.named(protocol).windows(length, places_of(**places))
 
 
-def scored(found: Sequence[Span]) -> list[tuple[int, int]]:
-    return [(s.document, t) for s in found for t in range(s.end - s.scored, s.end)]
+def scored(windows: Sequence[Span]) -> list[tuple[int, int]]:
+    return [(s.document, t) for s in windows for t in range(s.end - s.scored, s.end)]
 
 
 @pytest.mark.parametrize("length", [8, 16, 48, 96])
@@ -240,14 +196,13 @@ def test_sliding_by_whole_windows_is_nonoverlap(length: int) -> None:
     assert spans(f"sliding-{length}", length) == spans("nonoverlap", length)
 
 
-@REPEATABLE
 @given(stride=st.integers(1, 200), length=st.integers(1, 96))
 def test_sliding_scores_every_token_once_with_full_windows(stride: int, length: int) -> None:
-    found = spans(f"sliding-{stride}", length)
+    windows = spans(f"sliding-{stride}", length)
     every = [(d, t) for d, end in ((0, 101), (3, 96)) for t in range(end - 96, end)]
-    assert sorted(scored(found)) == sorted(every)
-    assert {s.length for s in found} == {length}
-    later = [s for s in found if s.scored < length]
+    assert sorted(scored(windows)) == sorted(every)
+    assert {s.length for s in windows} == {length}
+    later = [s for s in windows if s.scored < length]
     assert {s.scored for s in later} <= {min(stride, length), 96 % length, (96 - length) % stride}
 
 
@@ -280,27 +235,25 @@ def tail_of(T: int, K: int, length: int) -> list[Span]:
     return protocols.named("tail").windows(length, places)
 
 
-def contexts(found: Sequence[Span]) -> dict[int, int]:
+def contexts(windows: Sequence[Span]) -> dict[int, int]:
     """Returns how many inputs each scored target is predicted from."""
-    return {t: t + 1 - s.start for s in found for t in range(s.end - s.scored, s.end)}
+    return {t: t + 1 - s.start for s in windows for t in range(s.end - s.scored, s.end)}
 
 
-@REPEATABLE
 @given(sizes())
 def test_the_tail_scores_k_targets_from_nearly_c_tokens_and_never_fewer_than_t_beyond_t(
     size: tuple[int, int, int],
 ) -> None:
     T, K, length = size
-    found = tail_of(T, K, length)
-    end = max(s.end for s in found)
-    assert [t for _, t in scored(found)] == list(range(end - K, end))
-    assert all(s.length == length and s.start >= 0 for s in found)
-    seen = contexts(found).values()
+    windows = tail_of(T, K, length)
+    end = max(s.end for s in windows)
+    assert [t for _, t in scored(windows)] == list(range(end - K, end))
+    assert all(s.length == length and s.start >= 0 for s in windows)
+    seen = contexts(windows).values()
     assert max(seen) <= length
     assert min(seen) > (T if length > T else 63 / 64 * length)
 
 
-@REPEATABLE
 @given(sizes(beyond=True))
 def test_a_model_that_reads_at_most_t_tokens_gains_nothing_beyond_t(
     size: tuple[int, int, int],
@@ -336,7 +289,6 @@ def test_the_tail_is_the_last_s_of_windows_that_end_with_their_block(length: int
     assert set(blocks) <= set(protocols.named("tail").windows(length, whole))
 
 
-@REPEATABLE
 @given(sizes())
 def test_a_replacement_leaves_every_target_t_tokens_of_its_own(size: tuple[int, int, int]) -> None:
     T, K, length = size
@@ -349,13 +301,13 @@ def test_a_replacement_leaves_every_target_t_tokens_of_its_own(size: tuple[int, 
 
 
 @pytest.mark.parametrize("name", [*PROTOCOLS, "sliding-5"])
-@pytest.mark.parametrize("length", [8, 32, 96])
-def test_no_window_leaves_its_text_and_no_token_is_scored_twice(name: str, length: int) -> None:
-    found = spans(name, length)
-    assert found
-    assert all(s.start >= 0 and 0 < s.scored <= s.length <= length for s in found)
-    if name not in ("per_position", "fox"):  # windows of several endpoints may overlap
-        assert len(set(scored(found))) == len(scored(found))
+def test_no_window_leaves_its_text_and_no_token_is_scored_twice(name: str) -> None:
+    for length in (8, 32, 96):
+        windows = spans(name, length)
+        assert windows
+        assert all(s.start >= 0 and 0 < s.scored <= s.length <= length for s in windows)
+        if name not in ("per_position", "fox"):  # windows of several endpoints may overlap
+            assert len(set(scored(windows))) == len(scored(windows))
 
 
 @pytest.mark.parametrize("name", [*PROTOCOLS, "sliding-5"])

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from evaluated import ALONE, QUIET
-from small import every_scheme, small_config, small_model
+from small import hidden, small_config, small_model
 
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
@@ -23,9 +24,9 @@ VOCAB = 50  # of small_model
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> TokenizedCorpus:
     config = small_config()
-    found = corpora.load(config.corpus, cache_dir=tmp_path_factory.mktemp("cache"), say=QUIET.say)
-    assert found.bos_id is not None
-    return found
+    loaded = corpora.load(config.corpus, cache_dir=tmp_path_factory.mktemp("cache"), say=QUIET.say)
+    assert loaded.bos_id is not None
+    return loaded
 
 
 @pytest.fixture(scope="module")
@@ -73,57 +74,53 @@ def all_spans(protocol: str, planned: Plan) -> list[Span]:
 # Prefixes
 
 
-@pytest.mark.parametrize(("scheme", "variant"), every_scheme())
+def nats_alone(model: Transformer, span: Span, corpus: TokenizedCorpus) -> Nats:
+    """Returns the nats of a span's targets from one call of the model on its window."""
+    tokens = corpus.validation.document(span.document)
+    targets = torch.from_numpy(tokens[span.start : span.end].astype(int))[None]
+    inputs = torch.cat([torch.tensor([corpus.beginning]), targets[:, :-1]], dim=1)
+    with torch.no_grad():
+        x = hidden(model, inputs)
+        return model.token_nll(x, targets)[0, -span.scored :].numpy()
+
+
+@pytest.mark.parametrize("protocol", ["tail", "nonoverlap", "sliding-8", "alibi_sliding1", "fox"])
+@pytest.mark.parametrize(
+    ("scheme", "variant"), [("rope", None), ("t5", None), ("rope", "yarn"), ("rope", "dynamic_ntk")]
+)
 def test_a_shared_pass_gives_what_each_window_gives_alone(
-    scheme: str, variant: str | None, corpus: TokenizedCorpus, planned: Plan
+    scheme: str, variant: str | None, protocol: str, corpus: TokenizedCorpus, planned: Plan
 ) -> None:
-    model = model_of(corpus, scheme, variant)
-    if model.scheme.unsupported_reason(64):
-        pytest.skip(str(model.scheme.unsupported_reason(64)))
-    spans = [*all_spans("nonoverlap", planned)[:40], *all_spans("last_k", planned)]
+    model, spans = model_of(corpus, scheme, variant), all_spans(protocol, planned)
     together = score(model, spans, corpus)
-    for span in spans:
-        alone = score(model, [span], corpus)[span]
-        np.testing.assert_allclose(together[span], alone, rtol=0, atol=1e-9)
+    for span in spans[::3]:
+        want = nats_alone(model, span, corpus)
+        np.testing.assert_allclose(together[span], want, rtol=0, atol=1e-9)
 
 
 def test_windows_are_shared_unless_the_scheme_depends_on_the_length(
     corpus: TokenizedCorpus, planned: Plan
 ) -> None:
-    spans = all_spans("nonoverlap", planned)
-    cost: dict[str, int] = {}
-    for variant in ("window", "dynamic_ntk", "temperature"):
-        model = model_of(corpus, "rope", variant)
-        cost[variant] = sum(one.n_tokens for one in scoring.passes(model, spans))
-    alone = sum(span.length for span in spans)
-    assert cost["dynamic_ntk"] == cost["temperature"] == alone
-    assert cost["window"] == sum(host.length for host in set(shared(spans).values())) < alone
-
-
-def test_a_prefix_is_not_the_same_where_the_scheme_depends_on_the_length(
-    corpus: TokenizedCorpus,
-) -> None:
+    spans, costs = all_spans("nonoverlap", planned), dict[bool, int]()
     long, short = Span(0, 64, 64, 64), Span(0, 32, 32, 32)
-    for variant, same in (("window", True), ("dynamic_ntk", False), ("temperature", False)):
-        model = model_of(corpus, "rope", variant)
-        whole, part = score(model, [long], corpus)[long], score(model, [short], corpus)[short]
-        assert np.allclose(whole[:32], part, rtol=0, atol=1e-9) == same, variant
-
-
-def test_progress_adds_up_to_the_tokens_of_the_passes(
-    corpus: TokenizedCorpus, planned: Plan
-) -> None:
-    model, spans, seen = model_of(corpus), all_spans("nonoverlap", planned), list[int]()
-    score(model, spans, corpus, advance=seen.append)
-    assert sum(seen) == sum(one.n_tokens for one in scoring.passes(model, spans))
+    for variant, is_shared in (("window", True), ("dynamic_ntk", False)):
+        model, advanced = model_of(corpus, "rope", variant), list[int]()
+        score(model, spans, corpus, advance=advanced.append)
+        costs[is_shared] = sum(batch.n_tokens for batch in scoring.passes(model, spans))
+        assert sum(advanced) == costs[is_shared]
+        whole, part = (score(model, [span], corpus)[span] for span in (long, short))
+        assert np.allclose(whole[:32], part, rtol=0, atol=1e-9) == is_shared
+    assert costs[False] == sum(span.length for span in spans)
+    assert costs[True] == sum(host.length for host in set(shared(spans).values())) < costs[False]
 
 
 def test_short_windows_come_first(corpus: TokenizedCorpus, planned: Plan) -> None:
     spans = all_spans("nonoverlap", planned)[::-1]
-    found = scoring.passes(model_of(corpus), spans)
-    lengths = [one.hosts[0].length for one in found]
-    assert lengths == sorted(lengths)
-    assert all(len({host.length for host in one.hosts}) == 1 for one in found)
+    lengths = [
+        {host.length for host in batch.hosts} for batch in scoring.passes(model_of(corpus), spans)
+    ]
+    assert all(len(of_pass) == 1 for of_pass in lengths)
+    assert [*map(max, lengths)] == sorted(map(max, lengths))
 
 
 # Far text
@@ -183,13 +180,13 @@ def test_documents_take_text_of_three_others(tmp_path: Path) -> None:
     spans = plan.windows(Cell("swap", None, 64), planned)
     documents = {span.document for span in spans}
     assert len(documents) > 3
-    found = evaluator.replacements(config, planned, "swap", spans)
-    assert len(found) == 3
+    loaded = evaluator.replacements(config, planned, "swap", spans)
+    assert len(loaded) == 3
     for span in spans:
-        donors = [one.donors[span] for one in found]
+        donors = [one.donors[span] for one in loaded]
         assert len({donor.document for donor in donors} | {span.document}) == 4
         assert all(donor.length == 64 and donor.start >= 0 for donor in donors)
-    for one in found:  # each donor gives as often as it takes
+    for one in loaded:  # each donor gives as often as it takes
         given = {span.document: donor.document for span, donor in one.donors.items()}
         assert set(given.values()) == set(given)
 

@@ -34,7 +34,7 @@ TESTS = {
     "config": 700,  # to shrink to 600
     "data": 1600,  # to shrink to 1000
     "encoder_decoder": 416,  # to shrink to 300
-    "evaluation": 986,  # to shrink to 850
+    "evaluation": 872,  # to shrink to 850
     "hub": 500,  # to shrink to 400
     "integration": 1050,  # to shrink to 450
     "model": 950,
