@@ -155,9 +155,8 @@ LEFT_OUT = [
 ]
 
 
-@pytest.mark.parametrize("left_out", LEFT_OUT)
-def test_tests_tables_and_packages_are_no_library(tmp_path: Path, left_out: str) -> None:
-    write(tmp_path, {left_out: "x = 1\n", "argparse.py": "y = 1\n", "json/tool.py": "z = 1\n"})
+def test_tests_tables_and_packages_are_no_library(tmp_path: Path) -> None:
+    write(tmp_path, dict.fromkeys((*LEFT_OUT, "argparse.py", "json/tool.py"), "x = 1\n"))
     assert [name for name, _ in library_files(tmp_path)] == ["argparse.py", "json/tool.py"]
 
 
@@ -339,16 +338,6 @@ def test_a_plugin_and_a_yaml_are_a_source_that_a_run_is_trained_on(tmp_path: Pat
     loaded = corpora.load(stored.corpus, cache_dir=stored.runtime.cache_dir, say=QUIET.say)
     assert bytes(loaded.train.document(0).tolist()).startswith(b"0 2 4 6 8 10 ")
     assert bytes(loaded.validation.document(0).tolist()).startswith(b"1 3 5 7 9 11 ")
-
-
-def test_a_file_in_the_package_and_a_yaml_are_a_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = write_source(tmp_path, FILE.replace("Counting", "Numbers"))
-    file.rename(tmp_path / "numbers_source.py")
-    monkeypatch.setattr(sources, "__path__", [*sources.__path__, str(tmp_path)])
-    config = configured(tmp_path, "corpus.source=numbers", plugins=[])
-    assert len(load(config.corpus, tmp_path / "cache").corpus.train.names) == 8
 
 
 def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path) -> None:

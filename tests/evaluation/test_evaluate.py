@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from evaluated import ALONE, QUIET, save_model, with_eval
 from frames import points_of
 from small import small_config
+from trained import ALONE, QUIET, save_model, with_eval
 
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora

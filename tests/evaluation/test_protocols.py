@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from evaluated import ALONE, QUIET, save_model
 from frames import points_of
 from hypothesis import given
 from hypothesis import strategies as st
 from small import small_config
+from trained import ALONE, QUIET, save_model
 
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data import corpora

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from evaluated import ALONE, QUIET
 from small import hidden, small_config, small_model
+from trained import ALONE, QUIET
 
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus

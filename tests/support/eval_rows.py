@@ -16,10 +16,6 @@ SHARED: Row = {
     "precision": "fp32",
     "endpoints": "0123456789ab",
 }
-NOTHING: Row = {
-    **{"document": None, "n_documents": 0, "nats": 0.0, "n_tokens": 0, "n_bytes": 0},
-    **{"n_windows": 0, "window_nats": 0.0},
-}
 
 
 def row(**changes: Any) -> Row:
@@ -42,12 +38,3 @@ def row(**changes: Any) -> Row:
         "window_nats": 2.0,
         **changes,
     }
-
-
-def cell(*nats: float, **changes: Any) -> list[Row]:
-    """The rows of a complete cell, a document of 8 targets for each sum of nats."""
-    names = "abcdefgh"[: len(nats)]
-    return [
-        row(document=name, n_documents=len(nats), nats=one, **changes)
-        for name, one in zip(names, nats, strict=True)
-    ]

@@ -27,13 +27,6 @@ def head_numbers(n_heads: int) -> Tensor:
     return torch.arange(1, n_heads + 1, dtype=torch.float64)[:, None, None]
 
 
-class Halved(Part):
-    """Rotary frequencies of a half."""
-
-    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        return omega_R / 2
-
-
 class OwnScores(Part):
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return super().scores(q_BHQK, k_BHSK, c)

@@ -10,8 +10,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.files import read_rows
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs import checkpoints, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 from lengthgen.training.step import State, batch_of, check_finite, launch_step, loss_of
@@ -76,3 +79,20 @@ def take_steps(
         nats.append(float(launch_step(state, batch, ranks=ALONE, loss=loss)))
         check_finite(state, ALONE)
     return nats
+
+
+def with_eval(config: Config, **changed: Any) -> Config:
+    """Returns the configuration with other values of eval.*."""
+    plain = to_plain(config)
+    plain["eval"].update(changed)
+    return from_plain(plain)
+
+
+def save_model(run_dir: Path, model: Transformer, config: Config, *, step: int) -> None:
+    """Writes a checkpoint of a model, and DONE again if it was there, as training does."""
+    trainer = {"unlogged": (0.0, 0), "carried": (), "optimizer": {}}
+    weights = model.state_dict()
+    checkpoints.save(run_dir, run=config.run_id, step=step, weights=weights, trainer=trainer)
+    if status.is_trained(run_dir):
+        sha256 = checkpoints.weights_sha256(run_dir, step=step)
+        status.mark_trained(run_dir, run=config.run_id, weights=sha256)
