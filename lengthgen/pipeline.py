@@ -30,11 +30,24 @@ from lengthgen.training import trainer as training
 
 
 def validate(config: Config) -> Config:
-    """Returns the configuration if model, variants, corpus and protocols can be built.
+    """Returns a configuration that was composed, if it can be built, with all arguments typed.
 
-    To be called once, where a configuration enters: the scheme is built without storage, and
-    the plugins run. Arguments get their types and defaults: equal ones have equal run ids. Raises
-    UserError with the dotted key of a mistake.
+    To be called once, where a configuration enters. Arguments get their types and defaults, so that
+    equal ones have equal run ids. Raises UserError as `check` does.
+    """
+    check(config)
+    parts = schemes.typed(config.scheme.parts, plugins=config.plugins)
+    typed = {
+        "scheme": config.scheme.model_copy(update={"parts": parts}),
+        "corpus": sources.kind_of(config.corpus).typed(config.corpus),
+    }
+    return init_from.identified(config.model_copy(update=typed))
+
+
+def check(config: Config) -> None:
+    """Raises UserError, with the dotted key, of what cannot be built or measured.
+
+    The scheme is built without storage, and the plugins run.
     """
     _check_plugins(config.plugins)
     objective = objective_of(config)
@@ -51,15 +64,6 @@ def validate(config: Config) -> Config:
     sources.source_of(config.corpus)
     with on_meta():
         _check_variants(config, build_scheme(config, config.scheme.parts, where="scheme.parts"))
-    parts = schemes.typed(config.scheme.parts, plugins=config.plugins)
-    return init_from.identified(
-        config.model_copy(
-            update={
-                "scheme": config.scheme.model_copy(update={"parts": parts}),
-                "corpus": sources.kind_of(config.corpus).typed(config.corpus),
-            }
-        )
-    )
 
 
 def _check_plugins(plugins: Sequence[str]) -> None:
@@ -127,7 +131,8 @@ def configs_of(
     for config, run_dir in zip(configs, run_dirs, strict=True):
         for digest in config.plugins:
             plugin_files.given(digest, kept=run_dir / f"plugins/{digest}.py")
-    return [validate(config) for config in configs]
+        check(config)
+    return configs
 
 
 def prepare(

@@ -237,7 +237,7 @@ def test_a_scheme_that_keeps_nothing_says_so_in_one_line(shell: Generating) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "generate: give --prompt TEXT"),
+        ((), "Missing option '--prompt'"),
         (("alibi", "learned", "--prompt", "a="), "one run at a time, not 2; drop learned"),
         (("none", "--prompt", "a="), "none: no such run in "),
         (("alibi", "--prompt", "abXY="), "--prompt: copy has no token for 'XY'; it has abcde="),

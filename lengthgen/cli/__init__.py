@@ -11,7 +11,7 @@ import typer
 from lengthgen import __version__
 from lengthgen.cli import evaluate, generate, lists, report, sweep, track, train, tune
 from lengthgen.cli.console import echo, warn, warn_once
-from lengthgen.config import rooms
+from lengthgen.config.registry import rooms
 from lengthgen.errors import Stopped, UserError, is_exhausted, out_of_memory
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -23,7 +23,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report.write_report,
     "list": lists.list_kind,
 }
-for _room in rooms.modules("cli"):
+for _room in rooms("cli"):
     COMMANDS.update(_room.COMMANDS)
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -40,33 +40,27 @@ tracking.command("push")(track.push)
 app.add_typer(tracking, name="track")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        echo(f"lengthgen {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            callback=_print_version,
-            is_eager=True,
-            help="Show the version and exit.",
-        ),
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """Takes the options of lengthgen itself."""
+    if version:
+        echo(f"lengthgen {__version__}")
+        raise typer.Exit
 
 
 def main() -> NoReturn:
     """Runs the command line and exits: 0 done, 2 the user's mistake, 128 + n for signal n."""
     _keep_threads_from_spinning()
     try:
+        program: Callable[..., Any] = app
+        if ERROR_FILE in os.environ:  # under torchrun, which shows the error that is left in it
+            from torch.distributed.elastic.multiprocessing.errors import record
+
+            program = record(app)
         words = sys.argv[1:] or ["--help"]
-        code = _recorded(app)(args=words, prog_name="lengthgen", standalone_mode=False)
+        code = program(args=words, prog_name="lengthgen", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
         _end("error: " + " ".join(error.format_message().split()), 2)
@@ -106,15 +100,6 @@ def _end(message: str, exit_code: int) -> NoReturn:
     sys.exit(exit_code)
 
 
-def _recorded(program: Callable[..., Any]) -> Callable[..., Any]:
-    """Under torchrun, leaves an error of the program in a file, which torchrun shows."""
-    if ERROR_FILE not in os.environ:
-        return program
-    from torch.distributed.elastic.multiprocessing.errors import record
-
-    return record(program)
-
-
 def _close_stdout() -> None:
     """Drops what is left to write to a standard output that takes no more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -123,9 +108,7 @@ def _close_stdout() -> None:
 def _keep_threads_from_spinning() -> None:
     """Bounds how long OpenMP threads spin at barriers; to be called before torch is imported.
 
-    By default they spin for the other threads' whole absence. A step took 1.8 times as long then
-    next to one busy process, and 1.1 times with this bound, which costs 5 % on an idle machine of
-    2 cores. Users' own settings are kept.
+    Next to a busy process a step took 1.8 times as long without, 1.1 times with this bound.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")

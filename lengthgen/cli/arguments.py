@@ -1,18 +1,59 @@
-"""The arguments and options that commands share, and the runs and configurations they name."""
+"""The arguments and options that commands share, how they complete, and the runs they name."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lengthgen.cli import completion
 from lengthgen.errors import UserError
+
+
+def complete_overrides(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns groups, their choices and dotted keys, from the YAML files alone.
+
+    A shell may break the line at "=", as bash does: scheme=ro arrives as "scheme", "=", "ro", and
+    scheme= as "scheme", ""; only what stands behind the "=" is to be returned then.
+    """
+    from lengthgen.config import compose
+
+    before, key = _before(ctx), ""
+    if len(before) > 1 and before[-1] == "=":
+        key = f"{before[-2]}="
+    elif before and not incomplete:
+        key = f"{before[-1]}="
+    try:
+        config_dir = ctx.params.get("config_dir")
+        words = compose.completions(key + incomplete, config_dir=config_dir)
+        if not words and not incomplete:
+            return compose.completions("", config_dir=config_dir)
+        return [word.removeprefix(key) for word in words]
+    except UserError:  # a broken YAML of the user's: a shell has no place for a message
+        return []
+
+
+def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the ids of the runs in runtime.root, as it stands on the line, and keys."""
+    from lengthgen.config import compose
+
+    given = re.search(r"runtime\.root ?= ?(\S+)", " ".join(_before(ctx)))
+    root = compose.root_of({"runtime.root": given[1]} if given else {})
+    ids = sorted(path.parent.name for path in root.glob("*/config.yaml"))
+    plain = re.compile(r"[\w.=+,-]+")  # of another name a shell would run parts
+    fitting = [name for name in ids if name.startswith(incomplete) and plain.fullmatch(name)]
+    keys = complete_overrides(ctx, incomplete)
+    return fitting + [key for key in keys if key.startswith(("eval.", "runtime."))]
+
+
+def _before(ctx: typer.Context) -> list[str]:
+    """Returns the arguments before the incomplete one."""
+    return ctx.params.get("overrides") or ctx.params.get("arguments") or []
 
 
 def run_argument(metavar: str, help: str) -> Any:
     """Returns the positional argument of a command on runs."""
-    return typer.Argument(metavar=metavar, help=help, autocompletion=completion.runs)
+    return typer.Argument(metavar=metavar, help=help, autocompletion=complete_runs)
 
 
 Overrides = Annotated[
@@ -20,7 +61,7 @@ Overrides = Annotated[
     typer.Argument(
         metavar="[KEY=VALUE ...]",
         help="Overrides, such as scheme=alibi train.length=1024; Tab completes them.",
-        autocompletion=completion.overrides,
+        autocompletion=complete_overrides,
     ),
 ]
 Runs = Annotated[
@@ -72,13 +113,3 @@ def find_runs(names: Sequence[str], changes: Mapping[str, Any]) -> list[Path]:
 def words_of(text: str | None) -> list[str]:
     """Returns the words of A,B,...; none of an option that is not given."""
     return [word.strip() for word in text.split(",")] if text is not None else []
-
-
-def lengths_of(text: str) -> list[int]:
-    """Returns the lengths of L,L,... Raises UserError for one that is no positive integer."""
-    lengths = words_of(text)
-    for length in lengths:
-        if not length.isdecimal() or int(length) == 0:
-            message = f"{length!r} is not a positive integer; give lengths like 512,2048"
-            raise UserError(f"--lengths: {message}")
-    return [int(length) for length in lengths]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, lengths_of, split, words_of
+from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, split, words_of
 from lengthgen.cli.console import echo
 
 
@@ -34,23 +34,19 @@ def evaluate_runs(
     by the run.
     """
     names, changes = split(arguments, sections=("eval", "runtime"))
-    if lengths is not None:
-        changes["eval.lengths"] = lengths_of(lengths)
-    if protocols is not None:
-        from lengthgen.evaluation.protocols import PROTOCOLS
-
-        chosen = words_of(protocols)
-        changes["eval.protocols"] = list(PROTOCOLS) if "all" in chosen else chosen
-    if variants is not None:
-        changes["eval.variants"] = words_of(variants)
+    given = {"lengths": lengths, "protocols": protocols, "variants": variants}
+    changes |= {f"eval.{key}": words_of(text) for key, text in given.items() if text is not None}
     run_dirs = find_runs(names, changes)
     from lengthgen import pipeline
     from lengthgen.evaluation import evaluator
+    from lengthgen.evaluation.protocols import PROTOCOLS
     from lengthgen.report import report
     from lengthgen.runs import devices
     from lengthgen.runs.distributed import Ranks
     from lengthgen.terminal import Progress
 
+    if "all" in changes.get("eval.protocols", []):
+        changes["eval.protocols"] = list(PROTOCOLS)
     configs = pipeline.configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
     ranks = Ranks.from_env()
     device = devices.device_of(configs[0].runtime, ranks)

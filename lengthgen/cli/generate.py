@@ -11,15 +11,13 @@ from lengthgen.errors import UserError
 
 
 def generate_text(
+    prompt: Annotated[str, typer.Option(metavar="TEXT", help="The text that the model continues.")],
     arguments: Annotated[
         list[str] | None,
         run_argument(
             "[RUN] [KEY=VALUE ...]",
             "Run id, its unique beginning, or path, the newest run if none; overrides.",
         ),
-    ] = None,
-    prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The text that the model continues.")
     ] = None,
     tokens: Annotated[
         int | None,
@@ -44,8 +42,6 @@ def generate_text(
     names, changes = split(arguments, sections=("eval", "runtime"))
     if len(names) > 1:
         raise UserError(f"generate: one run at a time, not {len(names)}; drop {names[1]}")
-    if prompt is None:
-        raise UserError("generate: give --prompt TEXT")
     if not 0 <= temperature < math.inf:
         raise UserError(f"--temperature: {temperature} is below 0 or not finite; give one like 0.8")
     from lengthgen import generation, pipeline
@@ -61,6 +57,7 @@ def generate_text(
         reason = why_uncached(trained.model.scheme)
         if reason is not None:
             show.say(f"{config.scheme.name}: {reason}")
-        echo_verbatim(
-            generation.generate(trained, prompt, limit=tokens, temperature=temperature, show=show)
+        text = generation.generate(
+            trained, prompt, limit=tokens, temperature=temperature, show=show
         )
+    echo_verbatim(text)

@@ -9,7 +9,7 @@ import typer
 
 from lengthgen.cli.arguments import ConfigDir, Plugin, split
 from lengthgen.cli.console import print_table, warn_once
-from lengthgen.config import rooms
+from lengthgen.config.registry import rooms
 from lengthgen.errors import UserError, suggestion
 
 GROUPS = {
@@ -22,7 +22,7 @@ GROUPS = {
 }
 Listed = tuple[list[str], list[list[str]]]  # head and rows
 LISTS: dict[str, Callable[[list[Path]], Listed]] = {}  # of the rooms beside the core
-for _room in rooms.modules("cli"):
+for _room in rooms("cli"):
     LISTS.update(getattr(_room, "LISTS", {}))
 KINDS = (*GROUPS, "protocols", *LISTS, "runs")
 
@@ -69,14 +69,13 @@ def choices(group: str, *, config_dir: Path | None) -> Listed:
     """Returns name and description of each choice of a group, and the variants of schemes."""
     from lengthgen.config import compose
 
-    head, rows = [group, "what"], list[list[str]]()
+    rows: list[list[str]] = []
     for name in compose.choices(group, config_dir=config_dir):
-        row = [name, compose.describe(group, name, config_dir=config_dir)]
+        rows.append([name, compose.describe(group, name, config_dir=config_dir)])
         if group == "scheme":
-            variants = compose.load(group, name, config_dir=config_dir).get("variants", {})
-            row.append(", ".join(variants))
-        rows.append(row)
-    return [*head, *(["variants"] if group == "scheme" else [])], rows
+            plain = compose.load(group, name, config_dir=config_dir)
+            rows[-1].append(", ".join(plain.get("variants", {})))
+    return [group, "what", *(["variants"] if group == "scheme" else [])], rows
 
 
 def protocols() -> Listed:
@@ -102,7 +101,7 @@ def runs(root: Path) -> Listed:
 
 
 def _progress(run_dir: Path) -> list[str]:
-    """Returns the cells of a run: state, steps, tokens, two perplexities, and why it ended so."""
+    """Returns the cells of a run behind its name."""
     from lengthgen.evaluation.protocols import HEADLINE
     from lengthgen.evaluation.rows import stored
     from lengthgen.files import read_rows
@@ -113,15 +112,11 @@ def _progress(run_dir: Path) -> list[str]:
     is_trained = status.is_trained(run_dir)
     step = config.train.steps if is_trained else status.last_step(run_dir)
     trained = read_rows(run_dir / "train.jsonl", run=config.run_id)
-    own = (HEADLINE, None)  # of the model as it was trained
-    scored = [
-        row
-        for row in stored(run_dir, run=config.run_id)
-        if (row.get("protocol"), row.get("variant")) == own
-    ]
-    curve = _perplexities(scored)
-    T = next((row["train_length"] for row in scored), None)
-    ppls = [f"{curve[n]:,.2f} at {n:,}" if n in curve else "" for n in (T, max(curve, default=0))]
+    rows = stored(run_dir, run=config.run_id)
+    own = [row for row in rows if (row["protocol"], row["variant"]) == (HEADLINE, None)]
+    curve = {length: _perplexity(own, length) for length in {row["length"] for row in own}}
+    shown = (own[0]["train_length"], max(curve)) if own else ()
+    ppls = [f"{curve[n]:,.2f} at {n:,}" if curve.get(n) else "" for n in shown] or ["", ""]
     return [
         state,
         f"{step}/{config.train.steps}",
@@ -131,17 +126,11 @@ def _progress(run_dir: Path) -> list[str]:
     ]
 
 
-def _perplexities(rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """Returns the perplexity at each length of which all documents are scored."""
-    cells: dict[int, dict[str, Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["document"] is not None:
-            cells.setdefault(row["length"], {})[row["document"]] = row
-    perplexities: dict[int, float] = {}
-    for length, documents in cells.items():
-        scored = list(documents.values())
-        if len(scored) == scored[0]["n_documents"]:
-            nats = [math.inf if row["nats"] is None else row["nats"] for row in scored]
-            loss = math.fsum(nats) / sum(row["n_tokens"] for row in scored)
-            perplexities[length] = math.exp(loss) if loss < 709 else math.inf
-    return perplexities
+def _perplexity(rows: Sequence[Mapping[str, Any]], length: int) -> float | None:
+    """Returns the perplexity at a length, None where not all documents are scored."""
+    scored = {row["document"]: row for row in rows if row["length"] == length}
+    if None in scored or len(scored) < next(iter(scored.values()))["n_documents"]:
+        return None
+    nats = math.fsum(math.inf if row["nats"] is None else row["nats"] for row in scored.values())
+    loss = nats / sum(row["n_tokens"] for row in scored.values())
+    return math.exp(loss) if loss < 709 else math.inf

@@ -1,13 +1,11 @@
 """lengthgen report."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from lengthgen.cli import completion
-from lengthgen.cli.arguments import split
+from lengthgen.cli.arguments import run_argument, split
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -15,10 +13,9 @@ from lengthgen.errors import UserError
 def write_report(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN | FOLDER ...] [KEY=VALUE,... ...]",
-            help="Runs, folders of reports, and which of their runs: scheme=rope,alibi seed=1.",
-            autocompletion=completion.reported,
+        run_argument(
+            "[RUN | FOLDER ...] [KEY=VALUE,... ...]",
+            "Runs, folders of reports, and which of their runs: scheme=rope,alibi seed=1.",
         ),
     ] = None,
     out: Annotated[
@@ -37,9 +34,12 @@ def write_report(
     from lengthgen.report import load, report
     from lengthgen.runs import directory
 
-    names, changes, conditions = _split(arguments or [])
+    kept = [w for w in arguments or [] if "=" in w and not w.startswith("runtime.")]
+    kept = [word for word in kept if not Path(word).exists()]
+    others = [word for word in arguments or [] if word not in kept]
+    names, changes = split(others, sections=("runtime",))
     folders = [Path(name) for name in names if (Path(name) / load.ROWS).is_file()]
-    if folders and (len(names) > 1 or conditions) and out is None:
+    if folders and (len(names) > 1 or kept) and out is None:
         raise UserError("several folders, or a part of one, need --out DIR")
     root = compose.root_of(changes)
     paths = [Path(name) if Path(name).is_dir() else directory.find(name, root) for name in names]
@@ -50,22 +50,10 @@ def write_report(
             "elsewhere"
         )
     rows = load.load(paths, say=warn)
-    if conditions:
-        rows = report.matching(rows, conditions)
+    if kept:
+        rows = report.matching(rows, compose.alternatives(kept))
     sections = report.sections(rows, report.training_logs(paths, set(rows["run"])))
     out = out or next(iter(folders), Path("report"))
     page, *_ = report.write(rows, sections, out, png=png, again=out in folders)
     echo(report.summary(sections))
     echo(page)
-
-
-def _split(
-    arguments: Sequence[str],
-) -> tuple[list[str], dict[str, Any], dict[str, list[Any]]]:
-    """Returns the names of runs and folders, runtime.* by key, and the values to keep by key."""
-    from lengthgen.config import compose
-
-    kept = [word for word in arguments if "=" in word and not word.startswith("runtime.")]
-    kept = [word for word in kept if not Path(word).exists()]
-    names, changes = split([word for word in arguments if word not in kept], sections=("runtime",))
-    return names, changes, compose.alternatives(kept)

@@ -35,14 +35,13 @@ def train(
 
     config = pipeline.validate(config)
     if gpus is not None:
-        _check_gpus(gpus, config.runtime)
+        _refuse_missing(gpus, config.runtime)
         with Progress(is_main=True) as show:
             pipeline.prepare(config, {}, say=show.say)
         # torchrun would set it to 1 with a banner.
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, devices.cores() // gpus)))
         sys.stdout.flush()
-        plugins = plugin or []
-        words = train_arguments(overrides or [], config_dir=config_dir, plugins=plugins)
+        words = train_arguments(overrides or [], config_dir=config_dir, plugins=plugin or [])
         failed = distributed.launch(gpus, words)
         if failed is None:
             return
@@ -59,19 +58,18 @@ def train(
         echo(f"run: {from_here(run_dir)}")
 
 
-def _check_gpus(gpus: int, runtime: "Runtime") -> None:
-    """Raises UserError if this machine has fewer GPUs than are requested."""
+def _refuse_missing(gpus: int, runtime: "Runtime") -> None:
+    """Raises UserError if this machine has fewer GPUs than are requested; says if it has none."""
     import torch
 
     from lengthgen.runs import devices
     from lengthgen.runs.distributed import ALONE
 
-    devices.device_of(runtime, ALONE)  # refuses one that is not here
-    device, there = runtime.device, torch.cuda.device_count()
-    if (device == "cuda" or (device == "auto" and there)) and gpus > there:
+    device, there = devices.device_of(runtime, ALONE).type, torch.cuda.device_count()
+    if device == "cuda" and gpus > there:
         raise UserError(
-            f"--gpus: {gpus} requested, {there} in this machine; give --gpus {max(there, 1)}, "
-            "or runtime.device=cpu for processes on the CPU"
+            f"--gpus: {gpus} requested, {there} in this machine; give --gpus {there}, or "
+            "runtime.device=cpu for processes on the CPU"
         )
-    if device == "auto" and not there and not torch.backends.mps.is_available():
+    if runtime.device == "auto" and device == "cpu":
         warn_once(f"--gpus: there is no GPU in this machine; {gpus} processes on the CPU")

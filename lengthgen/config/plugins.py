@@ -6,9 +6,9 @@ A configuration names plugins by the digest of their content: they are equal whe
 import hashlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 from lengthgen.errors import UserError
 
@@ -16,17 +16,11 @@ MODULE_PREFIX = "lengthgen_plugin_"  # of the modules of plugins; their digest f
 _GIVEN: "dict[str, Plugin]" = {}  # by digest: what this process may run
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plugin:
+class Plugin(NamedTuple):
     """A file as it was when it was given."""
 
     path: Path
     content: bytes
-
-    @property
-    def digest(self) -> str:
-        """12 hexadecimal digits that name the content."""
-        return hashlib.sha256(self.content).hexdigest()[:12]
 
 
 def give(paths: Sequence[Path]) -> list[str]:
@@ -37,14 +31,13 @@ def give(paths: Sequence[Path]) -> list[str]:
     digests: set[str] = set()
     for path in paths:
         try:
-            plugin = Plugin(path=path, content=path.read_bytes())
+            content = path.read_bytes()
         except OSError as error:
-            raise UserError(
-                f"--plugin: {path} cannot be read ({error.strerror}); give the path of a python "
-                "file"
-            ) from None
-        _GIVEN[plugin.digest] = plugin
-        digests.add(plugin.digest)
+            why = f"cannot be read ({error.strerror}); give the path of a python file"
+            raise UserError(f"--plugin: {path} {why}") from None
+        digest = hashlib.sha256(content).hexdigest()[:12]
+        _GIVEN[digest] = Plugin(path, content)
+        digests.add(digest)
     return sorted(digests)
 
 
@@ -62,7 +55,7 @@ def given(digest: str, *, kept: Path | None = None) -> Plugin:
 def module(digest: str) -> ModuleType:
     """Returns the module of a plugin that was given, run at the first call.
 
-    Modules of other content under the same file name stay apart. Raises UserError if it fails.
+    Raises UserError if it fails.
     """
     name, plugin = MODULE_PREFIX + digest, given(digest)
     if name not in sys.modules:
@@ -74,7 +67,6 @@ def module(digest: str) -> ModuleType:
             del sys.modules[name]
             if not isinstance(error, Exception):
                 raise
-            raise UserError(
-                f"plugins: {plugin.path} does not import: {type(error).__name__}: {error}"
-            ) from error
+            why = f"{type(error).__name__}: {error}"
+            raise UserError(f"plugins: {plugin.path} does not import: {why}") from error
     return sys.modules[name]

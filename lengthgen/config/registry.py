@@ -1,4 +1,10 @@
-"""Classes by name: a file of the package, or a plugin, that defines one is all that is needed."""
+"""Classes by name: a file of the package, or a plugin, that defines one is all that is needed.
+
+Rooms beside the core are found by the name of a file. lengthgen/ROOM/register.py lists what one
+adds: SOURCES, PROTOCOLS and the like. lengthgen/ROOM/cli.py holds COMMANDS, functions by the name
+of their command, and LISTS, functions (plugins -> head, rows) by the kind that `lengthgen list`
+takes. It imports what is heavy inside the functions, and so does the __init__ of such a room.
+"""
 
 import importlib
 import inspect
@@ -7,11 +13,14 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+import lengthgen
 from lengthgen.config import plugins as plugin_files
-from lengthgen.config import rooms, sections
+from lengthgen.config import sections
 from lengthgen.errors import UserError, first_line
 
 T = TypeVar("T")
@@ -41,9 +50,16 @@ def modules_of(package: str, path: Iterable[str]) -> list[ModuleType]:
     return [importlib.import_module(f.name) for f in pkgutil.walk_packages(path, f"{package}.")]
 
 
+@cache
+def rooms(name: str) -> tuple[ModuleType, ...]:
+    """Returns the module of that name of every room that has one: lengthgen.tasks.register."""
+    files = sorted(f for folder in lengthgen.__path__ for f in Path(folder).glob(f"*/{name}.py"))
+    return tuple(importlib.import_module(f"lengthgen.{f.parent.name}.{name}") for f in files)
+
+
 def contributed(name: str) -> list[Any]:
     """Returns what the rooms beside the core list under a name of their module `register`."""
-    return [value for module in rooms.modules("register") for value in getattr(module, name, ())]
+    return [value for module in rooms("register") for value in getattr(module, name, ())]
 
 
 def registered(
@@ -97,8 +113,5 @@ def described(error: BaseException, kind: type[Any]) -> str:
 def code_of(kind: type[Any]) -> str:
     """Returns the source of the module of a class; for a plugin, a name that holds its hash."""
     name = kind.__module__
-    return (
-        name
-        if name.startswith(plugin_files.MODULE_PREFIX)
-        else inspect.getsource(sys.modules[name])
-    )
+    is_plugin = name.startswith(plugin_files.MODULE_PREFIX)
+    return name if is_plugin else inspect.getsource(sys.modules[name])

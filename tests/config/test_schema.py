@@ -86,7 +86,7 @@ def test_seeds_are_runs_of_one_recipe() -> None:
 def test_an_evaluation_is_named_by_what_it_measures() -> None:
     names = [
         config_of(BASE, word).evaluation_id
-        for word in ("seed=1", "seed=2", "eval.targets=64", "eval.variants=[ntk]")
+        for word in ("seed=1", "seed=2", "eval.targets=32", "eval.variants=[ntk]")
     ]
     assert names[0] == names[1]
     assert len(set(names)) == 3
