@@ -1,22 +1,19 @@
-"""Times attention side by side: the training kernels, and schemes that no fused kernel takes.
+"""Times the attention of schemes that no fused kernel takes, side by side.
 
-    python scripts/bench_attention.py [training] [evaluation]
+    python scripts/bench_attention.py
 
-training      forward and backward at T = 512 with the heads of model=tiny, as ratios to fused SDPA
-              without any bias
-evaluation    attention of one layer of model=tiny over a window of 4k and of 16k tokens, without a
-              gradient, on one thread; parts moved off their initial values, T = 512
+One layer of model=tiny reads a window of 4k and of 16k tokens, without a gradient, on one thread;
+parts are moved off their initial values, T = 512.
 
-    / rope    CPU time over that of RoPE, which is fused SDPA and a rotation
-    / bound   over the scheme's own lower bound: per block of 128 queries, with all keys up to its
-              last one, the products Q K^T and W V and one softmax between them; for Transformer-XL
-              a third product, of the queries with a row per distance
-    MiB       peak memory of that call in a process of its own, beyond what held its inputs
+/ rope    CPU time over that of RoPE, which is fused SDPA and a rotation
+/ bound   over the scheme's own lower bound: per block of 128 queries, with all keys up to its last
+          one, the products Q K^T and W V and one softmax between them; for Transformer-XL a third
+          product, of the queries with a row per distance
+MiB       peak memory of that call in a process of its own, beyond what held its inputs
 
 Ratios are medians over rounds in which all take turns in one process.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -25,17 +22,14 @@ from pathlib import Path
 from statistics import median
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lengthgen.config.compose import compose
 from lengthgen.config.schema import Config, from_plain
-from lengthgen.model.attention import EAGER_BLOCK, TRAIN_BLOCK, attend, blocked
+from lengthgen.model.attention import EAGER_BLOCK, attend
 from lengthgen.runs.devices import prepare
-from lengthgen.schemes import AttentionContext, Scheme, build
-from lengthgen.schemes.bias.kerple import Kerple
+from lengthgen.schemes import AttentionContext, build
 
-BATCH, ROUNDS = 8, 15
 LENGTHS = {4096: 5, 16384: 3}  # tokens, and rounds
 SCHEMES = ("fire", "fox", "cope", "shaw", "transformer_xl", "ssmax")
 PRODUCTS = {"transformer_xl": 3}  # else 2
@@ -43,48 +37,6 @@ PRODUCTS = {"transformer_xl": 3}  # else 2
 
 def configuration(scheme: str) -> Config:
     return from_plain(compose([f"scheme={scheme}", "model=tiny"], config_dir=None))
-
-
-def training_kernels(dtype: torch.dtype) -> None:
-    """Prints forward+backward of each kernel, in ms and relative to SDPA."""
-    config = configuration("nope")
-    T, H, K = config.train.length, config.model.n_heads, config.model.d_head
-    q, k, v = (torch.randn(BATCH, H, T, K, dtype=dtype, requires_grad=True) for _ in range(3))
-    tokens, x = torch.zeros(BATCH, T, dtype=torch.long), torch.zeros(BATCH, T, 1)
-    c = AttentionContext.of_call(config.shape, tokens, x, training=True, generator=None)
-    part = Kerple(config.shape, share_layers=True)
-    plain = Scheme({}, layers=None, n_layers=1).layers[0]
-    biased = Scheme({"learned": part}, layers=None, n_layers=1).layers[0]
-    later = torch.ones(T, T, dtype=torch.bool).triu(1)
-
-    def whole_bias() -> Tensor:
-        return part.bias(c).masked_fill(later, -torch.inf)
-
-    def dense(added: Tensor) -> Tensor:
-        logits = q @ k.transpose(-1, -2) * K**-0.5 + added
-        return logits.softmax(-1).to(dtype) @ v
-
-    hidden = torch.zeros(T, T).masked_fill(later, -torch.inf)
-    kernels: dict[str, Callable[[], Tensor]] = {
-        "SDPA, no bias": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-        "blocked, no bias": lambda: blocked(plain, q, k, v, c, block=TRAIN_BLOCK),
-        "dense softmax, no bias": lambda: dense(hidden),
-        "blocked, learned bias": lambda: blocked(biased, q, k, v, c, block=TRAIN_BLOCK),
-        "SDPA, learned bias as mask": lambda: F.scaled_dot_product_attention(
-            q, k, v, attn_mask=whole_bias().to(dtype)
-        ),
-        "dense softmax, learned bias": lambda: dense(whole_bias()),
-    }
-    times: dict[str, list[float]] = {name: [] for name in kernels}
-    for _ in range(ROUNDS):
-        for name, kernel in kernels.items():
-            began = time.perf_counter()
-            kernel().sum().backward()
-            times[name].append(time.perf_counter() - began)
-    base = median(times["SDPA, no bias"])
-    print(f"\nforward + backward, {dtype}, {BATCH} windows of {T}, {H} heads of {K}")
-    for name, taken in times.items():
-        print(f"  {name:30} {1e3 * median(taken):8.2f} ms   {median(taken) / base:5.2f} x SDPA")
 
 
 def window(scheme: str, length: int) -> Callable[[], Tensor]:
@@ -174,16 +126,6 @@ def evaluation(length: int, rounds: int) -> None:
         print(f"| {name} | {ratio(name, 'rope')} | {ratio(name, own)} | {memory[name]:.0f} |")
 
 
-def main() -> None:
-    asked = sys.argv[1:] or ["training", "evaluation"]
-    if "training" in asked:
-        prepare(configuration("nope").runtime, torch.device("cpu"))
-        for dtype in (torch.float32, torch.bfloat16):
-            training_kernels(dtype)
-    if "evaluation" in asked:
-        for length, rounds in LENGTHS.items():
-            evaluation(length, rounds)
-
-
 if __name__ == "__main__":
-    main()
+    for tokens, rounds in LENGTHS.items():
+        evaluation(tokens, rounds)

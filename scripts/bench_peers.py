@@ -18,25 +18,15 @@ train     one step: forward, mean cross entropy, backward, clipping, fused AdamW
 eval L    nats of the last 256 tokens of one window of L in fp32; peers form these logits alone, too
 
 Every model takes a turn in each round, and the ratio is the median over rounds of the peer's
-seconds over lengthgen's: above 1 lengthgen is faster. MFU is of lengthgen: (6 N + 6 L D T) flop a
-token (causal attention) over the rate of a product of two matrices of 2048 in the same precision,
-measured in the same rounds. MiB is the peak of a process of its own that does this alone, less that
-of one that has only built the model; a peer that needs more than half of the machine's memory there
-is not timed.
+seconds over lengthgen's: above 1 lengthgen is faster.
 """
 
 import argparse
 import csv
-import math
-import os
-import resource
 import sys
-from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -50,12 +40,11 @@ from lengthgen.config.schema import Config, from_overrides
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
-from lengthgen.runs.devices import peak_memory
 from lengthgen.runs.distributed import ALONE
 from lengthgen.training.optim import adamw
 
 V, SCORED = 4096, 256
-COLUMNS = ["scheme", "what", "precision", "peer", "ratio", "tokens_per_s", "mfu", "mib", "peer_mib"]
+COLUMNS = ["scheme", "what", "precision", "peer", "ratio", "tokens_per_s"]
 
 
 class Peer(nn.Module):
@@ -312,54 +301,6 @@ def in_turn(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, li
     return taken
 
 
-def product(precision: str, device: torch.device) -> Callable[[], object]:
-    n = 2048
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    return lambda: float((a @ b)[0, 0])
-
-
-def memory(scheme: str, peer: str | None, work: Work, words: list[str], longest: int) -> float:
-    """Returns the MiB that the work takes beyond the built model, in this process."""
-    config, device = prepared(scheme, words)
-    model = build(scheme, peer, config, longest, device)
-    call = caller(model, work, config)
-    before = peak_memory(device)
-    call()
-    return max(0, peak_memory(device) - before) / 2**20
-
-
-def limit_memory() -> None:
-    """Makes allocations in this process fail beyond half of the machine's memory."""
-    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    resource.setrlimit(resource.RLIMIT_DATA, (half, half))
-
-
-def alone(*arguments: Any) -> float:
-    """Returns `memory` of a process of its own; nan if half of the machine's is not enough."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        try:
-            pool.submit(limit_memory).result()
-            return pool.submit(memory, *arguments).result()
-        except (BrokenProcessPool, RuntimeError):
-            return float("nan")
-
-
-def prepared(scheme: str, words: list[str]) -> tuple[Config, torch.device]:
-    config = from_overrides([f"scheme={scheme}", *words], config_dir=None, plugins=[])
-    device = devices.device_of(config.runtime, ALONE)
-    devices.prepare(config.runtime, device)
-    return config, device
-
-
-def build(
-    scheme: str, peer: str | None, config: Config, longest: int, device: torch.device
-) -> Transformer | Peer:
-    if peer is None:
-        return create(config, vocab_size=V).to(device)
-    return peers_of(scheme, config, longest)[peer]().to(device)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--schemes", default="rope,alibi,kerple,t5,nope,learned_absolute")
@@ -390,46 +331,28 @@ def main() -> None:
 
 def rows_of(
     scheme: str, works: list[Work], words: list[str], longest: int, rounds: int
-) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = []
-    config, device = prepared(scheme, words)
-    names = list(peers_of(scheme, config, longest))
+) -> Iterator[dict[str, str]]:
+    config = from_overrides([f"scheme={scheme}", *words], config_dir=None, plugins=[])
+    device = devices.device_of(config.runtime, ALONE)
+    devices.prepare(config.runtime, device)
+    models: dict[str, Transformer | Peer] = {"lengthgen": create(config, vocab_size=V).to(device)}
+    for name, build in peers_of(scheme, config, longest).items():
+        models[name] = build().to(device)
     for work in works:
         if scheme == "learned_absolute" and (work.length or 0) > config.train.length:
             continue  # no value there
-        needs = {name: alone(scheme, name, work, words, longest) for name in (None, *names)}
-        models: dict[str, Transformer | Peer] = {
-            name or "lengthgen": build(scheme, name, config, longest, device)
-            for name, mib in needs.items()
-            if not math.isnan(mib)
-        }
         calls = {name: caller(model, work, config) for name, model in models.items()}
         few = rounds if work.length is None else max(1, rounds * 2048 // max(2048, work.length))
-        taken = in_turn({**calls, "product": product(work.precision, device)}, few)
-        ours = taken["lengthgen"]
+        taken = in_turn(calls, few)
+        ours = taken.pop("lengthgen")
         n = config.train.batch_tokens if work.length is None else work.length
-        size, seconds = config.model, median(ours)
-        parameters = sum(p.numel() for p in models["lengthgen"].parameters())
-        T = work.length or config.train.length
-        flop = n * (6 * parameters + 6 * size.n_layers * size.d_model * T)
-        rate = 2 * 2048**3 / median(taken["product"])
-        for name in names:
-            pairs = zip(taken.get(name, []), ours, strict=name in taken)
-            ratio = median([p / o for p, o in pairs] or [math.nan])
-            found.append(
-                {
-                    "scheme": scheme,
-                    "what": work.title,
-                    "precision": work.precision,
-                    "peer": name,
-                    "ratio": f"{ratio:.2f}",
-                    "tokens_per_s": f"{n / seconds:.0f}",
-                    "mfu": f"{flop / seconds / rate:.2f}" if work.length is None else "",
-                    "mib": f"{needs[None]:.0f}",
-                    "peer_mib": f"{needs[name]:.0f}",
-                }
-            )
-    return found
+        for name, theirs in taken.items():
+            ratio = median(a / b for a, b in zip(theirs, ours, strict=True))
+            yield {
+                **{"scheme": scheme, "what": work.title, "precision": work.precision},
+                **{"peer": name, "ratio": f"{ratio:.2f}"},
+                "tokens_per_s": f"{n / median(ours):.0f}",
+            }
 
 
 if __name__ == "__main__":

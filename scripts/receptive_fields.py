@@ -3,26 +3,24 @@
 
     python scripts/receptive_fields.py [RUN ...]
 
-With runs, their rows of the probe are kept first, as results/probes/rows.jsonl; without, table and
-figure are made again from these and the rows of results/schemes. Chi et al. 2023 (Sandwich, arXiv
+With runs, their rows of the probe are kept first, as results/probes/rows.jsonl; without, the table
+is made again from these and the rows of results/schemes. Chi et al. 2023 (Sandwich, arXiv
 2212.10356) tie extrapolation to a field that lies within T.
 """
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy import stats
 
 from lengthgen.files import replace_file
 from lengthgen.report.load import load
 from lengthgen.report.series import select, short
 from lengthgen.report.statistics import findings
-from lengthgen.report.style import FONT_SIZE, new_figure, saved, styled
 from lengthgen.report.tables import Cell, Table, markdown
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -31,7 +29,6 @@ ROWS = OUT / "rows.jsonl"
 LENGTH = 4096  # at which the rise is taken: all but one of the schemes have a loss there
 WINDOWS = {512, 1024, 2048}  # tokens; a scheme without a field in one of them is left out
 NEAR = 0.1  # nats per token of rise up to which a scheme is said to stay near its loss at T
-COLOURS = ("#56B4E9", "#0072B2", "#332288")  # of the fields by length
 
 
 class Checkpoint(NamedTuple):
@@ -134,43 +131,9 @@ def _near(found: Sequence[Checkpoint]) -> int:
     return sum(one.rise < NEAR for one in found)
 
 
-@styled()
-def figure(found: Sequence[Checkpoint]) -> Figure:
-    """Draws the fields over T at the left, a dot for each length, and the rise at the right."""
-    lengths = sorted(WINDOWS)
-    title = (
-        "The nearest tokens that carry 99 % of the gradient of the last prediction's loss; right: "
-        f"95 % over documents; dashed: T = {found[0].T}, and {NEAR} nats"
-    )
-    drawn = new_figure(title, width=9.0, height=1.5 + 0.24 * len(found))
-    left, right = drawn.subplots(1, 2, sharey=True)
-    for row, one in enumerate(found):
-        shares = [one.field[n] / one.T for n in lengths]
-        left.plot((min(shares), max(shares)), (row, row), color="0.8", linewidth=1.2, zorder=1)
-        right.plot((one.low, one.high), (row, row), color=COLOURS[1], linewidth=1.4, zorder=2)
-        right.plot(one.rise, row, "o", color=COLOURS[1], markersize=5, zorder=3)
-    for length, colour in zip(lengths, COLOURS, strict=True):
-        style: Mapping[str, Any] = {"color": colour, "markersize": 5, "zorder": 3}
-        reached = [one.field[length] / one.T for one in found]
-        left.plot(reached, range(len(found)), "o", label=f"window of {short(length)}", **style)
-    left.set_xscale("log", base=2)
-    left.set_xticks([1 / 4, 1 / 2, 1, 2, 4], ["T/4", "T/2", "T", "2T", "4T"])
-    left.set_xlabel("receptive field")
-    right.set_xscale("symlog", linthresh=NEAR)
-    right.set_xticks([-0.1, 0, 0.1, 1], ["-0.1", "0", "+0.1", "+1"])
-    right.set_xlabel(f"loss at {short(LENGTH)} less loss at T, nats per token")
-    left.axvline(1, color="0.4", linestyle="--", linewidth=1)
-    right.axvline(NEAR, color="0.4", linestyle="--", linewidth=1)
-    left.set_yticks(range(len(found)), [one.name for one in found], fontsize=FONT_SIZE - 2)
-    left.set_ylim(len(found) - 0.5, -0.5)
-    drawn.legend(loc="outside lower center", ncols=3, frameon=False)
-    return drawn
-
-
 if __name__ == "__main__":
     OUT.mkdir(exist_ok=True)
     if len(sys.argv) > 1:
         keep([Path(name) for name in sys.argv[1:]])
     checkpoints = schemes()
     replace_file(OUT / "table.md", page(checkpoints).encode())
-    replace_file(OUT / "receptive_field.svg", saved(figure(checkpoints), "svg"))

@@ -2,7 +2,7 @@
 
     python scripts/simulate_statistics.py [--out results/statistics] [--scale 1.0]
 
-Writes table.md and rates.csv; minutes on one core. Losses are drawn, not trained: an effect of each
+Writes table.md; minutes on one core. Losses are drawn, not trained: an effect of each
 seed, each document and each cell (seed, document), normal, or documents with Student's t of three
 degrees of freedom. The functions are those of the report.
 """
@@ -18,7 +18,7 @@ import numpy as np
 
 from lengthgen.report.intervals import Estimate, Floats, as_share, compare, gap, ratio
 from lengthgen.report.statistics import Word, verdict
-from lengthgen.report.tables import Cell, Table, csv_text, markdown
+from lengthgen.report.tables import Cell, Table, markdown
 
 Rng = np.random.Generator
 SHAPES = ("normal", "heavy")
@@ -253,10 +253,6 @@ def main() -> None:
     (chosen.out / "table.md").write_text(
         f"Made by `python scripts/simulate_statistics.py`.\n\n{said}", encoding="utf-8"
     )
-    lines = [[t.key, *(cell.text for cell in row)] for t in found for row in t.rows]
-    width = max(map(len, lines))
-    head = ["table", *(f"column {i}" for i in range(1, width))]
-    (chosen.out / "rates.csv").write_text(csv_text(head, lines), encoding="utf-8")
 
 
 if __name__ == "__main__":
