@@ -1,8 +1,8 @@
 """Fills in what stands in {{ }} on a page from results/: {{ gain('figure1', 'kerple', 16384) }}.
 
 mkdocs calls on_page_markdown. An expression without a value, and one that is False (a claim), is
-named with its page and ends a strict build. Series have the names of table.md; what stands there in
-parentheses may be left out if no other series has the name.
+named with its page and ends a strict build. Claims stand in comments, which GitHub hides. Series have
+the names of table.md; what stands there in parentheses may be left out if it is clear without.
 """
 
 import logging
@@ -99,4 +99,4 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             log.warning("%s: %s: %r", page.file.src_uri, match[0], error)
             return match[0]
 
-    return re.sub(r"\{\{ (.+?) \}\}", filled, markdown, flags=re.DOTALL)
+    return re.sub(r"(?:<!-- )?\{\{ (.+?) \}\}(?: -->)?", filled, markdown, flags=re.DOTALL)
