@@ -1,8 +1,8 @@
 """Fills in what stands in {{ }} on a page from results/: {{ gain('figure1', 'kerple', 16384) }}.
 
 mkdocs calls on_page_markdown. An expression without a value, and one that is False (a claim), is
-named with its page and ends a strict build. Claims stand in comments, which GitHub hides. Series have
-the names of table.md; what stands there in parentheses may be left out if it is clear without.
+named with its page and ends a strict build. Claims stand in comments, which GitHub hides. Series
+have the names of table.md; what stands there in parentheses may be left out if it is clear.
 """
 
 import logging
