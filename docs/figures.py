@@ -66,11 +66,12 @@ def fine_tuning() -> Figure | None:
 
 
 def schemes() -> Figure | None:
-    return figures.excess(study("schemes")[1])
+    return figures.curve(study("schemes")[1], title="Perplexity of 35 schemes by context length")
 
 
 def variants() -> Figure | None:
-    return figures.excess(study("variants")[1])
+    title = "RoPE trained on 512 tokens: perplexity by context length, under training-free variants"
+    return figures.curve(study("variants")[1], title=title)
 
 
 def nope_masks() -> Figure | None:

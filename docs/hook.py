@@ -14,8 +14,8 @@ from typing import Any
 
 from lengthgen.report.intervals import Estimate
 from lengthgen.report.load import load
-from lengthgen.report.series import loss_of, select, short
-from lengthgen.report.statistics import Cell, Sums, far, near, number, verdict  # noqa: F401
+from lengthgen.report.series import select, short
+from lengthgen.report.statistics import CurvePoint, Sums, far, loss_of, number, verdict
 from lengthgen.tasks.accuracy import accuracies
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -25,11 +25,17 @@ rows = cache(lambda study: texts(study)[0].rows)
 sums = cache(lambda study, part: Sums(rows(study), part))
 
 
-def cell(study: str, name: str, length: int | None, protocol: str = "tail") -> Cell:
+def cell(study: str, name: str, length: int | None, protocol: str = "tail") -> CurvePoint:
     """Returns the cell of a series at a length, by default at T."""
     T = rows(study).groupby("series")["train_length"].first()
     [series] = {name} & {*T.index} or {s for s in T.index if s.startswith(f"{name} (")}
-    return Cell(protocol, series, length or int(T[series]))
+    return CurvePoint(protocol, series, length or int(T[series]))
+
+
+def near(rows: Any) -> Any:
+    """Returns nats and number of the targets that are no far copies."""
+    (nats, counts), (far_nats, far_counts) = loss_of(rows), far(rows)
+    return nats - far_nats, counts - far_counts
 
 
 def ppl(study: str, name: str, length: int | None = None, protocol: str = "tail") -> float:

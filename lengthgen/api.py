@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import tokenizers
 
@@ -118,14 +117,7 @@ def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
     named = [Path(str(run)) for run in _listed(runs)]
     paths = [path if path.is_dir() else directory.find(str(path), root) for path in named]
     with Progress(is_main=True) as show:
-        findings = statistics.findings(load_rows(paths, say=show.say))
-    curves = findings.query("quantity == 'loss'").drop(columns=["quantity", "mark"])
-    curves = curves.rename(columns={"value": "loss", "word": "skipped"})
-    curves = curves.assign(ppl=np.exp(curves["loss"].astype(float)))
-    first = ["scheme", "variant", "length", "ppl", "loss", "low", "high"]
-    return curves.reindex(columns=[*first, *curves.columns.difference(first)]).reset_index(
-        drop=True
-    )
+        return statistics.curves(statistics.findings(load_rows(paths, say=show.say)))
 
 
 def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenizers.Tokenizer]:

@@ -40,23 +40,6 @@ def markdown(text: str) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", escaped)
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "[": "{[}",  # after \\ a bracket would be read as a length
-}
-
-
-def latex(text: str) -> str:
-    """Returns text that LaTeX sets as it stands."""
-    return "".join(_LATEX.get(character, character) for character in visible(text))
-
-
 def html(value: object) -> object:
     """Returns what Jinja2 is to escape, as its `finalize`: plain text stands visible."""
     return visible(value, keep="\n\t") if type(value) is str else value

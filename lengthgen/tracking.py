@@ -177,7 +177,7 @@ class Tracker:
 
         assert self._run is not None
         rows = load([self._run_dir], say=self._say)
-        shown = sections(rows, {})
+        shown = sections(rows)
         points = _curve(rows)
         for section in shown:
             points |= _accuracies(section.data)

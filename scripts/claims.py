@@ -26,8 +26,8 @@ import yaml
 
 from lengthgen.report.intervals import Estimate, Floats, as_share, gap, ratio
 from lengthgen.report.load import load
-from lengthgen.report.series import loss_of, select
-from lengthgen.report.statistics import Cell, Sample, Sums
+from lengthgen.report.series import select
+from lengthgen.report.statistics import CurvePoint, Sample, Sums, loss_of
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 OTHER_TEXT = ("kerple", "dape")  # protocols that score other tokens at each length
@@ -56,17 +56,17 @@ def sums_of(study: str) -> Sums:
     return Sums(rows_of(study), loss_of)
 
 
-def cell(place: Place, name: str, length: str) -> Cell:
+def cell(place: Place, name: str, length: str) -> CurvePoint:
     """Returns the cell of a scheme, or scheme+variant, at a length such as 512 or 1k."""
     scheme, _, variant = name.partition("+")
     rows = rows_of(place.study)
     of_scheme = (rows["scheme"] == scheme) & (rows["train_length"] == place.train_length)
     [series] = set(rows.loc[of_scheme & (rows["variant"].fillna("") == variant), "series"])
     n = 1024 * int(length[:-1]) if length.endswith("k") else int(length)
-    return Cell(place.protocol, series, n)
+    return CurvePoint(place.protocol, series, n)
 
 
-def sampled(place: Place, cells: Sequence[Cell]) -> Sample:
+def sampled(place: Place, cells: Sequence[CurvePoint]) -> Sample:
     sample = sums_of(place.study).sample(cells)
     assert sample is not None, f"cells that share no targets: {cells}"
     return sample
@@ -92,7 +92,7 @@ def log_ratio(quantity: str, place: Place) -> Estimate:
     if pair := PAIR.fullmatch(quantity):
         cells = [cell(place, pair[x], pair["length"]) for x in "ab"]
         return sampled(place, cells).gap(0, 1)
-    rises: list[tuple[Place, list[Cell]]] = []
+    rises: list[tuple[Place, list[CurvePoint]]] = []
     for part in map(RISE.fullmatch, quantity.split(" over ")):
         assert part is not None, f"not a quantity: {quantity}"
         there, scheme = placed(place, part["where"]), part["name"].partition("+")[0]
@@ -106,7 +106,7 @@ def log_ratio(quantity: str, place: Place) -> Estimate:
     return _less(*of_rises) if len(of_rises) == 2 else of_rises[0]
 
 
-def _rise(place: Place, cells: Sequence[Cell]) -> Estimate:
+def _rise(place: Place, cells: Sequence[CurvePoint]) -> Estimate:
     if place.protocol in OTHER_TEXT:
         return _less(*(sampled(place, [one]).mean(0) for one in cells))
     return sampled(place, cells).gap(0, 1)

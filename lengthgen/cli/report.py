@@ -52,7 +52,7 @@ def write_report(
     rows = load.load(paths, say=warn)
     if kept:
         rows = report.matching(rows, compose.alternatives(kept))
-    sections = report.sections(rows, report.training_logs(paths, set(rows["run"])))
+    sections = report.sections(rows)
     out = out or next(iter(folders), Path("report"))
     page, *_ = report.write(rows, sections, out, png=png, again=out in folders)
     echo(report.summary(sections))

@@ -67,7 +67,7 @@ def _measured(run_dir: Path, checkpoint: Checkpoint) -> str:
     except UserError:
         return ""  # nothing is evaluated
     rows = rows.loc[rows["weights"] == checkpoint.sha256]
-    sections = report.sections(rows, {}) if len(rows) else []
+    sections = report.sections(rows) if len(rows) else []
     return "\n".join(markdown(table) for section in sections for table in section.tables)
 
 

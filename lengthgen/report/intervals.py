@@ -1,37 +1,30 @@
 """Intervals from variance components: what other seeds and other documents would have shown.
 
-The design is crossed: each of R seeds scores each of D documents (clusters), of which document d
-holds w_d targets, the same ones for all seeds. A mean is a ratio of sums, so its variance is that
-of its influence values z_rd = D (S_rd - L w_d) / W (S_rd a sum of nats, L the mean, W the sum of
-w_d), each scaled by its leverage: 1 / sqrt((1 - w_d / W) D / (D - 1)), which is 1 for equal counts.
+Each of R seeds scores each of D documents, of which document d holds w_d targets. A mean L is a
+ratio of sums. Its variance is that of its influence values z_rd = D (S_rd - L w_d) / W: S_rd a sum
+of nats, W the sum of w_d, scaled by the leverage 1 / sqrt((1 - w_d / W) D / (D - 1)).
 
-    seeds      v_s = variance of the means of single seeds, over R
+    seeds      v_s = variance of the means of single seeds, over R; unknown with one seed
     documents  v_d = variance of z over documents (its mean over seeds), over D
     residual   v_e = variance of what neither explains, over R D; v_s and v_d both hold it
 
 The interval is the mean +- sqrt(t(R-1)^2 v_s + t(D-1)^2 max(v_d - v_e, 0)). Each component keeps
 its own t (Banerjee 1960, Sankhya 22), so it covers at least 95% whichever of them is the larger.
-One t with Satterthwaite's degrees of freedom covers 88% with two seeds and 92% with three
-(results/statistics). One seed: v_s is unknown, and the interval speaks of other documents only.
 
-Which of several means may be the least is a statement about all of them at once. All pairs are
-compared jointly at 95% (Bonferroni); those that differ from the best leave, the rest is compared
-again (Hsu 1984, Annals of Statistics 12; Hansen, Lunde, Nason, The model confidence set, 2011,
-Econometrica 79). Two of them differ if
+All pairs of means are compared jointly at 95% (Bonferroni). Those that differ from the best leave,
+the rest is compared again (Hsu 1984, Annals of Statistics 12; Hansen, Lunde, Nason 2011, The model
+confidence set, Econometrica 79). Two of them differ if
 
 1. the interval of their difference, widened for half as many statements as there are means,
    excludes 0, and all seeds agree in sign: the seeds of one may vary more than the others',
 2. the difference exceeds its joint interval, whose variance over seeds is pooled over the pairs
    that are left: with two or three seeds one pair alone knows it too badly.
 
-Equal schemes are called different in 0 to 4% of tables if seeds vary equally in all, and in about
-5% of tables of two if they vary up to ten times as much in one (results/statistics).
-
-Shape suffixes: R seeds, D documents.
+results/statistics has simulated coverage and error rates. Shape suffixes: R seeds, D documents.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -41,7 +34,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 LEVEL = 0.95
-POWER = 0.8  # with which a detectable value is found
 
 Floats = NDArray[np.float64]
 Pair = tuple[str, str]  # labels
@@ -54,22 +46,8 @@ class Spread:
 
     seeds: float  # v_s; 0 with one seed, of which it is unknown
     documents: float  # v_d - v_e, not below 0
-    residual: float  # v_e
     n_seeds: int
-    n_documents: int
     freedom: float  # degrees of freedom of the documents: fewer than D - 1 if counts differ
-
-    def of_documents(self, n_documents: int) -> "Spread":
-        """Returns what is to be expected of so many documents and the same seeds."""
-        share, noise = self.n_documents / n_documents, min(self.seeds, self.residual)
-        return replace(
-            self,
-            seeds=self.seeds - noise + noise * share,
-            documents=self.documents * share,
-            residual=self.residual * share,
-            n_documents=n_documents,
-            freedom=max(1.0, (self.freedom + 1) / share - 1),
-        )
 
     def half_width(self, quantile: float) -> float:
         """Returns how far a quantile of the mean lies from its centre."""
@@ -97,18 +75,6 @@ class Estimate:
         """Whether the interval lies on one side of 0, and every seed on that side too."""
         return (self.low > 0 and min(self.seeds) > 0) or (self.high < 0 and max(self.seeds) < 0)
 
-    @property
-    def of_scheme(self) -> bool:
-        """Whether the interval speaks of other seeds: one checkpoint speaks for itself alone."""
-        return len(self.seeds) > 1
-
-    @property
-    def detectable(self) -> float:
-        """The least absolute value that such data show at 95% with a power of 80%; else nan."""
-        if self.spread is None:
-            return math.nan
-        return self.spread.half_width(upper(1)) + self.spread.half_width(POWER)
-
     def widened(self, n_statements: int) -> "Estimate":
         """Returns the estimate with the interval that holds in so many statements at once."""
         if self.spread is None:
@@ -134,7 +100,7 @@ def ratio(sums_RD: Floats, counts_D: Floats) -> Estimate:
 
 
 def gap(a_RD: Floats, b_RD: Floats, counts_D: Floats) -> Estimate:
-    """Returns the mean of a less that of b, paired by seed and document; nan if both diverged."""
+    """Returns the mean of a minus that of b, paired by seed and document; nan if both diverged."""
     (a, of_a), (b, of_b) = _means(a_RD, counts_D), _means(b_RD, counts_D)
     seeds = tuple(x - y for x, y in zip(of_a, of_b, strict=True))
     with np.errstate(invalid="ignore"):
@@ -165,7 +131,7 @@ def _estimate(
 
 
 def _spread(value: float, seeds_R: Floats, sums_RD: Floats, counts_D: Floats) -> Spread:
-    R, D = sums_RD.shape
+    R = len(sums_RD)
     share_D = counts_D / counts_D.sum()
     scale_D = 1 / np.sqrt(1 - share_D)
     documents_D = (sums_RD.mean(0) / counts_D.sum() - value * share_D) * scale_D
@@ -179,9 +145,7 @@ def _spread(value: float, seeds_R: Floats, sums_RD: Floats, counts_D: Floats) ->
     return Spread(
         seeds=v_seeds,
         documents=max(0.0, v_documents - v_residual),
-        residual=v_residual,
         n_seeds=R,
-        n_documents=D,
         freedom=max(1.0, float((share_D**2).sum() ** 2 / (share_D**4).sum()) - 1),
     )
 
@@ -205,45 +169,26 @@ def as_share(estimate: Estimate, n_examples: int) -> Estimate:
     return replace(estimate, low=low, high=high)
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the bounds of the central half; nan if a value is.
-
-    Bounds are values themselves, the outer ones of two, so that infinite ones need no arithmetic.
-    """
-    if any(map(math.isnan, values)):
-        return math.nan, math.nan
-    ordered = sorted(values)
-    i = (len(ordered) - 1) // 4
-    return ordered[i], ordered[-1 - i]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Which of several series at one length differ, jointly at 95%."""
 
-    best: str  # label of the least loss
-    ties: frozenset[str]  # no difference from it is shown
-    unknown: frozenset[str]  # not comparable with it: one seed or document in common, or diverged
-    ranks: Mapping[str, tuple[int, int]]  # of the others: the least and the largest possible one
+    best: str  # of least loss
+    # tie: not shown to differ from the best; unknown: less than two seeds or documents in common
+    # with it, or diverged; "": worse.
+    marks: Mapping[str, Mark]
+    ranks: Mapping[str, tuple[int, int]]  # of all but the unknown: the least and largest possible
     different: frozenset[Pair]  # the better one first
-
-    def mark(self, label: str) -> Mark:
-        """Returns how a series compares with the best; "" if it is worse."""
-        if label == self.best:
-            return "best"
-        if label in self.ties:
-            return "tie"
-        return "unknown" if label in self.unknown else ""
 
 
 def compare(losses: Mapping[str, float], pairs: Mapping[Pair, Estimate]) -> Comparison | None:
-    """Returns the comparison of losses from the differences (a less b) of their pairs.
+    """Returns the comparison of losses from the differences (a minus b) of their pairs.
 
     None if no pair has an interval over seeds, or no loss is finite.
     """
-    known = {pair: e for pair, e in pairs.items() if e.of_scheme and not math.isnan(e.low)}
+    known = {pair: e for pair, e in pairs.items() if len(e.seeds) > 1 and not math.isnan(e.low)}
     labels = {label for pair in known for label in pair}
-    different = _different(known, len(labels))
+    different = _different(known, labels)
     # Losses are of all seeds of a series, differences of those that two share: the least loss may
     # be of a series that another is shown to be better than.
     least = labels - {worse for _, worse in different} or labels
@@ -253,52 +198,46 @@ def compare(losses: Mapping[str, float], pairs: Mapping[Pair, Estimate]) -> Comp
     comparable = {label for pair in known if best in pair for label in pair}
     left = set(labels)
     while True:
-        among = {(a, b): e for (a, b), e in known.items() if a in left and b in left}
-        different |= _different(among, len(left))
+        different |= _different(known, left)
         worse = {b for a, b in different if a == best} & left
         if not worse:
             break
         left -= worse
-    return Comparison(
-        best=best,
-        ties=frozenset((comparable & left) - {best}),
-        unknown=frozenset(set(losses) - comparable),
-        ranks={
-            label: (
-                1 + sum(b == label for _, b in different),
-                len(labels) - sum(a == label for a, _ in different),
-            )
-            for label in sorted(comparable)
-        },
-        different=frozenset(different),
-    )
+    marks: dict[str, Mark] = dict.fromkeys(comparable, "")
+    marks |= dict.fromkeys(set(losses) - comparable, "unknown")
+    marks |= dict.fromkeys(comparable & left, "tie")
+    marks[best] = "best"
+    ranks = {
+        label: (
+            1 + sum(b == label for _, b in different),
+            len(labels) - sum(a == label for a, _ in different),
+        )
+        for label in sorted(comparable)
+    }
+    return Comparison(best=best, marks=marks, ranks=ranks, different=frozenset(different))
 
 
-def _different(pairs: Mapping[Pair, Estimate], n_series: int) -> set[Pair]:
-    """Returns the pairs that differ, the better one first."""
-    spreads = [e.spread for e in pairs.values() if e.spread is not None]
-    half_width = _joint_half_width(spreads, n_series, len(pairs)) if spreads else None
-    different = set[Pair]()
-    for (a, b), estimate in pairs.items():
-        spread = estimate.spread
-        half = 0.0 if spread is None or half_width is None else half_width(spread)
-        own = estimate.widened(n_series // 2)
-        if own.has_sign and abs(estimate.value) > half:
-            different.add((b, a) if estimate.value > 0 else (a, b))
-    return different
+def _different(known: Mapping[Pair, Estimate], left: Collection[str]) -> set[Pair]:
+    """Returns the pairs of those left that differ, the better one first."""
+    pairs = {(a, b): e for (a, b), e in known.items() if a in left and b in left}
+    half_widths = _joint_half_widths(pairs, len(left))
+    return {
+        (b, a) if e.value > 0 else (a, b)
+        for (a, b), e in pairs.items()
+        if e.widened(len(left) // 2).has_sign and abs(e.value) > half_widths.get((a, b), 0.0)
+    }
 
 
-def _joint_half_width(
-    spreads: Collection[Spread], n_series: int, n_pairs: int
-) -> Callable[[Spread], float]:
-    """Returns the half-width of a difference in the joint interval, seeds pooled over pairs."""
-    freedom = sum(s.n_seeds - 1 for s in spreads)
-    of_one_seed = sum((s.n_seeds - 1) * s.n_seeds * s.seeds for s in spreads) / freedom
-    least = min(s.n_seeds for s in spreads)
-    t_seeds = student(upper(n_pairs), (n_series - 1) * (least - 1))
-
-    def half_width(s: Spread) -> float:
-        t_documents = student(upper(n_pairs), s.freedom)
-        return math.sqrt(t_seeds**2 * of_one_seed / s.n_seeds + t_documents**2 * s.documents)
-
-    return half_width
+def _joint_half_widths(pairs: Mapping[Pair, Estimate], n_series: int) -> dict[Pair, float]:
+    """Returns half-widths of differences in the joint interval, seeds pooled over pairs."""
+    spreads = {pair: e.spread for pair, e in pairs.items() if e.spread is not None}
+    if not spreads:
+        return {}
+    freedom = sum(s.n_seeds - 1 for s in spreads.values())
+    pooled = sum((s.n_seeds - 1) * s.n_seeds * s.seeds for s in spreads.values()) / freedom
+    quantile, n_seeds = upper(len(pairs)), min(s.n_seeds for s in spreads.values())
+    v_seeds = student(quantile, (n_series - 1) * (n_seeds - 1)) ** 2 * pooled
+    return {
+        pair: math.sqrt(v_seeds / s.n_seeds + student(quantile, s.freedom) ** 2 * s.documents)
+        for pair, s in spreads.items()
+    }

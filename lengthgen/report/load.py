@@ -34,6 +34,8 @@ OF_TASKS = ["first_wrong", "token_hits", "stop_errors", "edit_distances", "resul
 OF_TASKS += ["answer_ranks", "unit", "chance"]
 LISTS = ["position_nats", "position_tokens", *OF_TASKS[:1], *OF_TASKS[3:6]]
 COSTS = ["parameters", "train_seconds", "peak_mib", "tokens_per_s"]
+NUMBERS = ["far_tokens", "targets", "token_hits", "stop_errors", "chance"]
+INTEGERS = ["seed", "train_length", "tokens_seen", "reach", "length", "n_documents"]
 TEXTS = ["config", "environment"]  # JSON of a run, the same in all its rows
 COLUMNS = [
     *("run", *OF_RUN, "tokens_seen", "trained_in", "weights"),
@@ -44,7 +46,7 @@ COLUMNS = [
 ]
 LOST = ["nats", "window_nats", "far_nats", "position_nats", *OF_TASKS[3:6]]  # where a run diverged
 ENVIRONMENT = ["commit", "python", "platform", "processor", "lengthgen", "libraries", "devices"]
-PLACES = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
+LOCAL = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
 
 _log = logging.getLogger(__name__)
 
@@ -58,54 +60,54 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
     nothing can be shown.
     """
     tables: list[pd.DataFrame] = []
-    lost: list[tuple[Path, Config, str]] = []  # runs that diverged in training, and why
-    places: dict[str, Path] = {}  # by run
+    diverged: list[tuple[Path, Config]] = []  # in training: without an evaluation
+    folders: dict[str, Path] = {}  # by run
     for path in _listed(paths):
         try:
             if (path / ROWS).is_file():
                 tables.append(_read(path / ROWS))
                 continue
             config = directory.load_config(path)
-            if other := places.get(config.run_id):
+            if other := folders.get(config.run_id):
                 raise UserError(f"it is run {config.run_id}, which lies in {other} too")
-            places[config.run_id] = path
-            rows = stored(path, run=config.run_id)
-            if rows:
+            folders[config.run_id] = path
+            if rows := stored(path, run=config.run_id):
                 tables.append(_table(rows, path, config))
+            elif (state := status.read_status(path, run=config.run_id).state) == "diverged":
+                diverged.append((path, config))
+            elif status.is_trained(path):
+                raise UserError(f"it is not evaluated; run lengthgen eval {path}")
             else:
-                lost.append((path, config, _diverged(path, config)))
+                raise UserError(f"its training is {state}; rerun lengthgen train to resume")
         except UserError as error:
             say(f"{path} is not shown: {error}")
-    for path, config, reason in lost:
-        likes = [t[t["recipe"] == config.recipe] for t in tables]
-        like = next((rows for rows in likes if len(rows)), None)
-        if like is None:
-            say(f"{path} is not shown: it {reason}, and no other seed of it is evaluated here")
+    for path, config in diverged:
+        likes = [table[table["recipe"] == config.recipe] for table in tables]
+        if not any(map(len, likes)):
+            say(f"{path} is not shown: it diverged in training, and no other seed is evaluated")
         else:
-            tables.append(_table(_without_values(like), path, config))
+            seed = next(rows for rows in likes if len(rows))
+            tables.append(_table(_without_values(seed), path, config))
     if not tables:
         raise UserError(
             f"no evaluated run in {', '.join(map(str, paths))}; lengthgen train scheme=rope makes "
             "one, runtime.root=DIR looks elsewhere"
         )
-    return _joined(tables)
+    joined = [table.astype(dict.fromkeys(TEXTS, object)) for table in tables]
+    rows = pd.concat(joined, ignore_index=True)
+    newest = rows.groupby(["run", "variant"], dropna=False)["parts"].transform("last")
+    rows = rows[rows["parts"] == newest].drop_duplicates([*CELL, "document"], keep="last")
+    return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
 
 
 def _listed(paths: Sequence[Path]) -> list[Path]:
     """Returns run directories and folders of reports, each once."""
     listed: dict[Path, Path] = {}
     for path in paths:
-        below = directory.run_dirs(path) if path.is_dir() else []
-        is_folder = not (path / ROWS).is_file() and not (path / "config.yaml").is_file()
-        listed |= {p.resolve(): p for p in (below if below and is_folder else [path])}
+        is_folder = not any((path / name).is_file() for name in (ROWS, "config.yaml"))
+        below = directory.run_dirs(path) if is_folder and path.is_dir() else []
+        listed |= {p.resolve(): p for p in below or [path]}
     return list(listed.values())
-
-
-def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    rows = pd.concat([t.astype(dict.fromkeys(TEXTS, object)) for t in tables], ignore_index=True)
-    newest = rows.groupby(["run", "variant"], dropna=False)["parts"].transform("last")
-    rows = rows[rows["parts"] == newest].drop_duplicates([*CELL, "document"], keep="last")
-    return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
 
 
 def _table(rows: Sequence[Mapping[str, Any]], path: Path, config: Config) -> pd.DataFrame:
@@ -137,30 +139,17 @@ def _table(rows: Sequence[Mapping[str, Any]], path: Path, config: Config) -> pd.
 
 def typed(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the table with a type for each column that does not depend on its values."""
-    numbers = [*SUMS, "far_tokens", "targets", "token_hits", "stop_errors", "chance", *COSTS]
-    whole = ["seed", "train_length", "tokens_seen", "reach", "length", "n_documents"]
-    truths = ["packed", "reference"]
-    texts = [c for c in COLUMNS if c not in {*numbers, *LISTS, *whole, *truths, *TEXTS}]
     types: dict[str, Any] = {
-        **dict.fromkeys(numbers, "float64"),
-        **dict.fromkeys(whole, "int64"),
-        **dict.fromkeys(truths, "bool"),
-        **dict.fromkeys([*LISTS, *texts], object),
+        **dict.fromkeys(COLUMNS, object),
+        **dict.fromkeys([*SUMS, *NUMBERS, *COSTS], "float64"),
+        **dict.fromkeys(INTEGERS, "int64"),
+        **dict.fromkeys(["packed", "reference"], "bool"),
         **dict.fromkeys(TEXTS, "category"),
     }
     table = table.reindex(columns=COLUMNS).astype(types)
-    table[[*texts, *LISTS]] = table[[*texts, *LISTS]].where(table[[*texts, *LISTS]].notna(), None)
+    objects = [name for name, kind in types.items() if kind is object]
+    table[objects] = table[objects].where(table[objects].notna(), None)
     return table
-
-
-def _diverged(path: Path, config: Config) -> str:
-    """Returns why a run without an evaluation has none; raises UserError unless it diverged."""
-    state = status.read_status(path, run=config.run_id)
-    if state.state == "diverged":
-        return f"diverged in training ({state.reason})"
-    if status.is_trained(path):
-        raise UserError(f"it is not evaluated; run lengthgen eval {path}")
-    raise UserError(f"its training is {state.state}; lengthgen train continues it")
 
 
 def _without_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -168,35 +157,24 @@ def _without_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
     The loss is undefined, and no answer of a task is right.
     """
-    first = rows[rows["run"] == rows["run"].iloc[0]]
-    lost = first.assign(**dict.fromkeys(LOST), weights=None)
-    answered = first["first_wrong"].notna()
-    lost.loc[answered, ["token_hits", "stop_errors"]] = 0
-    lost["first_wrong"] = [
-        None if wrong is None else [0] * len(wrong) for wrong in first["first_wrong"]
-    ]
+    lost = rows[rows["run"] == rows["run"].iloc[0]].assign(**dict.fromkeys(LOST), weights=None)
+    lost.loc[lost["first_wrong"].notna(), ["token_hits", "stop_errors"]] = 0
+    lost["first_wrong"] = [wrong and [0] * len(wrong) for wrong in lost["first_wrong"]]
     return [{str(key): value for key, value in row.items()} for row in lost.to_dict("records")]
 
 
 def _environment(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what env.json holds of command, machine and versions; no host, no local folders.
-
-    These are of the first start; `continued` has those of later ones that differ.
-    """
-    segments = [_segment(segment) for segment in provenance.get("segments", [])]
-    if not segments:
+    """Returns what env.json holds of the first start; no host, no local folders."""
+    if not provenance.get("segments"):
         return {}
-    later = [s for i, s in enumerate(segments) if s not in segments[:i]][1:]
-    kept = {**segments[0], **({"continued": later} if later else {})}
-    if versions := provenance.get("corpus", {}).get("versions"):
-        kept["corpus_versions"] = versions
-    return kept
-
-
-def _segment(segment: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: segment[key] for key in ENVIRONMENT if key in segment}
-    words = [str(word) for word in segment["argv"][1:] if not word.startswith(PLACES)]
-    return {"command": shlex.join(["lengthgen", *words]), **kept}
+    first = provenance["segments"][0]
+    words = [str(word) for word in first["argv"][1:] if not word.startswith(LOCAL)]
+    versions = provenance.get("corpus", {}).get("versions")
+    return {
+        "command": shlex.join(["lengthgen", *words]),
+        **{key: first[key] for key in ENVIRONMENT if key in first},
+        **({"corpus_versions": versions} if versions else {}),
+    }
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -232,22 +210,16 @@ def save(rows: pd.DataFrame, folder: Path) -> None:
 
 
 def _manifest(rows: pd.DataFrame) -> dict[str, Any]:
-    """Returns commands, commits, machines, versions and tokens of the runs."""
-    runs: dict[str, dict[str, Any]] = {}
-    corpora: dict[str, Any] = {}  # versions of installed packages, by fingerprint
-    for row in rows.drop_duplicates("run").itertuples():
-        environment = json.loads(str(row.environment))
-        if versions := environment.pop("corpus_versions", None):
-            corpora[str(row.fingerprint)] = versions
-        seconds = None if math.isnan(row.train_seconds) else row.train_seconds  # pyright: ignore
-        runs[str(row.run)] = {**environment, "training_seconds": seconds}
-    endpoints = rows.groupby("protocol")["endpoints"].unique()
+    """Returns commands, commits, machines and versions of this report and of its runs."""
+    runs = {
+        row.run: json.loads(row.environment)
+        | {"training_seconds": None if math.isnan(row.train_seconds) else row.train_seconds}
+        for row in rows.drop_duplicates("run").itertuples()
+    }
     return {
         "command": shlex.join(["lengthgen", *sys.argv[1:]]),
         **directory.environment(),
-        "training_seconds": math.fsum(r["training_seconds"] or 0 for r in runs.values()),
+        "training_seconds": math.fsum(run["training_seconds"] or 0 for run in runs.values()),
         "tokens": sorted(rows["fingerprint"].unique()),
-        **({"corpora": corpora} if corpora else {}),
-        "endpoints": {name: sorted(of) for name, of in endpoints.items()},
         "runs": runs,
     }

@@ -4,7 +4,6 @@
 """Series: which rows can be compared, and the names of runs that differ in the seed alone."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +14,16 @@ import pandas as pd
 from lengthgen import schemes
 from lengthgen.config import compose
 from lengthgen.escaping import visible
-from lengthgen.evaluation.protocols import HEADLINE, named
-from lengthgen.report.intervals import ratio
 from lengthgen.report.load import CELL, config_of
 from lengthgen.schemes.absolute.alignment import Aligned
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment ids
-LEADING = ["scheme", "variant", "length", "ppl", "loss", "low", "high"]  # columns of curves()
+KEYS = ["recipe", "variant", "parts", "tokens_seen"]  # of a series
+SETTINGS = {"model": "model", "train_length": "T", "tokens_seen": "tokens seen"}
+# Keys of a configuration that do not tell series apart, or that _science adds in another form.
+ASIDE = ("seed", "eval.", "train.checkpoint_every", "train.tuned", "train.init_from")
+RATIOS = ("train.scheme_lr_ratio", "scheme.lr_ratio")
+VARIANTS = ("scheme.variants", "variants")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +40,13 @@ class Selection:
     @property
     def title(self) -> str:
         """Corpus, model, and the precisions of training and scoring."""
-        first = self.rows.iloc[0]
-        packed = " (packed)" if first["packed"] else ""
-        trained = " and ".join(sorted(self.rows["trained_in"].dropna().unique()))
-        trained = f"trained in {trained}, scored in " if trained else ""
-        models, corpora, scored = (
-            sorted(self.rows[name].unique()) for name in ("model", "corpus", "precision")
+        names = ("corpus", "model", "trained_in", "precision")
+        corpus, model, trained, scored = (
+            " and ".join(sorted(self.rows[name].dropna().unique())) for name in names
         )
-        return (
-            f"corpus {', '.join(corpora)}{packed}, model {', '.join(models)}, {trained}"
-            f"{' and '.join(scored)}"
-        )
+        packed = " (packed)" if self.rows["packed"].iloc[0] else ""
+        trained = f"trained in {trained}, " if trained else ""
+        return f"corpus {corpus}{packed}, model {model}, {trained}scored in {scored}"
 
 
 def select(rows: pd.DataFrame) -> list[Selection]:
@@ -56,124 +54,60 @@ def select(rows: pd.DataFrame) -> list[Selection]:
 
     Those are the complete cells; of each run those of its newest checkpoint; under each protocol
     those of the one condition (precision, targets, endpoints) that most curves have, of several the
-    one that covers most lengths; and of runs of one seed the first by name.
+    one of most rows; and of runs of one seed the first by name.
     """
     rows = rows.reset_index(drop=True)
-    name_models = rows["model"].nunique() > 1
     texts = [of_text for _, of_text in rows.groupby(["fingerprint", "packed"])]
     texts.sort(key=lambda of_text: (-of_text["run"].nunique(), of_text["corpus"].iloc[0]))
-    selections = [_selected(of_text, name_models=name_models) for of_text in texts]
+    models = ["model"] if rows["model"].nunique() > 1 else []
+    selections = [_selected(of_text, varied=models) for of_text in texts]
     return [selection for selection in selections if len(selection.rows)]
 
 
-def _selected(rows: pd.DataFrame, *, name_models: bool) -> Selection:
-    notes: list[str] = []
+def _selected(rows: pd.DataFrame, *, varied: list[str]) -> Selection:
     n_scored = rows.groupby(CELL, dropna=False)["document"].transform("count")
-    partial = n_scored < rows["n_documents"]
-    for _, cell in rows[partial].groupby(CELL, dropna=False):
-        notes.append(
-            f"Not shown: {_what(cell)} of {cell['run'].iloc[0]} has {len(cell)} of "
-            f"{cell['n_documents'].iloc[0]} documents; run lengthgen eval"
-        )
-    rows = rows[~partial]
-    rows = rows[rows["tokens_seen"] == rows.groupby("run")["tokens_seen"].transform("max")]
-    kept: list[pd.DataFrame] = []
-    preferred: tuple[Any, ...] | None = None  # the headline's: what is compared with it goes along
-    for protocol in sorted(set(rows["protocol"]), key=lambda name: (name != HEADLINE, name)):
-        scored = rows[rows["protocol"] == protocol]
-        targets = scored["targets"].astype(object).where(scored["targets"].notna(), None)
-        conditions = pd.Series(
-            [*zip(scored["precision"], targets, scored["endpoints"], strict=True)], scored.index
-        )
-        chosen = _condition(scored.assign(condition=conditions), preferred)
-        preferred = chosen if protocol == HEADLINE else preferred
-        kept.append(scored[[c == chosen for c in conditions]])
-        for condition, cells in scored[[c != chosen for c in conditions]].groupby(conditions):
-            notes.append(
-                f"Not shown: {_what(cells)} of {', '.join(sorted(set(cells['run'])))} "
-                f"({_difference(condition, chosen)}), evaluated otherwise than the rest; run "
-                "lengthgen eval with the lengths, variants and eval.* of the others"
-            )
-    if not kept:
-        return Selection(rows=rows.assign(series=""), notes=notes)
-    rows = _labelled(pd.concat(kept), name_models=name_models)
-    rows, repeated = _one_run_of_a_seed(rows)
-    notes += [f"Not shown: {run}, another run of one seed" for run in repeated]
-    return Selection(rows=rows.reset_index(drop=True), notes=[*notes, *_limits(rows)])
-
-
-def _what(rows: pd.DataFrame) -> str:
-    """Returns protocols, variants and lengths: "tail + yarn at 512, 1k"."""
-    names = rows["protocol"] + rows["variant"].map(lambda v: f" + {v}" if v else "").astype(str)
-    lengths = ", ".join(map(short, sorted(set(rows["length"]))))
-    return f"{', '.join(sorted(set(names)))} at {lengths}"
-
-
-def _condition(scored: pd.DataFrame, preferred: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """Returns the condition of most curves: the preferred one, or that of most lengths."""
-    lengths: dict[tuple[Any, ...], dict[tuple[Any, ...], set[int]]] = {}
-    for condition, run, variant, length in zip(
-        *(scored[name] for name in ("condition", "run", "variant", "length")), strict=True
-    ):
-        lengths.setdefault(condition, {}).setdefault((run, variant), set()).add(length)
-    n_tokens = scored.groupby("condition")["n_tokens"].sum()
-
-    def coverage(condition: tuple[Any, ...]) -> tuple[Any, ...]:
-        covered = list(lengths[condition].values())
-        in_all, in_any = set[int].intersection(*covered), set[int].union(*covered)
-        return (
-            *(len(covered), condition == preferred, len(in_all), len(in_any)),
-            *(n_tokens[condition], str(condition)),
-        )
-
-    return max(lengths, key=coverage)
-
-
-def _difference(condition: Any, chosen: tuple[Any, ...]) -> str:
-    """Returns in what a condition differs from the chosen one."""
-    texts = [
-        text
-        for text, value, other in zip(
-            (f"precision {condition[0]}", f"K={condition[1]:g}" if condition[1] else "", ""),
-            condition,
-            chosen,
-            strict=True,
-        )
-        if text and value != other
+    is_complete = n_scored >= rows["n_documents"]
+    notes = [
+        f"Not shown: {what}, scored in part; run lengthgen eval"
+        for what in _each(rows[~is_complete])
     ]
-    return ", ".join(texts) or "other endpoints"
-
-
-def _one_run_of_a_seed(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Returns the rows without further runs of one seed, which are no independent seeds."""
+    rows = rows[is_complete]
+    rows = rows[rows["tokens_seen"] == rows.groupby("run")["tokens_seen"].transform("max")]
+    targets = rows["targets"].map(lambda K: "" if pd.isna(K) else f"K={K:g}, ")
+    condition = (
+        rows["precision"].map(str) + ", " + targets + "endpoints " + rows["endpoints"].map(str)
+    )
+    rows = rows.assign(condition=condition, curve=rows["run"] + rows["variant"].fillna(""))
+    counts = rows.groupby(["protocol", "condition"])["curve"].agg(["nunique", "size"])
+    ordered = counts.sort_values(["nunique", "size"]).reset_index()
+    chosen = rows["protocol"].map(ordered.groupby("protocol")["condition"].last())
+    for condition, others in rows[rows["condition"] != chosen].groupby("condition"):
+        remedy = "evaluated unlike the others; run lengthgen eval with their lengths and eval.*"
+        notes += [f"Not shown: {what}: {condition}, {remedy}" for what in _each(others)]
+    rows = _labelled(rows[rows["condition"] == chosen], varied=varied)
+    # Further runs of one seed are no independent seeds.
     first = rows.groupby(["series", "protocol", "seed"])["run"].transform("min")
-    return rows[rows["run"] == first], sorted(set(rows.loc[rows["run"] != first, "run"]))
+    repeated = sorted(set(rows.loc[rows["run"] != first, "run"]))
+    notes += [f"Not shown: {run}, another run of one seed" for run in repeated]
+    rows = rows[rows["run"] == first].drop(columns=["condition", "curve"]).reset_index(drop=True)
+    for field, name in SETTINGS.items():
+        by_value = rows.groupby(field)["series"].unique()
+        if len(by_value) > 1:
+            texts = [f"{value} ({', '.join(sorted(of))})" for value, of in by_value.items()]
+            notes.append(f"Not like with like: {name} is {' and '.join(texts)}")
+    return Selection(rows=rows, notes=notes)
 
 
-def _limits(rows: pd.DataFrame) -> Iterator[str]:
-    """Yields what series differ in other than their schemes, and which runs are unfinished."""
-    fields = {"model": "model", "train_length": "T", "tokens_seen": "tokens seen"}
-    for field, name in fields.items():
-        labels = rows.groupby(field)["series"].unique()
-        if len(labels) > 1:
-            values = [f"{value:,}" if isinstance(value, int) else value for value in labels.index]
-            texts = [
-                f"{value} ({', '.join(sorted(of))})"
-                for value, of in zip(values, labels, strict=True)
-            ]
-            yield f"Not like with like: {name} is {' and '.join(texts)}"
-    for row in rows.drop_duplicates("run").to_dict("records"):
-        train = config_of(row).get("train", {})
-        tokens, batch_tokens = train.get("tokens"), train.get("batch_tokens")
-        if tokens and batch_tokens and row["tokens_seen"] < tokens:
-            step, steps = (-(-n // batch_tokens) for n in (row["tokens_seen"], tokens))
-            yield (
-                f"Unfinished: {row['run']} is at step {step} of {steps}; the command that began it "
-                "continues it"
-            )
+def _each(rows: pd.DataFrame) -> Iterator[str]:
+    """Yields what rows each run has: "rope-s1 (tail, tail + yarn at 512, 1k)"."""
+    for run, own in rows.groupby("run"):
+        curves = own[["protocol", "variant"]].itertuples(index=False, name=None)
+        names = {f"{protocol} + {variant}" if variant else protocol for protocol, variant in curves}
+        lengths = ", ".join(map(short, sorted(set(own["length"]))))
+        yield f"{run} ({', '.join(sorted(names))} at {lengths})"
 
 
-def _labelled(rows: pd.DataFrame, *, name_models: bool) -> pd.DataFrame:
+def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
     """Returns the rows with the name of their series; runs that differ in the seed share it.
 
     A series is a recipe at a checkpoint under a variant, as it was defined when it was evaluated.
@@ -182,76 +116,61 @@ def _labelled(rows: pd.DataFrame, *, name_models: bool) -> pd.DataFrame:
     """
     parts = rows["parts"].where(rows["variant"].notna(), "")
     keyed = rows.assign(parts=parts, variant=rows["variant"].fillna(""))
-    keys = ["recipe", "variant", "parts", "tokens_seen"]
-    first = keyed.sort_values(["seed", "run"]).drop_duplicates(keys)
-    curves = [{str(k): v for k, v in row.items()} for row in first.to_dict("records")]
-    several = {f for f in ("model", "train_length", "tokens_seen") if rows[f].nunique() > 1}
-    names = [_name(curve, several | ({"model"} if name_models else set())) for curve in curves]
+    first = keyed.sort_values(["seed", "run"]).drop_duplicates(KEYS).to_dict("records")
+    varied = [*varied, *(field for field in SETTINGS if rows[field].nunique() > 1)]
+    names = [_name(series, varied) for series in first]
     shared = Counter(names)
     oracles = {name for name, part in schemes.registry().items() if issubclass(part, Aligned)}
     labels: dict[tuple[Any, ...], str] = {}
-    for name, curve in zip(names, curves, strict=True):
-        label = name
-        if shared[name] > 1:
-            twins = [c for c, other in zip(curves, names, strict=True) if other == name]
-            label += f" ({_distinction(curve, twins)})"
-        if oracles & _parts(curve):
+    for label, series in zip(names, first, strict=True):
+        if shared[label] > 1:
+            twins = [other for name, other in zip(names, first, strict=True) if name == label]
+            label += f" ({_distinction(series, twins)})"
+        if oracles & {*(config_of(series).get("scheme", {}).get("parts") or {})}:
             label += UPPER_BOUND
-        labels[tuple(curve[key] for key in keys)] = visible(label)
-    of_rows = [labels[key] for key in keyed[keys].itertuples(index=False, name=None)]
+        labels[tuple(series[key] for key in KEYS)] = visible(label)
+    of_rows = [labels[key] for key in keyed[KEYS].itertuples(index=False, name=None)]
     return rows.assign(series=of_rows)
 
 
-def _parts(curve: Mapping[str, Any]) -> set[str]:
-    return set(config_of(curve).get("scheme", {}).get("parts") or {})
-
-
-def _name(curve: Mapping[str, Any], several: set[str]) -> str:
+def _name(series: Mapping[str, Any], varied: Sequence[str]) -> str:
     """Returns scheme and variant, and of model, T and tokens seen what varies."""
     texts = {
-        "model": curve["model"],
-        "train_length": f"T={curve['train_length']}",
-        "tokens_seen": f"{millions(curve['tokens_seen'])} tokens",
+        "model": series["model"],
+        "train_length": f"T={series['train_length']}",
+        "tokens_seen": f"{millions(series['tokens_seen'])} tokens",
     }
-    details = ", ".join(text for field, text in texts.items() if field in several)
-    variant = curve["variant"].replace("+", " + ")
-    name = f"{curve['scheme']} + {variant}" if variant else curve["scheme"]
+    details = ", ".join(text for field, text in texts.items() if field in varied)
+    name = " + ".join([series["scheme"], *filter(None, series["variant"].split("+"))])
     return f"{name} ({details})" if details else name
 
 
-def _distinction(curve: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) -> str:
+def _distinction(series: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) -> str:
     """Returns the keys in which series of one name differ, the scheme's first, three at most."""
-    science = [_science(twin) for twin in twins]
-    own = _science(curve)
-    keys = {
+    own, others = _science(series), [_science(twin) for twin in twins]
+    differing = {
         key
-        for of_twin in science
-        for key in of_twin
-        if any(key not in other or other[key] != of_twin[key] for other in science)
+        for other in others
+        for key in own.keys() | other.keys()
+        if key not in own or key not in other or own[key] != other[key]
     }
-    ordered = sorted(keys, key=lambda key: (not key.startswith("scheme."), key))
+    ordered = sorted(differing, key=lambda key: (not key.startswith("scheme."), key))
     changes = [f"{k}={_value(own[k])}" if k in own else f"no {k}" for k in ordered[:3]]
-    run = curve["run"].rsplit("-", 1)[-1]
+    run = series["run"].rsplit("-", 1)[-1]
     return ", ".join([*changes, run] if len(ordered) > 3 else changes)
 
 
-def _science(curve: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what decides a curve's numbers but the seed, by dotted key."""
-    flat = compose.flatten(config_of(curve))
-    aside = ("seed", "eval.", "train.checkpoint_every", "train.tuned", "train.init_from")
-    ratios = ("train.scheme_lr_ratio", "scheme.lr_ratio")
-    variants = ("scheme.variants", "variants")
-    kept = {k: v for k, v in flat.items() if not k.startswith((*aside, *ratios, *variants))}
-    names = curve["variant"].split("+") if curve["variant"] else []
-    used = tuple(f"{home}.{name}." for home in variants for name in names)
+def _science(series: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what decides a series' numbers but the seed, by dotted key."""
+    flat = compose.flatten(config_of(series))
+    names = series["variant"].split("+") if series["variant"] else []
+    used = tuple(f"{home}.{name}." for home in VARIANTS for name in names)
     return {
-        **kept,
-        "train.scheme_lr_ratio": next((flat[k] for k in ratios if flat.get(k) is not None), 1.0),
+        **{k: v for k, v in flat.items() if not k.startswith((*ASIDE, *RATIOS, *VARIANTS))},
+        "train.scheme_lr_ratio": next((flat[k] for k in RATIOS if flat.get(k) is not None), 1.0),
         "init_from": flat.get("train.init_from.recipe"),
         **{key: value for key, value in flat.items() if used and key.startswith(used)},
-        "variant": curve["variant"],
-        "parts": curve["parts"],
-        "tokens_seen": curve["tokens_seen"],
+        **{key: series[key] for key in ("variant", "parts", "tokens_seen")},
     }
 
 
@@ -259,51 +178,6 @@ def _value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.15g}"
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def loss_of(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
-    """Returns what a loss is a mean of: sums of nats, infinite where a model diverged, and counts.
-
-    Of a protocol that averages windows they are sums of the means of windows, and windows.
-    """
-    of_windows = rows["protocol"].map(
-        {p: named(p).mean == "windows" for p in set(rows["protocol"])}
-    )
-    nats = rows["nats"].where(~of_windows, rows["window_nats"]).fillna(math.inf)
-    return nats, rows["n_tokens"].where(~of_windows, rows["n_windows"])
-
-
-def curves(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns a row per run, variant, protocol and length: loss and perplexity with their interval.
-
-    The interval is that of this checkpoint on other documents. Incomplete cells are left out, and
-    skipped ones have no loss.
-    """
-    facts = [c for c in rows.columns if c in {*CELL, "scheme", "model", "seed", "corpus"}]
-    facts += ["fingerprint", "packed", "train_length", "reference", "trained_in", "n_documents"]
-    found: list[dict[str, Any]] = []
-    for _, cell in rows.groupby(CELL, dropna=False, sort=True):
-        first, scored = cell.iloc[0], cell[cell["document"].notna()]
-        if len(scored) < first["n_documents"]:
-            continue
-        point = {**first[facts].to_dict(), "skipped": first["skipped"]}
-        if len(scored):
-            nats, counts = loss_of(scored)
-            loss = ratio(nats.to_numpy()[None], counts.to_numpy())
-            bytes_ = scored["n_bytes"].sum()
-            point |= {
-                **{"loss": loss.value, "ppl": perplexity(loss.value)},
-                **{"low": loss.low, "high": loss.high, "n_tokens": scored["n_tokens"].sum()},
-                "bits_per_byte": nats.sum() / (math.log(2) * bytes_) if bytes_ else math.nan,
-            }
-        found.append(point)
-    table = pd.DataFrame(found)
-    return table[[*LEADING, *(c for c in table.columns if c not in LEADING)]]
-
-
-def perplexity(loss: float) -> float:
-    """Returns exp(loss); infinity where that is beyond a float, nan for nan."""
-    return math.inf if loss >= 709 else math.exp(loss)
 
 
 def short(length: float) -> str:

@@ -16,7 +16,7 @@ import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator
 from scipy.optimize import isotonic_regression
 
 from lengthgen import escaping
@@ -107,25 +107,19 @@ def length_axis(
     axes.minorticks_off()
     if trained is not None and trained > ticks[0]:
         axes.axvspan(low, trained, color="0.94", zorder=0, linewidth=0)
-    if trained is not None and trained > ticks[0] and named:
-        place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "color": GREY}
-        axes.text(trained / 2**0.06, 0.985, "trained", ha="right", va="top", fontsize=8, **place)
+        if named:
+            place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "color": GREY}
+            axes.text(trained / 2**0.06, 0.985, "trained", ha="right", va="top", size=8, **place)
 
 
 def log_axis(axes: Axes) -> None:
-    """Makes y a log axis with three to nine round ticks within its limits, written in full."""
+    """Makes y a log axis with round ticks within its limits, written in full."""
     low, high = axes.get_ylim()
+    digits = (1, 1.5, 2, 3, 4, 5, 7) if high / low < 8 else (1, 3) if high / low < 3e4 else (1,)
     axes.set_yscale("log")
-    if high / low < 4:
-        ticks = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-    else:
-        digits = (1, 2, 3, 5) if high / low < 50 else (1, 3) if high / low < 30_000 else (1,)
-        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-        step = 1 + (last - first) // 10
-        ticks = [digit * 10.0**e for e in range(first, last + 1, step) for digit in digits]
-    shown = [float(tick) for tick in ticks if low <= tick <= high]
-    axes.set_yticks(shown, [f"{tick:,.10g}" if tick < 1e6 else f"{tick:.0e}" for tick in shown])
     axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(LogLocator(subs=digits, numticks=12))
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.10g}" if y < 1e6 else f"{y:.0e}")
     axes.minorticks_off()
 
 

@@ -75,8 +75,7 @@ def write(points: Sequence[Point], out: Path) -> list[Path]:
     chosen = tuned_rates.read(out / FILE) if (out / FILE).exists() else {}
     for name in dict.fromkeys(point.config.scheme.name for point in points):
         chosen[name] = _choice([point for point in points if point.config.scheme.name == name])
-    table = curve_tables.rates(list(chosen.items()), untuned={})
-    assert table is not None
+    table = curve_tables.rates(list(chosen.items()))
     plain = {name: rates.model_dump(mode="json") for name, rates in chosen.items()}
     text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None)
     replace_file(out / "table.md", tables.markdown(table).encode())

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lengthgen.report.intervals import Estimate
-from lengthgen.report.section import Section
+from lengthgen.report.report import Section
 from lengthgen.report.series import Selection, select, short
 from lengthgen.report.style import (
     DASHES,

@@ -115,7 +115,7 @@ def cells(line: str) -> list[str]:
     "rows", sorted(RESULTS.glob("**/rows.parquet")), ids=lambda p: p.parent.name
 )
 def test_the_tables_of_a_folder_are_what_its_rows_give(rows: Path) -> None:
-    sections = report.sections(load([rows.parent]), {})
+    sections = report.sections(load([rows.parent]))
     committed = (rows.parent / "table.md").read_text(encoding="utf-8")
     assert committed == report.table_text(sections), f"lengthgen report {rows.parent}"
 

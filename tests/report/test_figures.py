@@ -127,28 +127,6 @@ def test_an_infinite_loss_does_not_set_the_axis() -> None:
     assert axes.get_ylim()[1] < 30
 
 
-def test_the_heat_map_has_a_row_of_each_series_and_leaves_cells_without_value_empty() -> None:
-    figure = drawn(figures.excess, findings_of({"rope": STEEP, "learned": FLAT[:3]}))
-    (axes,) = panels(figure)
-    cells = [text.get_text() for text in axes.texts]
-    assert len(cells) == len(LENGTHS) + 3
-    assert f"{math.log(400 / 16):+.2f}" in cells
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["rope", "learned"]
-
-
-def test_the_ranking_is_ordered_and_shows_possible_ranks() -> None:
-    behind = {"kerple": 0.0, "alibi": 0.1, "rope": 2.5}
-    table = findings_of({name: [16.0 * math.exp(x)] * 5 for name, x in behind.items()})
-    last = table[table["length"] == LENGTHS[-1]]
-    rows = [
-        last.assign(quantity="behind", value=[behind[name] for name in last["series"]]),
-        last.assign(quantity="rank", low=1.0, high=2.0),
-    ]
-    (axes,) = panels(drawn(figures.ranking, pd.concat([table, *rows])))
-    assert [label.get_text() for label in axes.get_yticklabels()] == [*behind]
-    assert [text.get_text() for text in axes.texts] == ["1 to 2"] * 3
-
-
 def test_a_loss_by_position_is_the_mean_over_documents_and_seeds() -> None:
     edges = figures.position_bins(64, 256)
     rows = [
@@ -167,24 +145,14 @@ def test_a_loss_by_position_is_the_mean_over_documents_and_seeds() -> None:
     assert curve.get_xdata()[-1] == 256
 
 
-def test_seeds_of_a_series_are_named_once_in_the_training_curves() -> None:
-    rows = [{"train/tokens": 100 * i, "train/loss": 5.0 - i / 10} for i in range(1, 20)]
-    figure = figures.training([("rope", "rope", rows), ("rope", "rope", rows)])
-    assert figure is not None
-    assert [text.get_text() for text in names(figure.axes[0])] == ["rope"]
-
-
-@pytest.mark.parametrize("draw", [figures.curve, figures.gain, figures.excess, figures.ranking])
+@pytest.mark.parametrize("draw", [figures.curve, figures.gain])
 def test_a_figure_of_nothing_is_none(draw: Draw) -> None:
     assert draw(findings_of({"rope": FLAT}).assign(quantity="note")) is None
 
 
-@pytest.mark.parametrize("draw", [figures.curve, figures.excess])
-def test_the_same_findings_give_the_same_bytes_with_text_as_text(draw: Draw) -> None:
-    files = {
-        style.saved(drawn(draw, findings_of({"rope$x$": STEEP, "alibi": FLAT})), "svg")
-        for _ in range(2)
-    }
+def test_the_same_findings_give_the_same_bytes_with_text_as_text() -> None:
+    findings = findings_of({"rope$x$": STEEP, "alibi": FLAT})
+    files = {style.saved(drawn(figures.curve, findings), "svg") for _ in range(2)}
     assert len(files) == 1
     assert "rope$x$" in files.pop().decode()
 

@@ -148,4 +148,4 @@ def test_a_diverged_run_without_another_seed_is_named(tmp_path: Path) -> None:
     with pytest.raises(Diverged), status.record_status(lost, run=run, evaluation_id="x"):
         raise Diverged("loss is nan at step 3")
     _, (line,) = loaded(good, lost)
-    assert "diverged in training (loss is nan at step 3), and no other seed" in line
+    assert "it diverged in training, and no other seed is evaluated" in line
