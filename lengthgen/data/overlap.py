@@ -96,14 +96,14 @@ def far_copies(
     text = corpus.validation.document(document)[max(0, stop - targets - far - 1) : stop]
     wide = text.astype(np.int64)
     bigrams = wide[:-1] * corpus.vocab_size + wide[1:]  # bigram i ends at token i + 1
-    found = np.zeros(targets, dtype=bool)
+    is_far = np.zeros(targets, dtype=bool)
     last = len(bigrams) - targets
     for k in range(max(0, -last), targets):
         at = last + k
         before = np.flatnonzero(bigrams[max(0, at - far) : at] == bigrams[at])
         distance = min(at, far) - before[-1] if len(before) else 0
-        found[k] = distance > near
-    return found
+        is_far[k] = distance > near
+    return is_far
 
 
 def gram_hashes(tokens: NDArray[np.integer], n: int) -> Hashes:

@@ -74,12 +74,6 @@ def parse_tokenizer(content: bytes, path: Path) -> tokenizers.Tokenizer:
         raise UserError(
             f"corpus.tokenizer: {path} is not a tokenizer.json of the tokenizers library: {error}"
         ) from error
-    ids = tokenizer.get_vocab(with_added_tokens=True).values()
-    if max(ids, default=0) >= schema.MOST_IDS:  # first: to_str() counts up to the largest id
-        raise UserError(
-            f"corpus.tokenizer: {path} has the id {max(ids)}, and an embedding here at most "
-            f"{schema.MOST_IDS} rows; number its tokens from 0"
-        )
     if '"type":"ByteLevel"' not in tokenizer.to_str():
         raise UserError(
             f"corpus.tokenizer: {path} is not byte-level, so that bytes of text per token are not "

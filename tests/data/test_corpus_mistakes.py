@@ -79,10 +79,6 @@ def other_bos(tokenizer: dict[str, Any]) -> None:
     tokenizer["added_tokens"][0]["content"] = "<|other|>"
 
 
-def large_id(tokenizer: dict[str, Any]) -> None:
-    tokenizer["model"]["vocab"]["a"] = 2**31
-
-
 def normalised(tokenizer: dict[str, Any]) -> None:
     tokenizer["normalizer"] = {"type": "NFC"}
 
@@ -97,7 +93,6 @@ def words(tokenizer: dict[str, Any]) -> None:
     [
         (other_bos, {}, "none of .* which corpus.bos=true needs; set corpus.bos=false or add"),
         (other_bos, {"packed": True, "bos": False}, "none of .* which corpus.packed=true needs"),
-        (large_id, {}, "has the id 2147483648, and an embedding here at most 1048576 rows"),
         (normalised, {}, r"given.json changes the text of accents.txt \(\d+ bytes become"),
         (words, {}, "given.json is not byte-level"),
     ],

@@ -105,7 +105,7 @@ def test_hashes_differ_where_runs_do(n: int) -> None:
 
 def plainly_far(tokens: list[int], end: int, *, targets: int, near: int, far: int) -> list[bool]:
     """Returns which targets copy far text, by looking at every earlier place in turn."""
-    found: list[bool] = []
+    is_far: list[bool] = []
     for t in range(end - targets, end):
         distance = next(
             (
@@ -115,8 +115,8 @@ def plainly_far(tokens: list[int], end: int, *, targets: int, near: int, far: in
             ),
             None,
         )
-        found.append(distance is not None and distance > near)
-    return found
+        is_far.append(distance is not None and distance > near)
+    return is_far
 
 
 @pytest.mark.parametrize("bos", [True, False])
@@ -127,7 +127,7 @@ def test_far_copies_are_those_that_a_search_finds(end: int, far: int, bos: bool)
     last = end
     if not bos:
         corpus, last = replace(corpus, bos_id=None), end - 1
-    found = overlap.far_copies(corpus, 0, last, targets=40, near=50, far=far)
+    got = overlap.far_copies(corpus, 0, last, targets=40, near=50, far=far)
     want = plainly_far(tokens.tolist(), end, targets=40, near=50, far=far)
-    assert found.tolist() == want
+    assert got.tolist() == want
     assert 0 < sum(want) < 40

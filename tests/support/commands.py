@@ -147,9 +147,9 @@ class Disk(NamedTuple):
     def fill(self, *, leave_bytes: int = 0) -> None:
         """Takes all room but so much, in whole pages."""
         self.empty()
-        found = os.statvfs(self.folder)
+        disk = os.statvfs(self.folder)
         with contextlib.suppress(OSError):
-            n_bytes = max(0, found.f_bavail * found.f_frsize - leave_bytes)
+            n_bytes = max(0, disk.f_bavail * disk.f_frsize - leave_bytes)
             (self.folder / "filler").write_bytes(bytes(n_bytes))
 
     def empty(self) -> None:

@@ -70,11 +70,11 @@ def _built(*overrides: str, plugins: Sequence[Path]) -> Config:
 
 def every_scheme() -> list[tuple[str, str | None]]:
     """Returns (scheme, variant) of all shipped schemes, the plain scheme as variant None."""
-    found: list[tuple[str, str | None]] = []
+    pairs: list[tuple[str, str | None]] = []
     for name in choices("scheme", config_dir=None):
         variants = load("scheme", name, config_dir=None).get("variants") or {}
-        found += [(name, None), *((name, variant) for variant in variants)]
-    return found + [("rope", variant) for variant in choices("variant", config_dir=None)]
+        pairs += [(name, None), *((name, variant) for variant in variants)]
+    return pairs + [("rope", variant) for variant in choices("variant", config_dir=None)]
 
 
 def small_model(

@@ -91,8 +91,8 @@ def read_all(corpus: schema.Corpus) -> tuple[list[Document], list[Document]]:
     )
 
 
-def names(found: list[Document]) -> list[str]:
-    return [document.name for document in found]
+def names(documents: list[Document]) -> list[str]:
+    return [document.name for document in documents]
 
 
 def error_of(corpus: schema.Corpus) -> str:
