@@ -93,12 +93,12 @@ def test_ctrl_c_stops_a_run_with_a_checkpoint_and_the_same_command_ends_with_its
     tmp_path: Path,
 ) -> None:
     words = ["scheme=rope", "seed=1,2", LONG, "--jobs", "1"]
-    started: list[int] = []
+    known, started = descendants(os.getpid()), list[int]()
 
     def interrupt() -> None:
         while not list(tmp_path.glob("runs/*/checkpoints/step-*")):
             time.sleep(0.02)
-        started.extend(descendants(os.getpid()))
+        started.extend({*descendants(os.getpid())} - {*known})
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
