@@ -32,8 +32,7 @@ from lengthgen.training import trainer as training
 def validate(config: Config) -> Config:
     """Returns a configuration that was composed, if it can be built, with all arguments typed.
 
-    To be called once, where a configuration enters. Arguments get their types and defaults, so that
-    equal ones have equal run ids. Raises UserError as `check` does.
+    With types and defaults, equal ones have equal run ids. Raises UserError as `check` does.
     """
     check(config)
     parts = schemes.typed(config.scheme.parts, plugins=config.plugins)
@@ -122,10 +121,7 @@ def configs_of(
     config_dir: Path | None = None,
     plugins: Sequence[Path] = (),
 ) -> list[Config]:
-    """Returns the configurations of runs with changes by dotted key, all of them checked.
-
-    Raises UserError for a run whose plugin is not given.
-    """
+    """Returns the checked configurations of runs. Raises UserError for a plugin not given."""
     plugin_files.give(plugins)
     configs = [config_of(run_dir, changes, config_dir=config_dir) for run_dir in run_dirs]
     for config, run_dir in zip(configs, run_dirs, strict=True):

@@ -19,7 +19,6 @@ from lengthgen.errors import UserError, first_line, shortened, suggestion
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 PROBE = "probe"  # nor this one: options of probes, which no run depends on
-ALIASES = {"rotary": "rope", "relative": "shaw", "absolute": "sinusoidal", "none": "nope"}
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -340,7 +339,9 @@ def _refuse_unknown_choice(override: Override, config_dir: Path | None) -> None:
     if name in known or isinstance(override.value(), dict):
         return
     near = name.lower()
-    remedy = suggestion(ALIASES.get(near, near) if group == "scheme" else near, known)
+    titles = {choice: describe(group, choice, config_dir=config_dir).lower() for choice in known}
+    titled = [choice for choice in known if titles[choice].startswith(f"{near} ")]  # rotary
+    remedy = suggestion(titled[0] if titled and near not in known else near, known)
     if group == "scheme" and near in choices(VARIANT, config_dir=config_dir):
         remedy = f"{near} is a variant of a trained scheme: give eval.variants=[{near}]"
     raise UserError(f"{group}={shortened(name)}: no such {group}; {remedy}")

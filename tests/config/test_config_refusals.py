@@ -186,19 +186,6 @@ def test_an_axis_without_points(override: str, said: str) -> None:
         compose.expand([override], config_dir=None)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"train.lr": 1}, "train.lr: only eval.* and runtime.* can be given here"),
-        ({"eval.lenghts": [1]}, "eval.lenghts: unknown key; did you mean eval.lengths?"),
-    ],
-)
-def test_a_change_that_a_run_does_not_take(changes: dict[str, object], said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        compose.check_changes(changes, ("eval", "runtime"))
-    assert str(caught.value).startswith(said)
-
-
 @pytest.mark.parametrize("sign", ["+", "~"])
 def test_values_take_no_sign(sign: str) -> None:
     with pytest.raises(UserError, match="only KEY=VALUE is allowed here"):

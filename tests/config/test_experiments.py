@@ -3,16 +3,11 @@
 import re
 import shlex
 from functools import cache
-from pathlib import Path
 
 import pytest
-from small import small_config
-from trained import rows_of
 
-from lengthgen import pipeline
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_overrides
-from lengthgen.evaluation import plan
 from lengthgen.pipeline import validate
 
 NAMES = compose.choices("experiment", config_dir=None)
@@ -137,18 +132,3 @@ def test_an_order_at_a_length_is_that_of_its_table(name: str) -> None:
         schemes = re.split(r",\s+", order)
         assert sorted(schemes) == sorted(ppl)
         assert [ppl[scheme] for scheme in schemes] == sorted(ppl.values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if to_plain_task(configs(name)[0]) is None]
-)
-def test_it_runs_in_miniature_under_its_own_protocols_and_variants(
-    name: str, tmp_path: Path
-) -> None:
-    less = ["train.tokens=256", "eval.lengths=[16,64]", "eval.endpoints=2", FRESH]
-    config = small_config(*grid(commands(name)[0])[0], *less, f"runtime.root={tmp_path}")
-    rows = rows_of(pipeline.train(config) / "eval.jsonl")
-    assert [row["skipped"] for row in rows if "skipped" in row] == []
-    scored = {(row["protocol"], row["variant"], row["length"]) for row in rows}
-    assert scored == {(cell.protocol, cell.variant, cell.length) for cell in plan.cells(config)}

@@ -54,13 +54,6 @@ def test_torch_distributed_has_one_home() -> None:
     assert users == {"runs.distributed", "cli.__init__"}  # records what ended a process
 
 
-def test_nothing_imports_click_which_typer_vendors() -> None:
-    users = [
-        p for p in SOURCES if any(name.split(".")[0] == "click" for name in imported(parse(p)))
-    ]
-    assert users == []
-
-
 def test_one_module_prints_what_a_terminal_is_to_show() -> None:
     printing = {
         dotted(path)

@@ -85,19 +85,6 @@ def test_every_number_is_within_its_bound_or_says_why_there_is_none(
             assert row["note"]
 
 
-def test_what_stands_in_the_output_is_not_measured_again(checked: tuple[Path, str]) -> None:
-    out, printed = checked
-    before = out.read_bytes()
-    kept = [row for row in rows_of(out) if row["case"] != "learned_absolute"]
-    with out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, kept[0])
-        writer.writeheader()
-        writer.writerows(kept)
-    again = run("--schemes", "kerple,learned_absolute", "--out", str(out)).stdout.splitlines()
-    assert len(again) == len(printed.splitlines()) - len(kept)
-    assert sorted(out.read_bytes().split(b"\n")) == sorted(before.split(b"\n"))
-
-
 def test_a_number_above_its_bound_or_without_a_value_fails() -> None:
     assert check(lambda: gpu_check.Result(0.5))["verdict"] == "ok"
     assert check(lambda: gpu_check.Result(1.5))["verdict"] == "FAIL"

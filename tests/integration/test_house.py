@@ -9,7 +9,7 @@ import pytest
 from repository import ROOT
 
 PACKAGE = {
-    "cli": 1000,  # to shrink to 700
+    "cli": 905,  # to shrink to 700
     "api": 150,
     "sweep": 680,  # to shrink to 550
     "pipeline": 200,
@@ -21,8 +21,8 @@ PACKAGE = {
     "model": 1480,  # to shrink to 1250
     "data": 2020,  # to shrink to 1350
     "schemes": 3960,  # to shrink to 3700
-    "config": 1320,  # to shrink to 900
-    "errors, escaping, files, terminal": 550,  # to shrink to 450
+    "config": 1280,  # to shrink to 900
+    "errors, escaping, files, terminal": 540,  # to shrink to 450
     "tasks": 1984,  # to shrink to 1900
     "probes": 1130,  # to shrink to 800
     "encoder_decoder": 365,  # to shrink to 350
