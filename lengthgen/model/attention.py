@@ -16,6 +16,7 @@ B batch, T tokens, H heads, Q queries, S keys, K head width.
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -243,20 +244,14 @@ def _blocks(
 def _with_tables(layer: LayerHooks, c: AttentionContext, dtype: torch.dtype) -> AttentionContext:
     """Returns the layer's context, with what its parts add to keys and values by distance."""
     c = replace(c, hooks=layer)
+    made: dict[str, Tensor | None] = {}
     if layer.relative_keys:
-        keys, queries = (
-            hook(c)
-            for hook in (layer.relative_keys.relative_keys, layer.relative_keys.relative_queries)
-        )
-        c = replace(
-            c,
-            keys_HNK=None if keys is None else keys.to(dtype),
-            queries_H1K=None if queries is None else queries.to(dtype),
-        )
+        made["keys_HNK"] = layer.relative_keys.relative_keys(c)
+        made["queries_H1K"] = layer.relative_keys.relative_queries(c)
     if layer.relative_values:
-        values = layer.relative_values.relative_values(c)
-        c = replace(c, values_HNK=None if values is None else values.to(dtype))
-    return c
+        made["values_HNK"] = layer.relative_values.relative_values(c)
+    tables: dict[str, Any] = {name: x if x is None else x.to(dtype) for name, x in made.items()}
+    return replace(c, **tables)
 
 
 def _seen(layer: LayerHooks, c: AttentionContext) -> Tensor:

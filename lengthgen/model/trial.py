@@ -1,7 +1,4 @@
-"""One step of the model on the smallest batch: what is wrong with a part is one line before a run.
-
-B windows, T tokens, D width, Q targets.
-"""
+"""One step on the smallest batch: what is wrong with a part is one line before a run."""
 
 import traceback
 

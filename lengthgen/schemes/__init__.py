@@ -1,37 +1,18 @@
 """Positional schemes: lists of parts, each of which overrides hooks of the attention."""
 
-from lengthgen.schemes.base import (
-    HOOKS,
-    NO_PARTS,
-    AttentionContext,
-    LayerHooks,
-    ModelDims,
-    Part,
-    Rotated,
-    logits,
-    through_qk,
-    weighted,
-)
-from lengthgen.schemes.bias.distance_bias import DistanceBias
-from lengthgen.schemes.parameters import of_layer
-from lengthgen.schemes.registry import build, registry, typed
-from lengthgen.schemes.scheme import Scheme
-
-__all__ = [
-    "HOOKS",
-    "NO_PARTS",
-    "AttentionContext",
-    "DistanceBias",
-    "LayerHooks",
-    "ModelDims",
-    "Part",
-    "Rotated",
-    "Scheme",
-    "build",
-    "logits",
-    "of_layer",
-    "registry",
-    "through_qk",
-    "typed",
-    "weighted",
-]
+from lengthgen.schemes.base import HOOKS as HOOKS
+from lengthgen.schemes.base import NO_PARTS as NO_PARTS
+from lengthgen.schemes.base import AttentionContext as AttentionContext
+from lengthgen.schemes.base import LayerHooks as LayerHooks
+from lengthgen.schemes.base import ModelDims as ModelDims
+from lengthgen.schemes.base import Part as Part
+from lengthgen.schemes.base import Rotated as Rotated
+from lengthgen.schemes.base import logits as logits
+from lengthgen.schemes.base import through_qk as through_qk
+from lengthgen.schemes.base import weighted as weighted
+from lengthgen.schemes.bias.distance_bias import DistanceBias as DistanceBias
+from lengthgen.schemes.parameters import of_layer as of_layer
+from lengthgen.schemes.registry import build as build
+from lengthgen.schemes.registry import registry as registry
+from lengthgen.schemes.registry import typed as typed
+from lengthgen.schemes.scheme import Scheme as Scheme

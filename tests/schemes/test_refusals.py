@@ -93,10 +93,15 @@ PLUGINS = {  # a file of the user's own, the parts that are asked for, and a par
         "class Shadowed(Part):\n"
         "    def __init__(self, shape):\n"
         "        super().__init__(shape)\n"
-        "        self.weights = torch.nn.ParameterList([torch.zeros(2)])\n"
-        "    def bias(self, c): ...\n",
+        "        self.bias = torch.nn.Parameter(torch.zeros(2))\n"
+        "    def qk(self, q, k, c): ...\n",
         "{shadowed: {}}",
-        r"Shadowed raised AttributeError: self\.weights .*mine.py, line 7\)$",
+        r"parts\.shadowed: Shadowed raised AttributeError: self\.bias .*mine.py, line 7\)$",
+    ),
+    "an error in the constructor": (
+        "class Mine(Part):\n    def __init__(self, shape):\n        1 / 0\n",
+        "{mine: {}}",
+        r"parts\.mine: Mine raised ZeroDivisionError: .*mine.py, line 6\)$",
     ),
     "no hook": (
         "class Mine(Part):\n    def bais(self, c): ...\n",

@@ -177,16 +177,6 @@ def test_a_layer_moves_the_state_by_means_of_its_own_weights_and_what_its_networ
     close(out, plain(tokens, n_last=n_last), atol=1e-12)  # what is carried alone changes nothing
 
 
-def test_under_bf16_autocast_the_state_stays_fp32_and_autocast_is_off() -> None:
-    part = Carrying(SMALL)
-    with torch.autocast("cpu", torch.bfloat16):
-        model_under(part, dtype=torch.float32)(some_tokens(TWO_BLOCKS))
-    ((mean, _, _),) = part.calls
-    assert part.autocast == [False]
-    assert mean.dtype == torch.bfloat16
-    assert [state.dtype for state in part.states] == [torch.float32] * 2
-
-
 def test_what_a_state_does_not_go_with_is_refused() -> None:
     for other, message in (
         (Carrying(SMALL), "and part1 both carry"),

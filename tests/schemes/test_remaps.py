@@ -59,14 +59,6 @@ def test_distances_are_the_published_ones(case: dict[str, Any]) -> None:
     assert got[row, : row + 1].tolist() == case["want"]
 
 
-def test_streaming_numbers_keys_by_their_place_in_the_cache() -> None:
-    part = StreamingLlm(SHAPE, width=0.5, sinks=2)  # 2 sinks, 5 keys before the query's own
-    c = context(small_model("nope"), 20, dtype=torch.float64)
-    row = part.visible(c)[11, :12]
-    assert row.int().tolist() == [1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
-    assert relative(part, c)[11, :12][row].tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
-
-
 def dual_chunk_distance(i: int, j: int) -> float:
     """Chunks of 10 numbers, none above 12."""
     chunks = i // 10 - j // 10
@@ -210,15 +202,6 @@ def test_a_query_sees_the_first_and_the_most_recent_keys_and_its_own(sinks: int)
         want = {*keys[:sinks], *keys[-(16 - sinks) :]}
         assert set(row.nonzero().flatten().tolist()) == want
         assert len(want) == min(i + 1, 16)
-
-
-def test_lm_infinite_sees_sinks_at_the_trained_length_and_recent_keys_at_their_own() -> None:
-    model = small_model("rope", "lm_infinite")
-    c = context(model, LENGTH, dtype=torch.float64)
-    i, j = c.pos[:, None], c.pos
-    added = torch.zeros(LENGTH, LENGTH).double().masked_fill((j >= 10) & (i - j >= 6), -torch.inf)
-    turned = turns((i - j).clamp(max=16).double(), base=1e4)[None]
-    check(model.scheme.layers[0], c, lambda q, k, v: textbook(q, k, v, turned, added))
 
 
 @pytest.mark.parametrize("scheme", ["rope", "alibi", "fox"])

@@ -15,26 +15,21 @@ from repository import published
 from small import (
     bare_call,
     close,
-    context,
     det,
     dims,
     imported,
     layer_of,
     rotated,
-    small_config,
-    small_model,
     some_qkv,
 )
 from torch import Tensor
 
-from lengthgen import schemes
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.base import NO_PARTS
 from lengthgen.schemes.mask import Bca
 from lengthgen.schemes.rotary.fope import Fope
 from lengthgen.schemes.rotary.grape_m import GrapeM
-from lengthgen.schemes.rotary.hope import Hope
-from lengthgen.schemes.rotary.p_rope import PRope
+from lengthgen.schemes.rotary.p_rope import Hope, PRope
 from lengthgen.schemes.rotary.pope import Pope
 from lengthgen.schemes.rotary.rope import Rope, powers
 from lengthgen.schemes.rotary.rope_scaling import (
@@ -139,48 +134,10 @@ def test_dynamic_ntk_angles_are_those_of_transformers(f: float, length: int) -> 
     assert factor == 1
 
 
-def test_dynamic_ntk_of_transformers_remembers_its_longest_call_and_ours_does_not() -> None:
-    # It goes back only for a call shorter than T.
-    module = imported("transformers.models.llama.modeling_llama").LlamaRotaryEmbedding(
-        llama_config("dynamic", longest=T, factor=1.0)
-    )
-    angles: dict[int, Tensor] = {}
-    for length in (1024, 4096, 1024, 100):
-        module(torch.zeros(1), torch.arange(length)[None])
-        if length not in angles:
-            angles[length] = module.inv_freq.double()
-        else:
-            same(module.inv_freq.double(), angles[4096])
-    for length, want in angles.items():
-        same(scaled(DynamicNtk(T512, factor=1.0), length), want)
-
-
 @pytest.mark.parametrize("share", [0.25, 0.3, 0.75, 1.0])
 def test_p_rope_is_the_proportional_rope_of_transformers(share: float) -> None:
     want, _ = of_transformers("proportional", 64, partial_rotary_factor=share)
     same(scaled(PRope(T512, share=share), 64), want)
-
-
-def test_yarn_scales_all_of_a_partly_rotated_head_and_transformers_its_rotated_part() -> None:
-    # The paper's temperature is the logit's; a factor of cos and sin reaches rotated channels only.
-    n = 16
-    rope = Rope(T512, base=1e4, rotary_percentage=0.5, layout="half")
-    yarn = Yarn(T512, factor=8.0, beta_fast=32, beta_slow=1)
-    c = replace(bare_call(T512, n), hooks=NO_PARTS._replace(frequencies=(yarn,)))
-    q, k, _ = some_qkv(n, dtype=torch.float64, width=64)
-    ours = yarn.qk(*rope.qk(q, k, c), c)
-    angles, mscale = of_transformers("yarn", n, factor=8.0, partial_rotary_factor=0.5, **LONG)
-    theta = torch.arange(n)[:, None] * angles.repeat(2)
-    apply = imported("transformers.models.gpt_neox.modeling_gpt_neox").apply_rotary_pos_emb
-    theirs = apply(q, k, theta.cos()[None] * mscale, theta.sin()[None] * mscale)
-    rotated, rest = slice(0, 32), slice(32, 64)
-
-    def product(qk: tuple[Tensor, Tensor], channels: slice) -> Tensor:
-        return qk[0][..., channels] @ qk[1][..., channels].mT
-
-    close(product(ours, rotated), product(theirs, rotated), atol=1e-5)
-    close(product(ours, rest), product(theirs, rest) * mscale**2, atol=1e-5)
-    assert mscale == pytest.approx(0.1 * math.log(8) + 1)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.25])
@@ -362,17 +319,6 @@ def test_a_model_trained_on_at_4T_is_scaled_as_of_its_original_length(
             assert logit_factor(ours, length) == logit_factor(want, length)
 
 
-def test_a_single_rotated_pair_is_the_fastest_and_stays() -> None:
-    one = dims(2)
-    for part in (
-        Ntk(one, factor=8.0),
-        DynamicNtk(one, factor=1.0),
-        yarn(one, factor=8.0),
-        longrope2(one, factor=8.0),
-    ):
-        assert torch.equal(scaled(part, 4096), torch.ones(1, dtype=torch.float64))
-
-
 def test_hope_keeps_the_pairs_that_turn_within_t_which_are_half_of_them_at_512() -> None:
     # [F] d = 64, base 10000, T = 512: 16 of 32 pairs; p-RoPE with 0.75 keeps 24
     hope = scaled(Hope(T512), 512)
@@ -380,20 +326,6 @@ def test_hope_keeps_the_pairs_that_turn_within_t_which_are_half_of_them_at_512()
     assert torch.equal(hope, scaled(PRope(T512, share=0.5), 512))
     assert int((scaled(PRope(T512, share=0.75), 512) > 0).sum()) == 24
     assert int((scaled(Hope(dims(64, train_length=7)), 7) > 0).sum()) == 1
-
-
-def test_logits_are_scaled_only_in_layers_that_rotate() -> None:
-    config = small_config("scheme=rope", "scheme.layers=[[rope],[]]")
-    built = schemes.build(
-        config.variant("yarn"), layers=config.scheme.layers, shape=config.shape
-    ).double()
-    c = context(small_model("nope"), 64, dtype=torch.float64)
-    q, k, _ = some_qkv(64, dtype=torch.float64)
-    rotates, does_not = (rotated(layer, q, k, c)[0] for layer in built.layers)
-    assert torch.equal(does_not, q)
-    s = 64 / config.train.length
-    want = q.norm(dim=-1) * (0.1 * math.log(s) + 1) ** 2
-    close(rotates.norm(dim=-1), want, atol=1e-12)
 
 
 def product(x: Rotated) -> Tensor:

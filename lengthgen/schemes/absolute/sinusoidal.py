@@ -5,14 +5,11 @@ Two other layouts are in use and are other functions: `concat` = [sin | cos] wit
 frequencies (Transformer-XL), `concat_t2t` = [sin | cos] with w_m = base^(-m/(D/2-1))
 (tensor2tensor, fairseq).
 
-Size. PE has a root mean square (RMS) of 0.707. The paper adds it to embeddings of RMS 1: drawn with
-a standard deviation of D^-1/2 and multiplied by sqrt(D), as in tensor2tensor and fairseq. In a
-model initialised as GPT-2, with 0.02 and no multiplier, PE would drown the tokens 35-fold at
-first, and any fixed factor is soon wrong: Adam moves every number by about the rate in a step, so
-that small embeddings grow several-fold. `scale: published` is the paper's sum at all times, up to
-the common factor: x + RMS(E) PE, E the table of token embeddings as it is at present, no gradient
-through its RMS. `scale: match` multiplies PE by init_std * sqrt(2), which is RMS(E) PE sqrt(2) at
-initialisation only; a number multiplies the bare formula.
+Size. PE has a root mean square (RMS) of 0.707; the paper adds it to embeddings of RMS 1. In a model
+initialised as GPT-2, with 0.02 and no multiplier, it would drown the tokens 35-fold at first, and
+any fixed factor is soon wrong, as small embeddings grow several-fold. `scale: published` is the
+paper's sum up to a common factor: x + RMS(E) PE, E the table of token embeddings at present, no
+gradient through its RMS. `match` is RMS(E) PE sqrt(2) as it is at initialisation.
 """
 
 import math

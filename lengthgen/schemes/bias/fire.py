@@ -65,7 +65,7 @@ class Fire(Part):
         c: PositiveFloat,
         threshold: PositiveFloat,
         share_layers: bool,
-        beyond: Literal["extend", "clamp"] = "extend",  # which earlier runs do not name
+        beyond: Literal["extend", "clamp"] = "extend",
     ) -> None:
         super().__init__(shape)
         self.last = shape.train_length if beyond == "clamp" else None

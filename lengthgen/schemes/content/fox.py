@@ -8,9 +8,7 @@ at 0, f at a half; x-transformers (attn_data_dependent_alibi) starts at b = 5.
 CABLE (Veisi et al. 2025, arXiv 2503.08067) sums -softplus(w.x_t + b): that is ln f_t under the
 opposite signs of w and b, and the draws are symmetric, so that it is the same model from the
 start. Its released code does not divide q.k by sqrt(d); here all logits are.
-
-Of the paper, this is the gate alone: not the output gates, norms of q and k and token shifts of its
-"Pro" block.
+Left out: the output gates, norms of q and k and token shifts of the paper's "Pro" block.
 """
 
 import torch

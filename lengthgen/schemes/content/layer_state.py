@@ -1,9 +1,7 @@
 """State carried from layer to layer: what a part knows of each token beside the residual stream.
 
-A scheme with such a part is a StateTransformer (model/layer_state.py), whose blocks average the
-keys' states by the layer's attention weights, next to the values.
-
-E numbers of a token's state.
+Its model is a StateTransformer (model/layer_state.py), whose blocks average the states of keys as
+they average values. E numbers of a token's state.
 """
 
 from abc import ABC, abstractmethod

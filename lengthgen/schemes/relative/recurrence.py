@@ -3,8 +3,8 @@
 A text is read in segments of T tokens. In every layer, keys and values also come from the last
 mem_len inputs of that layer in earlier segments, kept as they were and without gradient. In
 training, a sequence of the batch continues where it stopped in the step before, until its document
-ends; the memory of another document is never seen, unlike in the authors' release, whose streams
-run across articles. A scheme with this part is a RecurrentTransformer (model/recurrent.py).
+ends; unlike in the authors' release, the memory of another document is never seen. The model is a
+RecurrentTransformer (model/recurrent.py).
 
 It goes with relative positions only: an absolute one would number every segment from 0, and a part
 that counts tokens, sums over them or reads neighbours would do so within a segment and its memory.

@@ -1,10 +1,16 @@
-"""p-RoPE: Barbero et al. 2024, arXiv 2410.06205, section 6.1. The slowest pairs do not turn at all.
+"""RoPE whose slowest pairs do not turn at all, and compare content alone.
 
-omega_m = base^(-2m/r) for m < int(p r/2), and 0 for the rest, which compare content alone. This is
-not partial rotation (rope's rotary_percentage): there, fewer channels share out the whole range of
-frequencies; here the range is cut and the angles that stay are those of RoPE. HF transformers calls
-it rope_type `proportional`.
+p-RoPE, Barbero et al. 2024, arXiv 2410.06205, section 6.1: omega_m = base^(-2m/r) for m < p r/2, 0
+for the rest. Unlike partial rotation (rope's rotary_percentage), where fewer channels share out
+the whole range, the angles that stay are RoPE's. HF transformers: rope_type `proportional`.
+
+HoPE, Chen et al. 2024, arXiv 2410.21216 (ACL 2025): pairs that complete no turn within T stop. That
+the limit is omega_m < 2 pi / T is our reading; the abstract says only that high frequencies are
+retained. For r = 64, base 10000 and T = 512 it keeps 16 pairs of 32, as p = 0.5 does. Two other
+methods share the name (arXiv 2509.05218 and 2505.20444).
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -34,3 +40,21 @@ class PRope(Part):
                 "raise it, or use the scheme nope"
             )
         return omega_R * (torch.arange(len(omega_R), device=omega_R.device) < kept)
+
+
+class Hope(Part):
+    """Stops the pairs whose period exceeds T."""
+
+    bidirectional = True
+
+    def __init__(self, shape: ModelDims) -> None:
+        super().__init__(shape)
+        self.slowest = 2 * math.pi / shape.train_length
+        if self.slowest > 1:  # the fastest pair of RoPE turns by 1 per token
+            raise ValueError(
+                f"train.length={shape.train_length} is shorter than one turn of the fastest pair; "
+                "at least 7 is needed"
+            )
+
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
+        return omega_R * (omega_R >= self.slowest)
