@@ -1,11 +1,10 @@
-"""The W&B run that shows a run: its rows of training, its curve and figures; the only wandb."""
+"""The W&B run that shows a run: its rows of training, and its curve; the only wandb."""
 
-import hashlib
 import logging
 import math
+import os
 import secrets
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -43,10 +42,8 @@ def push(config: Config, run_dir: Path, *, again: bool, say: Say) -> None:
 class Tracker:
     """Shows a run in W&B, on the main rank: rows of train.jsonl by step, then what was evaluated.
 
-    When it opens it sends the rows that the W&B run lacks, so that one which is resumed after a
-    kill has each once; a part that is kept offline has all of them. Nothing that W&B does or fails
-    to do is raised, nor waited for longer than SECONDS; the reason is one line, and the training
-    goes on. Before it is opened, it shows nothing.
+    When it opens it sends the rows that the W&B run lacks. Nothing that W&B does or fails to do is
+    raised, nor waited for longer than SECONDS. Before it is opened, it shows nothing.
     """
 
     def __init__(
@@ -56,7 +53,7 @@ class Tracker:
         self._run_dir = run_dir.absolute()
         self._say = say
         self._id = wandb_id or config.run_id
-        self._warnings = _Warnings()
+        self._warnings: list[str] = []
         self._run: wandb.Run | None = None
 
     def __enter__(self) -> Self:
@@ -77,7 +74,7 @@ class Tracker:
             self._attempt(lambda: self._log_train(row))
 
     def results(self) -> None:
-        """Shows what is evaluated: eval/ppl over eval/T_valid, the summary and the figures."""
+        """Shows what is evaluated: eval/ppl over eval/T_valid, and the summary."""
         if self._run is not None:
             self._attempt(self._log_results)
 
@@ -92,60 +89,65 @@ class Tracker:
 
     def _open(self) -> None:
         import wandb
-        from wandb.errors import AuthenticationError, term
+        from wandb.errors import AuthenticationError
 
-        settings = wandb.Settings(
-            silent=True,
-            console="off",
-            init_timeout=SECONDS,
-            finish_timeout=SECONDS,
-            finish_timeout_raises=True,
-        )
-        if self._config.runtime.wandb in ("online", "offline"):
-            settings.mode = self._config.runtime.wandb
-        mode = wandb.setup(settings).settings.mode  # for auto WANDB_MODE, or that of the folder
-        term.termsetup(settings, self._warnings)
-        if mode == "disabled":
-            self._say("W&B: disabled, by WANDB_MODE or by `wandb disabled`")
+        mode = self._settings(None).mode  # for auto WANDB_MODE, or that of the folder
+        if mode == "disabled" or os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1"):
+            self._say("W&B: disabled, by WANDB_MODE, WANDB_DISABLED or `wandb disabled`")
             return
         refusal = ""
         if mode == "online":
             try:
                 if not wandb.login(prompt=False, verify=False):
                     raise AuthenticationError("no API key (`wandb login` stores one)")
-                self._run = self._init(settings, "online")
+                self._run = self._init("online")
+                self._say(f"W&B: {self._run.url}")
             except Exception as error:
                 refusal = f"{_shortened(str(error))}; "
                 wandb.teardown()
-        if self._run is not None:
-            self._say(f"W&B: {self._run.url}")
-        else:
-            self._run = self._init(settings, "offline")
+        if self._run is None:
+            self._run = self._init("offline")
             folder = self._run.settings.sync_dir
             self._say(f"W&B: {refusal}offline, to upload: wandb sync {folder}")
         self._run.define_metric("train/*", step_metric="train/step")
         for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
             self._log_train(row)
 
-    def _init(self, settings: "wandb.Settings", mode: Any) -> "wandb.Run":
+    def _settings(self, mode: Any) -> "wandb.Settings":
+        """Returns wandb's settings for a mode; without one, for that of runtime.wandb."""
         import wandb
         from wandb.errors import term
 
-        settings.mode = mode
-        wandb.setup(settings)
-        term.termsetup(settings, self._warnings)
-        return wandb.init(
-            mode=mode,
-            dir=str(self._run_dir),
-            entity=self._config.runtime.wandb_entity,
-            project=self._config.runtime.wandb_project,
-            group=self._config.scheme.name,
-            job_type="train",
-            id=self._id,
-            name=self._id,
-            resume="allow",
-            config=to_plain(self._config),
+        asked = self._config.runtime.wandb
+        mode = mode or (asked if asked != "auto" else None)
+        settings = wandb.Settings(
+            silent=True,
+            console="off",
+            init_timeout=SECONDS,
+            finish_timeout=SECONDS,
+            finish_timeout_raises=True,
+            **({"mode": mode} if mode else {}),
         )
+        term.termsetup(settings, _Terminal(self._warnings))
+        return wandb.setup(settings).settings
+
+    def _init(self, mode: str) -> "wandb.Run":
+        """Opens the W&B run. WANDB_PROJECT and the like say what no key of runtime does."""
+        import wandb
+
+        self._settings(mode)
+        keys = {"project": "lengthgen", "entity": None}
+        usual = {"run_group": self._config.scheme.name, "job_type": "train", "name": self._id}
+        chosen: dict[str, Any] = {}
+        for key, value in {**keys, **usual, "dir": str(self._run_dir)}.items():
+            outer = os.environ.get(f"WANDB_{key.upper()}")
+            own = getattr(self._config.runtime, f"wandb_{key}", None)
+            if own and outer and own != outer:
+                self._say(f"W&B: runtime.wandb_{key}={own}, not WANDB_{key.upper()}={outer}")
+            if own or not outer:
+                chosen[key.removeprefix("run_")] = own or value
+        config = to_plain(self._config)
+        return wandb.init(mode=mode, id=self._id, resume="allow", config=config, **chosen)  # pyright: ignore[reportArgumentType]
 
     def _close(self, *, exit_code: int) -> None:
         import wandb
@@ -154,8 +156,8 @@ class Tracker:
             if self._run is not None:
                 with suppress(TimeoutError):  # it is among the warnings too
                     self._run.finish(exit_code=exit_code)
-                if self._run.settings.mode == "online" and self._warnings.messages:
-                    first, folder = self._warnings.messages[0], self._run.settings.sync_dir
+                if self._run.settings.mode == "online" and self._warnings:
+                    first, folder = self._warnings[0], self._run.settings.sync_dir
                     self._say(f"W&B: {_shortened(first)}; to upload the rest: wandb sync {folder}")
         finally:
             wandb.teardown()
@@ -168,18 +170,14 @@ class Tracker:
             self._run.log(shown, step=step, commit=True)
 
     def _log_results(self) -> None:
-        """Shows what the summary of the W&B run lacks, or holds with another value."""
-        import wandb
-
+        """Shows the points of the curves that the summary lacks, or holds with another value."""
         from lengthgen.report.load import load
         from lengthgen.report.report import sections
-        from lengthgen.report.style import saved
 
         assert self._run is not None
         rows = load([self._run_dir], say=self._say)
-        shown = sections(rows)
         points = _curve(rows)
-        for section in shown:
+        for section in sections(rows):
             points |= _accuracies(section.data)
         known: dict[str, Any] = dict(self._run.summary)
         for (prefix, length), values in points.items():
@@ -187,20 +185,11 @@ class Tracker:
             if all(known.get(key) == value for key, value in summary.items()):
                 continue
             row = {f"{prefix}/{k}": x for k, x in values.items() if not isinstance(x, str)}
-            axis = f"{prefix}/T_valid"
-            self._run.define_metric(axis)
+            self._run.define_metric(f"{prefix}/T_valid")
             for key in row:  # by name, since the glob eval/* would add the axis to the row
-                self._run.define_metric(key, step_metric=axis)
-            self._run.log({axis: length, **row})
+                self._run.define_metric(key, step_metric=f"{prefix}/T_valid")
+            self._run.log({f"{prefix}/T_valid": length, **row})
             self._run.summary.update(summary)
-        figures = {f"figures/{k}": figure for s in shown for k, figure in s.figures.items()}
-        for key, figure in figures.items():
-            png = saved(figure, "png")
-            if dict(known.get(key) or {}).get("sha256") != hashlib.sha256(png).hexdigest():
-                with tempfile.NamedTemporaryFile(suffix=".png") as file:
-                    file.write(png)
-                    file.flush()
-                    self._run.log({key: wandb.Image(file.name)})  # copies the file
 
 
 Points = dict[tuple[str, int], dict[str, Any]]  # numbers and verdict by prefix and length
@@ -244,20 +233,20 @@ def _accuracies(data: Mapping[str, "pd.DataFrame"]) -> Points:
     }
 
 
-class _Warnings:
-    """Takes what wandb would print on the terminal; its threads call it at any time."""
+class _Terminal:
+    """Keeps what wandb would print on the terminal; its threads call it at any time."""
 
-    def __init__(self) -> None:
-        self.messages: list[str] = []
+    def __init__(self, messages: list[str]) -> None:
+        self._messages = messages
 
     def info(self, msg: str) -> None:
         """Drops it."""
 
     def warning(self, msg: str) -> None:
-        self.messages.append(msg)
+        self._messages.append(msg)
 
     def error(self, msg: str) -> None:
-        self.messages.append(msg)
+        self._messages.append(msg)
 
 
 def _shortened(text: str) -> str:

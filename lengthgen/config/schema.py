@@ -238,7 +238,7 @@ class Runtime(Section):
     activation_checkpointing: bool
     log_every: Positive
     wandb: Literal["auto", "online", "offline", "off"]
-    wandb_project: Word
+    wandb_project: Word | None
     wandb_entity: Word | None
 
     @property

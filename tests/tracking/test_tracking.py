@@ -2,14 +2,15 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from commands import begin, ended, here
 from repository import PYTHONPATH
 from shell import Shell
 from small import SMALL
@@ -19,41 +20,42 @@ from lengthgen.files import read_rows
 
 pytestmark = pytest.mark.slow
 
-WORDS = [word for word in SMALL if not word.startswith("runtime.wandb")] + [
-    *("scheme=rope", "runtime.log_every=1")
-]
+WORDS = [word for word in SMALL if not word.startswith("runtime.wandb")] + ["scheme=rope"]
 
 
-class Ran(NamedTuple):
-    """How a command ended, and what it said of W&B."""
-
-    code: int
-    out: str
-    said: list[str]
-
-
-def environment(url: str, *, key: str | None = KEY, **more: str) -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    own |= {"PYTHONPATH": PYTHONPATH, "WANDB_BASE_URL": url, "HOME": "/nonexistent", **more}
-    return own if key is None else {**own, "WANDB_API_KEY": key}
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of a run that W&B does not know."""
+    root = tmp_path_factory.mktemp("tracked")
+    assert here("train", *WORDS, "runtime.wandb=off", f"runtime.root={root}").code == 0
+    return root
 
 
-def lengthgen(folder: Path, *words: str, env: dict[str, str]) -> Ran:
-    ran = subprocess.run(
-        [sys.executable, "-m", "lengthgen", *words],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" not in ran.stderr
-    said = [line for line in (ran.stderr + ran.stdout).splitlines() if line.startswith("W&B: ")]
-    return Ran(ran.returncode, ran.stdout, said)
+@pytest.fixture(autouse=True)
+def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("WANDB")]:
+        monkeypatch.delenv(name)
+    own = {"WANDB_API_KEY": KEY, "HOME": "/nonexistent", "PYTHONPATH": PYTHONPATH}
+    for name, value in {**own, "WANDB_BASE_URL": "http://127.0.0.1:1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
 
 
-def only(folder: Path) -> Path:
-    (run_dir,) = (folder / "runs").glob("rope-*")
+def push(root: Path, *words: str) -> list[str]:
+    """Sends the only run of a root, and returns what is said of W&B."""
+    return said("track", "push", f"runtime.root={root}", *words)
+
+
+def said(*words: str) -> list[str]:
+    """Returns what a command says of W&B, which is not to be set up twice in a process."""
+    ran = ended(begin("-m", "lengthgen", *words))
+    assert (ran.code, "Traceback" in ran.err) == (0, False), ran
+    lines = (ran.err + ran.out).splitlines()
+    return [line for line in lines if line.startswith("W&B: ")]
+
+
+def only(root: Path) -> Path:
+    (run_dir,) = root.glob("rope-*")
     return run_dir
 
 
@@ -67,42 +69,57 @@ def recorded(run_dir: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k.startswith("train/")} for row in rows]
 
 
-def test_a_run_is_shown_with_its_rows_curve_verdicts_and_figures(tmp_path: Path) -> None:
+def test_a_push_shows_rows_curve_and_verdicts_once_and_again_in_a_fresh_run(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with WandbBackend() as backend:
-        ran = lengthgen(tmp_path, "train", *WORDS, env=environment(backend.url))
-        assert ran.code == 0
+        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
+        lines = push(trained)
         (name, run), *others = backend.runs.items()
-    assert (name, others) == (only(tmp_path).name, [])
-    assert ran.said == [f"W&B: {backend.url}/{ENTITY}/lengthgen/runs/{name}"]
-    assert train_rows(run) == recorded(only(tmp_path))
-    curve = {row["eval/T_valid"]: row for row in run.rows if "eval/T_valid" in row}
+        assert (name, others) == (only(trained).name, [])
+        assert lines == [f"W&B: {backend.url}/{ENTITY}/lengthgen/runs/{name}"]
+        rows = list(run.rows)
+        push(trained)
+        assert run.rows == rows
+        push(trained, "--again")
+        _, (again, fresh) = backend.runs.items()
+    assert train_rows(run) == recorded(only(trained)) == train_rows(fresh)
+    assert again.startswith(f"{name}-")
+    curve = {row["eval/T_valid"]: row for row in rows if "eval/T_valid" in row}
     assert len(curve) > 1
     for length, row in curve.items():
         assert row["eval/ppl_low"] < row["eval/ppl"] < row["eval/ppl_high"]
         assert run.summary[f"eval/ppl@{length}"] == row["eval/ppl"]
-    assert run.summary[f"eval/verdict@{max(curve)}"] in (
-        "uses",
-        "flat",
-        "harmed",
-        "unclear",
-        "not trained",
-    )
-    assert any(path.startswith("media/images/figures/curve") for path in run.files)
+    words = ("uses", "flat", "harmed", "unclear", "not trained")
+    assert run.summary[f"eval/verdict@{max(curve)}"] in words
     assert run.variables["groupName"] == "rope"
     assert "train" in json.loads(run.variables["config"])
 
 
-def test_after_a_kill_and_a_restart_each_row_is_there_once(tmp_path: Path) -> None:
-    words = ["train", *WORDS, "train.tokens=256000"]
+def test_the_variables_of_wandb_are_honoured_unless_a_key_says_otherwise(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer = {"PROJECT": "theirs", "NAME": "mine", "RUN_GROUP": "many", "JOB_TYPE": "pilot"}
     with WandbBackend() as backend:
-        env = environment(backend.url)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lengthgen", *words],
-            cwd=tmp_path,
-            env=env,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        for name, value in {**outer, "NOTES": "a note", "TAGS": "a,b"}.items():
+            monkeypatch.setenv(f"WANDB_{name}", value)
+        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
+        lines = push(trained, "runtime.wandb_project=ours")
+        (run,) = backend.runs.values()
+    assert lines[0] == "W&B: runtime.wandb_project=ours, not WANDB_PROJECT=theirs"
+    about = run.variables
+    assert (about["project"], about["displayName"]) == ("ours", "mine")
+    assert (about["groupName"], about["jobType"]) == ("many", "pilot")
+    assert (about["notes"], about["tags"]) == ("a note", ["a", "b"])
+
+
+def test_after_a_kill_and_a_restart_each_row_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["train", *WORDS, "train.tokens=192000", "train.checkpoint_every=50"]
+    with WandbBackend() as backend:
+        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
+        process = begin("-m", "lengthgen", *words, stderr=subprocess.DEVNULL)
         end = time.monotonic() + 120
         while len([row for run in backend.runs.values() for row in train_rows(run)]) < 5:
             assert process.poll() is None
@@ -110,62 +127,51 @@ def test_after_a_kill_and_a_restart_each_row_is_there_once(tmp_path: Path) -> No
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        before = len(recorded(only(tmp_path)))
-        assert 5 <= before < 2000
-        assert lengthgen(tmp_path, *words, env=env).code == 0
+        assert 5 <= len(recorded(only(tmp_path / "runs"))) < 1500
+        said(*words)
         (run,) = backend.runs.values()
     steps = [row["train/step"] for row in train_rows(run)]
-    assert steps == [row["train/step"] for row in recorded(only(tmp_path))]
-    assert len(steps) == 2000
-
-
-def test_a_push_sends_what_is_missing_and_again_all_of_it_to_a_fresh_run(tmp_path: Path) -> None:
-    off = environment("http://127.0.0.1:1")
-    assert lengthgen(tmp_path, "train", *WORDS, "runtime.wandb=off", env=off).said == []
-    with WandbBackend() as backend:
-        env = environment(backend.url)
-        assert lengthgen(tmp_path, "track", "push", env=env).code == 0
-        (first,) = backend.runs.values()
-        rows = list(first.rows)
-        assert train_rows(first) == recorded(only(tmp_path))
-        assert lengthgen(tmp_path, "track", "push", env=env).code == 0
-        assert first.rows == rows
-        lengthgen(tmp_path, "track", "push", "--again", env=env)
-        _, (name, fresh) = backend.runs.items()
-    assert name.startswith(f"{only(tmp_path).name}-")
-    assert train_rows(fresh) == train_rows(first)
+    assert steps == [row["train/step"] for row in recorded(only(tmp_path / "runs"))]
+    assert len(steps) == 1500
 
 
 @pytest.mark.parametrize(
-    ("key", "more", "words", "said"),
+    ("changed", "words", "fragment"),
     [
-        (None, {}, [], "W&B: no API key (`wandb login` stores one); offline, to upload: wandb "),
-        (KEY, {}, ["runtime.wandb=offline"], "W&B: offline, to upload: wandb sync "),
-        (KEY, {"WANDB_MODE": "offline"}, [], "W&B: offline, to upload: wandb sync "),
-        (KEY, {"WANDB_MODE": "disabled"}, [], "W&B: disabled, by WANDB_MODE or by `wandb "),
+        ({"WANDB_API_KEY": ""}, [], "W&B: no API key (`wandb login` stores one); offline, to uplo"),
+        ({"WANDB_MODE": "offline"}, [], "W&B: offline, to upload: wandb sync "),
+        ({}, ["runtime.wandb=offline"], "W&B: offline, to upload: wandb sync "),
+        ({"WANDB_DISABLED": "true"}, [], "W&B: disabled, by WANDB_MODE, WANDB_DISABLED or "),
     ],
 )
 def test_a_run_that_is_not_online_says_so_in_one_line(
-    tmp_path: Path, key: str | None, more: dict[str, str], words: list[str], said: str
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, str],
+    words: list[str],
+    fragment: str,
 ) -> None:
-    env = environment("http://127.0.0.1:1", key=key, **more)
-    ran = lengthgen(tmp_path, "train", *WORDS, *words, env=env)
-    assert (ran.code, len(ran.said)) == (0, 1)
-    assert ran.said[0].startswith(said)
-    assert bool(list(only(tmp_path).glob("wandb/offline-run-*/*.wandb"))) == ("offline" in said)
+    for name, value in changed.items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    root = shutil.copytree(trained, tmp_path / "runs", ignore=shutil.ignore_patterns("wandb"))
+    (line,) = push(root, *words)
+    assert line.startswith(fragment)
+    kept = list(only(root).glob("wandb/offline-run-*/*.wandb"))
+    assert bool(kept) == ("offline" in fragment)
 
 
 @pytest.mark.parametrize("faults", [{"status": 500}, {"stream_status": 500}])
-def test_a_backend_that_fails_ends_no_run(tmp_path: Path, faults: dict[str, int]) -> None:
+def test_a_backend_that_fails_ends_no_run(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, faults: dict[str, int]
+) -> None:
     with WandbBackend(**faults) as backend:
-        ran = lengthgen(tmp_path, "train", *WORDS, env=environment(backend.url))
-    assert ran.code == 0
-    assert "wandb sync" in ran.said[-1]
-    assert len(recorded(only(tmp_path))) == 8
+        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
+        assert "wandb sync" in push(trained)[-1]
 
 
-def test_what_cannot_be_pushed_is_one_line(shell: Shell, tmp_path: Path) -> None:
-    assert shell.refused("track", "push").startswith("runs holds no run yet")
-    assert shell.run("train", *SMALL, "runtime.root=runs").code == 0
-    assert shell.refused("track", "push", "runtime.wandb=off").startswith("runtime.wandb=off: so")
-    assert shell.refused("track", "push", "lost").startswith("lost: no such run in runs")
+def test_what_cannot_be_pushed_is_one_line(shell: Shell, trained: Path) -> None:
+    root = f"runtime.root={trained}"
+    assert shell.refused("track", "push").endswith("lengthgen train scheme=rope makes one")
+    assert shell.refused("track", "push", root, "runtime.wandb=off").startswith("runtime.wandb=o")
+    assert shell.refused("track", "push", root, "lost").startswith("lost: no such run in")
