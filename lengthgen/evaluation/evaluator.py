@@ -1,8 +1,9 @@
 """Evaluation of a run: the cells that are missing, scored, as rows of sums per document."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,14 +15,15 @@ from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.objective import objective_of
 from lengthgen.data.spans import Span
+from lengthgen.data.windows import Ints
 from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.plan import cells, windows
 from lengthgen.evaluation.scored_text import Cell, Evaluation, Plan, Scored
-from lengthgen.evaluation.scoring import Altered
+from lengthgen.evaluation.scoring import Replace
 from lengthgen.files import append_rows, write_rows
-from lengthgen.model.build import build_model, with_parts
+from lengthgen.model.build import build_model, seed_of, with_parts
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
@@ -154,13 +156,13 @@ class Job(NamedTuple):
     cells: list[Cell]
     scheme: Scheme
     spans: list[Span]
-    altered: tuple[Altered, ...]  # replacements of far text, whose nats are averaged
+    replacements: list[Replace]  # of far text, whose nats are averaged
 
     def n_tokens(self, model: Transformer) -> int:
         model.scheme = self.scheme
         predicts = protocols.named(self.cells[0].protocol).predicts
         passes = scoring.passes(model, self.spans, predicts=predicts)
-        return sum(batch.n_tokens for batch in passes) * max(1, len(self.altered))
+        return sum(batch.n_tokens for batch in passes) * max(1, len(self.replacements))
 
 
 def _measured(evaluation: Evaluation, todo: Sequence[Cell]) -> Iterator[dict[Cell, list[Row]]]:
@@ -233,8 +235,9 @@ def _jobs(evaluation: Evaluation, schemes: Schemes, todo: Sequence[Cell]) -> lis
         scheme = schemes[together[0].variant]
         if not isinstance(scheme, str) and not set(together).isdisjoint(todo):
             spans = [span for cell in together for span in windows(cell, planned)]
-            altered = replacements(evaluation.config, planned, together[0].protocol, spans)
-            jobs.append(Job(together, scheme, spans, altered))
+            seed = evaluation.config.eval.seed
+            replaced = replacements(together[0].protocol, planned, seed=seed)
+            jobs.append(Job(together, scheme, spans, replaced))
     return jobs
 
 
@@ -252,42 +255,50 @@ def _scored(job: Job, evaluation: Evaluation) -> dict[Span, Scored]:
             seed=config.eval.seed,
             ranks=evaluation.ranks,
             advance=lambda n: evaluation.show.advance(n, at=longest.title),
-            altered=altered,
+            replace=replace,
             protocol=protocols.named(longest.protocol),
         )
-        for altered in job.altered or (None,)
+        for replace in job.replacements or (None,)
     ]
     return {span: np.mean([nats[span] for nats in scored], axis=0) for span in job.spans}
 
 
-def replacements(
-    config: Config, planned: Plan, protocol: str, spans: Collection[Span]
-) -> tuple[Altered, ...]:
-    """Returns what a protocol puts in place of far text: REPLACEMENTS donors, or random orders.
-
-    A document takes the text of the ones before it in the order of endpoints, the first ones that
-    of the last.
-    """
-    kind, segments = protocols.named(protocol).altered, planned.segments
+def replacements(protocol: str, planned: Plan, *, seed: int) -> list[Replace]:
+    """Returns what puts other text in place of far text: of other documents, or in random order."""
+    kind = protocols.named(protocol).altered
     if kind is None:
-        return ()
-    number = {planned.cluster(*endpoint): i for i, endpoint in enumerate(segments)}
+        return []
+    n_others = len(planned.segments) - 1 if kind == "swap" else REPLACEMENTS
+    numbers = range(1, 1 + min(REPLACEMENTS, n_others))
+    return [partial(_replaced, n=n, kind=kind, planned=planned, seed=seed) for n in numbers]
 
-    def donor(span: Span, n: int) -> Span:
-        own = number[planned.cluster(span.document, span.end)]
-        document, end = segments[(own - n) % len(segments)]
-        return span._replace(document=document, end=end)
 
-    n_replacements = min(REPLACEMENTS, len(segments) - 1) if kind == "swap" else REPLACEMENTS
-    return tuple(
-        Altered(
-            kind=kind,
-            train_length=planned.train_length,
-            donors={span: donor(span, n) for span in spans},
-            seed=config.eval.seed + n - 1,
-        )
-        for n in range(1, 1 + n_replacements)
-    )
+def _replaced(
+    inputs_T: Ints, span: Span, *, n: int, kind: protocols.Alteration, planned: Plan, seed: int
+) -> Ints:
+    """Returns the inputs with other text further than T before every scored target."""
+    first = len(planned.corpus.beginning)
+    far = slice(first, first + n_replaced(span, planned.train_length))
+    changed = inputs_T.copy()
+    if kind == "swap":
+        changed[far] = scoring.window_of(donor(span, n, planned), planned.corpus)[0][far]
+    else:
+        key = [seed_of(seed + n - 1, span.document, span.end), span.length]
+        np.random.Generator(np.random.Philox(key=key)).shuffle(changed[far])
+    return changed
+
+
+def n_replaced(span: Span, train_length: int) -> int:
+    """Returns how many of the first tokens of a window are replaced: T + S stay."""
+    return max(0, span.length - train_length - span.scored)
+
+
+def donor(span: Span, n: int, planned: Plan) -> Span:
+    """Returns the window of the n-th document before a span's in the order of endpoints, cyclic."""
+    clusters = {planned.cluster(*endpoint): i for i, endpoint in enumerate(planned.segments)}
+    own = clusters[planned.cluster(span.document, span.end)]
+    document, end = planned.segments[(own - n) % len(clusters)]
+    return span._replace(document=document, end=end)
 
 
 def _write_endpoints(config: Config, run_dir: Path, planned: Plan) -> None:

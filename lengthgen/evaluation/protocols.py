@@ -124,11 +124,6 @@ def named(name: str) -> Protocol:
         return PROTOCOLS[name]
     if stride := re.fullmatch(r"sliding-([1-9][0-9]*)", name):
         return _sliding_by(int(stride[1]))
-    if name == "sliding":
-        raise UserError(
-            "eval.protocols: sliding needs its stride in tokens, such as sliding-256; sliding-1 "
-            "gives every token its full context and costs as much"
-        )
     protocols = known()
     if name not in protocols:
         raise UserError(f"eval.protocols: no protocol {name!r}; {suggestion(name, protocols)}")

@@ -3,7 +3,7 @@
 B windows, T tokens, D width.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,9 @@ import torch
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.spans import Span
 from lengthgen.data.windows import IGNORED, Ints, Windows, text_of, window
-from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Alteration, Protocol
+from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Protocol
 from lengthgen.evaluation.scored_text import Scored
-from lengthgen.model.build import generator_of, seed_of
+from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
 
@@ -34,18 +34,7 @@ class Pass:
         return len(self.hosts) * self.hosts[0].length
 
 
-@dataclass(frozen=True, kw_only=True)
-class Altered:
-    """What replaces the tokens of a window further than T before each of its scored targets."""
-
-    kind: Alteration
-    train_length: int  # T
-    donors: Mapping[Span, Span]  # swap: the window of another document whose text is taken
-    seed: int
-
-    def n_replaced(self, span: Span) -> int:
-        """Returns how many of the first tokens of a window are replaced: T + S stay."""
-        return max(0, span.length - self.train_length - span.scored)
+Replace = Callable[[Ints, Span], Ints]  # inputs of a window with other text, those of a span
 
 
 def passes(model: Transformer, wanted: Sequence[Span], *, predicts: bool = False) -> list[Pass]:
@@ -103,7 +92,7 @@ def score(
     seed: int,
     ranks: Ranks,
     advance: Callable[[int], None],
-    altered: Altered | None = None,
+    replace: Replace | None = None,
     protocol: Protocol = PROTOCOLS[HEADLINE],
 ) -> dict[Span, Scored]:
     """Returns the nats of each scored token of the spans, in float64.
@@ -118,7 +107,7 @@ def score(
     every = passes(model, wanted, predicts=protocol.predicts)
     mine: dict[Span, Scored] = {}
     for batch in every[ranks.rank :: ranks.world_size]:
-        windows = _windows(batch.hosts, corpus, altered)
+        windows = _windows(batch.hosts, corpus, replace)
         nats = _score_pass(model, batch, windows, corpus, protocol, precision=precision, seed=seed)
         mine |= dict(zip(batch.hosts, nats, strict=True))
         advance(batch.n_tokens * ranks.world_size)
@@ -177,31 +166,15 @@ def _prefixes(span: Span) -> list[Span]:
     ]
 
 
-def _windows(hosts: Sequence[Span], corpus: TokenizedCorpus, altered: Altered | None) -> Windows:
+def _windows(hosts: Sequence[Span], corpus: TokenizedCorpus, replace: Replace | None) -> Windows:
     """Returns inputs and targets, [B, T] each."""
-    cut = [_window(host, corpus) for host in hosts]
-    if altered is not None:
-        cut = [
-            (_with_other_text(inputs, host, corpus, altered), targets)
-            for (inputs, targets), host in zip(cut, hosts, strict=True)
-        ]
-    inputs, targets = zip(*cut, strict=True)
+    inputs, targets = zip(*(window_of(host, corpus) for host in hosts), strict=True)
+    if replace is not None:
+        inputs = [replace(inputs_T, host) for inputs_T, host in zip(inputs, hosts, strict=True)]
     return Windows(np.stack(inputs), np.stack(targets))
 
 
-def _window(span: Span, corpus: TokenizedCorpus) -> tuple[Ints, Ints]:
+def window_of(span: Span, corpus: TokenizedCorpus) -> tuple[Ints, Ints]:
+    """Returns inputs and targets of a span, [T] each."""
     split, document = text_of(span, corpus)
     return window(corpus, split, document, span.start, span.length, span.length)
-
-
-def _with_other_text(inputs_T: Ints, span: Span, corpus: TokenizedCorpus, altered: Altered) -> Ints:
-    """Returns the inputs with other text further than T before every scored target."""
-    first = len(corpus.beginning)
-    far = slice(first, first + altered.n_replaced(span))
-    changed = inputs_T.copy()
-    if altered.kind == "swap":
-        changed[far] = _window(altered.donors[span], corpus)[0][far]
-    else:
-        key = [seed_of(altered.seed, span.document, span.end), span.length]
-        np.random.Generator(np.random.Philox(key=key)).shuffle(changed[far])
-    return changed

@@ -9,15 +9,7 @@ from lengthgen.errors import UserError, suggestion
 from lengthgen.tasks import rules
 from lengthgen.tasks.base import END, Example, Task
 
-__all__ = [
-    "END",
-    "Example",
-    "Task",
-    "alignment_ids",
-    "build",
-    "registry",
-    "task_of",
-]
+__all__ = ["END", "Example", "Task", "alignment_ids", "build", "registry", "task_of"]
 
 AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the id of each
 

@@ -12,10 +12,10 @@ from trained import ALONE, QUIET
 
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.spans import Span
+from lengthgen.data.spans import Endpoint, Span
 from lengthgen.evaluation import evaluator, plan, scoring
 from lengthgen.evaluation.scored_text import Cell, Nats, Plan
-from lengthgen.evaluation.scoring import Altered, shared
+from lengthgen.evaluation.scoring import Replace, shared
 from lengthgen.model.transformer import Transformer
 
 VOCAB = 50  # of small_model
@@ -50,7 +50,7 @@ def score(
     spans: list[Span],
     corpus: TokenizedCorpus,
     *,
-    altered: Altered | None = None,
+    replaced: Replace | None = None,
     advance: Callable[[int], None] = lambda n: None,
 ) -> dict[Span, Nats]:
     return scoring.score(
@@ -61,7 +61,7 @@ def score(
         seed=0,
         ranks=ALONE,
         advance=advance,
-        altered=altered,
+        replace=replaced,
     )
 
 
@@ -126,10 +126,11 @@ def test_short_windows_come_first(corpus: TokenizedCorpus, planned: Plan) -> Non
 # Far text
 
 
-def altered(kind: str, spans: list[Span], *, T: int = 8) -> Altered:
-    donors = {s: s._replace(document=1 - s.document) for s in spans}
-    named = "swap" if kind == "swap" else "shuffle"
-    return Altered(kind=named, train_length=T, donors=donors, seed=0)
+def replacement(kind: str, planned: Plan, *, T: int = 8) -> Replace:
+    """Returns the first replacement of far text, of two documents."""
+    two = (Endpoint(0, 80), Endpoint(1, 80))
+    planned = replace(planned, endpoints=two, train_length=T)
+    return evaluator.replacements(kind, planned, seed=0)[0]
 
 
 def recorded_calls(model: Transformer) -> list[np.ndarray]:
@@ -142,13 +143,14 @@ def recorded_calls(model: Transformer) -> list[np.ndarray]:
 @pytest.mark.parametrize("bos", [True, False])
 @pytest.mark.parametrize("kind", ["swap", "shuffle"])
 def test_far_text_is_altered_and_t_tokens_before_each_target_are_not(
-    kind: str, bos: bool, corpus: TokenizedCorpus
+    kind: str, bos: bool, corpus: TokenizedCorpus, planned: Plan
 ) -> None:
     corpus = corpus if bos else replace(corpus, bos_id=None)
+    planned = replace(planned, corpus=corpus)
     model, span = model_of(corpus), Span(0, 80, 64, 8)
     calls = recorded_calls(model)
     score(model, [span], corpus)
-    score(model, [span], corpus, altered=altered(kind, [span]))
+    score(model, [span], corpus, replaced=replacement(kind, planned))
     score(model, [span._replace(document=1)], corpus)
     plain, changed, other = (call[0] for call in calls)
     first = 1 if bos else 0
@@ -162,15 +164,17 @@ def test_far_text_is_altered_and_t_tokens_before_each_target_are_not(
         assert sorted(changed[far]) == sorted(plain[far])
 
 
-def test_a_model_that_sees_t_tokens_does_not_notice_a_swap(corpus: TokenizedCorpus) -> None:
+def test_a_model_that_sees_t_tokens_does_not_notice_a_swap(
+    corpus: TokenizedCorpus, planned: Plan
+) -> None:
     """Windows of T/2 in two layers: no scored token reaches what stands T tokens back."""
     span = Span(0, 80, 64, 1)
     near, whole = model_of(corpus, "rope", "bca"), model_of(corpus)
     for model, notices in ((near, True), (whole, True)):
         plain = score(model, [span], corpus)[span]
-        swapped = score(model, [span], corpus, altered=altered("swap", [span]))[span]
+        swapped = score(model, [span], corpus, replaced=replacement("swap", planned))[span]
         assert (abs(plain - swapped).max() > 1e-6) == notices
-    swapped = score(near, [span], corpus, altered=altered("swap", [span], T=39))[span]
+    swapped = score(near, [span], corpus, replaced=replacement("swap", planned, T=39))[span]
     np.testing.assert_allclose(swapped, score(near, [span], corpus)[span], rtol=0, atol=1e-12)
 
 
@@ -180,15 +184,14 @@ def test_documents_take_text_of_three_others(tmp_path: Path) -> None:
     spans = plan.windows(Cell("swap", None, 64), planned)
     documents = {span.document for span in spans}
     assert len(documents) > 3
-    loaded = evaluator.replacements(config, planned, "swap", spans)
-    assert len(loaded) == 3
+    assert len(evaluator.replacements("swap", planned, seed=0)) == 3
+    for n in (1, 2, 3):  # each document gives as often as it takes
+        given = {span.document: evaluator.donor(span, n, planned).document for span in spans}
+        assert {*given.values()} == {*given}
     for span in spans:
-        donors = [one.donors[span] for one in loaded]
+        donors = [evaluator.donor(span, n, planned) for n in (1, 2, 3)]
         assert len({donor.document for donor in donors} | {span.document}) == 4
         assert all(donor.length == 64 and donor.start >= 0 for donor in donors)
-    for one in loaded:  # each donor gives as often as it takes
-        given = {span.document: donor.document for span, donor in one.donors.items()}
-        assert set(given.values()) == set(given)
 
 
 def test_shuffles_are_three_different_orders(corpus: TokenizedCorpus) -> None:
@@ -197,6 +200,6 @@ def test_shuffles_are_three_different_orders(corpus: TokenizedCorpus) -> None:
     [span, *_] = plan.windows(Cell("shuffle", None, 64), planned)
     model = model_of(corpus)
     calls = recorded_calls(model)
-    for one in evaluator.replacements(config, planned, "shuffle", [span]):
-        score(model, [span], corpus, altered=one)
+    for replaced in evaluator.replacements("shuffle", planned, seed=0):
+        score(model, [span], corpus, replaced=replaced)
     assert len({call.tobytes() for call in calls}) == 3

@@ -6,15 +6,7 @@ ends in "=".
 
 from random import Random
 
-from lengthgen.tasks.base import (
-    CHARACTERS,
-    Alphabet,
-    Count,
-    Example,
-    Task,
-    TextTask,
-    random_text,
-)
+from lengthgen.tasks.base import CHARACTERS, Alphabet, Count, Example, Task, TextTask, random_text
 
 
 class Copy(TextTask):
