@@ -116,7 +116,7 @@ def test_the_variables_of_wandb_are_honoured_unless_a_key_says_otherwise(
 def test_after_a_kill_and_a_restart_each_row_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["train", *WORDS, "train.tokens=192000", "train.checkpoint_every=50"]
+    words = ["train", *WORDS, "train.tokens=96000", "train.checkpoint_every=50"]
     with WandbBackend() as backend:
         monkeypatch.setenv("WANDB_BASE_URL", backend.url)
         process = begin("-m", "lengthgen", *words, stderr=subprocess.DEVNULL)
@@ -126,13 +126,13 @@ def test_after_a_kill_and_a_restart_each_row_is_there_once(
             assert time.monotonic() < end
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert 5 <= len(recorded(only(tmp_path / "runs"))) < 1500
+        process.communicate()
+        assert 5 <= len(recorded(only(tmp_path / "runs"))) < 750
         said(*words)
         (run,) = backend.runs.values()
     steps = [row["train/step"] for row in train_rows(run)]
     assert steps == [row["train/step"] for row in recorded(only(tmp_path / "runs"))]
-    assert len(steps) == 1500
+    assert len(steps) == 750
 
 
 @pytest.mark.parametrize(
