@@ -236,7 +236,7 @@ def test_the_script_of_figures_draws_every_figure_of_the_docs() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 160
+    assert len(README.splitlines()) <= 120
 
 
 def test_the_citation_and_the_changelog_name_the_version() -> None:
