@@ -1,5 +1,6 @@
 """Committed results: claims follow from intervals, pages and tables from the committed rows."""
 
+import re
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
