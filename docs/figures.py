@@ -70,6 +70,13 @@ def schemes() -> Figure | None:
     return figures.curve(study("schemes")[1], title="Perplexity of 35 schemes by context length")
 
 
+def short_conv() -> Figure | None:
+    title = "NoPE and RoPE with and without a short convolution, trained on 512 tokens"
+    found = study("short_conv")[1]
+    names = {"nope": "NoPE", "rope": "RoPE", "nope_conv": "NoPE + conv", "rope_conv": "RoPE + conv"}
+    return figures.curve(found.assign(series=found["scheme"].map(names)), title=title)
+
+
 def variants() -> Figure | None:
     title = "RoPE trained on 512 tokens: perplexity by context length, under training-free variants"
     return figures.curve(study("variants")[1], title=title)
@@ -146,6 +153,7 @@ def by(name: str, column: str, axis: str) -> Figure:
 
 FIGURES: dict[str, Callable[[], Figure | None]] = {
     **{"hero": hero, "train-lengths": train_lengths, "gain": gain, "fine-tuning": fine_tuning},
+    "short_conv": short_conv,
     **{"schemes": schemes, "variants": variants, "budget": budget, "context": context},
     **{"nope_masks": nope_masks, "fire_positions": fire_positions, "kerple": kerple},
     **{"books": books, "accuracy-copy": accuracy("tasks", "copy")},

@@ -22,6 +22,7 @@
 #               fields of the first seed in results/probes
 #   slow_schemes  five schemes that train slowly on a CPU, with RoPE, ALiBi and KERPLE, 1.5 million
 #               tokens
+#   short_conv  NoPE and RoPE with and without a short convolution, 6 million tokens, one seed
 #   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
 #               seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
@@ -37,7 +38,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
-fire_positions fine_tuning schemes slow_schemes tasks encoder_decoder statistics"
+fire_positions fine_tuning schemes slow_schemes short_conv tasks encoder_decoder statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -219,6 +220,13 @@ slow_schemes() {
   sweep slow_schemes "scheme=rope,alibi,kerple,$slow" seed=1 \
     train.tokens=1500000 eval.targets=64 'eval.lengths=[128,512,2048]' 'eval.reference_variants=[]'
   after lengthgen report runtime.root=runs/slow_schemes --out results/slow_schemes
+}
+
+short_conv() {
+  sweep short_conv scheme=nope,nope_conv,rope,rope_conv seed=1 train.tokens=6000000 eval=full \
+    eval.targets=64 'eval.reference_variants=[]' \
+    'eval.lengths=[64,128,256,512,544,576,640,768,1024,2048,4096,8192,16384]'
+  after lengthgen report runtime.root=runs/short_conv --out results/short_conv
 }
 
 tasks() {
