@@ -154,7 +154,7 @@ def perplexities(selection: Selection, numbers: Numbers) -> Table:
     )
 
 
-def summary(numbers: Numbers) -> Table:
+def summary(numbers: Numbers, protocol: str) -> Table:
     """Returns the perplexity at T and three longer lengths, and the verdict at the longest."""
     T = min(map(numbers.T, numbers.series))
     lengths = [n for n in numbers.lengths if T <= n <= numbers.longest] or [numbers.longest]
@@ -169,7 +169,8 @@ def summary(numbers: Numbers) -> Table:
     ]
     head = ["scheme", *map(short, lengths), "verdict"]
     cells = [[*map(Cell, row)] for row in rows]
-    return Table(key="summary", title="Perplexity by context length", head=head, rows=cells)
+    title = "Perplexity by context length" + (f", {protocol}" if protocol != HEADLINE else "")
+    return Table(key="summary", title=title, head=head, rows=cells)
 
 
 def _scored(rows: pd.DataFrame, protocol: str) -> str:

@@ -32,9 +32,9 @@ from lengthgen.report.style import (
     scheme_colours,
     styled,
 )
+from lengthgen.schemes.registry import WELL_KNOWN
 
 COLUMNS = 5  # of small multiples
-KNOWN = ("rope", "alibi", "nope")  # in the background of each of them
 FAILED = 300  # times the least perplexity: a line may leave the axis above
 LINEAR = 0.1  # nats up to which the axis of gains is about linear; logarithmic beyond
 
@@ -140,7 +140,7 @@ def _over_length(
     if rows.empty:
         return None
     own = rows[~rows["reference"]]
-    known = own[own["scheme"].isin(KNOWN) & own["variant"].isna()]
+    known = own[own["scheme"].isin(WELL_KNOWN) & own["variant"].isna()]
     is_small = own.groupby("train_length")["series"].nunique().max() > MAX_LINES
     if is_small:
         last = own.drop_duplicates("series", keep="last").sort_values("value")

@@ -50,7 +50,7 @@ class Section:
     facts: Mapping[str, str] = field(default_factory=dict[str, str])  # by name
     notes: Sequence[str] = ()  # what is not shown, or limits a comparison
     data: Mapping[str, pd.DataFrame] = field(default_factory=dict[str, pd.DataFrame])  # for CSV
-    summary: Table | None = None  # for a terminal
+    summary: Sequence[Table] = ()  # for a terminal
 
 
 def sections(rows: pd.DataFrame) -> list[Section]:
@@ -88,7 +88,9 @@ def text_section(selection: Selection, end: str) -> Section:
         ],
         notes=[*selection.notes, *(f"{', '.join(of)}: {note}." for note, of in limits)],
         data={f"curves{end}": curves(known)},
-        summary=curve_tables.summary(numbers[0]),
+        summary=[
+            curve_tables.summary(own, name) for name, own in zip(by_protocol, numbers, strict=True)
+        ],
     )
 
 
@@ -116,7 +118,7 @@ def terminal(paths: Sequence[Path]) -> str:
 
 def summary(made: Sequence[Section]) -> str:
     """Returns the short tables of sections, for standard output."""
-    return "\n".join(tables.shown(s.summary) for s in made if s.summary is not None)
+    return "\n".join(tables.shown(table) for section in made for table in section.summary)
 
 
 def method(rows: pd.DataFrame) -> Section:

@@ -16,6 +16,7 @@ from lengthgen.schemes.base import HOOKS, ModelDims, Part
 from lengthgen.schemes.scheme import Scheme
 
 PATH = [str(Path(__file__).parent)]
+WELL_KNOWN = ("rope", "alibi", "nope")  # drawn beside other schemes, for comparison
 
 
 def registry(plugins: Sequence[str] = ()) -> dict[str, type[Part]]:

@@ -116,7 +116,7 @@ def section(rows: pd.DataFrame) -> Section | None:
         tables=tables,
         notes=[note for task in results for note in task.selection.notes],
         data={"tasks": pd.concat(by_length).set_index(["task", "series", "seeds"]).reset_index()},
-        summary=tables[0],
+        summary=tables[:1],
     )
 
 

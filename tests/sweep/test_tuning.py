@@ -1,6 +1,7 @@
 """Tuning: the split that it is measured on, the rate that it chooses, and who takes that."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,15 +79,19 @@ def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -
     assert [trial.losses for trial in rates["rope"].grid] == [[3.0, 3.2], [2.9, 3.4], [3.3, 3.0]]
     assert (rates["rope"].seeds, rates["rope"].length) == ([1, 2], T)
     table = (tmp_path / "table.md").read_text()
-    assert "| rope   | **3.1000** |     3.1500 | 3.1500 |" in table
-    assert "at the edge of the grid, so extend it: rope (train.lr=0.001)." in table
+    assert [line.split()[-2] for line in table.splitlines() if line.startswith("| rope")] == [
+        "**3.1000**",
+        "3.1500",
+        "3.1500",
+    ]
+    assert "At the edge of the grid, so extend it: rope (train.lr=0.001)." in table
 
 
 def test_a_rate_that_was_not_varied_is_at_no_edge(tmp_path: Path) -> None:
     losses: Losses = {("kerple", 1e-3, 1.0, 1): 3.0, ("kerple", 1e-3, 4.0, 1): 2.9}
     chosen(tmp_path, losses, "scheme=kerple", "train.lr=1e-3", "train.scheme_lr_ratio=1,4")
     table = (tmp_path / "table.md").read_text()
-    assert "at the edge of the grid, so extend it: kerple (train.scheme_lr_ratio=4)." in table
+    assert "At the edge of the grid, so extend it: kerple (train.scheme_lr_ratio=4)." in table
 
 
 def test_a_rate_that_diverged_with_one_seed_is_not_chosen(tmp_path: Path) -> None:
@@ -94,7 +99,8 @@ def test_a_rate_that_diverged_with_one_seed_is_not_chosen(tmp_path: Path) -> Non
     losses: Losses = dict(zip(keys, (3.0, 3.0, 1.0), strict=True))
     words = ["scheme=rope", "train.lr=1e-3,2e-3", "seed=1,2"]
     assert chosen(tmp_path, losses, *words)["rope"].lr == 1e-3
-    assert "| rope   | **3.0000** | diverged |" in (tmp_path / "table.md").read_text()
+    table = (tmp_path / "table.md").read_text()
+    assert re.findall(r"^\| rope .* (\S+) \|$", table, re.MULTILINE) == ["**3.0000**", "diverged"]
 
 
 def test_a_scheme_whose_every_rate_diverged_is_named(tmp_path: Path) -> None:

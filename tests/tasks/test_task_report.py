@@ -166,8 +166,7 @@ def test_a_scheme_that_did_not_learn_a_task_is_neither_ranked_nor_the_best() -> 
     assert mean_ranks(report.counted(results)).keys() == {"rope", "t5"}
     section = report.section(two_tasks(unlearned=True))
     assert section is not None
-    assert section.summary is not None
-    cells = {row[0].text: row[1] for row in section.summary.rows}
+    cells = {row[0].text: row[1] for row in section.summary[0].rows}
     assert cells["alibi"] == ("not learned", "faint")
     assert cells["rope"].mark == "best"
 
