@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.model.transformer import Block, LayerCache, Transformer, of_queries
-from lengthgen.schemes import AttentionContext, LayerHooks
+from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Scheme
 from lengthgen.schemes.content.layer_state import LayerState, StateContext
 
 
@@ -65,9 +65,13 @@ class StateTransformer(Transformer):
     block_type = StateBlock
 
     def embedded(
-        self, tokens_BT: Tensor, *, generator: torch.Generator | None
+        self,
+        tokens_BT: Tensor,
+        *,
+        generator: torch.Generator | None,
+        of: tuple[ModelDims, Scheme] | None = None,
     ) -> tuple[Tensor, AttentionContext]:
-        x_BTD, c = super().embedded(tokens_BT, generator=generator)
+        x_BTD, c = super().embedded(tokens_BT, generator=generator, of=of)
         (carrier,) = (part for part in self.scheme.all if isinstance(part, LayerState))
         with torch.autocast(tokens_BT.device.type, enabled=False):
             return x_BTD, StateContext.of(c, carrier.initial_state(c))

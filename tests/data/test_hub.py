@@ -40,9 +40,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets  # takes seconds
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path))
 
 
 def corpus(repo: Path | str, **changes: object) -> schema.Corpus:

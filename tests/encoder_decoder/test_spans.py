@@ -104,8 +104,16 @@ def planned() -> Plan:
 
 def scores(model: Transformer, planned: Plan, length: int) -> list[float]:
     wanted = SPANS.windows(length, planned)
-    how = {"precision": "fp32", "seed": 0, "ranks": ALONE, "advance": lambda n: None}
-    nats = scoring.score(model, wanted, planned.corpus, protocol=SPANS, **how)
+    nats = scoring.score(
+        model,
+        wanted,
+        planned.corpus,
+        protocol=SPANS,
+        precision="fp32",
+        seed=0,
+        ranks=ALONE,
+        advance=lambda n: None,
+    )
     return np.concatenate([nats[span] for span in wanted]).tolist()
 
 
@@ -122,7 +130,8 @@ def test_the_same_tokens_are_scored_at_every_length(planned: Plan) -> None:
 
     assert scored(4) == scored(32) == scored(128)
     assert min(span.start for span in SPANS.windows(128, planned)) >= 0  # every window is full
-    assert not np.array_equal(*(masked_targets(Span(2, end, 64, 32)) for end in (900, 932)))
+    a, b = (masked_targets(Span(2, end, 64, 32)) for end in (900, 932))
+    assert not np.array_equal(a, b)
 
 
 def test_a_model_that_ignores_the_encoder_gains_nothing_from_more_text(planned: Plan) -> None:

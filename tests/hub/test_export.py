@@ -267,14 +267,14 @@ def test_an_earlier_export_and_an_empty_folder_are_replaced(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda f: (f / ".git").mkdir(), r"model holds \.git besides an earlier export; move it"),
-        (lambda f: (f / "config.json").unlink(), r"model is there and no earlier export; give a"),
-        (lambda f: (f / "config.json").write_text("{}"), r"model is there and no earlier export"),
-    ],
-)
+CHANGES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda f: (f / ".git").mkdir(), r"model holds \.git besides an earlier export; move it"),
+    (lambda f: (f / "config.json").unlink(), r"model is there and no earlier export; give a"),
+    (lambda f: (f / "config.json").write_text("{}"), r"model is there and no earlier export"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES)
 def test_no_folder_is_lost_that_holds_anything_else(
     change: Callable[[Path], object], message: str, trained: dict[str, Config], tmp_path: Path
 ) -> None:

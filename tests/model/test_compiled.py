@@ -1,5 +1,6 @@
 """What long runs on GPUs use, as far as a CPU shows it; scripts/gpu_check.py checks the kernels."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -158,8 +159,8 @@ def test_with_activation_checkpointing_a_block_keeps_its_input_alone(cache: Path
 def test_bf16_compiled_checkpointed_and_accumulated_training_is_the_eager_one(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = torch.compile  # without g++, which takes two minutes
-    monkeypatch.setattr(torch, "compile", lambda forward: compiled(forward, backend="eager"))
+    # Without g++, which takes two minutes.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     ways = {
         "eager": [],
         "fast": [

@@ -647,5 +647,9 @@ def test_no_output_depends_on_where_the_text_begins() -> None:
     model, tokens = tape_model(), some_tokens(40)
     here = hidden(model, tokens)
     scheme = model.scheme
-    with attached(model, positions=lambda tokens, c: scheme.positions(tokens, c) + 1000):
+
+    def later(tokens: Tensor, c: AttentionContext) -> Tensor:
+        return scheme.positions(tokens, c) + 1000
+
+    with attached(model, positions=later):
         close(hidden(model, tokens), here, atol=1e-10)  # angles of up to 1000 are off by 1e-13

@@ -102,6 +102,7 @@ def points_of(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     nats, counts = loss_of(table)
     table = table.assign(nats=nats.where(table["document"].notna()), counts=counts)
     grouped = table.groupby(["variant", "protocol", "length"], dropna=False)
-    sums = grouped[["nats", "counts", "n_tokens"]].sum().join(grouped["skipped"].first())
+    sums = pd.DataFrame(grouped[["nats", "counts", "n_tokens"]].sum())
+    sums["skipped"] = grouped["skipped"].first()
     loss = sums["nats"] / sums["counts"]
     return [*sums.assign(loss=loss, ppl=np.exp(loss)).reset_index().itertuples()]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -86,16 +87,17 @@ def test_a_document_is_prompt_answer_and_end_and_its_targets_are_the_answer_and_
 # Rows by hand
 
 
-@pytest.mark.parametrize(
-    ("said", "nats", "first_wrong", "hits", "stops"),
-    [
-        ("all right", 0.5, lambda L: None, lambda L: L + 1, False),
-        ("last character wrong", 0.5, lambda L: L - 1, lambda L: L, False),
-        ("end at once", 0.5, lambda L: 0, lambda L: 1, True),
-        ("no end", 0.5, lambda L: L, lambda L: L, True),
-        ("all right", np.nan, lambda L: 0, lambda L: 0, False),  # a diverged model answers nothing
-    ],
-)
+OfLength = Callable[[int], int | None]
+MISTAKES: list[tuple[str, float, OfLength, OfLength, bool]] = [
+    ("all right", 0.5, lambda L: None, lambda L: L + 1, False),
+    ("last character wrong", 0.5, lambda L: L - 1, lambda L: L, False),
+    ("end at once", 0.5, lambda L: 0, lambda L: 1, True),
+    ("no end", 0.5, lambda L: L, lambda L: L, True),
+    ("all right", np.nan, lambda L: 0, lambda L: 0, False),  # a diverged model answers nothing
+]
+
+
+@pytest.mark.parametrize(("said", "nats", "first_wrong", "hits", "stops"), MISTAKES)
 def test_an_answer_is_wrong_where_it_first_differs(
     said: str, nats: float, first_wrong: Any, hits: Any, stops: bool, corpus: TokenizedCorpus
 ) -> None:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,13 @@ def test_the_variables_of_wandb_are_honoured_unless_a_key_says_otherwise(
     assert (about["notes"], about["tags"]) == ("a note", ["a", "b"])
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_after_a_kill_and_a_restart_each_row_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,11 +128,10 @@ def test_after_a_kill_and_a_restart_each_row_is_there_once(
     with WandbBackend() as backend:
         monkeypatch.setenv("WANDB_BASE_URL", backend.url)
         process = begin("-m", "lengthgen", *words, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + 120
-        while len([row for run in backend.runs.values() for row in train_rows(run)]) < 5:
-            assert process.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        logs = (tmp_path / "runs").glob
+        wait_until(lambda: any(log.read_text().count("\n") > 60 for log in logs("*/train.jsonl")))
+        process.send_signal(signal.SIGSTOP)  # W&B's own process sends what it has
+        wait_until(lambda: len([r for run in backend.runs.values() for r in train_rows(run)]) >= 5)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert 5 <= len(recorded(only(tmp_path / "runs"))) < 750
