@@ -3,8 +3,9 @@
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ PHRASES = {
 MOST_SENTENCES = 12  # of a page; of more series, one on each verdict
 
 
+Drawing = Callable[[], Figure | None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """What a page shows under one heading: a figure, sentences, a table, and then the others.
@@ -44,13 +48,19 @@ class Section:
     """
 
     title: str
-    figures: Mapping[str, Figure] = field(default_factory=dict[str, Figure])  # by name of the file
+    drawings: Mapping[str, Drawing] = field(default_factory=dict[str, Drawing])  # by file
     sentences: Sequence[str] = ()
     tables: Sequence[Table] = ()
     facts: Mapping[str, str] = field(default_factory=dict[str, str])  # by name
     notes: Sequence[str] = ()  # what is not shown, or limits a comparison
     data: Mapping[str, pd.DataFrame] = field(default_factory=dict[str, pd.DataFrame])  # for CSV
     summary: Sequence[Table] = ()  # for a terminal
+
+    @cached_property
+    def figures(self) -> dict[str, Figure]:
+        """The drawings that have something to show, drawn when they are first asked for."""
+        drawn = {name: draw() for name, draw in self.drawings.items()}
+        return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
 def sections(rows: pd.DataFrame) -> list[Section]:
@@ -66,12 +76,12 @@ def text_section(selection: Selection, end: str) -> Section:
     known = findings(selection.rows)
     by_protocol = {name: known[known["protocol"] == name] for name in known["protocol"].unique()}
     main, *others = by_protocol  # the headline first
-    drawn = {
-        "curve": figures.curve(by_protocol[main]),
-        "gain": figures.gain(by_protocol[main]),
-        "positions": figures.positions(selection.rows),
+    drawings: dict[str, Drawing] = {
+        "curve": partial(figures.curve, by_protocol[main]),
+        "gain": partial(figures.gain, by_protocol[main]),
+        "positions": partial(figures.positions, selection.rows),
         **{
-            f"curve-{name}": figures.curve(by_protocol[name])
+            f"curve-{name}": partial(figures.curve, by_protocol[name])
             for name in others
             if named(name).altered is None
         },
@@ -80,7 +90,7 @@ def text_section(selection: Selection, end: str) -> Section:
     limits = known[known["quantity"] == "note"].groupby("word", sort=False)["series"]
     return Section(
         title=selection.title.capitalize(),
-        figures={f"{name}{end}": figure for name, figure in drawn.items() if figure is not None},
+        drawings={f"{name}{end}": draw for name, draw in drawings.items()},
         sentences=[*sentences(numbers[0])],
         tables=[
             *curve_tables.verdicts(numbers[0]),
@@ -88,9 +98,7 @@ def text_section(selection: Selection, end: str) -> Section:
         ],
         notes=[*selection.notes, *(f"{', '.join(of)}: {note}." for note, of in limits)],
         data={f"curves{end}": curves(known)},
-        summary=[
-            curve_tables.summary(own, name) for name, own in zip(by_protocol, numbers, strict=True)
-        ],
+        summary=[*map(curve_tables.summary, numbers, by_protocol)],
     )
 
 

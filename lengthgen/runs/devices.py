@@ -50,7 +50,7 @@ def prepare(runtime: Runtime, device: torch.device) -> None:
         return
     if runtime.threads is not None:
         torch.set_num_threads(runtime.threads)
-    # glibc maps every tensor above 32 MiB anew, and its pages fault on first use. Blocks of up to
+    # glibc maps each tensor above 32 MiB separately, and its pages fault on first use. Blocks up to
     # 64 MiB are kept instead; larger ones are not, since a heap of them fragments.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -5,6 +5,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -105,17 +106,15 @@ def section(rows: pd.DataFrame) -> Section | None:
         return None
     tables = [_by_length(task) for task in results]
     tables = [_matrix(results, counted(results)), *tables] if len(results) > 1 else tables
-    by_length = [
-        a.by_length.reset_index().assign(task=task.name, series=a.series, seeds=a.n_seeds)
-        for task in results
-        for a in task.measured
-    ]
+    by_length = {
+        (task.name, a.series, a.n_seeds): a.by_length for task in results for a in task.measured
+    }
     return Section(
         title=f"Tasks: {', '.join(task.name for task in results)}",
-        figures={f"accuracy-{task.name}": accuracy_figure(task) for task in results},
+        drawings={f"accuracy-{task.name}": partial(accuracy_figure, task) for task in results},
         tables=tables,
         notes=[note for task in results for note in task.selection.notes],
-        data={"tasks": pd.concat(by_length).set_index(["task", "series", "seeds"]).reset_index()},
+        data={"tasks": pd.concat(by_length, names=["task", "series", "seeds"]).reset_index()},
         summary=tables[:1],
     )
 
