@@ -155,6 +155,7 @@ class Part(nn.Module):
     remaps = False  # scores() calls c.rotated(): the layer's rotary parts do not rotate before it
     takes_bias = True  # False: scores() are no logits, to which a part could add a bias
     needs_whole_text = False  # reads tokens beside query and key, or counts them: not in segments
+    at_network_rate = False  # its parameters learn at train.lr, whatever the scheme's lr_ratio
     needs_model = False  # acts through a Transformer of its own: model/build.py
 
     def __init__(self, shape: ModelDims) -> None:

@@ -7,6 +7,7 @@ from torch import nn
 
 from lengthgen.config.schema import Config, Train
 from lengthgen.model.transformer import Transformer
+from lengthgen.schemes.base import Part
 
 
 def adamw(model: Transformer, train: Train) -> torch.optim.AdamW:
@@ -14,10 +15,12 @@ def adamw(model: Transformer, train: Train) -> torch.optim.AdamW:
 
     Their learning rates are those of set_rates.
     """
+    parts = [m for m in model.modules() if isinstance(m, Part) and not m.at_network_rate]
+    own = {id(parameter) for part in parts for parameter in part.parameters()}
     decaying, of_scheme, rest = list[nn.Parameter](), list[nn.Parameter](), list[nn.Parameter]()
     for name, parameter in model.named_parameters():
-        is_matrix = parameter.dim() >= 2
-        group = of_scheme if name.startswith("scheme.") else decaying if is_matrix else rest
+        decays = parameter.dim() >= 2 and not name.startswith("scheme.")
+        group = of_scheme if id(parameter) in own else decaying if decays else rest
         group.append(parameter)
     groups = [
         {"params": decaying, "weight_decay": train.weight_decay, "of_scheme": False},

@@ -36,7 +36,19 @@ def test_every_parameter_is_in_one_group_and_the_schemes_are_in_their_own(scheme
     grouped = [id(p) for group in groups for p in group["params"]]
     assert sorted(grouped) == sorted(id(p) for p in model.parameters())
     own = {id(p) for group in groups if group["of_scheme"] for p in group["params"]}
-    assert own == {id(p) for p in model.scheme.parameters()}
+    parts = [part for part in model.scheme.all if not part.at_network_rate]
+    assert own == {id(p) for part in parts for p in part.parameters()}
+
+
+def test_a_convolution_beside_a_bias_learns_at_the_networks_rate() -> None:
+    config = small_config("scheme=t5_conv")
+    model = create(config, vocab_size=VOCAB)
+    optimizer = adamw(model, config.train)
+    set_rates(optimizer, 0, config)
+    rate_of = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    rates = {name: rate_of[id(p)] for name, p in model.named_parameters()}
+    bias, kernel = (rates[f"scheme.parts.{n}"] for n in ("t5.table", "short_conv.kernel"))
+    assert bias == 16 * kernel == 16 * rates["norm.weight"]
 
 
 @pytest.mark.parametrize("scheme", ["t5", "kerple", "fire"])

@@ -31,6 +31,7 @@ class ShortConv(Part):
     """
 
     needs_whole_text = True
+    at_network_rate = True
 
     def __init__(
         self, shape: ModelDims, *, kernel: Annotated[int, Field(ge=2)], residual: bool
