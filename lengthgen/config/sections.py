@@ -20,15 +20,20 @@ class Section(BaseModel):
 
 @cache
 def schema_of(kind: type[Any]) -> type[Section]:
-    """Returns the schema of a class's arguments: its keyword-only signature."""
-    hints = get_type_hints(kind.__init__, include_extras=True)
+    """Returns the schema of a class's arguments: its keyword-only signature.
+
+    Where its constructor takes **others, also that of the class above.
+    """
     parameters = inspect.signature(kind.__init__).parameters.values()
+    passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters) and kind.__bases__ != (object,)
+    above = schema_of(kind.__bases__[0]) if passes_on else Section
+    hints = get_type_hints(kind.__init__, include_extras=True)
     fields: dict[str, Any] = {
         p.name: (hints[p.name], ... if p.default is p.empty else p.default)
         for p in parameters
         if p.kind is p.KEYWORD_ONLY
     }
-    return create_model("Arguments", __base__=Section, **fields)
+    return create_model("Arguments", __base__=above, **fields)
 
 
 def arguments(kind: type[Any], given: Mapping[str, Any], *, where: str) -> dict[str, Any]:

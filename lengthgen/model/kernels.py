@@ -19,7 +19,7 @@ from torch.nn.attention.flex_attention import (
 
 from lengthgen.schemes import parameters
 from lengthgen.schemes.absolute import alignment
-from lengthgen.schemes.relative_shift import PaddedTable, pad_table, skew, unskew
+from lengthgen.schemes.relative_shift import pad_table, skew, unskew
 
 UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
 SDPA_KEYS = 512  # keys that CPU SDPA takes at a time; a cut between them changes no rounding
@@ -302,10 +302,12 @@ class SavedWeights(torch.autograd.Function):
         return *by_input, None, None, d_offset, *tables, *d_biases
 
 
-def _padded(near_HNK: Tensor, heads: tuple[int, int], queries: int, keys: int) -> PaddedTable:
+def _padded(
+    near_HNK: Tensor, heads: tuple[int, int], queries: int, keys: int
+) -> tuple[Tensor, int]:
     """Returns the rows of a block for B sequences of H heads each, [BH, W, K]."""
     rows_HWK, n_near = pad_table(near_HNK, queries=queries, keys=keys)
-    return PaddedTable(rows_HWK.expand(*heads, -1, -1).flatten(0, 1), n_near)
+    return rows_HWK.expand(*heads, -1, -1).flatten(0, 1), n_near
 
 
 def _add_rows(d_near_HNK: Tensor, d_rows: Tensor, heads: tuple[int, int], n_near: int) -> None:

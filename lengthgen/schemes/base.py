@@ -1,8 +1,5 @@
 """Part, the module a positional scheme is made of; AttentionContext, what its hooks read.
 
-Logits and outputs of a block as most schemes have them are functions below: products, rows by
-distance, biases.
-
 Axes, in all files of schemes/: B batch, T tokens, D width of the model, H heads, K head width, Q
 queries, S keys, N distances from 0, R rotated channel pairs. A file names what it has beside them.
 """
@@ -31,10 +28,9 @@ from lengthgen.schemes.relative_shift import (
 class AttentionContext:
     """All that a hook reads; built in every call, so that no state leaks between lengths.
 
-    In `positions`, pos is 0 ... T-1. In `qk`, q_pos and k_pos are the coordinates of all queries
-    and keys; in the hooks of the attention matrix those of the current block. A coordinate tensor
-    is [n] or [B, n], int64 unless a part remaps it. Keys kept from earlier calls (KV cache, segment
-    memory) stand before the tokens of the call, in pos, x_BTD and cols.
+    In `qk`, q_pos and k_pos are the coordinates of all queries and keys; in the hooks of the
+    attention matrix those of the current block. They are [n] or [B, n], int64 unless remapped. Keys
+    kept from earlier calls (KV cache, segment memory) stand before the tokens of the call.
     """
 
     shape: ModelDims
@@ -87,10 +83,9 @@ class AttentionContext:
         )
 
     def distance(self) -> Tensor:
-        """Returns q_pos - k_pos, clamped at 0, in c.dtype: [Q, S], or [B, 1, Q, S].
+        """Returns q_pos - k_pos in c.dtype, clamped at 0: [Q, S], or [B, 1, Q, S].
 
-        Clamped because entries above the diagonal are masked later but must keep a finite
-        gradient: 0 * inf is nan. In an encoder, |q_pos - k_pos|.
+        Masked entries too must have a finite gradient. In an encoder, |q_pos - k_pos|.
         """
         return self.exact_distance().to(self.dtype)
 
@@ -121,11 +116,7 @@ class AttentionContext:
         return omega_R
 
     def rotated(self, q_BHQK: Tensor, k_BHSK: Tensor, *, q_pos: Tensor, k_pos: Tensor) -> "Rotated":
-        """Returns q and k as the layer's rotary parts turn them at these coordinates.
-
-        For a part that `remaps`: its layer's rotary parts, and those that change queries and keys
-        after them, have left both as they were.
-        """
+        """Returns q and k as the layer's rotary parts turn them here, for a part that `remaps`."""
         c = replace(self, q_pos=q_pos, k_pos=k_pos)
         return through_qk(self.hooks.rotary, q_BHQK, k_BHSK, c)
 
@@ -142,8 +133,7 @@ class Part(nn.Module):
 
     The constructor takes the ModelDims and keyword-only arguments: they are the schema of its YAML,
     bounds included (pydantic's Field). What it cannot honour beyond them raises ValueError. Hooks
-    are pure functions of AttentionContext and parameters. Biases and scores are added after
-    q.k / sqrt(d_head); causality is the engine's.
+    are pure functions of AttentionContext and parameters. Causality is the engine's.
     """
 
     bidirectional = False  # defined for keys after the query too, as an encoder has them
@@ -168,10 +158,7 @@ class Part(nn.Module):
         super().__setattr__(name, value)
 
     def conflict(self, others: Mapping[str, "Part"]) -> str | None:
-        """Returns why the part cannot stand in a scheme beside these, or None if it can.
-
-        It continues a sentence that begins with the part's name.
-        """
+        """Returns why the part cannot stand beside these, after its name; None if it can."""
         return None
 
     def unsupported_reason(self, length: int) -> str | None:
@@ -183,10 +170,9 @@ class Part(nn.Module):
         return length - 1
 
     def positions(self, tokens_BT: Tensor, c: AttentionContext) -> Tensor:
-        """Returns the coordinates of the tokens, [T] or [B, T] int64.
+        """Returns the coordinates of the tokens, [T] or [B, T] int64; c.pos is 0 ... T-1.
 
-        A part that samples draws [T] from c.generator, one draw for the batch: what it draws must
-        not depend on how a batch is divided.
+        What is drawn from c.generator must not depend on how a batch is divided.
         """
         return c.pos
 
@@ -195,10 +181,7 @@ class Part(nn.Module):
         return x_BTD
 
     def projections(self, qkv_BTE: Tensor, c: AttentionContext) -> Tensor:
-        """Returns queries, keys and values of all tokens, side by side: E = 3 D.
-
-        They are the layer's projections before heads are split, in the dtype of the network.
-        """
+        """Returns queries, keys and values of all tokens, side by side before heads: E = 3 D."""
         return qkv_BTE
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
@@ -206,24 +189,18 @@ class Part(nn.Module):
         return Rotated(q_BHQK, k_BHSK)
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        """Returns other angles per position for the layer's rotary parts; c.length is L.
-
-        omega_R holds one angle per rotated channel pair, base^(-2m/r) for m = 0 ... r/2-1.
-        """
+        """Returns other angles per position for the layer's rotary parts, one per channel pair."""
         return omega_R
 
     def bias(self, c: AttentionContext) -> Tensor | None:
-        """Returns what is added to the block's scaled logits: [H, Q, S] or [B, H, Q, S].
-
-        Sizes of 1 broadcast.
-        """
+        """Returns what is added to q.k / sqrt(d_head), [H, Q, S] or [B, H, Q, S]; 1s broadcast."""
         return None
 
     def relative_keys(self, c: AttentionContext) -> Tensor | None:
         """Returns what is added to a key by its distance from the query: rows [H, N, K].
 
-        N distances from 0; the last row serves all beyond. One table for all heads: [1, N, K]. The
-        context is that of the whole call.
+        The last row serves all distances beyond; [1, N, K] serves all heads. The context is that of
+        the whole call.
         """
         return None
 
@@ -236,17 +213,13 @@ class Part(nn.Module):
         return None
 
     def visible(self, c: AttentionContext) -> Tensor | None:
-        """Returns which keys of the block a query may see, bool [Q, S] or [B, 1, Q, S].
-
-        ANDed with causality. A query must see one key at least: its own, if no other.
-        """
+        """Returns which keys of the block a query may see, one at least: [Q, S] or [B, 1, Q, S]."""
         return None
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         """Returns the logits of the block; only for those that are not q.k/sqrt(d) + bias.
 
-        The keys are all those up to the block's last query; c.total_bias() is that of all parts.
-        The logits are a new tensor: the engine may write to it.
+        The keys are all those up to the block's last query. The engine may write to the logits.
         """
         return logits(q_BHQK, k_BHSK, c)
 
@@ -263,7 +236,7 @@ class Part(nn.Module):
 
     @property
     def needs_rotation(self) -> bool:
-        """True if the part acts on what rotary parts do, so that it is void without them."""
+        """True if the part is void where nothing rotates."""
         return self.remaps or self.overrides("frequencies")
 
     def overrides(self, hook: str) -> bool:
@@ -271,9 +244,10 @@ class Part(nn.Module):
         return getattr(type(self), hook) is not getattr(Part, hook)
 
 
+OWNED = ("relative_keys", "relative_values", "scores", "weights", "values")  # by one part each
 HOOKS = (  # a part overrides at least one of these, unless a Transformer of its own serves it
     *("positions", "embed", "projections", "qk", "frequencies", "bias", "visible"),
-    *("scores", "weights", "values", "relative_keys", "relative_queries", "relative_values"),
+    *("relative_queries", *OWNED),
 )
 
 
@@ -317,10 +291,7 @@ NO_PARTS = LayerHooks()
 def through_qk(
     parts: Sequence[Part], q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext
 ) -> Rotated:
-    """Returns queries and keys after these parts' `qk`, in the dtype that they had before.
-
-    Factors in c.dtype promote what they multiply, often queries alone: both are rounded here, once.
-    """
+    """Returns queries and keys after these parts' `qk`, rounded once to the dtype they had."""
     dtype = q_BHQK.dtype
     for part in parts:
         q_BHQK, k_BHSK = part.qk(q_BHQK, k_BHSK, c)

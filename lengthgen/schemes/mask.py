@@ -13,8 +13,7 @@ class Window(Part):
 
     width: keys that a query sees, itself included, in multiples of T; up to it nothing changes.
     sinks: how many of them are the first ones; 4 in StreamingLLM (Xiao et al. 2023, arXiv
-    2309.17453), which found that these take up weight that has nowhere else to go. 0 is the window
-    of Longformer and Mistral. Sinks keep their true distance: `streaming_llm` gives them another.
+    2309.17453), 0 in Longformer and Mistral. Sinks keep their true distance here.
     """
 
     needs_whole_text = True
@@ -39,8 +38,7 @@ class Bca(Part):
     """Blockwise causal attention: Sun et al. 2022, arXiv 2212.10554, section 3.3.
 
     The call is cut into windows of `window` = T/2, and a query sees the keys of its own and of the
-    one before. Proposed for xPos at inference, it is a crop of any scheme's context, so the two are
-    to be reported apart. No release has it: this is our reading of the section.
+    one before. Proposed for xPos at inference. No release has it: this is our reading.
     """
 
     needs_whole_text = True

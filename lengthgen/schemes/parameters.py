@@ -19,6 +19,16 @@ def of_layer(stacked: Tensor, c: AttentionContext) -> Tensor:
     return stacked[c.layer % len(stacked)]
 
 
+def cast(c: AttentionContext, *stacked: Tensor) -> list[Tensor]:
+    """Returns this layer's entries of parameters stacked over layers, in c.dtype."""
+    return [of_layer(parameter, c).to(c.dtype) for parameter in stacked]
+
+
+def running_sum(x: Tensor) -> Tensor:
+    """Returns the cumulative sum over the last dimension, in float64 where the device has it."""
+    return x.to(x.dtype if x.device.type == "mps" else torch.float64).cumsum(-1)
+
+
 def normal(*sizes: int, std: float) -> nn.Parameter:
     """Returns a parameter drawn from N(0, std^2)."""
     return nn.Parameter(torch.empty(sizes).normal_(std=std))

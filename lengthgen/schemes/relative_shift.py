@@ -9,17 +9,8 @@ place Q-1-i+j what belongs to key j: what queries and keys share is a view of it
 B batch, H heads, Q queries, S keys, K head width, N distances, M keys that are near, W = M + Q - 1.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
-
-
-class PaddedTable(NamedTuple):
-    """Rows of the near distances as a block needs them, and how many of its last keys are near."""
-
-    rows_HWK: Tensor
-    n_near: int
 
 
 def split_clipped(x_BHSK: Tensor, table_HNK: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,13 +33,13 @@ def extend_table(table_HNK: Tensor, keys: int) -> Tensor:
     return torch.cat([table_HNK, table_HNK[:, -1:].expand(-1, missing, -1)], dim=1)
 
 
-def pad_table(near_HNK: Tensor, *, queries: int, keys: int) -> PaddedTable:
-    """Returns the rows by place: the farthest near distance first, zeros where there is none."""
+def pad_table(near_HNK: Tensor, *, queries: int, keys: int) -> tuple[Tensor, int]:
+    """Returns the rows by place, [H, W, K], farthest near distance first, and how many are near."""
     n_near = min(keys, queries + near_HNK.shape[1] - 1)
     distance = n_near - 1 - torch.arange(n_near + queries - 1, device=near_HNK.device)
     known = (distance >= 0) & (distance < near_HNK.shape[1])
     rows = near_HNK[:, distance.clamp(0, near_HNK.shape[1] - 1)]
-    return PaddedTable(rows * known[:, None], n_near)
+    return rows * known[:, None], n_near
 
 
 def skew(by_distance: Tensor, n_near: int) -> Tensor:

@@ -47,10 +47,7 @@ class Remap(Part, ABC):
 
 
 def from_first(c: AttentionContext) -> tuple[Tensor, Tensor]:
-    """Returns the coordinates of queries and keys counted from the first key of the sequence.
-
-    Where a remap divides positions, this makes it blind to a constant added to all of them.
-    """
+    """Returns the coordinates counted from the first key: blind to a constant added to all."""
     first = c.k_pos[..., :1]
     return c.q_pos - first, c.k_pos - first
 
@@ -67,10 +64,8 @@ class Rerope(Remap):
 
     def branches(self, c: AttentionContext) -> list[Branch]:
         far = c.distance() >= self.window
-        return [
-            Branch(c.q_pos, c.k_pos, ~far),
-            Branch(torch.full_like(c.q_pos, self.window), torch.zeros_like(c.k_pos), far),
-        ]
+        constant = torch.full_like(c.q_pos, self.window), torch.zeros_like(c.k_pos)
+        return [Branch(c.q_pos, c.k_pos, ~far), Branch(*constant, far)]
 
 
 class LeakyRerope(Rerope):
@@ -109,10 +104,8 @@ class Selfextend(Remap):
         far = c.distance() >= self.neighbours
         q_pos, k_pos = from_first(c)
         shift = self.neighbours - self.neighbours // self.group
-        return [
-            Branch(c.q_pos, c.k_pos, ~far),
-            Branch(q_pos // self.group + shift, k_pos // self.group, far),
-        ]
+        grouped = Branch(q_pos // self.group + shift, k_pos // self.group, far)
+        return [Branch(c.q_pos, c.k_pos, ~far), grouped]
 
 
 class DualChunk(Remap):
@@ -151,17 +144,14 @@ class StreamingLlm(Remap, Window):
     """StreamingLLM: Xiao et al. 2023, arXiv 2309.17453. `window`, and positions within the cache.
 
     Of the `width` keys that a query sees, sinks are numbered 0 ... sinks-1 (4 in the paper), recent
-    ones follow, and the query is the last: sink j has the distance min(i, width - 1) - j. Layers
-    keep keys and values computed under the same mask, as the release's cache does; the release
-    counts recent keys without the query's own. A layer that does not rotate leaves out this part
-    and its mask: add `window` there.
+    ones follow, and the query is the last: sink j has the distance min(i, width - 1) - j. The
+    release counts recent keys without the query's own. A layer that does not rotate leaves out this
+    part and its mask: add `window` there.
     """
 
     def branches(self, c: AttentionContext) -> list[Branch]:
         j = torch.arange(c.cols.stop, device=c.k_pos.device)
         sink = (j < self.sinks).expand(c.q_pos.shape[-1], -1)
         q_pos, k_pos = from_first(c)
-        return [
-            Branch(c.q_pos, c.k_pos, ~sink),
-            Branch(q_pos.clamp(max=self.width - 1), k_pos, sink),
-        ]
+        of_sinks = Branch(q_pos.clamp(max=self.width - 1), k_pos, sink)
+        return [Branch(c.q_pos, c.k_pos, ~sink), of_sinks]

@@ -6,16 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.errors import UserError
-from lengthgen.schemes.base import AttentionContext, LayerHooks, Part
+from lengthgen.schemes.base import HOOKS, OWNED, AttentionContext, LayerHooks, Part
 
 
 class Scheme(nn.Module):
     """The parts of a model, and which of them act in every layer.
 
     `layers` names the parts that act in layer l as layers[l % len(layers)]; a part that it never
-    names acts in every layer, as all do if it is None. Parts that act on positions or embeddings do
-    so once, whatever `layers` says. Parts that change rotary frequencies or remap rotary positions
-    act in the layers that rotate; it is an error if none does.
+    names acts in every layer. Parts that act on positions or embeddings do so once. Parts that
+    change rotary frequencies or remap rotary positions act in the layers that rotate.
     """
 
     def __init__(
@@ -32,20 +31,17 @@ class Scheme(nn.Module):
         self.parts = nn.ModuleDict(parts)
         self.all = tuple(parts.values())
         self.contiguous = not any(part.overrides("positions") for part in self.all)
-        self._refuse_conflicts(parts)
-        cycle = [list(parts)] if layers is None else layers
-        if not cycle:
+        for name, part in parts.items():
+            others = {other: parts[other] for other in parts if other != name}
+            if reason := self._conflict(part, others):
+                raise UserError(f"{where}: {name} {reason}; change or drop one")
+        if layers is not None and not layers:
             raise UserError("scheme.layers: an empty list names no layer; use null for all parts")
+        cycle = [list(parts)] if layers is None else layers
         everywhere = set(parts) - {name for names in cycle for name in names}
         self.layers = [
-            self._hooks_of(
-                {
-                    name: part
-                    for name, part in parts.items()
-                    if name in everywhere or name in cycle[i % len(cycle)]
-                }
-            )
-            for i in range(n_layers)
+            self._hooks_of({name: parts[name] for name in parts if name in acting})
+            for acting in (everywhere.union(cycle[i % len(cycle)]) for i in range(n_layers))
         ]
         self.clamp_parameters()
 
@@ -90,54 +86,37 @@ class Scheme(nn.Module):
         if self.encoder is not None:
             self.encoder.clamp_parameters()
 
-    def _refuse_conflicts(self, parts: Mapping[str, Part]) -> None:
-        """Raises UserError for a part that would act nowhere, or on what another one makes void."""
-        rotates = any(part.rotary for part in self.all)
-        for name, part in parts.items():
-            others = {other: parts[other] for other in parts if other != name}
-            if reason := part.conflict(others):
-                raise UserError(f"{self.where}: {name} {reason}; drop one")
-            if part.needs_rotation and not rotates:
-                raise UserError(
-                    f"{self.where}: {name} acts on rotated queries and keys, and nothing here "
-                    f"rotates them; it goes with rope, xpos or pope. Drop {name}"
-                )
-            if not part.overrides("positions"):
-                continue
-            for other, beside in others.items():
-                if beside.overrides("positions"):
-                    raise UserError(
-                        f"{self.where}: {name} and {other} both give out positions; drop one"
-                    )
-                largest = part.largest_position(part.shape.train_length)
-                if reason := beside.unsupported_reason(largest + 1):
-                    raise UserError(
-                        f"{self.where}: {name} gives out positions up to {largest}, and {reason}; "
-                        "drop one"
-                    )
+    def _conflict(self, part: Part, others: Mapping[str, Part]) -> str | None:
+        """Returns why a part would act nowhere, or on what another one makes void."""
+        if reason := part.conflict(others):
+            return reason
+        if part.needs_rotation and not any(other.rotary for other in self.all):
+            return "acts on rotated queries and keys, and nothing here rotates them, as rope does"
+        if part.overrides("positions"):
+            largest = part.largest_position(part.shape.train_length)
+            for name, other in others.items():
+                if other.overrides("positions"):
+                    return f"and {name} both give out positions"
+                if reason := other.unsupported_reason(largest + 1):
+                    return f"gives out positions up to {largest}, and {reason}"
+        return None
 
     def _hooks_of(self, layer: dict[str, Part]) -> LayerHooks:
         if not any(part.rotary for part in layer.values()):
             layer = {name: part for name, part in layer.items() if not part.needs_rotation}
-
-        def names(hook: str) -> list[str]:
-            return [name for name, part in layer.items() if part.overrides(hook)]
-
-        def all_of(hook: str) -> tuple[Part, ...]:
-            return tuple(layer[name] for name in names(hook))
-
-        owners: dict[str, Part | None] = {}
-        for hook in ("relative_keys", "relative_values", "scores", "weights", "values"):
-            if len(owning := names(hook)) > 1:
+        names = {hook: [name for name in layer if layer[name].overrides(hook)] for hook in HOOKS}
+        acting = {hook: tuple(layer[name] for name in names[hook]) for hook in HOOKS}
+        for hook in OWNED:
+            if len(names[hook]) > 1:
                 raise UserError(
-                    f"{self.where}: {owning[0]} and {owning[1]} both define {hook}, which has one "
-                    "owner in a layer; drop one, or separate them with scheme.layers"
+                    f"{self.where}: {' and '.join(names[hook][:2])} both define {hook}, which has "
+                    "one owner in a layer; drop one, or separate them with scheme.layers"
                 )
-            owners[hook] = layer[owning[0]] if owning else None
-        qk, bias, visible = all_of("qk"), all_of("bias"), all_of("visible")
+        owners = {hook: next(iter(acting[hook]), None) for hook in OWNED}
+        qk, bias, visible = acting["qk"], acting["bias"], acting["visible"]
         if bias and (scorer := owners["scores"]) and not scorer.takes_bias:
             raise UserError(
-                f"{self.where}: {names('bias')[0]} adds a bias to logits, and {names('scores')[0]} "
+                f"{self.where}: {names['bias'][0]} adds a bias to logits, and {names['scores'][0]} "
                 "has none; drop one, or separate them with scheme.layers"
             )
         remaps = any(part.remaps for part in layer.values())
@@ -145,10 +124,10 @@ class Scheme(nn.Module):
         table = self.contiguous and all(part.distance_only for part in bias)
         return LayerHooks(
             parts=tuple(layer.values()),
-            projections=all_of("projections"),
+            projections=acting["projections"],
             qk=qk[:first],
             rotary=qk[first:],
-            frequencies=all_of("frequencies"),
+            frequencies=acting["frequencies"],
             bias=bias,
             visible=visible,
             **owners,

@@ -1,8 +1,4 @@
-"""Factors of the queries that grow with the number of keys; biases are left as they are.
-
-More keys flatten a softmax: the factors sharpen it again. The number of keys of a query is i + 1,
-whatever coordinates other parts give out.
-"""
+"""Factors of the queries that grow with the number of keys, i + 1; biases are left as they are."""
 
 import math
 
@@ -26,9 +22,7 @@ class Logn(Part):
     def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
         if shape.train_length < 2:
-            raise ValueError(
-                f"train.length={shape.train_length} must be above 1: log-n divides by its logarithm"
-            )
+            raise ValueError("train.length=1 must be above 1: log-n divides by its logarithm")
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * self.factor(c)[:, None], k_BHSK)
@@ -45,7 +39,7 @@ class Ssmax(Part):
 
     s is trained per head, in each layer or, with share_layers, once. init: s at first; 1 in the
     release of BAM (models/nope_ssmax.py), where also biases enter the product (`ssmax_prior`): here
-    they do not. The first query's only score is multiplied by ln 1 = 0; its weight is 1 as always.
+    they do not.
     """
 
     needs_whole_text = True
@@ -67,9 +61,8 @@ class Ssmax(Part):
 class Llama4Temperature(Part):
     """The temperature of Llama 4: Meta 2025; transformers, models/llama4/modeling_llama4.py.
 
-    The query with n keys is multiplied by 1 + scale ln(1 + floor(n / floor)). scale: 0.1 in Llama
-    4. floor: in multiples of T; 8192 tokens there. With floor = T the first step is that of the
-    last trained query. Llama 4 has it in layers without positions alone: see `layers` of a scheme.
+    The query with n keys is multiplied by 1 + scale ln(1 + floor(n / floor)). scale: 0.1 there;
+    floor: in multiples of T, 8192 tokens there, where only layers without positions have it.
     """
 
     needs_whole_text = True
@@ -102,8 +95,5 @@ class Temperature(Part):
         self.coefficient = coefficient
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        return Rotated(q_BHQK * self.factor(c.length), k_BHSK)
-
-    def factor(self, length: int) -> float:
-        """Returns the factor of all queries of a call of that length."""
-        return 1 + self.coefficient * math.log(max(1, length / self.shape.train_length))
+        beyond = max(1, c.length / self.shape.train_length)
+        return Rotated(q_BHQK * (1 + self.coefficient * math.log(beyond)), k_BHSK)

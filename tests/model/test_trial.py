@@ -116,14 +116,6 @@ def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:
             ["scheme=rope", "+scheme.parts.p_rope={share:0.001}"],
             r"p_rope\.share=0\.001 .* keeps none",
         ),
-        (
-            ["scheme=rope", "+scheme.parts.dape={width: 8, inputs: scores_and_bias}"],
-            r"inputs=scores_and_bias, and no part of layer 0 has a bias; add one",
-        ),
-        (
-            ["scheme=dape_kerple", "scheme.parts.dape.inputs=scores"],
-            r"inputs=scores, and a part of layer 0 has a bias; use scores_and_bias",
-        ),
     ],
 )
 def test_what_a_call_alone_can_tell_is_said_before_a_run_is_begun(

@@ -66,6 +66,8 @@ REFUSED = {  # overrides, and a part of what the message says
     f"scheme=sinusoidal {RECURRENT}": r"in segments, and sinusoidal needs",
     "scheme=transformer_xl_recurrent eval.variants=[logn]": r"in segments, and logn needs",
     "scheme=transformer_xl_recurrent eval.variants=[temperature]": r"segments, and temperature",
+    "+scheme.parts.dape={width:8,inputs:scores_and_bias}": r"dape has .* no part beside it has a",
+    "scheme=dape_kerple scheme.parts.dape.inputs=scores": r"inputs=scores, and a part beside it",
     "scheme=grape_m eval.variants=[yarn]": r"powers of a base, and those of grape_m are trained",
     # Schemes
     "+scheme.parts.ropee={}": r"scheme\.parts\.ropee: no such part; did you mean rope\?",

@@ -36,18 +36,8 @@ class Abacus(Aligned):
     def unsupported_reason(self, length: int) -> str | None:
         return f"abacus has {self.rows} rows" if length >= self.rows else None
 
-    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
-        ids_BT = self.ids(c)
-        if ids_BT is None:
-            return x_BTD + self.table[0].to(x_BTD.dtype)
-        rows_BT = torch.where(ids_BT > 0, ids_BT + drawn(self.shift, c), 0)
-        return x_BTD + self.table[rows_BT].to(x_BTD.dtype)
-
-
-def drawn(most: int, c: AttentionContext) -> int:
-    """Returns a number from 0 to `most`, one for the call; 0 outside of training."""
-    if not c.training or most == 0:
-        return 0
-    if c.generator is None:
-        raise ValueError("places are shifted at random; call the model with a generator")
-    return int(torch.randint(most + 1, (), generator=c.generator))  # on the CPU, for any device
+    def rows_of(self, ids_BT: Tensor, c: AttentionContext) -> Tensor:
+        shift = 0
+        if c.training and self.shift:
+            shift = int(torch.randint(self.shift + 1, (), generator=self.generator(c)))
+        return torch.where(ids_BT > 0, ids_BT + shift, 0)

@@ -3,10 +3,11 @@
 Parts that read them are oracles: upper bounds of what a scheme can do without.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, Part
 
@@ -18,13 +19,28 @@ def ids_of(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:
     return torch.tensor([ids(row) for row in tokens_BT.tolist()], device=tokens_BT.device)
 
 
-class Aligned(Part):
-    """A part that reads alignment ids, which build_scheme() takes from the configured task."""
+class Aligned(Part, ABC):
+    """Adds rows of a table by alignment ids, which build_scheme() takes from the configured task.
+
+    Row 0 is that of all tokens if the corpus has no such ids.
+    """
 
     needs_whole_text = True
     alignment_ids: AlignmentIds | None = None
+    table: nn.Parameter
 
-    def ids(self, c: AttentionContext) -> Tensor | None:
-        """Returns the alignment id of each token, [B, T] int64; None if the corpus has none."""
+    @abstractmethod
+    def rows_of(self, ids_BT: Tensor, c: AttentionContext) -> Tensor:
+        """Returns the row of each token, [B, T] int64."""
+
+    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         ids = self.alignment_ids
-        return None if ids is None else ids_of(ids, c.tokens_BT)
+        if ids is None:
+            return x_BTD + self.table[0].to(x_BTD.dtype)
+        return x_BTD + self.table[self.rows_of(ids_of(ids, c.tokens_BT), c)].to(x_BTD.dtype)
+
+    def generator(self, c: AttentionContext) -> torch.Generator:
+        """Returns what draws on the CPU, for any device."""
+        if c.generator is None:
+            raise ValueError("places begin at random; call the model with a generator")
+        return c.generator

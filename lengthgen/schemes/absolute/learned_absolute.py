@@ -1,8 +1,7 @@
 """Learned absolute positions: a trained row per position of the training window, as in GPT-2.
 
 Vaswani et al. 2017 (arXiv 1706.03762, section 3.5) compare it with sinusoids; rows N(0, 0.02^2) as
-in GPT-2 (init_std of the model). There is no row for positions past T: what happens there is
-`beyond`, and the default refuses. Rows that were never trained are never read.
+in GPT-2 (init_std of the model). There is no row for positions past T: see `beyond`.
 """
 
 from typing import Literal

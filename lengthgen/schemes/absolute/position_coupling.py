@@ -1,7 +1,7 @@
 """Position coupling: Cho et al. 2024, arXiv 2405.20671. Reads alignment: an upper bound.
 
 All tokens that belong together share one learned position: digits of the same value, the signs
-between numbers, a character and its copy.
+between numbers, a character and its copy. The task says which: Task.alignment_ids.
 
 As in the release (HanseulJo/position-coupling, src/data/addition.py), every example of a training
 batch begins at a position of its own, drawn from all that leave room for its places, and drawn
@@ -12,8 +12,6 @@ again whenever the example comes back. Otherwise than there:
   one is larger, so that tests of up to 4 T tokens read rows that are trained as often as any.
 - The release counts down from the signs to the highest digit where numbers are not reversed, here
   it is up: the same, mirrored, for rows that are learned in the same way.
-
-The task says what belongs together: Task.alignment_ids.
 """
 
 import torch
@@ -46,29 +44,22 @@ class PositionCoupling(Aligned):
         longest = self.n_places - self.start
         return f"position_coupling has rows for {longest} tokens" if length > longest else None
 
-    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
-        ids_BT = self.ids(c)
-        if ids_BT is None:
-            return x_BTD + self.table[0].to(x_BTD.dtype)
+    def rows_of(self, ids_BT: Tensor, c: AttentionContext) -> Tensor:
         start_B1: Tensor | int = self.start
         if c.training:
             room_B1 = self.n_places - ids_BT.amax(-1, keepdim=True).clamp(min=0)
-            start_B1 = drawn(room_B1, c)
-        rows_BT = torch.where(ids_BT >= 0, ids_BT + 1 + start_B1, 0)
-        return x_BTD + self.table[rows_BT].to(x_BTD.dtype)
+            start_B1 = self.drawn(room_B1, c)
+        return torch.where(ids_BT >= 0, ids_BT + 1 + start_B1, 0)
 
+    def drawn(self, below_B1: Tensor, c: AttentionContext) -> Tensor:
+        """Returns a number from 0 to below - 1 for each example, a function of it and c.generator.
 
-def drawn(below_B1: Tensor, c: AttentionContext) -> Tensor:
-    """Returns a number from 0 to below - 1 for each example, a function of it and c.generator.
-
-    So it does not depend on what else is in the call. Examples are hashed with a key that is drawn
-    for the call: numbers of different ones are independent, pair by pair (Carter and Wegman 1979,
-    doi 10.1016/0022-0000(79)90044-8).
-    """
-    if c.generator is None:
-        raise ValueError("positions begin at random; call the model with a generator")
-    n_tokens = c.tokens_BT.shape[1]
-    key_T = torch.randint(PRIME, (n_tokens + 1,), generator=c.generator)  # on the CPU, as ever
-    key_T = key_T.to(c.tokens_BT.device)
-    hashed_B1 = (c.tokens_BT * key_T[1:]).sum(-1, keepdim=True) + key_T[0]
-    return hashed_B1 % PRIME * below_B1 // PRIME
+        So it does not depend on what else is in the call. Examples are hashed with a key that is
+        drawn for the call: numbers of different ones are independent, pair by pair (Carter and
+        Wegman 1979, doi 10.1016/0022-0000(79)90044-8).
+        """
+        n_tokens = c.tokens_BT.shape[1]
+        key_T = torch.randint(PRIME, (n_tokens + 1,), generator=self.generator(c))
+        key_T = key_T.to(c.tokens_BT.device)
+        hashed_B1 = (c.tokens_BT * key_T[1:]).sum(-1, keepdim=True) + key_T[0]
+        return hashed_B1 % PRIME * below_B1 // PRIME

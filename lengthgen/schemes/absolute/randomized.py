@@ -4,10 +4,9 @@ A window of L tokens gets L of the positions 0 ... maximum-1, drawn without repl
 in training the model meets every distance that a longer text will have. Any other part may take
 these positions. The paper draws from 2048 positions for training windows of at most 40.
 
-One draw serves all layers and sequences of a call. The authors' release draws again in every
-layer where encodings act inside attention (google-deepmind/randomized_positional_encodings,
-models/positional_encodings.py). Evaluation draws too, as in the release, by default;
-all windows of one length then have the same positions.
+One draw serves all layers and sequences of a call. The authors' release draws again in every layer
+where encodings act inside attention (google-deepmind/randomized_positional_encodings,
+models/positional_encodings.py). Evaluation draws too, as in the release, by default.
 """
 
 from typing import Literal
@@ -22,8 +21,8 @@ from lengthgen.schemes.parameters import AtLeastOne, tokens
 class Randomized(Part):
     """Gives out random positions in ascending order.
 
-    maximum: number of positions to draw from, in multiples of T. evaluation: random, as in
-    training; arange, 0 ... L-1; linspace, L positions spread evenly from 0 to maximum-1.
+    maximum: positions to draw from, in multiples of T. evaluation: random, as in training; arange,
+    0 ... L-1; linspace, L positions spread evenly from 0 to maximum-1.
     """
 
     def __init__(
@@ -39,7 +38,6 @@ class Randomized(Part):
 
     @property
     def depends_on_length(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """True unless positions are 0 ... L-1."""
         return self.training or self.evaluation != "arange"
 
     def unsupported_reason(self, length: int) -> str | None:

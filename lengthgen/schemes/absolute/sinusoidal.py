@@ -42,17 +42,17 @@ class Sinusoidal(Part):
     ) -> None:
         super().__init__(shape)
         if shape.d_model % 2:
-            even = math.lcm(2, shape.n_heads) * (shape.d_model // math.lcm(2, shape.n_heads) + 1)
-            raise ValueError(
-                f"model.d_model={shape.d_model} must be even; try model.d_model={even}"
-            )
+            even = math.lcm(2, shape.n_heads)
+            even *= shape.d_model // even + 1
+            D = shape.d_model
+            raise ValueError(f"model.d_model={D} must be even; try model.d_model={even}")
         if layout == "concat_t2t" and shape.d_model < 4:
             raise ValueError("layout=concat_t2t needs a model.d_model of at least 4")
         self.base, self.layout = base, layout
         self.scale = shape.init_std * math.sqrt(2) if scale == "match" else scale
 
     def table(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
-        """Returns PE at the given positions without its factor: [..., D]."""
+        """Returns PE at these positions, [..., D]."""
         half = self.shape.d_model // 2
         m = torch.arange(half, device=pos.device, dtype=dtype)
         omega = self.base ** (-m / (half - 1 if self.layout == "concat_t2t" else half))

@@ -1,9 +1,8 @@
 """ALiBi, attention with linear biases: Press et al. 2022, arXiv 2108.12409, section 3.
 
-The logit of query i and key j gets -m_h (i - j), a function of the distance, never of the key's
-index alone: slope * j, equal under softmax in exact arithmetic, gives neighbouring keys the same
-bias in half precision beyond a few thousand tokens. Slopes of head counts that are no power of two
-follow the authors' release (fairseq/models/transformer.py, get_slopes).
+The logit of query i and key j gets -m_h (i - j), not -m_h j, which rounds to the same for
+neighbouring keys in half precision beyond a few thousand tokens. Slopes of head counts that are no
+power of two are the release's (fairseq/models/transformer.py, get_slopes).
 
 `alibi_learned` is that of McGill-NLP/length-generalization (Kazemnejad et al. 2023, arXiv
 2305.19466): logarithms of slopes are parameters, and begin at ALiBi's. That code has slope * j.

@@ -2,8 +2,7 @@
 
 The logit of query i and key j gets -e^sigma (i - j + 1e-5)^beta, sigma and beta learned per head
 and shared by all layers; at the start it is ALiBi (sigma the logarithm of its slope, beta 1). It is
-kerple_power without bounds on the exponent: where beta falls below 0, a head attends to far keys
-rather than near ones.
+kerple_power without bounds: where beta falls below 0, a head attends to far keys.
 
 This is what the authors' training code evaluates (ArthurSBianchessi/BAM, models/bam.py). Their code
 for inference has (e^sigma distance + 1e-5)^beta, another function unless beta is 1. Left out: the

@@ -27,8 +27,7 @@ def over_distances(table: Callable[[Tensor], Tensor], c: AttentionContext) -> Te
     """Returns the table's entry at the distance of every query and key, in c.dtype.
 
     table() maps the distances 0 ... farthest, [N], to biases [H, N]; the result is [H, Q, S], or
-    [B, H, Q, S]. Beside the block the table is small, so it is computed in float64 and rounded
-    once, and its gradient is that of N numbers.
+    [B, H, Q, S]. The table is computed in float64 and rounded once.
     """
     d = c.exact_distance()
     wide = torch.float32 if d.device.type == "mps" else torch.float64  # MPS has no float64

@@ -5,8 +5,7 @@ Wang et al. 2021 (CrossFormer, arXiv 2108.00154), for images. For language model
 them, no norm, raw distances (or their logarithm, as in Swin V2, Liu et al. 2021, arXiv 2111.09883),
 one network for all layers, torch's default initialisation.
 
-Deviation: x-transformers feeds signed distances, as it serves bidirectional models too; under a
-causal mask only those of 0 and more are ever read.
+Deviation: x-transformers feeds signed distances, as it serves bidirectional models too.
 
 R width of the network.
 """

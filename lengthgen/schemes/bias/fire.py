@@ -12,9 +12,8 @@ cramming/architectures/embeddings.py): width 32, c 0.1, L 512, w 1, torch's defa
 of linear layers. L is given in multiples of T here. DAPE's port of FIRE halves L.
 
 f is evaluated as what it is, piecewise linear in one variable, with a kink where a hidden unit
-turns on or off. That is exact, gradients included, and needs neither the time nor the memory of
-width numbers per query and key. Consecutive queries have most distances on one and the same piece;
-where no gradient is needed, the biases of these are one product and one sum.
+turns on or off: exact, gradients included, without width numbers per query and key. Consecutive
+queries have most distances on one piece; without a gradient, these are one product and one sum.
 
 N pieces of f, R hidden units, W = Q + S - 1 places (see relative_shift.py).
 """
@@ -93,14 +92,12 @@ class Fire(Part):
         """Returns the bias of these queries, f of a number per query and key."""
         i, j = q_pos[..., :, None], c.k_pos[..., None, :]
         d = (i - j).clamp(min=0).to(c.dtype)
-        x = self.ratio(d, self.largest(i, threshold, c), c)
-        return self.f(x, c).movedim(0, -3)
+        return self.f(self.ratio(d, self.largest(i, threshold, c), c), c).movedim(0, -3)
 
     def by_place(self, i_Q: Tensor, threshold: Tensor, c: AttentionContext) -> Tensor:
         """Returns the bias of these consecutive queries, [H, Q, S]: a view of rows by place.
 
-        A distance that is on one piece for the first and the last query is on it for all: the
-        ratio falls from query to query. The others are left to f.
+        The ratio falls from query to query: between two on one piece, all are on it.
         """
         n_places = len(i_Q) + len(c.k_pos) - 1
         place_W = torch.arange(n_places, device=i_Q.device)

@@ -3,10 +3,8 @@
 The inner product of the sinusoidal embeddings of two positions, sum_m cos(distance * w_m) with
 w_m = 10000^(-2m/width) and m = 0 ... width/2 - 1, divided by 8h/H in head h = 1 ... H.
 
-Zero-shifted: width/2 is taken off each sum, so that distance 0 gets 0, as in ALiBi. A softmax does
-not see a constant, but bf16 would spend its 8 bits on it.
-
-NeMo's `sandwich` is another function: its m begins at 1, and its width is the head's.
+Zero-shifted: width/2 is taken off each sum, so that distance 0 gets 0; bf16 would spend its 8 bits
+on a constant. NeMo's `sandwich` is another function: its m begins at 1, its width is the head's.
 
 M frequencies.
 """

@@ -11,8 +11,7 @@ up to the query, so that its logarithm is positive. w_b and w_g are drawn from N
 
 Deviation: the authors scale the heads without positions alone, and give the others ALiBi.
 
-tau is found by Newton's method on the norm of max(0, z/2 - tau), a convex function of tau: from
-below, each step comes closer to the root and none passes it.
+tau is found by Newton's method on the norm of max(0, z/2 - tau), a convex function of tau.
 """
 
 from typing import Any
@@ -23,7 +22,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import normal, of_layer
+from lengthgen.schemes.parameters import cast, normal
 
 STEPS = 12  # of Newton's method; tau had all its digits after 7 for all shapes of up to 16k logits
 
@@ -51,7 +50,7 @@ class Asentmax(Part):
     def factor(self, c: AttentionContext) -> Tensor:
         """Returns the factor of each head and query, [B, H, Q] in c.dtype."""
         x_BQD = c.x_BTD[:, c.rows].to(c.dtype)
-        b_BQH, g_BQH = (F.linear(x_BQD, of_layer(w, c).to(c.dtype)) for w in (self.w_b, self.w_g))
+        b_BQH, g_BQH = (F.linear(x_BQD, w) for w in cast(c, self.w_b, self.w_g))
         log_n_Q1 = (c.n_visible() + 1).to(c.dtype).log()[:, None]
         power_BQH = log_n_Q1 ** (self.gamma_range * g_BQH.tanh())
         return (self.delta + F.softplus(b_BQH) * power_BQH).mT

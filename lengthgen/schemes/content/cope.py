@@ -22,11 +22,8 @@ from torch import Tensor, nn
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, products
 from lengthgen.schemes.parameters import of_layer
 
-# A position's gradient is summed in this many places. Neighbouring keys mostly share a position,
-# and an addition waits for the one before it in the same place: half the time of the sums.
-COPIES = 4
-# Keys at first, in multiples of n: gates of a quarter on average come to the last position.
-FIRST_NEAR = 4
+COPIES = 4  # places where a position's gradient is summed: additions to one wait for each other
+FIRST_NEAR = 4  # keys at first, in multiples of n: gates of a quarter come to the last position
 
 
 class Cope(Part):
@@ -62,11 +59,7 @@ class Cope(Part):
 
 
 def add_counted_(s_BHQS: Tensor, z_BHQN: Tensor, *, own: int) -> None:
-    """Adds z at the positions that gates sigmoid(s) count to s, without a gradient.
-
-    Keys are counted from the nearest until all queries have come to the last position, which
-    serves all farther ones.
-    """
+    """Adds z at counted positions to s without a gradient, from the nearest key to the last."""
     (Q, S), n = s_BHQS.shape[-2:], z_BHQN.shape[-1]
     n_near = min(S, Q + FIRST_NEAR * n)
     while True:
@@ -80,10 +73,7 @@ def add_counted_(s_BHQS: Tensor, z_BHQN: Tensor, *, own: int) -> None:
 
 
 def at_counted_positions(s_BHQS: Tensor, z_BHQN: Tensor, *, own: int) -> Tensor:
-    """Returns z at the positions that gates sigmoid(s) count, [B, H, Q, S].
-
-    The own key of the first query is number `own`; later keys do not count.
-    """
+    """Returns z at the positions that gates sigmoid(s) count; the first query's key is `own`."""
     return _Counted.apply(s_BHQS, z_BHQN, own)  # pyright: ignore[reportReturnType]
 
 

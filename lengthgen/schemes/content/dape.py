@@ -17,8 +17,8 @@ in a longer text; here all queries have that of the others.
 C channels, N pairs of query and key.
 """
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +26,8 @@ from pydantic import PositiveInt
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from lengthgen.errors import UserError
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, products
-from lengthgen.schemes.parameters import as_linear, of_layer
+from lengthgen.schemes.parameters import as_linear, cast
 
 
 class Dape(Part):
@@ -36,8 +35,6 @@ class Dape(Part):
 
     width: hidden units, 32 in the paper. inputs: what the network sees.
     """
-
-    name = "dape"
 
     def __init__(
         self, shape: ModelDims, *, width: PositiveInt, inputs: Literal["scores_and_bias", "scores"]
@@ -51,40 +48,31 @@ class Dape(Part):
         self.w_out = as_linear(n, H, width, fan_in=width)
         self.b_out = as_linear(n, H, 1, fan_in=width)
 
+    def conflict(self, others: Mapping[str, Part]) -> str | None:
+        biased = any(part.overrides("bias") for part in others.values())
+        if biased == (self.inputs == "scores_and_bias"):
+            return None
+        return f"has inputs={self.inputs}, and {'a' if biased else 'no'} part beside it has a bias"
+
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         s_BHQS = products(q_BHQK, k_BHSK, c)
-        bias = c.total_bias()
-        self.refuse_other_inputs(bias, c)
-        if bias is None:
+        if self.inputs == "scores":
             return s_BHQS + self.network(s_BHQS, c)
+        bias = c.total_bias()
+        bias = torch.zeros_like(s_BHQS) if bias is None else bias
         both = torch.cat([s_BHQS, bias.expand_as(s_BHQS)], dim=1)
         return s_BHQS + bias + self.network(both, c)
 
     def network(self, x: Tensor, c: AttentionContext) -> Tensor:
-        """Returns MLP(x) over the heads, [B, H, Q, S]. Its hidden units are not kept.
-
-        They are `width` numbers per query and key; the backward pass computes them again.
-        """
+        """Returns MLP(x) over the heads, [B, H, Q, S]; the backward pass computes it again."""
         return self.recomputed(mlp, x.flatten(2), c).unflatten(-1, x.shape[2:])
 
     def recomputed(self, function: Callable[..., Tensor], x: Tensor, c: AttentionContext) -> Tensor:
         """Returns function(x, weights of the layer), which the backward pass calls again."""
-        weights = [
-            of_layer(p, c).to(c.dtype) for p in (self.w_in, self.b_in, self.w_out, self.b_out)
-        ]
+        weights = cast(c, self.w_in, self.b_in, self.w_out, self.b_out)
         out = checkpoint(function, x, *weights, use_reentrant=False, preserve_rng_state=False)
         assert isinstance(out, Tensor)
         return out
-
-    def refuse_other_inputs(self, bias: Tensor | None, c: AttentionContext) -> None:
-        """Raises UserError if `inputs` promises a bias that the layer lacks, or the reverse."""
-        where, has_one = f"scheme.parts.{self.name}.inputs", f"part of layer {c.layer} has a bias"
-        if bias is None and self.inputs == "scores_and_bias":
-            raise UserError(
-                f"{where}=scores_and_bias, and no {has_one}; add one, such as kerple, or use scores"
-            )
-        if bias is not None and self.inputs == "scores":
-            raise UserError(f"{where}=scores, and a {has_one}; use scores_and_bias")
 
 
 class DapeV2(Dape):
@@ -93,18 +81,12 @@ class DapeV2(Dape):
     kernel: keys that a convolution spans, odd; 3 in the paper. Others: as in Dape.
     """
 
-    name = "dape_v2"
     needs_whole_text = True
 
     def __init__(
-        self,
-        shape: ModelDims,
-        *,
-        width: PositiveInt,
-        kernel: PositiveInt,
-        inputs: Literal["scores_and_bias", "scores"],
+        self, shape: ModelDims, *, width: PositiveInt, kernel: PositiveInt, **others: Any
     ) -> None:
-        super().__init__(shape, width=width, inputs=inputs)
+        super().__init__(shape, width=width, **others)
         if kernel % 2 == 0:
             raise ValueError(f"kernel={kernel} must be odd")
         n, H, n_in = shape.n_layers, shape.n_heads, self.w_in.shape[-1]
@@ -114,9 +96,7 @@ class DapeV2(Dape):
         self.b_out = as_linear(n, H, fan_in=width * kernel)
 
     def network(self, x: Tensor, c: AttentionContext) -> Tensor:
-        """Returns what is added to the logits, [B, H, Q, S]. Its hidden units are not kept."""
-        visible = x.tril(c.rows.start)
-        return self.recomputed(convolutions, visible, c)
+        return self.recomputed(convolutions, x.tril(c.rows.start), c)
 
 
 def mlp(x_BCN: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor) -> Tensor:
@@ -129,10 +109,7 @@ def mlp(x_BCN: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor)
 def convolutions(
     x_BCQS: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor
 ) -> Tensor:
-    """Returns the network's output, [B, H, Q, S]: hidden units before the first key are 0.
-
-    Behind the last key there are as many as the second convolution reaches.
-    """
+    """Returns the network's output, [B, H, Q, S]: hidden units before the first key are 0."""
     reach = w_in.shape[-1] // 2
     hidden = F.conv2d(F.pad(x_BCQS, (reach, 2 * reach)), w_in[:, :, None], b_in)
     return F.conv2d(F.pad(F.leaky_relu_(hidden, 0.01), (reach, 0)), w_out[:, :, None], b_out)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.parameters import normal, of_layer
+from lengthgen.schemes.parameters import cast, normal, running_sum
 
 
 class Fox(Part):
@@ -33,11 +33,9 @@ class Fox(Part):
 
     def bias(self, c: AttentionContext) -> Tensor:
         x_BSD = c.x_BTD[:, c.cols].to(c.dtype)
-        w_HD, b_H = of_layer(self.w, c).to(c.dtype), of_layer(self.b, c).to(c.dtype)
+        w_HD, b_H = cast(c, self.w, self.b)
         passed_BHS = functional.logsigmoid(functional.linear(x_BSD, w_HD, b_H)).transpose(1, 2)
-        wide = c.dtype if x_BSD.device.type == "mps" else torch.float64  # MPS has no float64
-        total_BHS = passed_BHS.to(wide).cumsum(-1)
-        # F grows with the length, to 11 thousand at 16k tokens. Counted from the block's first
-        # query on, rounding to c.dtype leaves near keys their differences.
+        total_BHS = running_sum(passed_BHS)
+        # Counted from the block's first query on, rounding leaves near keys their differences.
         F_BHS = (total_BHS - total_BHS[..., c.rows.start, None].detach()).to(c.dtype)
         return F_BHS[..., c.rows, None] + (-F_BHS)[..., None, :]

@@ -14,8 +14,8 @@ reflections as in `path_attention`, without a softmax: weights may be negative a
 first A is drawn from U(0, 16) and c such that softplus(c) is log-uniform in [0.001, 0.1], as in
 fla-org/flash-linear-attention (layers/gated_deltanet.py); w_a and w_b from N(0, init_std^2).
 
-Of Gated DeltaNet this is the rule alone: not the short convolutions of queries, keys and values,
-the gate and the norm of the output. All weights are formed, O(S^2) for S tokens.
+Left out of Gated DeltaNet: short convolutions of queries, keys and values, gate and norm of the
+output. All weights are formed, O(S^2) for S tokens.
 """
 
 import math
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.content.path_attention import reflected
-from lengthgen.schemes.parameters import normal, of_layer
+from lengthgen.schemes.parameters import cast, normal, running_sum
 
 
 class GatedDelta(Part):
@@ -47,13 +47,10 @@ class GatedDelta(Part):
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         q, k = (F.normalize(F.silu(x.to(c.dtype)), dim=-1) for x in (q_BHQK, k_BHSK))
         x_BSD = c.x_BTD[:, c.cols].to(c.dtype)
-        w_a, w_b, log_A, shift = (
-            of_layer(p, c).to(c.dtype) for p in (self.w_a, self.w_b, self.log_A, self.c)
-        )
+        w_a, w_b, log_A, shift = cast(c, self.w_a, self.w_b, self.log_A, self.c)
         b_BHS = F.linear(x_BSD, w_b).sigmoid().mT
         kept_BHS = -(log_A.exp() * F.softplus(F.linear(x_BSD, w_a, shift))).mT
-        wide = c.dtype if x_BSD.device.type == "mps" else torch.float64  # MPS has no float64
-        total_BHS = kept_BHS.to(wide).cumsum(-1)
+        total_BHS = running_sum(kept_BHS)
         decay = (total_BHS[..., c.rows, None] - total_BHS[..., None, :]).to(c.dtype).clamp(max=0)
         met_BHQS = reflected(q * c.shape.d_head**-0.5, k, k, b_BHS[..., None])
         return decay.exp() * b_BHS[..., None, :] * met_BHQS

@@ -37,7 +37,9 @@ class LinearAttention(Part):
         )
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        q, k = (feature(x.to(c.dtype)) for x in (q_BHQK, k_BHSK))
+        wide = (x.to(c.dtype) for x in (q_BHQK, k_BHSK))
+        # elu(x) + 1, which stays positive where adding 1 to elu(x) rounds to 0
+        q, k = (torch.where(x > 0, x + 1, x.clamp(max=0).exp()) for x in wide)
         total_BHQ1 = (q @ k.mT).tril(c.rows.start).sum(-1, keepdim=True)
         if self.rope is not None:
             omega_R = powers(self.rope.base, c.shape.d_head, c)
@@ -47,8 +49,3 @@ class LinearAttention(Part):
 
     def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         return s_BHQS.masked_fill(s_BHQS == -math.inf, 0)
-
-
-def feature(x: Tensor) -> Tensor:
-    """Returns elu(x) + 1, which stays positive where adding 1 to elu(x) rounds to 0."""
-    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.content.short_conv import convolved
-from lengthgen.schemes.parameters import normal, of_layer
+from lengthgen.schemes.parameters import cast, normal
 
 PIECE = 64  # keys whose reflections are multiplied at once
 
@@ -50,19 +50,13 @@ class PathAttention(Part):
         self.b = nn.Parameter(torch.zeros(n, H))
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        w_BHSK, beta_BHS1 = self.reflections(c)
-        q = q_BHQK.to(c.dtype) * c.shape.d_head**-0.5
-        return c.biased(reflected(q, k_BHSK.to(c.dtype), w_BHSK, beta_BHS1))
-
-    def reflections(self, c: AttentionContext) -> tuple[Tensor, Tensor]:
-        """Returns w [B, H, S, K] and beta [B, H, S, 1] of the block's keys, in c.dtype."""
         x_BSD = c.x_BTD[:, c.cols].to(c.dtype)
-        down, up, kernel, u, b = (
-            of_layer(p, c).to(c.dtype) for p in (self.down, self.up, self.kernel, self.u, self.b)
-        )
+        down, up, kernel, u, b = cast(c, self.down, self.up, self.kernel, self.u, self.b)
         w_BSC = F.silu(convolved(F.linear(F.linear(x_BSD, down), up), kernel))
         w_BSHK = F.normalize(w_BSC.unflatten(-1, (c.shape.n_heads, -1)), dim=-1)
-        return w_BSHK.transpose(1, 2), 2 * F.linear(x_BSD, u, b).sigmoid().mT[..., None]
+        beta_BHS1 = 2 * F.linear(x_BSD, u, b).sigmoid().mT[..., None]
+        q = q_BHQK.to(c.dtype) * c.shape.d_head**-0.5
+        return c.biased(reflected(q, k_BHSK.to(c.dtype), w_BSHK.transpose(1, 2), beta_BHS1))
 
 
 def reflected(q_BHQK: Tensor, k_BHSK: Tensor, w_BHSK: Tensor, beta_BHS1: Tensor) -> Tensor:

@@ -15,14 +15,13 @@ C channel pairs of all heads, N tokens of the convolution.
 
 import math
 
-import torch
 import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.content.short_conv import convolved
-from lengthgen.schemes.parameters import Base, normal, of_layer
+from lengthgen.schemes.parameters import Base, cast, normal, running_sum
 from lengthgen.schemes.rotary.rope import Rope, powers
 
 
@@ -46,19 +45,15 @@ class SelectiveRope(Part):
         self.kernel = normal(n, n_pairs, kernel, std=std)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        theta_BHSR = self.turned(c)
-        return Rotated(
-            self.rope.rotate(q_BHQK, theta_BHSR[:, :, c.rows]),
-            self.rope.rotate(k_BHSK, theta_BHSR),
-        )
+        theta, rotate = self.turned(c), self.rope.rotate
+        return Rotated(rotate(q_BHQK, theta[:, :, c.rows]), rotate(k_BHSK, theta))
 
     def turned(self, c: AttentionContext) -> Tensor:
         """Returns by how much each token is turned, [B, H, S, R] in c.dtype, from 0 to 2 pi."""
-        down, up, kernel = (of_layer(p, c).to(c.dtype) for p in (self.down, self.up, self.kernel))
+        down, up, kernel = cast(c, self.down, self.up, self.kernel)
         x_BSHK = c.x_BTD.to(c.dtype).unflatten(-1, (c.shape.n_heads, -1))
         phi_BSC = F.linear(F.linear(F.normalize(x_BSHK, dim=-1).flatten(2), down), up)
         phi_BCS = convolved(phi_BSC, kernel).mT
-        wide = c.dtype if phi_BCS.device.type == "mps" else torch.float64  # MPS has no float64
-        total_BHSR = phi_BCS.to(wide).cumsum(-1).unflatten(1, (c.shape.n_heads, -1)).mT
+        total_BHSR = running_sum(phi_BCS).unflatten(1, (c.shape.n_heads, -1)).mT
         theta_R = powers(self.rope.base, c.shape.d_head, c)
         return (theta_R * total_BHSR).remainder(2 * math.pi).to(c.dtype)

@@ -7,9 +7,6 @@ Instead of a softmax, keys take shares of what the later ones left of a stick, n
 The query's own key takes no share; its value gets the rest, w_ii = 1 - sum_{j<i} w_ij, which is
 the product over all t < i, as if a last key took all. The authors' reference function leaves it to
 its caller. The first query gets v_0.
-
-Products are sums of logarithms, taken from the query backwards, so that near keys keep their
-digits at any length.
 """
 
 import math
@@ -21,9 +18,7 @@ from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, Part
 
-# Less than eps to this power of a stick counts as nothing: it changes no sum, and would fall to
-# subnormal numbers, with which a CPU multiplies a hundred times as slowly.
-LEAST = 4.5
+LEAST = 4.5  # less than eps to this power is nothing: a CPU is slow with subnormal numbers
 
 
 class StickBreaking(Part):
@@ -34,10 +29,7 @@ class StickBreaking(Part):
 
 
 def broken(s_BHQS: Tensor, *, own: int) -> Tensor:
-    """Returns stick-breaking weights of logits that are -inf where hidden, later keys included.
-
-    The own key of the first query is number `own`. Rows sum to one.
-    """
+    """Returns the weights of logits that are -inf where hidden; the first query's key is `own`."""
     return _Broken.apply(s_BHQS, own)  # pyright: ignore[reportReturnType]
 
 

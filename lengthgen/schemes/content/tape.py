@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
 from lengthgen.schemes.content.layer_state import LayerState, StateContext
-from lengthgen.schemes.parameters import Base, normal, of_layer
+from lengthgen.schemes.parameters import Base, cast, normal
 from lengthgen.schemes.rotary.rope import powers, times
 
 
@@ -47,9 +47,9 @@ class Tape(LayerState):
         super().__init__(shape)
         n, H, D, std = shape.n_layers - 1, shape.n_heads, shape.d_model, shape.init_std
         if shape.d_head % 2:
+            wider = H * (shape.d_head + 1)
             raise ValueError(
-                f"a head width of {shape.d_head} must be even; try model.d_model="
-                f"{H * (shape.d_head + 1)}"
+                f"head width of {shape.d_head} must be even; try model.d_model={wider}"
             )
         if n < 1:
             raise ValueError("one layer moves no positions: set model.n_layers=2, or scheme=rope")
@@ -70,12 +70,11 @@ class Tape(LayerState):
         return Rotated(moved(q_BHQK, z_BHSK[:, :, c.rows]), moved(k_BHSK, z_BHSK))
 
     def next_state(self, mean_BQE: Tensor, added_BQD: Tensor, c: StateContext) -> Tensor:
-        a, U, G, W = (of_layer(p, c).to(c.dtype) for p in (self.a, self.U, self.G, self.W))
+        a, U, G, W = cast(c, self.a, self.U, self.G, self.W)
         z_BQHK = self.of_heads(c.state_BSE[:, c.rows])
         z_BQHK = z_BQHK + a[:, None] * self.of_heads(mean_BQE)
         gates_BQF = F.silu(added_BQD.to(c.dtype) @ G.mT)
-        # The map over heads of every token: it is smaller than the hidden units of all pairs.
-        mixed_BQHH = (gates_BQF[..., None, :] * W) @ U
+        mixed_BQHH = (gates_BQF[..., None, :] * W) @ U  # smaller than the hidden units of all pairs
         return (z_BQHK + mixed_BQHH @ z_BQHK).flatten(2)
 
     def of_heads(self, state_BTE: Tensor) -> Tensor:

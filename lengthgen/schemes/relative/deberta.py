@@ -28,8 +28,7 @@ from lengthgen.schemes.relative_shift import at_distance
 class Deberta(Part):
     """Adds to the logits products of queries and of keys with projected relative positions.
 
-    clip: k, the distance from which on all keys share a row; 512, as long as its texts, in the
-    paper. Rows of distances that do not occur within T stay as they were drawn.
+    clip: k, the distance from which on all keys share a row; 512 in the paper.
     """
 
     reads_qk = True

@@ -6,8 +6,8 @@ training, a sequence of the batch continues where it stopped in the step before,
 ends; unlike in the authors' release, the memory of another document is never seen. The model is a
 RecurrentTransformer (model/recurrent.py).
 
-It goes with relative positions only: an absolute one would number every segment from 0, and a part
-that counts tokens, sums over them or reads neighbours would do so within a segment and its memory.
+It goes with relative positions only: another part would count, sum or read tokens within a segment
+and its memory.
 """
 
 from collections.abc import Mapping

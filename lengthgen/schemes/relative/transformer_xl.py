@@ -6,9 +6,8 @@ by all layers and W_R is one matrix per layer, as in the authors' release (kimiy
 pytorch/mem_transformer.py); all begin at N(0, init_std^2).
 
 It is written here with q_i + u as the queries: they meet keys as they are, and with v - u added the
-rows W_R R_{i-j}. clamp_len, which the release applies to
-distances at evaluation, is left out. A temperature multiplies q_i + u, not v - u.
-The segments that give the paper its name are the part `recurrence`.
+rows W_R R_{i-j}. clamp_len, which the release applies to distances at evaluation, is left out. A
+temperature multiplies q_i + u, not v - u. For the paper's segments see `recurrence`.
 """
 
 import torch

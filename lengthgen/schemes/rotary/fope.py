@@ -27,7 +27,7 @@ from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.parameters import Base
-from lengthgen.schemes.rotary.rope import angles, powers
+from lengthgen.schemes.rotary.rope import angles, powers, times
 
 
 class Fope(Part):
@@ -70,10 +70,6 @@ class Fope(Part):
         theta_TM = angles(pos, powers(self.base, c.shape.d_head, c)[:M])
         cos, sin = theta_TM.cos() @ A_HMM, theta_TM.sin() @ B_HMM
         a, b = x_BHTK.to(c.dtype).chunk(2, dim=-1)
-        turned = [
-            a[..., :M] * cos - b[..., :M] * sin,
-            a[..., M:],
-            a[..., :M] * sin + b[..., :M] * cos,
-            b[..., M:],
-        ]
-        return torch.cat(turned, dim=-1).to(x_BHTK.dtype)
+        pairs = torch.cat([a[..., :M], b[..., :M]], dim=-1)
+        real, imaginary = times(pairs, cos, sin).chunk(2, dim=-1)
+        return torch.cat([real, a[..., M:], imaginary, b[..., M:]], dim=-1).to(x_BHTK.dtype)

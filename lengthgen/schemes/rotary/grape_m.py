@@ -12,30 +12,22 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.parameters import Base, of_layer
-from lengthgen.schemes.rotary.rope import Rope, angles
+from lengthgen.schemes.rotary.rope import Rope
 
 
-class GrapeM(Part):
+class GrapeM(Rope):
     """Rotates queries and keys by position, with trained angles per position.
 
     base: of the angles before training, 10000.
     """
 
-    bidirectional = True
-    rotary = True
-
     def __init__(self, shape: ModelDims, *, base: Base) -> None:
-        super().__init__(shape)
-        self.rope = Rope(shape, base=base, rotary_percentage=1.0, layout="half")
+        super().__init__(shape, base=base, rotary_percentage=1.0, layout="half")
         slope = -2 * math.log(base) / shape.d_head
         log_omega_R = torch.tensor([m * slope for m in range(shape.d_head // 2)])
         self.log_omega = nn.Parameter(log_omega_R.repeat(shape.n_layers, 1))
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        omega_R = c.frequencies(of_layer(self.log_omega, c).to(c.dtype).exp())
-        return Rotated(
-            self.rope.rotate(q_BHQK, angles(c.q_pos, omega_R)),
-            self.rope.rotate(k_BHSK, angles(c.k_pos, omega_R)),
-        )
+    def omega(self, c: AttentionContext) -> Tensor:
+        return of_layer(self.log_omega, c).to(c.dtype).exp()

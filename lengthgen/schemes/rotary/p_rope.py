@@ -1,8 +1,7 @@
 """RoPE whose slowest pairs do not turn at all, and compare content alone.
 
 p-RoPE, Barbero et al. 2024, arXiv 2410.06205, section 6.1: omega_m = base^(-2m/r) for m < p r/2, 0
-for the rest. Unlike partial rotation (rope's rotary_percentage), where fewer channels share out
-the whole range, the angles that stay are RoPE's. HF transformers: rope_type `proportional`.
+for the rest. HF transformers: rope_type `proportional`.
 
 HoPE, Chen et al. 2024, arXiv 2410.21216 (ACL 2025): pairs that complete no turn within T stop. That
 the limit is omega_m < 2 pi / T is our reading; the abstract says only that high frequencies are

@@ -10,8 +10,7 @@ scale stays that of d. phi in [-2 pi, 0] is learned. As in x-transformers 2.31 (
 starts at 0, and all layers share it; there it is clamped when used, here after every step, so that
 its gradient does not vanish past the bounds.
 
-softplus makes the similarity of contents positive: the logits are larger than RoPE's at equal
-initialisation. A part that scales q must stand after this one.
+A part that scales q must stand after this one.
 
 R channels.
 """
@@ -30,7 +29,7 @@ from lengthgen.schemes.rotary.rope import angles, powers
 class Pope(Part):
     """Turns the softplus of queries and keys by their positions, and keys by a learned phase.
 
-    base: 10000. share_layers: one phi for all layers.
+    base: 10000. share_layers: one phi for all layers, or one in each.
     """
 
     reads_qk = True

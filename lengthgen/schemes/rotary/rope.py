@@ -47,11 +47,15 @@ class Rope(Part):
             )
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        omega_R = c.frequencies(powers(self.base, self.n_rotated, c))
+        omega_R = c.frequencies(self.omega(c))
         return Rotated(
             self.rotate(q_BHQK, angles(c.q_pos, omega_R)),
             self.rotate(k_BHSK, angles(c.k_pos, omega_R)),
         )
+
+    def omega(self, c: AttentionContext) -> Tensor:
+        """Returns the angle per position of each channel pair, [R/2] in c.dtype."""
+        return powers(self.base, self.n_rotated, c)
 
     def rotate(self, x_BHTK: Tensor, theta_TR: Tensor) -> Tensor:
         """Returns x with its leading channels turned by theta, in x's dtype."""

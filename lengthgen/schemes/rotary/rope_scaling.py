@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -31,10 +32,12 @@ class RopeScaling(Part, ABC):
         original_max_position_embeddings: PositiveInt | None = None,
     ) -> None:
         super().__init__(shape)
-        T = original_max_position_embeddings
-        self.original_length = shape.train_length if T is None else T
+        self.original_length = original_max_position_embeddings or shape.train_length
         self.factor = factor
         self.depends_on_length = factor is None
+
+    @abstractmethod
+    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor: ...
 
     def stretch(self, c: AttentionContext) -> float:
         """Returns s."""
@@ -48,15 +51,11 @@ class RopeScaling(Part, ABC):
         """Returns how many turns each pair makes within T."""
         return omega_R * (self.original_length / (2 * math.pi))
 
-    @abstractmethod
-    def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor: ...
-
 
 class Pi(RopeScaling):
     """Position interpolation: Chen et al. 2023, arXiv 2306.15595. Divides all angles by s.
 
-    No angle is new, and neighbours are s times as close as any that were trained. The paper
-    fine-tunes at the new length; without that it is known to be poor, a reference for the others.
+    The paper fine-tunes at the new length; without that it is a reference for the others.
     """
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
@@ -83,15 +82,8 @@ class DynamicNtk(Ntk):
     one. HF transformers: rope_type `dynamic`. factor: f.
     """
 
-    def __init__(
-        self,
-        shape: ModelDims,
-        *,
-        factor: AtLeastOne,
-        original_max_position_embeddings: PositiveInt | None = None,
-    ) -> None:
-        T = original_max_position_embeddings
-        super().__init__(shape, factor=factor, original_max_position_embeddings=T)
+    def __init__(self, shape: ModelDims, *, factor: AtLeastOne, **others: Any) -> None:
+        super().__init__(shape, factor=factor, **others)
         self.growth, self.depends_on_length = factor, True
 
     def stretch(self, c: AttentionContext) -> float:
@@ -110,19 +102,14 @@ class Llama3(RopeScaling):
         self,
         shape: ModelDims,
         *,
-        factor: AtLeastOne | None,
         low_freq_factor: PositiveFloat,
         high_freq_factor: PositiveFloat,
-        original_max_position_embeddings: PositiveInt | None = None,
+        **others: Any,
     ) -> None:
-        T = original_max_position_embeddings
-        super().__init__(shape, factor=factor, original_max_position_embeddings=T)
-        if low_freq_factor >= high_freq_factor:
-            raise ValueError(
-                f"low_freq_factor={low_freq_factor} must be below "
-                f"high_freq_factor={high_freq_factor}"
-            )
+        super().__init__(shape, **others)
         self.low, self.high = low_freq_factor, high_freq_factor
+        if self.low >= self.high:
+            raise ValueError(f"low_freq_factor={self.low} must be below {high_freq_factor=}")
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         kept_R = ((self.turns(omega_R) - self.low) / (self.high - self.low)).clamp(0, 1)
@@ -143,16 +130,9 @@ class Yarn(RopeScaling):
     """
 
     def __init__(
-        self,
-        shape: ModelDims,
-        *,
-        factor: AtLeastOne | None,
-        beta_fast: PositiveFloat,
-        beta_slow: PositiveFloat,
-        original_max_position_embeddings: PositiveInt | None = None,
+        self, shape: ModelDims, *, beta_fast: PositiveFloat, beta_slow: PositiveFloat, **others: Any
     ) -> None:
-        T = original_max_position_embeddings
-        super().__init__(shape, factor=factor, original_max_position_embeddings=T)
+        super().__init__(shape, **others)
         if beta_slow >= beta_fast:
             raise ValueError(f"beta_slow={beta_slow} must be below beta_fast={beta_fast}")
         self.beta_fast, self.beta_slow = beta_fast, beta_slow
@@ -192,18 +172,14 @@ class Longrope(RopeScaling):
     out: no interpolation for the first tokens, which is no function of the distance.
     """
 
-    def __init__(
-        self,
-        shape: ModelDims,
-        *,
-        factor: AtLeastOne | None,
-        lambdas: list[PositiveFloat],
-        original_max_position_embeddings: PositiveInt | None = None,
-    ) -> None:
-        T = original_max_position_embeddings
-        super().__init__(shape, factor=factor, original_max_position_embeddings=T)
-        refuse_without_mscale(self.original_length)
+    def __init__(self, shape: ModelDims, *, lambdas: list[PositiveFloat], **others: Any) -> None:
+        super().__init__(shape, **others)
         self.lambdas = lambdas
+        if self.original_length < 2:
+            raise ValueError(
+                f"train.length, or original_max_position_embeddings: {self.original_length} must "
+                "be above 1, since mscale has ln T"
+            )
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
         if len(self.lambdas) != len(omega_R):
@@ -216,10 +192,11 @@ class Longrope(RopeScaling):
         return omega_R / torch.tensor(self.lambdas, device=omega_R.device, dtype=omega_R.dtype)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        return Rotated(q_BHQK * mscale(self.stretch(c), self.original_length) ** 2, k_BHSK)
+        mscale = math.sqrt(1 + math.log(self.stretch(c)) / math.log(self.original_length))
+        return Rotated(q_BHQK * mscale**2, k_BHSK)
 
 
-class Longrope2(RopeScaling):
+class Longrope2(Longrope):
     """LongRoPE2's first guess: Shang et al. 2025, arXiv 2502.20082, eq. 10, algorithms 1 and 2.
 
     Training within T teaches too little of the slow pairs' turns, so that angles from a critical
@@ -246,8 +223,7 @@ class Longrope2(RopeScaling):
         original_max_position_embeddings: PositiveInt | None = None,
     ) -> None:
         T = original_max_position_embeddings
-        super().__init__(shape, factor=factor, original_max_position_embeddings=T)
-        refuse_without_mscale(self.original_length)
+        super().__init__(shape, lambdas=[], factor=factor, original_max_position_embeddings=T)
         self.critical_turns, self.excess = critical_turns, excess
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
@@ -258,24 +234,7 @@ class Longrope2(RopeScaling):
         share_R = torch.where(fast_R, numbers(omega_R) / fast_R.sum().clamp(min=1), 1)
         return omega_R * (self.excess * s) ** -share_R
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        return Rotated(q_BHQK * mscale(self.stretch(c), self.original_length) ** 2, k_BHSK)
-
 
 def numbers(omega_R: Tensor) -> Tensor:
     """Returns the number of each pair, from 0, in the angles' dtype."""
     return torch.arange(len(omega_R), device=omega_R.device, dtype=omega_R.dtype)
-
-
-def refuse_without_mscale(T: int) -> None:
-    """Raises ValueError for a T that mscale has no value for."""
-    if T < 2:
-        raise ValueError(
-            f"train.length, or original_max_position_embeddings: {T} must be above 1, since mscale "
-            "has ln T"
-        )
-
-
-def mscale(s: float, T: int) -> float:
-    """Returns LongRoPE's factor of cos and sin."""
-    return math.sqrt(1 + math.log(s) / math.log(T))
