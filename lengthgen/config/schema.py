@@ -76,7 +76,14 @@ class ModelDims:
     d_head: int
     train_length: int
     init_std: float
+    n_kv_heads: int
     causal: bool = True  # no query sees a later key; False in an encoder
+
+    @property
+    def qkv_widths(self) -> tuple[int, int, int]:
+        """Channels of queries, keys and values: several heads may share keys and values."""
+        kv = self.n_kv_heads * self.d_head
+        return self.n_heads * self.d_head, kv, kv
 
 
 class SchemeSpec(Section):
@@ -90,7 +97,10 @@ class SchemeSpec(Section):
 
 
 class Model(Section):
-    """Architecture, width, depth and initialisation of the Transformer."""
+    """Architecture, width, depth and initialisation of the Transformer; conf/config.yaml.
+
+    What is at its default does not enter run ids.
+    """
 
     name: Name
     arch: Literal["decoder", "encoder", "encoder_decoder"]
@@ -99,10 +109,19 @@ class Model(Section):
     n_heads: Annotated[Integer, Field(gt=0, le=2**16)]
     d_ff: Annotated[Integer, Field(gt=0, le=2**18)]
     init_std: PositiveFloat
-
-    @property
-    def d_head(self) -> int:
-        return self.d_model // self.n_heads
+    n_kv_heads: Positive | None = None
+    d_head: Annotated[Integer, Field(gt=0, le=2**16)] | None = None
+    vocab_size: Annotated[Integer, Field(gt=0, le=MOST_IDS)] | None = None
+    norm: Literal["layer", "rms"] = "layer"
+    norm_epsilon: PositiveFloat = 1e-5
+    embedding_norm: bool = False
+    qk_norm: bool = False
+    mlp: Literal["gelu", "gelu_tanh", "relu", "swiglu"] = "gelu"
+    biases: Annotated[list[Literal["norm", "qkv", "attention_out", "mlp"]], Distinct] = Field(
+        default=[]
+    )
+    parallel_residual: bool = False
+    tied_head: bool = True
 
     @property
     def label(self) -> str:
@@ -288,6 +307,7 @@ class Config(Section):
         for key in ("variants", "lr_ratio"):
             del science["scheme"][key]
         science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
+        science["model"] = self.model.model_dump(exclude_defaults=True)
         return science
 
     @property
@@ -312,7 +332,8 @@ class Config(Section):
             d_model=self.model.d_model,
             n_layers=self.model.n_layers,
             n_heads=self.model.n_heads,
-            d_head=self.model.d_head,
+            n_kv_heads=self.model.n_kv_heads or self.model.n_heads,
+            d_head=self.model.d_head or self.model.d_model // self.model.n_heads,
             train_length=self.train.length,
             init_std=self.model.init_std,
             causal=self.model.arch != "encoder",
@@ -495,7 +516,14 @@ def _lengths(T: int, reach: int) -> list[int]:
 def _check(config: Config) -> None:
     """Cross-field checks."""
     model, train, evaluation = config.model, config.train, config.eval
-    if model.d_model % model.n_heads:
+    if model.n_kv_heads and model.n_heads % model.n_kv_heads:
+        raise UserError(
+            f"model.n_kv_heads={model.n_kv_heads} does not divide model.n_heads={model.n_heads}; "
+            "each head of keys and values serves as many heads of queries"
+        )
+    if model.norm == "rms" and "norm" in model.biases:
+        raise UserError("model.biases: model.norm=rms has no bias; leave out norm")
+    if model.d_head is None and model.d_model % model.n_heads:
         even = 2 * model.n_heads  # heads of an odd width cannot be rotated
         raise UserError(
             f"model.d_model={model.d_model} is not divisible by model.n_heads={model.n_heads}; "

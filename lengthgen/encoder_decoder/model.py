@@ -21,7 +21,7 @@ from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.windows import IGNORED
 from lengthgen.encoder_decoder.spans import n_sentinels
 from lengthgen.errors import UserError
-from lengthgen.model.transformer import Block, Transformer
+from lengthgen.model.transformer import Block, Transformer, norm_of
 from lengthgen.schemes import NO_PARTS, AttentionContext, LayerHooks, Scheme
 
 
@@ -30,11 +30,11 @@ class CrossBlock(Block):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        D = config.model.d_model
-        self.cross_norm = nn.LayerNorm(D, bias=False)
-        self.cross_q = nn.Linear(D, D, bias=False)
-        self.cross_kv = nn.Linear(D, 2 * D, bias=False)
-        self.cross_out = nn.Linear(D, D, bias=False)
+        D, E = config.model.d_model, config.shape.qkv_widths[0]
+        self.cross_norm = norm_of(config.model, D)
+        self.cross_q = self.linear("qkv", D, E)
+        self.cross_kv = self.linear("qkv", D, 2 * E)
+        self.cross_out = self.linear("attention_out", E, D)
 
     def decode(
         self,
@@ -49,7 +49,8 @@ class CrossBlock(Block):
         c = replace(c, x_BTD=kept.x_BSD)
         q, k, v = self.mixed(kept.qkv_BSE, layer, c)
         x_BQD = x_BQD + self.attention_out(self.attended(q, k, v, layer, c))
-        q, (k, v) = self.cross_q(self.cross_norm(x_BQD)), self.cross_kv(encoded_BSD).chunk(2, -1)
+        kv = self.cross_kv(encoded_BSD).chunk(2, dim=-1)
+        q, k, v = map(self.heads, (self.cross_q(self.cross_norm(x_BQD)), *kv))
         x_BQD = x_BQD + self.cross_out(self.attended(q, k, v, NO_PARTS, of_encoder))
         return x_BQD + self.mlp(x_BQD)
 
@@ -80,7 +81,7 @@ class EncoderDecoder(Transformer):
         assert config.encoder_shape is not None, "model.arch=decoder has no encoder"
         self.encoder_shape = config.encoder_shape
         self.encoder_blocks = nn.ModuleList(Block(config) for _ in self.blocks)
-        self.encoder_norm = nn.LayerNorm(config.model.d_model, bias=False)
+        self.encoder_norm = norm_of(config.model, config.model.d_model)
 
     def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
         """Returns the first target of each row that is not ignored, the argument of forward()."""

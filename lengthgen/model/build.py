@@ -22,9 +22,9 @@ from lengthgen.schemes.relative.recurrence import Recurrence
 
 
 def initialise(model: Transformer, generator: torch.Generator) -> None:
-    """Draws all weights of the network: N(0, init_std^2); norms are one.
+    """Draws all weights of the network: N(0, init_std^2); norms are one, biases zero.
 
-      embedding, qkv, mlp_in, cross_q, cross_kv   init_std
+      embedding, qkv, mlp_in, cross_q, cross_kv   init_std, as a head of its own
       attention_out, mlp_out, cross_out           init_std / sqrt(2 n_layers), as in GPT-2
 
     The parts' own parameters are drawn by their constructors and keep those values.
@@ -37,6 +37,11 @@ def initialise(model: Transformer, generator: torch.Generator) -> None:
         for matrix in block.writing():
             residual_std = std / math.sqrt(2 * model.shape.n_layers)
             nn.init.normal_(matrix.weight, std=residual_std, generator=generator)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".bias") and not name.startswith("scheme."):
+            nn.init.zeros_(parameter)
+    if model.head is not None:
+        nn.init.normal_(model.head.weight, std=std, generator=generator)
 
 
 DECODERS: dict[type[Part], type[Transformer]] = {

@@ -37,11 +37,11 @@ class StateBlock(Block):
             return torch.cat([super().output(x_BQD, kept, layer, c), state_BQE], dim=-1)
         n = x_BQD.shape[1]
         c = replace(of_queries(c, normed_BSD, n_queries=n), hooks=layer)
-        q_BSD, k_BSD, v_BSD = self.mixed(kept.qkv_BSE, layer, c)
-        v, state = self.heads(v_BSD), self.heads(state_BSE)
-        values_BSE = torch.cat([v, state.to(v.dtype)], dim=-1).transpose(1, 2).flatten(2)
-        both = self.attended(q_BSD[:, c.length - n :], k_BSD, values_BSE, layer, c)
-        attended, mean = both.unflatten(-1, (self.n_heads, -1)).split(
+        q, k, v = self.mixed(kept.qkv_BSE, layer, c)
+        state = state_BSE.unflatten(-1, (self.shape.n_heads, -1)).transpose(1, 2)
+        values = torch.cat([v, state.to(v.dtype)], dim=-1)
+        both = self.attended(q[:, :, c.length - n :], k, values, layer, c)
+        attended, mean = both.unflatten(-1, (self.shape.n_heads, -1)).split(
             [v.shape[-1], state.shape[-1]], dim=-1
         )
         x_BQD = x_BQD + self.attention_out(attended.flatten(2))

@@ -1,4 +1,4 @@
-"""The Transformer: embedding, pre-norm blocks, final norm, tied head.
+"""The Transformer: embedding, pre-norm blocks, final norm, head.
 
 B batch, T tokens, D width, H heads, K head width, Q queries, S keys, V vocabulary.
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lengthgen.config.registry import contributed
-from lengthgen.config.schema import Config, ModelDims, Parts
+from lengthgen.config.schema import Config, Model, ModelDims, Parts
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
 from lengthgen.schemes import AttentionContext, LayerHooks, Scheme, build
@@ -26,22 +26,36 @@ class LayerCache(NamedTuple):
     """What a layer keeps of the tokens so far: all that later ones need of them."""
 
     x_BSD: Tensor  # normalised inputs, which parts may look at
-    qkv_BSE: Tensor  # queries, keys and values side by side, E = 3 D, before any hook
+    qkv_BSE: Tensor  # queries, keys and values side by side, before any hook
+
+
+def norm_of(model: Model, width: int) -> nn.Module:
+    """Returns a normalisation of the model's kind."""
+    if model.norm == "rms":
+        return nn.RMSNorm(width, eps=model.norm_epsilon)
+    return nn.LayerNorm(width, eps=model.norm_epsilon, bias="norm" in model.biases)
 
 
 class Block(nn.Module):
-    """Attention and a GELU network of width d_ff, each added to its normalised input's stream."""
+    """Attention and a network of width d_ff, each added to its normalised input's stream."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        D = config.model.d_model
-        self.n_heads = config.model.n_heads
-        self.attention_norm = nn.LayerNorm(D, bias=False)
-        self.qkv = nn.Linear(D, 3 * D, bias=False)
-        self.attention_out = nn.Linear(D, D, bias=False)
-        self.mlp_norm = nn.LayerNorm(D, bias=False)
-        self.mlp_in = nn.Linear(D, config.model.d_ff, bias=False)
-        self.mlp_out = nn.Linear(config.model.d_ff, D, bias=False)
+        self.model, self.shape = config.model, config.shape
+        D, d_ff, K = self.model.d_model, self.model.d_ff, self.shape.d_head
+        self.attention_norm = norm_of(self.model, D)
+        self.qkv = self.linear("qkv", D, sum(self.shape.qkv_widths))
+        self.attention_out = self.linear("attention_out", self.shape.n_heads * K, D)
+        self.mlp_norm = norm_of(self.model, D)
+        self.mlp_in = self.linear("mlp", D, 2 * d_ff if self.model.mlp == "swiglu" else d_ff)
+        self.mlp_out = self.linear("mlp", d_ff, D)
+        self.q_norm, self.k_norm = (
+            norm_of(self.model, K) if self.model.qk_norm else nn.Identity() for _ in "qk"
+        )
+
+    def linear(self, name: str, n_in: int, n_out: int) -> nn.Linear:
+        """Returns a matrix, with a bias if model.biases names it."""
+        return nn.Linear(n_in, n_out, bias=name in self.model.biases)
 
     def forward(self, x_BTD: Tensor, layer: LayerHooks, c: AttentionContext, n_last: int) -> Tensor:
         """Returns the outputs of the last n_last tokens; all tokens are keys."""
@@ -68,34 +82,47 @@ class Block(nn.Module):
         n = x_BQD.shape[1]
         c = of_queries(c, kept.x_BSD, n_queries=n)
         q, k, v = self.mixed(kept.qkv_BSE, layer, c)
-        attended = self.attended(q[:, c.length - n :], k, v, layer, c)
-        x_BQD = x_BQD + self.attention_out(attended)
+        added_BQD = self.attention_out(self.attended(q[:, :, c.length - n :], k, v, layer, c))
+        if self.model.parallel_residual:
+            return x_BQD + added_BQD + self.mlp(x_BQD)
+        x_BQD = x_BQD + added_BQD
         return x_BQD + self.mlp(x_BQD)
 
     def mixed(
         self, qkv_BSE: Tensor, layer: LayerHooks, c: AttentionContext
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns queries, keys and values of all tokens after the parts' `projections`."""
+        """Returns all tokens' queries, keys and values after the parts' `projections`, by head."""
         with torch.autocast(qkv_BSE.device.type, enabled=False):
             for part in layer.projections:
                 qkv_BSE = part.projections(qkv_BSE, c)
-        q, k, v = qkv_BSE.chunk(3, dim=-1)
+        q, k, v = (self.heads(x) for x in qkv_BSE.split(self.shape.qkv_widths, dim=-1))
+        q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
+        if (n := q.shape[1] // k.shape[1]) > 1:
+            k, v = (x.repeat_interleave(n, dim=1) for x in (k, v))
         return q, k, v
 
     def attended(
-        self, q_BQD: Tensor, k_BSD: Tensor, v_BSD: Tensor, layer: LayerHooks, c: AttentionContext
+        self, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, layer: LayerHooks, c: AttentionContext
     ) -> Tensor:
-        """Returns the values that the queries attend to, of all heads side by side: [B, Q, D]."""
-        q, k, v = (self.heads(x) for x in (q_BQD, k_BSD, v_BSD))
-        return attend(layer, q, k, v, c).transpose(1, 2).flatten(2)
+        """Returns the values that the queries attend to, of all heads side by side: [B, Q, HK]."""
+        return attend(layer, q_BHQK, k_BHSK, v_BHSK, c).transpose(1, 2).flatten(2)
 
     def mlp(self, x_BTD: Tensor) -> Tensor:
         """Returns the block's network of x."""
-        return self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x_BTD))))
+        x_BTF = self.mlp_in(self.mlp_norm(x_BTD))
+        match self.model.mlp:
+            case "swiglu":
+                gate, x_BTF = x_BTF.chunk(2, dim=-1)
+                x_BTF = F.silu(gate) * x_BTF
+            case "relu":
+                x_BTF = x_BTF.relu()
+            case kind:
+                x_BTF = F.gelu(x_BTF, approximate="tanh" if kind == "gelu_tanh" else "none")
+        return self.mlp_out(x_BTF)
 
-    def heads(self, x_BTD: Tensor) -> Tensor:
-        """Returns the heads' channels apart, [B, H, T, D/H]."""
-        return x_BTD.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+    def heads(self, x_BTC: Tensor) -> Tensor:
+        """Returns the heads' channels apart, [B, H, T, K]."""
+        return x_BTC.unflatten(-1, (-1, self.shape.d_head)).transpose(1, 2)
 
     def reading(self) -> list[nn.Linear]:
         """Returns the matrices that read the residual stream."""
@@ -113,7 +140,7 @@ def of_queries(c: Context, x_BSD: Tensor, *, n_queries: int) -> Context:
 
 
 class Transformer(nn.Module):
-    """A causal language model under a positional scheme. Its head shares the embedding's matrix."""
+    """A causal language model under a positional scheme."""
 
     arch: ClassVar[str] = "decoder"  # the value of model.arch
     block_type: ClassVar[type[Block]] = Block
@@ -125,12 +152,20 @@ class Transformer(nn.Module):
 
     def __init__(self, config: Config, *, vocab_size: int) -> None:
         super().__init__()
-        self.shape = config.shape
+        self.shape, model = config.shape, config.model
+        vocab_size = max(vocab_size, model.vocab_size or 0)
         self.checkpointing = config.runtime.activation_checkpointing
-        self.embedding = nn.Embedding(vocab_size, config.model.d_model)
+        self.embedding = nn.Embedding(vocab_size, model.d_model)
         self.scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
-        self.blocks = nn.ModuleList(self.block_type(config) for _ in range(config.model.n_layers))
-        self.norm = nn.LayerNorm(config.model.d_model, bias=False)
+        self.blocks = nn.ModuleList(self.block_type(config) for _ in range(model.n_layers))
+        self.norm = norm_of(model, model.d_model)
+        self.embedding_norm = norm_of(model, model.d_model) if model.embedding_norm else None
+        self.head = None if model.tied_head else nn.Linear(model.d_model, vocab_size, bias=False)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The matrix of the head, [V, D]."""
+        return (self.embedding if self.head is None else self.head).weight
 
     def forward(
         self,
@@ -163,6 +198,8 @@ class Transformer(nn.Module):
         """
         shape, scheme = of or (self.shape, self.scheme)
         x_BTD = self.embedding(tokens_BT)
+        if self.embedding_norm is not None:
+            x_BTD = self.embedding_norm(x_BTD)
         c = AttentionContext.of_call(
             shape,
             tokens_BT,
@@ -225,17 +262,17 @@ class Transformer(nn.Module):
 
     def sum_token_nll(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Returns the sum of `token_nll`, for training: no gradient of size [T, V] is kept."""
-        return sum_cross_entropy(x_BTD.flatten(0, 1), self.embedding.weight, targets_BT.flatten())
+        return sum_cross_entropy(x_BTD.flatten(0, 1), self.head_weight, targets_BT.flatten())
 
     def argmax_tokens(self, x_BTD: Tensor) -> Tensor:
         """Returns the token with the largest logit at every position, [B, T] int64."""
         n = max(1, LOGIT_BYTES // (4 * self.embedding.num_embeddings))
-        found = [self.logits(x_ND).argmax(dim=-1) for x_ND in x_BTD.flatten(0, 1).split(n)]
-        return torch.cat(found).view(x_BTD.shape[:2])
+        tokens = [self.logits(x_ND).argmax(dim=-1) for x_ND in x_BTD.flatten(0, 1).split(n)]
+        return torch.cat(tokens).view(x_BTD.shape[:2])
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """Returns logits over the vocabulary, [..., V] in fp32 (fp64 if the model is)."""
-        logits = F.linear(x_BTD, self.embedding.weight)
+        logits = F.linear(x_BTD, self.head_weight)
         return logits.to(torch.promote_types(torch.float32, logits.dtype))
 
 

@@ -181,7 +181,7 @@ class Part(nn.Module):
         return x_BTD
 
     def projections(self, qkv_BTE: Tensor, c: AttentionContext) -> Tensor:
-        """Returns queries, keys and values of all tokens, side by side before heads: E = 3 D."""
+        """Returns all tokens' queries, keys, values side by side: E of shape.qkv_widths."""
         return qkv_BTE
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:

@@ -22,7 +22,7 @@ def identified(config: Config) -> Config:
             raise UserError(
                 f"{run_dir} is not trained to its end; repeat its lengthgen train command first"
             )
-        for key in ("arch", "d_model", "n_layers", "n_heads", "d_ff"):
+        for key in type(config.model).model_fields.keys() - {"name", "init_std"}:
             there, here = getattr(base.model, key), getattr(config.model, key)
             if there != here:
                 raise UserError(

@@ -19,7 +19,7 @@ from lengthgen.errors import UserError
 COMMAND_LINE = {
     # Hydra
     "scheme=rpoe": "scheme=rpoe: no such scheme; did you mean rope?",
-    "model=zzz": "model=zzz: no such model; known: alibi, base, medium, small, tiny",
+    "model=zzz": "model=zzz: no such model; known: alibi, base, ",
     "scheme=null": "scheme=null: no such scheme; ",
     "scheme=[rope,alibi]": "scheme=[rope,alibi]: no such scheme",
     "scheme=rope,alibi": "scheme=rope,alibi holds several values, and one run takes one; run it",

@@ -18,14 +18,14 @@ PACKAGE = {
     "evaluation": 1186,  # to shrink to 1150
     "training": 445,  # to shrink to 400
     "runs": 860,  # to shrink to 700
-    "model": 1480,  # to shrink to 1250
+    "model": 1530,  # to shrink to 1300
     "data": 2020,  # to shrink to 1350
     "schemes": 3700,
-    "config": 1280,  # to shrink to 900
+    "config": 1310,  # to shrink to 900
     "errors, escaping, files, terminal": 520,  # to shrink to 450
     "tasks": 1968,  # to shrink to 1900
     "probes": 1130,  # to shrink to 800
-    "encoder_decoder": 365,  # to shrink to 350
+    "encoder_decoder": 366,  # to shrink to 350
     "hub": 400,  # 700 once models are imported
     "generation": 170,
 }
@@ -37,7 +37,7 @@ TESTS = {
     "evaluation": 873,  # to shrink to 850
     "hub": 410,  # to shrink to 400
     "integration": 910,  # to shrink to 450
-    "model": 950,
+    "model": 1000,  # to shrink to 950
     "probes": 785,  # to shrink to 600
     "report": 1500,  # to shrink to 1300
     "runs": 895,  # to shrink to 800

@@ -6,15 +6,11 @@ import pytest
 import torch
 from small import VOCAB, close, context, small_config, small_model, some_tokens
 
-from lengthgen.config.compose import load
-from lengthgen.config.schema import Config, Model
+from lengthgen.config.schema import from_overrides
+from lengthgen.errors import UserError
 from lengthgen.model.build import create
-
-
-def network_parameters(config: Config, vocab_size: int) -> int:
-    model = config.model
-    per_layer = 4 * model.d_model**2 + 2 * model.d_model * model.d_ff + 2 * model.d_model
-    return model.n_layers * per_layer + model.d_model * (vocab_size + 1)
+from lengthgen.model.kv_cache import forward_cached
+from lengthgen.model.transformer import Transformer
 
 
 @pytest.mark.parametrize(
@@ -25,12 +21,64 @@ def network_parameters(config: Config, vocab_size: int) -> int:
         ("medium", 50_000, 51),
         ("base", 0, 85),
         ("alibi", 0, 201),
+        ("llama_tiny", 0, 0.73),
+        ("llama_small", 0, 4.35),
     ],
 )
 def test_model_sizes_are_those_their_yaml_says(name: str, vocab_size: int, millions: float) -> None:
-    shipped = Model.model_validate({"arch": "decoder", **load("model", name, config_dir=None)})
-    config = small_config().model_copy(update={"model": shipped})
-    assert network_parameters(config, vocab_size) / 1e6 == pytest.approx(millions, rel=0.02)
+    config = from_overrides([f"model={name}"], config_dir=None, plugins=[])
+    with torch.device("meta"):
+        network = Transformer(config, vocab_size=vocab_size)
+    n = sum(parameter.numel() for parameter in network.parameters())
+    assert n / 1e6 == pytest.approx(millions, rel=0.02)
+
+
+LLAMA = ["model.norm=rms", "model.mlp=swiglu", "model.n_kv_heads=2", "model.tied_head=false"]
+OTHER = [
+    *("model.biases=[norm,qkv,attention_out,mlp]", "model.parallel_residual=true"),
+    *("model.mlp=gelu_tanh", "model.embedding_norm=true", "model.vocab_size=99", "model.d_head=6"),
+    *("model.qk_norm=true", "model.n_kv_heads=1"),
+]
+
+
+@pytest.mark.parametrize("options", [LLAMA, OTHER])
+def test_every_parameter_of_a_block_with_options_has_a_gradient_and_decoding_caches_it(
+    options: list[str],
+) -> None:
+    config = small_config("scheme=rope", *options)
+    model = create(config, vocab_size=VOCAB)
+    tokens = some_tokens(16)
+    model.sum_token_nll(model(tokens), tokens.roll(-1, dims=1)).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+    cache = None
+    for n in range(16):
+        cache = forward_cached(model, tokens[:, n : n + 1], cache, seed=0, precision="fp32")
+    assert cache is not None
+    close(cache.logits_BV, model.logits(model(tokens))[:, -1].detach(), atol=1e-5)
+    assert cache.logits_BV.shape[1] == max(VOCAB, config.model.vocab_size or 0)
+
+
+def test_an_option_at_its_default_leaves_the_run_id_as_it_is_and_others_change_it() -> None:
+    plain = small_config()
+    assert "norm" not in plain.model.model_dump(exclude_defaults=True)
+    assert small_config("model.norm=layer").run_id == plain.run_id
+    ids = {small_config(option).run_id for option in (*LLAMA, *OTHER)}
+    assert len(ids | {plain.run_id}) == 1 + len({*LLAMA, *OTHER})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.n_kv_heads=3"], "n_kv_heads=3 does not divide model.n_heads=4"),
+        (["model.norm=rms", "model.biases=[norm]"], "model.norm=rms has no bias"),
+        (["model.biases=[head]"], "model.biases.0: 'head'"),
+    ],
+)
+def test_options_that_contradict_each_other_are_one_line(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small_config(*words)
 
 
 def test_nats_are_those_of_a_log_softmax_and_zero_where_ignored() -> None:

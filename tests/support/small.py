@@ -134,9 +134,9 @@ def context(
 
 def dims(d_head: int = 8, **changes: int) -> ModelDims:
     """Returns the dimensions of one layer with one head at T = 512, but for what is given."""
-    d_model = d_head * changes.get("n_heads", 1)
-    sizes = {"d_model": d_model, "n_layers": 1, "n_heads": 1, "train_length": 512, **changes}
-    return ModelDims(d_head=d_head, init_std=0.02, causal=True, **sizes)
+    H, T = changes.get("n_heads", 1), 512
+    sizes = {"d_model": H * d_head, "n_layers": 1, "n_heads": H, "n_kv_heads": H, "train_length": T}
+    return ModelDims(d_head=d_head, init_std=0.02, causal=True, **sizes | changes)
 
 
 def bare_call(

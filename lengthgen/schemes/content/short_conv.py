@@ -38,7 +38,7 @@ class ShortConv(Part):
     ) -> None:
         super().__init__(shape)
         self.residual = residual
-        self.kernel = as_linear(shape.n_layers, 3 * shape.d_model, kernel, fan_in=kernel)
+        self.kernel = as_linear(shape.n_layers, sum(shape.qkv_widths), kernel, fan_in=kernel)
 
     def projections(self, qkv_BTE: Tensor, c: AttentionContext) -> Tensor:
         y_BTE = convolved(qkv_BTE, of_layer(self.kernel, c).to(qkv_BTE.dtype))
