@@ -3,9 +3,13 @@
 import os
 import signal
 import sys
+from contextlib import suppress
+from types import FrameType
 from typing import NoReturn
 
 from lengthgen.runs import signals
+
+INTERRUPTED = "interrupted; the same command continues with what is done\n"
 
 
 def main() -> NoReturn:
@@ -14,15 +18,26 @@ def main() -> NoReturn:
         if getattr(sys, name) is None:  # closed, as by `>&-`: the next file would take its number
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as by `nohup`, or `&` of sh
-    with signals.handled([] if is_ignored else [signal.SIGINT], signals.end_at_once):
+    with signals.handled([] if is_ignored else [signal.SIGINT], _end_at_once):
         try:
             from lengthgen import cli
 
             cli.main()
         except KeyboardInterrupt:
             if os.environ.get("RANK", "0") == "0":
-                sys.stderr.write(f"{signals.INTERRUPTED}\n")
+                sys.stderr.write(INTERRUPTED)
             sys.exit(130)
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    """Handles Ctrl-C before the work begins: libraries swallow KeyboardInterrupt at their import.
+
+    Files are written aside and renamed, so that the program may end at any moment.
+    """
+    if os.environ.get("RANK", "0") == "0":
+        with suppress(OSError):
+            os.write(2, INTERRUPTED.encode())
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

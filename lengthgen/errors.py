@@ -18,8 +18,8 @@ class Diverged(UserError):
     """A loss or gradient that is not finite: no update was made, and the same run ends so again."""
 
 
-class Stopped(Exception):
-    """A signal ended a run, which has a checkpoint. exit_code is 128 + the signal's number."""
+class Stopped(BaseException):
+    """A signal ended the work; nothing takes it for an error. exit_code is 128 + its number."""
 
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)

@@ -56,18 +56,6 @@ def utf8(name: str) -> str:
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
-def parse_yaml(text: str) -> Any:
-    """Returns the value of a YAML text of plain data.
-
-    Raises yaml.YAMLError, with the place, for text that is no YAML, and ValueError for a value
-    that is none of its type, such as the day 2001-02-30.
-    """
-    import yaml  # takes 10 ms, and shell completion of runs needs none
-
-    # The C loader reads all of conf in 10 ms instead of 80: a Tab should feel immediate.
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-
 def encode_row(row: Row) -> bytes:
     """Returns a row as a line of JSON that ends with its checksum."""
     body = json.dumps(row).encode()[:-1]

@@ -10,7 +10,7 @@ from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config, from_plain, to_plain
-from lengthgen.data import corpora, sources
+from lengthgen.data import sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
 from lengthgen.errors import UserError
@@ -138,12 +138,10 @@ def prepare(
 
     `loaded` keeps corpora for the next configuration. Raises UserError.
     """
-    fingerprint = directory.corpus_fingerprint(config.run_dir, run=config.run_id)
-    key = f"{config.corpus.model_dump_json()} {config.plugins} {fingerprint}"
+    begun_on = directory.read_provenance(config.run_dir, run=config.run_id).get("fingerprint")
+    key = f"{config.corpus.model_dump_json()} {config.plugins} {begun_on}"
     if key not in loaded:
-        loaded[key] = corpora.load(
-            config.corpus, cache_dir=config.runtime.cache_dir, say=say, fingerprint=fingerprint
-        )
+        loaded[key] = directory.load_corpus(config, config.run_dir, say=say)
     plan(config, loaded[key])
     return loaded[key]
 
@@ -169,7 +167,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
     devices.prepare(config.runtime, device)
     run_dir = config.run_dir
     corpus = prepare(config, {}, say=show.say)
-    trained = ranks.gather(ranks.is_main and checkpoints.has_final(config, say=show.say))[0]
+    trained = ranks.gather(ranks.is_main and checkpoints.has_final(config))[0]
     model = None if trained else create(config, vocab_size=corpus.vocab_size)
     if model is not None:
         try_out(model, config)
@@ -180,7 +178,6 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
             stack.enter_context(status.run_lock(run_dir, "train"))
             ids = {"run": config.run_id, "evaluation_id": config.evaluation_id}
             stack.enter_context(status.record_status(run_dir, **ids))
-            directory.check_corpus(run_dir, corpus, run=config.run_id)
             directory.write_config(config, run_dir)
             if model is not None:
                 n = sum(p.numel() for p in model.parameters())

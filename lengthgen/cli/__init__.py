@@ -84,7 +84,9 @@ def main() -> NoReturn:
             _end(f"error: {out_of_memory(error)}", 2)
         if "RANK" not in os.environ:
             raise
-        _end(traceback.format_exc().rstrip(), 1)
+        warn(traceback.format_exc().rstrip())
+        sys.stderr.flush()
+        os._exit(1)
     if code == 130:  # what Typer makes of KeyboardInterrupt
         raise KeyboardInterrupt
     sys.exit(code)

@@ -109,9 +109,8 @@ def _progress(run_dir: Path) -> list[str]:
 
     config = directory.load_config(run_dir)
     state, reason, *_ = status.read_status(run_dir, run=config.run_id)
-    is_trained = status.is_trained(run_dir)
-    step = config.train.steps if is_trained else status.last_step(run_dir)
     trained = read_rows(run_dir / "train.jsonl", run=config.run_id)
+    step = trained[-1]["train/step"] if trained else 0
     rows = stored(run_dir, run=config.run_id)
     own = [row for row in rows if (row["protocol"], row["variant"]) == (HEADLINE, None)]
     curve = {length: _perplexity(own, length) for length in {row["length"] for row in own}}

@@ -48,7 +48,7 @@ def train(
         if failed.rank:  # rank 0 has written how it ended
             failure = status.Status("failed", reason=failed.reason)
             status.write(config.run_dir, failure, run=config.run_id)
-        warn(f"{failed.trace}error: {failed.reason}")
+        warn(f"error: {failed.reason}")
         sys.exit(failed.exit_code)
     run_dir = pipeline.train(config)
     if distributed.Ranks.from_env().is_main:

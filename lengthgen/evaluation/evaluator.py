@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from lengthgen.config.schema import Config
-from lengthgen.data import corpora
 from lengthgen.data.objective import objective_of
 from lengthgen.data.spans import Span
 from lengthgen.data.windows import Ints
@@ -94,15 +93,9 @@ def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
     """
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
-    corpus = corpora.load(
-        config.corpus,
-        cache_dir=config.runtime.cache_dir,
-        say=show.say,
-        fingerprint=directory.corpus_fingerprint(run_dir, run=config.run_id),
-    )
-    directory.check_corpus(run_dir, corpus, run=config.run_id)
+    corpus = directory.load_corpus(config, run_dir, say=show.say)
     planned = plan.plan(config, corpus)
-    checkpoint = checkpoints.final(config, run_dir, say=show.say)
+    checkpoint = checkpoints.final(config, run_dir)
     return OpenedRun(
         device=device,
         planned=planned,

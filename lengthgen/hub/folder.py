@@ -12,7 +12,6 @@ from tokenizers import Tokenizer, processors
 
 from lengthgen import __version__
 from lengthgen.config.schema import Config, to_plain
-from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
@@ -45,14 +44,8 @@ def export(
     config.refuse_arch("export")
     folder = folder.resolve()
     refuse_occupied(folder)
-    corpus = corpora.load(
-        config.corpus,
-        cache_dir=config.runtime.cache_dir,
-        say=say,
-        fingerprint=directory.corpus_fingerprint(run_dir, run=config.run_id),
-    )
-    directory.check_corpus(run_dir, corpus, run=config.run_id)
-    checkpoint = checkpoints.final(config, run_dir, say=say)
+    corpus = directory.load_corpus(config, run_dir, say=say)
+    checkpoint = checkpoints.final(config, run_dir)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         aside.mkdir(parents=True)

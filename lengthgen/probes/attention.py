@@ -26,7 +26,7 @@ from lengthgen.probes.attach import seen_weights
 from lengthgen.probes.base import Probe, ProbeInputs, Row, Text, numbers
 from lengthgen.probes.figures import Panel
 from lengthgen.runs.distributed import ALONE
-from lengthgen.runs.status import last_step
+from lengthgen.runs.status import checkpoint_folders
 from lengthgen.schemes import AttentionContext
 
 QUERIES = 256  # at most, and no more than half of T
@@ -84,7 +84,7 @@ class HeadDistance(Probe):
     shown, columns = ("distance",), 1
 
     def settings(self, inputs: ProbeInputs) -> Row:
-        return {"others": [[config.run_id, last_step(folder)] for config, folder in inputs.others]}
+        return {"others": [[c.run_id, checkpoint_folders(f)[-1].name] for c, f in inputs.others]}
 
     def rows(self, inputs: ProbeInputs) -> list[Row]:
         """Returns a row for each other run: the distance of each layer, and of its heads."""

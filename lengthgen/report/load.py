@@ -75,7 +75,7 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
                 tables.append(_table(rows, path, config))
             elif (state := status.read_status(path, run=config.run_id).state) == "diverged":
                 diverged.append((path, config))
-            elif status.is_trained(path):
+            elif status.final_weights(path, run=config.run_id):
                 raise UserError(f"it is not evaluated; run lengthgen eval {path}")
             else:
                 raise UserError(f"its training is {state}; rerun lengthgen train to resume")
@@ -165,14 +165,13 @@ def _without_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _environment(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what env.json holds of the first start; no host, no local folders."""
-    if not provenance.get("segments"):
+    if not provenance:
         return {}
-    first = provenance["segments"][0]
-    words = [str(word) for word in first["argv"][1:] if not word.startswith(LOCAL)]
+    words = [str(word) for word in provenance["argv"][1:] if not word.startswith(LOCAL)]
     versions = provenance.get("corpus", {}).get("versions")
     return {
         "command": shlex.join(["lengthgen", *words]),
-        **{key: first[key] for key in ENVIRONMENT if key in first},
+        **{key: provenance[key] for key in ENVIRONMENT if key in provenance},
         **({"corpus_versions": versions} if versions else {}),
     }
 

@@ -40,10 +40,7 @@ def device_of(runtime: Runtime, ranks: Ranks) -> torch.device:
 
 
 def prepare(runtime: Runtime, device: torch.device) -> None:
-    """Sets the process up for the device: threads and allocator on a CPU, precision on CUDA.
-
-    TF32 is never used: training and evaluation in fp32 are in fp32, FlexAttention's too.
-    """
+    """Sets the process up for the device: no TF32 on CUDA; threads and allocator on a CPU."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("highest")
@@ -52,12 +49,11 @@ def prepare(runtime: Runtime, device: torch.device) -> None:
         torch.set_num_threads(runtime.threads)
     # glibc maps each tensor above 32 MiB separately, and its pages fault on first use. Blocks up to
     # 64 MiB are kept instead; larger ones are not, since a heap of them fragments.
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
         mmap_threshold, trim_threshold, top_pad = -3, -1, -2  # M_* of malloc.h
-        mallopt(mmap_threshold, 64 << 20)
-        mallopt(trim_threshold, (1 << 31) - 1)
-        mallopt(top_pad, 64 << 20)
+        libc.mallopt(mmap_threshold, 64 << 20)
+        libc.mallopt(trim_threshold, (1 << 31) - 1)
+        libc.mallopt(top_pad, 64 << 20)
 
 
 def cores() -> int:
@@ -89,6 +85,6 @@ def micro_batch(runtime: Runtime, device: torch.device, length: int) -> int:
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Returns a tensor of the CPU on the device; to a GPU without waiting for the copy."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

@@ -1,36 +1,29 @@
 """The run directory: its configuration and its provenance; and the runs under a root."""
 
-import json
 import platform
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
-from lengthgen.config import plugins
+from lengthgen.config import compose, plugins
 from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.files import parse_yaml, read_bytes, replace_file, utf8
+from lengthgen.files import replace_file, utf8, write_rows
 from lengthgen.runs.status import read_of_run
 
-_LIBRARIES = (
-    *("torch", "numpy", "tokenizers", "datasets", "hydra-core", "pydantic", "safetensors"),
-    *("scipy", "matplotlib"),  # a report's intervals and figures
-)
-OF_A_RUN = ("config.yaml", "env.json")  # one of them makes a directory that of a run
+LIBRARIES = "torch numpy tokenizers datasets hydra-core pydantic safetensors scipy matplotlib"
 
 
 def write_config(config: Config, run_dir: Path) -> None:
-    """Writes config.yaml and the plugins.
-
-    A plugin becomes plugins/DIGEST.py: a run whose author goes on to edit the original keeps what
-    it was trained with.
-    """
+    """Writes config.yaml, and each plugin as it is now: its author may go on to edit it."""
     for digest in config.plugins:
         replace_file(run_dir / f"plugins/{digest}.py", plugins.given(digest).content)
     text = yaml.safe_dump(to_plain(config), sort_keys=False)
@@ -40,42 +33,32 @@ def write_config(config: Config, run_dir: Path) -> None:
 def load_config(run_dir: Path) -> Config:
     """Reads the configuration of a run. Raises UserError if there is none or it is damaged."""
     path = run_dir / "config.yaml"
-    again = "repeat the lengthgen train command of this run, which writes it again"
+    if not path.exists():
+        raise UserError(f"{run_dir} is not a run directory: it has no config.yaml")
     try:
-        plain = parse_yaml(read_bytes(path).decode())
-        if not isinstance(plain, dict):
-            raise ValueError("it holds no mapping")
-    except FileNotFoundError:
-        if (run_dir / "env.json").exists():
-            raise UserError(f"{path} is missing; {again}") from None
-        raise UserError(f"{run_dir} is not a run directory: it has no config.yaml") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); restore it, or {again}") from None
-    return from_plain(cast("dict[str, Any]", plain))
+        return from_plain(compose.read(path))
+    except UserError as error:
+        raise UserError(
+            f"{error}; restore {path}, or repeat the lengthgen train command of this run"
+        ) from None
 
 
 def write_provenance(
     run_dir: Path, corpus: TokenizedCorpus, *, run: str, n_parameters: int
 ) -> None:
-    """Writes env.json: what the run is trained on, and a segment for each start that differs.
-
-    A segment holds the command, the host, the commit and the versions.
-    """
-    words = [utf8(word) for word in sys.argv]
-    segment = {"argv": words, "host": platform.node(), **environment()}
-    before = read_provenance(run_dir, run=run).get("segments", [])
-    if before and before[-1] == segment:
+    """Writes env.json at the first start: command, host, commit, versions and corpus."""
+    if read_provenance(run_dir, run=run):
         return
     provenance = {
         "run": run,
-        "fingerprint": corpus.fingerprint,
+        "argv": [utf8(word) for word in sys.argv],
+        "host": platform.node(),
+        **environment(),
         "n_parameters": n_parameters,
+        "fingerprint": corpus.fingerprint,
         "corpus": corpus.meta,
-        "segments": [*before, segment],
     }
-    replace_file(run_dir / "env.json", json.dumps(provenance, indent=1).encode())
+    write_rows(run_dir / "env.json", [provenance])
 
 
 def environment() -> dict[str, Any]:
@@ -84,50 +67,49 @@ def environment() -> dict[str, Any]:
 
     cpuinfo = Path("/proc/cpuinfo")
     cpus = re.findall("^model name.*: (.+)", cpuinfo.read_text(), re.M) if cpuinfo.exists() else []
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:  # the checkout that this package runs from
+        git = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # no git here
+        git = ""
     return {
-        "commit": _commit(),
+        "commit": git or None,
         "platform": platform.platform(),
         "processor": [*cpus, platform.processor()][0],
         "python": platform.python_version(),
         "lengthgen": version("lengthgen"),
-        "libraries": {name: version(name) for name in _LIBRARIES},
+        "libraries": {name: version(name) for name in LIBRARIES.split()},
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
 
 
-def _commit() -> str | None:
-    """Returns the commit of the checkout this package runs from, None outside one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        described = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:  # no git here
-        return None
-    return described.stdout.strip() or None
-
-
 def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
     """Returns env.json of the run with this id, an empty mapping if it is not there."""
-    return read_of_run(run_dir / "env.json", run=run) or {}
+    return read_of_run(run_dir / "env.json", run=run)
 
 
-def corpus_fingerprint(run_dir: Path, *, run: str) -> str | None:
-    """Returns that of the tokens that the run was begun on, None without env.json."""
-    return read_provenance(run_dir, run=run).get("fingerprint")
+def load_corpus(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> TokenizedCorpus:
+    """Returns the corpus of a run. Raises UserError if the run was begun on other tokens."""
+    fingerprint = read_provenance(run_dir, run=config.run_id).get("fingerprint")
+    cache_dir = config.runtime.cache_dir
+    corpus = corpora.load(config.corpus, cache_dir=cache_dir, say=say, fingerprint=fingerprint)
+    check_corpus(run_dir, corpus, run=config.run_id)
+    return corpus
 
 
 def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
     """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
-    begun = corpus_fingerprint(run_dir, run=run)
-    if begun not in (None, corpus.fingerprint):
+    begun = read_provenance(run_dir, run=run).get("fingerprint", corpus.fingerprint)
+    if begun != corpus.fingerprint:
         raise UserError(
             f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
-            f"{str(begun)[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
+            f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
         )
 
 
 def run_dirs(root: Path) -> list[Path]:
-    """Returns the directories of the runs under a root, by name; also one without config.yaml."""
-    return sorted({path.parent for name in OF_A_RUN for path in root.glob(f"*/{name}")})
+    """Returns the directories of the runs under a root, by name."""
+    return sorted(path.parent for path in root.glob("*/config.yaml"))
 
 
 def find(name: str, root: Path) -> Path:
@@ -135,7 +117,7 @@ def find(name: str, root: Path) -> Path:
 
     Raises UserError if there is none, or several.
     """
-    if any((Path(name) / file).exists() for file in OF_A_RUN):
+    if (Path(name) / "config.yaml").exists():
         return Path(name).resolve()
     ids = [path.name for path in run_dirs(root)]
     matching = [name] if name in ids else [run_id for run_id in ids if run_id.startswith(name)]

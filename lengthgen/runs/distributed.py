@@ -1,9 +1,6 @@
-"""The processes of a run: torch.distributed between them, torchrun around them.
+"""The processes of a run: torch.distributed between them, torchrun around them."""
 
-The first process that fails ends them all. Under torchrun it leaves its error in a file (`record`
-of torch.distributed.elastic); with --gpus it is `launch` that runs torchrun and reads that.
-"""
-
+import ctypes
 import logging
 import os
 import signal
@@ -21,11 +18,11 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from lengthgen.errors import UserError, first_line
-from lengthgen.runs import signals
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a process that waits longer for another one gives up
 CONTINUES = "the same command continues from the last checkpoint"
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 class RankLost(UserError):
@@ -33,12 +30,11 @@ class RankLost(UserError):
 
 
 class Failed(NamedTuple):
-    """How a process failed under torchrun; `trace` is that of a bug."""
+    """How a process failed under torchrun, by the error that elastic's `record` left of it."""
 
     rank: int
     reason: str
     exit_code: int
-    trace: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +48,8 @@ class Ranks:
     @staticmethod
     def from_env() -> "Ranks":
         """Reads torchrun's RANK, WORLD_SIZE and LOCAL_RANK; a process without them is alone."""
-        numbers: dict[str, int] = {}
-        for name, alone in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
-            text = os.environ.get(name, alone)
-            if not text.isdecimal():
-                raise UserError(f"{name}={text} in the environment is no number; unset it")
-            numbers[name.lower()] = int(text)
-        return Ranks(**numbers)
+        names = {"rank": "0", "world_size": "1", "local_rank": "0"}
+        return Ranks(**{k: int(os.environ.get(k.upper(), alone)) for k, alone in names.items()})
 
     @property
     def is_main(self) -> bool:
@@ -68,7 +59,6 @@ class Ranks:
     def connected(self, device_type: str) -> Generator[None]:
         """Joins the processes of the run while the block lasts: gloo, and NCCL for CUDA tensors.
 
-        What is on the CPU goes by gloo on CUDA too: a signal, a value that is gathered, a barrier.
         Raises RankLost if another process has ended.
         """
         if self.world_size == 1:
@@ -77,8 +67,8 @@ class Ranks:
         # Imported later, as by torch._dynamo in the first step, it would hold the group, whose
         # threads then meet the end of Python: "terminate called without an active exception".
         import_module("torch.distributed.nn")
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            signals.stop_with_parent()
+        if "TORCHELASTIC_RUN_ID" in os.environ and hasattr(libc := ctypes.CDLL(None), "prctl"):
+            libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))  # if torchrun is killed
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
         with self.together():
             n = self.world_size
@@ -114,7 +104,6 @@ class Ranks:
         return cast(list[T], values)
 
     def barrier(self) -> None:
-        """Waits for all processes."""
         if self.world_size > 1:
             dist.barrier()
 
@@ -123,10 +112,7 @@ ALONE = Ranks(rank=0, world_size=1, local_rank=0)  # of work that is never divid
 
 
 def launch(n: int, arguments: Sequence[str]) -> Failed | None:
-    """Runs this program in n processes under torchrun; returns what failed.
-
-    torchrun passes SIGINT and SIGTERM on and waits. Its own summaries are left out.
-    """
+    """Runs this program in n processes under torchrun, silently, and returns what failed."""
     logging.disable(logging.ERROR)  # a line for every signal that is passed on, and every failure
     try:
         torchrun.main(["--standalone", "--nproc-per-node", str(n), "-m", "lengthgen", *arguments])
@@ -139,20 +125,16 @@ def launch(n: int, arguments: Sequence[str]) -> Failed | None:
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> Failed:
     """Returns the failure of the lowest rank that did not end because another one had ended."""
-    terminated = (-signal.SIGTERM, 128 + signal.SIGTERM)
-    written = {rank: cast(Any, failure.message) for rank, failure in failures.items()}
-    errors = {r: w["message"] if isinstance(w, dict) else "" for r, w in written.items()}
-    own = [
-        rank
-        for rank, failure in failures.items()
-        if failure.exitcode not in terminated and not errors[rank].startswith("RankLost: ")
-    ]
-    rank = min(own or failures)
+    left = {rank: cast(Any, failure.message) for rank, failure in failures.items()}
+    errors = {rank: e["message"] if isinstance(e, dict) else "" for rank, e in left.items()}
+    lost = {rank for rank, error in errors.items() if error.startswith("RankLost: ")}
+    ended = {rank for rank, failure in failures.items() if abs(failure.exitcode) in (15, 143)}
+    rank = min({*failures} - lost - ended or failures)
     code, error, by = failures[rank].exitcode, errors[rank], f"rank {rank}: " if rank else ""
-    kind, _, message = error.partition(": ")
-    if kind in ("Stopped", "UserError", "Diverged", "RankLost"):
-        return Failed(rank, f"{by}{message}", code, "")
     if error:
-        return Failed(rank, f"{by}{error}", code, written[rank]["extraInfo"]["py_callstack"])
-    reason = f"rank {rank} was killed by {failures[rank].signal_name()}; {CONTINUES}"
-    return Failed(rank, reason, 128 - code, "")
+        own = error.removeprefix("UserError: ").removeprefix("Diverged: ")
+        return Failed(rank, by + own.removeprefix("RankLost: "), code)
+    if code < 0:
+        reason = f"rank {rank} was killed by {failures[rank].signal_name()}; {CONTINUES}"
+        return Failed(rank, reason, 128 - code)
+    return Failed(rank, f"rank {rank} ended with exit code {code}; {CONTINUES}", code)

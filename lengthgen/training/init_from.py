@@ -45,7 +45,7 @@ def load_weights(
     UserError if the run has other weights now, or read other tokens.
     """
     run_dir = Path(init.path)
-    checkpoint = checkpoints.newest(run_dir, run=init.run, say=say)
+    checkpoint = checkpoints.newest(run_dir, run=init.run)
     if checkpoint is None or checkpoint.sha256 != init.weights:
         raise UserError(
             f"train.init_from: {run_dir} does not hold the weights {init.weights[:12]} any more "

@@ -14,7 +14,7 @@ from lengthgen.data.windows import training_windows
 from lengthgen.errors import Stopped, UserError
 from lengthgen.files import append_rows, keep_rows
 from lengthgen.model.transformer import Transformer
-from lengthgen.runs import checkpoints, devices, signals, status
+from lengthgen.runs import checkpoints, devices, signals
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 from lengthgen.training import init_from
@@ -83,8 +83,7 @@ def train(
                 _save(state, ranks)
     show.finish()
     if ranks.is_main and state.step == train.steps:
-        weights = checkpoints.weights_sha256(run_dir, step=state.step)
-        status.mark_trained(run_dir, run=config.run_id, weights=weights)
+        checkpoints.mark_trained(run_dir, run=config.run_id)
     ranks.barrier()
     if stopping:
         raise Stopped(
@@ -104,7 +103,7 @@ def _resumed(
 ) -> State:
     """Returns the state of the newest valid checkpoint, or a fresh one."""
     state, run = fresh_state(config, model, device=device), config.run_id
-    checkpoint = checkpoints.newest(config.run_dir, run=run, say=show.say, files=checkpoints.FILES)
+    checkpoint = checkpoints.newest(config.run_dir, run=run, files=checkpoints.FILES)
     if checkpoint is not None:
         trainer = checkpoint.trainer_state()
         state.model.load_state_dict(checkpoint.weights)

@@ -1,6 +1,5 @@
 """The run directory says what a run is, and finds the runs under a root."""
 
-import json
 import os
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from small import small_config
 
 from lengthgen.data import corpora
 from lengthgen.errors import UserError
+from lengthgen.files import write_rows
 from lengthgen.runs import directory
 
 
@@ -43,47 +43,32 @@ def test_a_damaged_configuration_is_one_line(tmp_path: Path, content: str) -> No
         directory.load_config(tmp_path / "none")
 
 
-def test_a_run_without_its_configuration_is_there_with_the_remedy(tmp_path: Path) -> None:
-    run_dir = tmp_path / "rope-tiny-synthetic-s1-0a0a0a0a"
-    run_dir.mkdir()
-    (run_dir / "env.json").write_text("{}")
-    assert directory.run_dirs(tmp_path) == [run_dir]
-    missing = r"config\.yaml is missing; repeat the lengthgen train command of this run"
-    with pytest.raises(UserError, match=missing):
-        directory.load_config(directory.find(str(run_dir), tmp_path))
-
-
 @pytest.fixture
 def corpus(tmp_path: Path) -> corpora.TokenizedCorpus:
     config = small_config(f"runtime.cache={tmp_path}")
     return corpora.load(config.corpus, cache_dir=tmp_path, say=print)
 
 
-def start(run_dir: Path, corpus: corpora.TokenizedCorpus, *, run: str = "rope") -> None:
-    directory.write_provenance(run_dir, corpus, run=run, n_parameters=7)
+def start(run_dir: Path, corpus: corpora.TokenizedCorpus) -> None:
+    directory.write_provenance(run_dir, corpus, run="rope", n_parameters=7)
 
 
-def test_every_start_that_differs_adds_a_segment(
+def test_the_first_start_says_where_and_of_what_a_run_is_made(
     tmp_path: Path, corpus: corpora.TokenizedCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["lengthgen", "train", "--config-dir", os.fsdecode(b"c\xff")])
-    start(tmp_path, corpus)
-    start(tmp_path, corpus)
     monkeypatch.setenv("PATH", "")  # and so without git
+    start(tmp_path, corpus)
+    first = directory.read_provenance(tmp_path, run="rope")
+    assert (first["argv"][-1], first["commit"]) == (r"c\xff", None)
+    assert (first["fingerprint"], first["n_parameters"]) == (corpus.fingerprint, 7)
     monkeypatch.setattr("platform.node", lambda: "another")
     start(tmp_path, corpus)
-    provenance = directory.read_provenance(tmp_path, run="rope")
-    first, second = provenance["segments"]
-    assert first["argv"][-1] == r"c\xff"
-    assert (second["host"], second["commit"]) == ("another", None)
-    assert first["libraries"] == second["libraries"]
-    assert (provenance["fingerprint"], provenance["n_parameters"]) == (corpus.fingerprint, 7)
+    assert directory.read_provenance(tmp_path, run="rope") == first
 
 
 def test_a_run_of_other_tokens_is_refused(tmp_path: Path, corpus: corpora.TokenizedCorpus) -> None:
     directory.check_corpus(tmp_path, corpus, run="rope")
-    start(tmp_path, corpus)
-    written = json.loads((tmp_path / "env.json").read_text())
-    (tmp_path / "env.json").write_text(json.dumps({**written, "fingerprint": "0" * 64}))
+    write_rows(tmp_path / "env.json", [{"run": "rope", "fingerprint": "0" * 64}])
     with pytest.raises(UserError, match="has changed since this run began"):
         directory.check_corpus(tmp_path, corpus, run="rope")

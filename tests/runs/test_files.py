@@ -10,12 +10,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthgen.errors import UserError
-from lengthgen.files import append_rows, keep_rows, parse_yaml, read_bytes, read_rows, replace_file
+from lengthgen.files import append_rows, keep_rows, read_bytes, read_rows, replace_file
 
 ROWS: list[dict[str, Any]] = [
     {"train/step": 10, "train/loss": 6.25, "document": "a \u00e9\n"},
@@ -132,11 +131,6 @@ def test_only_regular_files_are_read(tmp_path: Path, log: Path) -> None:
             read_rows(tmp_path / name)
     (tmp_path / "link").symlink_to(log)
     assert read_bytes(tmp_path / "link") == log.read_bytes()
-
-
-def test_yaml_makes_plain_data_alone() -> None:
-    with pytest.raises(yaml.YAMLError, match="could not determine a constructor"):
-        parse_yaml("a: !!python/object/apply:os.system [true]")
 
 
 def test_names_are_on_disk_before_a_writer_returns(

@@ -3,11 +3,11 @@
 import errno
 import fcntl
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -76,11 +76,11 @@ def test_a_run_whose_process_died_was_killed(tmp_path: Path) -> None:
     assert f"process {process.pid} on " in str(reason)
 
 
-@pytest.mark.parametrize("damage", ["", "[]", '{"run": "rope", "stat": "done"}'])
+@pytest.mark.parametrize("damage", ["", "[]\n", '{"run": "rope", "stat": "done"}\n'])
 def test_a_damaged_status_leaves_what_else_the_run_says(tmp_path: Path, damage: str) -> None:
     (tmp_path / "status.json").write_text(damage)
     assert said(tmp_path) == ("stopped", None)
-    status.mark_trained(tmp_path, run="rope", weights="0" * 64)
+    (tmp_path / "DONE").touch()
     assert said(tmp_path) == ("done", None)
     with status.run_lock(tmp_path, "train"):
         assert said(tmp_path) == ("running", None)
@@ -89,46 +89,16 @@ def test_a_damaged_status_leaves_what_else_the_run_says(tmp_path: Path, damage: 
 def test_the_status_of_another_run_is_none(tmp_path: Path) -> None:
     status.write(tmp_path, Status("diverged", reason="the loss is nan"), run="alibi")
     assert said(tmp_path) == ("stopped", None)
-
-
-@pytest.mark.parametrize(
-    ("content", "fragment"),
-    [
-        ("", "DONE is damaged; restore it, or remove it and repeat the lengthgen train command"),
-        ("[]", "DONE is damaged; restore it"),
-        ('{"run": "alibi", "weights": "0"}', "DONE is of run alibi, but config.yaml here of rope"),
-        (None, "DONE: cannot be read (Is a directory)"),
-    ],
-)
-def test_a_file_of_a_run_that_does_not_tell_is_an_error(
-    tmp_path: Path, content: str | None, fragment: str
-) -> None:
-    path = tmp_path / "DONE"
-    path.mkdir() if content is None else path.write_text(content)
-    with pytest.raises(UserError, match=re.escape(fragment)):
+    (tmp_path / "status.json").rename(tmp_path / "DONE")
+    with pytest.raises(UserError, match=r"DONE:1: a row of run alibi, but .* of run rope"):
         status.final_weights(tmp_path, run="rope")
 
 
-def test_those_who_look_at_a_run_never_see_each_other(tmp_path: Path) -> None:
+def test_those_who_look_at_a_run_never_see_each_other_and_stop_no_start(tmp_path: Path) -> None:
     with status.run_lock(tmp_path, "train"):
         pass
-    seen: list[bool] = []
-
-    def look() -> None:
-        seen.extend(status.is_running(tmp_path) for _ in range(500))
-
-    lookers = [threading.Thread(target=look) for _ in range(4)]
-    for looker in lookers:
-        looker.start()
-    for looker in lookers:
-        looker.join()
-    assert len(seen) == 2000
-    assert not any(seen)
-
-
-def test_a_look_that_takes_a_moment_does_not_make_a_start_fail(tmp_path: Path) -> None:
-    with status.run_lock(tmp_path, "train"):
-        pass
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(status.is_running, [tmp_path] * 1000))
     file = (tmp_path / ".train.lock").open("rb")
     fcntl.flock(file, fcntl.LOCK_SH)  # as status.is_running does
     moment = threading.Timer(0.3, file.close)

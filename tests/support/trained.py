@@ -14,7 +14,7 @@ from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.files import read_rows
 from lengthgen.model.transformer import Transformer
-from lengthgen.runs import checkpoints, status
+from lengthgen.runs import checkpoints
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 from lengthgen.training.step import State, batch_of, check_finite, launch_step, loss_of
@@ -93,6 +93,5 @@ def save_model(run_dir: Path, model: Transformer, config: Config, *, step: int) 
     trainer = {"unlogged": (0.0, 0), "carried": (), "optimizer": {}}
     weights = model.state_dict()
     checkpoints.save(run_dir, run=config.run_id, step=step, weights=weights, trainer=trainer)
-    if status.is_trained(run_dir):
-        sha256 = checkpoints.weights_sha256(run_dir, step=step)
-        status.mark_trained(run_dir, run=config.run_id, weights=sha256)
+    if (run_dir / "DONE").exists():
+        checkpoints.mark_trained(run_dir, run=config.run_id)
