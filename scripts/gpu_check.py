@@ -43,7 +43,7 @@ from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.windows import training_windows
-from lengthgen.model.build import create, with_parts
+from lengthgen.model.build import create, generator_of, with_parts
 from lengthgen.model.kernels import flex
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
@@ -443,7 +443,7 @@ def group_error(device: torch.device) -> Result:
         alone = Loss(state, compiled=False)
         for loss in (alone, DistributedDataParallel(alone, find_unused_parameters=True)):
             state.model.zero_grad(set_to_none=True)
-            loss(micro, generator=state.draws()).backward()
+            loss(micro, generator=generator_of("step", config.seed, 0)).backward()
             grads.append([p.grad.clone() for p in state.model.parameters() if p.grad is not None])
         return Result(max(float((a - b).abs().max()) for a, b in zip(*grads, strict=True)))
     finally:

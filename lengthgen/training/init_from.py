@@ -22,13 +22,9 @@ def identified(config: Config) -> Config:
             raise UserError(
                 f"{run_dir} is not trained to its end; repeat its lengthgen train command first"
             )
-        for key in type(config.model).model_fields.keys() - {"name", "init_std"}:
-            there, here = getattr(base.model, key), getattr(config.model, key)
-            if there != here:
-                raise UserError(
-                    f"{run_dir.name} has model.{key}={there}, and this run model.{key}={here}; "
-                    f"give model.{key}={there}"
-                )
+        for key in type(base.model).model_fields.keys() - {"name", "init_std"}:
+            if (there := getattr(base.model, key)) != getattr(config.model, key):
+                raise UserError(f"{run_dir.name} has model.{key}={there}; give model.{key}={there}")
     except UserError as error:
         raise UserError(f"train.init_from: {error}") from None
     path = str(run_dir.resolve())
@@ -41,8 +37,7 @@ def load_weights(
 ) -> None:
     """Copies the network of the run, and of its scheme the parameters of the same name and shape.
 
-    Parameters of the scheme that the run does not have stay as they were initialised. Raises
-    UserError if the run has other weights now, or read other tokens.
+    Raises UserError if the run has other weights now, or read other tokens.
     """
     run_dir = Path(init.path)
     checkpoint = checkpoints.newest(run_dir, run=init.run)

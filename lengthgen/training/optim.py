@@ -11,10 +11,7 @@ from lengthgen.schemes.base import Part
 
 
 def adamw(model: Transformer, train: Train) -> torch.optim.AdamW:
-    """Returns AdamW in three groups: matrices of the network, which decay, scheme, and the rest.
-
-    Their learning rates are those of set_rates.
-    """
+    """Returns AdamW in three groups: matrices of the network, which decay, scheme, and the rest."""
     parts = [m for m in model.modules() if isinstance(m, Part) and not m.at_network_rate]
     own = {id(parameter) for part in parts for parameter in part.parameters()}
     decaying, of_scheme, rest = list[nn.Parameter](), list[nn.Parameter](), list[nn.Parameter]()
@@ -38,10 +35,7 @@ def set_rates(optimizer: torch.optim.AdamW, step: int, config: Config) -> None:
 
 
 def lr_at(step: int, train: Train) -> float:
-    """Returns the learning rate of optimizer step 0 ... steps-1: linear warm-up, then the decay.
-
-    The decay ends at lr * min_lr_ratio in the last step.
-    """
+    """Returns the rate of step 0 ... steps-1: linear warm-up, then decay to lr * min_lr_ratio."""
     warmup = round(train.warmup_fraction * train.steps)
     if step < warmup:
         return train.lr * (step + 1) / warmup

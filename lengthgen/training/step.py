@@ -1,7 +1,4 @@
-"""One optimizer step: its batch, the loss of a micro-batch, the update.
-
-B windows, T tokens, D width.
-"""
+"""One optimizer step: batch, loss, update. B windows, T tokens, D width."""
 
 import math
 from contextlib import nullcontext
@@ -26,7 +23,7 @@ from lengthgen.training.optim import adamw, set_rates
 
 
 class MicroBatch(NamedTuple):
-    """Rows of the step's global batch that go through the model together."""
+    """Rows of the step's batch that go through the model together."""
 
     inputs_BT: Tensor
     targets_BT: Tensor
@@ -43,45 +40,28 @@ class Batch(NamedTuple):
 
 @dataclass
 class State:
-    """Everything that changes while training: `step` optimizer steps are done or launched.
-
-    nats and n_targets are sums since the last row of train.jsonl. failed is 1 from the first step
-    on whose loss or gradient is not finite: no update is made any more. last is of that step, or
-    else of the last one: its number, the nats of this process's share and the gradient's norm.
-    """
+    """Everything that changes while training: `step` optimizer steps are done or launched."""
 
     config: Config
     step: int
-    nats: Tensor
+    nats: Tensor  # a sum since the last row of train.jsonl, as is n_targets
     n_targets: int
     model: Transformer
     optimizer: torch.optim.AdamW
-    failed: Tensor
-    last: Tensor
+    failed: Tensor  # 1 from the first step on that is not finite: no update is made any more
+    last: Tensor  # of that step, else the last one: its number, this process's nats, gradient norm
 
     @property
     def device(self) -> torch.device:
         return self.nats.device
 
-    def draws(self) -> torch.Generator:
-        """Returns the draws of the next step from their beginning: its micro-batches share them."""
-        return generator_of("step", self.config.seed, self.step)
-
 
 def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> State:
     """Returns the state before the first step of a model that was just created."""
-    model = model.to(device).train()
     wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
-    return State(
-        config=config,
-        step=0,
-        nats=torch.zeros((), dtype=wide, device=device),
-        n_targets=0,
-        model=model,
-        optimizer=adamw(model, config.train),
-        failed=torch.zeros((), device=device),
-        last=torch.zeros(3, dtype=wide, device=device),
-    )
+    nats, last = (torch.zeros(n, dtype=wide, device=device) for n in ((), 3))
+    failed, model = torch.zeros((), device=device), model.to(device).train()
+    return State(config, 0, nats, 0, model, adamw(model, config.train), failed, last)
 
 
 def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
@@ -133,16 +113,16 @@ def loss_of(state: State, *, ranks: Ranks, compiled: bool) -> Loss | DDP:
 def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) -> Tensor:
     """Launches one optimizer step, and returns the nats of its global batch.
 
-    The loss is the sum of nats over all processes divided once by their number of targets, so that
-    any split of the batch over processes and micro-batches gives the same gradient. Nothing here
-    waits for a GPU: the device itself makes no update after what is not finite (check_finite).
+    The loss is the sum of nats over all processes divided once by their number of targets. Nothing
+    here waits for a GPU: the device itself makes no update after what is not finite.
     """
     model, optimizer = state.model, state.optimizer
     nats, last = torch.zeros_like(state.nats), batch.micro_batches[-1]
     for micro in batch.micro_batches:
-        waits = micro is not last  # gradients of all micro-batches are averaged together
-        with loss.no_sync() if waits and isinstance(loss, DDP) else nullcontext():
-            sum_nats = loss(micro, generator=state.draws())
+        # Gradients of all micro-batches are averaged together.
+        with loss.no_sync() if isinstance(loss, DDP) and micro is not last else nullcontext():
+            draws = generator_of("step", state.config.seed, state.step)  # the same in all of them
+            sum_nats = loss(micro, generator=draws)
             # times world_size: DDP divides the sum of gradients by it
             (sum_nats * ranks.world_size / batch.n_targets).backward()
         nats += sum_nats.detach()
@@ -164,10 +144,9 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) ->
 
 
 def check_finite(state: State, ranks: Ranks) -> None:
-    """Waits for the steps that were launched.
+    """Waits for the steps that were launched. Raises Diverged if one was not finite.
 
-    Raises Diverged in every process if the loss or gradient of one was not finite, naming the first
-    such step and rank; the state is that of the step before.
+    The error names the first such step and rank; the state is that of the step before.
     """
     if not state.failed:
         return

@@ -32,31 +32,30 @@ def train(
     show: Progress,
     log: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Takes the steps that are left of a run, with checkpoints and a row every log_every steps.
+    """Takes the steps that are left of a run of a model that was just created.
 
-    `model` was just created; a checkpoint's weights replace those it has. `log` is given each row
-    of train.jsonl, on the main process. Raises Diverged, Stopped if a signal came, and UserError.
+    `log` is given each row of train.jsonl. Raises Diverged, Stopped and UserError.
     """
-    train, run_dir = config.train, config.run_dir
+    train, file = config.train, config.run_dir / "train.jsonl"
     if train.batch < ranks.world_size:
         raise UserError(
             f"train.batch_tokens={train.batch_tokens}: {train.batch} windows of {train.length} "
             f"tokens are too few for {ranks.world_size} processes; start {train.batch} or fewer"
         )
     windows = training_windows(corpus, objective_of(config).window_targets)
-    state = _resumed(config, corpus, model, device, show=show)
-    log_file, taken = run_dir / "train.jsonl", state.step
+    state = fresh_state(config, model, device=device)
+    _resume(state, corpus, say=show.say)
+    began_at = state.step
     if ranks.is_main:  # the steps after the checkpoint are taken again
-        keep_rows(log_file, lambda row: row["train/step"] <= taken, run=config.run_id)
+        keep_rows(file, lambda row: row["train/step"] <= began_at, run=config.run_id)
     show.say(f"training in {train.precision} on {device}")
     compiled = devices.compiles(config.runtime, device) and type(state.model) is Transformer
     if compiled:
         show.say("compiling: the first steps take a minute; runtime.compile=false does without")
     loss = loss_of(state, ranks=ranks, compiled=compiled)
-
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
-    stop, stopping, began, began_at = signals.StopRequest(), 0, time.perf_counter(), state.step
+    stop, stopping, began = signals.StopRequest(), 0, time.perf_counter()
     batch = batch_of(state, windows, ranks=ranks)
     with stop.listening():
         while state.step < train.steps and not stopping:
@@ -69,21 +68,21 @@ def train(
             if logs or saves or device.type != "cuda":
                 check_finite(state, ranks)
             if logs:
-                now = time.perf_counter()
-                tokens_per_s = (state.step - began_at) * train.batch_tokens / (now - began)
-                if ranks.is_main:
-                    row = _train_row(state, tokens_per_s=tokens_per_s)
-                    append_rows(log_file, [row])
-                    log(row)
-                    show.advance(0, loss=row["train/loss"], tokens_per_s=tokens_per_s)
+                n_tokens = (state.step - began_at) * train.batch_tokens
+                row = _row(state, tokens_per_s=n_tokens / (time.perf_counter() - began))
+                began, began_at = time.perf_counter(), state.step
                 state.nats, state.n_targets = torch.zeros_like(state.nats), 0
-                began, began_at = now, state.step
+                if ranks.is_main:
+                    append_rows(file, [row])
+                    log(row)
+                rate = row["train/tokens_per_s"]
+                show.advance(0, loss=row["train/loss"], tokens_per_s=rate)
             show.advance(train.batch_tokens)
             if saves:
                 _save(state, ranks)
     show.finish()
     if ranks.is_main and state.step == train.steps:
-        checkpoints.mark_trained(run_dir, run=config.run_id)
+        checkpoints.mark_trained(config.run_dir, run=config.run_id)
     ranks.barrier()
     if stopping:
         raise Stopped(
@@ -93,17 +92,10 @@ def train(
         )
 
 
-def _resumed(
-    config: Config,
-    corpus: TokenizedCorpus,
-    model: Transformer,
-    device: torch.device,
-    *,
-    show: Progress,
-) -> State:
-    """Returns the state of the newest valid checkpoint, or a fresh one."""
-    state, run = fresh_state(config, model, device=device), config.run_id
-    checkpoint = checkpoints.newest(config.run_dir, run=run, files=checkpoints.FILES)
+def _resume(state: State, corpus: TokenizedCorpus, *, say: Callable[[str], None]) -> None:
+    """Continues from the newest checkpoint; without one, from the weights of train.init_from."""
+    config, init = state.config, state.config.train.init_from
+    checkpoint = checkpoints.newest(config.run_dir, run=config.run_id, files=checkpoints.FILES)
     if checkpoint is not None:
         trainer = checkpoint.trainer_state()
         state.model.load_state_dict(checkpoint.weights)
@@ -111,13 +103,12 @@ def _resumed(
         state.step, (nats, state.n_targets) = checkpoint.step, trainer["unlogged"]
         state.nats = torch.full_like(state.nats, nats)
         state.model.carry_on(trainer["carried"])
-        show.say(f"resuming after step {checkpoint.step} of {config.train.steps}")
-    elif isinstance(config.train.init_from, InitFrom):
-        init_from.load_weights(state.model, config.train.init_from, corpus, say=show.say)
-    return state
+        say(f"resuming after step {checkpoint.step} of {config.train.steps}")
+    elif isinstance(init, InitFrom):
+        init_from.load_weights(state.model, init, corpus, say=say)
 
 
-def _train_row(state: State, *, tokens_per_s: float) -> dict[str, Any]:
+def _row(state: State, *, tokens_per_s: float) -> dict[str, Any]:
     """Returns the row of train.jsonl on the steps since the last one."""
     train = state.config.train
     return {
@@ -141,6 +132,5 @@ def _save(state: State, ranks: Ranks) -> None:
         "optimizer": state.optimizer.state_dict(),
     }
     if ranks.is_main:
-        run, weights = state.config.run_id, state.model.state_dict()
-        run_dir, step = state.config.run_dir, state.step
-        checkpoints.save(run_dir, run=run, step=step, weights=weights, trainer=trainer)
+        run_dir, run, weights = state.config.run_dir, state.config.run_id, state.model.state_dict()
+        checkpoints.save(run_dir, run=run, step=state.step, weights=weights, trainer=trainer)

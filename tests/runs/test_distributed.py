@@ -172,8 +172,8 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     ("name", "code", "fragment", "state", "reason"),
     [
         ("torchrun killed", -9, "", "stopped", "stopped by SIGTERM after step "),
-        ("a bug", 1, "ZeroDivisionError: a bug\nerror: rank 1: ZeroDivisionError: a bug\n",
-         "failed", "rank 1: ZeroDivisionError: a bug"),
+        ("a bug", 1, "error: rank 1: ZeroDivisionError: a bug\n", "failed",
+         "rank 1: ZeroDivisionError: a bug"),
         ("a kill in evaluation", 137, f"error: rank 1 was killed by SIGKILL; {CONTINUES}\n",
          "failed", f"rank 1 was killed by SIGKILL; {CONTINUES}"),
     ],

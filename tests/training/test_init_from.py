@@ -99,7 +99,7 @@ def test_seeds_that_began_with_seeds_of_one_recipe_are_one_series(base: Path) ->
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (["model.d_model=64"], r"has model.d_model=32, and this run model.d_model=64; give model"),
+        (["model.d_model=64"], r"has model.d_model=32; give model.d_model=32"),
         (["train.init_from=absent"], r"train.init_from: absent: no such run in"),
         (["train.init_from=3"], r"train.init_from"),
     ],
