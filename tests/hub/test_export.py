@@ -293,7 +293,7 @@ def test_a_run_without_a_valid_checkpoint_leaves_an_earlier_export_as_it_was(
     before = content(folder)
     for checkpoint in status.checkpoint_folders(run.run_dir):
         (checkpoint / "model.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="all checkpoints are damaged"):
+    with pytest.raises(UserError, match="is damaged; restore it"):
         exported(run, folder)
     assert content(folder) == before
 
