@@ -194,7 +194,7 @@ def test_the_card_says_what_was_trained_and_measured(run: Config, tmp_path: Path
     assert "trained at length T = 16 with the positional scheme `rope`" in card
     assert f"corpus `synthetic` (fingerprint `{corpus.fingerprint[:12]}`)" in card
     assert "1,024 tokens in windows of 16, seed 1" in card
-    newest = checkpoints.newest(run.run_dir, run=run.run_idQUIET.say)
+    newest = checkpoints.newest(run.run_dir, run=run.run_id)
     assert newest is not None
     n_parameters = sum(tensor.numel() for tensor in newest.weights.values())
     assert f"model of {n_parameters:,} parameters" in card

@@ -68,7 +68,7 @@ def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: P
     skipped = {row["length"]: row.get("skipped") for row in rows}
     assert skipped == {16: None, 32: None, 64: "my_bias ends at 32 tokens"}
     assert all(math.isfinite(row["nats"]) and row["nats"] > 0 for row in rows if row["n_tokens"])
-    found = checkpoints.newest(run_dir, run=config.run_id, say=QUIET.say)
+    found = checkpoints.newest(run_dir, run=config.run_id)
     assert found is not None
     r = found.weights["scheme.parts.my_bias.r"]
     assert r.shape == (4, 1, 1)
