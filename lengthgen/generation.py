@@ -14,7 +14,7 @@ from torch import Tensor
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import Objective, objective_of
-from lengthgen.data.tokenizer import encode, read_tokenizer
+from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.data.windows import IGNORED
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import open_run, trained_model
@@ -48,7 +48,7 @@ class Trained:
         return self.tokens(self.objective.end)[0] if self.objective.end else None
 
     def tokens(self, text: str) -> list[int]:
-        return encode([text], self.config.corpus, self.tokenizer)[0].tolist()
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def text(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(list(tokens), skip_special_tokens=False)

@@ -42,7 +42,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data.corpora import Split, TokenizedCorpus
-from lengthgen.data.windows import training_windows
+from lengthgen.data.windows import TrainingWindows
 from lengthgen.model.build import create, generator_of, with_parts
 from lengthgen.model.kernels import flex
 from lengthgen.model.transformer import Transformer
@@ -337,7 +337,7 @@ class Steps:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
         corpus = random_corpus(config, vocab_size)
-        self.windows = training_windows(corpus, config.train.length)
+        self.windows = TrainingWindows(corpus, config.train.length)
         self.state = fresh_state(config, create(config, vocab_size=vocab_size), device=device)
         self.loss = loss_of(self.state, ranks=ALONE, compiled=bool(config.runtime.compile))
         self.device = device

@@ -12,6 +12,7 @@ class Objective:
 
     learns = "text from left to right"
     protocol = "tail"  # that scores it, by default
+    end = ""  # the character behind which nothing is generated, if any
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -42,10 +43,7 @@ class Objective:
         """The targets of a training window, before `batch` changes it."""
         return self.config.train.length
 
-    end = ""  # the character behind which nothing is generated, if any
-
     def example_prompt(self) -> str:
-        """Returns a prompt that a model may continue."""
         return "def main():"
 
     def encoded(self, text: str) -> str:

@@ -6,133 +6,242 @@ it), *.offsets.bin (int64, where documents begin), *.names.json, tokenizer.json,
 It is built next to its place, as .NAME-HASH.building under a lock, and renamed when complete.
 """
 
-import errno
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
 import filelock
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
 
-from lengthgen.data.sources import Say
-from lengthgen.data.tokenizer import read_tokenizer
+from lengthgen.config import schema
+from lengthgen.data import sources
+from lengthgen.data.sources import Say, Source
+from lengthgen.data.tokenizer import (
+    PIECE,
+    find_bos,
+    finds_words_as_gpt2,
+    in_thread,
+    pieces,
+    token_bytes,
+    train_tokenizer,
+)
 from lengthgen.errors import UserError
 from lengthgen.files import sha256_of, sync
 
 SPLITS = ("train", "validation")
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOLCK)
+BATCH = 1_000_000  # characters that are encoded in one call
 
 
-def ensure(folder: Path, build: Callable[[Path], Mapping[str, Any]], *, say: Say) -> None:
-    """Builds the folder unless it is there. One process builds, others wait for it.
-
-    `build` writes all files but meta.json, and returns what is stated there about them.
-    """
-    if folder.is_dir():
-        return
-    with _one_line_errors(folder.parent):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(folder, say):
-            if not folder.is_dir():  # another process may have built it meanwhile
-                _build(folder, build)
-
-
-def _build(folder: Path, build: Callable[[Path], Mapping[str, Any]]) -> None:
-    aside = folder.with_name(f".{folder.name}.building")
-    shutil.rmtree(aside, ignore_errors=True)  # what a killed process left
+@contextmanager
+def one_line_errors(cache_dir: Path) -> Generator[None]:
+    """Turns a full disk, a folder that cannot be used or has no locks into one line."""
     try:
-        aside.mkdir()
-        meta = {**build(aside), "fingerprint": fingerprint(aside)}
-        write(aside / "meta.json", json.dumps(meta, indent=1).encode())
-        sync(aside)
-        aside.rename(folder)
-        sync(folder.parent)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+        yield
+    except (OSError, NotImplementedError) as error:  # the latter of filelock
+        raise UserError(
+            f"runtime.cache: cannot use {cache_dir} ({error or 'it has no locks'}); make room, or "
+            "set runtime.cache=FOLDER to another place on a local disk"
+        ) from error
 
 
-def find(cache_dir: Path, wanted: str) -> Path | None:
-    """Returns the folder whose tokens have this fingerprint, if there is one."""
-    metas = sorted(cache_dir.glob("[!.]*/meta.json"))
-    return next((path.parent for path in metas if wanted in path.read_text()), None)
+class Text(NamedTuple):
+    """A document whose text is on disk, so that a source is read once and never in memory."""
+
+    name: str
+    n_bytes: int
+    example: tuple[int, int]  # length and prompt bytes, for a task
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
-    """Returns meta.json. Raises UserError where the tokens are not those of its fingerprint."""
-    with _one_line_errors(folder.parent):
-        try:
-            meta = json.loads((folder / "meta.json").read_text())
-            if fingerprint(folder) == meta["fingerprint"]:
-                return meta
-            reason = "the tokens differ from their fingerprint"
-        except (FileNotFoundError, ValueError, KeyError, UserError) as error:
-            reason = f"{type(error).__name__}: {error}"
-    raise UserError(
-        f"the token cache {folder} is damaged ({reason}); delete this folder: it is built again"
-    )
+@dataclass
+class Build:
+    """The making of a folder: documents as plain text, the tokenizer, the tokens."""
+
+    folder: Path
+    corpus: schema.Corpus
+    source: Source
+    tokenizer: tokenizers.Tokenizer | None  # None: is to be trained
+    say: Say
+
+    def ensure(self) -> None:
+        """Builds the folder unless it is there. One process builds, others wait for it."""
+        if self.folder.is_dir():
+            return
+        with one_line_errors(self.folder.parent), ExitStack() as stack:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(self.folder.with_name(f".{self.folder.name}.lock"))
+            try:
+                stack.enter_context(lock.acquire(blocking=False))
+            except filelock.Timeout:
+                self.say(f"waiting for another process that builds {self.folder}")
+                stack.enter_context(lock)
+            if self.folder.is_dir():  # another process has built it meanwhile
+                return
+            aside = self.folder.with_name(f".{self.folder.name}.building")
+            shutil.rmtree(aside, ignore_errors=True)  # what a killed process left
+            try:
+                aside.mkdir()
+                self.write(aside)
+                for path in (*aside.iterdir(), aside):
+                    sync(path)
+                aside.rename(self.folder)
+                sync(self.folder.parent)
+            except BaseException:
+                shutil.rmtree(aside, ignore_errors=True)
+                raise
+
+    def write(self, folder: Path) -> None:
+        """Writes all files. Raises UserError for text that is none, or that is not there."""
+        self.say(self.source.description())
+        texts = {split: self.write_texts(folder, split) for split in SPLITS}
+        if self.tokenizer is None:
+            every, size = self.source.tokenizer_every, self.corpus.vocab_size
+            n_bytes = sum(text.n_bytes for text in texts["train"][::every])
+            self.say(f"training a BPE of {size} tokens on {n_bytes / 1e6:.1f} MB")
+            chosen = islice(_read(folder / "train.text", texts["train"]), 0, None, every)
+            self.tokenizer = train_tokenizer(chosen, vocab_size=size, say=self.say)
+        (folder / "tokenizer.json").write_text(self.tokenizer.to_str(pretty=True))
+        counts = {s: self.write_tokens(folder, s, texts[s], self.tokenizer) for s in SPLITS}
+        each = (f"{s} {n['tokens']:,} in {n['documents']:,} documents" for s, n in counts.items())
+        self.say(f"tokens of {self.corpus.name}: {', '.join(each)}")
+        about: dict[str, Any] = {"corpus": self.corpus.name, "source": self.source.data_key()}
+        about |= {"tokenizers": tokenizers.__version__}
+        about |= {"fingerprint": fingerprint(folder, self.tokenizer), **counts}
+        (folder / "meta.json").write_text(json.dumps(about, indent=1))
+
+    def write_texts(self, folder: Path, split: str) -> list[Text]:
+        """Writes the documents of a split that are not empty, one after another."""
+        name, texts, n_empty = self.corpus.name, list[Text](), 0
+        progress = Progress(f"reading {split} documents", self.say)
+        with (folder / f"{split}.text").open("wb") as file:
+            for d in sources.documents(self.corpus, self.source, held_out=split == "validation"):
+                try:
+                    raw = d.text.encode()
+                except (UnicodeEncodeError, AttributeError):
+                    raise UserError(
+                        f"corpus={name}: document {d.name} is no text that UTF-8 can hold, but "
+                        f"{ascii(d.text)[:40]}; leave it out"
+                    ) from None
+                n_empty += not raw
+                if raw:
+                    file.write(raw)
+                    texts.append(Text(d.name, len(raw), (d.length, d.prompt_bytes)))
+                    progress.advance(len(raw))
+        if n_empty:
+            self.say(f"{n_empty:,} {split} documents are empty, and left out")
+        if not texts:
+            raise UserError(
+                f"corpus={name}: the {split} split has no documents with text; give more, or "
+                "longer ones"
+            )
+        return texts
+
+    def write_tokens(
+        self, folder: Path, split: str, texts: list[Text], tokenizer: tokenizers.Tokenizer
+    ) -> dict[str, int]:
+        """Writes tokens, offsets and names of a split, removes its text; returns its counts.
+
+        If packed, the bos token stands between two documents and all of them are one document.
+        """
+        corpus, cut = self.corpus, finds_words_as_gpt2(tokenizer)
+        if not cut and max(text.n_bytes for text in texts) > PIECE:
+            self.say(f"{corpus.tokenizer}: long documents are encoded whole, at 150 bytes a byte")
+        n_bytes_of, bos_id = token_bytes(tokenizer), find_bos(tokenizer)
+        dtype, lengths = id_type(len(n_bytes_of)), [0] * len(texts)
+        progress = Progress(f"tokenising {split} documents", self.say)
+        with (folder / f"{split}.bin").open("wb") as file:
+            for batch in _batches(_read(folder / f"{split}.text", texts), cut=cut):
+                encoded = self.encoded([part for _, part in batch], tokenizer)
+                for (i, part), ids in zip(batch, encoded, strict=True):
+                    n_bytes, n_encoded = len(part.encode()), int(n_bytes_of[ids].sum())
+                    if n_encoded != n_bytes:
+                        raise UserError(
+                            f"corpus.tokenizer: {corpus.tokenizer} changes the text of "
+                            f"{texts[i].name} ({n_bytes} bytes become {n_encoded}); use one "
+                            "without normalizer and prefix space, or bpe, or bytes"
+                        )
+                    if corpus.packed and i and not lengths[i]:
+                        file.write(np.array([bos_id], dtype=dtype).tobytes())
+                    file.write(ids.astype(dtype).tobytes())
+                    lengths[i] += len(ids)
+                    progress.advance(n_bytes)
+        (folder / f"{split}.text").unlink()
+        names = [text.name for text in texts]
+        if corpus.packed:
+            names = [f"{len(texts)} documents, packed"]
+            lengths = [sum(lengths) + len(lengths) - 1]
+        np.cumsum([0, *lengths], dtype="<i8").tofile(folder / f"{split}.offsets.bin")
+        (folder / f"{split}.names.json").write_text(json.dumps(names))
+        if isinstance(corpus, schema.TaskCorpus):  # whose tokens are bytes
+            examples = json.dumps([text.example for text in texts])
+            (folder / f"{split}.examples.json").write_text(examples)
+        n_bytes = sum(text.n_bytes for text in texts)
+        counts = {"documents": len(texts), "tokens": sum(lengths), "bytes": n_bytes}
+        return {**counts, "longest": max(lengths)}
+
+    def encoded(self, texts: list[str], tokenizer: tokenizers.Tokenizer) -> list[NDArray[Any]]:
+        """Returns the token ids of texts."""
+        if self.corpus.tokenizer == "bytes":  # what the tokenizer would give, without its lists
+            return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+        call = partial(tokenizer.encode_batch_fast, texts, add_special_tokens=False)
+        return [np.array(e.ids, dtype=np.uint32) for e in in_thread(call, "encoding", say=self.say)]
 
 
-def fingerprint(folder: Path) -> str:
+def fingerprint(folder: Path, tokenizer: tokenizers.Tokenizer) -> str:
     """Returns the sha256 of tokens and offsets of both splits and of the vocabulary."""
     digest = hashlib.sha256()
     for split in SPLITS:
-        for name in (f"{split}.bin", f"{split}.offsets.bin", f"{split}.examples.json"):
-            if name != f"{split}.examples.json" or (folder / name).exists():  # of tasks only
-                digest.update(bytes.fromhex(sha256_of(folder / name)))
-    vocab = read_tokenizer(folder / "tokenizer.json").get_vocab(with_added_tokens=True)
+        for kind in ("bin", "offsets.bin", "examples.json"):
+            path = folder / f"{split}.{kind}"
+            if path.exists():  # examples: of tasks only
+                digest.update(bytes.fromhex(sha256_of(path)))
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
     digest.update(json.dumps(vocab, sort_keys=True).encode())
     return digest.hexdigest()
 
 
-@contextmanager
-def _lock(folder: Path, say: Say) -> Generator[None]:
-    """Holds the lock of a folder, after a wait for a process that builds it."""
-    lock = filelock.FileLock(folder.with_name(f".{folder.name}.lock"))
-    try:
-        lock.acquire(blocking=False)
-    except filelock.Timeout:
-        say(f"waiting for another process that builds {folder}")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+def id_type(vocab_size: int) -> np.dtype[Any]:
+    """Returns the type of token ids on disk."""
+    return np.dtype("<u2" if vocab_size <= 65_536 else "<u4")
 
 
-@contextmanager
-def _one_line_errors(cache_dir: Path) -> Generator[None]:
-    """Turns a full disk, a folder that cannot be used or has no locks into one line."""
-    try:
-        yield
-    except NotImplementedError as error:  # of filelock
-        raise UserError(
-            f"runtime.cache: {cache_dir} is on a file system without locks; "
-            "set runtime.cache=FOLDER to a folder on a local disk"
-        ) from error
-    except OSError as error:
-        if error.errno not in (*FULL, *REFUSED):
-            raise
-        what = "no room left while writing" if error.errno in FULL else "cannot use"
-        raise UserError(
-            f"runtime.cache: {what} {cache_dir} ({error.strerror}); make room, or set "
-            "runtime.cache=FOLDER to another place"
-        ) from error
+class Progress:
+    """Says every few seconds how much text of a long task is done."""
+
+    def __init__(self, task: str, say: Say) -> None:
+        self.task, self.say, self.n_bytes, self.said = task, say, 0, time.monotonic()
+
+    def advance(self, n_bytes: int) -> None:
+        """Counts n_bytes more as done."""
+        self.n_bytes += n_bytes
+        if time.monotonic() - self.said >= 3:
+            self.said = time.monotonic()
+            self.say(f"{self.task}: {self.n_bytes / 1e6:.1f} MB")
 
 
-def write(path: Path, content: bytes) -> None:
-    """Writes a file and flushes it to disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        flush(file)
+def _read(path: Path, texts: Iterable[Text]) -> Iterator[str]:
+    with path.open("rb") as file:
+        for text in texts:
+            yield file.read(text.n_bytes).decode()
 
 
-def flush(file: BinaryIO) -> None:
-    """Flushes what was written to a file to disk."""
-    file.flush()
-    os.fsync(file.fileno())
+def _batches(texts: Iterable[str], *, cut: bool) -> Iterator[list[tuple[int, str]]]:
+    """Yields lists of about BATCH characters: numbers of documents and their text, in parts."""
+    batch, n = list[tuple[int, str]](), 0
+    for i, text in enumerate(texts):
+        for part in pieces(text) if cut else [text]:
+            batch.append((i, part))
+            n += len(part)
+            if n >= BATCH:
+                yield batch
+                batch, n = [], 0
+    yield batch

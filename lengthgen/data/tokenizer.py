@@ -1,39 +1,30 @@
 """Byte-level tokenizers: a BPE trained on the corpus, bytes, or a given tokenizer.json."""
 
-import hashlib
+import json
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lengthgen.config import schema
 from lengthgen.data.sources import Say, Source
 from lengthgen.errors import UserError, suggestion
 
+T = TypeVar("T")
 BOS = "<|bos|>"
+BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
 PIECE = 200_000  # characters that a long document is cut into, and a few more
 LONGEST_WORD = 1024  # in the training of a BPE, whose time grows with the square
-BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
-
-
-def tokenizer_key(corpus: schema.Corpus, source: Source) -> list[Any]:
-    """Returns what identifies the tokenizer, as JSON: equal keys give equal tokens of a text."""
-    match corpus.tokenizer:
-        case "bytes":
-            return ["bytes"]
-        case "characters":
-            return ["characters", source.alphabet]
-        case "bpe":
-            return ["bpe", corpus.vocab_size, tokenizers.__version__]
-        case path:
-            content = _content(Path(path).expanduser())
-            return ["file", hashlib.sha256(content).hexdigest(), tokenizers.__version__]
+GPT2 = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}  # how it finds words
 
 
 def given_tokenizer(corpus: schema.Corpus, source: Source) -> tokenizers.Tokenizer | None:
@@ -41,17 +32,15 @@ def given_tokenizer(corpus: schema.Corpus, source: Source) -> tokenizers.Tokeniz
     if corpus.tokenizer == "bpe":
         return None
     if corpus.tokenizer == "bytes":
-        return _without_merges(_byte_alphabet())
+        return _byte_level(byte_characters())
     if corpus.tokenizer == "characters":
-        if source.alphabet is None:
+        if source.characters is None:
             raise UserError(
                 "corpus.tokenizer: characters are those of a task; give bytes, bpe or a "
                 "tokenizer.json"
             )
-        alphabet = _byte_alphabet()
-        return _without_merges([alphabet[ord(character)] for character in source.alphabet])
-    path = Path(corpus.tokenizer).expanduser()
-    tokenizer = parse_tokenizer(_content(path), path)
+        return _byte_level([byte_characters()[ord(letter)] for letter in source.characters])
+    tokenizer = read_tokenizer(Path(corpus.tokenizer).expanduser())
     if find_bos(tokenizer) is None and (corpus.bos or corpus.packed):
         key = "packed" if corpus.packed else "bos"
         raise UserError(
@@ -63,35 +52,22 @@ def given_tokenizer(corpus: schema.Corpus, source: Source) -> tokenizers.Tokeniz
 
 def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     """Reads a byte-level tokenizer.json; special tokens in a text are encoded as plain text."""
-    return parse_tokenizer(path.read_bytes(), path)
-
-
-def parse_tokenizer(content: bytes, path: Path) -> tokenizers.Tokenizer:
-    """Returns the byte-level tokenizer of a tokenizer.json, which was read from `path`."""
     try:
-        tokenizer = tokenizers.Tokenizer.from_buffer(content)
-    except Exception as error:  # the library raises nothing narrower
-        raise UserError(
-            f"corpus.tokenizer: {path} is not a tokenizer.json of the tokenizers library: {error}"
-        ) from error
-    if '"type":"ByteLevel"' not in tokenizer.to_str():
-        raise UserError(
-            f"corpus.tokenizer: {path} is not byte-level, so that bytes of text per token are not "
-            "known; use a byte-level BPE (such as GPT-2's), bpe or bytes"
-        )
-    return _plain(tokenizer)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
+        tokenizer = tokenizers.Tokenizer.from_buffer(path.read_bytes())
     except FileNotFoundError:
-        hint = suggestion(str(path), ("bpe", "bytes"))
-        raise UserError(
-            f"corpus.tokenizer: {path} does not exist; give a tokenizer.json; {hint}"
-        ) from None
+        wrong = f"does not exist; give a tokenizer.json; {suggestion(str(path), ('bpe', 'bytes'))}"
     except OSError as error:
-        raise UserError(f"corpus.tokenizer: cannot read {path}: {error.strerror}") from error
+        wrong = f"cannot be read: {error.strerror}"
+    except Exception as error:  # the library raises nothing narrower
+        wrong = f"is not a tokenizer.json of the tokenizers library: {error}"
+    else:
+        if '"type":"ByteLevel"' in tokenizer.to_str():
+            return _plain(tokenizer)
+        wrong = (
+            "is not byte-level, so that bytes of text per token are not known; use a byte-level "
+            "BPE (such as GPT-2's), bpe or bytes"
+        )
+    raise UserError(f"corpus.tokenizer: {path} {wrong}")
 
 
 def _plain(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
@@ -102,71 +78,16 @@ def _plain(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _without_merges(tokens: Sequence[str]) -> tokenizers.Tokenizer:
+def _byte_level(tokens: Sequence[str]) -> tokenizers.Tokenizer:
     vocab = {token: i for i, token in enumerate(tokens)}
-    tokenizer = _byte_level(tokenizers.models.BPE(vocab=vocab, merges=[]))
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([BOS])
     return _plain(tokenizer)
 
 
-def train_tokenizer(
-    texts: Iterator[str], *, vocab_size: int, say: Say | None = None
-) -> tokenizers.Tokenizer:
-    """Trains a byte-level BPE of at most vocab_size ids, of which 0 is the bos token.
-
-    A thread does it, so that a signal ends the program at once.
-    """
-    tokenizer = _byte_level(tokenizers.models.BPE())
-    words = tokenizer.pre_tokenizer
-    cut = tokenizers.pre_tokenizers.FixedLength(LONGEST_WORD)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([words, cut])
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[BOS],
-        initial_alphabet=_byte_alphabet(),
-        show_progress=False,
-    )
-    errors: list[BaseException] = []
-
-    def train() -> None:
-        try:
-            tokenizer.train_from_iterator(texts, trainer=trainer)
-        except BaseException as error:
-            errors.append(error)
-
-    thread, begun = threading.Thread(target=train, daemon=True), time.monotonic()
-    thread.start()
-    while thread.is_alive():
-        thread.join(timeout=5)
-        if thread.is_alive() and say is not None:
-            say(f"training a BPE: {time.monotonic() - begun:.0f} s")
-    if errors:
-        raise errors[0]
-    tokenizer.pre_tokenizer = words
-    return _plain(tokenizer)
-
-
-def pieces(text: str) -> Iterator[str]:
-    """Cuts a long text where a space follows a word, so that it is encoded as in one piece.
-
-    Byte-level tokenizers as trained here never join what stands on both sides of such a place.
-    """
-    begin = 0
-    while begin < len(text):
-        cut = re.compile(r"\w(?=\s)").search(text, begin + PIECE)
-        end = cut.end() if cut else len(text)
-        yield text[begin:end]
-        begin = end
-
-
-def _byte_level(model: tokenizers.models.BPE) -> tokenizers.Tokenizer:
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    return tokenizer
-
-
-def _byte_alphabet() -> list[str]:
+def byte_characters() -> list[str]:
     """Returns the character that stands for each byte in a byte-level vocabulary (as in GPT-2).
 
     Printable bytes of Latin-1 stand for themselves, the others are the characters from 256 on.
@@ -174,6 +95,62 @@ def _byte_alphabet() -> list[str]:
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(256, 512))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+def train_tokenizer(texts: Iterable[str], *, vocab_size: int, say: Say) -> tokenizers.Tokenizer:
+    """Trains a byte-level BPE of at most vocab_size ids, of which 0 is the bos token."""
+    tokenizer = _byte_level([])
+    words = tokenizer.pre_tokenizer
+    cut = pre_tokenizers.FixedLength(LONGEST_WORD)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, cut])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[BOS],
+        initial_alphabet=byte_characters(),
+        show_progress=False,
+    )
+    parts = (part for text in texts for part in pieces(text))
+    in_thread(partial(tokenizer.train_from_iterator, parts, trainer), "training a BPE", say=say)
+    tokenizer.pre_tokenizer = words
+    return _plain(tokenizer)
+
+
+def in_thread(call: Callable[[], T], task: str, *, say: Say) -> T:
+    """Returns what a long call into the library gives, and says how long it takes.
+
+    A thread does it, so that a signal ends the program at once.
+    """
+    future, begun = Future[T](), time.monotonic()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    while True:
+        try:
+            return future.result(timeout=5)
+        except TimeoutError:
+            say(f"{task}: {time.monotonic() - begun:.0f} s")
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Cuts a long text where a blank follows a letter or digit: no word of GPT-2 lies across."""
+    begin = 0
+    while begin < len(text):
+        cut = re.compile(r"[^\W_](?=[ \n])").search(text, begin + PIECE)
+        end = cut.end() if cut else len(text)
+        yield text[begin:end]
+        begin = end
+
+
+def finds_words_as_gpt2(tokenizer: tokenizers.Tokenizer) -> bool:
+    """True if a text has the same tokens in pieces as in one: nothing else looks at its blanks."""
+    plain: dict[str, Any] = json.loads(tokenizer.to_str())
+    is_gpt2 = GPT2.items() <= (plain["pre_tokenizer"] or {}).items()
+    return is_gpt2 and not plain["normalizer"] and all(t["special"] for t in plain["added_tokens"])
 
 
 def token_bytes(tokenizer: tokenizers.Tokenizer) -> NDArray[np.int64]:
@@ -193,13 +170,3 @@ def find_bos(tokenizer: tokenizers.Tokenizer) -> int | None:
     """Returns the id of the token that begins documents, if the tokenizer has one."""
     ids = (tokenizer.token_to_id(name) for name in BOS_NAMES)
     return next((i for i in ids if i is not None), None)
-
-
-def encode(
-    texts: Sequence[str], corpus: schema.Corpus, tokenizer: tokenizers.Tokenizer
-) -> list[NDArray[Any]]:
-    """Returns the token ids of texts."""
-    if corpus.tokenizer == "bytes":  # what byte_tokenizer() would give, without its lists
-        return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
-    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]

@@ -8,14 +8,12 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lengthgen.data.corpora import Split, TokenizedCorpus
-from lengthgen.data.spans import Endpoint, Span
 
 Ints = NDArray[np.int64]
 IGNORED = -100  # target of a position past the document's end
@@ -30,34 +28,45 @@ class Windows(NamedTuple):
     targets_BT: Ints
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingWindows:
-    """The windows of one epoch: every document cut into ceil(targets / T) of them."""
+class Endpoint(NamedTuple):
+    """Where a scored span ends: `end` targets of the document lie before it."""
 
-    corpus: TokenizedCorpus
+    document: int
+    end: int
+
+
+class Span(NamedTuple):
+    """A window of `length` targets that ends at `end`; its last `scored` targets count.
+
+    A document of -1 - b is block b of the stream: the validation documents one after another.
+    """
+
+    document: int
+    end: int
     length: int
-    targets_N: Ints  # of each document
-    first_N: Ints  # number of windows before each document's, one more entry than documents
+    scored: int
 
     @property
-    def count(self) -> int:
-        return int(self.first_N[-1])
+    def start(self) -> int:
+        return self.end - self.length
 
 
-def training_windows(corpus: TokenizedCorpus, length: int) -> TrainingWindows:
-    """Cuts the training split into windows of `length` targets."""
-    targets_N = n_targets(corpus, corpus.train)
-    first_N = np.concatenate([[0], np.cumsum(-(-targets_N // length))])
-    assert first_N[-1] > 0, "a corpus without a single training target was accepted"
-    return TrainingWindows(corpus=corpus, length=length, targets_N=targets_N, first_N=first_N)
+class TrainingWindows:
+    """The windows of one epoch: every training document cut into ceil(targets / T) of them."""
+
+    def __init__(self, corpus: TokenizedCorpus, length: int) -> None:
+        self.corpus, self.length = corpus, length
+        self.targets_N = n_targets(corpus, corpus.train)
+        # windows before each document
+        self.first_N = np.concatenate([[0], np.cumsum(-(-self.targets_N // length))])
+        self.count = int(self.first_N[-1])
 
 
 def train_batch(windows: TrainingWindows, *, seed: int, step: int, batch: int) -> Windows:
     """Returns the global batch of a step: the same windows whatever the number of processes.
 
-    Windows are drawn without replacement, epoch after epoch, each epoch in an order of its own.
-    A document that is no multiple of T is cut differently in each epoch: every target is in one
-    window at least, and only windows at the ends of a document overlap.
+    Windows are drawn without replacement, each epoch in an order of its own. A document that is no
+    multiple of T is cut differently in each epoch; only windows at its ends overlap.
     """
     T = windows.length
     drawn = np.arange(step * batch, (step + 1) * batch)
@@ -69,8 +78,7 @@ def train_batch(windows: TrainingWindows, *, seed: int, step: int, batch: int) -
     key = _hash(_hash(np.uint64(seed), epoch), document + 1)
     shift = (key % (slack + 1).astype(np.uint64)).astype(np.int64)
     start = (index - windows.first_N[document]) * T - shift
-    start = np.clip(start, 0, np.maximum(targets - T, 0))
-    return _cut(windows, document, start)
+    return _cut(windows, document, np.clip(start, 0, np.maximum(targets - T, 0)))
 
 
 def consecutive_batch(
@@ -78,10 +86,9 @@ def consecutive_batch(
 ) -> tuple[Windows, NDArray[np.bool_]]:
     """Returns the global batch of a step whose rows continue those of the step before.
 
-    Each row reads its own part of the corpus in order, every token of it, from another position in
-    every epoch; BOS stands before rows that do not continue alone. The
+    Each row reads its own part of the corpus in order, from another position in every epoch. The
     second array marks the rows that do not continue: those at the first token of a document, or in
-    the first step of an epoch.
+    the first step of an epoch. BOS stands before these alone.
     """
     steps = max(1, windows.count // batch)
     epoch, step_of_epoch = divmod(step, steps)
@@ -90,20 +97,19 @@ def consecutive_batch(
     document = np.searchsorted(windows.first_N, index, side="right") - 1
     start = (index - windows.first_N[document]) * windows.length
     begins = (start == 0) | (step_of_epoch == 0)
-    cut = _cut(windows, document, start)
-    if windows.corpus.bos_id is not None:
-        for i in np.flatnonzero(~begins):  # the text goes on: no BOS in place of its last token
-            cut.inputs_BT[i, 0] = windows.corpus.train.document(int(document[i]))[start[i] - 1]
+    cut, corpus = _cut(windows, document, start), windows.corpus
+    if corpus.bos_id is not None:  # the text goes on: no BOS in place of its last token
+        last = (corpus.train.offsets[document] + start - 1)[~begins]
+        cut.inputs_BT[~begins, 0] = corpus.train.tokens[last]
     return cut, begins
 
 
 def _cut(windows: TrainingWindows, document: Ints, start: Ints) -> Windows:
     """Returns the windows at these targets of these documents, padded at a document's end."""
-    T = windows.length
-    cut = [
-        window(windows.corpus, windows.corpus.train, int(d), int(s), min(T, int(n - s)), T)
-        for d, s, n in zip(document, start, windows.targets_N[document], strict=True)
-    ]
+    corpus, T = windows.corpus, windows.length
+    targets = np.minimum(T, windows.targets_N[document] - start)
+    places = zip(document.tolist(), start.tolist(), targets.tolist(), strict=True)
+    cut = [window(corpus, corpus.train, *place, T) for place in places]
     return Windows(*(np.stack(column) for column in zip(*cut, strict=True)))
 
 
@@ -164,12 +170,10 @@ def endpoints(
     No span of `targets` holds a validation token that was `seen` in training, and a document of
     which more than MOST_SEEN was gives none. Fewer than `count` if there are no more.
     """
-    available_N = n_targets(corpus, corpus.validation)
-    long = np.flatnonzero(available_N >= reach)
-    order = long[np.argsort(_hash(np.uint64(seed), long))]
+    long = np.flatnonzero(n_targets(corpus, corpus.validation) >= reach)
     rounds: defaultdict[int, list[Endpoint]] = defaultdict(list)
-    for document in order.tolist():
-        ends = _unseen_ends(corpus, document, reach=reach, targets=targets, seen=seen)
+    for document in long[np.argsort(_hash(np.uint64(seed), long))].tolist():
+        ends = _unseen_ends(corpus, document, reach, targets, seen)
         if not len(ends):
             continue
         room = len(ends) - 1
@@ -184,7 +188,6 @@ def endpoints(
 def _unseen_ends(
     corpus: TokenizedCorpus,
     document: int,
-    *,
     reach: int,
     targets: int,
     seen: NDArray[np.bool_] | None,
@@ -254,9 +257,8 @@ def _hash(
 ) -> NDArray[np.uint64]:
     """Mixes two integers into 64 random-looking bits (the finaliser of splitmix64)."""
     with np.errstate(over="ignore"):
-        x = np.asarray(key) * _MIX + np.asarray(value).astype(np.uint64) * np.uint64(
-            0xD1B54A32D192ED03
-        )
+        other = np.uint64(0xD1B54A32D192ED03)
+        x = np.asarray(key) * _MIX + np.asarray(value).astype(np.uint64) * other
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return x ^ (x >> np.uint64(31))

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.objective import Objective
-from lengthgen.data.spans import Span
-from lengthgen.data.windows import IGNORED, Ints, Windows, targets_of
+from lengthgen.data.windows import IGNORED, Ints, Span, Windows, targets_of
 from lengthgen.evaluation.protocols import Protocol
 from lengthgen.evaluation.scored_text import Plan
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lengthgen.config.schema import Config
 from lengthgen.data.objective import objective_of
-from lengthgen.data.spans import Span
-from lengthgen.data.windows import Ints
+from lengthgen.data.windows import Ints, Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation import rows as eval_rows

@@ -10,8 +10,7 @@ from lengthgen.config.schema import Config
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
-from lengthgen.data.spans import Span
-from lengthgen.data.windows import endpoints, n_targets, share_seen
+from lengthgen.data.windows import Span, endpoints, n_targets, share_seen
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.scored_text import Cell, Example, Plan

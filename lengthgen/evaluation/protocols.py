@@ -14,8 +14,7 @@ from typing import Any, Literal
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config
 from lengthgen.data.objective import Objective
-from lengthgen.data.spans import Span
-from lengthgen.data.windows import Ints, Windows, manifest, targets_of
+from lengthgen.data.windows import Ints, Span, Windows, manifest, targets_of
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation import rows
 from lengthgen.evaluation.scored_text import Evaluation, Plan, Scored

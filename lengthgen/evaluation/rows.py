@@ -24,8 +24,7 @@ import numpy as np
 from lengthgen import schemes
 from lengthgen.config.schema import Config
 from lengthgen.data import overlap
-from lengthgen.data.spans import Endpoint, Span
-from lengthgen.data.windows import Ints, position_bins
+from lengthgen.data.windows import Endpoint, Ints, Span, position_bins
 from lengthgen.errors import UserError
 from lengthgen.evaluation.scored_text import Nats, Plan
 from lengthgen.files import read_rows

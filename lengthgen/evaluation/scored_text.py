@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.spans import Endpoint
+from lengthgen.data.windows import Endpoint
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.spans import Span
-from lengthgen.data.windows import IGNORED, Ints, Windows, text_of, window
+from lengthgen.data.windows import IGNORED, Ints, Span, Windows, text_of, window
 from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Protocol
 from lengthgen.evaluation.scored_text import Scored
 from lengthgen.model.build import generator_of

@@ -15,8 +15,7 @@ from torch import Tensor
 from lengthgen.config.registry import snake_case
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.spans import Endpoint
-from lengthgen.data.windows import window
+from lengthgen.data.windows import Endpoint, window
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.probes.figures import Panel

@@ -12,7 +12,7 @@ import torch
 
 from lengthgen import pipeline
 from lengthgen.data.objective import objective_of
-from lengthgen.data.windows import training_windows
+from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Stopped, UserError
 from lengthgen.model.build import create
 from lengthgen.runs import devices
@@ -167,7 +167,7 @@ def seconds_per_step(point: Point, slot: Slot, *, say: Say) -> float:
     corpus = pipeline.prepare(point.config, {}, say=say)
     model = create(point.config, vocab_size=corpus.vocab_size)
     state = fresh_state(point.config, model, device=device)
-    windows = training_windows(corpus, objective_of(point.config).window_targets)
+    windows = TrainingWindows(corpus, objective_of(point.config).window_targets)
     loss = loss_of(state, ranks=ALONE, compiled=devices.compiles(runtime, device))
     began = 0.0
     for _ in range(2):

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from lengthgen.config.schema import TaskCorpus
-from lengthgen.data.spans import Span
 from lengthgen.data.tokenizer import read_tokenizer
-from lengthgen.data.windows import IGNORED
+from lengthgen.data.windows import IGNORED, Span
 from lengthgen.evaluation.scored_text import Evaluation
 from lengthgen.evaluation.scoring import BATCH_TOKENS
 from lengthgen.model.kv_cache import forward_cached

@@ -12,8 +12,7 @@ import numpy as np
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import Objective
-from lengthgen.data.spans import Span
-from lengthgen.data.windows import n_targets, targets_of
+from lengthgen.data.windows import Span, n_targets, targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import Protocol
 from lengthgen.evaluation.scored_text import Evaluation, Plan, Scored

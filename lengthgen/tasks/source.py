@@ -10,8 +10,7 @@ from typing import Self
 from lengthgen.config import schema
 from lengthgen.config.registry import code_of
 from lengthgen.config.sections import arguments
-from lengthgen.data.sources import Document, Source
-from lengthgen.data.sources.source import name_hash
+from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError
 from lengthgen.tasks import END, Example, Task, base, scratchpad, task_of
 
@@ -29,7 +28,7 @@ class TaskSource(Source):
 
     def __init__(self, spec: schema.TaskSpec, rule: Task) -> None:
         self.spec, self.rule = spec, rule
-        self.alphabet = "".join(sorted({*rule.alphabet, END}))
+        self.characters = "".join(sorted({*rule.alphabet, END}))
 
     @classmethod
     def of(cls, corpus: schema.Corpus) -> Self:
@@ -49,7 +48,7 @@ class TaskSource(Source):
         texts = [code_of(type(self.rule)), *map(inspect.getsource, modules), self.rule.data_key()]
         return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
-    def documents(self, *, held_out: bool) -> Iterator[Document]:
+    def read(self, *, held_out: bool) -> Iterator[Document]:
         return self._tests() if held_out else self._training()
 
     def _training(self) -> Iterator[Document]:

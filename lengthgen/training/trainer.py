@@ -10,7 +10,7 @@ import torch
 from lengthgen.config.schema import Config, InitFrom
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
-from lengthgen.data.windows import training_windows
+from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Stopped, UserError
 from lengthgen.files import append_rows, keep_rows
 from lengthgen.model.transformer import Transformer
@@ -42,7 +42,7 @@ def train(
             f"train.batch_tokens={train.batch_tokens}: {train.batch} windows of {train.length} "
             f"tokens are too few for {ranks.world_size} processes; start {train.batch} or fewer"
         )
-    windows = training_windows(corpus, objective_of(config).window_targets)
+    windows = TrainingWindows(corpus, objective_of(config).window_targets)
     state = fresh_state(config, model, device=device)
     _resume(state, corpus, say=show.say)
     began_at = state.step

@@ -266,20 +266,19 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "harm", "reason"),
+    ("name", "harm", "message"),
     [
-        ("train.bin", truncate, "the tokens differ from their fingerprint"),
-        ("validation.offsets.bin", flip, "the tokens differ from their fingerprint"),
-        ("tokenizer.json", Path.unlink, "FileNotFoundError"),
-        ("meta.json", truncate, "JSONDecodeError"),
+        ("train.bin", truncate, "is damaged; delete this folder"),
+        ("validation.offsets.bin", flip, "is damaged; delete this folder"),
+        ("train.names.json", Path.unlink, ".*No such file"),
     ],
 )
 def test_a_damaged_cache_is_named_and_left_alone(
-    folder: Path, cache_dir: Path, name: str, harm: Any, reason: str
+    folder: Path, cache_dir: Path, name: str, harm: Any, message: str
 ) -> None:
     cache = load(files(folder), cache_dir).corpus.tokenizer_path.parent
     harm(cache / name)
-    with pytest.raises(UserError, match=rf"{cache} is damaged \({reason}.*; delete this folder"):
+    with pytest.raises(UserError, match=rf"{cache} {message}"):
         load(files(folder), cache_dir)
     assert cache.is_dir()
 
@@ -289,6 +288,6 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(folder: Path, cache
     stopped = load_elsewhere(plain_files(folder), cache_dir, file_bytes=6_000)
     assert stopped.returncode == 1
     assert stopped.stderr.startswith(
-        f"UserError: runtime.cache: no room left while writing {cache_dir}"
+        f"UserError: runtime.cache: cannot use {cache_dir} ([Errno 27] File too large); "
     )
     assert not [path for path in cache_dir.iterdir() if path.is_dir()]

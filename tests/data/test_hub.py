@@ -101,9 +101,9 @@ def test_the_first_training_documents_validate_if_there_is_no_such_split(reposit
         ("elsewhere", {}, "corpus.repo: cannot read {}/elsewhere (corpus.subset=raw, split train"),
         ("", {"subset": "rw"}, "(corpus.subset=rw, split train, revision newest): BuilderConfig"),
         ("", {"train_split": "trian"}, "split trian, revision newest): Unknown split"),
-        ("", {"text_column": "body"}, "or not text; set corpus.text_column to one of: text, row"),
-        ("", {"text_column": "row"}, "corpus.text_column: column 'row' of {} is not there or not"),
-        ("", {"validation_split": None}, "corpus.validation_documents: a number is required"),
+        ("", {"text_column": "body"}, "no text in column 'body'; set corpus.text_column to one"),
+        ("", {"text_column": "row"}, "no text in column 'row'; set corpus.text_column to one of"),
+        ("", {"validation_split": None}, "corpus: validation_documents: a number is required"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_key(
@@ -111,4 +111,4 @@ def test_a_mistake_is_one_line_with_its_key(
 ) -> None:
     said = error_of(corpus(repository / repo, **changes))
     assert message.replace("{}", str(repository)) in said
-    assert said.startswith("corpus.")
+    assert said.startswith("corpus")

@@ -12,12 +12,13 @@ from small import SMALL
 from small_corpora import files, load, names, read_all, stdlib, synthetic, write
 
 from lengthgen.config import schema
+from lengthgen.config.registry import code_of
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora, sources
 from lengthgen.data.sources import Document
 from lengthgen.data.sources.python import LONG_BYTES, Python, code_files, fetch
 from lengthgen.data.sources.stdlib import LONG_BYTES as LONG_LIBRARY_BYTES
-from lengthgen.data.sources.stdlib import library_files, source_text
+from lengthgen.data.sources.stdlib import Stdlib, library_files
 from lengthgen.data.sources.synthetic import Synthetic
 from lengthgen.errors import UserError
 from lengthgen.files import sha256_of
@@ -30,7 +31,8 @@ QUIET = Progress(is_main=False)
 
 
 def key_of(corpus: schema.Corpus) -> object:
-    return sources.source_key(corpus, sources.source_of(corpus))
+    source = sources.source_of(corpus)
+    return corpus.model_dump_json(), code_of(type(source)), source.data_key()
 
 
 # Files
@@ -76,7 +78,7 @@ def test_a_name_that_is_no_utf_8_names_a_document(tmp_path: Path) -> None:
         (tmp_path / os.fsdecode(name)).write_text("text")
     train, validation = read_all(files(tmp_path))
     assert sorted(names(train + validation)) == [r"a\xff.txt", r"b\xff.txt"]
-    key_of(files(tmp_path))
+    assert key_of(files(tmp_path))
 
 
 def test_folders_named_train_and_validation_are_the_splits(tmp_path: Path) -> None:
@@ -161,9 +163,11 @@ def test_tests_tables_and_packages_are_no_library(tmp_path: Path) -> None:
 
 
 def test_a_source_in_another_encoding_is_read_as_it_declares(tmp_path: Path) -> None:
-    path = tmp_path / "latin.py"
-    path.write_bytes("# -*- coding: latin-1 -*-\nx = 'caf\u00e9'\n".encode("latin-1"))
-    assert source_text(path).endswith("x = 'caf\u00e9'\n")
+    text = "# -*- coding: latin-1 -*-\nx = 'caf\u00e9'\n"
+    write(tmp_path, {"latin.py": text.encode("latin-1")})
+    source = Stdlib()
+    source.folder = tmp_path
+    assert [d.text for held_out in (False, True) for d in source.read(held_out=held_out)] == [text]
 
 
 # The pinned projects
@@ -177,7 +181,7 @@ def pinned() -> list[list[Document]]:
     """The documents of training and validation; skips without a network and wheels."""
     source = Python()
     try:
-        return [[*source.documents(held_out=held_out)] for held_out in (False, True)]
+        return [[*source.read(held_out=held_out)] for held_out in (False, True)]
     except UserError as error:
         pytest.skip(str(error))
 
@@ -239,7 +243,7 @@ def test_without_a_network_the_corpus_that_needs_none_is_named(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(UserError, match=r"cannot download 14 wheels .*use corpus=stdlib") as caught:
-        next(Python().documents(held_out=False))
+        next(Python().read(held_out=False))
     assert "\n" not in str(caught.value)
     assert not [*tmp_path.glob("lengthgen/wheels/*")]
 
@@ -256,7 +260,7 @@ def test_a_wheel_with_another_hash_is_downloaded_again(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(good.parent))
     damaged = write(tmp_path / "lengthgen/wheels", {good.name: "damaged"}) / good.name
-    fetch({good.name: sha256_of(good)})
+    fetch({good.name: sha256_of(good)}, damaged.parent)
     assert damaged.read_bytes() == good.read_bytes()
 
 
@@ -269,10 +273,9 @@ def test_a_planted_copy_repeats_a_source_a_quarter_of_the_document_before(held_o
     for index in range(20):
         words, copies = source.planted(index, held_out=held_out)
         assert len(copies) == 4
-        for copy in copies:
-            repeated = words[copy.target : copy.target + copy.n_words]
-            assert (words[copy.source : copy.source + copy.n_words] == repeated).all()
-            assert copy.target - (copy.source + copy.n_words) >= 400 // 4
+        for begin, target in copies:
+            assert (words[begin : begin + 16] == words[target : target + 16]).all()
+            assert target - (begin + 16) >= 400 // 4
 
 
 def test_random_documents_differ_and_do_not_depend_on_how_many_there_are() -> None:
@@ -296,7 +299,7 @@ class Counting(Source):
             raise ValueError(f"documents={documents} is not positive")
         self.n, self.path = documents, path
 
-    def documents(self, *, held_out: bool) -> Iterator[Document]:
+    def read(self, *, held_out: bool) -> Iterator[Document]:
         split = "validation" if held_out else "train"
         for i in range(self.n):
             text = " ".join(str(n * (i + 2) + held_out) for n in range(60))

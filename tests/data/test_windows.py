@@ -14,6 +14,7 @@ from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.windows import (
     IGNORED,
     Endpoint,
+    TrainingWindows,
     consecutive_batch,
     endpoints,
     manifest,
@@ -21,7 +22,6 @@ from lengthgen.data.windows import (
     permuted,
     share_seen,
     train_batch,
-    training_windows,
     window,
 )
 
@@ -51,12 +51,12 @@ def corpus_of(lengths: list[int], *, bos: bool = True) -> TokenizedCorpus:
 
 
 def batches_of(corpus: TokenizedCorpus, *, length: int, batch: int, steps: int, seed: int = 1):
-    windows = training_windows(corpus, length)
+    windows = TrainingWindows(corpus, length)
     return [train_batch(windows, seed=seed, step=step, batch=batch) for step in range(steps)]
 
 
 def test_consecutive_rows_read_on_where_they_stopped_and_say_where_they_begin_anew() -> None:
-    windows = training_windows(corpus_of([37, 8, 64, 5, 90, 23]), 8)
+    windows = TrainingWindows(corpus_of([37, 8, 64, 5, 90, 23]), 8)
     before: list[int | None] = [None] * 3
     continued = 0
     for step in range(3 * (windows.count // 3)):
@@ -76,7 +76,7 @@ def test_consecutive_rows_read_on_where_they_stopped_and_say_where_they_begin_an
 
 def test_an_epoch_of_consecutive_rows_reads_every_target_once() -> None:
     lengths = [37, 8, 64, 5, 90, 23]
-    windows = training_windows(corpus_of(lengths), 8)
+    windows = TrainingWindows(corpus_of(lengths), 8)
     batch = 2
     assert windows.count % batch == 0
     for epoch in (0, 1):
@@ -114,7 +114,7 @@ def test_each_epoch_holds_every_target_in_windows_that_stay_in_their_document(
     lengths = [5, *others]  # documents of one token may have no target
     corpus = corpus_of(lengths, bos=bos)
     first = 0 if bos else 1  # target of a document
-    windows = training_windows(corpus, length)
+    windows = TrainingWindows(corpus, length)
     count = windows.count
     assert count == sum(math.ceil((n - first) / length) for n in lengths)
     wanted = {1000 * d + t for d, n in enumerate(lengths) for t in range(first, n)}
@@ -143,7 +143,7 @@ def test_epochs_cut_a_document_anew() -> None:
 def test_the_batch_of_a_step_does_not_depend_on_the_steps_before_it() -> None:
     corpus = corpus_of([50, 60, 70])
     later = batches_of(corpus, length=16, batch=3, steps=9)[8]
-    alone = train_batch(training_windows(corpus, 16), seed=1, step=8, batch=3)
+    alone = train_batch(TrainingWindows(corpus, 16), seed=1, step=8, batch=3)
     assert (later.inputs_BT == alone.inputs_BT).all()
     assert (later.targets_BT == alone.targets_BT).all()
 

@@ -10,8 +10,7 @@ from small_corpora import random_corpus
 
 from lengthgen.config.schema import Config
 from lengthgen.data.objective import objective_of
-from lengthgen.data.spans import Span
-from lengthgen.data.windows import IGNORED, Ints, Windows, targets_of
+from lengthgen.data.windows import IGNORED, Ints, Span, Windows, targets_of
 from lengthgen.encoder_decoder.model import CrossBlock, EncoderDecoder
 from lengthgen.encoder_decoder.spans import (
     SPANS,

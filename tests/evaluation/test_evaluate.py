@@ -19,7 +19,7 @@ from trained import ALONE, QUIET, save_model, with_eval
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.spans import Span
+from lengthgen.data.windows import Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation import plan as plans

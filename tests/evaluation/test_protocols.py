@@ -17,7 +17,7 @@ from trained import ALONE, QUIET, save_model
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.spans import Endpoint, Span
+from lengthgen.data.windows import Endpoint, Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan, protocols
 from lengthgen.evaluation.protocols import PROTOCOLS

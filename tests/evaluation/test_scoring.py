@@ -12,7 +12,7 @@ from trained import ALONE, QUIET
 
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.spans import Endpoint, Span
+from lengthgen.data.windows import Endpoint, Span
 from lengthgen.evaluation import evaluator, plan, scoring
 from lengthgen.evaluation.scored_text import Cell, Nats, Plan
 from lengthgen.evaluation.scoring import Replace, shared

@@ -14,7 +14,7 @@ from trained import take_steps
 
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
-from lengthgen.data.windows import training_windows
+from lengthgen.data.windows import TrainingWindows
 from lengthgen.model import kernels
 from lengthgen.model.build import create
 from lengthgen.model.kernels import causal_blocks
@@ -78,7 +78,7 @@ def stepped(
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Returns the loss of each step in nats, and the weights after them."""
     corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
-    windows = training_windows(corpus, config.train.length)
+    windows = TrainingWindows(corpus, config.train.length)
     state = fresh_state(config, create(config, vocab_size=corpus.vocab_size), device=CPU)
     compiled = devices.compiles(config.runtime, CPU)
     nats = take_steps(state, windows, n=steps, compiled=compiled)

@@ -86,8 +86,8 @@ def read_all(corpus: schema.Corpus) -> tuple[list[Document], list[Document]]:
     """Returns the documents of training and of validation."""
     source = sources.source_of(corpus)
     return (
-        list(sources.read(corpus, source, held_out=False)),
-        list(sources.read(corpus, source, held_out=True)),
+        list(sources.documents(corpus, source, held_out=False)),
+        list(sources.documents(corpus, source, held_out=True)),
     )
 
 

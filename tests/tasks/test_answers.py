@@ -18,7 +18,7 @@ from trained import ALONE, QUIET
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.windows import IGNORED, train_batch, training_windows
+from lengthgen.data.windows import IGNORED, TrainingWindows, train_batch
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan
 from lengthgen.evaluation.scored_text import Evaluation
@@ -73,7 +73,7 @@ def test_a_document_is_prompt_answer_and_end_and_its_targets_are_the_answer_and_
         text = text_of(corpus.train.document(i))
         prompt, answer = text[:given], text[given:]
         assert (len(prompt), answer) == (length + 1, prompt[:-1] + "\n")
-    windows = training_windows(corpus, 8)
+    windows = TrainingWindows(corpus, 8)
     assert windows.count == 300
     batch = train_batch(windows, seed=1, step=0, batch=16)
     for inputs, targets in zip(batch.inputs_BT, batch.targets_BT, strict=True):

@@ -127,7 +127,7 @@ def test_an_example_is_a_pair_of_the_file_with_so_many_words_in_its_answer(rule:
 
 def test_training_has_the_lengths_up_to_l_and_no_prompt_of_the_tests(config: Config) -> None:
     source, L = source_of(config.corpus), corpus_of(config).task.length
-    train, tests = ([*source.documents(held_out=held_out)] for held_out in (False, True))
+    train, tests = ([*source.read(held_out=held_out)] for held_out in (False, True))
     there = set(map(n_words, scan().values()))
     assert {document.length for document in train} == {n for n in there if n <= L == 25}
     assert {document.length for document in tests} == there

@@ -302,7 +302,7 @@ def rule_of(name: str, **changed: object) -> Task:
 @cache
 def splits(name: str) -> Split:
     source = TaskSource(spec_of(name), rule_of(name))
-    return Split(*([*source.documents(held_out=held_out)] for held_out in (False, True)))
+    return Split(*([*source.read(held_out=held_out)] for held_out in (False, True)))
 
 
 def prompt_of(document: Document) -> str:

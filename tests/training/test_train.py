@@ -22,7 +22,7 @@ from trained import QUIET, assert_same_bits, one_thread_each, take_steps
 from lengthgen import pipeline
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
-from lengthgen.data.windows import train_batch, training_windows
+from lengthgen.data.windows import TrainingWindows, train_batch
 from lengthgen.errors import Diverged, UserError
 from lengthgen.model.build import create
 from lengthgen.runs.distributed import ALONE, Ranks
@@ -166,7 +166,7 @@ def test_a_finished_run_computes_nothing_again_but_what_was_lost(
 def stepping(cache: Path) -> tuple[Config, Any]:
     config = small_config(f"runtime.cache={cache}")
     corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
-    return config, training_windows(corpus, config.train.length)
+    return config, TrainingWindows(corpus, config.train.length)
 
 
 def state_of(config: Config) -> State:

@@ -1,27 +1,57 @@
-"""The documents of a corpus, read from the source that its configuration names."""
+"""Sources of documents: what one is, how it is found by name, and the splits of a corpus."""
 
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, cast
 
 from lengthgen.config import registry as classes
 from lengthgen.config import schema
-from lengthgen.data.sources.source import Document, Say, Source, name_hash
+from lengthgen.config.sections import arguments
 from lengthgen.errors import UserError, suggestion
 
-__all__ = [
-    "Document",
-    "Say",
-    "Source",
-    "kind_of",
-    "read",
-    "registry",
-    "source_key",
-    "source_of",
-]
-
+Say = Callable[[str], None]
 HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A text and its name, which is unique in its split and the same on every machine."""
+
+    name: str
+    text: str
+    prompt_bytes: int = 0  # of an example: leading bytes that are not predicted
+    length: int = 0  # of an example, in the unit of its task
+
+
+class Source(ABC):
+    """Documents by rule. The keyword-only arguments are keys in YAML; ValueError refuses some."""
+
+    tokenizer_every = 1  # a BPE is trained on one in so many training documents
+    characters: str | None = None  # of all texts, in ASCII, for corpus.tokenizer=characters
+
+    @classmethod
+    def of(cls, corpus: schema.Corpus) -> Self:
+        """Builds the source of a corpus. Raises UserError for arguments that do not fit."""
+        return classes.construct(cls, corpus.arguments, where="corpus")
+
+    @classmethod
+    def typed(cls, corpus: schema.Corpus) -> schema.Corpus:
+        """Returns the corpus with its arguments in their types, and with their defaults."""
+        return corpus.model_copy(update=arguments(cls, corpus.arguments, where="corpus"))
+
+    @abstractmethod
+    def read(self, *, held_out: bool) -> Iterator[Document]:
+        """Yields the documents of validation if held_out, else those of training."""
+
+    def data_key(self) -> Any:
+        """Returns, as JSON, what identifies the documents in addition to code and arguments."""
+        return ""
+
+    def description(self) -> str:
+        """Returns what is said before the documents are read."""
+        return "reading documents"
 
 
 def registry(plugins: Sequence[str] = ()) -> dict[str, type[Source]]:
@@ -34,7 +64,7 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Source]]:
 
 
 def kind_of(corpus: schema.Corpus) -> type[Source]:
-    """Returns the class of a corpus's source. Raises UserError if there is none of that name."""
+    """Returns the class of a corpus's source. Raises UserError for a name that is none."""
     known = registry(corpus.plugins)
     if corpus.source not in known:
         remedy = suggestion(corpus.source, known)
@@ -43,32 +73,38 @@ def kind_of(corpus: schema.Corpus) -> type[Source]:
 
 
 def source_of(corpus: schema.Corpus) -> Source:
-    """Builds the source of a corpus. Raises UserError for a mistake in its name or arguments."""
+    """Builds the source of a corpus. Raises UserError for a mistake in name or arguments."""
     return kind_of(corpus).of(corpus)
 
 
-def read(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Iterator[Document]:
+def documents(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Iterator[Document]:
     """Yields the documents of a split.
 
     With corpus.held_out=tuning both splits come from the training documents: 1 in 20 by hash, and
     the first one, validate. Those of validation are never read then.
     """
     if corpus.held_out == "validation":
-        yield from source.documents(held_out=held_out)
+        yield from source.read(held_out=held_out)
         return
-    for i, document in enumerate(source.documents(held_out=False)):
+    for i, document in enumerate(source.read(held_out=False)):
         # Not the hash of the name alone: sources choose validation documents by it.
         chosen = i == 0 or name_hash(f"tuning {document.name}") % HELD_OUT == 0
         if chosen == held_out:
             yield document
 
 
-def source_key(corpus: schema.Corpus, source: Source) -> dict[str, Any]:
-    """Returns what identifies the documents, as JSON: equal keys mean equal documents."""
-    shared = {*schema.Corpus.model_fields} - {"source", "held_out"}
-    code = classes.code_of(type(source))
-    return {
-        **corpus.model_dump(mode="json", exclude=shared),
-        "code": hashlib.sha256(code.encode()).hexdigest(),
-        "data": json.loads(json.dumps(source.data_key())),
-    }
+def name_hash(name: str) -> int:
+    """Returns a number that decides a document's split, the same on every machine."""
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16)
+
+
+def text_of(row: Any, column: str) -> str:
+    """Returns the text of a row, empty for null. Raises ValueError with a remedy."""
+    if not isinstance(row, dict):
+        raise ValueError("is not a JSON object with a text column")
+    fields = cast("dict[str, Any]", row)
+    text = fields.pop(column, 0)
+    if isinstance(text, str | None):
+        return text or ""
+    known = ", ".join(fields)
+    raise ValueError(f"has no text in column {column!r}; set corpus.text_column to one of: {known}")
