@@ -18,7 +18,6 @@ from yaml import CSafeLoader as SafeLoader  # reads all of conf in 10 ms instead
 from lengthgen.errors import UserError, first_line, shortened, suggestion
 
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
-PROBE = "probe"  # nor this one: options of probes, which no run depends on
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -239,7 +238,7 @@ def _directories(config_dir: Path | None) -> Iterator[Path]:
 
 def _groups(config_dir: Path | None) -> list[str]:
     files = (f for folder in _directories(config_dir) for f in folder.glob("*/*.yaml"))
-    return sorted({file.parent.name for file in files} - {VARIANT, PROBE})
+    return sorted({file.parent.name for file in files} - {VARIANT})
 
 
 def _files(group: str, config_dir: Path | None) -> dict[str, Path]:

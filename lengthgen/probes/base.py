@@ -3,9 +3,10 @@
 B windows, T tokens, D width.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,15 +14,16 @@ import torch
 from torch import Tensor
 
 from lengthgen.config.registry import snake_case
-from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, window
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
-from lengthgen.probes.figures import Panel
+from lengthgen.schemes import LayerHooks, Part
 from lengthgen.terminal import Progress
 
 Row = dict[str, Any]  # of numbers, lists of numbers, and `skipped`: why there are none
+Line = Sequence[float] | tuple[Sequence[float], Sequence[float]]  # y over its index, or x and y
+Panel = Mapping[str, Line] | Sequence[Sequence[float]]  # lines by label, or a heat map
 
 
 class Text(NamedTuple):
@@ -42,28 +44,21 @@ class ProbeInputs:
     max_context: int  # targets before every endpoint
     seed: int
     show: Progress
-    others: Sequence[tuple[Config, Path]] = ()  # runs to compare with, and their folders
 
     @property
     def train_length(self) -> int:
         return self.model.shape.train_length
 
     @property
-    def lengths(self) -> list[int]:
-        """T, 2T and 4T."""
-        return [n * self.train_length for n in (1, 2, 4)]
-
-    def unsupported_reason(self, length: int) -> str | None:
-        """Returns why there are no numbers at a length, or None."""
-        if length > self.max_context:
-            return f"endpoints lie {self.max_context:,} tokens deep in their documents"
-        return self.model.scheme.unsupported_reason(length)
+    def reasons(self) -> dict[int, str | None]:
+        """Why there are no numbers at T, 2T and 4T; None where there are."""
+        of_scheme = self.model.scheme.unsupported_reason
+        lengths = [n * self.train_length for n in (1, 2, 4)]
+        too_long = f"endpoints lie {self.max_context:,} tokens deep in their documents"
+        return {n: too_long if n > self.max_context else of_scheme(n) for n in lengths}
 
     def windows(self, probe: str, length: int, *, of_each: int = 1) -> Iterator[Text]:
-        """Yields the `of_each` windows before every endpoint, and shows how far that is.
-
-        The first ends at the endpoint, each other one where the one before begins.
-        """
+        """Yields the `of_each` windows before every endpoint, the nearest first; shows progress."""
         device, split = self.model.embedding.weight.device, self.corpus.validation
         self.show.start(f"{probe} {length:,}", len(self.endpoints) * of_each, "windows")
         for document, end in self.endpoints:
@@ -81,74 +76,83 @@ class ProbeInputs:
 
     def states(self, tokens_BT: Tensor, *, n_last: int | None = None) -> Tensor:
         """Returns the model's final hidden states; a part that samples draws the same each time."""
-        return self.model(tokens_BT, n_last=n_last, generator=self.draws("evaluation"))
-
-    def draws(self, name: str) -> torch.Generator:
-        """Returns a stream of random numbers on the CPU, from its beginning."""
-        return generator_of(name, self.seed)
+        draws = generator_of("evaluation", self.seed)
+        return self.model(tokens_BT, n_last=n_last, generator=draws)
 
 
 class Probe:
-    """An analysis of what a trained checkpoint does with positions.
+    """An analysis of what a trained checkpoint does with positions."""
 
-    Keyword-only arguments of the constructor are options; conf/probe/NAME.yaml holds their values.
-    """
-
+    key: ClassVar[str] = "length"  # what tells rows apart
     shown: ClassVar[Sequence[str]] = ()  # numbers, or lists of them, that the summary is of
-    columns: ClassVar[int] = 3  # of the picture
 
     @property
     def name(self) -> str:
         return snake_case(type(self).__name__)
 
-    def settings(self, inputs: ProbeInputs) -> Row:
-        """Returns what decides the numbers, apart from text and code: by default the options."""
-        return dict(vars(self))
-
     def rows(self, inputs: ProbeInputs) -> list[Row]:
-        """Returns a row per length, shift or term; `skipped` says why one has no numbers.
+        """Returns a row for each value of the key, by default T, 2T and 4T tokens of text.
 
-        By default those of windows of T, 2T and 4T tokens. The first key of rows tells them apart.
+        `skipped` says why one has no numbers.
         """
-        reasons = {length: inputs.unsupported_reason(length) for length in inputs.lengths}
         return [
             {"length": n, **({"skipped": why} if why else self.measure(inputs, n))}
-            for n, why in reasons.items()
+            for n, why in inputs.reasons.items()
         ]
 
     def measure(self, inputs: ProbeInputs, length: int) -> Row:
         """Returns the numbers of windows of a length, or why it is skipped."""
         raise NotImplementedError
 
-    def summary(self, rows: Sequence[Row]) -> str:
-        """Returns a line on rows that have numbers: means of what is shown; of lengths two."""
-        key = first_key(rows[0])
-        ends = rows if isinstance(rows[0][key], str) else [rows[0], *rows[1:][-1:]]
-        texts = (
-            f"{key} {row[key]}: "
-            + ", ".join(f"{n} {np.mean(row[n]):.3g}" for n in self.shown if row[n] is not None)
-            for row in ends
+    @classmethod
+    def summary(cls, rows: Sequence[Row]) -> str:
+        """Returns means of what is shown, of the first and the last row that has numbers."""
+        ends = [row for row in rows if "skipped" not in row]
+        if not ends:
+            return f"n/a: {'; '.join(dict.fromkeys(row['skipped'] for row in rows))}"
+        return "; ".join(
+            f"{cls.key} {row[cls.key]}: "
+            + ", ".join(f"{n} {np.mean(row[n]):.3g}" for n in cls.shown if row[n] is not None)
+            for row in [ends[0], *ends[1:][-1:]]
         )
-        return "; ".join(texts)
 
     def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
-        """Returns what is drawn of rows that have numbers: by default each over the first key."""
-        key = first_key(rows[0])
-        x = [row[key] for row in rows]
-        return {f"{n} over {key}": {n: (x, [row[n] for row in rows])} for n in self.shown}
+        """Returns what is drawn of rows that have numbers: by default each over the key."""
+        x = [row[self.key] for row in rows]
+        return {f"{n} over {self.key}": {n: (x, [row[n] for row in rows])} for n in self.shown}
 
 
-def first_key(row: Row) -> str:
-    """Returns the first key of what was measured, behind those of the run."""
-    return list(row)[list(row).index("settings") + 1]
+@contextmanager
+def attached(model: Transformer, **hooks: Callable[..., Any]) -> Generator[None]:
+    """Lets functions act as hooks of a part after those of the model, in all layers.
+
+    `positions` and `weights` replace the scheme's own, which they have to call.
+    """
+    scheme = model.scheme
+    methods = {name: staticmethod(hook) for name, hook in hooks.items()}
+    part: Part = type("Attached", (Part,), methods)(model.shape)
+
+    def joined(layer: LayerHooks) -> LayerHooks:
+        return layer._replace(
+            qk=(*layer.qk, part) if "qk" in hooks else layer.qk,
+            bias=(*layer.bias, part) if "bias" in hooks else layer.bias,
+            weights=part if "weights" in hooks else layer.weights,
+            contiguous=layer.contiguous and "positions" not in hooks,
+            toeplitz=layer.toeplitz and hooks.keys().isdisjoint({"positions", "bias", "weights"}),
+        )
+
+    model.scheme = copy.copy(scheme)
+    model.scheme.all = (*scheme.all, part)
+    model.scheme.layers = [joined(layer) for layer in scheme.layers]
+    try:
+        yield
+    finally:
+        model.scheme = scheme
 
 
 def numbers(x: Tensor) -> Any:
     """Returns a tensor as lists of numbers with six digits, as rows hold them."""
-    if x.dim():
-        return [numbers(row) for row in x]
-    value = x.item()
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    return [numbers(row) for row in x] if x.dim() else float(f"{x.item():.6g}")
 
 
 def spaced(longest: int) -> list[int]:

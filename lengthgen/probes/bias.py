@@ -13,9 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lengthgen.probes.attach import attached
-from lengthgen.probes.base import Probe, ProbeInputs, Row, numbers, spaced
-from lengthgen.probes.figures import Panel
+from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row, attached, numbers, spaced
 from lengthgen.schemes import AttentionContext, Rotated
 
 QUERIES = 256  # behind the mean over queries for relative keys
@@ -24,54 +22,36 @@ QUERIES = 256  # behind the mean over queries for relative keys
 class Bias(Probe):
     """What parts add to the logits of each head by distance, up to 4T."""
 
-    columns = 2
+    key, shown = "layer", ("far_less_near",)
 
     @torch.no_grad()
     def rows(self, inputs: ProbeInputs) -> list[Row]:
-        """Returns a row for each of `bias` and `relative_keys` that parts have, [layers][heads][n].
-
-        A layer that adds nothing has None.
-        """
-        layers = inputs.model.scheme.layers
-        if not any(layer.bias or layer.relative_keys for layer in layers):
+        """Returns a row for each layer and kind, `bias` or `relative_keys`, [heads][distances]."""
+        if not any(layer.bias or layer.relative_keys for layer in inputs.model.scheme.layers):
             return [{"skipped": "no part adds to the logits by distance"}]
-        there = [n for n in inputs.lengths if inputs.unsupported_reason(n) is None]
-        if not there:
-            return [{"skipped": inputs.unsupported_reason(inputs.train_length)}]
+        lengths = [n for n, why in inputs.reasons.items() if why is None]
+        if not lengths:
+            return [{"skipped": inputs.reasons[inputs.train_length]}]
         sums_HN: dict[tuple[str, int], Tensor] = {}
-        for text in inputs.windows(self.name, there[-1]):
-            for key, x_HN in added(inputs, text.inputs_BT).items():
-                sums_HN[key] = x_HN + sums_HN.get(key, 0)
-        length = next(iter(sums_HN.values())).shape[1]  # of a text in segments that of one call
-        distances = [n - 1 for n in spaced(length)]
-        n = len(inputs.endpoints)
-        means = {key: numbers(sum_HN[:, distances] / n) for key, sum_HN in sums_HN.items()}
-        return [
-            {
-                "kind": kind,
-                "length": length,
-                "distances": distances,
-                "bias": [means.get((kind, layer)) for layer in range(len(layers))],
-            }
-            for kind in ("bias", "relative_keys")
-            if any(kind == of_layer for of_layer, _ in means)
-        ]
-
-    def summary(self, rows: Sequence[Row]) -> str:
-        """Returns what the far end of a window gets, relative to the query itself."""
-        heads = [head for row in rows for layer in row["bias"] for head in layer or ()]
-        falls = sorted(head[-1] - head[0] for head in heads)
-        distance = f"from distance 0 to {rows[0]['distances'][-1]:,}"
-        return f"{distance}: {falls[0]:+.3g} to {falls[-1]:+.3g} in {len(heads)} heads"
+        for text in inputs.windows(self.name, lengths[-1]):
+            for where, x_HN in added(inputs, text.inputs_BT).items():
+                sums_HN[where] = x_HN + sums_HN.get(where, 0)
+        rows: list[Row] = []
+        for (kind, layer), sum_HN in sorted(sums_HN.items(), key=lambda item: item[0]):
+            distances = [n - 1 for n in spaced(sum_HN.shape[1])]  # in a segment those of one call
+            mean_HN = sum_HN[:, distances] / len(inputs.endpoints)
+            about = {"layer": layer, "kind": kind, "length": sum_HN.shape[1]}
+            ends = numbers(mean_HN[:, -1] - mean_HN[:, 0])
+            lines = {"distances": distances, "bias": numbers(mean_HN), "far_less_near": ends}
+            rows.append(about | lines)
+        return rows
 
     def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
         return {
-            f"{row['kind']} by distance, layer {n}": {
-                f"head {h}": (row["distances"], y) for h, y in enumerate(heads)
+            f"{row['kind']} by distance, layer {row['layer']}": {
+                f"head {h}": (row["distances"], y) for h, y in enumerate(row["bias"])
             }
             for row in rows
-            for n, heads in enumerate(row["bias"])
-            if heads is not None
         }
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, split, words_of
+from lengthgen.cli.arguments import Plugin, Runs, find_runs, split, words_of
 from lengthgen.cli.console import echo, print_table
 
 
@@ -15,14 +15,12 @@ def probe_runs(
         str | None,
         typer.Option(metavar="P,...", help="All by default; lengthgen list probes names them."),
     ] = None,
-    config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
     """Analyse the checkpoints of runs, by default of the newest one.
 
     Takes eval.* and runtime.* overrides. Writes numbers to probes.jsonl and a picture of each probe
-    to probes/ of the run; only missing probes are computed. head_distance compares runs that are
-    named together. A plugin may define probes of your own.
+    to probes/ of the run; only missing probes are computed. A plugin may define probes of your own.
     """
     names, changes = split(arguments, sections=("eval", "runtime"))
     from lengthgen import pipeline
@@ -30,22 +28,15 @@ def probe_runs(
     from lengthgen.probes import run as probing
     from lengthgen.terminal import Progress
 
-    chosen = probing.build(
-        words_of(probes) or None, config_dir=config_dir, plugins=plugins.give(plugin or [])
-    )
+    chosen = probing.build(words_of(probes), plugins=plugins.give(plugin or []))
     run_dirs = find_runs(names, changes)
-    runs = list(
-        zip(pipeline.configs_of(run_dirs, changes, plugins=plugin or []), run_dirs, strict=True)
-    )
-    for config, run_dir in runs:
-        others = [run for run in runs if run[0].run_id != config.run_id]
+    configs = pipeline.configs_of(run_dirs, changes, plugins=plugin or [])
+    for config, run_dir in zip(configs, run_dirs, strict=True):
         with Progress(is_main=True) as show:
-            outcomes = probing.probe(config, run_dir, chosen, others=others, show=show)
+            summaries = probing.probe(config, run_dir, chosen, show)
         echo(f"run: {run_dir}")
-        print_table(["probe", "what it shows"], [[o.probe, o.summary] for o in outcomes])
-        for outcome in outcomes:
-            if outcome.picture is not None:
-                echo(outcome.picture)
+        print_table(["probe", "what it shows"], [[*line] for line in summaries.items()])
+        echo(f"figures: {run_dir / 'probes'}")
 
 
 def listed(files: list[Path]) -> tuple[list[str], list[list[str]]]:
@@ -53,10 +44,9 @@ def listed(files: list[Path]) -> tuple[list[str], list[list[str]]]:
     from lengthgen.config import plugins
     from lengthgen.probes.run import registry
 
-    known = registry(plugins.give(files))
-    return ["probe", "what it shows"], [
-        [name, (probe.__doc__ or "").partition("\n")[0]] for name, probe in known.items()
-    ]
+    known = registry(plugins.give(files)).items()
+    rows = [[name, (probe.__doc__ or "").partition("\n")[0]] for name, probe in known]
+    return ["probe", "what it shows"], rows
 
 
 COMMANDS = {"probe": probe_runs}

@@ -5,7 +5,7 @@ model, trained on hidden states at positions up to T; here it predicts the posit
 number and is also tested at positions from T to 4T. Layer 0 is the embedding; the states are
 normalised, as the layers see them.
 
-N layers, S samples, D width, T tokens.
+N layers, S samples, W windows, D width, T tokens.
 """
 
 from collections import defaultdict
@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lengthgen.probes.attach import attached
-from lengthgen.probes.base import Probe, ProbeInputs, Row, numbers
-from lengthgen.probes.figures import Panel
+from lengthgen.model.build import generator_of
+from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row, attached, numbers
 from lengthgen.schemes import AttentionContext, Rotated
 
 SAMPLES = 256  # positions of each window that are learned from
@@ -32,7 +31,7 @@ EXTRA_WINDOWS = 3  # further windows of T tokens before every endpoint's
 class Position(Probe):
     """Whether the position of a token can be predicted from its hidden state, by layer."""
 
-    shown, columns = ("error", "error_beyond"), 2
+    shown = ("error", "error_beyond")
 
     @torch.no_grad()
     def rows(self, inputs: ProbeInputs) -> list[Row]:
@@ -41,34 +40,29 @@ class Position(Probe):
         error: at positions up to T; error_beyond: from T to the longest length there is, None if
         that is T. Positions are the middles of stretches of T/16 tokens.
         """
-        T = inputs.train_length
+        T, reasons = inputs.train_length, inputs.reasons
         documents = list(dict.fromkeys(e.document for e in inputs.endpoints))
         held_out = set(documents[HELD_OUT - 1 :: HELD_OUT] or documents[1:][-1:])
-        reason = inputs.unsupported_reason(T)
         if not held_out:
-            reason = "all endpoints lie in one document; another is needed to test on"
-        if reason:
-            return [{"skipped": reason}]
+            return [{"skipped": "all endpoints lie in one document; another is needed to test on"}]
+        if reasons[T]:
+            return [{"skipped": reasons[T]}]
         x_NSD, y_S, tested = samples(inputs, held_out)
         predict = fitted(x_NSD, y_S, inputs)
-        longest = max(n for n in inputs.lengths if inputs.unsupported_reason(n) is None)
+        longest = max(n for n, why in reasons.items() if why is None)
         y_T = torch.arange(1, longest + 1) / T
-        within_NWT = torch.stack([predict(x_NTD) for x_NTD in tested], dim=1)
-        predicted_NT, stretch = within_NWT.mean(1), max(1, T // STRETCHES)
-        row: Row = {"length": longest, "error_beyond": None}
-        row["error"] = numbers((within_NWT - y_T[:T]).abs().mean((1, 2)))
+        pieces_NWT = [torch.stack([predict(x_NTD) for x_NTD in tested], dim=1)]
         if longest > T:
-            after = [
-                predict(hidden_states(inputs, text.inputs_BT))[:, T:]
-                for text in inputs.windows(self.name, longest)
-                if text.document in held_out
-            ]
-            beyond_NWT = torch.stack(after, dim=1)
-            row["error_beyond"] = numbers((beyond_NWT - y_T[T:]).abs().mean((1, 2)))
-            predicted_NT = torch.cat([predicted_NT, beyond_NWT.mean(1)], dim=1)
-        row["positions"] = numbers(_means(y_T, stretch))
-        row["predicted"] = numbers(_means(predicted_NT, stretch))
-        return [row]
+            texts = inputs.windows(self.name, longest)
+            states = [hidden_states(inputs, x.inputs_BT) for x in texts if x.document in held_out]
+            pieces_NWT.append(torch.stack([predict(x_NTD)[:, T:] for x_NTD in states], dim=1))
+        pairs = zip(pieces_NWT, (y_T[:T], y_T[T:]), strict=False)
+        errors = [numbers((x_NWT - y).abs().mean((1, 2))) for x_NWT, y in pairs]
+        curves_T = [y_T[None], torch.cat([x_NWT.mean(1) for x_NWT in pieces_NWT], dim=1)]
+        stretches = torch.cat(curves_T).split(max(1, T // STRETCHES), dim=-1)
+        positions, *predicted = numbers(torch.stack([x.mean(-1) for x in stretches], dim=-1))
+        row = {"length": longest, **dict(zip(self.shown, [*errors, None], strict=False))}
+        return [{**row, "positions": positions, "predicted": predicted}]
 
     def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
         [row] = rows
@@ -82,7 +76,7 @@ def samples(inputs: ProbeInputs, held_out: set[int]) -> tuple[Tensor, Tensor, li
 
     Windows have T tokens; documents that are held out are for testing.
     """
-    T, draws = inputs.train_length, inputs.draws("position probe")
+    T, draws = inputs.train_length, generator_of("position probe", inputs.seed)
     xs, ys, tested = list[Tensor](), list[Tensor](), list[Tensor]()
     of_each = min(1 + EXTRA_WINDOWS, inputs.max_context // T)
     for text in inputs.windows("position", T, of_each=of_each):
@@ -112,13 +106,12 @@ def hidden_states(inputs: ProbeInputs, tokens_BT: Tensor) -> Tensor:
 
 def fitted(x_NSD: Tensor, y_S: Tensor, inputs: ProbeInputs) -> Callable[[Tensor], Tensor]:
     """Returns networks [N, S, D] -> [N, S] that predict y, trained on the mean absolute error."""
-    draws = inputs.draws("position network")
+    draws = generator_of("position network", inputs.seed)
     N, S, D = x_NSD.shape
     mean_N1D, std_N1D = x_NSD.mean(1, keepdim=True), x_NSD.std(1, keepdim=True).clamp(min=1e-6)
     w_in = torch.randn(N, D, UNITS, generator=draws) * D**-0.5
-    b_in = torch.zeros(N, 1, UNITS)
     w_out = torch.randn(N, UNITS, 1, generator=draws) * UNITS**-0.5
-    b_out = torch.full((N, 1, 1), 0.5)
+    b_in, b_out = torch.zeros(N, 1, UNITS), torch.full((N, 1, 1), 0.5)
     weights = [w.requires_grad_() for w in (w_in, b_in, w_out, b_out)]
 
     def predict(x_NSD: Tensor) -> Tensor:
@@ -127,20 +120,11 @@ def fitted(x_NSD: Tensor, y_S: Tensor, inputs: ProbeInputs) -> Callable[[Tensor]
 
     optimizer = torch.optim.Adam(weights, lr=RATE)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    inputs.show.start("position, learning", STEPS, "steps")
     with torch.enable_grad():
         for _ in range(STEPS):
             drawn = torch.randint(S, (BATCH,), generator=draws)
-            loss = (predict(x_NSD[:, drawn]) - y_S[drawn]).abs().mean(1).sum()
             optimizer.zero_grad()
-            loss.backward()
+            (predict(x_NSD[:, drawn]) - y_S[drawn]).abs().mean(1).sum().backward()
             optimizer.step()
             decay.step()
-            inputs.show.advance(1)
-    inputs.show.finish()
     return predict
-
-
-def _means(x: Tensor, n: int) -> Tensor:
-    """Returns the means of every n entries, the last of them perhaps of fewer."""
-    return torch.stack([piece.mean(-1) for piece in x.split(n, dim=-1)], dim=-1)

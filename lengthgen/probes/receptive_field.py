@@ -13,40 +13,32 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lengthgen.model.recurrent import RecurrentTransformer
-from lengthgen.probes.attach import attached
-from lengthgen.probes.base import Probe, ProbeInputs, Row, Text, numbers, spaced
-from lengthgen.probes.figures import Panel
+from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row, Text, attached, numbers, spaced
 from lengthgen.schemes import AttentionContext
 
 
 class ReceptiveField(Probe):
     """How many of the nearest tokens carry 90 and 99 % of the gradient of the loss, by length."""
 
-    shown, columns = ("erf_90", "erf_99"), 1
+    shown = ("erf_90", "erf_99")
 
     def measure(self, inputs: ProbeInputs, length: int) -> Row:
         """Returns ERF_0.9, ERF_0.99, and c_n at some n."""
-        model = inputs.model
-        recurs = isinstance(model, RecurrentTransformer) and model.n_remembered > 0
-        if recurs and length > inputs.train_length:
+        if inputs.model.continues_rows and length > inputs.train_length:
             reason = "text is read in segments of T tokens, and gradients do not pass between them"
             return {"skipped": reason}
-        c_N = inputs.mean(self.name, length, lambda text: cumulative(gradients(inputs, text)))
+        c_N = inputs.mean(self.name, length, lambda text: shares(inputs, text))
         n = spaced(length)
-        return {
-            **{f"erf_{q}": int((c_N < q / 100 - 1e-9).sum()) + 1 for q in (90, 99)},
-            "n": n,
-            "c": numbers(c_N[torch.tensor(n) - 1]),
-        }
+        fields = {f"erf_{q}": int((c_N < q / 100 - 1e-9).sum()) + 1 for q in (90, 99)}
+        return {**fields, "n": n, "c": numbers(c_N[torch.tensor(n) - 1])}
 
     def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
         lines = {f"of {row['length']:,} tokens": (row["n"], row["c"]) for row in rows}
         return {"share of the gradient of the nearest tokens": lines}
 
 
-def gradients(inputs: ProbeInputs, text: Text) -> Tensor:
-    """Returns ||g_m|| of every token of a window, [T] float64."""
+def shares(inputs: ProbeInputs, text: Text) -> Tensor:
+    """Returns the share of sum_m ||g_m|| that the last n = 1 ... T tokens have, [N] float64."""
     embedded: list[Tensor] = []  # after all parts have changed it
 
     def embed(x_BTD: Tensor, c: AttentionContext) -> Tensor:
@@ -57,9 +49,5 @@ def gradients(inputs: ProbeInputs, text: Text) -> Tensor:
         x_BTD = inputs.states(text.inputs_BT, n_last=1)
         loss = inputs.model.token_nll(x_BTD, text.targets_BT[:, -1:]).sum()
         (g_BTD,) = torch.autograd.grad(loss, embedded)
-    return g_BTD[0].cpu().double().norm(dim=-1)
-
-
-def cumulative(norm_T: Tensor) -> Tensor:
-    """Returns the share of the sum that the last n = 1 ... T tokens have, [N]."""
+    norm_T = g_BTD[0].cpu().double().norm(dim=-1)
     return norm_T.flip(0).cumsum(0) / norm_T.sum()

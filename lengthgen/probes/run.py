@@ -1,36 +1,26 @@
 """Probes of a run: what probes.jsonl lacks is computed, and pictures are drawn of it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import NamedTuple
+
+import numpy as np
 
 from lengthgen import probes
-from lengthgen.config import compose
-from lengthgen.config.registry import construct, registered
+from lengthgen.config.registry import registered
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import open_run, trained_model
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import append_rows, read_rows, replace_file
-from lengthgen.probes.base import Probe, ProbeInputs, Row
-from lengthgen.probes.figures import draw
-from lengthgen.report.style import saved
+from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row
+from lengthgen.report.style import new_figure, saved, styled
 from lengthgen.runs import status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
 
-FORMAT = 1  # of a row of probes.jsonl; a change of what its numbers mean raises it
-
-
-class Outcome(NamedTuple):
-    """A probe's summary of a run, and its picture; None where all rows are skipped."""
-
-    probe: str
-    summary: str
-    picture: Path | None
+ROWS = "probes.jsonl"
 
 
 def registry(plugins: Sequence[str] = ()) -> dict[str, type[Probe]]:
@@ -43,66 +33,39 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Probe]]:
     return dict(sorted(registered(modules, Probe, plugins).items()))
 
 
-def build(
-    names: Sequence[str] | None, *, config_dir: Path | None = None, plugins: Sequence[str] = ()
-) -> list[Probe]:
-    """Returns the probes requested, all if None, with the options that conf/probe/NAME.yaml holds.
-
-    Raises UserError for an unknown probe, and for options that do not fit.
-    """
+def build(names: Sequence[str], *, plugins: Sequence[str] = ()) -> list[Probe]:
+    """Returns the probes requested, all if none is. Raises UserError for an unknown one."""
     known = registry(plugins)
-    for name in names or []:
+    for name in names:
         if name not in known:
             raise UserError(f"--probes: no such probe {name!r}; {suggestion(name, known)}")
-    with_options = compose.choices(compose.PROBE, config_dir=config_dir)
-    options = {
-        name: compose.load(compose.PROBE, name, config_dir=config_dir)
-        for name in known
-        if name in with_options
-    }
-    return [
-        construct(known[name], options.get(name, {}), where=f"probe.{name}")
-        for name in known
-        if names is None or name in names
-    ]
+    return [known[name]() for name in names or known]
 
 
-def probe(
-    config: Config,
-    run_dir: Path,
-    chosen: Sequence[Probe],
-    *,
-    others: Sequence[tuple[Config, Path]] = (),
-    show: Progress,
-) -> list[Outcome]:
-    """Computes what probes.jsonl lacks for this checkpoint and text; draws all requested.
+def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) -> dict[str, str]:
+    """Computes what probes.jsonl lacks for this checkpoint and text; returns summaries by probe.
 
-    `others`: runs that it may be compared with. Pictures are probes/NAME.png. Raises UserError if
-    the run has no checkpoint, or is of a task.
+    Pictures are probes/NAME.png. Raises UserError if the run has no checkpoint, or is of a task.
     """
     if isinstance(config.corpus, TaskCorpus):
         raise UserError(f"probe: {run_dir.name} is of a task, and probes read text; name another")
     config.refuse_arch("probe")
     opened = open_run(config, run_dir, ranks=ALONE, show=show)
-    planned, corpus = opened.planned, opened.planned.corpus
+    planned = opened.planned
     inputs = ProbeInputs(
         model=trained_model(config, opened).requires_grad_(False),
-        corpus=corpus,
+        corpus=planned.corpus,
         endpoints=planned.endpoints,
         max_context=planned.max_context,
         seed=config.eval.seed,
         show=show,
-        others=others,
     )
     about = {
-        "format": FORMAT,
         "run": config.run_id,
         "weights": opened.sha256,
         "scheme": config.scheme.name,
-        "model": config.model.name,
         "seed": config.seed,
-        "corpus": corpus.name,
-        "fingerprint": corpus.fingerprint,
+        "fingerprint": planned.corpus.fingerprint,
         "train_length": config.train.length,
         "tokens_seen": opened.tokens_seen,
         "endpoints": named(HEADLINE).manifest(planned),
@@ -110,30 +73,46 @@ def probe(
         "eval_seed": config.eval.seed,
     }
     with status.run_lock(run_dir, "probe"):
-        return [_outcome(each, run_dir, about, inputs) for each in chosen]
+        return {each.name: _summary(each, run_dir, about, inputs) for each in chosen}
 
 
-def _outcome(
-    chosen: Probe, run_dir: Path, about: Mapping[str, object], inputs: ProbeInputs
-) -> Outcome:
-    """Returns the outcome of a probe, computed only if the run's rows do not have it yet."""
-    log, picture = run_dir / "probes.jsonl", run_dir / "probes" / f"{chosen.name}.png"
-    settings = json.loads(json.dumps(chosen.settings(inputs)))  # as rows hold them
-    key: Row = {**about, "probe": chosen.name, "settings": settings}
+def _summary(chosen: Probe, run_dir: Path, about: Row, inputs: ProbeInputs) -> str:
+    """Returns what a probe shows, computed only if the run's rows do not have it yet; draws it."""
+    log, picture = run_dir / ROWS, run_dir / "probes" / f"{chosen.name}.png"
+    key: Row = {**about, "probe": chosen.name}
 
     def kept() -> list[Row]:
-        return [row for row in read_rows(log) if all(row.get(k) == key[k] for k in key)]
+        return [row for row in read_rows(log) if key.items() <= row.items()]
 
     if not kept():
         append_rows(log, [{**key, **row} for row in chosen.rows(inputs)])
     rows = kept()
-    measured = [row for row in rows if "skipped" not in row]
-    skipped = "; ".join(dict.fromkeys(row["skipped"] for row in rows if "skipped" in row))
-    if not measured:
-        picture.unlink(missing_ok=True)
-        return Outcome(chosen.name, f"n/a: {skipped}", None)
-    title = f"{chosen.name}: {key['run']}, {key['tokens_seen']:,} tokens seen"
-    title += f"; elsewhere n/a: {skipped}" if skipped else ""
-    drawn = draw(title, chosen.panels(measured), columns=chosen.columns)
-    replace_file(picture, saved(drawn, "png"))
-    return Outcome(chosen.name, chosen.summary(measured), picture)
+    if measured := [row for row in rows if "skipped" not in row]:
+        title = f"{chosen.name}: {about['run']}, {about['tokens_seen']:,} tokens seen"
+        replace_file(picture, drawn(title, chosen.panels(measured)))
+    return chosen.summary(rows)
+
+
+@styled()
+def drawn(title: str, panels: Mapping[str, Panel]) -> bytes:
+    """Returns a PNG of panels by their titles, three beside each other."""
+    n_rows, n_columns = -(-len(panels) // 3), min(3, len(panels))
+    figure = new_figure(title, width=1 + 3.2 * n_columns, height=1.2 + 2.4 * n_rows)
+    grid = figure.subplots(n_rows, n_columns, squeeze=False).flatten()
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (name, panel) in zip(grid, panels.items(), strict=False):
+        axes.set_title(name, fontsize=8)
+        if not isinstance(panel, Mapping):
+            axes.imshow(panel, aspect="auto")
+            axes.locator_params(integer=True)
+            axes.set_xlabel(f"{np.min(panel):.2g} (dark) to {np.max(panel):.2g}", fontsize=8)
+            continue
+        for label, line in panel.items():
+            x, y = np.array(line if isinstance(line, tuple) else (range(len(line)), line))
+            axes.plot(x, y, marker="." if len(x) < 40 else "", label=label)
+            if x[-1] > 40:
+                axes.set_xscale("symlog", base=4, linthresh=1)
+                axes.xaxis.set_major_formatter("{x:g}")
+        axes.legend(frameon=False, fontsize=7)
+    return saved(figure, "png")

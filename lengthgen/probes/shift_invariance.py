@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.model.transformer import Transformer
-from lengthgen.probes.attach import attached
-from lengthgen.probes.base import Probe, ProbeInputs, Row, Text
+from lengthgen.probes.base import Probe, ProbeInputs, Row, Text, attached
 from lengthgen.schemes import AttentionContext, Scheme
 
 POSITIONS = 256  # whose logits are formed at a time
@@ -21,7 +20,7 @@ POSITIONS = 256  # whose logits are formed at a time
 class ShiftInvariance(Probe):
     """How the output changes if all positions are shifted by k and the tokens stay the same."""
 
-    shown = ("dnll", "kl", "max_dlogit")
+    key, shown = "k", ("dnll", "kl", "max_dlogit")
 
     @torch.no_grad()
     def rows(self, inputs: ProbeInputs) -> list[Row]:
@@ -38,15 +37,13 @@ class ShiftInvariance(Probe):
             before_BTD = shifted(inputs, text, 0)
             for k, total in totals.items():
                 added = changes(model, before_BTD, shifted(inputs, text, k), text.targets_BT)
-                total[:2] += added[:2]
-                total[2] = torch.maximum(total[2], added[2])
+                total += added * torch.tensor([1, 1, 0])
+                total[2] = max(total[2], added[2])
         n = torch.tensor([len(inputs.endpoints) * length] * 2 + [1])
-        return [
-            {"k": k, "skipped": why}
-            if why
-            else {"k": k, **dict(zip(self.shown, (totals[k] / n).tolist(), strict=True))}
-            for k, why in reasons.items()
-        ]
+        values = {
+            k: dict(zip(self.shown, (x / n).tolist(), strict=True)) for k, x in totals.items()
+        }
+        return [{"k": k, **(values.get(k) or {"skipped": why})} for k, why in reasons.items()]
 
 
 def unsupported_reason(scheme: Scheme, length: int, *, shift: int) -> str | None:
@@ -72,14 +69,14 @@ def changes(
     model: Transformer, before_BTD: Tensor, after_BTD: Tensor, targets_BT: Tensor
 ) -> Tensor:
     """Returns sum of l_k - l_0, sum of KL(p_0 || p_k), and the largest |change of a logit|, [3]."""
-    of_text = torch.zeros(3, dtype=torch.float64)
+    sums, largest = torch.zeros(2, dtype=torch.float64), 0.0
     by_token = (before_BTD.flatten(0, 1), after_BTD.flatten(0, 1), targets_BT.flatten())
     for x_0, x_k, target in zip(*(x.split(POSITIONS) for x in by_token), strict=True):
         s_0, s_k = model.logits(x_0), model.logits(x_k)
         # Equal logits must give 0, and small changes their digits: differences before sums.
         log_0, log_k = (s.double().cpu().log_softmax(-1) for s in (s_0, s_k))
         gained = log_0 - log_k
-        of_text[0] += gained.gather(-1, target.cpu()[:, None]).sum()
-        of_text[1] += (log_0.exp() * gained).sum()
-        of_text[2] = torch.maximum(of_text[2], (s_k - s_0).abs().max().double().cpu())
-    return of_text
+        sums[0] += gained.gather(-1, target.cpu()[:, None]).sum()
+        sums[1] += (log_0.exp() * gained).sum()
+        largest = max(largest, float((s_k - s_0).abs().max()))
+    return torch.tensor([*sums, largest], dtype=torch.float64)

@@ -97,7 +97,9 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
     rows = pd.concat(joined, ignore_index=True)
     newest = rows.groupby(["run", "variant"], dropna=False)["parts"].transform("last")
     rows = rows[rows["parts"] == newest].drop_duplicates([*CELL, "document"], keep="last")
-    return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
+    rows = rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
+    rows.attrs["folders"] = {run: str(path) for run, path in folders.items()}  # that still exist
+    return rows
 
 
 def _listed(paths: Sequence[Path]) -> list[Path]:
@@ -202,8 +204,10 @@ def config_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def save(rows: pd.DataFrame, folder: Path) -> None:
     """Writes rows.parquet, and where the rows come from into manifest.json."""
-    table = rows[COLUMNS].to_parquet(index=False, compression="zstd", compression_level=19)
-    replace_file(folder / ROWS, table)
+    table = rows[COLUMNS]
+    table.attrs = {}  # no local folders
+    content = table.to_parquet(index=False, compression="zstd", compression_level=19)
+    replace_file(folder / ROWS, content)
     text = json.dumps(_manifest(rows), indent=1)
     replace_file(folder / MANIFEST, f"{text}\n".encode())
 

@@ -11,11 +11,7 @@ from lengthgen.config.schema import Config, from_overrides, from_plain, to_plain
 from lengthgen.evaluation.rows import parts_hash
 from lengthgen.pipeline import validate
 
-CHOICES = [
-    (path.parent.name, path.stem)
-    for path in sorted((ROOT / "conf").glob("*/*.yaml"))
-    if path.parent.name != compose.PROBE
-]
+CHOICES = [(path.parent.name, path.stem) for path in sorted((ROOT / "conf").glob("*/*.yaml"))]
 FRESH = "train.init_from=null"  # the runs that an experiment begins with are not here
 
 

@@ -97,7 +97,7 @@ def test_a_row_is_the_same_at_every_resume_and_another_in_every_step_and_seed() 
 
 @pytest.fixture(scope="module")
 def planned() -> Plan:
-    corpus = random_corpus(small_config("train.batch_tokens=64"), VOCAB)
+    corpus = random_corpus(1, 512)
     return plan(configured("eval.deduplicate=false"), corpus)
 
 

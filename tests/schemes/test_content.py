@@ -36,7 +36,7 @@ from lengthgen.model.attention import attend, eager
 from lengthgen.model.build import create
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer, build_scheme
-from lengthgen.probes.attach import attached
+from lengthgen.probes.base import attached
 from lengthgen.schemes import AttentionContext, Part, Scheme
 from lengthgen.schemes.content.asentmax import Asentmax, entmax15
 from lengthgen.schemes.content.cope import Cope, add_counted_, at_counted_positions

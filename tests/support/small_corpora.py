@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from repository import ROOT
+from small import VOCAB
 
 from lengthgen.config import schema
-from lengthgen.config.schema import Config
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.sources import Document
@@ -145,21 +145,22 @@ def load_elsewhere(
     )
 
 
-def random_corpus(config: Config, vocab_size: int) -> TokenizedCorpus:
-    """Returns one document of random tokens, long enough for a few steps."""
-    n = 8 * config.train.batch_tokens
-    tokens = np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=n)
+def random_corpus(n_documents: int, n_tokens: int) -> TokenizedCorpus:
+    """Returns documents of so many random tokens below VOCAB, for training and for validation."""
+    tokens = np.random.default_rng(0).integers(VOCAB, size=n_documents * n_tokens)
     split = Split(
-        tokens=tokens.astype(np.uint32), offsets=np.array([0, n]), names=["random tokens"]
+        tokens=tokens.astype(np.uint16),
+        offsets=np.arange(n_documents + 1) * n_tokens,
+        names=[f"document {n}" for n in range(n_documents)],
     )
     return TokenizedCorpus(
         name="random",
         train=split,
         validation=split,
-        vocab_size=vocab_size,
+        vocab_size=VOCAB,
         bos_id=None,
         packed=False,
-        token_bytes=np.ones(vocab_size, dtype=np.int64),
+        token_bytes=np.ones(VOCAB, dtype=np.int64),
         fingerprint="random",
         tokenizer_path=Path(),
         meta={},
