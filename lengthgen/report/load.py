@@ -97,9 +97,8 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
     rows = pd.concat(joined, ignore_index=True)
     newest = rows.groupby(["run", "variant"], dropna=False)["parts"].transform("last")
     rows = rows[rows["parts"] == newest].drop_duplicates([*CELL, "document"], keep="last")
-    rows = rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
-    rows.attrs["folders"] = {run: str(path) for run, path in folders.items()}  # that still exist
-    return rows
+    rows.attrs["folders"] = {run: str(path) for run, path in folders.items()}
+    return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
 
 
 def _listed(paths: Sequence[Path]) -> list[Path]:
@@ -204,8 +203,7 @@ def config_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def save(rows: pd.DataFrame, folder: Path) -> None:
     """Writes rows.parquet, and where the rows come from into manifest.json."""
-    table = rows[COLUMNS]
-    table.attrs = {}  # no local folders
+    table = pd.DataFrame(rows[COLUMNS])  # without attrs: no local folders
     content = table.to_parquet(index=False, compression="zstd", compression_level=19)
     replace_file(folder / ROWS, content)
     text = json.dumps(_manifest(rows), indent=1)
