@@ -22,7 +22,7 @@
 #               fields of the first seed in results/probes
 #   slow_schemes  five schemes that train slowly on a CPU, with RoPE, ALiBi and KERPLE, 1.5 million
 #               tokens
-#   short_conv  six schemes with and without a short convolution, 6 million tokens, three seeds
+#   leaderboard six schemes with and without a short convolution, 6 million tokens, three seeds
 #   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
 #               seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
@@ -38,7 +38,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
-fire_positions fine_tuning schemes slow_schemes short_conv tasks encoder_decoder statistics"
+fire_positions fine_tuning schemes slow_schemes leaderboard tasks encoder_decoder statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -222,15 +222,15 @@ slow_schemes() {
   after lengthgen report runtime.root=runs/slow_schemes --out results/slow_schemes
 }
 
-short_conv() {
-  local eval=(seed=1,2,3 train.tokens=6000000 eval.targets=64 'eval.reference_variants=[]'
-    'eval.lengths=[64,128,256,512,528,544,576,640,768,896,1024,2048,4096,8192,16384]')
-  # The rates of results/rates: 4e-3, but for sinusoidal positions, and own rates of two biases.
-  sweep short_conv scheme=rope,nope,alibi,rope_conv,nope_conv,alibi_conv "${eval[@]}"
-  sweep short_conv scheme=t5,t5_conv train.scheme_lr_ratio=64 "${eval[@]}"
-  sweep short_conv scheme=kerple,kerple_conv train.scheme_lr_ratio=4 "${eval[@]}"
-  sweep short_conv scheme=sinusoidal,sinusoidal_conv train.lr=2e-3 "${eval[@]}"
-  after lengthgen report runtime.root=runs/short_conv --out results/short_conv
+# The rates are those of results/rates.
+leaderboard() {
+  sweep leaderboard experiment=leaderboard seed=1,2,3 \
+    scheme=rope,nope,alibi,rope_conv,nope_conv,alibi_conv
+  sweep leaderboard experiment=leaderboard seed=1,2,3 scheme=t5,t5_conv train.scheme_lr_ratio=64
+  sweep leaderboard experiment=leaderboard seed=1,2,3 scheme=kerple,kerple_conv \
+    train.scheme_lr_ratio=4
+  sweep leaderboard experiment=leaderboard seed=1,2,3 scheme=sinusoidal,sinusoidal_conv train.lr=2e-3
+  after lengthgen report runtime.root=runs/leaderboard --out results/leaderboard
 }
 
 tasks() {

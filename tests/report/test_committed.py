@@ -3,7 +3,6 @@
 import re
 import runpy
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -15,7 +14,7 @@ from lengthgen.report.load import load
 
 RESULTS = ROOT / "results"
 CLAIMS = runpy.run_path(str(ROOT / "scripts" / "claims.py"))
-HOOK = runpy.run_path(str(ROOT / "docs" / "hook.py"))
+FILLED = runpy.run_path(str(ROOT / "docs" / "fill.py"))["filled"]
 
 
 @pytest.mark.parametrize(
@@ -77,35 +76,41 @@ def test_the_findings_of_the_readme_are_numbers_of_figure1() -> None:
         assert [number for number in shown if number not in committed[scheme.lower()]] == []
 
 
-def filled(text: str) -> str:
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="results/figure1.md"))
-    return HOOK["on_page_markdown"](text, page=page)
-
-
 def test_a_number_on_a_page_is_that_of_the_committed_table() -> None:
     table = (RESULTS / "figure1" / "table.md").read_text(encoding="utf-8")
-    shown = filled("{{ ppl('figure1', 'kerple', 512) }}, {{ gain('figure1', 'kerple', 16384) }}")
-    perplexity, gain = shown.split(", ", 1)
+    page = (
+        "9.9<!-- = ppl('figure1', 'kerple', 512) --> -<!-- = gain('figure1', 'kerple', 16384) -->"
+    )
+    perplexity, low, high = re.fullmatch(
+        r"(\S+)<!-- .* --> \S+ \[(\S+), (\S+)\]<!-- .* -->", FILLED(page)
+    ).groups()  # pyright: ignore[reportOptionalMemberAccess]
     assert f" {perplexity} " in table
-    low, high = gain.partition("[")[2].strip("]").split(", ")
     assert f"uses [+{low}, +{high}]" in table
+    assert FILLED(FILLED(page)) == FILLED(page)
 
 
 @pytest.mark.parametrize(
-    "expression",
+    "page",
     [
-        "ppl('figure1', 'kerpel', 512)",
-        "ppl('figure2', 'kerple', 512)",
-        "gain('figure1', 'rope (T=512)', 16384).low > 0",
+        "1<!-- = ppl('figure1', 'kerpel', 512) -->",
+        "1<!-- = ppl('figure2', 'kerple', 512) -->",
+        "<!-- holds: gain('figure1', 'rope (T=512)', 16384).low > 0 -->",
     ],
 )
-def test_an_expression_that_is_not_so_is_named_with_its_page(
-    expression: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert filled(f"about {{{{ {expression} }}}}") == f"about {{{{ {expression} }}}}"
-    [record] = [r.getMessage() for r in caplog.records if r.name.startswith("mkdocs.")]
-    assert "results/figure1.md" in record
-    assert expression in record
+def test_an_expression_without_a_value_and_a_claim_that_does_not_hold_are_errors(page: str) -> None:
+    expression = re.findall(r"\w+\('figure.*?\)", page)[0]
+    with pytest.raises(ValueError, match=re.escape(expression)):
+        FILLED(page)
+
+
+@pytest.mark.slow
+def test_numbers_and_claims_of_the_documentation_follow_from_the_committed_rows() -> None:
+    stale = [
+        path.name
+        for path in (ROOT / "docs").rglob("*.md")
+        if FILLED(page := path.read_text(encoding="utf-8")) != page
+    ]
+    assert stale == [], "run python docs/fill.py"
 
 
 def cells(line: str) -> list[str]:

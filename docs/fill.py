@@ -1,13 +1,17 @@
-"""Fills in what stands in {{ }} on a page from results/: {{ gain('figure1', 'kerple', 16384) }}.
+"""Writes the numbers of the documentation from results/: python docs/fill.py.
 
-mkdocs calls on_page_markdown. An expression without a value, and one that is False (a claim), is
-named with its page and ends a strict build. Claims stand in comments, which GitHub hides. Series
-have the names of table.md; what stands there in parentheses may be left out if it is clear.
+A page holds each value before its expression, in a comment that GitHub and mkdocs hide:
+
+  0.066 [0.019, 0.112]<!-- = gain('figure1', 'kerple', 16384) -->
+  <!-- holds: gain('figure1', 'kerple', 16384).low > 0 -->
+  <!-- begin: curves('figure1', [512, 16384], 'kerple') --> a table <!-- end -->
+
+Series have the names of table.md; what stands there in parentheses may be left out if it is clear.
 """
 
-import logging
 import math
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +22,11 @@ from lengthgen.report.series import select, short
 from lengthgen.report.statistics import CurvePoint, Sums, far, loss_of, number, verdict
 from lengthgen.tasks.accuracy import accuracies
 
-RESULTS = Path(__file__).parents[1] / "results"
-log = logging.getLogger("mkdocs.hooks.results")
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "results"
+VALUE = re.compile(r"(-?\d[\d.,]*(?: \[[^\]]*\])?|-)<!-- = (.+?) -->", re.DOTALL)
+CLAIM = re.compile(r"<!-- holds: (.+?) -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- begin: (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 texts = cache(lambda study: select(load([RESULTS / study])))  # of tasks several
 rows = cache(lambda study: texts(study)[0].rows)
 sums = cache(lambda study, part: Sums(rows(study), part))
@@ -75,7 +82,7 @@ def table(study: str, title: str = "") -> str:
     """Returns the table of table.md below a title; without one the whole file, folded."""
     page = include(f"{study}/table.md")
     if not title:
-        return f'??? note "All tables"\n\n{re.sub("^(?=.)", "    ", page, flags=re.M)}'
+        return f"<details markdown>\n<summary>All tables</summary>\n\n{page}\n</details>"
     [below] = re.findall(rf"^({title}.*\n\n(?:\|.*\n)+)", page, re.M)
     return below
 
@@ -90,19 +97,42 @@ def text(value: Any) -> str:
     if isinstance(value, Estimate):
         digits = 3 if abs(value.value) < 1 else 2 if abs(value.value) < 10 else 0
         return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(value.value, value.low, value.high, d=digits)
-    return "-" if value in (None, math.nan) else "" if value is True else number(value)
+    return "-" if value in (None, math.nan) else number(value)
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Returns the page with the value of each expression."""
+def value_of(expression: str) -> Any:
+    try:
+        return eval(expression)
+    except Exception as error:
+        raise ValueError(f"{expression}: {error!r}") from error
 
-    def filled(match: re.Match[str]) -> str:
+
+def filled(page: str) -> str:
+    """Returns the page with the value of each expression.
+
+    Raises:
+        ValueError: if an expression has no value, or a claim does not hold.
+    """
+    for claim in CLAIM.findall(page):
+        if not value_of(claim):
+            raise ValueError(f"{claim}: this does not hold")
+    page = BLOCK.sub(
+        lambda m: f"<!-- begin: {m[1]} -->\n{value_of(m[1]).strip()}\n<!-- end -->", page
+    )
+    return VALUE.sub(lambda m: f"{text(value_of(m[2]))}<!-- = {m[2]} -->", page)
+
+
+def main() -> None:
+    wrong = list[str]()
+    for path in sorted(DOCS.rglob("*.md")):
+        page = path.read_text(encoding="utf-8")
         try:
-            value = eval(match[1])
-            assert value is not False, "this does not hold"
-            return value if isinstance(value, str) else text(value)
-        except Exception as error:
-            log.warning("%s: %s: %r", page.file.src_uri, match[0], error)
-            return match[0]
+            path.write_text(filled(page), encoding="utf-8")
+        except ValueError as error:
+            wrong.append(f"{path.relative_to(DOCS)}: {error}")
+    if wrong:
+        sys.exit("\n".join(wrong))
 
-    return re.sub(r"(?:<!-- )?\{\{ (.+?) \}\}(?: -->)?", filled, markdown, flags=re.DOTALL)
+
+if __name__ == "__main__":
+    main()
