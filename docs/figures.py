@@ -72,7 +72,7 @@ def schemes() -> Figure | None:
 
 def short_conv() -> Figure | None:
     title = "NoPE and RoPE with and without a short convolution, trained on 512 tokens"
-    found = study("short_conv")[1]
+    found = study("leaderboard")[1]
     names = {"nope": "NoPE", "rope": "RoPE", "nope_conv": "NoPE + conv", "rope_conv": "RoPE + conv"}
     return figures.curve(found.assign(series=found["scheme"].map(names)), title=title)
 

@@ -71,7 +71,7 @@ def curves(study: str, lengths: list[int], *names: str) -> str:
     """Returns a table of series: perplexity by length, gain and verdict at the last length."""
     heads = ["series", *map(short, lengths), f"gain at {short(lengths[-1])}, nats", "verdict"]
     lines = [heads, ["---", *["--:"] * len(lengths), "---", "---"]]
-    for name in names or sorted({*rows(study)["series"]}):
+    for name in names or sorted({*rows(study)["series"]}, key=lambda s: ppl(study, s, lengths[-1])):
         at_end, shown = gain(study, name, lengths[-1]), (ppl(study, name, n) for n in lengths)
         gained = text(at_end).replace(" ", "&nbsp;")
         lines += [[name, *map(text, shown), gained, verdict(at_end) if at_end else "-"]]
