@@ -1,18 +1,14 @@
-"""Generation: a run's model continues a text token by token.
-
-B texts, N new tokens, V vocabulary.
-"""
+"""Generation: a run's model continues a text by N new tokens; B texts, V vocabulary."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from lengthgen.config.schema import Config
-from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import Objective, objective_of
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.data.windows import IGNORED
@@ -28,8 +24,7 @@ from lengthgen.terminal import Progress
 TOKENS = 64  # that a text is continued by, by default
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trained:
+class Trained(NamedTuple):
     """A run's newest model, and what it takes to write its text."""
 
     config: Config
@@ -39,33 +34,13 @@ class Trained:
     objective: Objective
 
     @property
-    def corpus(self) -> TokenizedCorpus:
-        return self.planned.corpus
-
-    @property
     def end(self) -> int | None:
         """The token that ends an answer, None for texts."""
-        return self.tokens(self.objective.end)[0] if self.objective.end else None
-
-    def tokens(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
+        ids = self.tokenizer.encode(self.objective.end, add_special_tokens=False).ids
+        return ids[0] if ids else None
 
     def text(self, tokens: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(tokens), skip_special_tokens=False)
-
-    def continuation(
-        self, prompt: Sequence[int], *, limit: int, temperature: float
-    ) -> Iterator[int]:
-        """Yields what the model writes behind a prompt, by the seed of the evaluation."""
-        return continuation(
-            self.model,
-            prompt,
-            limit=limit,
-            end=self.end,
-            temperature=temperature,
-            seed=self.config.eval.seed,
-            precision=self.config.eval.precision,
-        )
+        return self.tokenizer.decode(tokens, skip_special_tokens=False)
 
 
 def open_trained(config: Config, run_dir: Path, *, variant: str | None, show: Progress) -> Trained:
@@ -73,18 +48,12 @@ def open_trained(config: Config, run_dir: Path, *, variant: str | None, show: Pr
 
     Raises UserError as open_run does, and for a variant that the scheme cannot take.
     """
-    parts = None if variant is None else config.variant(variant)
     opened = open_run(config, run_dir, ranks=ALONE, show=show)
     model = trained_model(config, opened).requires_grad_(False)
-    if parts is not None:
-        model.scheme = with_parts(model, config, parts)
-    return Trained(
-        config=config,
-        model=model,
-        planned=opened.planned,
-        tokenizer=read_tokenizer(opened.planned.corpus.tokenizer_path),
-        objective=objective_of(config),
-    )
+    if variant is not None:
+        model.scheme = with_parts(model, config, config.variant(variant))
+    tokenizer = read_tokenizer(opened.planned.corpus.tokenizer_path)
+    return Trained(config, model, opened.planned, tokenizer, objective_of(config))
 
 
 def generate(
@@ -94,21 +63,15 @@ def generate(
 
     By default that is as many tokens as the longest answer among the tests has, TOKENS for texts.
     """
-    tokens, end = prompt_tokens(trained, prompt), trained.end
-    advice = trained.objective.prompt_advice(prompt)
-    if advice:
+    tokens, beginning = prompt_tokens(trained, prompt), trained.planned.corpus.beginning
+    if advice := trained.objective.prompt_advice(prompt):
         show.say(advice)
-    if limit is None:
-        limit = max((example.scored for example in trained.planned.examples), default=TOKENS)
-    show.start("generate", limit)
-    written: list[int] = []
-    for token in trained.continuation(tokens, limit=limit, temperature=temperature):
-        written.append(token)
-        show.advance(1)
-    show.finish()
-    written = written[:-1] if written[-1] == end else written
-    text = trained.text([*tokens[len(trained.corpus.beginning) :], *written])
-    return trained.objective.decoded(text)
+    limit = limit or max((example.scored for example in trained.planned.examples), default=TOKENS)
+    write = partial(continuation, trained.model, tokens, limit=limit, end=trained.end)
+    seed, precision = trained.config.eval.seed, trained.config.eval.precision
+    written = list(write(temperature=temperature, seed=seed, precision=precision))
+    written = written[:-1] if written[-1] == trained.end else written
+    return trained.objective.decoded(trained.text([*tokens[len(beginning) :], *written]))
 
 
 def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
@@ -124,14 +87,13 @@ def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
         raise UserError("--prompt: this is no UTF-8 text") from None
     except ValueError as error:
         raise UserError(f"--prompt: {name} has {error}") from None
-    tokens = trained.tokens(prompt)
-    missing = "".join(sorted(set(prompt) - set(trained.text(tokens))))
-    if missing:
+    tokens = trained.tokenizer.encode(prompt, add_special_tokens=False).ids
+    if missing := "".join(sorted(set(prompt) - set(trained.text(tokens)))):
         raise UserError(f"--prompt: {name} has no token for {missing!r}")
-    begun = [*trained.corpus.beginning, *tokens]
-    if not begun:
+    tokens = [*trained.planned.corpus.beginning, *tokens]
+    if not tokens:
         raise UserError("--prompt: give a character at least; this run has corpus.bos=false")
-    return begun
+    return tokens
 
 
 def continuation(
@@ -154,16 +116,14 @@ def continuation(
     for _ in range(limit):
         new_BN = torch.tensor([new], device=device)
         cache = forward_cached(model, new_BN, cache, seed=seed, precision=precision, starts=starts)
-        new = [_chosen(cache.logits_BV[0].cpu(), temperature, draws)]
+        logits_V = cache.logits_BV[0].cpu()
+        if not torch.isfinite(logits_V).all():
+            raise UserError("the model's logits are not finite: its training diverged")
+        if temperature == 0:
+            new = [int(logits_V.argmax())]
+        else:
+            p_V = ((logits_V - logits_V.max()).double() / temperature).softmax(-1)
+            new = [int(torch.multinomial(p_V, 1, generator=draws))]
         yield new[0]
         if new[0] == end:
             return
-
-
-def _chosen(logits_V: Tensor, temperature: float, draws: torch.Generator) -> int:
-    if not torch.isfinite(logits_V).all():
-        raise UserError("the model's logits are not finite: its training diverged")
-    if temperature == 0:
-        return int(logits_V.argmax())
-    p_V = ((logits_V - logits_V.max()).double() / temperature).softmax(-1)
-    return int(torch.multinomial(p_V, 1, generator=draws))

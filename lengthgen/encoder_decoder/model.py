@@ -71,8 +71,8 @@ class EncoderDecoder(Transformer):
     def check(cls, config: Config) -> None:
         for key in ("compile", "activation_checkpointing"):
             if getattr(config.runtime, key):
-                arch = config.model.arch
-                raise UserError(f"runtime.{key}=true: model.arch={arch} lacks it; drop it")
+                reason = f"model.arch={config.model.arch} lacks it"
+                raise UserError(f"runtime.{key}=true: {reason}; drop it")
 
     def __init__(self, config: Config, *, vocab_size: int) -> None:
         if not isinstance(config.corpus, TaskCorpus):
@@ -102,15 +102,12 @@ class EncoderDecoder(Transformer):
         what the decoder reads. The states of the tokens before it are the decoder's first one.
         """
         T, D = tokens_BT.shape[1], self.shape.d_model
-        n_keys_B = answer_B + 1
-        encoded_BSD, of_encoder = self.encode(
-            tokens_BT[:, : int(n_keys_B.max())], n_keys_B, generator=generator
-        )
+        prompts_BS = tokens_BT[:, : int(answer_B.max()) + 1]
+        encoded_BSD, of_encoder = self.encode(prompts_BS, answer_B + 1, generator=generator)
         n_answers = T - int(answer_B.min())
         place_BQ = answer_B[:, None] + torch.arange(n_answers, device=tokens_BT.device)
-        x_BQD, c = self.embedded(
-            tokens_BT.gather(1, place_BQ.clamp(max=T - 1)), generator=generator
-        )
+        answers_BQ = tokens_BT.gather(1, place_BQ.clamp(max=T - 1))
+        x_BQD, c = self.embedded(answers_BQ, generator=generator)
         for i, (block, layer) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
             assert isinstance(block, CrossBlock)
             x_BQD = block.decode(x_BQD, encoded_BSD, layer, replace(c, layer=i), of_encoder)
@@ -141,25 +138,18 @@ class MaskedEncoder(Transformer):
     def check(cls, config: Config) -> None:
         EncoderDecoder.check(config)
         if not isinstance(config.corpus, TaskCorpus):
-            raise UserError(
-                f"model.arch=encoder: corpus {config.corpus.name} has no prompts for an encoder to "
-                "read; give a task, such as task=copy, or model.arch=encoder_decoder"
-            )
-        if config.eval.decode:
-            raise UserError(
-                f"eval.decode={config.eval.decode}: model.arch=encoder writes all of an answer at "
-                "once; drop it"
-            )
+            name = config.corpus.name
+            reason = f"model.arch=encoder: corpus {name} has no prompts for an encoder to read"
+            raise UserError(f"{reason}; give a task, or model.arch=encoder_decoder")
+        if n := config.eval.decode:
+            raise UserError(f"eval.decode={n}: model.arch=encoder writes all of an answer at once")
 
     def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
         """Returns where the answer of each row begins and where it ends, arguments of forward()."""
-        is_target_BT = (targets_BT != IGNORED).byte()
-        n_ignored_B = is_target_BT.flip(1).argmax(dim=1)  # behind the answer
-        starts = {
-            "answer_B": is_target_BT.argmax(dim=1),
-            "n_tokens_B": targets_BT.shape[1] - n_ignored_B,
-        }
-        return {name: x_B.to(self.embedding.weight.device) for name, x_B in starts.items()}
+        is_target_BT = (targets_BT != IGNORED).byte().to(self.embedding.weight.device)
+        n_behind_B = is_target_BT.flip(1).argmax(dim=1)
+        n_tokens_B = targets_BT.shape[1] - n_behind_B
+        return {"answer_B": is_target_BT.argmax(dim=1), "n_tokens_B": n_tokens_B}
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,

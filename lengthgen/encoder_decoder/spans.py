@@ -96,7 +96,7 @@ def stacked(rows: Sequence[tuple[Ints, Ints]]) -> Windows:
 
 
 def text_of_window(inputs: Ints, targets: Ints) -> Ints:
-    """Returns the token before a window and its targets, without what pads them."""
+    """Returns the token before a window, and its targets."""
     return np.concatenate([inputs[:1], targets[targets != IGNORED]])
 
 
@@ -148,16 +148,11 @@ class SpansProtocol(Protocol):
         return targets_of(span, plan.corpus)[masked_targets(span)]
 
 
-def spans_block(length: int, targets: int, train_length: int) -> int:
-    """Returns how many targets share a window of masked spans: those of the shortest default."""
-    return min(targets, max(1, train_length // 8))
-
-
 SPANS = SpansProtocol(
     name="spans",
     summary="masked spans: the same ones of the K targets at every length, for encoder-decoders",
     source="span corruption of T5, arXiv 1910.10683, on the endpoints of tail",
-    block=spans_block,
+    block=lambda length, targets, train_length: min(targets, max(1, train_length // 8)),
     objective=MaskedSpans,
     reads=("train_length",),
 )
