@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from lengthgen import schemes
-from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config, from_plain, to_plain
@@ -110,8 +109,7 @@ def config_of(
     for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
         section, _, name = key.partition(".")
         plain[section][name] = value
-    compose.add_variants(plain, config_dir=config_dir)
-    return from_plain(plain)
+    return from_plain(plain, config_dir=config_dir)
 
 
 def configs_of(

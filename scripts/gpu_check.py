@@ -128,7 +128,7 @@ def every_scheme(asked: str | None) -> Iterator[Chosen]:
     """Yields (scheme, variant) of the schemes asked for; rope with those that any scheme takes."""
     for name in compose.choices("scheme", config_dir=None) if asked is None else asked.split(","):
         variants = configuration(f"scheme={name}", *SMALL).scheme.variants
-        shared = compose.choices("variant", config_dir=None) if name == "rope" else []
+        shared = [*compose.choices("variant", config_dir=None)] if name == "rope" else []
         for variant in (None, *variants, *shared):
             yield name, variant
 

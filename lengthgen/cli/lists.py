@@ -1,9 +1,9 @@
 """lengthgen list."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -70,11 +70,10 @@ def choices(group: str, *, config_dir: Path | None) -> Listed:
     from lengthgen.config import compose
 
     rows: list[list[str]] = []
-    for name in compose.choices(group, config_dir=config_dir):
-        rows.append([name, compose.describe(group, name, config_dir=config_dir)])
+    for name, file in compose.choices(group, config_dir=config_dir).items():
+        rows.append([name, compose.describe(file)])
         if group == "scheme":
-            plain = compose.load(group, name, config_dir=config_dir)
-            rows[-1].append(", ".join(plain.get("variants", {})))
+            rows[-1].append(", ".join(compose.read(file).get("variants", {})))
     return [group, "what", *(["variants"] if group == "scheme" else [])], rows
 
 
@@ -103,7 +102,7 @@ def runs(root: Path) -> Listed:
 def _progress(run_dir: Path) -> list[str]:
     """Returns the cells of a run behind its name."""
     from lengthgen.evaluation.protocols import HEADLINE
-    from lengthgen.evaluation.rows import stored
+    from lengthgen.evaluation.rows import loss, stored
     from lengthgen.files import read_rows
     from lengthgen.runs import directory, status
 
@@ -111,11 +110,19 @@ def _progress(run_dir: Path) -> list[str]:
     state, reason, *_ = status.read_status(run_dir, run=config.run_id)
     trained = read_rows(run_dir / "train.jsonl", run=config.run_id)
     step = trained[-1]["train/step"] if trained else 0
-    rows = stored(run_dir, run=config.run_id)
-    own = [row for row in rows if (row["protocol"], row["variant"]) == (HEADLINE, None)]
-    curve = {length: _perplexity(own, length) for length in {row["length"] for row in own}}
-    shown = (own[0]["train_length"], max(curve)) if own else ()
-    ppls = [f"{curve[n]:,.2f} at {n:,}" if curve.get(n) else "" for n in shown] or ["", ""]
+    own = [
+        row
+        for row in stored(run_dir, run=config.run_id)
+        if (row["protocol"], row["variant"]) == (HEADLINE, None)
+    ]
+    ppls = ["", ""]
+    if own:
+        shown = own[0]["train_length"], max(row["length"] for row in own)
+        losses = [loss([row for row in own if row["length"] == n]) for n in shown]
+        ppls = [
+            "" if x is None else f"{math.exp(x) if x < 709 else math.inf:,.2f} at {n:,}"
+            for n, x in zip(shown, losses, strict=True)
+        ]
     return [
         state,
         f"{step}/{config.train.steps}",
@@ -123,13 +130,3 @@ def _progress(run_dir: Path) -> list[str]:
         *ppls,
         reason or "",
     ]
-
-
-def _perplexity(rows: Sequence[Mapping[str, Any]], length: int) -> float | None:
-    """Returns the perplexity at a length, None where not all documents are scored."""
-    scored = {row["document"]: row for row in rows if row["length"] == length}
-    if None in scored or len(scored) < next(iter(scored.values()))["n_documents"]:
-        return None
-    nats = math.fsum(math.inf if row["nats"] is None else row["nats"] for row in scored.values())
-    loss = nats / sum(row["n_tokens"] for row in scored.values())
-    return math.exp(loss) if loss < 709 else math.inf

@@ -1,7 +1,7 @@
 """lengthgen report."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,7 +51,12 @@ def write_report(
         )
     rows = load.load(paths, say=warn)
     if kept:
-        rows = report.matching(rows, compose.alternatives(kept))
+        conditions: dict[str, list[Any]] = {}
+        for word in kept:
+            for (point,) in compose.expand([word], config_dir=None):
+                for key, value in compose.values([point]).items():
+                    conditions.setdefault(key, []).append(value)
+        rows = report.matching(rows, conditions)
     sections = report.sections(rows)
     out = out or next(iter(folders), Path("report"))
     page, *_ = report.write(rows, sections, out, png=png, again=out in folders)

@@ -31,20 +31,6 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def subclasses(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
-    """Returns the public, concrete subclasses that a module defines, by name in snake case."""
-    return {
-        snake_case(name): value
-        for name, value in vars(module).items()
-        if isinstance(value, type)
-        and issubclass(value, base)
-        and value is not base
-        and not inspect.isabstract(value)
-        and value.__module__ == module.__name__
-        and not name.startswith("_")
-    }
-
-
 def modules_of(package: str, path: Iterable[str]) -> list[ModuleType]:
     """Returns the modules below the folders of a package, imported."""
     return [importlib.import_module(f.name) for f in pkgutil.walk_packages(path, f"{package}.")]
@@ -65,20 +51,29 @@ def contributed(name: str) -> list[Any]:
 def registered(
     modules: Iterable[ModuleType], base: type[T], plugins: Sequence[str]
 ) -> dict[str, type[T]]:
-    """Returns the subclasses that modules and plugins define, by name.
+    """Returns the public, concrete subclasses that modules and plugins define, by name.
 
     Raises UserError for a plugin that fails, and for two subclasses of one name.
     """
-    found: dict[str, type[T]] = {}
+    by_name: dict[str, type[T]] = {}
     for module in [*modules, *map(plugin_files.module, plugins)]:
-        for name, kind in subclasses(module, base).items():
-            if found.setdefault(name, kind) is not kind:
+        for name, kind in vars(module).items():
+            if (
+                not isinstance(kind, type)
+                or not issubclass(kind, base)
+                or inspect.isabstract(kind)
+                or kind.__module__ != module.__name__
+                or kind is base
+                or name.startswith("_")
+            ):
+                continue
+            known = by_name.setdefault(snake_case(name), kind)
+            if known is not kind:
                 raise UserError(
-                    f"{base.__name__.lower()} {name} is defined twice, in "
-                    f"{inspect.getfile(found[name])} and in {module.__file__}; rename one of the "
-                    "classes"
+                    f"{base.__name__.lower()} {snake_case(name)} is defined twice, in "
+                    f"{inspect.getfile(known)} and in {module.__file__}; rename one of the classes"
                 )
-    return found
+    return by_name
 
 
 def construct(kind: type[T], given: Mapping[str, Any], *first: Any, where: str) -> T:

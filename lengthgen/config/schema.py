@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,42 +16,57 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from lengthgen.config import compose, tuned_rates
+from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
-from lengthgen.config.sections import Section, one_line
-from lengthgen.config.tuned_rates import Tuned
+from lengthgen.config.sections import Section, validate
 from lengthgen.errors import UserError, suggestion
 
-
-def _refuse_doubled(values: list[Any]) -> list[Any]:
-    for value in values:
-        if values.count(value) > 1:
-            about = {"value": value}
-            raise PydanticCustomError("doubled", "names {value} twice; name each once", about)
-    return values
+SUFFIXES = {"k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "Ki": 2**10, "Mi": 2**20}
 
 
-def _refuse_boolean(value: object) -> object:
-    """Python takes true for the number 1."""
+def _number(value: object) -> object:
+    """Returns the number that 2.5M or 4Ki stands for; refuses true, which Python takes for 1."""
     if isinstance(value, bool):
         raise PydanticCustomError("boolean", "is not a number")
-    return value
+    written = re.fullmatch(rf"(\d+\.?\d*)({'|'.join(SUFFIXES)})", str(value))
+    return value if written is None else round(float(written[1]) * SUFFIXES[written[2]], 6)
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    if len(set(values)) < len(values):
+        raise PydanticCustomError("doubled", "names a value twice; name each once")
+    return values
 
 
 def _absolute(path: str | Path) -> Path:
     return Path(os.path.abspath(os.path.expanduser(path)))
 
 
+def _with_absolute_paths(arguments: Any) -> Any:
+    """Makes `path` and `..._path` absolute, and one in a list that one alone.
+
+    A run may be moved, and equal places are to have equal names.
+    """
+    placed = dict(arguments) if isinstance(arguments, dict) else {}
+    for key, value in placed.items():
+        if key == "path" or key.endswith("_path"):
+            paths = value if isinstance(value, list) else [value]
+            paths = [str(_absolute(path)) if isinstance(path, str) else path for path in paths]
+            placed[key] = paths[0] if len(paths) == 1 else paths
+    return placed or arguments
+
+
 LARGEST = 10**12  # of numbers that count something: more is a slip of the finger
 TOKENIZERS = ("bpe", "bytes", "characters")  # any other is the path of a tokenizer.json
-MOST_IDS = 2**20  # of a vocabulary; the largest published ones have a quarter of that
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"  # folders are named by it
-Integer = Annotated[int, BeforeValidator(_refuse_boolean)]
-Number = Annotated[float, BeforeValidator(_refuse_boolean)]
+Integer = Annotated[int, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_number)]
 Positive = Annotated[Integer, Field(gt=0, le=LARGEST)]
 NonNegative = Annotated[Integer, Field(ge=0, le=LARGEST)]
 PositiveFloat = Annotated[Number, Field(gt=0)]
@@ -60,7 +76,7 @@ Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 Word = Annotated[str, Field(min_length=1)]
 # "" is no folder.
 Folder = Annotated[Path, BeforeValidator(lambda path: path or None), AfterValidator(_absolute)]
-Distinct = AfterValidator(_refuse_doubled)
+Distinct = AfterValidator(_distinct)
 Arguments = dict[str, Any]  # the class that takes them checks types and bounds
 Parts = dict[str, Arguments]
 Variants = dict[str, dict[str, Arguments | None]]
@@ -111,7 +127,7 @@ class Model(Section):
     init_std: PositiveFloat
     n_kv_heads: Positive | None = None
     d_head: Annotated[Integer, Field(gt=0, le=2**16)] | None = None
-    vocab_size: Annotated[Integer, Field(gt=0, le=MOST_IDS)] | None = None
+    vocab_size: Annotated[Integer, Field(gt=0, le=2**20)] | None = None
     norm: Literal["layer", "rms"] = "layer"
     norm_epsilon: PositiveFloat = 1e-5
     embedding_norm: bool = False
@@ -139,13 +155,18 @@ class Corpus(Section):
 
     name: Name
     source: Word
-    tokenizer: Word
-    vocab_size: Annotated[Integer, Field(ge=257, le=MOST_IDS)]
+    tokenizer: Annotated[
+        Word, AfterValidator(lambda name: name if name in TOKENIZERS else str(_absolute(name)))
+    ]
+    # The largest published vocabularies have a quarter of that.
+    vocab_size: Annotated[Integer, Field(ge=257, le=2**20)]
     bos: bool
     packed: bool
     held_out: Literal["validation", "tuning"]
 
     plugins: tuple[str, ...] = Field(default=(), exclude=True)  # those of the configuration
+
+    _paths = model_validator(mode="before")(_with_absolute_paths)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -158,7 +179,7 @@ class TaskSpec(Section):
 
     name: Name
     kind: Word
-    arguments: Arguments
+    arguments: Annotated[Arguments, BeforeValidator(_with_absolute_paths)]
     length: Annotated[Integer, Field(gt=0, le=2**17)]  # L, the longest in training
     longest: Annotated[Integer, Field(gt=0, le=2**17)]  # in the tests
     examples: Positive  # in training
@@ -210,7 +231,7 @@ class Train(Section):
     clip: PositiveFloat
     precision: Literal["auto", "bf16", "fp32"]  # `from_plain` puts one of the others for auto
     checkpoint_every: Positive
-    tuned: Tuned | None  # where the rates come from
+    tuned: Folder | None  # tuned.yaml, where the rates come from
     # A run; `pipeline.validate` puts what identifies its weights in place of the folder.
     init_from: InitFrom | Path | None
 
@@ -278,26 +299,34 @@ class Config(Section):
     train: Train
     eval: Eval
 
+    @field_validator("eval", mode="before")
+    @classmethod
+    def _lengths_in_tokens(cls, given: Any, info: ValidationInfo) -> Any:
+        """Writes a length such as 2T in tokens: T is train.length."""
+        if "train" not in info.data or not isinstance(given, dict):
+            return given
+        T = info.data["train"].length
+
+        def tokens(length: Any) -> Any:
+            times = re.fullmatch(r"(\d+\.?\d*|)T", str(length))
+            return length if times is None else float(times[1] or 1) * T
+
+        lengths = given.get("lengths")
+        several = [*map(tokens, lengths)] if isinstance(lengths, list) else lengths
+        return {**given, "lengths": several, "reach": tokens(given.get("reach"))}
+
     @property
     def run_id(self) -> str:
         """The run's name: what was trained, as names, seed and a digest of what decides weights."""
-        init = self.train.init_from
-        weights = init.weights if isinstance(init, InitFrom) else None
-        return self._named(f"s{self.seed}-{_digest([self._science(), weights])}")
+        return self._named(f"s{self.seed}-", init="weights")
 
     @property
     def recipe(self) -> str:
         """What seeds of one training share: run_id without the seed."""
-        init = self.train.init_from
-        return self._named(
-            _digest([self._science(), init.recipe if isinstance(init, InitFrom) else None])
-        )
+        return self._named("", init="recipe")
 
-    def _named(self, suffix: str) -> str:
-        return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{suffix}"
-
-    def _science(self) -> dict[str, Any]:
-        """Returns what decides the weights, but for the seed and the weights to begin with.
+    def _named(self, seed: str, *, init: str) -> str:
+        """Returns a name with the digest of all that decides the weights but for the seed.
 
         Evaluation and runtime do not, nor does where rates come from, nor how often they are saved.
         """
@@ -308,7 +337,8 @@ class Config(Section):
             del science["scheme"][key]
         science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
         science["model"] = self.model.model_dump(exclude_defaults=True)
-        return science
+        digest = _digest([science, getattr(self.train.init_from, init, None)])
+        return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{seed}{digest}"
 
     @property
     def evaluation_id(self) -> str:
@@ -328,14 +358,12 @@ class Config(Section):
     @property
     def shape(self) -> ModelDims:
         """What parts may know of the model."""
+        of_model = {"d_model", "n_layers", "n_heads", "init_std"}
         return ModelDims(
-            d_model=self.model.d_model,
-            n_layers=self.model.n_layers,
-            n_heads=self.model.n_heads,
+            **self.model.model_dump(include=of_model),
             n_kv_heads=self.model.n_kv_heads or self.model.n_heads,
             d_head=self.model.d_head or self.model.d_model // self.model.n_heads,
             train_length=self.train.length,
-            init_std=self.model.init_std,
             causal=self.model.arch != "encoder",
         )
 
@@ -369,24 +397,24 @@ class Config(Section):
                         f"eval.variants: {variant} sets {part}, which is in some layers of scheme "
                         f"{self.scheme.name} only; define a variant in its YAML with layers"
                     )
+                merged[part] = {**merged.get(part, {}), **(arguments or {})}
                 if arguments is None:
-                    merged.pop(part, None)
-                else:
-                    merged[part] = {**merged.get(part, {}), **arguments}
+                    del merged[part]
         return merged
 
-    def changes_of(self, variant: str) -> dict[str, Arguments | None]:
+    def changes_of(
+        self, variant: str, *, config_dir: Path | None = None
+    ) -> dict[str, Arguments | None]:
         """Returns the arguments of parts that a variant sets; None removes a part."""
-        known = {**self.variants, **self.scheme.variants}
-        if variant in known:
-            return known[variant]
-        shipped = compose.choices(compose.VARIANT, config_dir=None)
-        if variant in shipped:
-            return compose.load(compose.VARIANT, variant, config_dir=None)
-        raise UserError(
-            f"eval.variants: scheme {self.scheme.name} has no variant {variant!r}; "
-            f"{suggestion(variant, {*known, *shipped})}"
-        )
+        shipped = compose.choices(compose.VARIANT, config_dir=config_dir)
+        known = {**shipped, **self.variants, **self.scheme.variants}
+        if variant not in known:
+            raise UserError(
+                f"eval.variants: scheme {self.scheme.name} has no variant {variant!r}; "
+                f"{suggestion(variant, known)}"
+            )
+        changes = known[variant]
+        return compose.read(changes) if isinstance(changes, Path) else changes
 
 
 def _digest(plain: object) -> str:
@@ -403,52 +431,42 @@ def from_overrides(
     """
     plain = compose.compose(overrides, config_dir=config_dir)
     plain["plugins"] = plugin_files.give(plugins)
-    _make_paths_absolute(plain)
     _apply_tuned(plain, overrides)
-    return from_plain(plain)
+    return from_plain(plain, config_dir=config_dir)
 
 
-def _make_paths_absolute(plain: Mapping[str, Any]) -> None:
-    """Makes the paths of a task or a source absolute, and one in a list that one alone.
+class Rates(Section):
+    """What a scheme takes of the tuned.yaml that lengthgen tune writes."""
 
-    A run may be moved, and equal places are to have equal names.
-    """
-    corpus: Any = plain.get("corpus")
-    task: Any = corpus.get("task") if isinstance(corpus, dict) else None
-    for arguments in (corpus, task.get("arguments") if isinstance(task, dict) else None):
-        if not isinstance(arguments, dict):
-            continue
-        for key, value in arguments.items():
-            is_file = key == "tokenizer" and value not in TOKENIZERS
-            if is_file or key == "path" or key.endswith("_path"):
-                paths = value if isinstance(value, list) else [value]
-                paths = [str(_absolute(path)) if isinstance(path, str) else path for path in paths]
-                arguments[key] = paths[0] if len(paths) == 1 else paths
+    model_config = ConfigDict(extra="ignore")
+
+    lr: PositiveFloat
+    scheme_lr_ratio: PositiveFloat | None
 
 
 def _apply_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Puts what train.tuned=FILE holds for the scheme in place of the path, and sets its rates."""
+    """Sets the rates that train.tuned=FILE holds for the scheme."""
     train: Any = plain.get("train")
     path = train.get("tuned") if isinstance(train, dict) else None
-    if not isinstance(path, str):
+    if path is None:
         return
-    known, scheme = tuned_rates.read(Path(path)), plain["scheme"]["name"]
+    known = validate(
+        dict[str, Rates], compose.read(Path(str(path))), where=f"train.tuned: {path}: "
+    )
+    scheme = plain["scheme"]["name"]
     if scheme not in known:
         raise UserError(
             f"train.tuned: {path} has no rate for scheme {scheme}, only for {', '.join(known)}; "
             "run lengthgen tune for it too, or give train.lr instead of train.tuned"
         )
     for word in overrides:
-        if word.partition("=")[0].lstrip("+") in tuned_rates.KEYS:
+        if word.partition("=")[0].lstrip("+") in ("train.lr", "train.scheme_lr_ratio"):
             raise UserError(f"{word}: train.tuned={path} sets it for each scheme; drop one of them")
-    chosen = known[scheme]
-    train |= {"tuned": chosen.model_dump(mode="json"), "lr": chosen.lr}
-    if chosen.scheme_lr_ratio is not None:
-        train["scheme_lr_ratio"] = chosen.scheme_lr_ratio
+    train |= known[scheme].model_dump(exclude_none=True)
 
 
-def from_plain(plain: Mapping[str, Any]) -> Config:
-    """Builds the configuration from composed YAML.
+def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> Config:
+    """Builds the configuration from composed YAML, and adds the variants that eval names.
 
     train.precision=auto becomes bf16 or fp32, by the device: two precisions are two runs, of two
     names. Whether a model, task or protocol can be built is not checked, and no plugin is run.
@@ -456,28 +474,33 @@ def from_plain(plain: Mapping[str, Any]) -> Config:
     bounds, or keys that contradict each other.
     """
     try:
-        config = Config.model_validate(plain)
-    except ValidationError as error:
-        line = one_line(error, plain, known=compose.flatten(plain))
-        raise UserError(line.replace("corpus.task.", "task.")) from None  # as it is typed
+        config = validate(Config, plain)
+    except UserError as error:
+        raise UserError(str(error).replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
     train, wanted = config.train, config.eval
     precision = train.precision
     if precision == "auto":
         precision = _native_precision(config.runtime.device)
     protocol = "spans" if config.model.arch == "encoder_decoder" else "tail"
+    lengths, protocols = wanted.lengths or _lengths(train.length, wanted.reach), wanted.protocols
+    changes = {"lengths": lengths, "protocols": protocols or [protocol]}
     return config.model_copy(
         update={
             "corpus": config.corpus.model_copy(update={"plugins": tuple(config.plugins)}),
             "train": train.model_copy(update={"precision": precision}),
-            "eval": wanted.model_copy(
-                update={
-                    "lengths": wanted.lengths or _lengths(train.length, wanted.reach),
-                    "protocols": wanted.protocols or [protocol],
-                }
-            ),
+            "eval": wanted.model_copy(update=changes),
+            "variants": _variants(config, config_dir),
         }
     )
+
+
+def _variants(config: Config, config_dir: Path | None) -> Variants:
+    """Returns the variants of the configuration, and those of conf/variant that eval names."""
+    joined = [*config.eval.variants, *config.eval.reference_variants]
+    named = {name for names in joined for name in names.split("+")}
+    missing = sorted(named - {*config.variants, *config.scheme.variants})
+    return config.variants | {n: config.changes_of(n, config_dir=config_dir) for n in missing}
 
 
 def _native_precision(device: str) -> Literal["bf16", "fp32"]:
@@ -487,13 +510,11 @@ def _native_precision(device: str) -> Literal["bf16", "fp32"]:
     """
     import torch  # not above: most of what reads a configuration needs no torch
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda":
-        absent = not torch.cuda.is_available()
-        takes = absent or torch.cuda.is_bf16_supported(including_emulation=False)
+    there = torch.cuda.is_available()
+    if device == "cuda" or (device == "auto" and there):
+        takes = not there or torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        takes = device == "cpu" and cpu_multiplies_bf16()
+        takes = device != "mps" and cpu_multiplies_bf16()
     return "bf16" if takes else "fp32"
 
 
@@ -515,7 +536,7 @@ def _lengths(T: int, reach: int) -> list[int]:
 
 def _check(config: Config) -> None:
     """Cross-field checks."""
-    model, train, evaluation = config.model, config.train, config.eval
+    model, train = config.model, config.train
     if model.n_kv_heads and model.n_heads % model.n_kv_heads:
         raise UserError(
             f"model.n_kv_heads={model.n_kv_heads} does not divide model.n_heads={model.n_heads}; "
@@ -535,8 +556,6 @@ def _check(config: Config) -> None:
             f"train.batch_tokens={train.batch_tokens} is not a multiple of "
             f"train.length={train.length}; try train.batch_tokens={near}"
         )
-    for name in evaluation.reference_variants:
-        config.changes_of(name)
 
 
 def to_plain(config: Config) -> dict[str, Any]:

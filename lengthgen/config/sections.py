@@ -1,15 +1,17 @@
-"""Validation of keys by their types: sections of them, and one-line errors."""
+"""Validation of keys by their types: pydantic checks, and its errors become one line."""
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, cast, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from lengthgen.errors import UserError, shortened, suggestion
+
+T = TypeVar("T")
 
 
 class Section(BaseModel):
@@ -39,54 +41,62 @@ def schema_of(kind: type[Any]) -> type[Section]:
 def arguments(kind: type[Any], given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """Returns the arguments of a class in the types of its signature, with its defaults.
 
-    An integer in YAML becomes a float where the class says so. Raises UserError if one is unknown,
-    missing, of another type or outside the bounds of its type (pydantic's Field).
+    Raises UserError as `validate` does.
     """
-    schema = schema_of(kind)
+    return dict(iter(validate(schema_of(kind), dict(given), where=f"{where}.")))
+
+
+def validate(kind: type[T], plain: Mapping[str, Any], *, where: str = "") -> T:
+    """Returns plain values as a section, or as a dict[str, Section].
+
+    Raises UserError with the first key, which `where` stands before, that is unknown, missing, of
+    another type or outside the bounds of its type.
+    """
     try:
-        held = schema.model_validate(dict(given))
+        return TypeAdapter(kind).validate_python(plain)
     except ValidationError as error:
-        known = [f"{where}.{name}" for name in schema.model_fields]
-        raise UserError(one_line(error, given, known=known, prefix=f"{where}.")) from None
-    return {name: getattr(held, name) for name in schema.model_fields}
+        known = {*flatten(plain), *getattr(kind, "model_fields", ())}
+        raise UserError(
+            _one_line(error, plain, known={where + k for k in known}, where=where)
+        ) from None
 
 
-def one_line(
-    error: ValidationError, plain: object, *, known: Iterable[str], prefix: str = ""
-) -> str:
-    """Returns the first error of pydantic's list with its dotted key and the offending value.
-
-    `plain` is what was validated; `known` are the keys there are, with the prefix.
-    """
+def _one_line(error: ValidationError, plain: object, *, known: set[str], where: str) -> str:
+    """Returns pydantic's first error with its dotted key and the offending value."""
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda e: e["type"] != "extra_forbidden")
-    key = _key(first, plain)
-    where = prefix + key
+    key = where + _key(first, plain)
     if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key; {suggestion(where, {*known} - {where})}"
+        return f"{key}: unknown key; {suggestion(key, known - {key})}"
     if first["type"] == "missing":
-        return f"{where}: a value is required; give {where}=VALUE"
-    of_key = [e for e in errors if _key(e, plain) == key]  # one of each member of a union
-    message = " and ".join(dict.fromkeys(map(_message, of_key)))
+        return f"{key}: a value is required; give {key}=VALUE"
+    of_key = [e for e in errors if where + _key(e, plain) == key]  # one of each member of a union
+    # "Input should be a valid integer" follows the value.
+    messages = dict.fromkeys(re.sub(r"^\w+ (?=should |is )", "", e["msg"]) for e in of_key)
     others = len(errors) - len(of_key)
     value = shortened(repr(first["input"]))
-    return f"{where}: {value} {message}" + (f" (and {others} more)" if others else "")
-
-
-def _message(error: ErrorDetails) -> str:
-    """Returns pydantic's message as what follows the value: "should be a valid integer"."""
-    return re.sub(r"^\w+ (?=should |is )", "", error["msg"])
+    return f"{key}: {value} {' and '.join(messages)}" + (f" (and {others} more)" if others else "")
 
 
 def _key(error: ErrorDetails, plain: Any) -> str:
     """Returns the dotted key of an error, without the steps that name a member of a union."""
     steps: list[str] = []
-    for n_left, step in zip(reversed(range(len(error["loc"]))), error["loc"], strict=True):
-        if isinstance(plain, Mapping) and step in plain:
-            plain = cast(Mapping[str | int, Any], plain)[step]
-        elif isinstance(plain, list) and isinstance(step, int):
-            plain = cast(list[Any], plain)[step]
-        elif error["type"] != "missing" or n_left:
-            continue
-        steps.append(str(step))
+    for step in error["loc"]:
+        values: Any = dict(enumerate(plain)) if isinstance(plain, list) else plain
+        if isinstance(values, Mapping) and step in values:
+            plain = values[step]
+            steps.append(str(step))
+    if error["type"] == "missing":
+        steps.append(str(error["loc"][-1]))
     return ".".join(steps)
+
+
+def flatten(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the leaves of a nested dict by dotted key; an empty dict is a leaf."""
+    flat: dict[str, Any] = {}
+    for key, value in plain.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -15,7 +15,7 @@ A row of a task holds all tests of a length: `tasks/objective.py`.
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,18 @@ def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     measured = [row["weights"] for row in rows if row.get("weights")]
     final = status.final_weights(run_dir, run=run) or (measured[-1] if measured else None)
     return [row for row in rows if row.get("weights") in (None, final)]
+
+
+def loss(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Returns the loss of a cell in nats per token from its rows, oldest first.
+
+    It is infinite where the model diverged, None where documents are missing.
+    """
+    newest = {r["document"]: r for r in rows if r.get("endpoints") == rows[-1].get("endpoints")}
+    if not rows or None in newest or len(newest) < rows[-1]["n_documents"]:
+        return None
+    nats = math.fsum(math.inf if r["nats"] is None else r["nats"] for r in newest.values())
+    return nats / sum(row["n_tokens"] for row in newest.values())
 
 
 def per_document(

@@ -4,12 +4,11 @@
 """The tables of curves: verdicts on context beyond T, perplexity, tuned learning rates."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
-from lengthgen.config.tuned_rates import Tuned
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.report.series import Selection, short
 from lengthgen.report.statistics import number, perplexity
@@ -183,17 +182,21 @@ def _scored(rows: pd.DataFrame, protocol: str) -> str:
     return f"matched tail: K={K}, endpoints: {n_tokens // K}, documents: {n_documents}"
 
 
-def rates(tuned: Sequence[tuple[str, Tuned]]) -> Table:
+def rates(tuned: Mapping[str, Mapping[str, Any]]) -> Table:
     """Returns the learning rates that schemes were tuned on, the chosen ones marked."""
     rows: list[list[Cell]] = []
-    for name, chosen in tuned:
-        for trial in chosen.grid:
-            ratio = "-" if trial.scheme_lr_ratio is None else f"{trial.scheme_lr_ratio:g}"
-            loss = "diverged" if math.isinf(trial.loss) else f"{trial.loss:.4f}"
-            is_chosen = (trial.lr, trial.scheme_lr_ratio) == (chosen.lr, chosen.scheme_lr_ratio)
-            cells = Cell(name), Cell(f"{trial.lr:g}"), Cell(ratio)
-            rows.append([*cells, Cell(loss, "best" if is_chosen else "")])
-    edges = [f"{name} ({k}={x:g})" for name, chosen in tuned for k, x in chosen.at_edge.items()]
+    edges: list[str] = []
+    for name, chosen in tuned.items():
+        for trial in chosen["grid"]:
+            lr, ratio, losses = trial["lr"], trial["scheme_lr_ratio"], trial["losses"]
+            text = "diverged" if None in losses else f"{math.fsum(losses) / len(losses):.4f}"
+            is_chosen = (lr, ratio) == (chosen["lr"], chosen["scheme_lr_ratio"])
+            cells = Cell(name), Cell(f"{lr:g}"), Cell("-" if ratio is None else f"{ratio:g}")
+            rows.append([*cells, Cell(text, "best" if is_chosen else "")])
+        for key in ("lr", "scheme_lr_ratio"):
+            values = {trial[key] for trial in chosen["grid"]} - {None}
+            if len(values) > 1 and chosen[key] in (min(values), max(values)):
+                edges.append(f"{name} (train.{key}={chosen[key]:g})")
     return Table(
         key="rates",
         title="Learning rates, by loss(T) on the tuning split in nats per token",

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from lengthgen.config import tuned_rates
-from lengthgen.config.tuned_rates import Trial, Tuned
+from lengthgen.config import compose
 from lengthgen.errors import UserError
-from lengthgen.evaluation.rows import stored
+from lengthgen.evaluation.rows import loss, stored
 from lengthgen.files import replace_file
 from lengthgen.model.build import on_meta
 from lengthgen.model.transformer import build_scheme
@@ -17,7 +17,8 @@ from lengthgen.report import curve_tables, tables
 from lengthgen.sweep import grid
 from lengthgen.sweep.grid import Point
 
-AXES = ("scheme", *tuned_rates.KEYS, "seed")
+RATES = ("train.lr", "train.scheme_lr_ratio")
+AXES = ("scheme", *RATES, "seed")
 # Documents need T tokens, and nothing but the loss at T is measured.
 FIXED = {
     "corpus.held_out": "tuning",
@@ -49,7 +50,7 @@ def points(
     for key in varied:
         if key not in AXES:
             raise UserError(f"{key}: rates are chosen for one value of it; give each its own --out")
-    if not set(tuned_rates.KEYS) & set(varied):
+    if not set(RATES) & set(varied):
         raise UserError("train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3")
     distinct: dict[object, Point] = {}  # less those whose ratio is the rate of no parameters
     for point in every:
@@ -72,59 +73,57 @@ def write(points: Sequence[Point], out: Path) -> list[Path]:
 
     Rates of other schemes in tuned.yaml stay.
     """
-    chosen = tuned_rates.read(out / FILE) if (out / FILE).exists() else {}
+    chosen = compose.read(out / FILE) if (out / FILE).exists() else {}
     for name in dict.fromkeys(point.config.scheme.name for point in points):
         chosen[name] = _choice([point for point in points if point.config.scheme.name == name])
-    table = curve_tables.rates(list(chosen.items()))
-    plain = {name: rates.model_dump(mode="json") for name, rates in chosen.items()}
-    text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None)
+    table = curve_tables.rates(chosen)
+    text = yaml.safe_dump(chosen, sort_keys=False, default_flow_style=None)
     replace_file(out / "table.md", tables.markdown(table).encode())
     replace_file(out / FILE, (HEADING + text).encode())
     return [out / "table.md", out / FILE]
 
 
-def _choice(points: Sequence[Point]) -> Tuned:
+def _choice(points: Sequence[Point]) -> dict[str, Any]:
     """Returns the rates of least mean loss over seeds of a scheme; of equal ones the first.
 
-    Raises UserError if all diverged.
+    `grid` holds the losses at T of each seed in nats per token; null where one diverged. Raises
+    UserError if all did.
     """
     cells: dict[tuple[float, float | None], list[Point]] = {}
     for point in points:
         cells.setdefault(_rates(point), []).append(point)
-    trials = [
-        Trial(lr=lr, scheme_lr_ratio=ratio, losses=[_loss(point) for point in repeats])
-        for (lr, ratio), repeats in cells.items()
-    ]
-    best = min(trials, key=lambda trial: trial.loss)
-    if math.isinf(best.loss):
-        name = points[0].config.scheme.name
-        raise UserError(f"scheme={name}: every rate of the grid diverged; give lower ones")
-    repeats = cells[best.lr, best.scheme_lr_ratio]
-    config, row = repeats[0].config, stored(repeats[0].run_dir, run=repeats[0].run_id)[0]
-    return Tuned(
-        lr=best.lr,
-        scheme_lr_ratio=best.scheme_lr_ratio,
-        model=config.model.label,
-        corpus=config.corpus.name,
-        fingerprint=row["fingerprint"][:12],
-        length=config.train.length,
-        tokens=config.train.tokens,
-        batch_tokens=config.train.batch_tokens,
-        seeds=[point.config.seed for point in repeats],
-        grid=trials,
-    )
+    losses = {rates: [_loss(point) for point in repeats] for rates, repeats in cells.items()}
+    best = min(losses, key=lambda rates: math.fsum(losses[rates]) / len(losses[rates]))
+    repeats = cells[best]
+    config, run_dir = repeats[0].config, repeats[0].run_dir
+    if math.inf in losses[best]:
+        raise UserError(
+            f"scheme={config.scheme.name}: every rate of the grid diverged; give lower ones"
+        )
+    return {
+        "lr": best[0],
+        "scheme_lr_ratio": best[1],
+        "model": config.model.label,
+        "corpus": config.corpus.name,
+        "fingerprint": stored(run_dir, run=config.run_id)[0]["fingerprint"][:12],
+        "length": config.train.length,
+        "tokens": config.train.tokens,
+        "batch_tokens": config.train.batch_tokens,
+        "seeds": [point.config.seed for point in repeats],
+        "grid": [
+            {
+                "lr": lr,
+                "scheme_lr_ratio": ratio,
+                "losses": [None if x == math.inf else x for x in xs],
+            }
+            for (lr, ratio), xs in losses.items()
+        ],
+    }
 
 
-def _loss(point: Point) -> float | None:
-    """Returns the loss at T in nats per token, None if the point diverged."""
+def _loss(point: Point) -> float:
+    """Returns the loss at T in nats per token, infinite if the point diverged."""
     asked = (None, point.config.train.length, point.config.eval.protocols[0])
-    rows = [
-        row
-        for row in stored(point.run_dir, run=point.run_id)
-        if (row["variant"], row["length"], row["protocol"]) == asked
-    ]
-    scored = {r["document"]: r for r in rows if r["endpoints"] == rows[-1]["endpoints"]}.values()
-    nats = [math.nan if row["nats"] is None else row["nats"] for row in scored]
-    if not nats or not math.isfinite(sum(nats)):
-        return None
-    return math.fsum(nats) / sum(row["n_tokens"] for row in scored)
+    rows = stored(point.run_dir, run=point.run_id)
+    at_t = loss([r for r in rows if (r["variant"], r["length"], r["protocol"]) == asked])
+    return math.inf if at_t is None else at_t

@@ -42,16 +42,6 @@ def test_interpolations_are_resolved_and_a_quoted_path_may_hold_any_character() 
     assert path == "/a, b (c)/*.txt"
 
 
-def test_variants_that_are_named_are_part_of_the_configuration() -> None:
-    named = composed("eval.variants=[ntk+window]", "eval.reference_variants=[logn]")["variants"]
-    assert named == {
-        name: compose.load(compose.VARIANT, name, config_dir=None)
-        for name in ("ntk", "window", "logn")
-    }
-    own = section("variants", "+variants.ntk={pi:{factor:2}}", "eval.variants=[ntk]")["ntk"]
-    assert own == {"pi": {"factor": 2}}
-
-
 def test_a_folder_of_the_users_own_adds_choices_and_experiments(tmp_path: Path) -> None:
     folder = tmp_path / "it's, mine"
     write(folder / "scheme/mine.yaml", "# Mine.\nname: mine\nparts: {}\n")
@@ -61,16 +51,19 @@ def test_a_folder_of_the_users_own_adds_choices_and_experiments(tmp_path: Path) 
     write(folder / "experiment/paper.yaml", text)
     assert section("scheme", "scheme=mine", config_dir=folder)["name"] == "mine"
     assert "mine" in compose.choices("scheme", config_dir=folder)
-    assert compose.describe("scheme", "mine", config_dir=folder) == "Mine."
+    assert compose.describe(compose.choices("scheme", config_dir=folder)["mine"]) == "Mine."
     assert "scheme=mine" in compose.completions("scheme=m", config_dir=folder)
     assert section("scheme", "experiment=paper", config_dir=folder)["name"] == "alibi"
     assert composed("experiment=paper", config_dir=folder)["seed"] == 5
     assert composed(config_dir=compose.conf_dir()) == composed()
 
 
-@pytest.mark.parametrize("scheme", compose.choices("scheme", config_dir=None))
+SCHEMES = compose.choices("scheme", config_dir=None)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_shipped_scheme_names_its_paper(scheme: str) -> None:
-    assert re.search(r"arXiv \d{4}\.\d{5}", compose.describe("scheme", scheme, config_dir=None))
+    assert re.search(r"arXiv \d{4}\.\d{5}", compose.describe(SCHEMES[scheme]))
 
 
 def test_values_are_parsed_without_composing_and_nested_values_become_overrides() -> None:

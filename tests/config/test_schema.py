@@ -93,6 +93,16 @@ def test_lengths_are_powers_of_two_times_t_as_far_as_reach_goes() -> None:
     assert config_of(*words).eval.lengths == [125, 250, 500, 1000, 2000, 4000]
 
 
+def test_variants_that_are_named_are_part_of_the_configuration() -> None:
+    named = config_of("eval.variants=[ntk+window]", "eval.reference_variants=[logn]").variants
+    assert named == {
+        name: compose.load(compose.VARIANT, name, config_dir=None)
+        for name in ("ntk", "window", "logn")
+    }
+    own = config_of("+variants.ntk={pi:{factor:2}}", "eval.variants=[ntk]").variants["ntk"]
+    assert own == {"pi": {"factor": 2}}
+
+
 def test_variants_merge_in_their_order() -> None:
     mine = ["+variants.a={pi:{factor:2.0}}", "+variants.b={pi:{factor:4.0},rope:null}"]
     config = config_of(BASE, *mine)

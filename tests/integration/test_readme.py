@@ -206,9 +206,9 @@ def test_the_rows_of_a_table_have_as_many_cells_as_its_head() -> None:
 
 
 def test_tables_that_are_written_by_hand_have_a_row_for_each_choice() -> None:
-    assert names(DOCS["schemes.md"], "Properties") == choices("scheme", config_dir=None)
+    assert names(DOCS["schemes.md"], "Properties") == [*choices("scheme", config_dir=None)]
     effects = names(DOCS["variants.md"], "Effect with the default arguments")
-    assert effects == choices("variant", config_dir=None)
+    assert effects == [*choices("variant", config_dir=None)]
     experiments = set(names(DOCS["sweeps.md"], "Experiments"))
     assert experiments == set(choices("experiment", config_dir=None))
 

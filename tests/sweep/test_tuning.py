@@ -15,9 +15,8 @@ from shell import Shell
 from small import SMALL, small_config
 from small_corpora import write
 
-from lengthgen.config import tuned_rates
+from lengthgen.config import compose
 from lengthgen.config.schema import from_plain, to_plain
-from lengthgen.config.tuned_rates import Tuned
 from lengthgen.errors import UserError
 from lengthgen.runs import directory, status
 from lengthgen.runs.status import Status
@@ -38,7 +37,7 @@ def grid(out: Path, *words: str) -> list[Point]:
 Losses = Mapping[tuple[str, float, float | None, int], float]  # by scheme, rate, ratio and seed
 
 
-def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, Tuned]:
+def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, Any]:
     """Returns the rates that are chosen where points have such losses; the others diverged."""
     points = grid(out, *words)
     for point in points:
@@ -57,7 +56,7 @@ def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, 
         ]
         (point.run_dir / "eval.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     tuning.write(points, out)
-    return tuned_rates.read(out / "tuned.yaml")
+    return compose.read(out / "tuned.yaml")
 
 
 def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -> None:
@@ -72,12 +71,16 @@ def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -
         for seed, loss in zip((1, 2), repeats, strict=True)
     }
     rates = chosen(tmp_path, losses, "scheme=rope,nope", RATES, "seed=1,2")
-    assert {name: (tuned.lr, tuned.scheme_lr_ratio) for name, tuned in rates.items()} == {
+    assert {name: (tuned["lr"], tuned["scheme_lr_ratio"]) for name, tuned in rates.items()} == {
         "rope": (1e-3, None),
         "nope": (2e-3, None),
     }
-    assert [trial.losses for trial in rates["rope"].grid] == [[3.0, 3.2], [2.9, 3.4], [3.3, 3.0]]
-    assert (rates["rope"].seeds, rates["rope"].length) == ([1, 2], T)
+    assert [trial["losses"] for trial in rates["rope"]["grid"]] == [
+        [3.0, 3.2],
+        [2.9, 3.4],
+        [3.3, 3.0],
+    ]
+    assert (rates["rope"]["seeds"], rates["rope"]["length"]) == ([1, 2], T)
     table = (tmp_path / "table.md").read_text()
     assert [line.split()[-2] for line in table.splitlines() if line.startswith("| rope")] == [
         "**3.1000**",
@@ -98,7 +101,7 @@ def test_a_rate_that_diverged_with_one_seed_is_not_chosen(tmp_path: Path) -> Non
     keys = [("rope", 1e-3, None, 1), ("rope", 1e-3, None, 2), ("rope", 2e-3, None, 1)]
     losses: Losses = dict(zip(keys, (3.0, 3.0, 1.0), strict=True))
     words = ["scheme=rope", "train.lr=1e-3,2e-3", "seed=1,2"]
-    assert chosen(tmp_path, losses, *words)["rope"].lr == 1e-3
+    assert chosen(tmp_path, losses, *words)["rope"]["lr"] == 1e-3
     table = (tmp_path / "table.md").read_text()
     assert re.findall(r"^\| rope .* (\S+) \|$", table, re.MULTILINE) == ["**3.0000**", "diverged"]
 
@@ -121,19 +124,19 @@ def test_a_ratio_is_chosen_where_a_scheme_has_parameters_and_tried_nowhere_else(
         for ratio in (1.0, 4.0, 16.0):
             losses["t5", lr, ratio, 1] = 3 + abs(lr - 2e-3) + abs(ratio - 16) / 16
     rates = chosen(tmp_path, losses, *words)
-    assert (rates["rope"].lr, rates["rope"].scheme_lr_ratio) == (1e-3, None)
-    assert (rates["t5"].lr, rates["t5"].scheme_lr_ratio) == (2e-3, 16.0)
+    assert (rates["rope"]["lr"], rates["rope"]["scheme_lr_ratio"]) == (1e-3, None)
+    assert (rates["t5"]["lr"], rates["t5"]["scheme_lr_ratio"]) == (2e-3, 16.0)
     path = f"train.tuned={tmp_path}/tuned.yaml"
     typed = small_config("scheme=t5", "train.lr=2e-3", "train.scheme_lr_ratio=16")
     assert small_config("scheme=t5", path).run_id == typed.run_id
 
 
 def test_rates_of_other_schemes_stay_in_the_file(tmp_path: Path) -> None:
-    rates: dict[str, Tuned] = {}
+    rates: dict[str, Any] = {}
     for name, best in (("rope", 1e-3), ("nope", 4e-3)):
         losses: Losses = {(name, lr, None, 1): 3 + abs(lr - best) for lr in (1e-3, 2e-3, 4e-3)}
         rates = chosen(tmp_path, losses, f"scheme={name}", RATES)
-    assert {name: tuned.lr for name, tuned in rates.items()} == {"rope": 1e-3, "nope": 4e-3}
+    assert {name: tuned["lr"] for name, tuned in rates.items()} == {"rope": 1e-3, "nope": 4e-3}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,7 @@ def test_encoder_decoders_are_tuned_by_the_loss_of_masked_spans_at_t(tmp_path: P
     losses: Losses = {("t5", lr, None, 1): 3 + abs(lr - 2e-3) for lr in (1e-3, 2e-3, 4e-3)}
     words = ["scheme=t5", "model.arch=encoder_decoder", RATES]
     rates = chosen(tmp_path, losses, *words, protocol="spans")["t5"]
-    assert (rates.lr, rates.model, rates.length) == (2e-3, "tiny_encoder_decoder", T)
+    assert (rates["lr"], rates["model"], rates["length"]) == (2e-3, "tiny_encoder_decoder", T)
 
 
 def test_only_the_loss_at_t_is_measured_and_any_folder_is_taken(tmp_path: Path) -> None:
@@ -186,14 +189,14 @@ def tuned_yaml(folder: Path, **entries: object) -> str:
     return f"train.tuned={path}"
 
 
-def test_each_scheme_takes_its_rate_and_keeps_the_grid(tmp_path: Path) -> None:
+def test_each_scheme_takes_its_rate(tmp_path: Path) -> None:
     other = {**ENTRY, "lr": 0.008, "scheme_lr_ratio": 16.0}
     path = tuned_yaml(tmp_path, rope=ENTRY, t5=other)
     rope, t5 = (small_config(f"scheme={name}", path) for name in ("rope", "t5"))
     assert (rope.train.lr, rope.train.scheme_lr_ratio) == (0.002, None)
     assert (t5.train.lr, t5.train.scheme_lr_ratio) == (0.008, 16.0)
     assert rope.run_id == small_config("scheme=rope", "train.lr=2e-3").run_id
-    assert to_plain(rope)["train"]["tuned"] == ENTRY
+    assert rope.train.tuned == tmp_path / "tuned.yaml"
     assert from_plain(to_plain(rope)) == rope
 
 
@@ -203,11 +206,11 @@ def test_each_scheme_takes_its_rate_and_keeps_the_grid(tmp_path: Path) -> None:
         (["scheme=alibi"], None, "has no rate for scheme alibi, only for rope; run lengthgen tune"),
         (["train.lr=1e-3"], None, "train.lr=1e-3: train.tuned="),
         (["train.scheme_lr_ratio=2"], None, "sets it for each scheme; drop one of them"),
-        ([], "rope: {lr: fast}", "is not as lengthgen tune writes it: rope.lr: 'fast' should be a"),
-        ([], "rope: [", "not valid YAML"),
+        ([], "rope: {lr: fast}", "tuned.yaml: rope.lr: 'fast' should be a valid number"),
+        ([], "rope: [", "tuned.yaml: cannot be read as YAML: "),
         ([], "- rope", "holds no KEY: VALUE lines"),
-        (["train.tuned=none.yaml"], None, "none.yaml: cannot be read (No such file or"),
-        (["train.tuned=3"], None, "train.tuned: 3"),
+        (["train.tuned=none.yaml"], None, "none.yaml: cannot be read as YAML: [Errno 2] No such"),
+        (["train.tuned=3"], None, "3: cannot be read as YAML"),
     ],
 )
 def test_rates_that_cannot_be_taken_are_one_line(
@@ -237,11 +240,11 @@ def test_tuning_ends_with_rates_that_a_run_takes_and_trains_nothing_again(
     again = here(*command)
     assert (again.code, again.out, again.err) == (0, first.out, "2 points: 2 done\n")
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    rates = tuned_rates.read(tmp_path / "tune/tuned.yaml")["rope"]
-    losses = {trial.lr: trial.losses[0] or 99 for trial in rates.grid}
-    assert rates.lr == min(losses, key=losses.__getitem__)
+    rates = compose.read(tmp_path / "tune/tuned.yaml")["rope"]
+    losses = {trial["lr"]: trial["losses"][0] or 99 for trial in rates["grid"]}
+    assert rates["lr"] == min(losses, key=losses.__getitem__)
     taken = here("train", "scheme=rope", *words, "train.tuned=tune/tuned.yaml", *FEW)
     assert taken.code == 0, taken.err
     (run_dir,) = tmp_path.glob("runs/rope-*")
     kept = directory.load_config(run_dir).train
-    assert (kept.tuned, kept.lr) == (rates, rates.lr)
+    assert (kept.tuned, kept.lr) == (tmp_path / "tune/tuned.yaml", rates["lr"])

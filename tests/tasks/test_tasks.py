@@ -332,7 +332,7 @@ def test_an_example_is_what_its_rule_says_and_a_function_of_its_random_alone(nam
 @pytest.mark.parametrize("name", TASKS)
 def test_the_example_in_a_yamls_comment_is_right(name: str) -> None:
     alphabet = set(rule_of(name).alphabet)
-    said = compose.describe("task", name, config_dir=None)
+    said = compose.describe(compose.choices("task", config_dir=None)[name])
     words = [word.rstrip(".,") for word in said.split()]
     (shown,) = (word for word in words if set(word) <= alphabet and re.search("=|r[01]$", word))
     match = re.match(r".*\?.=|[^=]*=|.*r(?=.$)", shown)
