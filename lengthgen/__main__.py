@@ -1,5 +1,6 @@
 """Runs the command line: lengthgen, python -m lengthgen, and torchrun -m lengthgen."""
 
+import io
 import os
 import signal
 import sys
@@ -17,6 +18,9 @@ def main() -> NoReturn:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by `>&-`: the next file would take its number
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what its encoding lacks is shown as \\xe9
+            stream.reconfigure(errors="backslashreplace")
     is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as by `nohup`, or `&` of sh
     with signals.handled([] if is_ignored else [signal.SIGINT], _end_at_once):
         try:

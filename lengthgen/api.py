@@ -17,12 +17,11 @@ import tokenizers
 
 from lengthgen import generation, pipeline
 from lengthgen.config import compose, schema
-from lengthgen.evaluation import evaluator
+from lengthgen.config.sections import flatten
 from lengthgen.model.transformer import Transformer
 from lengthgen.report import statistics
 from lengthgen.report.load import load as load_rows
-from lengthgen.runs import devices, directory
-from lengthgen.runs.distributed import Ranks
+from lengthgen.runs import directory
 from lengthgen.terminal import Progress
 
 Run = str | Path  # a run directory, or below runtime.root a run id or its unique beginning
@@ -49,8 +48,7 @@ def train(
     """
     words = [*map(str, overrides), *compose.overrides_of(values)]
     folder = None if config_dir is None else Path(config_dir)
-    files = [Path(plugin) for plugin in _listed(plugins)]
-    config = schema.from_overrides(words, config_dir=folder, plugins=files)
+    config = schema.from_overrides(words, config_dir=folder, plugins=_paths(plugins))
     return pipeline.train(pipeline.validate(config))
 
 
@@ -78,15 +76,10 @@ def evaluate(
     """
     requested = {"lengths": lengths, "protocols": protocols, "variants": variants}
     changes = {f"eval.{key}": _listed(v) for key, v in requested.items() if v is not None}
-    changes |= compose.values(compose.overrides_of(values))
+    changes |= flatten(values)
     compose.check_changes(changes, ("eval", "runtime"))
     run_dir = directory.find(str(run), compose.root_of(changes))
-    files = [Path(plugin) for plugin in _listed(plugins)]
-    (config,) = pipeline.configs_of([run_dir], changes, plugins=files)
-    ranks = Ranks.from_env()
-    device = devices.device_of(config.runtime, ranks)
-    with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
-        evaluator.evaluate(config, run_dir, ranks=ranks, show=show)
+    (config,) = pipeline.evaluate_runs([run_dir], changes, plugins=_paths(plugins))
     curves = results(run_dir)
     wanted = config.eval
     shown = [None, *wanted.variants, *wanted.reference_variants]
@@ -114,8 +107,7 @@ def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
         UserError: There is no such folder or run, or nothing in it is evaluated.
     """
     root = compose.root_of({})
-    named = [Path(str(run)) for run in _listed(runs)]
-    paths = [path if path.is_dir() else directory.find(str(path), root) for path in named]
+    paths = [p if p.is_dir() else directory.find(str(p), root) for p in _paths(runs)]
     with Progress(is_main=True) as show:
         return statistics.curves(statistics.findings(load_rows(paths, say=show.say)))
 
@@ -140,3 +132,7 @@ def _listed(values: Any) -> list[Any]:
     """Returns what was given in place of a list: its values, or a single one."""
     several = isinstance(values, Iterable) and not isinstance(values, str)
     return [*values] if several else [values]
+
+
+def _paths(given: Any) -> list[Path]:
+    return [Path(str(path)) for path in _listed(given)]

@@ -155,6 +155,23 @@ def train(config: Config) -> Path:
         return train_and_evaluate(config, ranks=ranks, show=show)
 
 
+def evaluate_runs(
+    run_dirs: Sequence[Path],
+    changes: Mapping[str, Any],
+    *,
+    config_dir: Path | None = None,
+    plugins: Sequence[Path] = (),
+) -> list[Config]:
+    """Adds what is missing of the curves of runs; returns their configurations with the changes."""
+    configs = configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugins)
+    ranks = Ranks.from_env()
+    device = devices.device_of(configs[0].runtime, ranks)
+    with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
+        for config, run_dir in zip(configs, run_dirs, strict=True):
+            evaluate(config, run_dir, ranks=ranks, show=show)
+    return configs
+
+
 @signals.interruptible()
 def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
     """Trains to the budget, resuming what is there, evaluates, and shows all of it in W&B.

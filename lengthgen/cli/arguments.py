@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,14 +24,13 @@ def complete_overrides(ctx: typer.Context, incomplete: str) -> list[str]:
         key = f"{before[-2]}="
     elif before and not incomplete:
         key = f"{before[-1]}="
-    try:
-        config_dir = ctx.params.get("config_dir")
+    config_dir = ctx.params.get("config_dir")
+    with suppress(UserError):  # a broken YAML of the user's: a shell has no place for a message
         words = compose.completions(key + incomplete, config_dir=config_dir)
-        if not words and not incomplete:
-            return compose.completions("", config_dir=config_dir)
-        return [word.removeprefix(key) for word in words]
-    except UserError:  # a broken YAML of the user's: a shell has no place for a message
-        return []
+        if words or incomplete:
+            return [word.removeprefix(key) for word in words]
+        return compose.completions("", config_dir=config_dir)
+    return []
 
 
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -40,8 +40,8 @@ def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     given = re.search(r"runtime\.root ?= ?(\S+)", " ".join(_before(ctx)))
     root = compose.root_of({"runtime.root": given[1]} if given else {})
     ids = sorted(path.parent.name for path in root.glob("*/config.yaml"))
-    plain = re.compile(r"[\w.=+,-]+")  # of another name a shell would run parts
-    fitting = [name for name in ids if name.startswith(incomplete) and plain.fullmatch(name)]
+    # Of another name a shell would run parts.
+    fitting = [n for n in ids if n.startswith(incomplete) and re.fullmatch(r"[\w.=+,-]+", n)]
     keys = complete_overrides(ctx, incomplete)
     return fitting + [key for key in keys if key.startswith(("eval.", "runtime."))]
 

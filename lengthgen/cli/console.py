@@ -25,14 +25,6 @@ def echo(text: object) -> None:
     print(visible(str(text), keep="\n\t"))
 
 
-def echo_verbatim(text: str) -> None:
-    """Prints text as it is into a pipe or a file; on a terminal as `echo`."""
-    if sys.stdout.isatty():
-        echo(text)
-    else:
-        print(text)
-
-
 def print_table(head: list[str], rows: Sequence[list[str]], *, head_in_pipes: bool = False) -> None:
     """Prints a table on a terminal, and lines of tab-separated cells into a pipe."""
     if not sys.stdout.isatty():

@@ -11,7 +11,7 @@ from lengthgen.cli.console import echo
 def evaluate_runs(
     arguments: Runs = None,
     lengths: Annotated[
-        str | None, typer.Option(metavar="L,L,...", help="Such as 512,2048,16000.")
+        str | None, typer.Option(metavar="L,L,...", help="Such as 512,2k,16T: T is train.length.")
     ] = None,
     protocols: Annotated[
         str | None,
@@ -38,20 +38,12 @@ def evaluate_runs(
     changes |= {f"eval.{key}": words_of(text) for key, text in given.items() if text is not None}
     run_dirs = find_runs(names, changes)
     from lengthgen import pipeline
-    from lengthgen.evaluation import evaluator
     from lengthgen.evaluation.protocols import PROTOCOLS
     from lengthgen.report import report
-    from lengthgen.runs import devices
     from lengthgen.runs.distributed import Ranks
-    from lengthgen.terminal import Progress
 
     if "all" in changes.get("eval.protocols", []):
         changes["eval.protocols"] = list(PROTOCOLS)
-    configs = pipeline.configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
-    ranks = Ranks.from_env()
-    device = devices.device_of(configs[0].runtime, ranks)
-    with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
-        for config, run_dir in zip(configs, run_dirs, strict=True):
-            evaluator.evaluate(config, run_dir, ranks=ranks, show=show)
-    if ranks.is_main:
+    pipeline.evaluate_runs(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
+    if Ranks.from_env().is_main:
         echo(report.terminal(run_dirs))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Plugin, find_runs, run_argument, split
-from lengthgen.cli.console import echo_verbatim
+from lengthgen.cli.console import echo
 from lengthgen.errors import UserError
 
 
@@ -60,4 +60,4 @@ def generate_text(
         text = generation.generate(
             trained, prompt, limit=tokens, temperature=temperature, show=show
         )
-    echo_verbatim(text)
+    echo(text)

@@ -27,16 +27,12 @@ for _room in rooms("cli"):
 KINDS = (*GROUPS, "protocols", *LISTS, "runs")
 
 
-def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the kinds that can be listed."""
-    first = not ctx.params.get("arguments")
-    return [kind for kind in KINDS if first and kind.startswith(incomplete)]
-
-
 def list_kind(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help=f"{', '.join(KINDS)}.", autocompletion=complete),
+        typer.Argument(
+            metavar="KIND", help=f"{', '.join(KINDS)}.", autocompletion=lambda: list(KINDS)
+        ),
     ],
     arguments: Annotated[
         list[str] | None,
@@ -69,12 +65,13 @@ def choices(group: str, *, config_dir: Path | None) -> Listed:
     """Returns name and description of each choice of a group, and the variants of schemes."""
     from lengthgen.config import compose
 
-    rows: list[list[str]] = []
-    for name, file in compose.choices(group, config_dir=config_dir).items():
-        rows.append([name, compose.describe(file)])
-        if group == "scheme":
-            rows[-1].append(", ".join(compose.read(file).get("variants", {})))
-    return [group, "what", *(["variants"] if group == "scheme" else [])], rows
+    files = compose.choices(group, config_dir=config_dir)
+    if group != "scheme":
+        return [group, "what"], [[name, compose.describe(file)] for name, file in files.items()]
+    return [group, "what", "variants"], [
+        [name, compose.describe(file), ", ".join(compose.read(file).get("variants", {}))]
+        for name, file in files.items()
+    ]
 
 
 def protocols() -> Listed:
@@ -123,10 +120,5 @@ def _progress(run_dir: Path) -> list[str]:
             "" if x is None else f"{math.exp(x) if x < 709 else math.inf:,.2f} at {n:,}"
             for n, x in zip(shown, losses, strict=True)
         ]
-    return [
-        state,
-        f"{step}/{config.train.steps}",
-        f"{trained[-1]['train/tokens']:,}" if trained else "",
-        *ppls,
-        reason or "",
-    ]
+    tokens = f"{trained[-1]['train/tokens']:,}" if trained else ""
+    return [state, f"{step}/{config.train.steps}", tokens, *ppls, reason or ""]

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -87,40 +87,37 @@ def run(
     before = states.states_of(points)
     todo = states.pending(points, before)
     warn_once(f"{len(points)} point{'s' * (len(points) > 1)}: {states.counted(before)}")
+    if not todo or (slurm is not None and dry_run):
+        return before
+    available = local.gpus_for(todo) if slurm is None else []
+    _prepare(todo)
     if slurm is not None:
-        if todo and not dry_run:
-            _prepare(todo)
-            submit(todo, options(slurm), root=points[0].config.runtime.root, say=warn_once)
-            return states.states_of(points)
-    elif todo:
-        available = local.gpus_for(todo)
-        slots = local.slots(devices.cores(), available, jobs=jobs, gpus=gpus, n_points=len(todo))
-        _prepare(todo)
-        if not dry_run:
-            return local.run(points, slots, gpus=gpus, say=warn)
-        seconds = local.seconds_per_step(todo[0], slots[0], say=warn)
-        rate = f"{todo[0].title}: {seconds:.3g} s a step, {todo[0].config.train.steps:,} steps"
-        warn_once(f"{rate}; {len(todo)} points to do, {len(slots)} at a time")
+        submit(todo, options(slurm), root=points[0].config.runtime.root, say=warn_once)
+        return states.states_of(points)
+    slots = local.slots(devices.cores(), available, jobs=jobs, gpus=gpus, n_points=len(todo))
+    if not dry_run:
+        return local.run(points, slots, gpus=gpus, say=warn)
+    seconds = local.seconds_per_step(todo[0], slots[0], say=warn)
+    rate = f"{todo[0].title}: {seconds:.3g} s a step, {todo[0].config.train.steps:,} steps"
+    warn_once(f"{rate}; {len(todo)} points to do, {len(slots)} at a time")
     return before
 
 
 def _prepare(points: Sequence["Point"]) -> None:
-    """Builds every corpus once, and checks what needs its tokens or plugins, before any run."""
+    """Builds every corpus once, and checks what needs its tokens, before any run."""
     from lengthgen import pipeline
-    from lengthgen.data.corpora import TokenizedCorpus
     from lengthgen.runs import devices
     from lengthgen.runs.distributed import ALONE
     from lengthgen.terminal import Progress
 
-    loaded: dict[str, TokenizedCorpus] = {}
+    loaded: dict[str, Any] = {}
     with Progress(is_main=True) as show:
         for point in points:
             try:
                 devices.device_of(point.config.runtime, ALONE)  # refuses one that is not here
                 pipeline.prepare(point.config, loaded, say=show.say)
             except UserError as error:
-                where = f"{point.title}: " if point.varied else ""
-                raise UserError(f"{where}{error}") from None
+                raise UserError(f"{point.title}: {error}" if point.varied else str(error)) from None
 
 
 def finish(

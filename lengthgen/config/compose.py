@@ -96,6 +96,7 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     Raises UserError for an override that cannot be read or holds several values, an unknown
     choice or key, a missing mandatory value, or a YAML file that is not valid.
     """
+    _folders(config_dir)  # refuses what Hydra would warn of
     parsed = _parse(overrides)
     for override in parsed:
         if override.is_sweep_override():

@@ -24,10 +24,7 @@ class Plugin(NamedTuple):
 
 
 def give(paths: Sequence[Path]) -> list[str]:
-    """Reads files, which this process may run from now on; returns their digests, sorted.
-
-    Raises UserError for one that cannot be read.
-    """
+    """Reads files, which this process may run from now on; returns their digests, sorted."""
     digests: set[str] = set()
     for path in paths:
         try:
@@ -53,10 +50,7 @@ def given(digest: str, *, kept: Path | None = None) -> Plugin:
 
 
 def module(digest: str) -> ModuleType:
-    """Returns the module of a plugin that was given, run at the first call.
-
-    Raises UserError if it fails.
-    """
+    """Returns the module of a plugin that was given, run at the first call."""
     name, plugin = MODULE_PREFIX + digest, given(digest)
     if name not in sys.modules:
         created = sys.modules[name] = ModuleType(name)  # dataclasses look for it there

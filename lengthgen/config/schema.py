@@ -303,17 +303,13 @@ class Config(Section):
     @classmethod
     def _lengths_in_tokens(cls, given: Any, info: ValidationInfo) -> Any:
         """Writes a length such as 2T in tokens: T is train.length."""
-        if "train" not in info.data or not isinstance(given, dict):
+        lengths = given.get("lengths") if isinstance(given, dict) else None
+        if "train" not in info.data or not isinstance(lengths, list):
             return given
+        times = [re.fullmatch(r"(\d*\.?\d*)T", str(length)) for length in lengths]
         T = info.data["train"].length
-
-        def tokens(length: Any) -> Any:
-            times = re.fullmatch(r"(\d+\.?\d*|)T", str(length))
-            return length if times is None else float(times[1] or 1) * T
-
-        lengths = given.get("lengths")
-        several = [*map(tokens, lengths)] if isinstance(lengths, list) else lengths
-        return {**given, "lengths": several, "reach": tokens(given.get("reach"))}
+        tokens = [m and float(m[1] or 1) * T for m in times]
+        return {**given, "lengths": [n or x for n, x in zip(tokens, lengths, strict=True)]}
 
     @property
     def run_id(self) -> str:
@@ -386,11 +382,9 @@ class Config(Section):
 
         A variant of the scheme's own comes before one of that name that any scheme may take.
         """
-        merged, names = dict(self.scheme.parts), name.split("+")
-        if len(set(names)) < len(names):
-            raise UserError(f"eval.variants: {name} names one variant twice; name each once")
+        merged = dict(self.scheme.parts)
         placed = {part for layer in self.scheme.layers or [] for part in layer}
-        for variant in names:
+        for variant in name.split("+"):
             for part, arguments in self.changes_of(variant).items():
                 if variant not in self.scheme.variants and part in placed:
                     raise UserError(
@@ -470,8 +464,7 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> C
 
     train.precision=auto becomes bf16 or fp32, by the device: two precisions are two runs, of two
     names. Whether a model, task or protocol can be built is not checked, and no plugin is run.
-    Raises UserError with the dotted key of the first mistake: unknown key, wrong type, value out of
-    bounds, or keys that contradict each other.
+    Raises UserError with the dotted key of the first mistake.
     """
     try:
         config = validate(Config, plain)
@@ -479,28 +472,24 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> C
         raise UserError(str(error).replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
     train, wanted = config.train, config.eval
-    precision = train.precision
-    if precision == "auto":
-        precision = _native_precision(config.runtime.device)
     protocol = "spans" if config.model.arch == "encoder_decoder" else "tail"
-    lengths, protocols = wanted.lengths or _lengths(train.length, wanted.reach), wanted.protocols
-    changes = {"lengths": lengths, "protocols": protocols or [protocol]}
-    return config.model_copy(
-        update={
-            "corpus": config.corpus.model_copy(update={"plugins": tuple(config.plugins)}),
-            "train": train.model_copy(update={"precision": precision}),
-            "eval": wanted.model_copy(update=changes),
-            "variants": _variants(config, config_dir),
-        }
-    )
-
-
-def _variants(config: Config, config_dir: Path | None) -> Variants:
-    """Returns the variants of the configuration, and those of conf/variant that eval names."""
-    joined = [*config.eval.variants, *config.eval.reference_variants]
-    named = {name for names in joined for name in names.split("+")}
+    named = {n for names in wanted.variants + wanted.reference_variants for n in names.split("+")}
     missing = sorted(named - {*config.variants, *config.scheme.variants})
-    return config.variants | {n: config.changes_of(n, config_dir=config_dir) for n in missing}
+    held = {name: config.changes_of(name, config_dir=config_dir) for name in missing}
+    update = {
+        "variants": config.variants | held,
+        "corpus": config.corpus.model_copy(update={"plugins": tuple(config.plugins)}),
+        "eval": wanted.model_copy(
+            update={
+                "lengths": wanted.lengths or _lengths(train.length, wanted.reach),
+                "protocols": wanted.protocols or [protocol],
+            }
+        ),
+    }
+    if train.precision == "auto":
+        precision = _native_precision(config.runtime.device)
+        update["train"] = train.model_copy(update={"precision": precision})
+    return config.model_copy(update=update)
 
 
 def _native_precision(device: str) -> Literal["bf16", "fp32"]:
@@ -513,16 +502,10 @@ def _native_precision(device: str) -> Literal["bf16", "fp32"]:
     there = torch.cuda.is_available()
     if device == "cuda" or (device == "auto" and there):
         takes = not there or torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        takes = device != "mps" and cpu_multiplies_bf16()
+    else:  # CPUs without AVX512-bf16 widen bf16 to fp32 first
+        has_avx512_bf16 = torch.cpu._is_avx512_bf16_supported  # pyright: ignore[reportPrivateUsage]
+        takes = device != "mps" and has_avx512_bf16()
     return "bf16" if takes else "fp32"
-
-
-def cpu_multiplies_bf16() -> bool:
-    """Returns whether the processor has AVX512-bf16; others widen bf16 to fp32 first."""
-    import torch
-
-    return torch.cpu._is_avx512_bf16_supported()  # pyright: ignore[reportPrivateUsage]
 
 
 def _lengths(T: int, reach: int) -> list[int]:

@@ -88,9 +88,25 @@ def test_an_evaluation_is_named_by_what_it_measures() -> None:
     assert len(set(names)) == 3
 
 
-def test_lengths_are_powers_of_two_times_t_as_far_as_reach_goes() -> None:
-    words = ["train.length=1e3", "train.batch_tokens=4e3", "eval.reach=4e3"]
-    assert config_of(*words).eval.lengths == [125, 250, 500, 1000, 2000, 4000]
+@pytest.mark.parametrize(
+    ("words", "lengths"),
+    [
+        (
+            "train.length=1e3 train.batch_tokens=4e3 eval.reach=4e3",
+            [125, 250, 500, 1000, 2000, 4000],
+        ),
+        ("eval.lengths=[T,2T,1.5T,1k,4Ki,640]", [512, 1024, 768, 1000, 4096, 640]),
+    ],
+)
+def test_lengths_are_powers_of_two_times_t_up_to_reach_or_as_they_are_written(
+    words: str, lengths: list[int]
+) -> None:
+    assert config_of(*words.split()).eval.lengths == lengths
+
+
+def test_large_numbers_are_written_with_a_suffix() -> None:
+    train = config_of("train.tokens=2.5M", "train.batch_tokens=8Ki").train
+    assert (train.tokens, train.batch_tokens) == (2_500_000, 8192)
 
 
 def test_variants_that_are_named_are_part_of_the_configuration() -> None:

@@ -109,10 +109,6 @@ def cut_eval_rows(run_dir: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def lose_the_last_checkpoint(run_dir: Path) -> None:
-    shutil.rmtree(max(run_dir.glob("checkpoints/step-*")))
-
-
 def lose_the_status(run_dir: Path) -> None:
     (run_dir / "status.json").write_text("{")
 
@@ -122,11 +118,7 @@ def lose_the_configuration(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm",
-    [
-        *(cut_train_rows, cut_eval_rows, lose_the_last_checkpoint),
-        *(lose_the_status, lose_the_configuration),
-    ],
+    "harm", [cut_train_rows, cut_eval_rows, lose_the_status, lose_the_configuration]
 )
 def test_the_same_command_repairs_what_a_crash_may_leave(
     trained: Path, undisturbed: Path, harm: Callable[[Path], None]
@@ -161,14 +153,6 @@ def test_what_cannot_be_read_is_one_line_and_nothing_is_trained_or_deleted(
     monkeypatch.undo()
     assert f"{name}: cannot be read ({os.strerror(code)})" in said
     assert content_of(trained) == before
-
-
-def test_a_run_is_evaluated_without_its_optimizer(trained: Path, undisturbed: Path) -> None:
-    for path in trained.rglob("trainer.pt"):
-        path.unlink()
-    (one_run(trained) / "eval.jsonl").unlink()
-    ran = here(*eval_words(trained))
-    assert (ran.code, ran.out) == (0, here(*eval_words(undisturbed)).out)
 
 
 # Disks
@@ -215,39 +199,6 @@ def test_an_evaluation_without_room_names_its_file_and_loses_no_row(
     assert here(*words).code == 0
 
 
-def test_a_finished_run_on_a_read_only_disk_is_evaluated_and_not_continued(
-    disk: Disk, undisturbed: Path
-) -> None:
-    root = shutil.copytree(undisturbed, disk.folder / "runs")
-    evaluated = here(*eval_words(root))
-    disk.refuse_writing()
-    assert here(*eval_words(root)) == evaluated
-    for words in (eval_words(root, "--lengths", "8,16"), train_words(root, "scheme=rope")):
-        assert "(Read-only file system)" in here(*words).error
-
-
-# Signals
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [signal.SIGTERM], ids=str)
-def test_a_signal_to_an_evaluation_keeps_its_rows(trained: Path, kind: signal.Signals) -> None:
-    twin = shutil.copytree(trained, trained.parent / "twin")
-    begun = rows_in(trained)
-    more = ["--protocols", PROTOCOLS]
-    ran = signalled(kind, 4, *eval_words(trained, *more))
-    assert ran.code == 128 + kind, ran
-    last = ran.err.splitlines()[-1]
-    assert last == f"stopped by {kind.name}; the same command continues with what is done"
-    assert rows_in(trained) > begun
-    assert here(*eval_words(trained, *more)).out == here(*eval_words(twin, *more)).out
-    assert result(trained) == result(twin)
-
-
-def rows_in(root: Path) -> int:
-    return (one_run(root) / "eval.jsonl").read_bytes().count(b"\n")
-
-
 # Losses that are not finite
 
 
@@ -260,26 +211,7 @@ def test_a_run_that_diverges_is_marked_so_and_keeps_the_checkpoint_before(tmp_pa
     assert (state.state, state.reason) == ("diverged", said)
     weights = load_file(max(run_dir.glob("checkpoints/step-*")) / "model.safetensors")
     assert all(weight.isfinite().all() for weight in weights.values())
-    assert not (run_dir / "DONE").exists()
     assert here(*words).error == said
-    listed = here("list", "runs", f"runtime.root={tmp_path}").out
-    assert "diverged" in listed
-    assert "to continue" not in listed  # it would diverge again
-
-
-# Files of others
-
-
-def test_a_copied_checkpoint_of_another_run_is_refused_by_name(
-    trained: Path, tmp_path: Path
-) -> None:
-    assert here(*train_words(trained, "scheme=alibi")).code == 0
-    (other,) = trained.glob("alibi-*")
-    run_dir = one_run(trained)
-    shutil.rmtree(run_dir / "checkpoints")
-    shutil.copytree(other / "checkpoints", run_dir / "checkpoints")
-    said = here(*eval_words(trained, run_dir.name)).error
-    assert f" is of run {other.name}, but config.yaml here of {run_dir.name}" in said
 
 
 def test_text_that_a_terminal_obeys_is_shown_and_not_obeyed(tmp_path: Path) -> None:
