@@ -143,7 +143,7 @@ def _axis(override: Override, config_dir: Path | None) -> list[str]:
         return [word]
     try:
         points = (
-            sweep.filter(choices(override.key_or_group, config_dir=config_dir))
+            sweep.filter([*choices(override.key_or_group, config_dir=config_dir)])
             if isinstance(sweep, Glob)
             else list(override.sweep_string_iterator())
         )

@@ -476,7 +476,7 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> C
     named = {n for names in wanted.variants + wanted.reference_variants for n in names.split("+")}
     missing = sorted(named - {*config.variants, *config.scheme.variants})
     held = {name: config.changes_of(name, config_dir=config_dir) for name in missing}
-    update = {
+    update: dict[str, Any] = {
         "variants": config.variants | held,
         "corpus": config.corpus.model_copy(update={"plugins": tuple(config.plugins)}),
         "eval": wanted.model_copy(

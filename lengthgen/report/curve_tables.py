@@ -184,15 +184,14 @@ def _scored(rows: pd.DataFrame, protocol: str) -> str:
 
 def rates(tuned: Mapping[str, Mapping[str, Any]]) -> Table:
     """Returns the learning rates that schemes were tuned on, the chosen ones marked."""
-    rows: list[list[Cell]] = []
-    edges: list[str] = []
+    rows, edges = list[list[Cell]](), list[str]()
     for name, chosen in tuned.items():
         for trial in chosen["grid"]:
             lr, ratio, losses = trial["lr"], trial["scheme_lr_ratio"], trial["losses"]
-            text = "diverged" if None in losses else f"{math.fsum(losses) / len(losses):.4f}"
-            is_chosen = (lr, ratio) == (chosen["lr"], chosen["scheme_lr_ratio"])
-            cells = Cell(name), Cell(f"{lr:g}"), Cell("-" if ratio is None else f"{ratio:g}")
-            rows.append([*cells, Cell(text, "best" if is_chosen else "")])
+            loss = "diverged" if None in losses else f"{math.fsum(losses) / len(losses):.4f}"
+            mark = "best" if (lr, ratio) == (chosen["lr"], chosen["scheme_lr_ratio"]) else ""
+            words = name, f"{lr:g}", "-" if ratio is None else f"{ratio:g}"
+            rows.append([*map(Cell, words), Cell(loss, mark)])
         for key in ("lr", "scheme_lr_ratio"):
             values = {trial[key] for trial in chosen["grid"]} - {None}
             if len(values) > 1 and chosen[key] in (min(values), max(values)):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
-from lengthgen.config.sections import Section, one_line
+from lengthgen.config.sections import Section, validate
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:  # a task of Slurm is to handle signals soon after its start
@@ -83,9 +83,9 @@ def options(text: str) -> Options:
     words = [word.partition("=") for word in text.split(",")]
     given = {key.strip(): value.strip() for key, _, value in words}
     try:
-        return Options.model_validate(given)
-    except ValidationError as error:
-        raise UserError(f"--slurm: {one_line(error, given, known=Options.model_fields)}") from None
+        return validate(Options, given)
+    except UserError as error:
+        raise UserError(f"--slurm: {error}") from None
 
 
 def submit(

@@ -14,14 +14,14 @@ PACKAGE = {
     "sweep": 680,  # to shrink to 550
     "pipeline": 210,
     "tracking": 260,  # to shrink to 200
-    "report": 1900,  # to shrink to 1600
+    "report": 1902,  # to shrink to 1600
     "evaluation": 1186,  # to shrink to 1150
     "training": 400,
     "runs": 700,
     "model": 1530,  # to shrink to 1300
     "data": 1715,  # to shrink to 1350
     "schemes": 3700,
-    "config": 1130,  # to shrink to 900
+    "config": 1126,  # to shrink to 900
     "errors, escaping, files, terminal": 520,  # to shrink to 450
     "tasks": 1968,  # to shrink to 1900
     "probes": 800,
@@ -30,7 +30,7 @@ PACKAGE = {
     "generation": 130,
 }
 TESTS = {
-    "cli": 390,  # to shrink to 350
+    "cli": 399,  # to shrink to 350
     "config": 695,  # to shrink to 600
     "data": 1360,  # to shrink to 1000
     "encoder_decoder": 335,  # to shrink to 300
@@ -43,7 +43,7 @@ TESTS = {
     "runs": 810,  # to shrink to 800
     "schemes": 3010,  # to shrink to 2700
     "support": 1380,  # to shrink to 600
-    "sweep": 780,  # to shrink to 700
+    "sweep": 782,  # to shrink to 700
     "tasks": 1385,  # to shrink to 1300
     "tracking": 200,
     "training": 622,  # to shrink to 600
