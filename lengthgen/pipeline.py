@@ -34,6 +34,8 @@ def validate(config: Config) -> Config:
     With types and defaults, equal ones have equal run ids. Raises UserError as `check` does.
     """
     check(config)
+    if not config.train.tokens:
+        raise UserError("train.tokens=0: nothing would be trained; give a number above 0")
     parts = schemes.typed(config.scheme.parts, plugins=config.plugins)
     typed = {
         "scheme": config.scheme.model_copy(update={"parts": parts}),

@@ -218,7 +218,7 @@ class Train(Section):
     """Budget, optimizer and schedule."""
 
     length: Annotated[Integer, Field(gt=0, le=2**24)]
-    tokens: Positive
+    tokens: NonNegative  # 0: an imported model, which is not trained here
     batch_tokens: Annotated[Integer, Field(gt=0, le=2**30)]
     lr: PositiveFloat
     scheme_lr_ratio: PositiveFloat | None

@@ -169,4 +169,10 @@ def token_bytes(tokenizer: tokenizers.Tokenizer) -> NDArray[np.int64]:
 def find_bos(tokenizer: tokenizers.Tokenizer) -> int | None:
     """Returns the id of the token that begins documents, if the tokenizer has one."""
     ids = (tokenizer.token_to_id(name) for name in BOS_NAMES)
-    return next((i for i in ids if i is not None), None)
+    return next((i for i in (prepended(tokenizer), *ids) if i is not None), None)
+
+
+def prepended(tokenizer: tokenizers.Tokenizer) -> int | None:
+    """Returns the id of the token that the tokenizer itself puts before a text, if it does."""
+    bare, own = (tokenizer.encode("a", add_special_tokens=own).ids for own in (False, True))
+    return own[0] if own[:1] != bare[:1] else None

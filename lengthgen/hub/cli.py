@@ -1,4 +1,4 @@
-"""lengthgen export."""
+"""lengthgen export and import."""
 
 import re
 from pathlib import Path
@@ -51,4 +51,39 @@ def export_run(
     echo(written.folder)
 
 
-COMMANDS = {"export": export_run}
+def import_model(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FOLDER|NAME [KEY=VALUE ...]",
+            help="In Hugging Face layout, or a name of the Hub; corpus, eval.* and runtime.* of "
+            "the run.",
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the model, in runs.")] = None,
+    length: Annotated[
+        int | None, typer.Option(min=1, metavar="T", help="Trained length; default: config.json's.")
+    ] = None,
+) -> None:
+    """Make a pretrained model a run, which list, eval, report, probe and generate take.
+
+    Reads config.json, tokenizer.json and safetensors alone: no code of the model is run.
+    """
+    overrides = [word for word in arguments or [] if "=" in word and not Path(word).exists()]
+    sources = [word for word in arguments or [] if word not in overrides]
+    if len(sources) != 1:
+        raise UserError("import: give one folder or name, as in: lengthgen import FOLDER")
+    for word in overrides:
+        if re.split(r"[.=]", word)[0] not in ("corpus", "eval", "runtime"):
+            raise UserError(f"{word}: import takes corpus, eval.* and runtime.* alone; drop it")
+    from lengthgen.hub import imported
+    from lengthgen.terminal import Progress
+
+    with Progress(is_main=True) as show:
+        run_dir = imported.import_model(
+            sources[0], name=name, length=length, overrides=overrides, say=show.say
+        )
+    echo(run_dir)
+
+
+COMMANDS = {"export": export_run, "import": import_model}

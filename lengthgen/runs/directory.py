@@ -44,20 +44,20 @@ def load_config(run_dir: Path) -> Config:
 
 
 def write_provenance(
-    run_dir: Path, corpus: TokenizedCorpus, *, run: str, n_parameters: int
+    run_dir: Path, corpus: TokenizedCorpus | None, *, run: str, n_parameters: int
 ) -> None:
     """Writes env.json at the first start: command, host, commit, versions and corpus."""
     if read_provenance(run_dir, run=run):
         return
-    provenance = {
+    provenance: dict[str, Any] = {
         "run": run,
         "argv": [utf8(word) for word in sys.argv],
         "host": platform.node(),
         **environment(),
         "n_parameters": n_parameters,
-        "fingerprint": corpus.fingerprint,
-        "corpus": corpus.meta,
     }
+    if corpus is not None:  # not imported
+        provenance |= {"fingerprint": corpus.fingerprint, "corpus": corpus.meta}
     write_rows(run_dir / "env.json", [provenance])
 
 

@@ -71,8 +71,8 @@ def test_no_code_outside_the_schemes_names_a_scheme_or_a_part() -> None:
             f"{named(path)}:{node.lineno}: {node.value!r}"
             for node in ast.walk(tree)
             if isinstance(node, ast.Constant) and node.value in names and id(node) not in skipped
-            # Some protocols are called as their papers are.
-            if not dotted(path).startswith(("schemes.", "evaluation.protocols"))
+            # Some protocols are called as their papers are; pretrained models have schemes of ours.
+            if not dotted(path).startswith(("schemes.", "evaluation.protocols", "hub.families"))
         ]
     assert found == []
 

@@ -12,21 +12,21 @@ PACKAGE = {
     "cli": 890,  # to shrink to 700
     "api": 140,
     "sweep": 680,  # to shrink to 550
-    "pipeline": 210,
+    "pipeline": 212,
     "tracking": 260,  # to shrink to 200
     "report": 1902,  # to shrink to 1600
     "evaluation": 1186,  # to shrink to 1150
     "training": 400,
     "runs": 700,
     "model": 1530,  # to shrink to 1300
-    "data": 1715,  # to shrink to 1350
-    "schemes": 3700,
+    "data": 1717,  # to shrink to 1350
+    "schemes": 3709,
     "config": 1126,  # to shrink to 900
     "errors, escaping, files, terminal": 520,  # to shrink to 450
     "tasks": 1968,  # to shrink to 1900
     "probes": 800,
     "encoder_decoder": 350,
-    "hub": 400,  # 700 once models are imported
+    "hub": 1100,  # to shrink to 700
     "generation": 130,
 }
 TESTS = {
@@ -35,7 +35,7 @@ TESTS = {
     "data": 1360,  # to shrink to 1000
     "encoder_decoder": 335,  # to shrink to 300
     "evaluation": 873,  # to shrink to 850
-    "hub": 410,  # to shrink to 400
+    "hub": 720,  # to shrink to 400
     "integration": 745,  # to shrink to 450
     "model": 1000,  # to shrink to 950
     "probes": 600,

@@ -170,11 +170,20 @@ class Longrope(RopeScaling):
     (microsoft/LongRoPE, rope/longrope.py:62-75), cos and sin are multiplied by
     sqrt(1 + ln s / ln T): here q by its square, with partial rotation in all its channels. Left
     out: no interpolation for the first tokens, which is no function of the distance.
+    short_lambdas: those of calls up to T, whatever s is: rope_type `longrope` of HF transformers.
     """
 
-    def __init__(self, shape: ModelDims, *, lambdas: list[PositiveFloat], **others: Any) -> None:
+    def __init__(
+        self,
+        shape: ModelDims,
+        *,
+        lambdas: list[PositiveFloat],
+        short_lambdas: list[PositiveFloat] | None = None,
+        **others: Any,
+    ) -> None:
         super().__init__(shape, **others)
-        self.lambdas = lambdas
+        self.lambdas, self.short_lambdas = lambdas, short_lambdas
+        self.depends_on_length |= short_lambdas is not None
         if self.original_length < 2:
             raise ValueError(
                 f"train.length, or original_max_position_embeddings: {self.original_length} must "
@@ -182,14 +191,17 @@ class Longrope(RopeScaling):
             )
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        if len(self.lambdas) != len(omega_R):
+        lambdas, short = self.lambdas, self.short_lambdas
+        if short is not None and c.length <= self.original_length:
+            lambdas = short
+        if len(lambdas) != len(omega_R):
             raise UserError(
-                f"longrope.lambdas: {len(self.lambdas)} numbers for {len(omega_R)} rotated channel "
+                f"longrope.lambdas: {len(lambdas)} numbers for {len(omega_R)} rotated channel "
                 "pairs; give one for each"
             )
-        if self.stretch(c) == 1:
+        if self.stretch(c) == 1 and short is None:
             return omega_R
-        return omega_R / torch.tensor(self.lambdas, device=omega_R.device, dtype=omega_R.dtype)
+        return omega_R / torch.tensor(lambdas, device=omega_R.device, dtype=omega_R.dtype)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         mscale = math.sqrt(1 + math.log(self.stretch(c)) / math.log(self.original_length))

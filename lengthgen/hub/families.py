@@ -1,0 +1,396 @@
+"""Families of models in Hugging Face layout: their keys as ours, tables of weights' names.
+
+Whatever of a config.json is neither read nor known to leave logits alone is refused by name.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lengthgen.errors import UserError
+
+Parts = dict[str, dict[str, Any]]
+EMPTY = "nope"  # the scheme without parts
+IGNORED = re.compile(  # keys that change no logit of a trained model
+    r".*(dropout|pdrop|token_id)|summary_.*|_?attn_impl(ementation)?|initializer_range|init_std"
+    r"|(torch_)?dtype|transformers[_.].*|architectures|model_type|_name_or_path|_commit_hash"
+    r"|auto_map|id2label|label2id|return_dict|use_return_dict|problem_type|use_cache|pretraining_tp|layerdrop|task_specific_params|init_device|n_ctx|prefix"
+    r"|embedding_fraction|norm_type|reorder_and_upcast_attn|attention_softmax_in"
+    r"_fp32|masked_softmax_fusion|bias_dropout_fusion|skip_bias_add(_qkv)?|is_llama_config"
+)
+
+
+class Keys:
+    """The keys of a config.json; `refuse_left` names the first that nothing has taken."""
+
+    def __init__(self, plain: Mapping[str, Any]) -> None:
+        self.kind = plain.get("model_type")
+        self.left = {key: value for key, value in plain.items() if not IGNORED.fullmatch(key)}
+
+    def take(self, *names: str, default: Any = None) -> Any:
+        """Returns the value of the first of several names that has one."""
+        values = [self.left.pop(name, None) for name in names]
+        return next((value for value in values if value is not None), default)
+
+    def length(self) -> int | None:
+        """Returns the trained length, which is read first: rotary() needs it too."""
+        names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+        self.longest: int | None = self.take(*names)
+        return self.longest
+
+    def need(self, *names: str) -> Any:
+        value = self.take(*names)
+        if value is None:
+            raise UserError(f"config.json: {names[0]} is missing")
+        return value
+
+    def require(self, **only: Any) -> None:
+        """Refuses every value but these, which the models here have."""
+        for key, value in only.items():
+            if (given := self.take(key, default=value)) != value:
+                refuse(key, given)
+
+    def refuse_left(self) -> None:
+        for key, value in self.left.items():
+            if value:  # an option that is off is no other model
+                refuse(key, value)
+
+
+def refuse(key: str, value: Any) -> None:
+    """Raises UserError for what no option here stands for."""
+    raise UserError(
+        f"config.json: {key}={value!r} has no counterpart here, and without it this would be "
+        "another model; import one without it"
+    )
+
+
+class Read(NamedTuple):
+    """A configuration as ours: the options of `model`, parts, and the parts of each layer."""
+
+    model: dict[str, Any]
+    parts: Parts
+    layers: list[list[str]] | None = None
+    logit_scale: float = 1.0
+
+
+def activation(keys: Keys, name: str, *, gated: bool = False, default: str = "gelu") -> str:
+    """Returns model.mlp."""
+    kind = keys.take(name, default="silu" if gated else default)
+    known = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+    known = {"silu": "swiglu", "swish": "swiglu"} if gated else {**known, "relu": "relu"}
+    if kind not in known:
+        refuse(name, kind)
+    return known[kind]
+
+
+def rotary(keys: Keys, *, share: float = 1.0, base: float = 10_000.0) -> Parts:
+    """Returns the parts of rope_parameters or, as written before, of rope_scaling."""
+    scaling = dict(keys.take("rope_parameters", "rope_scaling", default={}))
+    kind = scaling.pop("rope_type", scaling.pop("type", None)) or "default"
+    scaling.pop("type", None)
+    base = scaling.pop("rope_theta", None) or keys.take("rope_theta", "rotary_emb_base") or base
+    given = keys.take("partial_rotary_factor", "rotary_pct", default=share)
+    share = scaling.pop("partial_rotary_factor", None) or given
+    T = keys.longest
+    original = scaling.pop("original_max_position_embeddings", None) or T
+    original = keys.take("original_max_position_embeddings", default=original)
+    parts: Parts = {
+        "rope": {"base": float(base), "rotary_percentage": float(share), "layout": "half"}
+    }
+    s = scaling.pop("factor", None)
+    if kind != "default" and s is None:
+        s = T / original
+    scaled: dict[str, Any] = {"factor": s, "original_max_position_embeddings": original}
+    if kind in ("yarn", "longrope") and share != 1:  # which scales the rotated channels alone
+        refuse("partial_rotary_factor", share)
+    mscale = scaling.pop("attention_factor", None)
+    match kind:
+        case "default":
+            pass
+        case "linear":
+            parts["pi"] = {"factor": s}
+        case "dynamic":
+            parts["dynamic_ntk"] = {**scaled, "original_max_position_embeddings": T}
+        case "llama3":
+            low, high = scaling.pop("low_freq_factor"), scaling.pop("high_freq_factor")
+            parts["llama3"] = {**scaled, "low_freq_factor": low, "high_freq_factor": high}
+        case "yarn":
+            if not scaling.pop("truncate", True):
+                refuse("truncate", False)
+            fast, slow = scaling.pop("beta_fast", None) or 32, scaling.pop("beta_slow", None) or 1
+            parts["yarn"] = {**scaled, "beta_fast": fast, "beta_slow": slow}
+            _expect(mscale, 0.1 * math.log(s) + 1)
+        case "longrope":
+            long, short = scaling.pop("long_factor"), scaling.pop("short_factor")
+            parts["longrope"] = {**scaled, "lambdas": long, "short_lambdas": short}
+            _expect(mscale, math.sqrt(1 + math.log(s) / math.log(original)))
+        case _:
+            refuse("rope_type", kind)
+    for key, value in scaling.items():
+        if value:
+            refuse(f"rope_parameters.{key}", value)
+    return parts
+
+
+def _expect(attention_factor: float | None, ours: float) -> None:
+    if attention_factor is not None and not math.isclose(attention_factor, ours, rel_tol=1e-6):
+        refuse("attention_factor", attention_factor)
+
+
+def placed(
+    parts: Parts, rotates: Sequence[bool], *, window: int | None, sliding: Sequence[bool], T: int
+) -> tuple[Parts, list[list[str]] | None]:
+    """Returns the parts with the window of some layers, and the parts of each layer."""
+    names, n = list(parts), len(rotates)
+    layers = [[*(names if rotates[i] else []), *(["window"] * sliding[i])] for i in range(n)]
+    if any(sliding):
+        assert window is not None
+        parts = {**parts, "window": {"width": window / T, "sinks": 0}}
+    return parts, None if all(set(layer) == set(parts) for layer in layers) else layers
+
+
+def llama(keys: Keys, T: int) -> Read:
+    """Returns Llama, or what has its block: Qwen2, Qwen3, Mistral, SmolLM3."""
+    kind, n, n_heads = keys.kind, keys.need("num_hidden_layers"), keys.need("num_attention_heads")
+    biased = keys.take("attention_bias", default=False)
+    biases = ["qkv", "attention_out"] if biased else ["qkv"] * (kind == "qwen2")
+    model = {
+        "d_model": keys.need("hidden_size"),
+        "n_layers": n,
+        "n_heads": n_heads,
+        "d_ff": keys.need("intermediate_size"),
+        "n_kv_heads": keys.take("num_key_value_heads", default=8 if kind == "mistral" else n_heads),
+        "d_head": keys.take("head_dim", default=128 if kind == "qwen3" else None),
+        "norm": "rms",
+        "norm_epsilon": keys.take("rms_norm_eps", default=1e-6),
+        "mlp": activation(keys, "hidden_act", gated=True),
+        "qk_norm": kind == "qwen3",
+        "biases": [*biases, *["mlp"] * keys.take("mlp_bias", default=False)],
+        "tied_head": keys.take("tie_word_embeddings", default=kind == "smollm3"),
+    }
+    parts = rotary(keys, base=2e6 if kind == "smollm3" else 1e4)
+    every = keys.take("no_rope_layer_interval", default=4 if kind == "smollm3" else n + 1)
+    rotates = keys.take("no_rope_layers", default=[(i + 1) % every for i in range(n)])
+    window = keys.take("sliding_window", default=4096)
+    first, types = keys.take("max_window_layers", default=28), keys.take("layer_types")
+    if kind == "mistral":
+        sliding = [window is not None] * n
+    elif not keys.take("use_sliding_window", default=False):
+        sliding = [False] * n
+    elif types is None:
+        sliding = [i >= first if kind != "smollm3" else not rotates[i] for i in range(n)]
+    else:
+        sliding = [name == "sliding_attention" for name in types]
+    return Read(model, *placed(parts, rotates[:n], window=window, sliding=sliding, T=T))
+
+
+def cohere2(keys: Keys, T: int) -> Read:
+    """Returns Cohere2: one norm per block, here twice; layers of full attention do not rotate."""
+    n, n_heads = keys.need("num_hidden_layers"), keys.need("num_attention_heads")
+    biased = keys.take("attention_bias", default=False)
+    model = {
+        "d_model": keys.need("hidden_size"),
+        "n_layers": n,
+        "n_heads": n_heads,
+        "d_ff": keys.need("intermediate_size"),
+        "n_kv_heads": keys.take("num_key_value_heads", default=n_heads),
+        "norm_epsilon": keys.take("layer_norm_eps", default=1e-5),
+        "mlp": activation(keys, "hidden_act", gated=True),
+        "biases": ["qkv", "attention_out"] if biased else [],
+        "parallel_residual": True,
+        "tied_head": keys.take("tie_word_embeddings", default=True),
+    }
+    keys.take("head_dim")  # which its code computes
+    parts = rotary(keys, base=1e4)
+    parts["rope"]["layout"] = "interleaved"
+    every = keys.take("sliding_window_pattern", default=4)
+    of_every = ["full_attention" if (i + 1) % every == 0 else "" for i in range(n)]
+    sliding = [kind != "full_attention" for kind in keys.take("layer_types", default=of_every)]
+    window, scale = keys.take("sliding_window"), keys.take("logit_scale", default=0.0625)
+    read = placed(parts, sliding, window=window or 4096, sliding=sliding, T=T)
+    return Read(model, *read, logit_scale=scale)
+
+
+ALL = ["norm", "qkv", "attention_out", "mlp"]
+
+
+def neox(keys: Keys, T: int) -> Read:
+    """Returns GPT-NeoX, Pythia."""
+    biased = keys.take("attention_bias", default=True)
+    model = {
+        "d_model": keys.need("hidden_size"),
+        "n_layers": keys.need("num_hidden_layers"),
+        "n_heads": keys.need("num_attention_heads"),
+        "d_ff": keys.need("intermediate_size"),
+        "norm_epsilon": keys.take("layer_norm_eps", default=1e-5),
+        "mlp": activation(keys, "hidden_act"),
+        "biases": ALL if biased else ["norm", "mlp"],
+        "parallel_residual": keys.take("use_parallel_residual", default=True),
+        "tied_head": keys.take("tie_word_embeddings", default=False),
+    }
+    return Read(model, rotary(keys, share=0.25))
+
+
+def gpt2(keys: Keys, T: int) -> Read:
+    """Returns GPT-2."""
+    D = keys.need("n_embd", "hidden_size")
+    model = {
+        "d_model": D,
+        "n_layers": keys.need("n_layer", "num_hidden_layers"),
+        "n_heads": keys.need("n_head", "num_attention_heads"),
+        "d_ff": keys.take("n_inner", default=4 * D),
+        "norm_epsilon": keys.take("layer_norm_epsilon", default=1e-5),
+        "mlp": activation(keys, "activation_function", default="gelu_new"),
+        "biases": ALL,
+        "tied_head": keys.take("tie_word_embeddings", default=True),
+    }
+    keys.require(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
+    return Read(model, {"learned_absolute": {"beyond": "na"}})
+
+
+def opt(keys: Keys, T: int) -> Read:
+    """Returns OPT."""
+    D = keys.need("hidden_size")
+    model = {
+        "d_model": D,
+        "n_layers": keys.need("num_hidden_layers"),
+        "n_heads": keys.need("num_attention_heads"),
+        "d_ff": keys.need("ffn_dim"),
+        "mlp": activation(keys, "activation_function", default="relu"),
+        "biases": ALL if keys.take("enable_bias", default=True) else ["norm"],
+        "tied_head": keys.take("tie_word_embeddings", default=True),
+    }
+    keys.require(do_layer_norm_before=True, _remove_final_layer_norm=False, word_embed_proj_dim=D)
+    keys.require(layer_norm_elementwise_affine=True)
+    return Read(model, {"learned_absolute": {"beyond": "na"}})
+
+
+def bloom(keys: Keys, T: int) -> Read:
+    """Returns BLOOM."""
+    D = keys.need("n_embed", "hidden_size")
+    keys.take("hidden_size")
+    model = {
+        "d_model": D,
+        "n_layers": keys.need("n_layer", "num_hidden_layers"),
+        "n_heads": keys.need("n_head", "num_attention_heads"),
+        "d_ff": 4 * D,
+        "norm_epsilon": keys.take("layer_norm_epsilon", default=1e-5),
+        "mlp": "gelu_tanh",
+        "biases": ALL,
+        "embedding_norm": True,
+        "tied_head": keys.take("tie_word_embeddings", default=True),
+    }
+    keys.require(apply_residual_connection_post_layernorm=False)
+    return Read(model, {"alibi": {"beyond": "extend"}})
+
+
+def mpt(keys: Keys, T: int) -> Read:
+    """Returns MPT with ALiBi."""
+    D, attention = keys.need("d_model"), Keys(keys.take("attn_config", default={}))
+    attention.require(attn_type="multihead_attention", alibi=True, alibi_bias_max=8)
+    attention.refuse_left()
+    model = {
+        "d_model": D,
+        "n_layers": keys.need("n_layers"),
+        "n_heads": keys.need("n_heads"),
+        "d_ff": 4 * D,
+        "norm_epsilon": keys.take("layer_norm_epsilon", default=1e-5),
+        "tied_head": keys.take("tie_word_embeddings", default=True),
+    }
+    keys.require(no_bias=True, expansion_ratio=4, logit_scale=None)
+    keys.take("learned_pos_emb")  # of a model without ALiBi
+    return Read(model, {"alibi": {"beyond": "extend"}})
+
+
+class Family(NamedTuple):
+    """How a configuration is read, and what the weights of each of our modules are called.
+
+    A prefix of the model is left out; names in one string stand side by side in one matrix.
+    """
+
+    read: Callable[[Keys, int], Read]
+    block: str
+    names: Mapping[str, str]
+    per_head: bool = False  # queries, keys and values of a head side by side
+    transposed: bool = False  # matrices are [in, out]
+    first_row: int = 0  # of learned positions
+
+
+_LLAMA = {
+    "embedding": "embed_tokens",
+    "norm": "norm",
+    "head": "lm_head",
+    "attention_norm": "input_layernorm",
+    "qkv": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "attention_out": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp_in": "mlp.gate_proj mlp.up_proj",
+    "mlp_out": "mlp.down_proj",
+}
+_NEOX = {
+    "embedding": "embed_in",
+    "norm": "final_layer_norm",
+    "head": "embed_out",
+    "attention_norm": "input_layernorm",
+    "qkv": "attention.query_key_value",
+    "attention_out": "attention.dense",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp_in": "mlp.dense_h_to_4h",
+    "mlp_out": "mlp.dense_4h_to_h",
+}
+_GPT2 = {
+    "embedding": "wte",
+    "table": "wpe",
+    "norm": "ln_f",
+    "head": "lm_head",
+    "attention_norm": "ln_1",
+    "qkv": "attn.c_attn",
+    "attention_out": "attn.c_proj",
+    "mlp_norm": "ln_2",
+    "mlp_in": "mlp.c_fc",
+    "mlp_out": "mlp.c_proj",
+}
+_BLOOM = {
+    **_NEOX,
+    "embedding": "word_embeddings",
+    "embedding_norm": "word_embeddings_layernorm",
+    "norm": "ln_f",
+    "head": "lm_head",
+    "qkv": "self_attention.query_key_value",
+    "attention_out": "self_attention.dense",
+}
+_MPT = {
+    "embedding": "wte",
+    "norm": "norm_f",
+    "head": "lm_head",
+    "attention_norm": "norm_1",
+    "qkv": "attn.Wqkv",
+    "attention_out": "attn.out_proj",
+    "mlp_norm": "norm_2",
+    "mlp_in": "ffn.up_proj",
+    "mlp_out": "ffn.down_proj",
+}
+_OPT = {
+    **_LLAMA,
+    "table": "embed_positions",
+    "norm": "final_layer_norm",
+    "attention_norm": "self_attn_layer_norm",
+    "attention_out": "self_attn.out_proj",
+    "mlp_norm": "final_layer_norm",
+    "mlp_in": "fc1",
+    "mlp_out": "fc2",
+}
+FAMILIES = {
+    **dict.fromkeys(
+        ("llama", "qwen2", "qwen3", "mistral", "smollm3"), Family(llama, "layers", _LLAMA)
+    ),
+    "cohere2": Family(cohere2, "layers", {**_LLAMA, "mlp_norm": "input_layernorm"}),
+    "gpt_neox": Family(neox, "layers", _NEOX, per_head=True),
+    "gpt2": Family(gpt2, "h", _GPT2, transposed=True),
+    "bloom": Family(bloom, "h", _BLOOM, per_head=True),
+    "mpt": Family(mpt, "blocks", _MPT),
+    "opt": Family(opt, "layers", _OPT, first_row=2),
+}

@@ -1,0 +1,313 @@
+"""Imported models: the logits of transformers, and runs like any other."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from commands import here
+from safetensors.torch import load_file, save_file
+from small import SMALL, close
+from torch import Tensor
+from trained import rows_of
+
+from lengthgen.data import corpora
+from lengthgen.data.tokenizer import train_tokenizer
+from lengthgen.hub import imported
+from lengthgen.model.build import build_model
+from lengthgen.model.kv_cache import forward_cached, why_uncached
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs import checkpoints, directory
+
+transformers: Any = pytest.importorskip("transformers")
+
+V, T = 320, 32
+TEXT = [w for w in SMALL if w.startswith(("corpus", "eval", "runtime")) and "variants" not in w]
+SIZE = {"hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "vocab_size": V}
+LLAMA = {**SIZE, "intermediate_size": 56, "max_position_embeddings": T}
+SHARED = {**LLAMA, "num_key_value_heads": 1}
+
+
+def rope(kind: str, **arguments: Any) -> dict[str, Any]:
+    return {**LLAMA, "rope_parameters": {"rope_type": kind, "rope_theta": 500.0, **arguments}}
+
+
+BAND = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+FACTORS = {"short_factor": [1, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.0, 2, 3, 4, 4, 4]}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": SHARED,
+    "llama tied": {**LLAMA, "tie_word_embeddings": True, "attention_bias": True, "head_dim": 10},
+    "llama linear": rope("linear", factor=2.0),
+    "llama dynamic": rope("dynamic", factor=3.0),
+    "llama yarn": rope("yarn", factor=4.0, original_max_position_embeddings=16),
+    "llama llama3": rope("llama3", factor=4.0, **BAND),
+    "llama longrope": rope("longrope", factor=4.0, **FACTORS, original_max_position_embeddings=16),
+    "qwen2": SHARED,
+    "qwen2 window": {
+        **{**SHARED, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}
+    },
+    "qwen3": {**SHARED, "head_dim": 10},
+    "mistral": {**SHARED, "sliding_window": 9},
+    "smollm3": {**SHARED, "num_hidden_layers": 5},
+    "cohere2": {**SHARED, "num_hidden_layers": 5, "sliding_window": 9},
+    "gpt_neox": {**LLAMA, "hidden_size": 48},
+    "gpt_neox tied": {
+        **{**LLAMA, "hidden_size": 48, "use_parallel_residual": False, "tie_word_embeddings": True}
+    },
+    "gpt2": {"n_embd": 36, "n_head": 3, "n_layer": 3, "n_positions": T, "vocab_size": V},
+    "opt": {**SIZE, "ffn_dim": 56, "max_position_embeddings": T, "word_embed_proj_dim": 36},
+    "bloom": {"hidden_size": 36, "n_head": 3, "n_layer": 3, "vocab_size": V, "seq_length": T},
+    "mpt": {"d_model": 36, "n_heads": 3, "n_layers": 3, "max_seq_len": T, "vocab_size": V},
+}
+
+
+def their_model(name: str, **changes: Any) -> Any:
+    """Returns a model of transformers whose every weight is random."""
+    ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    options = {**MODELS[name], **ids, **changes}
+    config = transformers.AutoConfig.for_model(name.split()[0], **options)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    draws = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            is_matrix = parameter.dim() > 1
+            parameter.copy_(torch.randn(parameter.shape, generator=draws) * 0.12 + (not is_matrix))
+    return model
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> tokenizers.Tokenizer:
+    text = "the quick brown fox jumps over the lazy dog " * 20
+    return train_tokenizer(iter([text]), vocab_size=V - 3, say=print)
+
+
+@pytest.fixture
+def save(tmp_path: Path, tokenizer: tokenizers.Tokenizer) -> Callable[..., Path]:
+    """Writes a model of transformers with a tokenizer into a folder of its own."""
+
+    def write(model: Any, **how: Any) -> Path:
+        folder = tmp_path / "theirs"
+        model.save_pretrained(folder, **how)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        return folder
+
+    return write
+
+
+def run_of(folder: Path, *words: str, length: int | None = None) -> Path:
+    root = f"runtime.root={folder.parent / 'runs'}"
+    return imported.import_model(
+        str(folder), name=None, length=length, overrides=[*TEXT, root, *words], say=print
+    )
+
+
+def our_model(run_dir: Path) -> Transformer:
+    config = directory.load_config(run_dir)
+    assert config.run_id == run_dir.name
+    model = build_model(config, vocab_size=0)
+    model.load_state_dict(checkpoints.final(config, run_dir).weights)
+    return model.eval()
+
+
+def logits(model: Any, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        if isinstance(model, Transformer):
+            return model.logits(model(tokens))
+        return model(tokens, use_cache=False).logits
+
+
+def some_tokens(length: int) -> Tensor:
+    return torch.randint(V, (2, length), generator=torch.Generator().manual_seed(length))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_imported_model_has_the_logits_of_transformers_and_decodes_them(
+    name: str, save: Callable[..., Path]
+) -> None:
+    theirs = their_model(name)
+    ours = our_model(run_of(save(theirs), length=None))
+    lengths = [1, 7, T] if name in ("gpt2", "opt", "mpt") else [1, 7, T, 4 * T]
+    # MPT of transformers ends at T, and dynamic scaling there remembers the longest call.
+    wanted = {length: logits(theirs, some_tokens(length)) for length in lengths}
+    for length, want in wanted.items():
+        close(logits(ours, some_tokens(length)), want, atol=1e-5)
+    assert (ours.scheme.unsupported_reason(T + 1) is None) == (name not in ("gpt2", "opt"))
+    tokens, cache = some_tokens(T), None
+    for n in range(T):
+        cache = forward_cached(ours, tokens[:, n : n + 1], cache, seed=0, precision="fp32")
+    assert cache is not None
+    assert bool(cache.layers) == (why_uncached(ours.scheme) is None)
+    close(cache.logits_BV, wanted[T][:, -1], atol=1e-5)
+
+
+def test_shards_in_bf16_are_read_as_the_numbers_they_hold(save: Callable[..., Path]) -> None:
+    folder = save(their_model("llama").bfloat16(), max_shard_size="20KB")
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    fp32 = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    want = logits(fp32.eval(), some_tokens(T))
+    close(logits(our_model(run_of(folder)), some_tokens(T)), want, atol=1e-5)
+
+
+def test_rope_scaling_as_older_files_write_it_is_the_same_model(save: Callable[..., Path]) -> None:
+    theirs = their_model("llama yarn")
+    folder = save(theirs)
+    plain = json.loads((folder / "config.json").read_text())
+    new = plain.pop("rope_parameters")
+    plain["rope_theta"] = new.pop("rope_theta")
+    plain["rope_scaling"] = {"type": new.pop("rope_type"), **new}
+    (folder / "config.json").write_text(json.dumps(plain))
+    want = logits(theirs, some_tokens(T))
+    close(logits(our_model(run_of(folder)), some_tokens(T)), want, atol=1e-5)
+
+
+def test_an_embedding_of_over_65535_rows_and_a_bos_token_are_the_tokenizers_own(
+    save: Callable[..., Path],
+) -> None:
+    rows = 70_016
+    folder = save(their_model("gpt2", vocab_size=rows, n_layer=1))
+    small = json.loads((folder / "tokenizer.json").read_text())
+    vocab: dict[str, int] = small["model"]["vocab"]
+    vocab |= {f"word {i}": i for i in range(len(vocab), 70_000)}
+    small["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<|bos|>", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {"<|bos|>": {"id": "<|bos|>", "ids": [0], "tokens": ["<|bos|>"]}},
+    }
+    small["post_processor"]["single"].append({"Sequence": {"id": "A", "type_id": 0}})
+    (folder / "tokenizer.json").write_text(json.dumps(small))
+    run_dir = run_of(folder)
+    config = directory.load_config(run_dir)
+    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=print)
+    assert (corpus.vocab_size, corpus.bos_id) == (70_000, 0)
+    assert corpus.validation.tokens.dtype.itemsize == 4
+    assert our_model(run_dir).embedding.num_embeddings == rows
+
+
+def words(run_dir: Path, *more: str) -> list[str]:
+    return [str(run_dir), "runtime.threads=1", *more]
+
+
+def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_trained_further(
+    save: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = save(their_model("llama"))
+    root = f"runtime.root={tmp_path / 'runs'}"
+    ran = here("import", str(folder), "--name=theirs v1", *TEXT, root)
+    assert ran.code == 0, ran
+    run_dir = Path(ran.out.strip())
+    assert run_dir.name.startswith("rope-theirs_v1-synthetic-s1-")
+    assert here("import", str(folder), "--name=theirs v1", *TEXT, root).out == ran.out
+    assert here("list", "runs", root).out.split("\t")[:2] == [run_dir.name, "done"]
+    assert "rope + ntk" in here("eval", *words(run_dir), "--variants=ntk").out
+    lengths = {row["length"] for row in rows_of(run_dir / "eval.jsonl")}
+    assert lengths == {16, 32, 64}
+    assert "rope" in here("report", str(run_dir), f"--out={tmp_path / 'report'}").out
+    assert here("probe", *words(run_dir), "--probes=attention").code == 0
+    continued = here("generate", *words(run_dir), "--prompt=the fox", "--tokens=4")
+    assert continued.out.startswith("the fox")
+    assert here("export", *words(run_dir), str(tmp_path / "export")).code == 0
+    ours = imported_logits(tmp_path / "export")
+    assert torch.equal(ours, logits(our_model(run_dir), some_tokens(T)))
+    further = ["train.tokens=64", "train.length=16", "train.batch_tokens=32", "eval.lengths=[16]"]
+    config_dir = f"--config-dir={run_dir / 'conf'}"
+    ran = here("train", config_dir, *TEXT, "experiment=theirs_v1", root, *further)
+    assert "begins with the weights of " + run_dir.name in ran.err, ran
+
+
+def imported_logits(folder: Path) -> Tensor:
+    from lengthgen.hub import load
+
+    return logits(load(folder).model, some_tokens(T))
+
+
+def _config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _weights(folder: Path, change: Callable[[dict[str, Tensor]], Any]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors")
+
+
+def _truncate(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _bin(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def _index(folder: Path) -> None:
+    index = {"weight_map": {"lm_head.weight": "model-2.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no config.json": (lambda f: (f / "config.json").unlink(), "is no folder with a config.json"),
+    "no JSON": (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
+    "cut short": (_truncate, "model.safetensors is damaged or cut short"),
+    "a missing shard": (_index, "names model-2.safetensors, which is not there"),
+    "pickles": (_bin, "has no model.safetensors: another format may run code"),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json"),
+    "another tokenizer": (lambda f: _config(f, vocab_size=99), "ids and the embedding 99 rows"),
+    "an architecture": (lambda f: _config(f, model_type="mamba"), "no model_type='mamba' here"),
+    "a key": (lambda f: _config(f, final_logit_softcapping=30.0), "final_logit_softcapping=30.0"),
+    "an activation": (lambda f: _config(f, hidden_act="relu2"), "hidden_act='relu2'"),
+    "a rope type": (
+        lambda f: _config(f, rope_parameters={"rope_type": "axial"}),
+        "rope_type='axial' has no counterpart",
+    ),
+    "an argument of it": (
+        lambda f: _config(f, rope_parameters={"rope_theta": 9.0, "mrope_section": [2]}),
+        "rope_parameters.mrope_section=",
+    ),
+    "a type": (lambda f: _config(f, num_hidden_layers="3"), "does not fit model_type=llama"),
+    "a missing key": (lambda f: _config(f, hidden_size=None), "hidden_size is missing"),
+    "another width": (lambda f: _config(f, intermediate_size=60), "has the shape [112, 36]"),
+    "a missing weight": (
+        lambda f: _weights(f, lambda w: w.pop("model.norm.weight")),
+        "has no weight norm.weight",
+    ),
+    "a weight more": (
+        lambda f: _weights(f, lambda w: w.update({"model.gate": torch.ones(2)})),
+        "gate (1 in all) has no counterpart",
+    ),
+    "a head that is not tied": (
+        lambda f: _config(f, tie_word_embeddings=True),
+        "lm_head.weight is not the embedding",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory, tokenizer: tokenizers.Tokenizer) -> Path:
+    folder = tmp_path_factory.mktemp("good")
+    their_model("llama").save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_missing_damaged_or_another_model_is_one_line_and_leaves_nothing(
+    case: str, good: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(good, tmp_path / "theirs")
+    damage, message = BAD[case]
+    damage(tmp_path / "theirs")
+    ran = here("import", str(tmp_path / "theirs"), *TEXT, f"runtime.root={tmp_path / 'runs'}")
+    assert message in ran.error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_wrong_arguments_are_one_line(good: Path) -> None:
+    assert "give one folder or name" in here("import").error
+    assert "takes corpus, eval.* and runtime.* alone" in here("import", "x", "seed=2").error
+    assert "is no folder with a config.json" in here("import", "nowhere").error
