@@ -124,7 +124,7 @@ def page(found: Sequence[Checkpoint]) -> str:
         f"field does not, {_near(beyond)}. Field and rise: {order}.",
     ]
     title = "Receptive fields, in tokens, and the rise of the loss beyond T"
-    return markdown(Table(key="fields", title=title, head=head, rows=rows, notes=notes))
+    return markdown(Table(title=title, head=head, rows=rows, notes=notes))
 
 
 def _near(found: Sequence[Checkpoint]) -> int:

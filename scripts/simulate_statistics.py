@@ -55,7 +55,6 @@ def coverage(rng: Rng, n: int) -> Table:
                         break
                 rows.append([*map(Cell, (shape, str(R), str(D), *rates))])
     return Table(
-        key="coverage",
         title=f"Coverage of 95% intervals, percent of {n:,} draws each",
         head=["documents", "seeds", "D", *(f"share {share}" for share in weights)],
         rows=rows,
@@ -85,7 +84,6 @@ def verdicts(rng: Rng, n: int) -> Table:
                 rates = [_percent(said[word], n) for word in words]
                 rows.append([*map(Cell, (shape, str(R), str(D), name, *rates))])
     return Table(
-        key="words",
         title=f"Verdicts at 2T, percent of {n:,} models each",
         head=["documents", "seeds", "D", "truth", *words],
         rows=rows,
@@ -130,7 +128,6 @@ def family(rng: Rng, tables: Callable[[int], int]) -> Table:
                 rows.append([*map(Cell, (shape, str(k), str(R), str(tables(k)), *rates))])
     said = ("joint", "each alone")
     return Table(
-        key="family",
         title="Equal series: percent of tables in which any two are told apart",
         head=[
             "documents",
@@ -167,7 +164,6 @@ def ranks(rng: Rng, n: int) -> Table:
                 rates = (_percent(held, n), f"{width / (6 * n):.1f}")
                 rows.append([*map(Cell, (shape, str(R), f"{step:g}", *rates))])
     return Table(
-        key="ranks",
         title=f"Ranks of six series, equal steps apart, {n:,} tables each",
         head=["documents", "seeds", "step in nats", "all ranks hold (%)", "mean width"],
         rows=rows,
@@ -196,7 +192,6 @@ def accuracies(rng: Rng, n: int) -> Table:
             rates.append(_percent(held, n))
         rows.append([*map(Cell, (str(R), *rates))])
     return Table(
-        key="accuracies",
         title=f"Coverage of 95% intervals of accuracies, percent of {n:,} draws each",
         head=["seeds", *shapes],
         rows=rows,

@@ -57,7 +57,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def table_with(name: str) -> Table:
     """A table in which a name stands everywhere."""
     row = [Cell(name), Cell(name, "best"), Cell(name, "tie")]
-    return Table(key="a", title=name, head=[name, name, "3"], rows=[row], notes=[name])
+    return Table(title=name, head=[name, name, "3"], rows=[row], notes=[name])
 
 
 def test_a_terminal_is_given_printable_characters(name: str) -> None:

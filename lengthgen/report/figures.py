@@ -1,5 +1,6 @@
-# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
+# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
 """The figures of runs on text; a figure is None where nothing of what it shows was evaluated.
 
 None of them needs a legend: lines are named at their ends.
@@ -18,28 +19,16 @@ from matplotlib.figure import Figure
 from lengthgen import escaping
 from lengthgen.data.windows import position_bins
 from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.report import style
 from lengthgen.report.series import short
-from lengthgen.report.style import (
-    DASHES,
-    FONT_SIZE,
-    GREY,
-    MAX_LINES,
-    LineEnd,
-    label_ends,
-    length_axis,
-    log_axis,
-    new_figure,
-    scheme_colours,
-    styled,
-)
+from lengthgen.report.style import FONT_SIZE, GREY, LineEnd, styled
 from lengthgen.schemes.registry import WELL_KNOWN
 
 COLUMNS = 5  # of small multiples
 FAILED = 300  # times the least perplexity: a line may leave the axis above
 LINEAR = 0.1  # nats up to which the axis of gains is about linear; logarithmic beyond
-
 FACTS = ["series", "scheme", "variant", "reference", "train_length"]
-UNITS = ("nats", "tokens")
+NO_BAND: Mapping[str, Any] = {"low": math.nan, "high": math.nan}
 
 Style = Mapping[str, Any]
 
@@ -49,12 +38,12 @@ def curve(findings: pd.DataFrame, *, title: str = "") -> Figure | None:
     """Draws perplexity over context length; references are thin and dashed."""
     rows = _finite(findings, "loss")
     rows = rows[rows.groupby("series")["length"].transform("size") > 1]
-    rows = rows.assign(value=np.exp(rows["value"].clip(upper=80)), low=math.nan, high=math.nan)
+    rows = rows.assign(value=np.exp(rows["value"].clip(upper=80)), **NO_BAND)
     least, most = rows["value"].min(), rows["value"].max()
 
     def scale(axes: Axes) -> None:
         axes.set_ylim(least / 1.1, min(most, FAILED * least) * 1.1)
-        log_axis(axes)
+        style.log_axis(axes)
 
     what = f"under the protocol {findings['protocol'].iloc[0]}"
     if findings["protocol"].iloc[0] == HEADLINE:
@@ -95,29 +84,34 @@ def positions(rows: pd.DataFrame) -> Figure | None:
     `rows` are those of a Selection. The mean over seeds, from position T/32 on: those before know
     no context.
     """
+    rows = rows[rows["position_nats"].notna()]
+    longest = rows.groupby(["series", "run"])["length"].transform("max")
     lines: list[pd.DataFrame] = []
-    for _, of_run in rows[rows["position_nats"].notna()].groupby(["series", "run"]):
-        of_run = of_run[of_run["length"] == of_run["length"].max()]
-        first = of_run.iloc[0]
+    for _, own in rows[rows["length"] == longest].groupby(["series", "run"]):
+        first = own.iloc[0]
         ends = position_bins(first["train_length"], first["length"])  # last positions of bins
-        sums = {unit: np.sum(of_run[f"position_{unit}"].tolist(), axis=0) for unit in UNITS}
+        nats, tokens = (np.sum([*own[f"position_{unit}"]], axis=0) for unit in ("nats", "tokens"))
         octaves = np.ceil(4 * np.log2(ends / first["train_length"]))
-        table = pd.DataFrame({**sums, "octave": octaves, "length": ends}).query("octave >= -20")
-        line = table.groupby("octave").agg({"nats": "sum", "tokens": "sum", "length": "last"})
+        table = pd.DataFrame({"nats": nats, "tokens": tokens, "octave": octaves, "length": ends})
+        line = (
+            table[octaves >= -20]
+            .groupby("octave")
+            .agg({"nats": "sum", "tokens": "sum", "length": "last"})
+        )
         lines.append(line.assign(value=line["nats"] / line["tokens"], **first[FACTS]))
     if not lines:
         return None
-    keys = [*FACTS, "length"]
-    table = pd.concat(lines).groupby(keys, dropna=False, as_index=False)["value"].mean()
-    table = table.assign(low=math.nan, high=math.nan)
-    least, most = table["value"].min(), table["value"].max()
+    by_place = pd.concat(lines).groupby([*FACTS, "length"], dropna=False, as_index=False)
+    means = by_place["value"].mean()
+    least, most = means["value"].min(), means["value"].max()
 
     def scale(axes: Axes) -> None:
         axes.set_ylim(least - 0.1, min(most, least + math.log(FAILED)) + 0.1)
 
     title = "Loss at each position of one long window, averaged over quarter octaves"
     axis = "position in the window, in tokens"
-    return _over_length(table, scale, title, unit="loss in nats per token", axis=axis)
+    unit = "loss in nats per token"
+    return _over_length(means.assign(**NO_BAND), scale, title, unit=unit, axis=axis)
 
 
 def _finite(findings: pd.DataFrame, quantity: str) -> pd.DataFrame:
@@ -141,7 +135,7 @@ def _over_length(
         return None
     own = rows[~rows["reference"]]
     known = own[own["scheme"].isin(WELL_KNOWN) & own["variant"].isna()]
-    is_small = own.groupby("train_length")["series"].nunique().max() > MAX_LINES
+    is_small = own.groupby("train_length")["series"].nunique().max() > style.MAX_LINES
     if is_small:
         last = own.drop_duplicates("series", keep="last").sort_values("value")
         panels = {name: rows[rows["series"] == name] for name in last["series"]}
@@ -151,25 +145,28 @@ def _over_length(
     columns = COLUMNS if is_small else min(2, len(panels))
     n_rows = math.ceil(len(panels) / columns)
     width, height = (10.0, 1.6) if is_small else (8.0 if columns == 1 else 11.0, 3.9)
-    drawn = new_figure(title, width=width, height=0.6 + height * n_rows)
+    drawn = style.new_figure(title, width=width, height=0.6 + height * n_rows)
     grid = drawn.subplots(n_rows, columns, squeeze=False, sharex=is_small, sharey=True).ravel()
     styles = line_styles(rows)
     for i, (axes, (name, panel)) in enumerate(zip(grid, panels.items(), strict=False)):
         for _, other in known.groupby("series") if is_small else ():
             axes.plot(other["length"], other["value"], color="0.75", linewidth=0.8)
         for series, line in panel.groupby("series"):
-            style = {**styles[series], "linestyle": "-"} if is_small else styles[series]
-            axes.plot(line["length"], line["value"], **style)
-            band = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
+            solid = {"linestyle": "-"} if is_small else {}
+            axes.plot(line["length"], line["value"], **styles[series] | solid)
+            band = {"color": styles[series]["color"], "alpha": 0.15, "linewidth": 0}
             axes.fill_between(line["length"], line["low"], line["high"], **band)
         scale(axes)
         T = panel["train_length"].iloc[0]
-        length_axis(axes, _ticks(rows if is_small else panel), trained=T, named=not is_small)
+        lengths = sorted(set((rows if is_small else panel)["length"]))
+        if len(lengths) > 16:  # positions
+            lengths = [T * 2.0**n for n in range(-9, 20) if lengths[0] <= T * 2.0**n <= lengths[-1]]
+        style.length_axis(axes, lengths, trained=T, named=not is_small)
         if is_small:
             axes.tick_params(labelsize=FONT_SIZE - 3, labelbottom=i >= len(panels) - COLUMNS)
             name = textwrap.fill(escaping.visible(name), 26)
         else:
-            label_ends(axes, _ends(panel, styles))
+            style.label_ends(axes, _ends(panel, styles))
         if len(panels) > 1:
             axes.set_title(name, loc="left", fontsize=FONT_SIZE - 2 * is_small, pad=3)
     for axes in grid[len(panels) :]:
@@ -190,15 +187,6 @@ def _ends(panel: pd.DataFrame, styles: Mapping[str, Style]) -> list[LineEnd]:
     return ends
 
 
-def _ticks(rows: pd.DataFrame) -> list[float]:
-    """Returns the lengths of lines; of many positions, T and its doublings and halvings."""
-    lengths = sorted(set(rows["length"]))
-    if len(lengths) <= 16:
-        return lengths
-    T = rows["train_length"].iloc[0]
-    return [T * 2.0**n for n in range(-9, 20) if lengths[0] <= T * 2.0**n <= lengths[-1]]
-
-
 def line_styles(rows: pd.DataFrame) -> Mapping[str, Style]:
     """Returns the drawing arguments of each series: its scheme's colour, dashes for a second one.
 
@@ -207,11 +195,11 @@ def line_styles(rows: pd.DataFrame) -> Mapping[str, Style]:
     lines = rows.drop_duplicates("series")
     own = lines[~lines["reference"]]
     keys = own["series"] if own["scheme"].nunique() == 1 else own["scheme"]
-    colours = scheme_colours(keys)
+    colours = style.scheme_colours(keys)
     thin: Style = {"color": "0.6", "linewidth": 0.8, "linestyle": (0, (3, 2))}
     styles = dict.fromkeys(lines["series"], thin)
     nth = own.groupby([keys, "train_length"]).cumcount()  # as panels are
     for name, key, n in zip(own["series"], keys, nth, strict=True):
-        dashes = DASHES[n % len(DASHES)]
+        dashes = style.DASHES[n % len(style.DASHES)]
         styles[name] = {"color": colours[key], "linewidth": 1.8, "linestyle": dashes}
     return styles

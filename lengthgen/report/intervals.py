@@ -110,12 +110,8 @@ def gap(a_RD: Floats, b_RD: Floats, counts_D: Floats) -> Estimate:
 def _means(sums_RD: Floats, counts_D: Floats) -> tuple[float, tuple[float, ...]]:
     """Returns the mean of all seeds and of each alone."""
     count = math.fsum(counts_D)
-    value = _sum(sums_RD.ravel()) / (len(sums_RD) * count)
-    return value, tuple(_sum(sums_D) / count for sums_D in sums_RD)
-
-
-def _sum(values: Floats) -> float:
-    return math.inf if np.isinf(values).any() else math.fsum(values)
+    value = math.fsum(sums_RD.ravel()) / (len(sums_RD) * count)  # infinite if one of them is
+    return value, tuple(math.fsum(sums_D) / count for sums_D in sums_RD)
 
 
 def _estimate(
@@ -195,17 +191,14 @@ def compare(losses: Mapping[str, float], pairs: Mapping[Pair, Estimate]) -> Comp
     best = min(least, key=lambda label: (losses[label], label), default=None)
     if best is None or math.isinf(losses[best]):
         return None
-    comparable = {label for pair in known if best in pair for label in pair}
-    left = set(labels)
-    while True:
+    left, worse = set(labels), {""}
+    while worse:
         different |= _different(known, left)
         worse = {b for a, b in different if a == best} & left
-        if not worse:
-            break
         left -= worse
-    marks: dict[str, Mark] = dict.fromkeys(comparable, "")
-    marks |= dict.fromkeys(set(losses) - comparable, "unknown")
-    marks |= dict.fromkeys(comparable & left, "tie")
+    comparable = {label for pair in known if best in pair for label in pair}
+    marks: dict[str, Mark] = dict.fromkeys(losses, "unknown")
+    marks |= {label: "tie" if label in left else "" for label in comparable}
     marks[best] = "best"
     ranks = {
         label: (

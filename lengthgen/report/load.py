@@ -9,18 +9,21 @@ reports, whose rows.parquet holds the same table.
 
 import json
 import logging
-import math
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow.parquet
 
 from lengthgen.config.schema import Config, to_plain
-from lengthgen.errors import UserError
+from lengthgen.data.windows import position_bins
+from lengthgen.errors import UserError, first_line
+from lengthgen.evaluation.protocols import named
 from lengthgen.evaluation.rows import stored
 from lengthgen.files import read_rows, replace_file
 from lengthgen.runs import directory, status
@@ -28,25 +31,26 @@ from lengthgen.runs import directory, status
 ROWS, MANIFEST = "rows.parquet", "manifest.json"
 # What all rows of a cell share, the cell's own key first.
 CELL = ["run", "variant", "protocol", "targets", "precision", "endpoints", "tokens_seen", "length"]
-OF_RUN = ["recipe", "scheme", "model", "seed", "corpus", "fingerprint", "packed", "train_length"]
-SUMS = ["nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "far_nats"]
-OF_TASKS = ["first_wrong", "token_hits", "stop_errors", "edit_distances", "results_right"]
-OF_TASKS += ["answer_ranks", "unit", "chance"]
-LISTS = ["position_nats", "position_tokens", *OF_TASKS[:1], *OF_TASKS[3:6]]
-COSTS = ["parameters", "train_seconds", "peak_mib", "tokens_per_s"]
-NUMBERS = ["far_tokens", "targets", "token_hits", "stop_errors", "chance"]
+# The columns by type. Names, and those that may be absent:
+NAMES = ["run", "recipe", "scheme", "model", "corpus", "fingerprint", "state"]
+NAMES += ["parts", "protocol", "precision", "endpoints"]
+OPTIONAL = ["variant", "document", "skipped", "trained_in", "unit", "weights"]
+FLAGS, TEXTS = ["packed", "reference"], ["config", "environment"]  # JSON of a run
 INTEGERS = ["seed", "train_length", "tokens_seen", "reach", "length", "n_documents"]
-TEXTS = ["config", "environment"]  # JSON of a run, the same in all its rows
-COLUMNS = [
-    *("run", *OF_RUN, "tokens_seen", "trained_in", "weights"),
-    *("variant", "reference", "parts", "protocol", "targets", "precision", "endpoints", "reach"),
-    *("length", "n_documents", "document", "skipped"),
-    *(*SUMS, "far_tokens", "position_nats", "position_tokens"),
-    *(*OF_TASKS, *COSTS, "state", *TEXTS),
-]
-LOST = ["nats", "window_nats", "far_nats", "position_nats", *OF_TASKS[3:6]]  # where a run diverged
+NUMBERS = ["nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "far_nats"]
+NUMBERS += ["far_tokens", "targets", "token_hits", "stop_errors", "chance"]
+NUMBERS += ["parameters", "train_seconds", "peak_mib", "tokens_per_s"]
+LISTS = ["position_nats", "position_tokens", "first_wrong", "edit_distances", "results_right"]
+COLUMNS = [*NAMES, *OPTIONAL, *FLAGS, *INTEGERS, *NUMBERS, *LISTS, *TEXTS]
+TYPES: dict[str, Any] = {
+    **dict.fromkeys([*NAMES, *OPTIONAL, *LISTS], object),
+    **{**dict.fromkeys(FLAGS, "bool"), **dict.fromkeys(INTEGERS, "int64")},
+    **{**dict.fromkeys(NUMBERS, "float64"), **dict.fromkeys(TEXTS, "category")},
+}
+LOST = ["nats", "window_nats", "far_nats", "position_nats", *LISTS[3:]]  # where a run diverged
 ENVIRONMENT = ["commit", "python", "platform", "processor", "lengthgen", "libraries", "devices"]
 LOCAL = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
+DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of a file's values
 
 _log = logging.getLogger(__name__)
 
@@ -60,33 +64,35 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
     nothing can be shown.
     """
     tables: list[pd.DataFrame] = []
-    diverged: list[tuple[Path, Config]] = []  # in training: without an evaluation
+    configs: dict[Path, Config] = {}
     folders: dict[str, Path] = {}  # by run
+    diverged: list[tuple[Path, Config]] = []  # in training: without an evaluation
     for path in _listed(paths):
-        try:
+        with _or_said(path, say):
             if (path / ROWS).is_file():
-                tables.append(_read(path / ROWS))
-                continue
-            config = directory.load_config(path)
+                tables.append(_saved(path / ROWS))
+            else:
+                configs[path] = directory.load_config(path)
+    # Of copies of a run the one under its name is shown.
+    for path, config in sorted(configs.items(), key=lambda item: item[0].name != item[1].run_id):
+        with _or_said(path, say):
             if other := folders.get(config.run_id):
                 raise UserError(f"it is run {config.run_id}, which lies in {other} too")
-            folders[config.run_id] = path
             if rows := stored(path, run=config.run_id):
-                tables.append(_table(rows, path, config))
+                tables.append(_table(pd.DataFrame(rows), path, config))
             elif (state := status.read_status(path, run=config.run_id).state) == "diverged":
                 diverged.append((path, config))
             elif status.final_weights(path, run=config.run_id):
                 raise UserError(f"it is not evaluated; run lengthgen eval {path}")
             else:
                 raise UserError(f"its training is {state}; rerun lengthgen train to resume")
-        except UserError as error:
-            say(f"{path} is not shown: {error}")
+            folders[config.run_id] = path
     for path, config in diverged:
-        likes = [table[table["recipe"] == config.recipe] for table in tables]
-        if not any(map(len, likes)):
-            say(f"{path} is not shown: it diverged in training, and no other seed is evaluated")
-        else:
-            seed = next(rows for rows in likes if len(rows))
+        with _or_said(path, say):
+            likes = [table[table["recipe"] == config.recipe] for table in tables]
+            seed = next((rows for rows in likes if len(rows)), None)
+            if seed is None:
+                raise UserError("it diverged in training, and no other seed is evaluated")
             tables.append(_table(_without_values(seed), path, config))
     if not tables:
         raise UserError(
@@ -111,15 +117,26 @@ def _listed(paths: Sequence[Path]) -> list[Path]:
     return list(listed.values())
 
 
-def _table(rows: Sequence[Mapping[str, Any]], path: Path, config: Config) -> pd.DataFrame:
+@contextmanager
+def _or_said(path: Path, say: Callable[[str], None]) -> Generator[None]:
+    """Says in one line why a folder is not shown: an error ends the block, not the report."""
+    try:
+        yield
+    except UserError as error:
+        say(f"{path} is not shown: {error}")
+    except DAMAGE as error:
+        say(f"{path} is not shown: its files are damaged ({first_line(error)}); restore them")
+
+
+def _table(rows: pd.DataFrame, path: Path, config: Config) -> pd.DataFrame:
     """Returns rows of eval.jsonl with what is known of their run."""
-    table = pd.DataFrame(rows).reindex(columns=COLUMNS)
+    table = rows.reindex(columns=COLUMNS)
     of_task = ["unit", "chance"]  # which a skipped length of a task lacks
     table[of_task] = table[of_task].ffill().bfill()
-    log = read_rows(path / "train.jsonl", run=config.run_id)
-    seen = [0, *(row["train/tokens"] for row in log)]
-    steps = zip(pairwise(seen), log, strict=True)
-    seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)
+    logged = [f"train/{name}" for name in ("tokens", "tokens_per_s", "peak_mib")]
+    log = pd.DataFrame(read_rows(path / "train.jsonl", run=config.run_id), columns=logged)
+    tokens, speed, memory = (log[name].astype(float) for name in logged)
+    seconds = (tokens.diff().fillna(tokens) / speed).sum()
     provenance = directory.read_provenance(path, run=config.run_id)
     plain = {key: value for key, value in to_plain(config).items() if key != "runtime"}
     about: dict[str, Any] = {
@@ -128,40 +145,58 @@ def _table(rows: Sequence[Mapping[str, Any]], path: Path, config: Config) -> pd.
         "seed": config.seed,
         "parameters": provenance.get("n_parameters"),
         "train_seconds": seconds or None,
-        "peak_mib": max((row.get("train/peak_mib") or 0 for row in log), default=0) or None,
-        "tokens_per_s": seen[-1] / seconds if seconds else None,
+        "peak_mib": memory.max(),
+        "tokens_per_s": tokens.iloc[-1] / seconds if seconds else None,
         "state": status.read_status(path, run=config.run_id).state,
         "config": json.dumps(plain, default=str),
         "environment": json.dumps(_environment(provenance)),
     }
     references = set(config.eval.reference_variants)
-    return typed(table.assign(**about, reference=table["variant"].isin(references)))
+    return _checked(table.assign(**about, reference=table["variant"].isin(references)))
 
 
 def typed(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the table with a type for each column that does not depend on its values."""
-    types: dict[str, Any] = {
-        **dict.fromkeys(COLUMNS, object),
-        **dict.fromkeys([*SUMS, *NUMBERS, *COSTS], "float64"),
-        **dict.fromkeys(INTEGERS, "int64"),
-        **dict.fromkeys(["packed", "reference"], "bool"),
-        **dict.fromkeys(TEXTS, "category"),
-    }
-    table = table.reindex(columns=COLUMNS).astype(types)
-    objects = [name for name, kind in types.items() if kind is object]
+    table = table.reindex(columns=COLUMNS).astype(TYPES)
+    objects = [*NAMES, *OPTIONAL, *LISTS]
     table[objects] = table[objects].where(table[objects].notna(), None)
     return table
 
 
-def _without_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
+def _checked(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns the typed table. Raises UserError or DAMAGE for values that no evaluation writes."""
+    table = typed(table)
+    for name in (*NAMES, *OPTIONAL):
+        allowed = str | None if name in OPTIONAL else str
+        if not all(isinstance(value, allowed) for value in table[name]):
+            raise ValueError(f"{name} is no text")
+    for name in ("train_length", "length"):
+        if (table[name] < 1).any():
+            raise ValueError(f"{name} is below 1")
+    for text in (text for name in TEXTS for text in table[name].unique()):
+        json.loads(text)
+    for protocol in table["protocol"].unique():
+        named(protocol)
+    scored, answers = (table[table[name].notna()] for name in ("position_nats", "first_wrong"))
+    sizes = zip(scored["train_length"], scored["length"], strict=True)
+    counts = pd.Series([len(position_bins(*size)) for size in sizes], scored.index)
+    lists = dict.fromkeys(["position_nats", "position_tokens"], counts)
+    lists["first_wrong"] = answers["n_windows"]
+    for name, count in lists.items():
+        measured = table.loc[count.index, name]
+        if (measured.map(lambda values: np.asarray(values, float).size) != count).any():
+            raise ValueError(f"a list {name} has another length")
+    return table
+
+
+def _without_values(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows of another seed as those of a run that diverged in training.
 
     The loss is undefined, and no answer of a task is right.
     """
     lost = rows[rows["run"] == rows["run"].iloc[0]].assign(**dict.fromkeys(LOST), weights=None)
     lost.loc[lost["first_wrong"].notna(), ["token_hits", "stop_errors"]] = 0
-    lost["first_wrong"] = [wrong and [0] * len(wrong) for wrong in lost["first_wrong"]]
-    return [{str(key): value for key, value in row.items()} for row in lost.to_dict("records")]
+    return lost.assign(first_wrong=[wrong and [0] * len(wrong) for wrong in lost["first_wrong"]])
 
 
 def _environment(provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,31 +204,18 @@ def _environment(provenance: Mapping[str, Any]) -> dict[str, Any]:
     if not provenance:
         return {}
     words = [str(word) for word in provenance["argv"][1:] if not word.startswith(LOCAL)]
-    versions = provenance.get("corpus", {}).get("versions")
-    return {
-        "command": shlex.join(["lengthgen", *words]),
-        **{key: provenance[key] for key in ENVIRONMENT if key in provenance},
-        **({"corpus_versions": versions} if versions else {}),
-    }
+    kept = {key: provenance[key] for key in ENVIRONMENT if key in provenance}
+    return {"command": shlex.join(["lengthgen", *words]), **kept}
 
 
-def _read(path: Path) -> pd.DataFrame:
+def _saved(path: Path) -> pd.DataFrame:
     try:
-        table = pd.read_parquet(path)
+        stored = pyarrow.parquet.read_table(path)
     except (OSError, ValueError) as error:  # pyarrow's errors are among them
         raise UserError(f"{path.name} cannot be read ({error}); restore it") from None
-    for name in LISTS:
-        table[name] = [_plain(values) for values in table[name]] if name in table else None
-    if missing := [name for name in COLUMNS if name not in table]:
+    if missing := [name for name in COLUMNS if name not in stored.column_names]:
         raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
-    return typed(table)
-
-
-def _plain(values: Any) -> list[Any] | None:
-    """Returns a list as it was before it became an array: None where there is no value."""
-    if values is None or isinstance(values, float):
-        return None
-    return [None if value != value else value for value in values.tolist()]
+    return _checked(stored.to_pandas().assign(**{name: stored[name].to_pylist() for name in LISTS}))
 
 
 def config_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,21 +228,11 @@ def save(rows: pd.DataFrame, folder: Path) -> None:
     table = pd.DataFrame(rows[COLUMNS])  # without attrs: no local folders
     content = table.to_parquet(index=False, compression="zstd", compression_level=19)
     replace_file(folder / ROWS, content)
-    text = json.dumps(_manifest(rows), indent=1)
-    replace_file(folder / MANIFEST, f"{text}\n".encode())
-
-
-def _manifest(rows: pd.DataFrame) -> dict[str, Any]:
-    """Returns commands, commits, machines and versions of this report and of its runs."""
-    runs = {
-        row.run: json.loads(row.environment)
-        | {"training_seconds": None if math.isnan(row.train_seconds) else row.train_seconds}
-        for row in rows.drop_duplicates("run").itertuples()
-    }
-    return {
+    runs = rows.drop_duplicates("run").set_index("run")["environment"]
+    manifest = {
         "command": shlex.join(["lengthgen", *sys.argv[1:]]),
         **directory.environment(),
-        "training_seconds": math.fsum(run["training_seconds"] or 0 for run in runs.values()),
         "tokens": sorted(rows["fingerprint"].unique()),
-        "runs": runs,
+        "runs": {run: json.loads(text) for run, text in runs.items()},
     }
+    replace_file(folder / MANIFEST, f"{json.dumps(manifest, indent=1)}\n".encode())

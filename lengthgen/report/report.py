@@ -3,7 +3,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,13 +18,12 @@ from lengthgen.config import compose, registry
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.protocols import named
 from lengthgen.files import replace_file, writing
-from lengthgen.report import curve_tables, figures, tables
-from lengthgen.report.curve_tables import Numbers
+from lengthgen.report import figures, tables
 from lengthgen.report.load import MANIFEST, ROWS, load, save
 from lengthgen.report.series import Selection, select, short
 from lengthgen.report.statistics import curves, findings
 from lengthgen.report.style import MAX_LINES, saved
-from lengthgen.report.tables import Table
+from lengthgen.report.tables import Numbers, Table
 
 PHRASES = {
     "uses": "uses context beyond T",
@@ -36,9 +35,6 @@ PHRASES = {
 MOST_SENTENCES = 12  # of a page; of more series, one on each verdict
 
 
-Drawing = Callable[[], Figure | None]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """What a page shows under one heading: a figure, sentences, a table, and then the others.
@@ -48,12 +44,12 @@ class Section:
     """
 
     title: str
-    drawings: Mapping[str, Drawing] = field(default_factory=dict[str, Drawing])  # by file
+    drawings: Mapping[str, Callable[[], Figure | None]] = field(default_factory=dict)  # by file
     sentences: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    facts: Mapping[str, str] = field(default_factory=dict[str, str])  # by name
+    facts: Mapping[str, str] = field(default_factory=dict)  # by name
     notes: Sequence[str] = ()  # what is not shown, or limits a comparison
-    data: Mapping[str, pd.DataFrame] = field(default_factory=dict[str, pd.DataFrame])  # for CSV
+    data: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # for CSV
     summary: Sequence[Table] = ()  # for a terminal
 
     @cached_property
@@ -75,30 +71,28 @@ def text_section(selection: Selection, end: str) -> Section:
     """Returns figures, sentences and tables of runs on one text; names of files have the end."""
     known = findings(selection.rows)
     by_protocol = {name: known[known["protocol"] == name] for name in known["protocol"].unique()}
+    numbers = {name: Numbers(rows) for name, rows in by_protocol.items()}
     main, *others = by_protocol  # the headline first
-    drawings: dict[str, Drawing] = {
+    drawings = {
         "curve": partial(figures.curve, by_protocol[main]),
         "gain": partial(figures.gain, by_protocol[main]),
         "positions": partial(figures.positions, selection.rows),
-        **{
-            f"curve-{name}": partial(figures.curve, by_protocol[name])
-            for name in others
-            if named(name).altered is None
-        },
     }
-    numbers = [Numbers(rows) for rows in by_protocol.values()]
+    for name in others:
+        if named(name).altered is None:
+            drawings[f"curve-{name}"] = partial(figures.curve, by_protocol[name])
     limits = known[known["quantity"] == "note"].groupby("word", sort=False)["series"]
     return Section(
         title=selection.title.capitalize(),
         drawings={f"{name}{end}": draw for name, draw in drawings.items()},
-        sentences=[*sentences(numbers[0])],
+        sentences=[*sentences(numbers[main])],
         tables=[
-            *curve_tables.verdicts(numbers[0]),
-            *(curve_tables.perplexities(selection, own) for own in numbers),
+            *tables.verdicts(numbers[main]),
+            *(tables.perplexities(selection, own, name) for name, own in numbers.items()),
         ],
         notes=[*selection.notes, *(f"{', '.join(of)}: {note}." for note, of in limits)],
         data={f"curves{end}": curves(known)},
-        summary=[*map(curve_tables.summary, numbers, by_protocol)],
+        summary=[tables.summary(own, name) for name, own in numbers.items()],
     )
 
 
@@ -108,14 +102,15 @@ def sentences(own: Numbers) -> Iterator[str]:
     Of many series it yields a sentence on each verdict.
     """
     longest = {series: n for series, what, n in sorted(own.rows) if what == "gain"}
-    words = {s: own.word(s, "gain", longest[s]) for s in own.series if longest.get(s, 0) > own.T(s)}
+    words = {s: own.word(s, "gain", longest[s]) for s in own.series if longest.get(s, 0) > own.T[s]}
     if len(words) > MOST_SENTENCES:
         for word, phrase in PHRASES.items():
             if names := [name for name, verdict in words.items() if verdict == word]:
                 yield f"{phrase[0].upper()}{phrase[1:]}: {', '.join(names)}."
         return
     for name, word in words.items():
-        T, n = (f"{own.perplexity(name, n)} at {short(n)}" for n in (own.T(name), longest[name]))
+        lengths = own.T[name], longest[name]
+        T, n = (f"{own.perplexity(name, n).text} at {short(n)}" for n in lengths)
         yield f"{name} {PHRASES[word]}: perplexity {T} tokens, {n}."
 
 
@@ -132,20 +127,19 @@ def summary(made: Sequence[Section]) -> str:
 def method(rows: pd.DataFrame) -> Section:
     """Returns what decides the numbers: protocols, corpora, settings, machines."""
     runs = rows.drop_duplicates("run")
-    environments = [json.loads(text) for text in runs["environment"]]
-    lrs = [json.loads(text).get("train", {}).get("lr") for text in runs["config"]]
-    libraries = [library for e in environments for library in e.get("libraries", {}).items()]
-    facts: dict[str, Iterable[Any]] = {
-        "protocols": [f"{p}: {named(p).summary}" for p in dict.fromkeys(rows["protocol"])],
+    configs, environments = ([*map(json.loads, runs[key])] for key in ("config", "environment"))
+    lrs = [config.get("train", {}).get("lr") for config in configs]
+    facts = {
+        "protocols": [f"{p}: {named(p).summary}" for p in rows["protocol"]],
         "corpora": rows["corpus"] + " " + rows["fingerprint"].str[:12],
         "trained": runs["model"] + ", " + runs["tokens_seen"].map("{:,} tokens".format),
         "learning rates": [f"{s} {lr}" for s, lr in zip(runs["scheme"], lrs, strict=True)],
         "commands": [e.get("command") for e in environments],
         "commits": [e.get("commit") for e in environments],
         "machines": [", ".join(e.get("devices") or []) or e.get("processor") for e in environments],
-        "versions": [f"{name} {version}" for name, version in libraries],
+        "versions": [" ".join(x) for e in environments for x in e.get("libraries", {}).items()],
     }
-    texts = {name: "; ".join(dict.fromkeys(str(v) for v in of if v)) for name, of in facts.items()}
+    texts = {name: "; ".join(dict.fromkeys(filter(None, of))) for name, of in facts.items()}
     return Section(title="Method", facts={name: text for name, text in texts.items() if text})
 
 
@@ -195,13 +189,13 @@ def write(
     several = f"{len(schemes)} schemes" if len(schemes) > MAX_LINES else ", ".join(schemes)
     drawn = {name: figure for section in made for name, figure in section.figures.items()}
     svgs = {name: saved(figure, "svg") for name, figure in drawn.items()}
-    data = {name: table for section in made for name, table in section.data.items()}
-    files: dict[str, bytes] = {
+    files = {
         "report.html": page(f"Length generalization of {several}", made, svgs).encode(),
         "table.md": table_text(made).encode(),
-        **{f"{name}.csv": tables.csv_text(table).encode() for name, table in data.items()},
         **{f"{name}.svg": svg for name, svg in svgs.items()},
     }
+    for section in made:
+        files |= {f"{n}.csv": tables.csv_text(table).encode() for n, table in section.data.items()}
     if png:
         files |= {f"{name}.png": saved(figure, "png") for name, figure in drawn.items()}
     with writing(out):

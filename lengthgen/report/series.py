@@ -4,7 +4,6 @@
 """Series: which rows can be compared, and the names of runs that differ in the seed alone."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,17 +35,17 @@ class Selection:
 
     rows: pd.DataFrame
     notes: list[str]
+    text: str  # the corpus, and what tells its tokens from others of that name
 
     @property
     def title(self) -> str:
         """Corpus, model, and the precisions of training and scoring."""
-        names = ("corpus", "model", "trained_in", "precision")
-        corpus, model, trained, scored = (
+        names = ("model", "trained_in", "precision")
+        model, trained, scored = (
             " and ".join(sorted(self.rows[name].dropna().unique())) for name in names
         )
-        packed = " (packed)" if self.rows["packed"].iloc[0] else ""
         trained = f"trained in {trained}, " if trained else ""
-        return f"corpus {corpus}{packed}, model {model}, {trained}scored in {scored}"
+        return f"corpus {self.text}, model {model}, {trained}scored in {scored}"
 
 
 def select(rows: pd.DataFrame) -> list[Selection]:
@@ -54,23 +53,32 @@ def select(rows: pd.DataFrame) -> list[Selection]:
 
     Those are the complete cells; of each run those of its newest checkpoint; under each protocol
     those of the one condition (precision, targets, endpoints) that most curves have, of several the
-    one of most rows; and of runs of one seed the first by name.
+    one of most rows; of runs of one seed the first by name; and the seeds that have the lengths
+    which most seeds of the series have.
     """
     rows = rows.reset_index(drop=True)
     texts = [of_text for _, of_text in rows.groupby(["fingerprint", "packed"])]
     texts.sort(key=lambda of_text: (-of_text["run"].nunique(), of_text["corpus"].iloc[0]))
-    models = ["model"] if rows["model"].nunique() > 1 else []
-    selections = [_selected(of_text, varied=models) for of_text in texts]
-    return [selection for selection in selections if len(selection.rows)]
+    names = [t["corpus"].iloc[0] + " (packed)" * bool(t["packed"].iloc[0]) for t in texts]
+    varied = ["model"] if rows["model"].nunique() > 1 else []
+    selections: list[Selection] = []
+    for i, (name, of_text) in enumerate(zip(names, texts, strict=True)):
+        tokens = of_text["fingerprint"].iloc[0][:12]
+        text = f"{name} of tokens {tokens}" if names.count(name) > 1 else name
+        kept, notes = _selected(of_text, varied=varied)
+        if name in names[:i]:
+            runs = ", ".join(sorted(set(of_text["run"])))
+            notes.insert(0, f"Not compared with the others: {runs}, of other tokens of {name}")
+        if len(kept):
+            selections.append(Selection(rows=kept, notes=notes, text=text))
+    return selections
 
 
-def _selected(rows: pd.DataFrame, *, varied: list[str]) -> Selection:
+def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, list[str]]:
+    """Returns the comparable rows of one text, and a line on each run that is left out."""
     n_scored = rows.groupby(CELL, dropna=False)["document"].transform("count")
     is_complete = n_scored >= rows["n_documents"]
-    notes = [
-        f"Not shown: {what}, scored in part; run lengthgen eval"
-        for what in _each(rows[~is_complete])
-    ]
+    notes = [*_left_out(rows[~is_complete], ", scored in part; run lengthgen eval")]
     rows = rows[is_complete]
     rows = rows[rows["tokens_seen"] == rows.groupby("run")["tokens_seen"].transform("max")]
     targets = rows["targets"].map(lambda K: "" if pd.isna(K) else f"K={K:g}, ")
@@ -81,30 +89,38 @@ def _selected(rows: pd.DataFrame, *, varied: list[str]) -> Selection:
     counts = rows.groupby(["protocol", "condition"])["curve"].agg(["nunique", "size"])
     ordered = counts.sort_values(["nunique", "size"]).reset_index()
     chosen = rows["protocol"].map(ordered.groupby("protocol")["condition"].last())
+    remedy = "evaluated unlike the others; run lengthgen eval with their lengths and eval.*"
     for condition, others in rows[rows["condition"] != chosen].groupby("condition"):
-        remedy = "evaluated unlike the others; run lengthgen eval with their lengths and eval.*"
-        notes += [f"Not shown: {what}: {condition}, {remedy}" for what in _each(others)]
+        notes += _left_out(others, f": {condition}, {remedy}")
     rows = _labelled(rows[rows["condition"] == chosen], varied=varied)
     # Further runs of one seed are no independent seeds.
-    first = rows.groupby(["series", "protocol", "seed"])["run"].transform("min")
+    curve = ["series", "protocol"]
+    first = rows.groupby([*curve, "seed"])["run"].transform("min")
     repeated = sorted(set(rows.loc[rows["run"] != first, "run"]))
     notes += [f"Not shown: {run}, another run of one seed" for run in repeated]
-    rows = rows[rows["run"] == first].drop(columns=["condition", "curve"]).reset_index(drop=True)
+    rows = rows[rows["run"] == first].drop(columns=["condition", "curve"])
+    n_seeds = rows.groupby(curve)["seed"].transform("nunique")
+    is_common = 2 * rows.groupby([*curve, "length"])["seed"].transform("nunique") > n_seeds
+    common = rows["length"].where(is_common)
+    n_own = common.groupby([rows[key] for key in (*curve, "seed")]).transform("nunique")
+    has_all = n_own == common.groupby([rows[key] for key in curve]).transform("nunique")
+    notes += _left_out(rows[~has_all], ", fewer lengths than other seeds; run lengthgen eval")
+    rows = rows[has_all].reset_index(drop=True)
     for field, name in SETTINGS.items():
         by_value = rows.groupby(field)["series"].unique()
         if len(by_value) > 1:
             texts = [f"{value} ({', '.join(sorted(of))})" for value, of in by_value.items()]
             notes.append(f"Not like with like: {name} is {' and '.join(texts)}")
-    return Selection(rows=rows, notes=notes)
+    return rows, notes
 
 
-def _each(rows: pd.DataFrame) -> Iterator[str]:
-    """Yields what rows each run has: "rope-s1 (tail, tail + yarn at 512, 1k)"."""
+def _left_out(rows: pd.DataFrame, why: str) -> Iterator[str]:
+    """Yields a line on each run of the rows: "Not shown: rope-s1 (tail at 512, 1k): fp32"."""
     for run, own in rows.groupby("run"):
         curves = own[["protocol", "variant"]].itertuples(index=False, name=None)
         names = {f"{protocol} + {variant}" if variant else protocol for protocol, variant in curves}
         lengths = ", ".join(map(short, sorted(set(own["length"]))))
-        yield f"{run} ({', '.join(sorted(names))} at {lengths})"
+        yield f"Not shown: {run} ({', '.join(sorted(names))} at {lengths}){why}"
 
 
 def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
@@ -118,17 +134,17 @@ def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
     keyed = rows.assign(parts=parts, variant=rows["variant"].fillna(""))
     first = keyed.sort_values(["seed", "run"]).drop_duplicates(KEYS).to_dict("records")
     varied = [*varied, *(field for field in SETTINGS if rows[field].nunique() > 1)]
-    names = [_name(series, varied) for series in first]
-    shared = Counter(names)
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for series in first:
+        by_name.setdefault(_name(series, varied), []).append(series)
     oracles = {name for name, part in schemes.registry().items() if issubclass(part, Aligned)}
     labels: dict[tuple[Any, ...], str] = {}
-    for label, series in zip(names, first, strict=True):
-        if shared[label] > 1:
-            twins = [other for name, other in zip(names, first, strict=True) if name == label]
-            label += f" ({_distinction(series, twins)})"
-        if oracles & {*(config_of(series).get("scheme", {}).get("parts") or {})}:
-            label += UPPER_BOUND
-        labels[tuple(series[key] for key in KEYS)] = visible(label)
+    for name, twins in by_name.items():
+        for series in twins:
+            label = f"{name} ({_distinction(series, twins)})" if len(twins) > 1 else name
+            is_bound = oracles & {*(config_of(series).get("scheme", {}).get("parts") or {})}
+            key = tuple(series[key] for key in KEYS)
+            labels[key] = visible(label + UPPER_BOUND if is_bound else label)
     of_rows = [labels[key] for key in keyed[KEYS].itertuples(index=False, name=None)]
     return rows.assign(series=of_rows)
 
@@ -148,13 +164,9 @@ def _name(series: Mapping[str, Any], varied: Sequence[str]) -> str:
 def _distinction(series: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) -> str:
     """Returns the keys in which series of one name differ, the scheme's first, three at most."""
     own, others = _science(series), [_science(twin) for twin in twins]
-    differing = {
-        key
-        for other in others
-        for key in own.keys() | other.keys()
-        if key not in own or key not in other or own[key] != other[key]
-    }
-    ordered = sorted(differing, key=lambda key: (not key.startswith("scheme."), key))
+    keys = {key for other in others for key in own.keys() ^ other.keys()}
+    keys |= {key for key in own if any(key in o and own[key] != o[key] for o in others)}
+    ordered = sorted(keys, key=lambda key: (not key.startswith("scheme."), key))
     changes = [f"{k}={_value(own[k])}" if k in own else f"no {k}" for k in ordered[:3]]
     run = series["run"].rsplit("-", 1)[-1]
     return ", ".join([*changes, run] if len(ordered) > 3 else changes)
@@ -165,11 +177,13 @@ def _science(series: Mapping[str, Any]) -> dict[str, Any]:
     flat = compose.flatten(config_of(series))
     names = series["variant"].split("+") if series["variant"] else []
     used = tuple(f"{home}.{name}." for home in VARIANTS for name in names)
+    aside = {
+        k for k in flat if k.startswith((*ASIDE, *RATIOS, *VARIANTS)) and not k.startswith(used)
+    }
     return {
-        **{k: v for k, v in flat.items() if not k.startswith((*ASIDE, *RATIOS, *VARIANTS))},
+        **{key: value for key, value in flat.items() if key not in aside},
         "train.scheme_lr_ratio": next((flat[k] for k in RATIOS if flat.get(k) is not None), 1.0),
         "init_from": flat.get("train.init_from.recipe"),
-        **{key: value for key, value in flat.items() if used and key.startswith(used)},
         **{key: series[key] for key in ("variant", "parts", "tokens_seen")},
     }
 

@@ -27,11 +27,10 @@ NUMBERS = ["protocol", "quantity", "length", "value", "low", "high", "word", "ma
 
 Word = Literal["uses", "flat", "harmed", "unclear", "not trained"]
 Quantity = Callable[[pd.DataFrame], tuple["pd.Series[float]", "pd.Series[float]"]]
+Record = dict[str, Any]  # a row of findings
 
 
 class CurvePoint(NamedTuple):
-    """A series under a protocol at one length."""
-
     protocol: str
     series: str
     length: int
@@ -47,7 +46,6 @@ class Sample:
     counts_D: Floats
 
     def mean(self, i: int) -> Estimate:
-        """Returns the mean of point i."""
         return ratio(self.sums[i], self.counts_D)
 
     def gap(self, i: int, j: int) -> Estimate:
@@ -100,11 +98,10 @@ def loss_of(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]
 
     Of a protocol that averages windows they are sums of the means of windows, and windows.
     """
-    of_windows = rows["protocol"].map(
-        {p: named(p).mean == "windows" for p in set(rows["protocol"])}
-    )
-    nats = rows["nats"].where(~of_windows, rows["window_nats"]).fillna(math.inf)
-    return nats, rows["n_tokens"].where(~of_windows, rows["n_windows"])
+    averaging = {p for p in set(rows["protocol"]) if named(p).mean == "windows"}
+    of_tokens = ~rows["protocol"].isin(averaging)
+    nats = rows["nats"].where(of_tokens, rows["window_nats"]).fillna(math.inf)
+    return nats, rows["n_tokens"].where(of_tokens, rows["n_windows"])
 
 
 def far(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
@@ -112,7 +109,7 @@ def far(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
     return rows["far_nats"].fillna(math.inf), rows["far_tokens"].fillna(0)
 
 
-def used_context(sample: Sample, lengths: Sequence[int], *, train_length: int) -> dict[str, Any]:
+def used_context(sample: Sample, lengths: Sequence[int], *, train_length: int) -> Record:
     """Returns c*, the least length up to T whose loss is within EPS of the least one, with bounds.
 
     They hold jointly at 95%: `low` is the least length that may be within EPS of all others (of
@@ -163,20 +160,30 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     reference, train_length, n_seeds, protocol, quantity, length, value, low, high, word, mark.
 
     loss: the word of a skipped length is the reason; the mark compares it with the best (best, tie,
-    unknown: not comparable with it). behind: loss minus that of the best, which the word names.
-    rank: low and high are the ranks that the series may have. Under the headline protocol also
-    gain: G(C) = loss(T) - loss(C) with the verdict as word; far and far_gain: loss and gain on
-    far-copy targets; c_star with its text; unigram: the loss of token frequencies; and note: a
-    sentence on what limits the numbers.
+    unknown: not comparable with it). rank: low and high are the ranks that the series may have.
+    Under the headline protocol also gain: G(C) = loss(T) - loss(C) with the verdict as word;
+    far_gain: G on far-copy targets; c_star with its text; and note: a sentence on what limits the
+    numbers.
     """
     if "series" not in rows:
         return pd.concat([findings(text.rows) for text in select(rows)], ignore_index=True)
-    analysis = _Analysis(rows)
-    records = [*_losses(analysis)]
-    for series in analysis.facts.index:
-        records += _headline(analysis, series)
-    table = pd.DataFrame(records, columns=["series", *NUMBERS]).fillna({"word": "", "mark": ""})
-    joined = table.join(analysis.facts[FACTS], on="series")
+    by_series = rows.groupby("series")
+    facts = by_series[FACTS[:-1]].first()
+    facts = facts.assign(
+        n_seeds=by_series["seed"].nunique(), reference=by_series["reference"].all()
+    )
+    sums, points = Sums(rows, loss_of), _points(rows)
+    records = [*_losses(rows, sums, points, facts)]
+    for series, T in facts["train_length"].items():
+        own = [p for p in points if (p.protocol, p.series) == (HEADLINE, series)]
+        of_series = rows[(rows["protocol"] == HEADLINE) & (rows["series"] == series)]
+        about = {"protocol": HEADLINE, "series": series}
+        records += [about | record for record in _headline(of_series, sums, own, int(T))]
+    table = pd.DataFrame(records, columns=["series", *NUMBERS]).astype(
+        {"word": object, "mark": object}
+    )
+    table = table.fillna({"word": "", "mark": ""})
+    joined = table.join(facts[FACTS], on="series")
     joined = joined.sort_values("protocol", key=lambda p: p != HEADLINE, kind="stable")
     return joined[["series", *FACTS, *NUMBERS]].reset_index(drop=True)
 
@@ -185,120 +192,89 @@ def curves(findings: pd.DataFrame) -> pd.DataFrame:
     """Returns the perplexity and loss of each series, protocol and length, with their interval."""
     table = findings[findings["quantity"] == "loss"].drop(columns=["quantity", "mark"])
     table = table.rename(columns={"value": "loss", "word": "skipped"})
-    table = table.assign(ppl=table["loss"].astype(float).map(perplexity))
+    table = table.astype({"length": int, "loss": float})
+    table = table.assign(ppl=table["loss"].map(perplexity))
     first = ["scheme", "variant", "length", "ppl", "loss", "low", "high"]
     return table[[*first, *table.columns.difference(first)]].reset_index(drop=True)
 
 
-class _Analysis:
-    """The rows of a selection by series, protocol and length, and their sums."""
-
-    def __init__(self, rows: pd.DataFrame) -> None:
-        self.rows, self.sums = rows, Sums(rows, loss_of)
-        by_series = rows.groupby("series")
-        self.facts = (
-            by_series[FACTS[:-1]]
-            .first()
-            .assign(n_seeds=by_series["seed"].nunique(), reference=by_series["reference"].all())
-        )
-        n_seeds = rows.groupby(["protocol", "series"])["seed"].nunique()
-        scored = rows[rows["document"].notna()]
-        n_scored = scored.groupby(["protocol", "series", "length"])["seed"].nunique()
-        # Those that every seed of the series has.
-        self.points = [CurvePoint(*key) for key, n in n_scored.items() if n == n_seeds[key[:2]]]
-        samples = {point: self.sums.sample([point]) for point in self.points}
-        self.losses = {point: sample.mean(0) for point, sample in samples.items() if sample}
-        at = {(point.protocol, point.length) for point in self.losses}
-        self.comparisons = {key: self._compared(*key) for key in at}
-
-    def _compared(self, protocol: str, length: int) -> tuple[Comparison | None, str]:
-        """Returns the comparison of competitors at a length, and the one of least loss.
-
-        None if no two can be compared, and "" if no loss is finite.
-        """
-        losses = {
-            point.series: loss.value
-            for point, loss in self.losses.items()
-            if (point.protocol, point.length) == (protocol, length)
-            and not self.facts.at[point.series, "reference"]
-        }
-        points = {series: CurvePoint(protocol, series, length) for series in losses}
-        pairs = {
-            (a, b): estimate
-            for a, b in combinations(points, 2)
-            if (estimate := self.sums.difference(points[a], points[b])) is not None
-        }
-        if (joint := compare(losses, pairs)) is not None:
-            return joint, joint.best
-        finite = [series for series, loss in losses.items() if math.isfinite(loss)]
-        return None, min(finite, key=lambda series: losses[series], default="")
+def _points(rows: pd.DataFrame) -> list[CurvePoint]:
+    """Returns the points that every seed of their series has."""
+    n_seeds = rows.groupby(["protocol", "series"])["seed"].nunique()
+    scored = rows[rows["document"].notna()]
+    n_scored = scored.groupby(["protocol", "series", "length"])["seed"].nunique()
+    return [CurvePoint(*key) for key, n in n_scored.items() if n == n_seeds[key[:2]]]
 
 
-def _row(point: CurvePoint, quantity: str, estimate: Estimate, **more: Any) -> dict[str, Any]:
-    bounds = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return {**point._asdict(), "quantity": quantity, **bounds, **more}
-
-
-def _losses(analysis: _Analysis) -> Iterator[dict[str, Any]]:
-    """Yields the loss at each length, how far it is behind the best, and its possible ranks.
-
-    Of skipped lengths it yields the reason.
-    """
-    for point, loss in analysis.losses.items():
-        joint, best = analysis.comparisons[point.protocol, point.length]
-        mark = joint.marks.get(point.series, "") if joint is not None else ""
-        yield _row(point, "loss", loss, mark=mark)
-        if not best or analysis.facts.at[point.series, "reference"]:
-            continue
-        if point.series == best:
-            zero = {"quantity": "behind", "value": 0.0, "word": best, "mark": mark}
-            yield {**point._asdict(), **zero}
-        elif estimate := analysis.sums.difference(point, point._replace(series=best)):
-            yield _row(point, "behind", estimate, word=best, mark=mark)
-        if joint is not None and point.series in joint.ranks:
-            low, high = joint.ranks[point.series]
-            yield {**point._asdict(), "quantity": "rank", "low": low, "high": high}
-    skipped = analysis.rows[analysis.rows["skipped"].notna()]
+def _losses(
+    rows: pd.DataFrame, sums: Sums, points: Sequence[CurvePoint], facts: pd.DataFrame
+) -> Iterator[Record]:
+    """Yields the loss of each point and its possible ranks; of skipped lengths the reason."""
+    samples = {point: sums.sample([point]) for point in points}
+    losses = {point: sample.mean(0) for point, sample in samples.items() if sample}
+    competing: dict[tuple[str, int], dict[str, float]] = {}
+    for p, loss in losses.items():
+        if not facts.at[p.series, "reference"]:
+            competing.setdefault((p.protocol, p.length), {})[p.series] = loss.value
+    compared = {key: _compared(*key, values, sums) for key, values in competing.items()}
+    for p, loss in losses.items():
+        joint, mark = compared.get((p.protocol, p.length)), ""
+        if joint is not None:
+            mark = joint.marks.get(p.series, "")
+        if joint is not None and p.series in joint.ranks:
+            if not mark and loss.value < competing[p.protocol, p.length][joint.best]:
+                mark = "unknown"  # of more seeds than they share
+            low, high = joint.ranks[p.series]
+            yield {**p._asdict(), "quantity": "rank", "low": low, "high": high}
+        yield p._asdict() | _numbers("loss", loss) | {"mark": mark}
+    skipped = rows[rows["skipped"].notna()]
     reasons = skipped.groupby(["protocol", "series", "length"])["skipped"].first()
     for key, reason in reasons.items():
-        if (point := CurvePoint(*key)) not in analysis.losses:
-            yield {**point._asdict(), "quantity": "loss", "word": reason}
+        if (p := CurvePoint(*key)) not in losses:
+            yield {**p._asdict(), "quantity": "loss", "word": reason}
 
 
-def _headline(analysis: _Analysis, series: str) -> Iterator[dict[str, Any]]:
+def _compared(
+    protocol: str, length: int, losses: dict[str, float], sums: Sums
+) -> Comparison | None:
+    """Returns the comparison of competitors at a length; None if no two can be compared."""
+    points = {series: CurvePoint(protocol, series, length) for series in losses}
+    pairs = {(a, b): sums.difference(points[a], points[b]) for a, b in combinations(points, 2)}
+    return compare(losses, {pair: estimate for pair, estimate in pairs.items() if estimate})
+
+
+def _headline(
+    own: pd.DataFrame, sums: Sums, points: Sequence[CurvePoint], T: int
+) -> Iterator[Record]:
     """Yields what a series shows under the headline protocol, over documents of all lengths."""
-    points = [p for p in analysis.points if (p.protocol, p.series) == (HEADLINE, series)]
-    lengths, T = [p.length for p in points], int(analysis.facts.at[series, "train_length"])
-    rows = analysis.rows
-    own = rows[(rows["protocol"] == HEADLINE) & (rows["series"] == series)]
-    sample = analysis.sums.sample(points)
-    about = {"protocol": HEADLINE, "series": series}
+    lengths, sample = [p.length for p in points], sums.sample(points)
     for note in _notes(own, lengths, sample, T):
-        yield {**about, "quantity": "note", "word": note}
+        yield {"quantity": "note", "word": note}
     if sample is None:
         return
-    unigram = _unigram(own, sample)
-    yield {**about, "quantity": "unigram", "value": unigram}
     if T in lengths:
         at_T = lengths.index(T)
-        is_trained = not sample.mean(at_T).value >= unigram
-        for i, point in enumerate(points):
+        is_trained = not sample.mean(at_T).value >= _unigram(own, sample)
+        for i, n in enumerate(lengths):
             gain = sample.gap(at_T, i)
             word = verdict(gain) if is_trained else "not trained"
-            if i != at_T:
-                yield _row(point, "gain", gain, word=word if point.length > T else "")
+            if n != T:
+                yield _numbers("gain", gain) | {"length": n, "word": word if n > T else ""}
     if used := used_context(sample, lengths, train_length=T):
-        yield {**about, "quantity": "c_star", **used}
+        yield {"quantity": "c_star", **used}
     lacking = set(own.loc[own["far_tokens"].isna(), "length"])
     points = [point for point in points if point.length not in lacking]
-    copies = Sums(own, far).sample(points)
-    at_T = next((i for i, point in enumerate(points) if point.length == T), None)
-    if copies is None:
+    lengths, copies = [p.length for p in points], Sums(own, far).sample(points)
+    if copies is None or T not in lengths:
         return
-    for i, point in enumerate(points):
-        yield _row(point, "far", copies.mean(i))
-        if at_T not in (None, i):
-            yield _row(point, "far_gain", copies.gap(at_T, i))
+    for i, n in enumerate(lengths):
+        if n != T:
+            yield _numbers("far_gain", copies.gap(lengths.index(T), i)) | {"length": n}
+
+
+def _numbers(quantity: str, estimate: Estimate) -> Record:
+    bounds = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return {"quantity": quantity, **bounds}
 
 
 def _unigram(own: pd.DataFrame, sample: Sample) -> float:

@@ -72,17 +72,15 @@ def scheme_colours(schemes: Iterable[str]) -> dict[str, str]:
     A scheme whose colour an alphabetically earlier one has takes the next that no scheme wants, so
     that the others keep theirs. Of more than twelve schemes some share a colour.
     """
+    names, n = sorted(set(schemes)), len(COLOURS)
+    digests = (hashlib.sha256(f"{SALT}:{name}".encode()).digest() for name in names)
+    wanted = [int.from_bytes(digest[:8]) % n for digest in digests]
+    free = [slot for slot in range(n) if slot not in wanted]
     slots: dict[str, int] = {}
-    displaced: list[str] = []
-    for name in sorted(set(schemes)):
-        digest = hashlib.sha256(f"{SALT}:{name}".encode()).digest()
-        slot = int.from_bytes(digest[:8]) % len(COLOURS)
-        if slot in slots.values():
-            displaced.append(name)
-        slots[name] = slot
-    for name in displaced:
-        free = [n for n in range(len(COLOURS)) if n not in slots.values()]
-        slots[name] = min(free, key=lambda n: (n - slots[name]) % len(COLOURS), default=slots[name])
+    for name, slot in zip(names, wanted, strict=True):
+        steps = [(other - slot) % n for other in free]
+        is_taken = slot in slots.values() and free
+        slots[name] = free.pop(steps.index(min(steps))) if is_taken else slot
     return {name: COLOURS[slot] for name, slot in slots.items()}
 
 

@@ -1,16 +1,34 @@
-"""Tables, written as Markdown, as CSV and for a terminal."""
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
+# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
+"""Tables: verdicts on context beyond T, perplexity, tuned rates; as Markdown and for a terminal."""
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
 from lengthgen import escaping
+from lengthgen.evaluation.protocols import HEADLINE, named
+from lengthgen.report.series import Selection, short
+from lengthgen.report.statistics import number, perplexity
 
 Mark = Literal["", "best", "tie", "unknown", "faint"]
 SIGNS = {"tie": "=", "unknown": "?"}  # behind a value
+MOST_LENGTHS = 6  # of verdicts; of more, T times powers of 2
+COSTS = {"parameters": "parameters", "tokens/s": "tokens_per_s", "peak MiB": "peak_mib"}
+VERDICTS = (
+    "By the 95 % interval of G(C) = loss(T) - loss(C), in brackets; not corrected for multiple "
+    "comparisons. Copy gain: G at the longest length on targets whose bigram stands beyond T only."
+)
+MARKED = (
+    "Bold: the lowest. =: may be as good, all series of a length compared jointly at 95 %. "
+    "?: not comparable with it. Rank: those that a series may have at the longest common length."
+)
+NOT_MARKED = "Nothing is marked as the best: that takes two seeds and two documents in common."
 
 
 class Cell(NamedTuple):
@@ -29,7 +47,6 @@ class Cell(NamedTuple):
 class Table:
     """A table; every row begins with its name."""
 
-    key: str
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -74,3 +91,173 @@ def shown(table: Table) -> str:
 def csv_text(table: pd.DataFrame) -> str:
     """Returns a data frame as CSV in which no text is a formula."""
     return table.map(escaping.csv_cell).to_csv(index=False, lineterminator="\n")
+
+
+class Numbers:
+    """The findings of a protocol on competing series, by series, quantity and length.
+
+    `series` are in order of the loss at the longest common length: the longest at which more than
+    half of them were evaluated, so that an extra length of one run changes nothing for the others.
+    """
+
+    def __init__(self, findings: pd.DataFrame) -> None:
+        rows = findings[~findings["reference"]].fillna({"length": 0}).to_dict("records")
+        self.rows = {(r["series"], r["quantity"], int(r["length"])): r for r in rows}
+        self.T = {row["series"]: int(row["train_length"]) for row in rows}
+        self.n_seeds = {row["series"]: int(row["n_seeds"]) for row in rows}
+        evaluated = [length for _, quantity, length in self.rows if quantity == "loss"]
+        self.lengths = sorted(set(evaluated))
+        common = [n for n in self.lengths if 2 * evaluated.count(n) > len(self.T)]
+        self.longest = max(common or self.lengths, default=0)
+        lengths = [self.longest, *(n for n in reversed(self.lengths) if n < self.longest)]
+
+        def order(series: str) -> tuple[Any, ...]:
+            losses = [self.value(series, "loss", n) for n in lengths]
+            return [math.inf if math.isnan(loss) else loss for loss in losses], series
+
+        self.series = sorted(self.T, key=order)
+
+    def about(self, series: str) -> list[Cell]:
+        """Returns the name and the number of seeds."""
+        return [Cell(series), Cell(str(self.n_seeds[series]))]
+
+    def value(self, series: str, quantity: str, length: int, key: str = "value") -> float:
+        """Returns a value, or a bound of it; nan if there is none."""
+        return self.rows.get((series, quantity, length), {}).get(key, math.nan)
+
+    def word(self, series: str, quantity: str, length: int = 0) -> str:
+        return self.rows.get((series, quantity, length), {}).get("word", "")
+
+    def interval(self, series: str, quantity: str, length: int) -> str:
+        """Returns "[-0.001, +0.004]"; nothing if there is none."""
+        bounds = (self.value(series, quantity, length, key) for key in ("low", "high"))
+        low, high = (round(bound, 3) + 0.0 for bound in bounds)
+        return "" if math.isnan(low) or math.isnan(high) else f"[{low:+.3f}, {high:+.3f}]"
+
+    def perplexity(self, series: str, length: int) -> Cell:
+        if self.word(series, "loss", length):  # the reason why it was skipped
+            return Cell("n/a")
+        loss = self.value(series, "loss", length)
+        mark = self.rows.get((series, "loss", length), {}).get("mark", "")
+        return Cell("-" if math.isnan(loss) else number(perplexity(loss)), mark)
+
+    def rank(self, series: str) -> str:
+        """Returns the ranks that a series may have, "2" or "2 to 4"."""
+        row = self.rows.get((series, "rank", self.longest))
+        return " to ".join({f"{row[key]:g}": 0 for key in ("low", "high")}) if row else "n/a"
+
+    def ratio(self, series: str) -> str:
+        """Returns the perplexity at the longest common length over that at T."""
+        at_T = self.value(series, "loss", self.T[series])
+        rise = self.value(series, "loss", self.longest) - at_T
+        return "n/a" if math.isnan(rise) else number(perplexity(rise))
+
+
+def verdicts(numbers: Numbers) -> Iterator[Table]:
+    """Yields what the context beyond T does to each series, with the interval of G, if known."""
+    gains = [(series, n) for series, quantity, n in numbers.rows if quantity == "gain"]
+    judged = {(series, n) for series, n in gains if n > numbers.T[series]}
+    lengths = sorted({n for _, n in judged})
+    if not lengths:
+        return
+    if len(lengths) > MOST_LENGTHS:
+        doubled = {T << i for T in numbers.T.values() for i in range(1, 12)}
+        lengths = [n for n in lengths if n in doubled or n == numbers.longest][-MOST_LENGTHS:]
+    rows: list[list[Cell]] = []
+    for name in numbers.series:
+        row = [Cell(numbers.word(name, "c_star") or "n/a")]
+        for n in lengths:
+            verdict = f"{numbers.word(name, 'gain', n)} {numbers.interval(name, 'gain', n)}"
+            row.append(Cell(verdict.rstrip() if (name, n) in judged else "-"))
+        last = max((n for series, n in judged if series == name), default=0)
+        row.append(Cell(numbers.interval(name, "far_gain", last) or "n/a"))
+        rows.append([*numbers.about(name), *row])
+    yield Table(
+        title="Verdicts on context beyond T, with the 95 % interval of the gain G in nats",
+        head=["scheme", "seeds", "c*", *map(short, lengths), "copy gain"],
+        rows=rows,
+        notes=[VERDICTS],
+    )
+
+
+def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table:
+    """Returns perplexity by length, the lowest at the longest common length first, and costs.
+
+    A variant has the cost of its checkpoint.
+    """
+    runs = selection.rows.drop_duplicates(["series", "run"])
+    costs = {h: key for h, key in COSTS.items() if protocol == HEADLINE and runs[key].notna().any()}
+    medians = runs.groupby("series")[[*costs.values()]].median()
+    rows = [
+        [
+            *numbers.about(name),
+            *(numbers.perplexity(name, n) for n in numbers.lengths),
+            *(Cell(numbers.ratio(name)), Cell(numbers.rank(name))),
+            *(Cell("-" if cost != cost else f"{cost:,.0f}") for cost in medians.loc[name]),
+        ]
+        for name in numbers.series
+    ]
+    T = {*numbers.T.values()}
+    ratio = f"{short(numbers.longest)}/{short(min(T)) if len(T) == 1 else 'T'}"
+    skipped = {row["word"] for (_, what, _), row in numbers.rows.items() if what == "loss"}
+    has_best = any(cell.mark == "best" for row in rows for cell in row)
+    marked = [MARKED] if has_best else [NOT_MARKED] if len(rows) > 1 else []
+    return Table(
+        title=f"Perplexity, {_scored(selection.rows, protocol)}; {selection.title}",
+        head=["scheme", "seeds", *map(short, numbers.lengths), ratio, "rank", *costs],
+        rows=rows,
+        notes=[*(f"n/a: {reason}." for reason in sorted(skipped - {""})), *marked],
+    )
+
+
+def summary(numbers: Numbers, protocol: str) -> Table:
+    """Returns the perplexity at T and three longer lengths, and the verdict at the longest."""
+    T = min(numbers.T.values())
+    lengths = [n for n in numbers.lengths if T <= n <= numbers.longest] or [numbers.longest]
+    lengths = sorted({*lengths[:2], lengths[len(lengths) // 2], lengths[-1]})
+    rows = [
+        [
+            Cell(name),
+            *(Cell(numbers.perplexity(name, n).text) for n in lengths),
+            Cell(numbers.word(name, "gain", lengths[-1])),
+        ]
+        for name in numbers.series
+    ]
+    title = "Perplexity by context length" + (f", {protocol}" if protocol != HEADLINE else "")
+    return Table(title=title, head=["scheme", *map(short, lengths), "verdict"], rows=rows)
+
+
+def _scored(rows: pd.DataFrame, protocol: str) -> str:
+    """Returns what was scored: protocol, targets, endpoints, documents."""
+    own = rows[rows["protocol"] == protocol]
+    n_tokens = int(own.groupby(["run", "series", "length"])["n_tokens"].sum().max())
+    if protocol != HEADLINE:
+        return f"{protocol}: {named(protocol).summary}; up to {n_tokens:,} tokens"
+    K, n_documents = (int(own[key].max()) for key in ("targets", "n_documents"))
+    return f"matched tail: K={K}, endpoints: {n_tokens // K}, documents: {n_documents}"
+
+
+def rates(tuned: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Returns the learning rates that schemes were tuned on, the chosen ones marked."""
+    rows, edges = list[list[Cell]](), list[str]()
+    for name, chosen in tuned.items():
+        for trial in chosen["grid"]:
+            lr, ratio, losses = trial["lr"], trial["scheme_lr_ratio"], trial["losses"]
+            loss = "diverged" if None in losses else f"{math.fsum(losses) / len(losses):.4f}"
+            mark = "best" if (lr, ratio) == (chosen["lr"], chosen["scheme_lr_ratio"]) else ""
+            words = name, f"{lr:g}", "-" if ratio is None else f"{ratio:g}"
+            rows.append([*map(Cell, words), Cell(loss, mark)])
+        for key in ("lr", "scheme_lr_ratio"):
+            values = {trial[key] for trial in chosen["grid"]} - {None}
+            if len(values) > 1 and chosen[key] in (min(values), max(values)):
+                edges.append(f"{name} (train.{key}={chosen[key]:g})")
+    return Table(
+        title="Learning rates, by loss(T) on the tuning split in nats per token",
+        head=["scheme", "train.lr", "train.scheme_lr_ratio", "loss(T)"],
+        rows=rows,
+        notes=[
+            "Bold: chosen, by the lowest mean over seeds. The tuning split holds 1 in 20 training "
+            "documents; no result is measured on it.",
+            *([f"At the edge of the grid, so extend it: {', '.join(edges)}."] if edges else []),
+        ],
+    )

@@ -13,7 +13,7 @@ from lengthgen.evaluation.rows import loss, stored
 from lengthgen.files import replace_file
 from lengthgen.model.build import on_meta
 from lengthgen.model.transformer import build_scheme
-from lengthgen.report import curve_tables, tables
+from lengthgen.report import tables
 from lengthgen.sweep import grid
 from lengthgen.sweep.grid import Point
 
@@ -76,7 +76,7 @@ def write(points: Sequence[Point], out: Path) -> list[Path]:
     chosen = compose.read(out / FILE) if (out / FILE).exists() else {}
     for name in dict.fromkeys(point.config.scheme.name for point in points):
         chosen[name] = _choice([point for point in points if point.config.scheme.name == name])
-    table = curve_tables.rates(chosen)
+    table = tables.rates(chosen)
     text = yaml.safe_dump(chosen, sort_keys=False, default_flow_style=None)
     replace_file(out / "table.md", tables.markdown(table).encode())
     replace_file(out / FILE, (HEADING + text).encode())

@@ -2,7 +2,6 @@
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 """The section of a report on tasks: accuracy over length, and the matrix of tasks and schemes."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -139,7 +138,6 @@ def _matrix(results: Sequence[TaskResults], counts: Mapping[str, Sequence[Accura
         for series in sorted({series for series, _ in cells})
     ]
     return Table(
-        key="tasks",
         title="Accuracy on unseen lengths (mean over the evaluated lengths beyond L), in percent",
         head=["scheme", *(task.name for task in results), "mean rank"],
         rows=rows,
@@ -185,7 +183,6 @@ def _by_length(task: TaskResults) -> Table:
     skipped = task.selection.rows["skipped"].dropna()
     notes += [f"A dash: {reason}." for reason in sorted(set(skipped))]
     return Table(
-        key=re.sub(r"[^A-Za-z0-9]+", "-", f"accuracy-{task.name}"),
         title=f"Right answers in percent, by length in {task.unit}, trained to "
         f"L={task.train_length}; {task.selection.title}",
         head=["scheme", "seeds", *map(short, columns), "seen", "unseen", "L50", "each seed"],

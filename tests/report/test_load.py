@@ -6,7 +6,9 @@
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,7 +16,8 @@ from frames import frame, write_run
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import Diverged, UserError
-from lengthgen.files import append_rows
+from lengthgen.files import append_rows, read_rows, write_rows
+from lengthgen.report import report
 from lengthgen.report.load import COLUMNS, ROWS, load, save
 from lengthgen.report.statistics import findings
 from lengthgen.runs import directory, status
@@ -69,7 +72,8 @@ def test_a_folder_of_runs_stands_for_its_runs(tmp_path: Path) -> None:
 
 def test_a_saved_table_is_read_back_the_same_and_joins_runs(tmp_path: Path) -> None:
     wrong = [[None, 3, 0]] * 60
-    rows = frame(lambda s, d, n: None if s == 2 and n == 512 else 3.0).assign(first_wrong=wrong)
+    rows = frame(lambda s, d, n: None if s == 2 and n == 512 else 3.0)
+    rows = rows.assign(first_wrong=wrong, n_windows=3.0)
     save(rows, tmp_path / "study")
     again, _ = loaded(tmp_path / "study")
     pd.testing.assert_frame_equal(again, rows, check_categorical=False)
@@ -94,31 +98,57 @@ def test_a_variant_that_was_defined_again_counts_as_it_is_now(tmp_path: Path) ->
     assert set(rows["parts"]) == {"new"}
 
 
-def test_a_copied_directory_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "runs", losses=LOSSES)
-    copy = tmp_path / "runs" / "copy"
-    shutil.copytree(path, copy)
-    rows, (line,) = loaded(path, copy)
-    assert len(rows) == 4
-    assert line.startswith(f"{copy} is not shown: it is run {path.name}")
+def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes the last row of eval.jsonl, whose checksum is that of the changed row."""
+    rows = read_rows(path / "eval.jsonl")
+    change(rows[-1])
+    write_rows(path / "eval.jsonl", rows)
 
 
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda path: (path / "config.yaml").write_text("{"), "config.yaml"),
-        (lambda path: (path / "eval.jsonl").write_text("{\n{\n"), "eval.jsonl"),
+        (lambda path: (path / "config.yaml").write_text("{"), "config.yaml is damaged"),
+        (lambda path: (path / "config.yaml").write_bytes(other(path)), "which lies in "),
+        (lambda path: (path / "eval.jsonl").write_text("{\n{\n"), "eval.jsonl:1: damaged row"),
         (lambda path: (path / "eval.jsonl").unlink(), "its training is stopped"),
+        (lambda path: (path / "env.json").write_text("[]"), "env.json is damaged"),
+        (lambda path: shutil.copytree(path, path.parent / "a copy"), "it is run rope-"),
+        (lambda path: rewrite(path, lambda row: row["position_nats"].pop()), "position_nats has"),
+        (lambda path: rewrite(path, lambda row: row["position_tokens"].append(1)), "position_tok"),
+        (lambda path: rewrite(path, lambda row: row.update(first_wrong=[0, 0])), "first_wrong"),
+        (lambda path: rewrite(path, lambda row: row.update(length="x")), "'x'"),
+        (lambda path: rewrite(path, lambda row: row.update(length=0)), "length is below 1"),
+        (lambda path: rewrite(path, lambda row: row.pop("train_length")), "are damaged"),
+        (lambda path: rewrite(path, lambda row: row.update(scheme=None)), "scheme is no text"),
+        (lambda path: rewrite(path, lambda row: row.update(protocol="tial")), "no protocol 'tial'"),
     ],
 )
-def test_a_run_that_cannot_be_read_is_one_line(damage: object, why: str, tmp_path: Path) -> None:
-    good, bad = (write_run(tmp_path, seed=seed, losses=LOSSES) for seed in (1, 2))
-    damage(bad)  # pyright: ignore
-    rows, (line,) = loaded(good, bad)
-    assert rows["run"].nunique() == 1
-    assert line.startswith(f"{bad} is not shown: ")
+def test_a_run_that_cannot_be_shown_is_one_line_and_the_others_are_shown(
+    damage: Callable[[Path], object], why: str, tmp_path: Path
+) -> None:
+    lists = {"position_nats": [1.0] * 576, "position_tokens": [1] * 576}  # of T=512, to 1024
+    runs = [write_run(tmp_path, seed=s, losses={1024: 2.5}, **lists) for s in (1, 2)]
+    damage(runs[1])
+    rows, (line,) = loaded(tmp_path)
+    assert runs[0].name in set(rows["run"])
+    assert " is not shown: " in line
     assert why in line
     assert "\n" not in line
+    assert report.sections(rows)[0].figures.keys() == {"positions"}
+
+
+def other(path: Path) -> bytes:
+    """The configuration of the other run."""
+    (config,) = (p for p in path.parent.glob("*/config.yaml") if p.parent != path)
+    return config.read_bytes()
+
+
+def test_a_run_is_shown_under_another_name_of_its_folder(tmp_path: Path) -> None:
+    path = write_run(tmp_path, losses=LOSSES)
+    rows, said = loaded(path.rename(tmp_path / "renamed"))
+    assert set(rows["run"]) == {path.name}
+    assert said == []
 
 
 def test_nothing_to_show_is_refused(tmp_path: Path) -> None:

@@ -151,17 +151,6 @@ def test_the_name_of_a_text_leads_to_no_other_folder(tmp_path: Path) -> None:
     assert {path.parent for path in tmp_path.rglob("*.*")} == {tmp_path / "deep" / "out"}
 
 
-def test_a_run_that_cannot_be_read_hides_no_other_one(tmp_path: Path) -> None:
-    written(rows_of(), tmp_path / "good")
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "rows.parquet").write_bytes(b"torn")
-    lines: list[str] = []
-    rows = load.load([tmp_path / "bad", tmp_path / "good"], say=lines.append)
-    assert set(rows["scheme"]) == {"rope", "alibi"}
-    assert len(lines) == 1
-    assert str(tmp_path / "bad") in lines[0]
-
-
 def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None:
     text = report.summary(report.sections(rows_of()))
     assert max(map(len, text.splitlines())) <= 80

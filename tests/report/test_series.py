@@ -118,6 +118,16 @@ def test_runs_on_other_tokens_are_a_selection_of_their_own() -> None:
     packed = frame(4.0, scheme="t5", packed=True, seeds=(1, 2))
     found = select(pd.concat([other, frame(3.0), packed]))
     assert [sorted(set(s.rows["scheme"])) for s in found] == [["rope"], ["t5"], ["alibi"]]
+    assert [s.text for s in found] == [
+        f"toy of tokens {'f' * 12}",
+        "toy (packed)",
+        f"toy of tokens {'e' * 12}",
+    ]
+    assert [s.notes for s in found] == [
+        [],
+        [],
+        ["Not compared with the others: alibi-s1, of other tokens of toy"],
+    ]
 
 
 def test_a_cell_without_all_its_documents_is_named_and_left_out() -> None:
@@ -150,6 +160,15 @@ def test_what_was_evaluated_otherwise_is_named_and_the_others_are_shown(
     left_out = [note for note in notes(*tables) if "Not shown" in note]
     assert len(left_out) == 3
     assert f"alibi-s1 (tail at 256, 512, 1k, 2k): {why}, evaluated unlike" in left_out[0]
+
+
+def test_a_seed_that_lacks_lengths_hides_none_of_them() -> None:
+    late = frame(3.0, seeds=(3,), lengths=(512,))
+    (selection,) = select(pd.concat([frame(3.0, seeds=(1, 2)), late]))
+    assert set(selection.rows["seed"]) == {1, 2}
+    assert selection.notes == [
+        "Not shown: rope-s3 (tail at 512), fewer lengths than other seeds; run lengthgen eval"
+    ]
 
 
 def test_of_several_conditions_that_of_most_lengths_is_kept() -> None:
