@@ -108,11 +108,11 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda path: (path / "config.yaml").write_text("{"), "config.yaml is damaged"),
+        (lambda path: (path / "config.yaml").write_text("{"), "config.yaml"),
         (lambda path: (path / "config.yaml").write_bytes(other(path)), "which lies in "),
         (lambda path: (path / "eval.jsonl").write_text("{\n{\n"), "eval.jsonl:1: damaged row"),
         (lambda path: (path / "eval.jsonl").unlink(), "its training is stopped"),
-        (lambda path: (path / "env.json").write_text("[]"), "env.json is damaged"),
+        (lambda path: (path / "env.json").write_text("[]\n"), "env.json"),
         (lambda path: shutil.copytree(path, path.parent / "a copy"), "it is run rope-"),
         (lambda path: rewrite(path, lambda row: row["position_nats"].pop()), "position_nats has"),
         (lambda path: rewrite(path, lambda row: row["position_tokens"].append(1)), "position_tok"),
