@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet
 
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.data.windows import position_bins
@@ -210,12 +209,19 @@ def _environment(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 def _saved(path: Path) -> pd.DataFrame:
     try:
-        stored = pyarrow.parquet.read_table(path)
+        table = pd.read_parquet(path)
     except (OSError, ValueError) as error:  # pyarrow's errors are among them
         raise UserError(f"{path.name} cannot be read ({error}); restore it") from None
-    if missing := [name for name in COLUMNS if name not in stored.column_names]:
+    if missing := [name for name in COLUMNS if name not in table]:
         raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
-    return _checked(stored.to_pandas().assign(**{name: stored[name].to_pylist() for name in LISTS}))
+    return _checked(table.assign(**{name: [*map(_plain, table[name])] for name in LISTS}))
+
+
+def _plain(values: Any) -> list[Any] | None:
+    """Returns a list as it was before it became an array: None where there is no value."""
+    if values is None or isinstance(values, float):
+        return None
+    return [None if value != value else value for value in values.tolist()]
 
 
 def config_of(row: Mapping[str, Any]) -> dict[str, Any]:
