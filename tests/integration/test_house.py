@@ -14,7 +14,7 @@ PACKAGE = {
     "sweep": 680,  # to shrink to 550
     "pipeline": 212,
     "tracking": 260,  # to shrink to 200
-    "report": 1860,  # to shrink to 1600
+    "report": 1865,  # to shrink to 1600
     "evaluation": 1186,  # to shrink to 1150
     "training": 400,
     "runs": 700,
