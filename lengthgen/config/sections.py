@@ -29,9 +29,12 @@ def schema_of(kind: type[Any]) -> type[Section]:
     parameters = inspect.signature(kind.__init__).parameters.values()
     passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters) and kind.__bases__ != (object,)
     above = schema_of(kind.__bases__[0]) if passes_on else Section
-    hints = get_type_hints(kind.__init__, include_extras=True)
+    try:
+        hints = get_type_hints(kind.__init__, include_extras=True)
+    except NameError as error:
+        raise UserError(f"{kind.__name__}.__init__: {error} ({inspect.getfile(kind)})") from error
     fields: dict[str, Any] = {
-        p.name: (hints[p.name], ... if p.default is p.empty else p.default)
+        p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
         for p in parameters
         if p.kind is p.KEYWORD_ONLY
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lengthgen.config.registry import construct, modules_of, registered
+from lengthgen.config.registry import construct, described, modules_of, registered
 from lengthgen.config.schema import Parts
 from lengthgen.config.sections import arguments as typed_arguments
 from lengthgen.errors import UserError, suggestion
@@ -43,7 +43,10 @@ def build(
     built: dict[str, Part] = {}
     for name, arguments in typed(parts, plugins=plugins, where=where).items():
         key = f"{where}.{name}"
-        part = built[name] = construct(known[name], arguments, shape, where=key)
+        part = built[name] = construct(kind := known[name], arguments, shape, where=key)
+        if "shape" not in vars(part):
+            error = TypeError("__init__ does not call super().__init__(shape)")
+            raise UserError(f"{key}: {kind.__name__} raised {described(error, kind)}")
         if not part.needs_model and not any(map(part.overrides, HOOKS)):
             raise UserError(
                 f"{key}: its class {type(part).__name__} overrides no hook, so that it would "

@@ -196,9 +196,16 @@ def test_fire_by_pieces_is_the_network_in_value_and_gradient(share_layers: bool)
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
-@pytest.mark.parametrize("first", [0, 100, 700])
-@pytest.mark.parametrize("bends", ["as drawn", "all within", "all at one ratio"])
-@pytest.mark.parametrize("beyond", ["extend", "clamp"])
+@pytest.mark.parametrize(
+    ("beyond", "bends", "first"),
+    [
+        ("extend", "as drawn", 0),
+        ("extend", "all within", 100),
+        ("extend", "all at one ratio", 300),
+        ("clamp", "as drawn", 300),
+        ("clamp", "all within", 0),
+    ],
+)
 def test_fire_without_a_gradient_is_the_network(
     beyond: Literal["extend", "clamp"], bends: str, first: int, dtype: torch.dtype, atol: float
 ) -> None:
@@ -268,7 +275,7 @@ def bias_of(part: Part) -> Tensor:
     return bias
 
 
-@pytest.mark.parametrize("n_heads", [1, 8, 12, 20])
+@pytest.mark.parametrize("n_heads", [8, 20])
 def test_alibi_has_the_weights_of_bloom_whose_bias_is_a_function_of_the_key(n_heads: int) -> None:
     bloom = imported("transformers.models.bloom.modeling_bloom")
     theirs = bloom.build_alibi_tensor(torch.ones(1, LENGTH), n_heads, torch.float32)  # slope * j
@@ -280,30 +287,6 @@ def test_alibi_has_the_weights_of_bloom_whose_bias_is_a_function_of_the_key(n_he
     logits = torch.randn(n_heads, LENGTH, LENGTH, generator=torch.Generator().manual_seed(0))
     weights = [(logits + bias).masked_fill(~SEEN, -math.inf).softmax(-1) for bias in (theirs, ours)]
     close(weights[0], weights[1], atol=2e-5)
-
-
-def test_alibi_tells_keys_apart_in_bf16_at_16k_where_bloom_does_not() -> None:
-    bloom = imported("transformers.models.bloom.modeling_bloom")
-    theirs = bloom.build_alibi_tensor(torch.ones(1, 16384), 8, torch.bfloat16)[0, 0, -4:]
-    assert theirs.unique().numel() == 1
-    part = Alibi(shape_of(8), beyond="extend")
-    c = bare_call(part.shape, 16384, dtype=torch.bfloat16)
-    ours = part.bias(replace(c, q_pos=c.pos[-1:]))[0, 0, -4:].bfloat16()
-    assert ours.unique().numel() == 4
-
-
-@pytest.mark.parametrize(
-    ("num_buckets", "max_distance"), [(32, 128), (32, 512), (64, 2048), (16, 1000), (128, 16384)]
-)
-def test_t5_buckets_are_those_of_hf_transformers_up_to_16k(
-    num_buckets: int, max_distance: int
-) -> None:
-    d = torch.arange(16384)
-    theirs = imported("transformers.models.t5.modeling_t5").T5Attention._relative_position_bucket(
-        -d, bidirectional=False, num_buckets=num_buckets, max_distance=max_distance
-    )
-    part = T5(shape_of(1), num_buckets=num_buckets, max_distance=max_distance, share_layers=True)
-    assert torch.equal(part.buckets(d), theirs)
 
 
 @pytest.mark.parametrize("distance", ["linear", "log"])

@@ -14,38 +14,13 @@ from torch import Tensor
 from lengthgen.model.attention import EAGER_BLOCK, attend, blocked, eager, sdpa_by_blocks
 from lengthgen.model.transformer import Block, Transformer
 from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Scheme
+from lengthgen.schemes.bias.alibi import AlibiLearned
+from lengthgen.schemes.content.fox import Fox
 from lengthgen.schemes.rotary.rope import Rope
 
 SHAPE = small_config().shape
 LENGTH = EAGER_BLOCK + 22  # two blocks of attend(), the second not full
 OF_BLOCKS = ("bias", "visible", "scores", "weights", "values")
-
-
-class LogDistance(Part):
-    """-a_h log(1 + distance)."""
-
-    distance_only = True
-
-    def __init__(self, shape: ModelDims) -> None:
-        super().__init__(shape)
-        self.a = torch.nn.Parameter(torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64))
-
-    def bias(self, c: AttentionContext) -> Tensor:
-        return -self.a[:, None, None].to(c.dtype) * torch.log1p(c.distance())
-
-
-class Forgetting(Part):
-    """The sum of log gates from the key to the query, gates of the layer's input: [B, H, Q, S]."""
-
-    def __init__(self, shape: ModelDims) -> None:
-        super().__init__(shape)
-        draws = torch.Generator().manual_seed(2)
-        drawn = torch.randn(4, shape.d_model, generator=draws, dtype=torch.float64)
-        self.gate = torch.nn.Parameter(0.3 * drawn)
-
-    def bias(self, c: AttentionContext) -> Tensor:
-        gates = torch.nn.functional.logsigmoid(c.x_BTD @ self.gate.T + 2).transpose(1, 2).cumsum(-1)
-        return gates[:, :, c.rows, None] - gates[:, :, None, c.cols]
 
 
 class Above(Part):
@@ -141,24 +116,19 @@ def turned(x_BHTK: Tensor, pos_BT: Tensor) -> Tensor:
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(theta), theta)).flatten(-2)
 
 
-def far_apart(c: AttentionContext) -> Tensor:
-    """Returns the distances between the coordinates of each sequence, [B, 1, T, T]."""
-    pos = (1 + c.tokens_BT % 5).cumsum(-1).double()
-    return (pos[:, None, :, None] - pos[:, None, None, :]).clamp(min=0)
-
-
 def test_coordinates_and_biases_of_each_sequence_are_those_of_the_textbook_in_every_kernel() -> (
     None
 ):
-    distance, forgetting = LogDistance(SHAPE), Forgetting(SHAPE)
+    slope, fox = AlibiLearned(SHAPE, share_layers=True).double(), Fox(SHAPE, gate_bias=2.0).double()
     rope = Rope(SHAPE, base=100, rotary_percentage=1, layout="interleaved")
-    model = model_under(Scattered(SHAPE), rope, forgetting, distance)
+    model = model_under(Scattered(SHAPE), rope, fox, slope)
     c = context(model, LENGTH, dtype=torch.float64)
     q, k, v = leaves = [x.requires_grad_() for x in some_qkv(LENGTH, dtype=torch.float64)]
     pos = (1 + c.tokens_BT % 5).cumsum(-1)
-    gates = torch.sigmoid(c.x_BTD @ forgetting.gate.T + 2).log().transpose(1, 2).cumsum(-1)
+    distance = (pos[:, None, :, None] - pos[:, None, None, :]).clamp(min=0)
+    gates = torch.sigmoid(c.x_BTD @ fox.w[0].T + fox.b[0]).log().transpose(1, 2).cumsum(-1)
     added = gates[..., :, None] - gates[..., None, :]
-    added = added - distance.a[:, None, None] * torch.log1p(far_apart(c))
+    added = added - slope.log_slopes[0].exp()[:, None, None] * distance
     textbooks = textbook(turned(q, pos), turned(k, pos), v, added)
     inputs = [*leaves, *model.scheme.parameters()]
     for n in (5, LENGTH):
@@ -171,8 +141,8 @@ def test_coordinates_and_biases_of_each_sequence_are_those_of_the_textbook_in_ev
             if name == "evaluation":
                 continue
             gradients = torch.autograd.grad((got * weight).sum(), inputs, retain_graph=True)
-            for one, other in zip(gradients, slopes, strict=True):
-                assert (one - other).abs().max() < 1e-11, name
+            for ours, theirs in zip(gradients, slopes, strict=True):
+                assert (ours - theirs).abs().max() < 1e-11, name
 
 
 @pytest.mark.parametrize(
@@ -194,64 +164,34 @@ def test_a_bias_above_the_diagonal_never_reaches_the_output(
             assert torch.equal(got[name], want[name]), name
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("sampled", [True, False])
-def test_every_hook_is_told_of_the_call_that_it_acts_in(training: bool, sampled: bool) -> None:
-    part = Recording(SHAPE)
-    model = model_under(part).train(training)
-    tokens = some_tokens(LENGTH)
-    generator = torch.Generator() if sampled else None
-    model(tokens, generator=generator)
-    assert {call.hook for call in part.calls} == EVERY_HOOK
-    for hook, c, _ in part.calls:
-        assert c.shape == model.shape, hook
-        assert c.length == LENGTH, hook
-        assert c.training == training, hook
-        assert c.generator is generator, hook
-        assert c.dtype == torch.float64, hook
-        assert torch.equal(c.tokens_BT, tokens), hook
-
-
-@pytest.mark.parametrize("n_last", [None, 3])
-def test_the_hooks_of_a_layer_see_its_number_and_its_normalised_input(n_last: int | None) -> None:
-    part = Recording(SHAPE)
-    model = model_under(part)
-    normed: list[Tensor] = []
-
-    def keep(_module: torch.nn.Module, _inputs: object, output: Tensor) -> None:
-        normed.append(output)
-
+@pytest.mark.parametrize("n_last", [None, 3, 140])
+def test_every_hook_is_told_of_its_call_its_layer_and_its_block(n_last: int | None) -> None:
+    part, tokens, normed = Recording(SHAPE), some_tokens(LENGTH), list[Tensor]()
+    model = model_under(part).train(n_last is None)
+    generator = torch.Generator() if n_last is None else None
     for block in model.blocks:
         assert isinstance(block, Block)
-        block.attention_norm.register_forward_hook(keep)
-    model(some_tokens(LENGTH), n_last=n_last)
-    of_layers = [call for call in part.calls if call.hook not in ("positions", "embed")]
-    seen = {(call.hook, call.c.layer) for call in of_layers}
-    assert seen == {(hook, i) for hook in ("qk", *OF_BLOCKS) for i in (0, 1)}
-    for hook, c, _ in of_layers:
-        assert torch.equal(c.x_BTD, normed[c.layer]), hook
-
-
-@pytest.mark.parametrize("n_last", [None, 3, 140])
-@pytest.mark.parametrize("hook", ["qk", *OF_BLOCKS])
-def test_a_hook_sees_the_rows_columns_and_coordinates_of_its_block(
-    hook: str, n_last: int | None
-) -> None:
-    part = Recording(SHAPE)
-    tokens = some_tokens(LENGTH)
-    pos = (1 + tokens % 5).cumsum(-1)
-    model_under(part)(tokens, n_last=n_last)
-    block = LENGTH if hook == "qk" else EAGER_BLOCK
-    for i in (0, 1):
-        calls = [call.c for call in part.calls if call.hook == hook and call.c.layer == i]
-        first = LENGTH - n_last if n_last and i == 1 else 0
-        assert sorted(c.rows.start for c in calls) == list(range(first, LENGTH, block))
-        for c in calls:
-            stop = min(c.rows.start + block, LENGTH)
-            assert (c.rows.stop, c.cols) == (stop, slice(0, stop))
-            assert torch.equal(c.pos, pos)
-            assert torch.equal(c.q_pos, pos[:, c.rows])
-            assert torch.equal(c.k_pos, pos[:, :stop])
+        block.attention_norm.register_forward_hook(lambda _block, _inputs, x: normed.append(x))
+    model(tokens, n_last=n_last, generator=generator)
+    assert {call.hook for call in part.calls} == EVERY_HOOK
+    pos, starts = (1 + tokens % 5).cumsum(-1), dict[tuple[str, int], set[int]]()
+    for hook, c, _ in part.calls:
+        told = c.shape, c.length, c.training, c.dtype
+        assert told == (model.shape, LENGTH, n_last is None, torch.float64), hook
+        assert c.generator is generator, hook
+        assert torch.equal(c.tokens_BT, tokens), hook
+        if hook in ("positions", "embed"):
+            continue
+        starts.setdefault((hook, c.layer), set()).add(c.rows.start)
+        stop = min(c.rows.start + (LENGTH if hook == "qk" else EAGER_BLOCK), LENGTH)
+        assert (c.rows.stop, c.cols) == (stop, slice(0, stop)), hook
+        of_block = (c.x_BTD, normed[c.layer]), (c.pos, pos), (c.q_pos, pos[:, c.rows])
+        for got, want in (*of_block, (c.k_pos, pos[:, :stop])):
+            assert torch.equal(got, want), hook
+    for hook in ("qk", *OF_BLOCKS):
+        for i, first in ((0, 0), (1, LENGTH - n_last if n_last else 0)):
+            step = LENGTH if hook == "qk" else EAGER_BLOCK
+            assert starts[hook, i] == set(range(first, LENGTH, step)), hook
 
 
 @pytest.mark.parametrize("grad", [True, False])

@@ -24,26 +24,8 @@ from lengthgen.schemes.absolute.learned_absolute import LearnedAbsolute
 from lengthgen.schemes.absolute.position_coupling import PositionCoupling
 from lengthgen.schemes.absolute.randomized import Randomized
 from lengthgen.schemes.absolute.sinusoidal import Sinusoidal
-from lengthgen.schemes.rotary.rope import Rope, angles, powers
 
 SHAPE = dims(train_length=4)
-
-
-def rope(layout: str = "half", *, base: float = 1e4, share: float = 1.0) -> Rope:
-    return Rope(SHAPE, base=base, rotary_percentage=share, layout=layout)  # pyright: ignore[reportArgumentType]
-
-
-def turn(part: Rope, x: Tensor, position: int) -> Tensor:
-    c = context(small_model("nope"), 1, dtype=torch.float64)
-    theta = angles(torch.tensor([position]), powers(part.base, part.n_rotated, c))
-    return part.rotate(x[None, None, None], theta)[0, 0, 0]
-
-
-@pytest.mark.parametrize("case", published("rope"))
-def test_rope_turns_channels_as_published(case: dict[str, Any]) -> None:
-    part = rope(case["layout"], base=case["base"], share=case["share"])
-    got = turn(part, torch.arange(1, 9, dtype=torch.float64), case["position"])
-    close(got, torch.tensor(case["want"], dtype=torch.float64), atol=2e-6)
 
 
 @pytest.mark.parametrize("case", published("sinusoids"))
@@ -165,15 +147,6 @@ def test_positions_are_distinct_sorted_and_below_the_maximum() -> None:
     assert torch.equal(draw(512, 0), torch.arange(512))
 
 
-def test_every_position_is_drawn_equally_often() -> None:
-    n = 1000  # draws of 8 out of 32: each position in a quarter of them, 250 +- 14
-    counts = torch.zeros(32)
-    for seed in range(n):
-        counts[draw(8, seed, maximum=2)] += 1
-    assert counts.sum() == 8 * n
-    assert (counts / n - 0.25).abs().max() < 5 * (0.25 * 0.75 / n) ** 0.5
-
-
 @pytest.mark.parametrize(
     ("evaluation", "want"),
     [
@@ -272,13 +245,13 @@ def test_places_are_shifted_in_training_alone_all_of_an_example_by_one_number(
     plain = rows_of(part, added(part, PLACES, training=False, seed=1))
     first = plain - PLACES * (PLACES > 0)  # the row before that of place 1
     shifts: list[set[int]] = [set(), set()]
-    for seed in range(400):
+    for seed in range(150):
         moved = rows_of(part, added(part, PLACES, training=True, seed=seed)) - plain + first
         for i in (0, 1):
             (shift,) = set(moved[i][plain[i] > 0].tolist())
             shifts[i].add(shift)
             assert not moved[i][plain[i] == 0].any()
-    # Each of 6 or 18 shifts is missed by 400 draws with a probability of 1e-10 at most.
+    # 150 draws miss none of 6 or 18 shifts
     if isinstance(part, Abacus):
         assert shifts == [set(range(6))] * 2
     else:  # row 20 is the last, and the places go to 2 and 3

@@ -205,20 +205,22 @@ def test_a_query_sees_the_first_and_the_most_recent_keys_and_its_own(sinks: int)
 
 
 @pytest.mark.parametrize("scheme", ["rope", "alibi", "fox"])
-def test_keys_that_no_query_of_a_block_sees_are_left_out_without_a_trace(scheme: str) -> None:
-    """The window of 16 keys is far narrower than a block of 512 queries and the keys before it."""
+def test_keys_that_no_query_of_a_block_sees_are_left_out_without_a_trace(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The window of 16 keys is far narrower than a block of 32 queries and the keys before it."""
+    monkeypatch.setattr("lengthgen.model.attention.NEAR_BLOCK", 32)
     model = small_model(scheme, "window")
-    layer, (q, k, v) = model.scheme.layers[0], some_qkv(1400, dtype=torch.float64)
-    c = context(model, 1400, dtype=torch.float64)
+    layer, (q, k, v) = model.scheme.layers[0], some_qkv(180, dtype=torch.float64)
+    c = context(model, 180, dtype=torch.float64)
     with torch.no_grad():
         got = attend(layer, q, k, v, c)
-        rotated_q, rotated_k = rotated(layer, q, k, c)
-        close(got, eager(layer, rotated_q, rotated_k, v, c, block=1400), atol=1e-12)
+        close(got, eager(layer, *rotated(layer, q, k, c), v, c, block=180), atol=1e-12)
         far = k.clone()
-        far[:, :, 4:800] += 100  # hidden from the last 500 queries, and no sinks
+        far[:, :, 4:80] += 100  # hidden from the last 80 queries, and no sinks
         moved = attend(layer, q, far, v, c)
-        close(moved[:, :, 900:], got[:, :, 900:], atol=1e-12)
-        assert not torch.equal(moved[:, :, :800], got[:, :, :800])
+        close(moved[:, :, 100:], got[:, :, 100:], atol=1e-12)
+        assert not torch.equal(moved[:, :, :80], got[:, :, :80])
 
 
 LONG = dims(n_layers=2, n_heads=3)  # T = 512

@@ -165,45 +165,6 @@ def test_both_layouts_of_rope_are_those_of_transformers(share: float) -> None:
         assert torch.equal(got[..., r:], x[..., r:])
 
 
-def of_x_transformers(q: Tensor, k: Tensor, **arguments: Any) -> tuple[Tensor, Tensor]:
-    """Returns q and k as x-transformers rotates them, in fp32."""
-    module = imported("x_transformers.x_transformers")
-    rotary = module.RotaryEmbedding(q.shape[-1], **arguments)
-    angles, factor = rotary.forward_from_seq_len(q.shape[2])
-    inverse = factor**-1 if isinstance(factor, Tensor) else factor
-    return (
-        module.apply_rotary_pos_emb(q.float(), angles, factor).double(),
-        module.apply_rotary_pos_emb(k.float(), angles, inverse).double(),
-    )
-
-
-@pytest.mark.parametrize("n", [63, 64])
-def test_rope_scalings_and_xpos_are_those_of_x_transformers(n: int) -> None:
-    of = dims(32, n_heads=4)
-    q, k, _ = some_qkv(n, dtype=torch.float64, width=32)
-    c = bare_call(of, n)
-    rope = Rope(of, base=1e4, rotary_percentage=1.0, layout="interleaved")
-    acting: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
-        ({}, ()),
-        ({"interpolation_factor": 4.0}, (Pi(of, factor=4.0),)),
-        ({"base_rescale_factor": 4.0}, (Ntk(of, factor=4.0),)),
-    ]
-    for arguments, parts in acting:
-        at = replace(c, hooks=NO_PARTS._replace(frequencies=parts))
-        theirs = of_x_transformers(q, k, **arguments)
-        for got, want in zip(rope.qk(q, k, at), theirs, strict=True):
-            close(got, want, atol=3e-5)
-
-    xpos = Xpos(of, base=1e4, scale_base=16.0, gamma=0.4)
-    ours, theirs = xpos.qk(q, k, c), of_x_transformers(q, k, use_xpos=True, scale_base=16)
-    # Its centre is L//2, ours (L-1)/2: other queries and keys, but the same logits.
-    off = (n - 1) / 2 - n // 2
-    zeta = ((torch.arange(0, 32, 2) + 0.4 * 32) / (1.4 * 32)).double().repeat_interleave(2)
-    torch.testing.assert_close(ours.q_BHQK * zeta ** (off / 16), theirs[0], rtol=1e-5, atol=1e-4)
-    logits = (ours.q_BHQK @ ours.k_BHSK.mT).tril()
-    torch.testing.assert_close(logits, (theirs[0] @ theirs[1].mT).tril(), rtol=1e-5, atol=1e-4)
-
-
 def test_pope_is_the_polar_embedding_of_x_transformers() -> None:
     n, of = 64, dims(32, n_heads=4)
     module = imported("x_transformers.x_transformers")
@@ -266,15 +227,6 @@ def test_yarn_interpolates_between_the_published_pairs(case: dict[str, Any]) -> 
     for dtype in (torch.float32, torch.float64):
         omega = powers(case["base"], of.d_head, bare_call(of, 1, dtype=dtype))
         assert [float(bound) for bound in yarn(of).bounds(omega)] == case["want"]
-
-
-@pytest.mark.parametrize("case", published("yarn"))
-def test_yarn_angles_and_logit_factor_are_the_published_ones(case: dict[str, Any]) -> None:
-    s, want = case["s"], torch.tensor(case["angles"], dtype=torch.float64)
-    for part, length in ((yarn(), 512 * s), (yarn(factor=s), 700)):
-        got = scaled(part, length)[case["pairs"]]
-        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-9)  # the last has five digits
-        assert logit_factor(part, length) == pytest.approx(case["logit_factor"], abs=2e-8)
 
 
 @pytest.mark.parametrize("case", published("longrope2_critical_pairs"))
@@ -436,19 +388,6 @@ def test_fope_multiplies_channel_pairs_by_fourier_series_in_the_position() -> No
                 close(q[:, h, t, m], a * cos - b * sin, atol=1e-12)
                 close(q[:, h, t, m + 4], a * sin + b * cos, atol=1e-12)
     close(k, 2 * q, atol=1e-12)
-
-
-def test_fope_without_random_coefficients_is_rope_with_hope() -> None:
-    shape = dims(64, n_heads=2, train_length=512)
-    q, k, _ = some_qkv(9, dtype=torch.float64, heads=2, width=64)
-    fope = Fope(shape, base=1e4, gain=0.0, draw=0).double()
-    rope = Rope(shape, base=1e4, rotary_percentage=1.0, layout="half")
-    assert fope.coefficients.shape[-1] == 16
-    c = bare_call(shape, 9)
-    got = rotated(layer_of(fope), q, k, c)
-    want = rotated(layer_of(rope, Hope(shape)), q, k, c)
-    for one, other in zip(got, want, strict=True):
-        close(one, other, atol=1e-12)
 
 
 def test_grape_m_begins_as_rope_and_turns_by_its_trained_angles() -> None:
