@@ -22,10 +22,7 @@ class Section(BaseModel):
 
 @cache
 def schema_of(kind: type[Any]) -> type[Section]:
-    """Returns the schema of a class's arguments: its keyword-only signature.
-
-    Where its constructor takes **others, also that of the class above.
-    """
+    """Returns the schema of a class's keyword-only arguments; **others are those of its base."""
     parameters = inspect.signature(kind.__init__).parameters.values()
     passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters) and kind.__bases__ != (object,)
     above = schema_of(kind.__bases__[0]) if passes_on else Section

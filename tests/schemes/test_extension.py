@@ -64,17 +64,17 @@ def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: P
 def test_to_check_a_scheme_imports_no_compiler() -> None:
     code = """
 import sys
-from lengthgen.config.schema import ModelDims
+from small import dims
 from lengthgen.model.build import on_meta
 from lengthgen.schemes import build
-shape = dict(d_model=8, d_head=4, n_heads=2, n_layers=2, train_length=9, init_std=0.1, causal=True)
 parts = {"kerple": {"share_layers": True}, "gated_delta": {}, "grape_m": {"base": 100}}
 with on_meta():
     for name, arguments in parts.items():
-        build({name: arguments}, layers=None, shape=ModelDims(**shape))
+        build({name: arguments}, layers=None, shape=dims())
         assert "torch._dynamo" not in sys.modules, name  # for seconds
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    support = ROOT / "tests" / "support"
+    assert subprocess.run([sys.executable, "-c", code], cwd=support, check=False).returncode == 0
 
 
 def test_every_part_in_a_file_of_the_package_is_registered_wherever_the_file_lies() -> None:
