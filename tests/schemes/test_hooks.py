@@ -168,10 +168,14 @@ def test_a_bias_above_the_diagonal_never_reaches_the_output(
 def test_every_hook_is_told_of_its_call_its_layer_and_its_block(n_last: int | None) -> None:
     part, tokens, normed = Recording(SHAPE), some_tokens(LENGTH), list[Tensor]()
     model = model_under(part).train(n_last is None)
+
+    def keep(_module: torch.nn.Module, _inputs: object, x: Tensor) -> None:
+        normed.append(x)
+
     generator = torch.Generator() if n_last is None else None
     for block in model.blocks:
         assert isinstance(block, Block)
-        block.attention_norm.register_forward_hook(lambda _block, _inputs, x: normed.append(x))
+        block.attention_norm.register_forward_hook(keep)
     model(tokens, n_last=n_last, generator=generator)
     assert {call.hook for call in part.calls} == EVERY_HOOK
     pos, starts = (1 + tokens % 5).cumsum(-1), dict[tuple[str, int], set[int]]()

@@ -15,7 +15,7 @@ SHIPPED: dict[str, dict[str, Any]] = {}  # the arguments of every part in the pa
 for group in ("variant", "scheme"):
     for shipped in choices(group, config_dir=None):
         read = load(group, shipped, config_dir=None)
-        SHIPPED |= read["parts"] if group == "scheme" else read
+        SHIPPED.update(read["parts"] if group == "scheme" else read)
 
 RECURRENT = "recurrence: {mem_len: 1}"
 REFUSED = {  # parts with the arguments that differ, dimensions, and a part of the message
