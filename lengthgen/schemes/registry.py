@@ -18,10 +18,7 @@ WELL_KNOWN = ("rope", "alibi", "nope")  # drawn beside other schemes, for compar
 
 
 def registry(plugins: Sequence[str] = ()) -> dict[str, type[Part]]:
-    """Returns all parts by name: those below this directory and the plugins'.
-
-    Raises UserError for a plugin that fails, and for two parts of one name.
-    """
+    """Returns all parts by name. Raises UserError for a plugin that fails and for two of a name."""
     return _registered(tuple(plugins))
 
 
@@ -73,10 +70,7 @@ def build(
 def typed(
     parts: Mapping[str, Mapping[str, Any]], *, plugins: Sequence[str], where: str = "scheme.parts"
 ) -> Parts:
-    """Returns the arguments of parts in the types of their signatures, with their defaults.
-
-    Raises UserError for an unknown part, and arguments that do not fit.
-    """
+    """Returns parts' arguments with types and defaults. Raises UserError for what does not fit."""
     known, held = registry(plugins), Parts()
     for name, arguments in parts.items():
         key = f"{where}.{name}"

@@ -20,10 +20,7 @@ def ids_of(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:
 
 
 class Aligned(Part, ABC):
-    """Adds rows of a table by alignment ids, which build_scheme() takes from the configured task.
-
-    Row 0 is that of all tokens if the corpus has no such ids.
-    """
+    """Adds rows of a table by the alignment ids of the configured task; row 0 without one."""
 
     needs_whole_text = True
     alignment_ids: AlignmentIds | None = None

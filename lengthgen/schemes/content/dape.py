@@ -69,8 +69,8 @@ class Dape(Part):
 
     def recomputed(self, function: Callable[..., Tensor], x: Tensor, c: AttentionContext) -> Tensor:
         """Returns function(x, weights of the layer), which the backward pass calls again."""
-        weights = cast(c, self.w_in, self.b_in, self.w_out, self.b_out)
-        out = checkpoint(function, x, *weights, use_reentrant=False, preserve_rng_state=False)
+        inputs = x, *cast(c, self.w_in, self.b_in, self.w_out, self.b_out)
+        out = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
         assert isinstance(out, Tensor)
         return out
 

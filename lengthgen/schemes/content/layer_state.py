@@ -28,10 +28,7 @@ class StateContext(AttentionContext):
 
 
 class LayerState(Part, ABC):
-    """A part with a state of every token, which each layer changes; a scheme has one at most.
-
-    Its other hooks are called with a StateContext.
-    """
+    """A part with a state of every token, which each layer changes; hooks get a StateContext."""
 
     needs_model = True
 

@@ -6,8 +6,7 @@ over the keys up to the query (Katharopoulos et al. 2020, arXiv 2006.16236, with
 below is not rotated, so that it stays positive: weights may be negative, and sum to one where
 nothing is rotated. Products are not divided by sqrt(d), which would cancel.
 
-All products are formed, O(S^2) for S tokens; with a state of d x d numbers per head they are not
-needed. Keys that other parts hide still count in the sum below.
+All products are formed, O(S^2) for S tokens. Keys that other parts hide count in the sum below.
 """
 
 import math

@@ -40,7 +40,6 @@ class TransformerXl(Part):
         return Rotated(q_BHQK + self.u.to(q_BHQK.dtype), k_BHSK)
 
     def relative_keys(self, c: AttentionContext) -> Tensor:
-        """Returns W_R R at every distance of the call, [H, N, K]."""
         farthest = c.k_pos.shape[-1] - 1 if c.hooks.contiguous else int(c.exact_distance().max())
         distance_N = torch.arange(farthest + 1, device=c.k_pos.device)
         theta_NM = angles(distance_N, powers(self.base, self.shape.d_model, c))

@@ -191,9 +191,8 @@ class Longrope(RopeScaling):
             )
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        lambdas, short = self.lambdas, self.short_lambdas
-        if short is not None and c.length <= self.original_length:
-            lambdas = short
+        short = self.short_lambdas
+        lambdas = self.lambdas if short is None or c.length > self.original_length else short
         if len(lambdas) != len(omega_R):
             raise UserError(
                 f"longrope.lambdas: {len(lambdas)} numbers for {len(omega_R)} rotated channel "
