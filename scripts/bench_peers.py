@@ -1,8 +1,8 @@
 """Times lengthgen and other implementations of the same Transformer, side by side in one process.
 
-    python scripts/bench_peers.py                                # tiny, T = 512, about 20 minutes
+    python scripts/bench_peers.py > peers.csv                  # tiny, T = 512, about 20 minutes
     python scripts/bench_peers.py --schemes rope --lengths 512 --rounds 3
-    python scripts/bench_peers.py --device cuda --model small --csv results/cost/peers_cuda.csv
+    python scripts/bench_peers.py --device cuda --model small
 
 Peers, all of lengthgen's width, depth, heads and vocabulary, with tied embeddings and no dropout:
 
@@ -27,13 +27,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from statistics import median
-from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from bench_schemes import in_turn
 from torch import Tensor, nn
 
 from lengthgen.config.schema import Config, from_overrides
@@ -44,7 +43,6 @@ from lengthgen.runs.distributed import ALONE
 from lengthgen.training.optim import adamw
 
 V, SCORED = 4096, 256
-COLUMNS = ["scheme", "what", "precision", "peer", "ratio", "tokens_per_s"]
 
 
 class Peer(nn.Module):
@@ -65,41 +63,38 @@ class Plain(nn.Module):
 
     def __init__(self, config: Config, *, positions: int, bias: nn.Module | None) -> None:
         super().__init__()
-        D, self.heads = config.model.d_model, config.model.n_heads
+        size, D = config.model, config.model.d_model
+        self.heads = size.n_heads
         self.embedding = nn.Embedding(V, D)
         self.positions = nn.Embedding(positions, D) if positions else None
         self.bias = bias
-        linear = partial(nn.Linear, bias=False)
+        norm, linear = partial(nn.LayerNorm, D, bias=False), partial(nn.Linear, bias=False)
         self.blocks = nn.ModuleList(
-            nn.ModuleDict(
-                {
-                    "norm": nn.LayerNorm(D, bias=False),
-                    "qkv": linear(D, 3 * D),
-                    "out": linear(D, D),
-                    "mlp_norm": nn.LayerNorm(D, bias=False),
-                    "mlp_in": linear(D, config.model.d_ff),
-                    "mlp_out": linear(config.model.d_ff, D),
-                }
+            nn.ModuleList(
+                [
+                    norm(),
+                    linear(D, 3 * D),
+                    linear(D, D),
+                    norm(),
+                    linear(D, size.d_ff),
+                    linear(size.d_ff, D),
+                ]
             )
-            for _ in range(config.model.n_layers)
+            for _ in range(size.n_layers)
         )
-        self.norm = nn.LayerNorm(D, bias=False)
+        self.norm = norm()
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         x, T = self.embedding(tokens_BT), tokens_BT.shape[1]
         if self.positions is not None:
             x = x + self.positions.weight[:T]
         for block in self.blocks:
-            assert isinstance(block, nn.ModuleDict)
-            qkv = block["qkv"](block["norm"](x)).unflatten(-1, (3, self.heads, -1))
-            q, k, v = qkv.permute(2, 0, 3, 1, 4)
-            if self.bias is None:
-                out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            else:
-                mask = self.bias(T).to(q.dtype)
-                out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            x = x + block["out"](out.transpose(1, 2).flatten(2))
-            x = x + block["mlp_out"](F.gelu(block["mlp_in"](block["mlp_norm"](x))))
+            norm, qkv, out, mlp_norm, mlp_in, mlp_out = block  # pyright: ignore
+            q, k, v = qkv(norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            mask = None if self.bias is None else self.bias(T).to(q.dtype)
+            attended = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+            x = x + out(attended.transpose(1, 2).flatten(2))
+            x = x + mlp_out(F.gelu(mlp_in(mlp_norm(x))))
         return self.norm(x)
 
     def logits(self, x_BTD: Tensor) -> Tensor:
@@ -146,23 +141,18 @@ def x_transformers(config: Config, longest: int, **positions: bool) -> Peer:
     from x_transformers import Decoder, TransformerWrapper
 
     size = config.model
-    layers = Decoder(
-        dim=size.d_model,
-        depth=size.n_layers,
-        heads=size.n_heads,
-        attn_dim_head=size.d_head,
-        ff_mult=size.d_ff // size.d_model,
-        ff_no_bias=True,
-        attn_flash=not positions.get("rel_pos_bias", False),  # it takes one or the other
-        **positions,
-    )
-    model: Any = TransformerWrapper(
-        num_tokens=V,
-        max_seq_len=longest,
-        attn_layers=layers,
-        tie_embedding=True,
-        use_abs_pos_emb=not positions,
-    )
+    words: dict[str, Any] = {
+        **{"dim": size.d_model, "depth": size.n_layers, "heads": size.n_heads},
+        **{
+            "attn_dim_head": config.shape.d_head,
+            "ff_mult": size.d_ff // size.d_model,
+            "ff_no_bias": True,
+        },
+        "attn_flash": "rel_pos_bias" not in positions,  # it takes one or the other
+    }
+    layers = Decoder(**words, **positions)
+    about: dict[str, Any] = {"num_tokens": V, "max_seq_len": longest, "tie_embedding": True}
+    model: Any = TransformerWrapper(attn_layers=layers, use_abs_pos_emb=not positions, **about)
     return Peer(model, partial(model, return_embeddings=True), model.to_logits)
 
 
@@ -171,11 +161,8 @@ def hugging_face(config: Config, longest: int, name: str) -> Peer:
 
     size = config.model
     words: dict[str, Any] = {  # GPT-2, BLOOM; NeoX and Llama take the same under other names
-        "vocab_size": V,
-        "tie_word_embeddings": True,
-        "hidden_size": size.d_model,
-        "n_layer": size.n_layers,
-        "n_head": size.n_heads,
+        **{"vocab_size": V, "tie_word_embeddings": True, "hidden_size": size.d_model},
+        **{"n_layer": size.n_layers, "n_head": size.n_heads},
     }
     if name == "GPT-2":
         dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
@@ -225,61 +212,24 @@ def peers_of(scheme: str, config: Config, longest: int) -> Mapping[str, Callable
     }[scheme]
 
 
-class Work(NamedTuple):
-    """What is timed: a training step (length is None) or one window in evaluation."""
-
-    length: int | None
-    precision: str
-
-    @property
-    def title(self) -> str:
-        return "train" if self.length is None else f"eval {self.length:,}"
-
-
-def caller(model: Transformer | Peer, work: Work, config: Config) -> Callable[[], object]:
-    """Returns what does the work once."""
-    device = next(model.parameters()).device
-    draws = torch.Generator().manual_seed(0)
-    shape = (config.train.batch, config.train.length) if work.length is None else (1, work.length)
-    tokens = torch.randint(V, shape, generator=draws).to(device)
-    bf16 = work.precision == "bf16"
-    context = torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
-    if work.length is None:
-        return _trainer(model.train(), tokens, context, config, device)
-    scored = min(SCORED, work.length)
-
-    @torch.inference_mode()
-    def score() -> float:
-        targets = tokens[:, -scored:]
-        with context:
-            if isinstance(model, Transformer):
-                return float(model.token_nll(model(tokens, n_last=scored), targets).sum())
-            logits = model.logits(model.hidden(tokens)[:, -scored:]).float()
-            return float(F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
-
-    model.eval()
-    return score
-
-
-def _trainer(
-    model: Transformer | Peer, tokens: Tensor, context: Any, config: Config, device: torch.device
-) -> Callable[[], object]:
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def trainer(model: Transformer | Peer, tokens_BT: Tensor, config: Config, bf16: bool) -> Any:
+    """Returns a call that does one optimizer step."""
+    parameters = [p for p in model.train().parameters() if p.requires_grad]
     if isinstance(model, Transformer):
         optimizer = adamw(model, config.train)
     else:
         optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+    device = tokens_BT.device
     size = devices.micro_batch(config.runtime, device, config.train.length)
 
     def step() -> float:
-        for part in tokens.split(size):
-            with context:
+        for part in tokens_BT.split(size):
+            with torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext():
                 if isinstance(model, Transformer):
-                    nats = model.sum_token_nll(model(part), part) / tokens.numel()
+                    nats = model.sum_token_nll(model(part), part) / tokens_BT.numel()
                 else:
                     logits = model.logits(model.hidden(part)).float().flatten(0, 1)
-                    share = len(part) / len(tokens)
-                    nats = F.cross_entropy(logits, part.flatten()) * share
+                    nats = F.cross_entropy(logits, part.flatten()) * len(part) / len(tokens_BT)
             nats.backward()
         norm = nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -289,16 +239,52 @@ def _trainer(
     return step
 
 
-def in_turn(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Returns the seconds of each call in each round, after one that does not count."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    for round_ in range(rounds + 1):
-        for name, call in calls.items():
-            began = perf_counter()
-            call()  # ends with a number on the host, so that a GPU has finished
-            if round_:
-                taken[name].append(perf_counter() - began)
-    return taken
+def scorer(model: Transformer | Peer, tokens_BT: Tensor) -> Any:
+    """Returns a call that scores the last tokens of one window in fp32."""
+    targets_BT = tokens_BT[:, -SCORED:]
+
+    @torch.inference_mode()
+    def score() -> float:
+        model.eval()
+        if isinstance(model, Transformer):
+            x_BTD = model(tokens_BT, n_last=targets_BT.shape[1])
+            return float(model.token_nll(x_BTD, targets_BT).sum())
+        logits = model.logits(model.hidden(tokens_BT)[:, -SCORED:]).float()
+        return float(F.cross_entropy(logits.flatten(0, 1), targets_BT.flatten(), reduction="sum"))
+
+    return score
+
+
+def rows_of(scheme: str, asked: argparse.Namespace) -> Iterator[list[str]]:
+    """Yields a row for each thing that is timed and each peer."""
+    words = [f"scheme={scheme}", f"model={asked.model}", f"runtime.device={asked.device}"]
+    words += [f"runtime.threads={asked.threads}"]
+    config = from_overrides(words, config_dir=None, plugins=[])
+    device = devices.device_of(config.runtime, ALONE)
+    devices.prepare(config.runtime, device)
+    lengths = [int(n) for n in asked.lengths.split(",")]
+    longest = max(config.train.length, *lengths)
+    models: dict[str, Transformer | Peer] = {"lengthgen": create(config, vocab_size=V).to(device)}
+    for name, build in peers_of(scheme, config, longest).items():
+        models[name] = build().to(device)
+
+    def timed(what: list[str], build: Any, *shape: int, rounds: int) -> Iterator[list[str]]:
+        draws = torch.Generator().manual_seed(0)
+        tokens_BT = torch.randint(V, shape, generator=draws).to(device)
+        ours, *theirs = in_turn([build(model, tokens_BT) for model in models.values()], rounds)
+        speed = f"{tokens_BT.numel() / median(ours):.0f}"
+        for name, seconds in zip(list(models)[1:], theirs, strict=True):
+            ratio = median(a / b for a, b in zip(seconds, ours, strict=True))
+            yield [scheme, *what, name, f"{ratio:.2f}", speed]
+
+    for precision in ("bf16", "fp32"):
+        step = partial(trainer, config=config, bf16=precision == "bf16")
+        shape = (config.train.batch, config.train.length)
+        yield from timed(["train", precision], step, *shape, rounds=asked.rounds)
+    for n in lengths:
+        if scheme != "learned_absolute" or n <= config.train.length:  # it has no value there
+            few = max(1, asked.rounds * 2048 // max(2048, n))
+            yield from timed([f"eval {n:,}", "fp32"], scorer, 1, n, rounds=few)
 
 
 def main() -> None:
@@ -309,51 +295,14 @@ def main() -> None:
     parser.add_argument("--threads", default="1")
     parser.add_argument("--lengths", default="512,2048,4096,16384")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--csv", type=Path)
     asked = parser.parse_args()
-    words = [f"model={asked.model}", f"runtime.device={asked.device}"]
-    words += [f"runtime.threads={asked.threads}"]
-    lengths = [int(n) for n in asked.lengths.split(",")]
-    works = [Work(None, "bf16"), Work(None, "fp32"), *(Work(n, "fp32") for n in lengths)]
-    rows: list[dict[str, str]] = []
-    print("".join(f"{name:>17}" for name in COLUMNS))
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(["scheme", "what", "precision", "peer", "ratio", "tokens_per_s"])
     for scheme in asked.schemes.split(","):
-        for row in rows_of(scheme, works, words, max(lengths), asked.rounds):
-            print("".join(f"{row[name]:>17}" for name in COLUMNS), flush=True)
-            rows.append(row)
-    if asked.csv:
-        asked.csv.parent.mkdir(parents=True, exist_ok=True)
-        with asked.csv.open("w", newline="", encoding="utf-8") as out:
-            writer = csv.DictWriter(out, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
-
-
-def rows_of(
-    scheme: str, works: list[Work], words: list[str], longest: int, rounds: int
-) -> Iterator[dict[str, str]]:
-    config = from_overrides([f"scheme={scheme}", *words], config_dir=None, plugins=[])
-    device = devices.device_of(config.runtime, ALONE)
-    devices.prepare(config.runtime, device)
-    models: dict[str, Transformer | Peer] = {"lengthgen": create(config, vocab_size=V).to(device)}
-    for name, build in peers_of(scheme, config, longest).items():
-        models[name] = build().to(device)
-    for work in works:
-        if scheme == "learned_absolute" and (work.length or 0) > config.train.length:
-            continue  # no value there
-        calls = {name: caller(model, work, config) for name, model in models.items()}
-        few = rounds if work.length is None else max(1, rounds * 2048 // max(2048, work.length))
-        taken = in_turn(calls, few)
-        ours = taken.pop("lengthgen")
-        n = config.train.batch_tokens if work.length is None else work.length
-        for name, theirs in taken.items():
-            ratio = median(a / b for a, b in zip(theirs, ours, strict=True))
-            yield {
-                **{"scheme": scheme, "what": work.title, "precision": work.precision},
-                **{"peer": name, "ratio": f"{ratio:.2f}"},
-                "tokens_per_s": f"{n / median(ours):.0f}",
-            }
+        for row in rows_of(scheme, asked):
+            out.writerow(row)
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

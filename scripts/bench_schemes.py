@@ -2,10 +2,10 @@
 
     python scripts/bench_schemes.py [--schemes rope,alibi] [--lengths 512,4096] [KEY=VALUE ...]
 
-Prints tab-separated values. train: whole optimizer steps; decode: 64 tokens behind a text of T;
-each length: one window that is scored, and the most MiB it took beyond the loaded model. Every
-ratio is of two things that took turns in one process, since a machine's speed drifts; a process
-per scheme. Weights and tokens are random.
+Prints a Markdown table. train: whole optimizer steps; decode: 64 tokens behind a text of T; each
+length: one window that is scored, and the most MiB it took beyond the loaded model. Every ratio x
+is of two things that took turns in one process, since a machine's speed drifts; a process per
+scheme. Weights and tokens are random.
 """
 
 import argparse
@@ -31,26 +31,19 @@ DECODED = 64  # tokens that are decoded behind a text of T
 MIB = 2**20
 
 
-def seconds_of(call: Callable[[], object], device: torch.device) -> float:
-    """Returns how long a call takes, until a GPU has done its work too."""
-    began = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - began
+def in_turn(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
+    """Returns the seconds of each call in each round, after one round that does not count.
 
-
-def in_turn(
-    calls: Sequence[Callable[[], object]], rounds: int, device: torch.device
-) -> list[float]:
-    """Returns the median seconds of each call; they take turns, after one warm-up round."""
+    A call ends with a number on the host, so that a GPU has finished.
+    """
     taken: list[list[float]] = [[] for _ in calls]
     for round_ in range(rounds + 1):
         for call, seconds in zip(calls, taken, strict=True):
-            took = seconds_of(call, device)
+            began = time.perf_counter()
+            call()
             if round_:
-                seconds.append(took)
-    return [median(seconds) for seconds in taken]
+                seconds.append(time.perf_counter() - began)
+    return taken
 
 
 def trainer(model: Transformer, config: Config, tokens_BT: Tensor) -> Callable[[], object]:
@@ -110,28 +103,30 @@ def measure(config: Config, lengths: Sequence[int], rounds: int) -> list[str]:
         return torch.randint(vocab_size, (batch, length), generator=draws).to(device)
 
     def speed(calls: Sequence[Callable[[], object]], n_tokens: int, n_rounds: int) -> list[str]:
-        own, plain = in_turn(calls, n_rounds, device)
+        own, plain = map(median, in_turn(calls, n_rounds))
         return [f"{n_tokens / own:,.0f}", f"{plain / own:.2f}"]
 
-    cells = [f"{sum(p.numel() for p in scheme.parameters()):,}"]
-    windows: list[str] = []
+    windows: list[str] = []  # first, since the peak of memory only grows
     for length in lengths:
         if scheme.unsupported_reason(length):
             windows += ["n/a"] * 3
             continue
-        text = tokens(1, length)
-        calls = [scorer(model, text, config.eval.targets) for model in models]
-        scorer(models[0], text[:, : -(-T // 8)], 1)()  # allocators and thread pools
+        calls = [scorer(model, tokens(1, length), config.eval.targets) for model in models]
+        scorer(models[0], tokens(1, -(-T // 8)), 1)()  # allocators and thread pools
         before = devices.peak_memory(device)
         calls[0]()
         mib = max(0, devices.peak_memory(device) - before) / MIB
         windows += [*speed(calls, length, max(1, rounds * T // length)), f"{mib:,.0f}"]
-    batch = tokens(config.train.batch, T)
+    cells = [f"{sum(p.numel() for p in scheme.parameters()):,}"]
+    batch, text = tokens(config.train.batch, T), tokens(1, T)
     cells += speed([trainer(m, config, batch) for m in models], batch.numel(), rounds)
     if scheme.unsupported_reason(T + DECODED):
         return [*cells, "n/a", "n/a", *windows]
-    text = tokens(1, T)
     return [*cells, *speed([decoder(m, text) for m in models], DECODED, rounds), *windows]
+
+
+def row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -146,11 +141,11 @@ def main() -> None:
     if asked.alone:
         words = [f"scheme={asked.schemes}", *asked.overrides]
         config = from_overrides(words, config_dir=None, plugins=[])
-        print(asked.schemes, *measure(config, lengths, asked.rounds), sep="\t", flush=True)
+        print(row([asked.schemes, *measure(config, lengths, asked.rounds)]), flush=True)
         return
     head = ["scheme", "parameters", "train tok/s", "x", "decode tok/s", "x"]
-    print(*head, *(f"{c} {n:,}" for n in lengths for c in ("tok/s at", "x", "MiB")), sep="\t")
-    sys.stdout.flush()
+    head += [f"{c} {n:,}" for n in lengths for c in ("tok/s at", "x", "MiB")]
+    print(row(head), row(["---"] + ["--:"] * (len(head) - 1)), sep="\n", flush=True)
     for scheme in asked.schemes.split(","):
         options = ["--schemes", scheme, "--lengths", asked.lengths, "--rounds", str(asked.rounds)]
         command = [sys.executable, __file__, "--alone", *options, *asked.overrides]

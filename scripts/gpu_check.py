@@ -32,7 +32,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -41,17 +40,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_overrides
-from lengthgen.data.corpora import Split, TokenizedCorpus
-from lengthgen.data.windows import TrainingWindows
 from lengthgen.model.build import create, generator_of, with_parts
 from lengthgen.model.kernels import flex
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
 from lengthgen.training.step import (
+    Batch,
     Loss,
     MicroBatch,
-    batch_of,
     check_finite,
     fresh_state,
     launch_step,
@@ -74,9 +71,7 @@ SMALL = [
     *("eval.reference_variants=[]", "runtime.wandb=off"),
 ]
 CHECKPOINTED = "runtime.activation_checkpointing=true"
-COMPILED = [
-    (name, None) for name in ("rope", "t5", "kerple", "fox")
-]  # one of each way through attention
+COMPILED = ("rope", "t5", "kerple", "fox")  # one of each way through attention
 SPEEDS = {  # of a model: the schemes, by whether they are compiled
     "tiny": {False: ("rope", "kerple"), True: ("rope", "kerple")},
     "small": {False: ("rope", "kerple"), True: ("rope", "alibi", "t5", "kerple")},
@@ -157,18 +152,18 @@ def hidden(model: Callable[..., Tensor], tokens_BT: Tensor) -> Tensor:
     return model(tokens_BT, generator=torch.Generator().manual_seed(0))
 
 
-def some_tokens(length: int) -> Tensor:
-    return torch.randint(VOCAB, (2, length), generator=torch.Generator().manual_seed(0))
+def some_tokens(*shape: int, vocab_size: int = VOCAB) -> Tensor:
+    return torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(0))
 
 
 def forward_error(scheme: Chosen, T: int, length: int, device: torch.device) -> Result:
-    model = model_of(scheme, T).eval()
+    model, tokens_BT = model_of(scheme, T).eval(), some_tokens(2, length)
     reason = model.scheme.unsupported_reason(length)
     if reason is not None:
         return Result(None, reason)
     with torch.no_grad():
-        want = hidden(model.double(), some_tokens(length))
-        got = hidden(model_of(scheme, T).eval().to(device), some_tokens(length).to(device))
+        want = hidden(model.double(), tokens_BT)
+        got = hidden(model_of(scheme, T).eval().to(device), tokens_BT.to(device))
     return Result(float((got.double().cpu() - want).abs().max()))
 
 
@@ -186,15 +181,13 @@ def gradients(
     model = model.double() if double else model
     if compiled:
         torch.compiler.reset()
-    tokens_BT = some_tokens(T).to(device)
+    tokens_BT = some_tokens(2, T).to(device)
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         x_BTD = hidden(torch.compile(model) if compiled else model, tokens_BT)
         loss = model.token_nll(x_BTD, tokens_BT).mean()
-    named = dict(model.named_parameters())
-    grads = torch.autograd.grad(loss, list(named.values()))
-    return float(loss.detach()), {
-        key: g.double().cpu() for key, g in zip(named, grads, strict=True)
-    }
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    grads = (g.double().cpu() for g in torch.autograd.grad(loss, parameters))
+    return float(loss.detach()), dict(zip(names, grads, strict=True))
 
 
 @cache
@@ -237,7 +230,7 @@ def of_schemes(asked: argparse.Namespace, device: torch.device, T: int) -> Itera
         yield Check("gradient", case, gradient, GRADIENT)
         yield Check("gradient, checkpointed", case, partial(gradient, CHECKPOINTED), GRADIENT)
         yield Check("bf16", case, partial(bf16_error, scheme, T, device), BF16)
-        if not asked.quick and scheme in COMPILED:
+        if not asked.quick and case in COMPILED:
             yield Check("gradient, compiled", case, partial(gradient, compiled=True), GRADIENT)
 
 
@@ -259,23 +252,13 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, table_HS: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
-def attentions(device: torch.device) -> dict[str, Callable[[], Attention]]:
-    """Returns what makes each attention under a table of distances, by name."""
-
-    def compiled() -> Attention:
-        attention = torch.compile(flex_attention)
-        return lambda q, k, v, table: flex(
-            table, q, k, v, scale=q.shape[-1] ** -0.5, attention=attention
-        )
-
-    made: dict[str, Callable[[], Attention]] = {"SDPA with a mask": lambda: sdpa}
-    if device.type == "cuda":  # on a CPU it has no backward pass
-        made["FlexAttention"] = compiled
-    return made
+def flex_compiled(q: Tensor, k: Tensor, v: Tensor, table_HS: Tensor) -> Tensor:
+    attention = torch.compile(flex_attention)
+    return flex(table_HS, q, k, v, scale=q.shape[-1] ** -0.5, attention=attention)
 
 
 def kernel_error(
-    way: Callable[[], Attention], T: int, width: int, dtype: torch.dtype, device: torch.device
+    attention: Attention, T: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> Result:
     draws = torch.Generator().manual_seed(0)
     shapes = [(2, 4, T, width)] * 3 + [(4, T)]  # the table is in fp32 whatever q, k and v are
@@ -291,41 +274,23 @@ def kernel_error(
         return {name: x.double().cpu() for name, x in named}
 
     torch.compiler.reset()
-    got = computed(way(), [x.clone().to(device) for x in leaves])
+    got = computed(attention, [x.clone().to(device) for x in leaves])
     return worst(got, computed(exact, [x.double() for x in leaves]))
 
 
 def of_kernels(device: torch.device, T: int) -> Iterator[Check]:
-    for name, way in attentions(device).items():
+    attentions: dict[str, Attention] = {"SDPA with a mask": sdpa}
+    if device.type == "cuda":  # on a CPU it has no backward pass
+        attentions["FlexAttention"] = flex_compiled
+    for name, attention in attentions.items():
         for dtype, limit in ((torch.float32, GRADIENT), (torch.bfloat16, BF16)):
             for length, width in ((T, 64), (T + T // 2 + 1, 16), (T, 128)):
                 case = f"{str(dtype)[6:]}, {length} x {width}"
-                measure = partial(kernel_error, way, length, width, dtype, device)
+                measure = partial(kernel_error, attention, length, width, dtype, device)
                 yield Check(f"kernel {name}", case, measure, limit)
 
 
 # Training steps
-
-
-def random_corpus(config: Config, vocab_size: int) -> TokenizedCorpus:
-    """Returns one document of random tokens, long enough for a few steps."""
-    n = 8 * config.train.batch_tokens
-    tokens = np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=n)
-    split = Split(
-        tokens=tokens.astype(np.uint32), offsets=np.array([0, n]), names=["random tokens"]
-    )
-    return TokenizedCorpus(
-        name="random",
-        train=split,
-        validation=split,
-        vocab_size=vocab_size,
-        bos_id=None,
-        packed=False,
-        token_bytes=np.ones(vocab_size, dtype=np.int64),
-        fingerprint="random",
-        tokenizer_path=Path(),
-        meta={},
-    )
 
 
 class Steps:
@@ -336,29 +301,31 @@ class Steps:
         if device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
-        corpus = random_corpus(config, vocab_size)
-        self.windows = TrainingWindows(corpus, config.train.length)
         self.state = fresh_state(config, create(config, vocab_size=vocab_size), device=device)
         self.loss = loss_of(self.state, ranks=ALONE, compiled=bool(config.runtime.compile))
-        self.device = device
+        self.tokens_BT = some_tokens(config.train.batch, config.train.length, vocab_size=vocab_size)
+        self.size = devices.micro_batch(config.runtime, device, config.train.length)
 
     def run(self, n: int) -> float:
         """Launches n steps, waits for them, and returns the seconds."""
         began = time.perf_counter()
         self.launch(n)
         check_finite(self.state, ALONE)
-        waited_for(self.device)
+        if self.state.device.type == "cuda":
+            torch.cuda.synchronize(self.state.device)
         return time.perf_counter() - began
 
     def launch(self, n: int) -> None:
         for _ in range(n):
-            batch = batch_of(self.state, self.windows, ranks=ALONE)
+            tokens_BT = devices.to_device(self.tokens_BT, self.state.device)
+            batch = Batch([micro_batch(x) for x in tokens_BT.split(self.size)], tokens_BT.numel())
             launch_step(self.state, batch, ranks=ALONE, loss=self.loss)
 
 
-def waited_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def micro_batch(tokens_BT: Tensor) -> MicroBatch:
+    """Returns rows that are to be learned as they stand, each the beginning of a text."""
+    rows_B = torch.arange(len(tokens_BT), device=tokens_BT.device)
+    return MicroBatch(tokens_BT, tokens_BT, rows_B, rows_B >= 0)
 
 
 def no_wait(config: Config, device: torch.device) -> Result:
@@ -383,8 +350,7 @@ def precision(device: torch.device) -> str:
 
 
 def of_steps(asked: argparse.Namespace, device: torch.device, T: int) -> Iterator[Check]:
-    schemes = asked.schemes or "rope,sinusoidal,t5,alibi,nope,kerple"
-    for scheme in schemes.split(","):
+    for scheme in (asked.schemes or "rope,sinusoidal,t5,alibi,nope,kerple").split(","):
         config = configuration(
             *(f"scheme={scheme}", *SMALL, f"train.precision={precision(device)}"),
             *(f"train.length={T}", f"train.batch_tokens={4 * T}"),
@@ -399,19 +365,14 @@ def tokens_per_s(config: Config, vocab_size: int, steps: int, device: torch.devi
     running.run(2)
     speed = steps * config.train.batch_tokens / min(running.run(steps) for _ in range(3))
     N = sum(p.numel() for p in running.state.model.parameters())
-    L, D, T = config.model.n_layers, config.model.d_model, config.train.length
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    peak = next((peak for name, peak in PEAK.items() if name in gpu), None)
-    mfu = "n/a" if peak is None else f"{speed * (6 * N + 12 * L * D * T) / peak:.3f}"
-    return Result(
-        speed, f"{N / 1e6:.0f}M parameters, MFU {mfu}, {held(device)}, first step {first:.0f} s"
-    )
-
-
-def held(device: torch.device) -> str:
-    if device.type != "cuda":
-        return "memory n/a"
-    return f"{torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB"
+    note = f"{N / 1e6:.0f}M parameters, first step {first:.0f} s"
+    if device.type == "cuda":
+        gpu = torch.cuda.get_device_name(device)
+        L, D, T = config.model.n_layers, config.model.d_model, config.train.length
+        peak = next((peak for name, peak in PEAK.items() if name in gpu), float("nan"))
+        note += f", MFU {speed * (6 * N + 12 * L * D * T) / peak:.3f}"
+        note += f", {torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB"
+    return Result(speed, note)
 
 
 def of_speed(asked: argparse.Namespace, device: torch.device) -> Iterator[Check]:
@@ -433,8 +394,7 @@ def group_error(device: torch.device) -> Result:
     """Returns the difference that a group of one process makes; sums are then what goes in."""
     config = configuration("scheme=kerple", *SMALL, "train.length=128")
     state = fresh_state(config, create(config, vocab_size=VOCAB), device=device)
-    tokens, row = some_tokens(128).to(device), torch.zeros(1, dtype=torch.int64, device=device)
-    micro = MicroBatch(tokens, tokens, row, row == 0)
+    micro = micro_batch(some_tokens(2, 128).to(device))
     store = torch.distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
@@ -476,19 +436,14 @@ def main() -> None:
         sys.exit("error: there is no GPU in this machine; --device cpu checks the script itself")
     device = torch.device(asked.device)
     devices.prepare(configuration(*(["runtime.threads=1"] if asked.quick else [])).runtime, device)
-    done = list(csv.DictReader(asked.out.open())) if asked.out and asked.out.exists() else []
-    rows = [row for row in done if row["verdict"] != "FAIL"]
+    text = asked.out.read_text() if asked.out and asked.out.exists() else ""
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["verdict"] != "FAIL"]
     known = {(row["check"], row["case"]) for row in rows}
+    todo = [c for c in every_check(asked, device) if (c.check, c.case) not in known]
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     print(f"{gpu}, PyTorch {torch.__version__}", flush=True)
-    n_left = 0
-    for check in every_check(asked, device):
-        if (check.check, check.case) in known:
-            continue
-        if asked.limit is not None and time.monotonic() - began > asked.limit:
-            n_left += 1
-            continue
-        row = check.row()
+    while todo and (asked.limit is None or time.monotonic() - began <= asked.limit):
+        row = todo.pop(0).row()
         rows.append(row)
         print(line(row), flush=True)
         if asked.out:
@@ -497,8 +452,8 @@ def main() -> None:
     print(f"\n{gpu}: {len(rows)} checks in {time.monotonic() - began:.0f} s")
     for row in (*(row for row in rows if row["check"] in ("no wait", "tokens/s")), *failed):
         print(line(row))
-    if n_left:
-        print(f"{n_left} checks are left; the same command continues")
+    if todo:
+        print(f"{len(todo)} checks are left; the same command continues")
     print(f"{len(failed)} out of bounds")
     sys.exit(1 if failed else 0)
 

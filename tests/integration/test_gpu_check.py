@@ -81,5 +81,5 @@ def test_the_kernel_check_finds_a_kernel_that_rounds_the_bias() -> None:
         return gpu_check.exact(q, k, v, table.bfloat16().float())
 
     error = partial(gpu_check.kernel_error, T=40, width=16, dtype=torch.float32, device=CPU)
-    assert error(lambda: gpu_check.exact).value < gpu_check.GRADIENT
-    assert error(lambda: rounding).value > gpu_check.GRADIENT
+    assert error(gpu_check.exact).value < gpu_check.GRADIENT
+    assert error(rounding).value > gpu_check.GRADIENT
