@@ -21,7 +21,6 @@ def _section(rows: Any) -> Any:
     if not lines:
         return None
     table = Table(
-        key="probes",
         title="Probes of the newest checkpoints (lengthgen probe), means over layers and heads",
         head=["probe", "run", "what it shows"],
         rows=[[*map(Cell, line)] for line in sorted(lines)],
