@@ -26,20 +26,18 @@ class Stopped(BaseException):
         self.exit_code = exit_code
 
 
-def is_exhausted(error: BaseException) -> bool:
-    """True for an error of Python or of PyTorch that says that memory could not be allocated."""
+def out_of_memory(error: BaseException) -> str | None:
+    """Returns one line on an error of Python or PyTorch that memory could not be allocated.
+
+    It says what was asked for and what to lower; None for another error.
+    """
     named = type(error).__name__ == "OutOfMemoryError"  # torch's, which need not be imported
     words = ("can't allocate memory", "Storage size calculation overflowed")
-    return named or isinstance(error, MemoryError) or any(word in str(error) for word in words)
-
-
-def out_of_memory(error: BaseException) -> str:
-    """Returns one line on an error for which is_exhausted: what was asked for, what to lower."""
+    if not (named or isinstance(error, MemoryError) or any(word in str(error) for word in words)):
+        return None
     asked = " ".join(str(error).split())[:200] or type(error).__name__
-    return (
-        f"out of memory ({asked}); lower runtime.micro_batch, the longest of eval.lengths or the "
-        "model's size"
-    )
+    remedy = "lower runtime.micro_batch, the longest of eval.lengths or the model's size"
+    return f"out of memory ({asked}); {remedy}"
 
 
 def first_line(error: BaseException) -> str:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from lengthgen.errors import UserError
 
@@ -118,11 +118,11 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
     with writing(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            if not size:
+            content = file.read()
+            if not content:
                 sync(path.parent)
-            end = _end_of_rows(cast(BinaryIO, file))
-            if end < size:
+            end = content.rfind(b"\n") + 1
+            if end < len(content):
                 file.truncate(end)
             file.seek(end)
             try:
@@ -133,19 +133,6 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
                 with contextlib.suppress(OSError):  # the first error is the one to report
                     file.truncate(end)
                 raise
-
-
-def _end_of_rows(file: BinaryIO) -> int:
-    """Returns the position after the last newline, read backwards since the file may be long."""
-    end = file.seek(0, os.SEEK_END)
-    while end:
-        start = max(0, end - 65536)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from lengthgen import schemes
 from lengthgen.config import plugins as plugin_files
-from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data import sources
 from lengthgen.data.corpora import TokenizedCorpus
@@ -49,7 +48,6 @@ def check(config: Config) -> None:
 
     The scheme is built without storage, and the plugins run.
     """
-    _check_plugins(config.plugins)
     objective = objective_of(config)
     objective.check()
     architecture(config).check(config)
@@ -66,38 +64,20 @@ def check(config: Config) -> None:
         _check_variants(config, build_scheme(config, config.scheme.parts, where="scheme.parts"))
 
 
-def _check_plugins(plugins: Sequence[str]) -> None:
-    """Raises UserError for a plugin that defines nothing, or what is defined elsewhere."""
-    if not plugins:
-        return
-    registries = [schemes.registry, sources.registry, *contributed("REGISTRIES")]
-    known = [registry(plugins) for registry in registries]
-    modules = {kind.__module__ for kinds in known for kind in kinds.values()}
-    for digest in plugins:
-        if plugin_files.module(digest).__name__ not in modules:
-            raise UserError(
-                f"plugins: {plugin_files.given(digest).path} defines no subclass of "
-                "lengthgen.schemes.Part, lengthgen.tasks.Task or lengthgen.data.sources.Source"
-            )
-
-
 def _check_variants(config: Config, scheme: Scheme) -> None:
     """Builds the parts of the variants, which may add no parameter to those that are trained."""
     variants = {name: f"eval.variants.{name}" for name in config.eval.variants}
     if config.model.arch == "decoder":  # an encoder may lack what the scheme's variants change
         variants |= {name: f"scheme.variants.{name}" for name in config.scheme.variants}
+    trained = {name: p.shape for name, p in scheme.named_parameters()}
     for name, where in variants.items():
         variant = build_scheme(config, config.variant(name), where=where)
-        added = _shapes(variant) - _shapes(scheme)
+        added = sorted(n for n, p in variant.named_parameters() if trained.get(n) != p.shape)
         if added:
             raise UserError(
-                f"{where}: a variant is training-free, but this one adds the parameter "
-                f"{min(added)}; make it a scheme of its own"
+                f"{where}: a variant is training-free, but this one adds the parameter {added[0]}; "
+                "make it a scheme of its own"
             )
-
-
-def _shapes(scheme: Scheme) -> set[str]:
-    return {f"{name} {tuple(p.shape)}" for name, p in scheme.named_parameters()}
 
 
 def config_of(

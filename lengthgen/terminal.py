@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from contextlib import suppress
@@ -17,7 +16,6 @@ from rich.progress import Progress as Bar
 from lengthgen.escaping import visible
 
 _SECONDS_BETWEEN_LINES = 5.0
-_log = logging.getLogger(__name__)
 
 
 class Screen(Console):
@@ -49,11 +47,6 @@ class Screen(Console):
         with suppress(OSError):
             super().__exit__(exc_type, exc_value, traceback)
 
-    @property
-    def is_live(self) -> bool:
-        """True if lines can be written again."""
-        return self.is_terminal and not self.is_dumb_terminal
-
 
 class Progress:
     """Shows how far a task is, its latest numbers and the time left; on stderr, main rank only.
@@ -68,8 +61,8 @@ class Progress:
         file: TextIO | None = None,
         seconds_between_lines: float = _SECONDS_BETWEEN_LINES,
     ) -> None:
-        self._is_main = is_main
         self._console = Screen(file)
+        self._console.quiet = not is_main
         self._seconds_between_lines = seconds_between_lines
         self._bar: Bar | None = None
         self._bar_task = TaskID(0)
@@ -87,25 +80,20 @@ class Progress:
         self.finish()
 
     def say(self, message: str) -> None:
-        """Writes a line, above the bar if there is one, and to the log."""
-        if not self._is_main:
-            return
-        message = visible(message, keep="\n\t")
-        _log.info(message)
-        self._console.print(message)
+        """Writes a line, above the bar if there is one."""
+        self._console.print(visible(message, keep="\n\t"))
 
     def start(self, task: str, total: int, unit: str = "tokens", *, done: int = 0) -> None:
         """Begins a task of `total` units, of which `done` were finished by an earlier process."""
         self.finish()
-        if not self._is_main:
-            return
         self._task = task = visible(task)
         self._total, self._unit = total, unit
         self._done = self._done_at_start = done
         self._fields = {}
         self._started = time.monotonic()
         self._shown_done = None
-        if self._console.is_live:
+        screen = self._console
+        if screen.is_terminal and not screen.is_dumb_terminal and not screen.quiet:
             self._bar = _bar(self._console)
             self._bar.start()
             self._bar_task = self._bar.add_task(task, total=total, completed=done, numbers="")

@@ -278,7 +278,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | None) -> dict[str, An
         *(HydraException, OmegaConfBaseException, yaml.YAMLError),
         *(ValueError, OSError, RecursionError),
     ) as error:
-        for file in (config_dir or conf_dir()).glob("*/*.yaml"):
+        for file in config_dir.glob("*/*.yaml") if config_dir is not None else []:
             read(file)  # names one that is not valid
         unknown = re.match(r"Could not override '(.+)'", str(error))
         if unknown is not None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lengthgen.tasks import alignment_ids, registry
+from lengthgen.tasks import alignment_ids
 from lengthgen.tasks.objective import ANSWERS, Answers
 from lengthgen.tasks.source import TaskSource
 
@@ -16,6 +16,5 @@ def _section(rows: Any) -> Any:
 ALIGNMENT_IDS = [alignment_ids]
 OBJECTIVES = [Answers]
 PROTOCOLS = [ANSWERS]
-REGISTRIES = [registry]  # of classes that a plugin may define
 SOURCES = [("task", TaskSource)]  # by corpus.source
 SECTIONS = [_section]

@@ -75,7 +75,6 @@ def test_a_run_keeps_its_plugin_which_is_to_be_given_again(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1\n", "defines no subclass"),
         ("import nowhere\n", "does not import: ModuleNotFoundError"),
         (
             "from lengthgen.schemes import Part\nclass Slope(Part):\n"
