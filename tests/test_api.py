@@ -40,19 +40,21 @@ def test_values_and_overrides_name_the_same_run(run: Path) -> None:
 
 
 def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) -> None:
-    found = lengthgen.evaluate(run, lengths=[16, 48], variants=["ntk"])
-    assert set(found["length"]) >= {16, 48}
-    assert set(found["variant"].dropna()) == {"ntk"}
+    curves = lengthgen.evaluate(run, lengths=[16, 48], variants=["ntk"])
+    assert set(curves["length"]) >= {16, 48}
+    assert set(curves["variant"].dropna()) == {"ntk"}
     everything = lengthgen.results(run.parent)
-    assert len(everything) >= len(found)
+    assert len(everything) >= len(curves)
     assert [*everything][:5] == ["scheme", "variant", "length", "ppl", "loss"]
     assert everything["ppl"].to_numpy() == pytest.approx(np.exp(everything["loss"].to_numpy()))
     assert lengthgen.results([run]).equals(everything)
 
 
 def test_one_value_stands_for_a_list_of_one(run: Path) -> None:
-    found = lengthgen.evaluate(run, lengths=48, protocols="tail", variants="ntk")
-    assert found.equals(lengthgen.evaluate(run, lengths=[48], protocols=["tail"], variants=["ntk"]))
+    curves = lengthgen.evaluate(run, lengths=48, protocols="tail", variants="ntk")
+    assert curves.equals(
+        lengthgen.evaluate(run, lengths=[48], protocols=["tail"], variants=["ntk"])
+    )
     with pytest.raises(UserError, match=r"^--plugin: missing\.py cannot be read"):
         lengthgen.train(scheme="rope", plugins="missing.py")
 
@@ -62,8 +64,8 @@ def test_what_cannot_be_read_is_named_and_left_out(
 ) -> None:
     good, bad = (Path(shutil.copytree(run, tmp_path / name)) for name in ("good", "other"))
     (bad / "eval.jsonl").write_text("{\n{}\n")
-    found = lengthgen.results(tmp_path)
-    assert len(found) == len(lengthgen.results([good]))
+    curves = lengthgen.results(tmp_path)
+    assert len(curves) == len(lengthgen.results([good]))
     assert "other" in capsys.readouterr().err
 
 

@@ -1,7 +1,6 @@
 """The display: what it writes without a terminal, on one, and off the main rank."""
 
 import io
-import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -73,24 +72,20 @@ def test_work_of_an_earlier_process_does_not_shorten_the_time_left(
     assert "1:30 left" in lines(out.getvalue())[1]
 
 
-def test_off_the_main_rank_nothing_is_written(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+def test_off_the_main_rank_nothing_is_written() -> None:
     out = io.StringIO()
     with Progress(is_main=False, file=out, seconds_between_lines=0.0) as show:
         show.say("corpus: 9.6 MB")
         show.start("train", 10)
         show.advance(10, loss=1.0)
     assert out.getvalue() == ""
-    assert caplog.records == []
 
 
-def test_a_message_is_written_as_it_is_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+def test_a_message_is_written_as_it_is() -> None:
     out = io.StringIO()
     with Progress(is_main=True, file=out) as show:
         show.say("corpus: [bold] 9.6 MB")
     assert out.getvalue() == "corpus: [bold] 9.6 MB\n"
-    assert caplog.messages == ["corpus: [bold] 9.6 MB"]
 
 
 def test_on_a_terminal_a_bar_shows_loss_speed_and_a_message_above_it(

@@ -55,7 +55,7 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(path.read_bytes())
     except FileNotFoundError:
-        wrong = f"does not exist; give a tokenizer.json; {suggestion(str(path), ('bpe', 'bytes'))}"
+        wrong = f"does not exist; give a tokenizer.json; {suggestion(path.name, ('bpe', 'bytes'))}"
     except OSError as error:
         wrong = f"cannot be read: {error.strerror}"
     except Exception as error:  # the library raises nothing narrower

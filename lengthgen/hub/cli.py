@@ -65,7 +65,7 @@ def import_model(
         int | None, typer.Option(min=1, metavar="T", help="Trained length; default: config.json's.")
     ] = None,
 ) -> None:
-    """Make a pretrained model a run, which list, eval, report, probe and generate take.
+    """Make a pretrained model a run, to evaluate and report as others.
 
     Reads config.json, tokenizer.json and safetensors alone: no code of the model is run.
     """

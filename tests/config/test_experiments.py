@@ -94,12 +94,8 @@ def test_the_lengths_it_names_are_those_it_has(name: str) -> None:
         lengths = config.eval.lengths
         assert [shortest, longest] == [min(lengths), max(lengths)]
         assert trained in lengths
-        task = to_plain_task(config)
+        task = config.corpus.model_dump().get("task")
         assert trained == (task["length"] if task else config.train.length)
-
-
-def to_plain_task(config: Config) -> dict[str, int] | None:
-    return config.corpus.model_dump().get("task")
 
 
 @each
@@ -120,15 +116,3 @@ def test_it_leaves_runtime_to_the_user_and_gives_way_to_the_command_line(name: s
     assert sections <= {"defaults", "corpus", "train", "eval"}
     config = config_of((f"experiment={name}", "model=small", "scheme=xpos"))
     assert (config.model.name, config.scheme.name) == ("small", "xpos")
-
-
-@each
-def test_an_order_at_a_length_is_that_of_its_table(name: str) -> None:
-    pattern = r"Expected \((.+?)\), .*:\n((?:  .+\n)+)Order at ([\d,]+): ([\w, +\n]+?)(?=\nExp|$)"
-    for _, body, length, order in re.findall(pattern, paragraph(name, "Expected")):
-        head, *rows = (re.split(r"  +", line.strip()) for line in body.splitlines())
-        column = 1 + head.index(length)
-        ppl = {row[0]: float(row[column]) for row in rows}
-        schemes = re.split(r",\s+", order)
-        assert sorted(schemes) == sorted(ppl)
-        assert [ppl[scheme] for scheme in schemes] == sorted(ppl.values())

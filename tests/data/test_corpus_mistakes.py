@@ -52,7 +52,7 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"a.txt": "A"}, "", {"validation_path": "{}"}, "the train split has no documents with text"),
     (HELD, "", {}, "corpus=files: the validation split has no documents with text; give more"),
     ({"a.txt": "A", "b.jsonl": '{"text": "\\ud800"}'}, "", {}, "b.jsonl:1 is no text that UTF-8"),
-    (TEXTS, "", {"tokenizer": "bite"}, "corpus.tokenizer: bite does not exist; give a tokenizer"),
+    (TEXTS, "", {"tokenizer": "bite"}, "/bite does not exist; give a tokenizer.json; did you m"),
     (TEXTS, "", {"tokenizer": "{}"}, "corpus.tokenizer: {} cannot be read: Is a directory"),
     (TEXTS, "", {"tokenizer": "{}/plain.txt"}, "plain.txt is not a tokenizer.json of the tokenize"),
     (TEXTS, "", {"tokenizer": "characters"}, "corpus.tokenizer: characters are those of a task"),

@@ -63,18 +63,18 @@ def docstrings(tree: ast.AST) -> set[int]:
 
 def test_no_code_outside_the_schemes_names_a_scheme_or_a_part() -> None:
     names = {*schemes.registry(), *compose.choices("scheme", config_dir=None)}
-    found: list[str] = []
+    naming: list[str] = []
     for path in SOURCES:
         tree = parse(path)
         skipped = docstrings(tree)
-        found += [
+        naming += [
             f"{named(path)}:{node.lineno}: {node.value!r}"
             for node in ast.walk(tree)
             if isinstance(node, ast.Constant) and node.value in names and id(node) not in skipped
             # Some protocols are called as their papers are; pretrained models have schemes of ours.
             if not dotted(path).startswith(("schemes.", "evaluation.protocols", "hub.families"))
         ]
-    assert found == []
+    assert naming == []
 
 
 def test_every_file_is_ascii() -> None:

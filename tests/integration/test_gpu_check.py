@@ -71,9 +71,9 @@ def test_the_gradient_check_finds_a_trained_bias_whose_gradient_is_lost() -> Non
     key = "scheme.parts.kerple.r1"
     assert key in want
     got[key] = torch.zeros_like(got[key])
-    found = gpu_check.worst(got, want)
-    assert found.note == key
-    assert found.value == pytest.approx(1, abs=1e-3)
+    lost = gpu_check.worst(got, want)
+    assert lost.note == key
+    assert lost.value == pytest.approx(1, abs=1e-3)
 
 
 def test_the_kernel_check_finds_a_kernel_that_rounds_the_bias() -> None:

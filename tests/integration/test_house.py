@@ -9,10 +9,10 @@ import pytest
 from repository import ROOT
 
 PACKAGE = {
-    "cli": 890,  # to shrink to 700
+    "cli": 885,  # to shrink to 700
     "api": 140,
     "sweep": 680,  # to shrink to 550
-    "pipeline": 212,
+    "pipeline": 194,
     "tracking": 260,  # to shrink to 200
     "report": 1865,  # to shrink to 1600
     "evaluation": 1186,  # to shrink to 1150
@@ -22,7 +22,7 @@ PACKAGE = {
     "data": 1717,  # to shrink to 1350
     "schemes": 3700,
     "config": 1126,  # to shrink to 900
-    "errors, escaping, files, terminal": 520,  # to shrink to 450
+    "errors, escaping, files, terminal": 480,  # to shrink to 450
     "tasks": 1968,  # to shrink to 1900
     "probes": 800,
     "encoder_decoder": 350,
@@ -30,8 +30,8 @@ PACKAGE = {
     "generation": 130,
 }
 TESTS = {
-    "cli": 399,  # to shrink to 350
-    "config": 695,  # to shrink to 600
+    "cli": 379,  # to shrink to 350
+    "config": 670,  # to shrink to 600
     "data": 1360,  # to shrink to 1000
     "encoder_decoder": 335,  # to shrink to 300
     "evaluation": 873,  # to shrink to 850
@@ -64,12 +64,12 @@ def sizes(folder: Path) -> dict[str, int]:
 
 def over(folder: Path, budgets: dict[str, int]) -> list[str]:
     """Returns what is larger than its budget, and what has none."""
-    left, found = sizes(folder), list[str]()
+    left, over_budget = sizes(folder), list[str]()
     for names, budget in budgets.items():
         n = sum(left.pop(name, 0) for name in names.split(", "))
         if n > budget:
-            found.append(f"{names}: {n} lines, {n - budget} more than its budget")
-    return found + [f"{name}: {n} lines without a budget" for name, n in left.items()]
+            over_budget.append(f"{names}: {n} lines, {n - budget} more than its budget")
+    return over_budget + [f"{name}: {n} lines without a budget" for name, n in left.items()]
 
 
 @pytest.mark.parametrize(("folder", "budgets"), [("lengthgen", PACKAGE), ("tests", TESTS)])
