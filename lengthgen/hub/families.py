@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from lengthgen.errors import UserError
 
 Parts = dict[str, dict[str, Any]]
+ALL = ["norm", "qkv", "attention_out", "mlp"]
 EMPTY = "nope"  # the scheme without parts
 IGNORED = re.compile(  # keys that change no logit of a trained model
     r".*(dropout|pdrop|token_id)|summary_.*|_?attn_impl(ementation)?|initializer_range|init_std"
@@ -27,21 +28,16 @@ class Keys:
     def __init__(self, plain: Mapping[str, Any]) -> None:
         self.kind = plain.get("model_type")
         self.left = {key: value for key, value in plain.items() if not IGNORED.fullmatch(key)}
+        names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+        self.longest: int | None = self.take(*names)
 
     def take(self, *names: str, default: Any = None) -> Any:
         """Returns the value of the first of several names that has one."""
         values = [self.left.pop(name, None) for name in names]
         return next((value for value in values if value is not None), default)
 
-    def length(self) -> int | None:
-        """Returns the trained length, which is read first: rotary() needs it too."""
-        names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-        self.longest: int | None = self.take(*names)
-        return self.longest
-
     def need(self, *names: str) -> Any:
-        value = self.take(*names)
-        if value is None:
+        if (value := self.take(*names)) is None:
             raise UserError(f"config.json: {names[0]} is missing")
         return value
 
@@ -74,14 +70,26 @@ class Read(NamedTuple):
     logit_scale: float = 1.0
 
 
-def activation(keys: Keys, name: str, *, gated: bool = False, default: str = "gelu") -> str:
-    """Returns model.mlp."""
-    kind = keys.take(name, default="silu" if gated else default)
-    known = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
-    known = {"silu": "swiglu", "swish": "swiglu"} if gated else {**known, "relu": "relu"}
+def network(keys: Keys, *, epsilon: str | None, activation: str, tied: bool) -> dict[str, Any]:
+    """Returns the options of `model` that all families have; None: LayerNorm at 1e-5."""
+    D, gated = keys.need("hidden_size", "n_embd", "n_embed", "d_model"), activation == "silu"
+    kind = keys.take("hidden_act", "activation_function", default=activation)
+    known = {"silu": "swiglu", "swish": "swiglu"}
+    if not gated:
+        known = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh"}
+        known["gelu_pytorch_tanh"] = "gelu_tanh"
     if kind not in known:
-        refuse(name, kind)
-    return known[kind]
+        refuse("hidden_act", kind)
+    default = 1e-6 if epsilon == "rms_norm_eps" else 1e-5
+    return {
+        "d_model": D,
+        "n_layers": keys.need("num_hidden_layers", "n_layer", "n_layers"),
+        "n_heads": keys.need("num_attention_heads", "n_head", "n_heads"),
+        "d_ff": keys.take("intermediate_size", "n_inner", "ffn_dim", default=4 * D),
+        "norm_epsilon": keys.take(epsilon, default=default) if epsilon else default,
+        "mlp": known[kind],
+        "tied_head": keys.take("tie_word_embeddings", default=tied),
+    }
 
 
 def rotary(keys: Keys, *, share: float = 1.0, base: float = 10_000.0) -> Parts:
@@ -152,25 +160,19 @@ def placed(
 
 def llama(keys: Keys, T: int) -> Read:
     """Returns Llama, or what has its block: Qwen2, Qwen3, Mistral, SmolLM3."""
-    kind, n, n_heads = keys.kind, keys.need("num_hidden_layers"), keys.need("num_attention_heads")
-    biased = keys.take("attention_bias", default=False)
+    kind, smol = keys.kind, keys.kind == "smollm3"
+    model = network(keys, epsilon="rms_norm_eps", activation="silu", tied=smol)
+    biased, n = keys.take("attention_bias", default=False), model["n_layers"]
     biases = ["qkv", "attention_out"] if biased else ["qkv"] * (kind == "qwen2")
-    model = {
-        "d_model": keys.need("hidden_size"),
-        "n_layers": n,
-        "n_heads": n_heads,
-        "d_ff": keys.need("intermediate_size"),
-        "n_kv_heads": keys.take("num_key_value_heads", default=8 if kind == "mistral" else n_heads),
+    model |= {
+        "n_kv_heads": keys.take("num_key_value_heads", default=8 if kind == "mistral" else None),
         "d_head": keys.take("head_dim", default=128 if kind == "qwen3" else None),
         "norm": "rms",
-        "norm_epsilon": keys.take("rms_norm_eps", default=1e-6),
-        "mlp": activation(keys, "hidden_act", gated=True),
         "qk_norm": kind == "qwen3",
         "biases": [*biases, *["mlp"] * keys.take("mlp_bias", default=False)],
-        "tied_head": keys.take("tie_word_embeddings", default=kind == "smollm3"),
     }
-    parts = rotary(keys, base=2e6 if kind == "smollm3" else 1e4)
-    every = keys.take("no_rope_layer_interval", default=4 if kind == "smollm3" else n + 1)
+    parts = rotary(keys, base=2e6 if smol else 1e4)
+    every = keys.take("no_rope_layer_interval", default=4 if smol else n + 1)
     rotates = keys.take("no_rope_layers", default=[(i + 1) % every for i in range(n)])
     window = keys.take("sliding_window", default=4096)
     first, types = keys.take("max_window_layers", default=28), keys.take("layer_types")
@@ -179,7 +181,7 @@ def llama(keys: Keys, T: int) -> Read:
     elif not keys.take("use_sliding_window", default=False):
         sliding = [False] * n
     elif types is None:
-        sliding = [i >= first if kind != "smollm3" else not rotates[i] for i in range(n)]
+        sliding = [not rotates[i] if smol else i >= first for i in range(n)]
     else:
         sliding = [name == "sliding_attention" for name in types]
     return Read(model, *placed(parts, rotates[:n], window=window, sliding=sliding, T=T))
@@ -187,22 +189,15 @@ def llama(keys: Keys, T: int) -> Read:
 
 def cohere2(keys: Keys, T: int) -> Read:
     """Returns Cohere2: one norm per block, here twice; layers of full attention do not rotate."""
-    n, n_heads = keys.need("num_hidden_layers"), keys.need("num_attention_heads")
-    biased = keys.take("attention_bias", default=False)
-    model = {
-        "d_model": keys.need("hidden_size"),
-        "n_layers": n,
-        "n_heads": n_heads,
-        "d_ff": keys.need("intermediate_size"),
-        "n_kv_heads": keys.take("num_key_value_heads", default=n_heads),
-        "norm_epsilon": keys.take("layer_norm_eps", default=1e-5),
-        "mlp": activation(keys, "hidden_act", gated=True),
+    model = network(keys, epsilon="layer_norm_eps", activation="silu", tied=True)
+    biased, n = keys.take("attention_bias", default=False), model["n_layers"]
+    model |= {
+        "n_kv_heads": keys.take("num_key_value_heads"),
         "biases": ["qkv", "attention_out"] if biased else [],
         "parallel_residual": True,
-        "tied_head": keys.take("tie_word_embeddings", default=True),
     }
     keys.take("head_dim")  # which its code computes
-    parts = rotary(keys, base=1e4)
+    parts = rotary(keys)
     parts["rope"]["layout"] = "interleaved"
     every = keys.take("sliding_window_pattern", default=4)
     of_every = ["full_attention" if (i + 1) % every == 0 else "" for i in range(n)]
@@ -212,101 +207,54 @@ def cohere2(keys: Keys, T: int) -> Read:
     return Read(model, *read, logit_scale=scale)
 
 
-ALL = ["norm", "qkv", "attention_out", "mlp"]
-
-
 def neox(keys: Keys, T: int) -> Read:
     """Returns GPT-NeoX, Pythia."""
+    model = network(keys, epsilon="layer_norm_eps", activation="gelu", tied=False)
     biased = keys.take("attention_bias", default=True)
-    model = {
-        "d_model": keys.need("hidden_size"),
-        "n_layers": keys.need("num_hidden_layers"),
-        "n_heads": keys.need("num_attention_heads"),
-        "d_ff": keys.need("intermediate_size"),
-        "norm_epsilon": keys.take("layer_norm_eps", default=1e-5),
-        "mlp": activation(keys, "hidden_act"),
-        "biases": ALL if biased else ["norm", "mlp"],
-        "parallel_residual": keys.take("use_parallel_residual", default=True),
-        "tied_head": keys.take("tie_word_embeddings", default=False),
-    }
+    model["biases"] = ALL if biased else ["norm", "mlp"]
+    model["parallel_residual"] = keys.take("use_parallel_residual", default=True)
     return Read(model, rotary(keys, share=0.25))
 
 
 def gpt2(keys: Keys, T: int) -> Read:
     """Returns GPT-2."""
-    D = keys.need("n_embd", "hidden_size")
-    model = {
-        "d_model": D,
-        "n_layers": keys.need("n_layer", "num_hidden_layers"),
-        "n_heads": keys.need("n_head", "num_attention_heads"),
-        "d_ff": keys.take("n_inner", default=4 * D),
-        "norm_epsilon": keys.take("layer_norm_epsilon", default=1e-5),
-        "mlp": activation(keys, "activation_function", default="gelu_new"),
-        "biases": ALL,
-        "tied_head": keys.take("tie_word_embeddings", default=True),
-    }
     keys.require(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
-    return Read(model, {"learned_absolute": {"beyond": "na"}})
+    model = network(keys, epsilon="layer_norm_epsilon", activation="gelu_new", tied=True)
+    return Read(model | {"biases": ALL}, {"learned_absolute": {"beyond": "na"}})
 
 
 def opt(keys: Keys, T: int) -> Read:
     """Returns OPT."""
-    D = keys.need("hidden_size")
-    model = {
-        "d_model": D,
-        "n_layers": keys.need("num_hidden_layers"),
-        "n_heads": keys.need("num_attention_heads"),
-        "d_ff": keys.need("ffn_dim"),
-        "mlp": activation(keys, "activation_function", default="relu"),
-        "biases": ALL if keys.take("enable_bias", default=True) else ["norm"],
-        "tied_head": keys.take("tie_word_embeddings", default=True),
-    }
-    keys.require(do_layer_norm_before=True, _remove_final_layer_norm=False, word_embed_proj_dim=D)
+    keys.require(do_layer_norm_before=True, _remove_final_layer_norm=False)
     keys.require(layer_norm_elementwise_affine=True)
+    model = network(keys, epsilon=None, activation="relu", tied=True)
+    keys.require(word_embed_proj_dim=model["d_model"])
+    model["biases"] = ALL if keys.take("enable_bias", default=True) else ["norm"]
     return Read(model, {"learned_absolute": {"beyond": "na"}})
 
 
 def bloom(keys: Keys, T: int) -> Read:
     """Returns BLOOM."""
-    D = keys.need("n_embed", "hidden_size")
-    keys.take("hidden_size")
-    model = {
-        "d_model": D,
-        "n_layers": keys.need("n_layer", "num_hidden_layers"),
-        "n_heads": keys.need("n_head", "num_attention_heads"),
-        "d_ff": 4 * D,
-        "norm_epsilon": keys.take("layer_norm_epsilon", default=1e-5),
-        "mlp": "gelu_tanh",
-        "biases": ALL,
-        "embedding_norm": True,
-        "tied_head": keys.take("tie_word_embeddings", default=True),
-    }
     keys.require(apply_residual_connection_post_layernorm=False)
-    return Read(model, {"alibi": {"beyond": "extend"}})
+    model = network(keys, epsilon="layer_norm_epsilon", activation="gelu_new", tied=True)
+    return Read(model | {"biases": ALL, "embedding_norm": True}, {"alibi": {"beyond": "extend"}})
 
 
 def mpt(keys: Keys, T: int) -> Read:
     """Returns MPT with ALiBi."""
-    D, attention = keys.need("d_model"), Keys(keys.take("attn_config", default={}))
+    attention = Keys(keys.take("attn_config", default={}))
     attention.require(attn_type="multihead_attention", alibi=True, alibi_bias_max=8)
     attention.refuse_left()
-    model = {
-        "d_model": D,
-        "n_layers": keys.need("n_layers"),
-        "n_heads": keys.need("n_heads"),
-        "d_ff": 4 * D,
-        "norm_epsilon": keys.take("layer_norm_epsilon", default=1e-5),
-        "tied_head": keys.take("tie_word_embeddings", default=True),
-    }
     keys.require(no_bias=True, expansion_ratio=4, logit_scale=None)
     keys.take("learned_pos_emb")  # of a model without ALiBi
+    model = network(keys, epsilon="layer_norm_epsilon", activation="gelu", tied=True)
     return Read(model, {"alibi": {"beyond": "extend"}})
 
 
 class Family(NamedTuple):
     """How a configuration is read, and what the weights of each of our modules are called.
 
-    A prefix of the model is left out; names in one string stand side by side in one matrix.
+    A prefix of the model is left out; names in one entry stand side by side in one matrix.
     """
 
     read: Callable[[Keys, int], Read]
@@ -317,80 +265,42 @@ class Family(NamedTuple):
     first_row: int = 0  # of learned positions
 
 
-_LLAMA = {
-    "embedding": "embed_tokens",
-    "norm": "norm",
-    "head": "lm_head",
-    "attention_norm": "input_layernorm",
-    "qkv": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
-    "q_norm": "self_attn.q_norm",
-    "k_norm": "self_attn.k_norm",
-    "attention_out": "self_attn.o_proj",
-    "mlp_norm": "post_attention_layernorm",
-    "mlp_in": "mlp.gate_proj mlp.up_proj",
-    "mlp_out": "mlp.down_proj",
-}
-_NEOX = {
-    "embedding": "embed_in",
-    "norm": "final_layer_norm",
-    "head": "embed_out",
-    "attention_norm": "input_layernorm",
-    "qkv": "attention.query_key_value",
-    "attention_out": "attention.dense",
-    "mlp_norm": "post_attention_layernorm",
-    "mlp_in": "mlp.dense_h_to_4h",
-    "mlp_out": "mlp.dense_4h_to_h",
-}
-_GPT2 = {
-    "embedding": "wte",
-    "table": "wpe",
-    "norm": "ln_f",
-    "head": "lm_head",
-    "attention_norm": "ln_1",
-    "qkv": "attn.c_attn",
-    "attention_out": "attn.c_proj",
-    "mlp_norm": "ln_2",
-    "mlp_in": "mlp.c_fc",
-    "mlp_out": "mlp.c_proj",
-}
-_BLOOM = {
-    **_NEOX,
-    "embedding": "word_embeddings",
-    "embedding_norm": "word_embeddings_layernorm",
-    "norm": "ln_f",
-    "head": "lm_head",
-    "qkv": "self_attention.query_key_value",
-    "attention_out": "self_attention.dense",
-}
-_MPT = {
-    "embedding": "wte",
-    "norm": "norm_f",
-    "head": "lm_head",
-    "attention_norm": "norm_1",
-    "qkv": "attn.Wqkv",
-    "attention_out": "attn.out_proj",
-    "mlp_norm": "norm_2",
-    "mlp_in": "ffn.up_proj",
-    "mlp_out": "ffn.down_proj",
-}
-_OPT = {
-    **_LLAMA,
-    "table": "embed_positions",
-    "norm": "final_layer_norm",
-    "attention_norm": "self_attn_layer_norm",
-    "attention_out": "self_attn.out_proj",
-    "mlp_norm": "final_layer_norm",
-    "mlp_in": "fc1",
-    "mlp_out": "fc2",
-}
+def table(text: str) -> dict[str, str]:
+    """Returns names by module, of entries "OURS THEIRS [THEIRS ...]" between bars."""
+    pairs = (entry.split(maxsplit=1) for entry in text.replace("\n", "|").split("|") if entry)
+    return {ours: theirs.strip() for ours, theirs in pairs}
+
+
+_LLAMA = table("""
+embedding embed_tokens | norm norm | head lm_head | attention_norm input_layernorm
+qkv self_attn.q_proj self_attn.k_proj self_attn.v_proj | q_norm self_attn.q_norm
+k_norm self_attn.k_norm | attention_out self_attn.o_proj | mlp_norm post_attention_layernorm
+mlp_in mlp.gate_proj mlp.up_proj | mlp_out mlp.down_proj""")
+_COHERE = _LLAMA | table("mlp_norm input_layernorm")
+_OPT = _LLAMA | table("""
+table embed_positions | norm final_layer_norm | attention_norm self_attn_layer_norm
+attention_out self_attn.out_proj | mlp_norm final_layer_norm | mlp_in fc1 | mlp_out fc2""")
+_NEOX = table("""
+embedding embed_in | norm final_layer_norm | head embed_out | attention_norm input_layernorm
+qkv attention.query_key_value | attention_out attention.dense
+mlp_norm post_attention_layernorm | mlp_in mlp.dense_h_to_4h | mlp_out mlp.dense_4h_to_h""")
+_BLOOM = _NEOX | table("""
+embedding word_embeddings | embedding_norm word_embeddings_layernorm | norm ln_f | head lm_head
+qkv self_attention.query_key_value | attention_out self_attention.dense""")
+_GPT2 = table("""
+embedding wte | table wpe | norm ln_f | head lm_head | attention_norm ln_1 | qkv attn.c_attn
+attention_out attn.c_proj | mlp_norm ln_2 | mlp_in mlp.c_fc | mlp_out mlp.c_proj""")
+_MPT = table("""
+embedding wte | norm norm_f | head lm_head | attention_norm norm_1 | qkv attn.Wqkv
+attention_out attn.out_proj | mlp_norm norm_2 | mlp_in ffn.up_proj | mlp_out ffn.down_proj""")
+
+_OF_LLAMA = Family(llama, "layers", _LLAMA)
 FAMILIES = {
-    **dict.fromkeys(
-        ("llama", "qwen2", "qwen3", "mistral", "smollm3"), Family(llama, "layers", _LLAMA)
-    ),
-    "cohere2": Family(cohere2, "layers", {**_LLAMA, "mlp_norm": "input_layernorm"}),
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "mistral", "smollm3"), _OF_LLAMA),
+    "cohere2": Family(cohere2, "layers", _COHERE),
     "gpt_neox": Family(neox, "layers", _NEOX, per_head=True),
     "gpt2": Family(gpt2, "h", _GPT2, transposed=True),
+    "opt": Family(opt, "layers", _OPT, first_row=2),
     "bloom": Family(bloom, "h", _BLOOM, per_head=True),
     "mpt": Family(mpt, "blocks", _MPT),
-    "opt": Family(opt, "layers", _OPT, first_row=2),
 }

@@ -51,7 +51,7 @@ def import_model(
         raise UserError(f"{folder}/config.json: no model_type={kind!r} here; known: {known}")
     try:
         keys = Keys(plain)
-        longest, rows = keys.length(), keys.need("vocab_size")
+        longest, rows = keys.longest, keys.need("vocab_size")
         T = length or longest
         if T is None:
             raise UserError("config.json names no trained length; give --length")
