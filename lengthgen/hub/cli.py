@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import Plugin, find_runs, run_argument, split
-from lengthgen.cli.console import echo, warn_once
+from lengthgen.cli.console import echo
 from lengthgen.errors import UserError
 
 
@@ -24,14 +24,11 @@ def export_run(
     ] = None,
     plugin: Plugin = None,
 ) -> None:
-    """Write a model to share: weights, tokenizer, model card.
-
-    DIR is new, empty, or an earlier export, which is replaced.
-    """
+    """Write a model to share into a new or empty folder: weights, tokenizer, model card."""
     names, changes = split(arguments, sections=("runtime",))
     from lengthgen import pipeline
     from lengthgen.config import plugins
-    from lengthgen.hub.folder import export, refuse_occupied
+    from lengthgen.hub.folder import export
     from lengthgen.terminal import Progress
 
     if len(names) != 2:
@@ -41,14 +38,11 @@ def export_run(
     if license is not None and not re.fullmatch(r"[A-Za-z0-9.+-]+", license):
         raise UserError(f"--license: {license!r} is no license id; give one like apache-2.0")
     (run_dir,), folder = find_runs(names[:1], changes), Path(names[1])
-    refuse_occupied(folder)
     plugins.give(plugin or [])
     config = pipeline.config_of(run_dir, changes)
     with Progress(is_main=True) as show:
         written = export(config, run_dir, folder, license=license, say=show.say)
-    if written.step < written.steps:
-        warn_once(f"{run_dir.name} is unfinished: this is step {written.step} of {written.steps}")
-    echo(written.folder)
+    echo(written)
 
 
 def import_model(

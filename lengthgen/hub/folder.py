@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -25,25 +24,16 @@ from lengthgen.runs.checkpoints import Checkpoint
 LEFT_OUT = ("plugins", "eval", "runtime")  # sections of a configuration that weights do not need
 
 
-class Written(NamedTuple):
-    """A folder that was exported, and how far its run had come."""
+def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, say: Say) -> Path:
+    """Writes the newest checkpoint of a run into a folder that is new or empty, and returns it.
 
-    folder: Path
-    step: int
-    steps: int
-
-
-def export(
-    config: Config, run_dir: Path, folder: Path, *, license: str | None, say: Say
-) -> Written:
-    """Writes the newest checkpoint of a run into a folder that is new, empty or an older export.
-
-    No code of the run is executed. Raises UserError if the folder holds anything else, or if the
-    run has no checkpoint, has lost its last one, or has not the corpus that it was begun with.
+    No code of the run is executed. Raises UserError if the folder holds anything, or if the run has
+    no checkpoint, has lost its last one, or has not the corpus that it was begun with.
     """
     config.refuse_arch("export")
     folder = folder.resolve()
-    refuse_occupied(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there already; give a new or empty folder, or remove it")
     corpus = directory.load_corpus(config, run_dir, say=say)
     checkpoint = checkpoints.final(config, run_dir)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -54,8 +44,6 @@ def export(
             config, run_dir, read(aside), corpus, checkpoint, name=folder.name, license=license
         )
         (aside / CARD).write_text(text, encoding="utf-8")
-        if folder.exists():
-            shutil.rmtree(folder)
         aside.rename(folder)
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
@@ -65,25 +53,9 @@ def export(
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return Written(folder, checkpoint.step, config.train.steps)
-
-
-def refuse_occupied(folder: Path) -> None:
-    """Raises UserError unless a folder is new, empty, or an export and nothing else."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    try:
-        about = read(folder)
-    except UserError:
-        raise UserError(
-            f"{folder} is there and no earlier export; give a new or empty folder"
-        ) from None
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
-    added = sorted(there - {CONFIG, WEIGHTS, TOKENIZER, CARD, PLUGINS, *about.plugins})
-    if added:
-        raise UserError(
-            f"{folder} holds {added[0]} besides an earlier export; move it, or export elsewhere"
-        )
+    if checkpoint.step < config.train.steps:
+        say(f"{run_dir.name} is unfinished: this is step {checkpoint.step} of {config.train.steps}")
+    return folder
 
 
 def _write(
