@@ -15,7 +15,7 @@ from trained import ALONE
 
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data.objective import objective_of
-from lengthgen.data.windows import IGNORED, Ints, Windows, targets_of
+from lengthgen.data.windows import IGNORED, Ints, Windows
 from lengthgen.encoder_decoder import spans
 from lengthgen.encoder_decoder.model import CrossBlock
 from lengthgen.encoder_decoder.spans import SPANS, masked_targets, n_masked
@@ -212,10 +212,8 @@ def test_a_row_is_the_text_with_spans_left_out_and_the_spans(n: int) -> None:
         assert [t - FIRST_SENTINEL for t in side if t >= FIRST_SENTINEL] == [*range(1, k + 1), 0]
     filled: dict[int, list[int]] = {}
     for token in answer[:-1]:
-        if token >= FIRST_SENTINEL:
-            filled[token] = []
-        else:
-            filled[max(filled)].append(token)
+        filled |= {token: []} if token >= FIRST_SENTINEL else {}
+        filled[max(filled)] += [token] if token < FIRST_SENTINEL else []
     assert [t for token in prompt[:-1] for t in filled.get(token, [token])] == [*range(n + 1)]
 
 
@@ -233,12 +231,12 @@ def test_a_row_is_the_same_at_every_resume_and_another_in_every_step_and_seed() 
     tokens: Ints = np.random.default_rng(1).integers(VOCAB, size=(4, 41))
     batch = Windows(tokens[:, :-1].copy(), tokens[:, 1:].copy())
     batch.targets_BT[-1, 20:] = IGNORED  # the end of a document
-    first, again, *others = (
-        objective_of(configured(f"{TEXT} seed={seed}", text=True)).batch(
-            batch, vocab_size=VOCAB, step=step
-        )
-        for seed, step in ((3, 5), (3, 5), (3, 6), (4, 5))
-    )
+
+    def rows(seed: int, step: int) -> Windows:
+        objective = objective_of(configured(f"{TEXT} seed={seed}", text=True))
+        return objective.batch(batch, vocab_size=VOCAB, step=step)
+
+    first, again, *others = rows(3, 5), rows(3, 5), rows(3, 6), rows(4, 5)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not any(np.array_equal(first.inputs_BT, other.inputs_BT) for other in others)
 
@@ -282,24 +280,14 @@ def test_a_masked_token_is_scored_given_the_text_around_it_and_earlier_masked_on
 ) -> None:
     model, span = text_model(), SPANS.windows(32, planned)[0]
     nats = scores(model, planned, 32)[: n_masked(span.scored)[0]]
-    n_behind_first = 2  # are left out, so that the encoder reads 32 tokens
-    masked = [False] * (span.length - span.scored) + masked_targets(span).tolist()
-    targets = targets_of(span._replace(scored=span.length), planned.corpus).tolist()
-    first = int(planned.corpus.validation.document(span.document)[span.start])
-    prompt, answer, n, before = [first], list[int](), 0, False
-    for token, is_masked in [*zip(targets, masked, strict=True)][n_behind_first:]:
-        if is_masked and not before:
-            n += 1
-            prompt.append(VOCAB + n)
-            answer.append(VOCAB + n)
-        (answer if is_masked else prompt).append(token)
-        before = is_masked
-    row = torch.tensor([[*prompt, VOCAB, *answer]])
-    assert len(prompt) == 31
+    masked = np.array([False] * (span.length - span.scored) + masked_targets(span).tolist())
+    text = planned.corpus.validation.document(span.document)[span.start : span.end + 1]
+    text = np.delete(text.astype(np.int64), [1, 2])  # so that the encoder reads 32 tokens
+    inputs, targets = map(torch.tensor, spans.corrupted(text, masked[2:], vocab_size=VOCAB))
     with torch.no_grad():
-        x = model(row[:, :-1], answer_B=torch.tensor([31]))
-        log_p = model.logits(x)[0].log_softmax(-1)[31:]
-    want = [-float(log_p[i, token]) for i, token in enumerate(answer) if token < VOCAB]
+        log_p = model.logits(model(inputs[None], answer_B=torch.tensor([31])))[0].log_softmax(-1)
+    assert (targets[:31] == IGNORED).all()
+    want = [-float(log_p[i, t]) for i, t in enumerate(targets) if 0 <= t < VOCAB]
     assert nats == pytest.approx(want, rel=1e-9)
 
 

@@ -344,7 +344,10 @@ def synthetic(n: int, *, seed: int, signal: float) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.slow
-def test_positions_are_read_off_states_that_hold_them_and_not_off_noise() -> None:
+def test_positions_are_read_off_states_that_hold_them_and_not_off_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(position, "STEPS", 200)
     inputs = inputs_of(small_model("nope"))
     errors = {}
     for signal in (10.0, 0.0):
@@ -357,7 +360,10 @@ def test_positions_are_read_off_states_that_hold_them_and_not_off_noise() -> Non
 
 
 @pytest.mark.slow
-def test_absolute_positions_are_found_in_the_embedding_and_words_alone_hold_none() -> None:
+def test_absolute_positions_are_found_in_the_embedding_and_words_alone_hold_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(position, "STEPS", 200)
     documents = range(8)
     # Amplitudes as at the start of training: words and positions equally.
     with_positions = parts_model("{sinusoidal:{base:100.0,layout:concat,scale:1.0}}")
