@@ -120,30 +120,10 @@ def test_kerple_draws_its_parameters_from_the_published_ranges() -> None:
         assert float(values.mean()) == pytest.approx(end / 2, rel=0.03)
 
 
-def fire(
-    n_heads: int = 2,
-    *,
-    train_length: int = 512,
-    share_layers: bool = True,
-    beyond: Literal["extend", "clamp"] = "extend",
-) -> Fire:
+def fire(n_heads: int = 2, *, train_length: int = 512, **arguments: Any) -> Fire:
     torch.manual_seed(0)
-    return Fire(
-        shape_of(n_heads, train_length=train_length),
-        width=32,
-        c=0.1,
-        threshold=1.0,
-        share_layers=share_layers,
-        beyond=beyond,
-    )
-
-
-def as_identity(part: Fire) -> None:
-    """Makes f the identity in head 0, so that the bias is the ratio of logarithms."""
-    with torch.no_grad():
-        for parameter in (part.weight_in, part.bias_in, part.weight_out, part.bias_out):
-            parameter.zero_()
-        part.weight_in[0, 0] = part.weight_out[0, 0, 0] = 1
+    given: dict[str, Any] = {"width": 32, "c": 0.1, "threshold": 1.0, "share_layers": True}
+    return Fire(shape_of(n_heads, train_length=train_length), **{**given, **arguments})
 
 
 def network(part: Fire, c: AttentionContext) -> Tensor:
@@ -159,16 +139,13 @@ def network(part: Fire, c: AttentionContext) -> Tensor:
 
 def test_fire_divides_logarithms_by_that_of_the_query_or_the_threshold() -> None:
     # [F] c 0.1, threshold 512, (i, j).
-    want = {
-        (100, 0): 0.60628183,
-        (511, 0): 0.99951492,
-        (511, 411): 0.60628183,
-        (1023, 923): 0.51705094,
-        (16383, 16283): 0.32395123,
-        (16383, 0): 0.99999986,
-    }
+    want = {(100, 0): 0.60628183, (511, 0): 0.99951492, (511, 411): 0.60628183}
+    want |= {(1023, 923): 0.51705094, (16383, 16283): 0.32395123, (16383, 0): 0.99999986}
     part = fire()
-    as_identity(part)
+    with torch.no_grad():  # makes f the identity in head 0
+        for parameter in (part.weight_in, part.bias_in, part.weight_out, part.bias_out):
+            parameter.zero_()
+        part.weight_in[0, 0] = part.weight_out[0, 0, 0] = 1
     for (i, j), ratio in want.items():
         bias = part.bias(call(part, i))
         # c is 0.1 in fp32, off by 1.5e-8 relative.
@@ -187,23 +164,23 @@ def test_fire_by_pieces_is_the_network_in_value_and_gradient(share_layers: bool)
         c = replace(c, q_pos=c.pos, rows=slice(0, length))
         got, want = part.bias(c), network(part, c)
         close(got * seen, want * seen, atol=1e-13)
-        parameters = list(part.parameters())
-        gradients = [
-            torch.autograd.grad((bias * upstream).sum(), parameters) for bias in (got, want)
+        slopes = [
+            torch.autograd.grad((b * upstream).sum(), [*part.parameters()]) for b in (got, want)
         ]
-        for one, other in zip(*gradients, strict=True):
-            close(one, other, atol=1e-10)
+        for ours, theirs in zip(*slopes, strict=True):
+            close(ours, theirs, atol=1e-10)
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
 @pytest.mark.parametrize(
     ("beyond", "bends", "first"),
     [
-        ("extend", "as drawn", 0),
-        ("extend", "all within", 100),
-        ("extend", "all at one ratio", 300),
-        ("clamp", "as drawn", 300),
-        ("clamp", "all within", 0),
+        *(("extend", "as drawn", 0), ("extend", "all within", 100)),
+        *(
+            ("extend", "all at one ratio", 300),
+            ("clamp", "as drawn", 300),
+            ("clamp", "all within", 0),
+        ),
     ],
 )
 def test_fire_without_a_gradient_is_the_network(

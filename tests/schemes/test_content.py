@@ -138,13 +138,6 @@ def test_shaw_reads_the_rows_of_the_past_of_tensor2tensors_tables() -> None:
     six_digits(attended(part, at=det_qkv(5))[0, 0, 4], [1.017392, 1.306797, 1.260776, 0.86743])
 
 
-def cope(how: Literal["scaled", "unscaled"]) -> Cope:
-    part = Cope(SINGLE, n_positions=4, position_logits=how, share_layers=False).double()
-    with torch.no_grad():
-        part.E.copy_(det(1, 4, 4, a=0.47))
-    return part
-
-
 @pytest.mark.parametrize(
     ("how", "want"),
     [  # [X] facebookresearch/RAM e6f051f with and without --cope-nodiv; DAPE's port: the first
@@ -155,7 +148,10 @@ def cope(how: Literal["scaled", "unscaled"]) -> Cope:
 def test_cope_is_the_papers_function_or_the_releases(
     how: Literal["scaled", "unscaled"], want: list[float]
 ) -> None:
-    six_digits(attended(cope(how), at=det_qkv(6))[0, 0, 5], want)
+    part = Cope(SINGLE, n_positions=4, position_logits=how, share_layers=False).double()
+    with torch.no_grad():
+        part.E.copy_(det(1, 4, 4, a=0.47))
+    six_digits(attended(part, at=det_qkv(6))[0, 0, 5], want)
 
 
 def counted(s: Tensor) -> Tensor:

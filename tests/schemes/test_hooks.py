@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -39,20 +39,12 @@ class AboveOverDistances(Above):
     distance_only = True
 
 
-class Call(NamedTuple):
-    """One call of a hook."""
-
-    hook: str
-    c: AttentionContext
-    autocast: bool
-
-
 class Recording(Scattered):
     """Changes nothing but the coordinates; writes down the context of every call of every hook."""
 
     def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
-        self.calls: list[Call] = []
+        self.calls: list[tuple[str, AttentionContext, bool]] = []  # hook, context, autocast
 
 
 def recorded(hook: str) -> Callable[..., Any]:
@@ -60,7 +52,7 @@ def recorded(hook: str) -> Callable[..., Any]:
 
     def method(self: Recording, *arguments: Any) -> Any:
         c = arguments[-1]
-        self.calls.append(Call(hook, c, torch.is_autocast_enabled(c.x_BTD.device.type)))
+        self.calls.append((hook, c, torch.is_autocast_enabled(c.x_BTD.device.type)))
         return getattr(Scattered, hook)(self, *arguments)
 
     return method
@@ -177,7 +169,7 @@ def test_every_hook_is_told_of_its_call_its_layer_and_its_block(n_last: int | No
         assert isinstance(block, Block)
         block.attention_norm.register_forward_hook(keep)
     model(tokens, n_last=n_last, generator=generator)
-    assert {call.hook for call in part.calls} == EVERY_HOOK
+    assert {hook for hook, *_ in part.calls} == EVERY_HOOK
     pos, starts = (1 + tokens % 5).cumsum(-1), dict[tuple[str, int], set[int]]()
     for hook, c, _ in part.calls:
         told = c.shape, c.length, c.training, c.dtype
@@ -204,5 +196,6 @@ def test_autocast_is_off_in_every_hook(grad: bool) -> None:
     model = model_under(part, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(grad):
         model(some_tokens(LENGTH))
-    assert {call.hook for call in part.calls} == EVERY_HOOK
-    assert {call.hook for call in part.calls if call.autocast} == set()
+    assert {(hook, autocast) for hook, _, autocast in part.calls} == {
+        (h, False) for h in EVERY_HOOK
+    }

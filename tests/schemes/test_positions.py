@@ -1,6 +1,6 @@
 """Positions in embeddings, random ones, those of a task; layers and variants of a scheme."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -105,12 +105,8 @@ def test_variants_merge_in_order_drop_parts_and_change_arguments() -> None:
         "alibi": {"beyond": "extend"},
     }
     assert config.variant("biased+bare") == {"alibi": {"beyond": "extend"}}
-    for name, message in {
-        "slwo": r"no variant 'slwo'; did you mean slow\?",
-        "slow+": r"no variant ''",
-        "slow+biased+slow": "names one variant twice",
-    }.items():
-        with pytest.raises(UserError, match=message):
+    for name, near in {"slwo": r"'slwo'; did you mean slow\?", "slow+": "''"}.items():
+        with pytest.raises(UserError, match=f"no variant {near}"):
             config.variant(name)
 
 
@@ -127,10 +123,7 @@ def draw(
     training: bool = False,
 ) -> Tensor:
     part = Randomized(SMALL, maximum=maximum, evaluation=evaluation)
-    tokens, x = (
-        torch.zeros(2, length, dtype=torch.long),
-        torch.zeros(2, length, SMALL.d_model),
-    )
+    tokens, x = torch.zeros(2, length, dtype=torch.long), torch.zeros(2, length, SMALL.d_model)
     generator = torch.Generator().manual_seed(seed)
     c = AttentionContext.of_call(SMALL, tokens, x, training=training, generator=generator)
     return part.positions(tokens, c)
@@ -199,15 +192,11 @@ def added(
     tokens: Tensor | None = None,
 ) -> Tensor:
     """Returns what the part adds to embeddings, [B, T, D]."""
-    tokens = (
-        torch.zeros_like(PLACES if places_BT is None else places_BT) if tokens is None else tokens
-    )
-    rows = iter([] if places_BT is None else places_BT.tolist())
-
-    def ids(row: Sequence[int]) -> list[int]:
-        return next(rows)
-
-    part.alignment_ids = None if places_BT is None else ids
+    if tokens is None:
+        tokens = torch.zeros_like(PLACES if places_BT is None else places_BT)
+    places: list[list[int]] = [] if places_BT is None else places_BT.tolist()
+    rows = iter(places)
+    part.alignment_ids = None if places_BT is None else lambda _row: next(rows)
     x = torch.zeros(*tokens.shape, TASK_SHAPE.d_model)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     c = AttentionContext.of_call(TASK_SHAPE, tokens, x, training=training, generator=generator)
@@ -222,18 +211,12 @@ def rows_of(part: Aligned, added_BTD: Tensor) -> Tensor:
     return same.int().argmax(-1)
 
 
-@pytest.mark.parametrize(
-    ("make", "want"),
-    [
-        (MAKERS[0], [[0, 2, 1, 0, 1, 0, 1, 2], [0, 1, 2, 3, 0, 0, 1, 0]]),  # row 0: no place
-        (MAKERS[1], [[0, 7, 6, 5, 6, 5, 6, 7], [0, 6, 7, 8, 5, 5, 6, 5]]),  # T / 2 = 4 rows on
-    ],
-)
-def test_tokens_have_the_row_of_their_place(
-    make: Callable[[], Aligned], want: list[list[int]]
-) -> None:
-    part = make()
-    assert rows_of(part, added(part, PLACES, training=False)).tolist() == want
+@EACH
+def test_tokens_have_the_row_of_their_place(make: Callable[[], Aligned]) -> None:
+    part, want = make(), PLACES.clamp(min=0)  # row 0: no place
+    if isinstance(part, PositionCoupling):
+        want = torch.where(PLACES < 0, 0, PLACES + 5)  # T / 2 = 4 rows on
+    assert torch.equal(rows_of(part, added(part, PLACES, training=False)), want)
     assert not rows_of(part, added(part, None, training=False)).any()
 
 
@@ -281,17 +264,17 @@ def starts(tokens: Tensor, seed: int) -> Tensor:
 
 
 def test_examples_of_a_batch_begin_at_positions_drawn_evenly_and_apart() -> None:
-    n = 20_000
+    n = 10_000
     counts = torch.bincount(starts(some_tokens(10, batch=n), seed=0), minlength=1000)
     assert len(counts) == 1000
     chi2 = float(((counts - n / 1000) ** 2 / (n / 1000)).sum())
     assert abs(chi2 - 999) < 5 * (2 * 999) ** 0.5
-    # Examples that differ in one token only are unrelated, too: 4.5 sigma of 20,000 draws.
+    # Examples that differ in one token only are unrelated, too: 4.5 sigma of 1000 draws.
     near = some_tokens(10, batch=1).repeat(2, 1)
     near[1, 4] += 1
-    pairs = torch.stack([starts(near, seed) for seed in range(2000)]).double()
-    assert abs(float(torch.corrcoef(pairs.T)[0, 1])) < 4.5 / 2000**0.5
-    assert len(pairs[:, 0].unique()) > 800  # an example begins elsewhere when it comes back
+    pairs = torch.stack([starts(near, seed) for seed in range(1000)]).double()
+    assert abs(float(torch.corrcoef(pairs.T)[0, 1])) < 4.5 / 1000**0.5
+    assert len(pairs[:, 0].unique()) > 600  # an example begins elsewhere when it comes back
 
 
 @EACH

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from parts import OwnValues, Scattered
+from parts import Scattered
 from small import (
     VOCAB,
     close,
@@ -20,7 +20,6 @@ from small import (
 )
 from torch import Tensor, nn
 
-from lengthgen.errors import UserError
 from lengthgen.model.attention import attend, blocked, eager
 from lengthgen.model.layer_state import StateTransformer
 from lengthgen.model.transformer import Block, Transformer
@@ -103,10 +102,9 @@ def test_rows_by_distance_are_added_to_keys_and_values(
         kernels.append(blocked(layer, q, k, v, c, block=block))
     for got in kernels:
         close(got, want, atol=1e-12)
-        for one, other in zip(
-            torch.autograd.grad((got * upstream).sum(), leaves), gradients, strict=True
-        ):
-            close(one, other, atol=1e-11)
+        ours = torch.autograd.grad((got * upstream).sum(), leaves)
+        for gradient, expected in zip(ours, gradients, strict=True):
+            close(gradient, expected, atol=1e-11)
     with torch.no_grad():
         close(attend(layer, q, k, v, c), want, atol=1e-12)
         close(eager(layer, q, k, v, c, block=block), want, atol=1e-12)
@@ -123,7 +121,6 @@ class Carrying(LayerState):
         super().__init__(shape)
         self.calls: list[tuple[Tensor, Tensor, AttentionContext]] = []
         self.states: list[Tensor] = []
-        self.autocast: list[bool] = []
 
     def initial_state(self, c: AttentionContext) -> Tensor:
         return c.x_BTD.to(c.dtype)
@@ -135,7 +132,6 @@ class Carrying(LayerState):
 
     def next_state(self, mean_BQE: Tensor, added_BQD: Tensor, c: StateContext) -> Tensor:
         self.calls.append((mean_BQE, added_BQD, c))
-        self.autocast.append(torch.is_autocast_enabled(c.x_BTD.device.type))
         return c.state_BSE[:, c.rows] + mean_BQE - 2 * added_BQD
 
 
@@ -147,8 +143,7 @@ def model_under(*parts: Part, dtype: torch.dtype = torch.float64) -> Transformer
     return model.to(dtype).eval()
 
 
-@pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.parametrize("n_last", [None, 3])
+@pytest.mark.parametrize(("grad", "n_last"), [(True, None), (False, 3)])
 def test_a_layer_moves_the_state_by_means_of_its_own_weights_and_what_its_network_adds(
     grad: bool, n_last: int | None
 ) -> None:
@@ -175,12 +170,3 @@ def test_a_layer_moves_the_state_by_means_of_its_own_weights_and_what_its_networ
     close(part.states[1], x + mean - 2 * added[0], atol=1e-12)
     plain = small_model("nope")
     close(out, plain(tokens, n_last=n_last), atol=1e-12)  # what is carried alone changes nothing
-
-
-def test_what_a_state_does_not_go_with_is_refused() -> None:
-    for other, message in (
-        (Carrying(SMALL), "and part1 both carry"),
-        (OwnValues(SMALL), "values"),
-    ):
-        with pytest.raises(UserError, match=message):
-            model_under(Carrying(SMALL), other)

@@ -22,7 +22,7 @@ from small import (
 )
 from torch import Tensor
 
-from lengthgen import schemes
+from lengthgen.config.compose import load
 from lengthgen.model.attention import attend, eager
 from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme, registry
 from lengthgen.schemes.mask import Window
@@ -83,7 +83,6 @@ REMAPS: dict[str, tuple[Part, Callable[[int, int], float]]] = {
         lambda i, j: min(i, 15) - j if j < 3 else i - j,
     ),
 }
-EVERY = pytest.mark.parametrize("name", REMAPS)
 
 
 def distances(name: str, pos: Tensor) -> Tensor:
@@ -105,9 +104,9 @@ def attended(logits: Tensor, v: Tensor) -> Tensor:
     return logits.masked_fill(later, -torch.inf).softmax(-1) @ v
 
 
-def turns(distance: Tensor, *, base: float = 100.0, slower: float = 1.0) -> Tensor:
+def turns(distance: Tensor) -> Tensor:
     """Returns e^(i distance omega_m), m = 0 ... 3, over the last dimension."""
-    omega = base ** -(torch.arange(4, dtype=torch.float64) / 4) / slower
+    omega = 100.0 ** -(torch.arange(4, dtype=torch.float64) / 4)
     theta = distance[..., None] * omega
     return torch.polar(torch.ones_like(theta), theta)
 
@@ -128,7 +127,7 @@ def check(
             close(attend(layer, q, k, v, c), want(q, k, v), atol=1e-12)
 
 
-@EVERY
+@pytest.mark.parametrize("name", REMAPS)
 def test_a_remap_uses_the_coordinates_of_each_sequence(name: str) -> None:
     part = REMAPS[name][0]
     model = small_model("nope")
@@ -160,13 +159,9 @@ def test_what_follows_a_rotation_still_follows_it_under_a_remap() -> None:
 
 def largest_distance(variant: str, length: int) -> float:
     """Returns the largest distance that the last query of a call rotates by, at T = 512."""
-    config = small_config("scheme=rope", "train.length=512", "train.batch_tokens=512")
-    (part,) = (
-        part
-        for part in schemes.build(config.variant(variant), layers=None, shape=config.shape).all
-        if part.remaps
-    )
-    c = bare_call(config.shape, length, dtype=torch.float32)
+    arguments = load("variant", variant, config_dir=None)[variant]
+    part = registry()[variant](dims(train_length=512), **arguments)
+    c = bare_call(part.shape, length, dtype=torch.float32)
     c = replace(c, q_pos=c.pos[-1:], rows=slice(length - 1, length))
     seen = part.visible(c)
     distance = relative(part, c)

@@ -187,10 +187,6 @@ def plain(of: ModelDims = T512, *, base: float = 1e4) -> Tensor:
     return powers(base, of.d_head, bare_call(of, 1))
 
 
-def yarn(of: ModelDims = T512, *, factor: float | None = None) -> Yarn:
-    return Yarn(of, factor=factor, beta_fast=32, beta_slow=1)
-
-
 SCALINGS: dict[type[RopeScaling], dict[str, Any]] = {
     Pi: {},
     Ntk: {},
@@ -224,9 +220,10 @@ def test_ntk_scaling_is_rope_with_the_published_base(case: dict[str, Any]) -> No
 @pytest.mark.parametrize("case", published("yarn_bounds"))
 def test_yarn_interpolates_between_the_published_pairs(case: dict[str, Any]) -> None:
     of = dims(case["d_head"], train_length=case["train_length"])
+    part = Yarn(of, factor=None, beta_fast=32, beta_slow=1)
     for dtype in (torch.float32, torch.float64):
         omega = powers(case["base"], of.d_head, bare_call(of, 1, dtype=dtype))
-        assert [float(bound) for bound in yarn(of).bounds(omega)] == case["want"]
+        assert [float(bound) for bound in part.bounds(omega)] == case["want"]
 
 
 @pytest.mark.parametrize("case", published("longrope2_critical_pairs"))
@@ -336,17 +333,8 @@ def test_xpos_has_no_value_where_its_factors_leave_float32() -> None:
 def test_a_query_sees_its_window_of_half_t_and_the_one_before() -> None:
     c = bare_call(dims(8, train_length=4), 8)
     part = Bca(c.shape, window=0.5)
-    want = [
-        [1, 0, 0, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0, 0, 0],
-        [1, 1, 1, 1, 0, 0, 0, 0],
-        [0, 0, 1, 1, 1, 0, 0, 0],
-        [0, 0, 1, 1, 1, 1, 0, 0],
-        [0, 0, 0, 0, 1, 1, 1, 0],
-        [0, 0, 0, 0, 1, 1, 1, 1],
-    ]
-    assert torch.equal(part.visible(c).tril().int(), torch.tensor(want, dtype=torch.int32))
+    want = [[j <= i and i // 2 - j // 2 <= 1 for j in range(8)] for i in range(8)]
+    assert torch.equal(part.visible(c).tril(), torch.tensor(want))
     block = part.visible(replace(c, rows=slice(5, 7), cols=slice(0, 7)))
     assert torch.equal(block, part.visible(c)[5:7, :7])
     assert Bca(T512, window=0.5).window == 256
@@ -355,7 +343,6 @@ def test_a_query_sees_its_window_of_half_t_and_the_one_before() -> None:
 def test_pope_has_the_published_logit_and_phases_of_all_layers_or_of_each() -> None:
     of = dims(4, n_heads=2, n_layers=3)
     shared, own = (Pope(of, base=1e4, share_layers=share).double() for share in (True, False))
-    assert (shared.phi.shape, own.phi.shape) == ((1, 2, 4), (3, 2, 4))
     q, k = (det(4, a=a, b=0.3).expand(1, 2, 1, 4) for a in (0.7, 1.1))
     c = replace(bare_call(of, 1), q_pos=torch.tensor([10]), k_pos=torch.tensor([7]), layer=2)
     # [F] lucidrains/PoPE-pytorch ee11cab; phi = 0, unscaled
@@ -365,7 +352,6 @@ def test_pope_has_the_published_logit_and_phases_of_all_layers_or_of_each() -> N
         own.phi.copy_(-3 * (1 + det(*own.phi.shape, a=2.3)))
         shared.phi[0] = own.phi[2]
         assert torch.equal(product(own.qk(q, k, c)), product(shared.qk(q, k, c)))
-        assert not torch.allclose(product(own.qk(q, k, c)), want)
 
 
 def test_fope_multiplies_channel_pairs_by_fourier_series_in_the_position() -> None:
@@ -403,9 +389,6 @@ def test_grape_m_begins_as_rope_and_turns_by_its_trained_angles() -> None:
         part.log_omega[1] = torch.tensor(omega, dtype=torch.float64).log()
     got_q, got_k = rotated(layer_of(part), q, k, replace(c, layer=1))
     pos, turn = torch.arange(9.0), torch.tensor(omega, dtype=torch.float64)
-    theta = (pos[:, None] - pos)[..., None] * turn
-    query, key = (torch.complex(x[..., :4], x[..., 4:]) for x in (q, k))
-    pairs = (
-        query[:, :, :, None] * key[:, :, None].conj() * torch.polar(torch.ones_like(theta), theta)
-    )
-    close(got_q @ got_k.mT, pairs.real.sum(-1), atol=1e-12)
+    want_q, want_k = (rope.rotate(x, pos[:, None] * turn) for x in (q, k))
+    close(got_q, want_q, atol=1e-12)
+    close(got_k, want_k, atol=1e-12)
