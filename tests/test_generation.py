@@ -155,7 +155,7 @@ def test_a_text_goes_on_for_as_many_tokens_as_asked(runs: Runs, shell: Shell) ->
         (("none", "--prompt", "a="), "none: no such run in "),
         (("alibi", "--prompt", "abXY="), "--prompt: copy has no token for 'XY'; it has abcde="),
         (("alibi", "--prompt", "\udcff="), "--prompt: this is no UTF-8 text"),
-        (("alibi", "--prompt", "a=", "--temperature", "nan"), "--temperature: nan is below 0 or"),
+        (("alibi", "--prompt", "a=", "--temperature", "nan"), "'--temperature': Input should be"),
         (("alibi", "--prompt", "a=", "--variant", "x"), "scheme alibi has no variant 'x'"),
         (("alibi", "--prompt", "a=", "seed=2"), "seed: only eval.* and runtime.* can be given"),
         (("learned", "--prompt", "ab cd ", "--tokens", "11"), "learned_absolute has 16 rows and"),

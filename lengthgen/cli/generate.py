@@ -1,6 +1,5 @@
 """lengthgen generate."""
 
-import math
 from typing import Annotated
 
 import typer
@@ -27,7 +26,9 @@ def generate_text(
     ] = None,
     temperature: Annotated[
         float,
-        typer.Option(metavar="X", help="0: the likeliest tokens; else sampled, by eval.seed."),
+        typer.Option(
+            min=0, max=1e6, metavar="X", help="0: the likeliest tokens; else sampled, by eval.seed."
+        ),
     ] = 0.0,
     variant: Annotated[
         str | None, typer.Option(metavar="V", help="Training-free variant; a+b merges two.")
@@ -42,8 +43,6 @@ def generate_text(
     names, changes = split(arguments, sections=("eval", "runtime"))
     if len(names) > 1:
         raise UserError(f"generate: one run at a time, not {len(names)}; drop {names[1]}")
-    if not 0 <= temperature < math.inf:
-        raise UserError(f"--temperature: {temperature} is below 0 or not finite; give one like 0.8")
     from lengthgen import generation, pipeline
     from lengthgen.model.kv_cache import why_uncached
     from lengthgen.terminal import Progress

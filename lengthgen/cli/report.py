@@ -52,10 +52,9 @@ def write_report(
     rows = load.load(paths, say=warn)
     if kept:
         conditions: dict[str, list[Any]] = {}
-        for word in kept:
-            for (point,) in compose.expand([word], config_dir=None):
-                for key, value in compose.values([point]).items():
-                    conditions.setdefault(key, []).append(value)
+        for point in compose.expand(kept, config_dir=None):
+            for key, value in compose.values(point).items():
+                conditions.setdefault(key, []).append(value)
         rows = report.matching(rows, conditions)
     sections = report.sections(rows)
     out = out or next(iter(folders), Path("report"))

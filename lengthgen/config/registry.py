@@ -1,9 +1,7 @@
 """Classes by name: a file of the package, or a plugin, that defines one is all that is needed.
 
-Rooms beside the core are found by the name of a file. lengthgen/ROOM/register.py lists what one
-adds: SOURCES, PROTOCOLS and the like. lengthgen/ROOM/cli.py holds COMMANDS, functions by the name
-of their command, and LISTS, functions (plugins -> head, rows) by the kind that `lengthgen list`
-takes. It imports what is heavy inside the functions, and so does the __init__ of such a room.
+Rooms beside the core are found by the name of a file: lengthgen/ROOM/register.py lists what one
+adds, lengthgen/ROOM/cli.py its COMMANDS and LISTS (plugins -> head, rows) by name.
 """
 
 import importlib

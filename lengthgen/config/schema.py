@@ -306,7 +306,7 @@ class Config(Section):
         lengths = given.get("lengths") if isinstance(given, dict) else None
         if "train" not in info.data or not isinstance(lengths, list):
             return given
-        times = [re.fullmatch(r"(\d*\.?\d*)T", str(length)) for length in lengths]
+        times = [re.fullmatch(r"(\d+(?:\.\d+)?)?T", str(length)) for length in lengths]
         T = info.data["train"].length
         tokens = [m and float(m[1] or 1) * T for m in times]
         return {**given, "lengths": [n or x for n, x in zip(tokens, lengths, strict=True)]}
