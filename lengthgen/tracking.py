@@ -222,7 +222,7 @@ def _curve(rows: "pd.DataFrame") -> Points:
 
 def _accuracies(data: Mapping[str, "pd.DataFrame"]) -> Points:
     """Returns the accuracy of a task by prefix and length, from the data of a report's section."""
-    rows = data["accuracy"].to_dict("records") if "accuracy" in data else []
+    rows = data["tasks"].to_dict("records") if "tasks" in data else []
     only = len({row["series"] for row in rows}) == 1
     names = {"accuracy": "accuracy", "accuracy_low": "low", "accuracy_high": "high"}
     return {

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,8 +32,7 @@ Row = dict[str, Any]
 Schemes = Mapping[str | None, Scheme | str]  # by variant; a reason in place of one
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenedRun:
+class OpenedRun(NamedTuple):
     """A trained run, ready to be scored."""
 
     device: torch.device
@@ -68,13 +66,17 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
     if lacking():
         with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
             if todo := lacking():  # another process may have written them meanwhile
-                if ranks.is_main:
-                    _write_endpoints(config, run_dir, opened.planned)
-                for message in plan.messages(config, opened.planned):
+                planned = opened.planned
+                if ranks.is_main:  # which targets are scored
+                    names, K = planned.corpus.validation.names, planned.targets
+                    about = {"run": config.run_id, "targets": K}
+                    rows = [{**about, "document": names[d], "end": n} for d, n in planned.endpoints]
+                    write_rows(run_dir / "endpoints.jsonl", rows)
+                for message in plan.messages(config, planned):
                     show.say(message)
                 model = trained_model(config, opened)
                 evaluation = Evaluation(
-                    config=config, plan=opened.planned, model=model, ranks=ranks, show=show
+                    config=config, plan=planned, model=model, ranks=ranks, show=show
                 )
                 for measured in _measured(evaluation, todo):
                     if ranks.is_main:
@@ -105,7 +107,6 @@ def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
 
 
 def trained_model(config: Config, opened: OpenedRun) -> Transformer:
-    """Returns the checkpoint's model, ready to be evaluated."""
     model = build_model(config, vocab_size=opened.planned.corpus.vocab_size)
     model.load_state_dict(opened.weights)
     return model.to(opened.device).eval()
@@ -137,9 +138,9 @@ def cell_facts(cell: Cell, config: Config, opened: OpenedRun) -> Row:
 
 def _is_complete(rows: Sequence[Row], config: Config) -> bool:
     """True if a cell has a row of each of its documents, or one that says why it has none."""
-    whole = [row for row in rows if protocols.named(row["protocol"]).is_complete(row, config)]
-    documents = {row["document"] for row in whole} - {None}
-    return bool(whole) and len(documents) == whole[0]["n_documents"]
+    complete = [row for row in rows if protocols.named(row["protocol"]).is_complete(row, config)]
+    documents = {row["document"] for row in complete} - {None}
+    return bool(complete) and len(documents) == complete[0]["n_documents"]
 
 
 class Job(NamedTuple):
@@ -176,8 +177,7 @@ def _measured(evaluation: Evaluation, todo: Sequence[Cell]) -> Iterator[dict[Cel
             if cell in todo:
                 spans = windows(cell, evaluation.plan)
                 measured[cell] = protocols.named(cell.protocol).rows(spans, nats, evaluation)
-                n_diverged = sum(row["nats"] is None for row in measured[cell])
-                if n_diverged:
+                if n_diverged := sum(row["nats"] is None for row in measured[cell]):
                     of_all = f"{n_diverged} of {len(measured[cell])} documents"
                     show.say(f"{cell.title}: the loss is not finite in {of_all}")
         yield measured
@@ -287,15 +287,7 @@ def n_replaced(span: Span, train_length: int) -> int:
 
 def donor(span: Span, n: int, planned: Plan) -> Span:
     """Returns the window of the n-th document before a span's in the order of endpoints, cyclic."""
-    clusters = {planned.cluster(*endpoint): i for i, endpoint in enumerate(planned.segments)}
-    own = clusters[planned.cluster(span.document, span.end)]
+    clusters = [planned.cluster(*endpoint) for endpoint in planned.segments]
+    own = clusters.index(planned.cluster(span.document, span.end))
     document, end = planned.segments[(own - n) % len(clusters)]
     return span._replace(document=document, end=end)
-
-
-def _write_endpoints(config: Config, run_dir: Path, planned: Plan) -> None:
-    """Writes which targets are scored: a line for each endpoint."""
-    names = planned.corpus.validation.names
-    about = {"run": config.run_id, "targets": planned.targets}
-    rows = [{**about, "document": names[d], "end": end} for d, end in planned.endpoints]
-    write_rows(run_dir / "endpoints.jsonl", rows)

@@ -4,6 +4,7 @@ data/windows.py draws the endpoints, protocols.py places the windows before them
 matched_block), and the plan joins both for every protocol, variant and length.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from lengthgen.config.schema import Config
@@ -32,7 +33,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         exact_targets=wanted.exact_targets,
         longest=max(wanted.lengths),
         packed=corpus.packed,
-        examples=_examples(corpus),
+        examples=tuple(_examples(corpus)),
     )
     if planned.examples:
         return planned
@@ -77,16 +78,13 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
     )
 
 
-def _examples(corpus: TokenizedCorpus) -> tuple[Example, ...]:
-    """Returns all validation documents of a corpus whose documents have prompts."""
+def _examples(corpus: TokenizedCorpus) -> Iterator[Example]:
+    """Yields all validation documents of a corpus whose documents have prompts."""
     split = corpus.validation
-    if split.examples is None:
-        return ()
-    rows = zip(split.examples, n_targets(corpus, split), strict=True)
-    return tuple(
-        Example(int(length), document, int(n), int(n) - int(given))
-        for document, ((length, given), n) in enumerate(rows)
-    )
+    if split.examples is not None:
+        rows = zip(split.examples.tolist(), n_targets(corpus, split).tolist(), strict=True)
+        for document, ((length, given), n) in enumerate(rows):
+            yield Example(length, document, n, n - given)
 
 
 def cells(config: Config) -> list[Cell]:

@@ -46,9 +46,8 @@ class Protocol:
 
     def block_of(self, length: int, config: Config) -> int:
         """Returns how many targets a window scores: all that it has, or those of its block."""
-        if self.block is None:
-            return length
-        return self.block(length, config.eval.targets, config.train.length)
+        K, T = config.eval.targets, config.train.length
+        return length if self.block is None else self.block(length, K, T)
 
     def windows(self, length: int, plan: Plan) -> list[Span]:
         """Returns the windows of a length, in the order of endpoints."""
@@ -73,9 +72,8 @@ class Protocol:
 
     def depth(self, length: int, config: Config) -> int:
         """Returns how many targets of a document the windows of an endpoint span."""
-        if self.block is None:
-            return length
-        return length + config.eval.targets - self.block_of(length, config)
+        K = length if self.block is None else config.eval.targets
+        return length + K - self.block_of(length, config)
 
     def manifest_parts(self, plan: Plan) -> list[object]:
         """Returns what, besides the corpus, decides which tokens are scored."""
@@ -162,14 +160,9 @@ def _sliding(length: int, plan: Plan, *, stride: int) -> Iterator[Span]:
             yield Span(document, done, scored if at_start else length, scored)
 
 
-def _prefix(length: int, plan: Plan) -> Iterator[Span]:
+def _whole(length: int, plan: Plan, *, prefix: bool = False) -> Iterator[Span]:
     for document, end in plan.endpoints:
-        yield Span(document, end - plan.longest + length, length, length)
-
-
-def _whole(length: int, plan: Plan) -> Iterator[Span]:
-    for document, end in plan.endpoints:
-        yield Span(document, end, length, length)
+        yield Span(document, end - prefix * (plan.longest - length), length, length)
 
 
 def _exact(length: int, plan: Plan) -> Iterator[Span]:
@@ -286,7 +279,7 @@ _ALL = (
         name="fox",
         summary="prefixes of one long window per endpoint: mean of the loss up to each length",
         source="Forgetting Transformer, arXiv 2503.02130",
-        place=_prefix,
+        place=partial(_whole, prefix=True),
         reads=("longest",),
     ),
 )

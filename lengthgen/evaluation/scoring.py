@@ -4,7 +4,7 @@ B windows, T tokens, D width.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +21,7 @@ BATCH_TOKENS = 8192  # of one forward pass; fixed, so that sums do not depend on
 MIN_LAST = 2  # states of a window; SDPA sums one query's keys in an order that depends on threads
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pass:
+class Pass(NamedTuple):
     """Windows of one length that go through the model together; the last n_last targets count."""
 
     hosts: tuple[Span, ...]
@@ -74,10 +73,8 @@ def shared(wanted: Sequence[Span]) -> dict[Span, Span]:
     length of the call.
     """
     longest: dict[tuple[int, int], Span] = {}
-    for span in wanted:
-        key = (span.document, span.start)
-        if key not in longest or longest[key].length < span.length:
-            longest[key] = span
+    for span in sorted(wanted, key=lambda span: -span.length):
+        longest.setdefault((span.document, span.start), span)
     return {span: longest[span.document, span.start] for span in wanted}
 
 
@@ -106,7 +103,10 @@ def score(
     every = passes(model, wanted, predicts=protocol.predicts)
     mine: dict[Span, Scored] = {}
     for batch in every[ranks.rank :: ranks.world_size]:
-        windows = _windows(batch.hosts, corpus, replace)
+        inputs, targets = zip(*(window_of(host, corpus) for host in batch.hosts), strict=True)
+        if replace is not None:
+            inputs = [replace(*window) for window in zip(inputs, batch.hosts, strict=True)]
+        windows = Windows(np.stack(inputs), np.stack(targets))
         nats = _score_pass(model, batch, windows, corpus, protocol, precision=precision, seed=seed)
         mine |= dict(zip(batch.hosts, nats, strict=True))
         advance(batch.n_tokens * ranks.world_size)
@@ -136,9 +136,8 @@ def _score_pass(
     in the protocol's own batch.
     """
     changed = protocol.batch(batch.hosts, windows, vocab_size=corpus.vocab_size)
-    n_last = batch.n_last
-    if changed is not windows:
-        n_last = int((changed.targets_BT != IGNORED).any(axis=0).sum())
+    n_scored = int((changed.targets_BT != IGNORED).any(axis=0).sum())
+    n_last = batch.n_last if changed is windows else n_scored
     device = model.embedding.weight.device
     inputs = torch.from_numpy(changed.inputs_BT).to(device)
     last_targets_BT = changed.targets_BT[:, -n_last:]
@@ -163,14 +162,6 @@ def _prefixes(span: Span) -> list[Span]:
         Span(span.document, span.end - back, span.length - back, 1)
         for back in reversed(range(span.scored))
     ]
-
-
-def _windows(hosts: Sequence[Span], corpus: TokenizedCorpus, replace: Replace | None) -> Windows:
-    """Returns inputs and targets, [B, T] each."""
-    inputs, targets = zip(*(window_of(host, corpus) for host in hosts), strict=True)
-    if replace is not None:
-        inputs = [replace(inputs_T, host) for inputs_T, host in zip(inputs, hosts, strict=True)]
-    return Windows(np.stack(inputs), np.stack(targets))
 
 
 def window_of(span: Span, corpus: TokenizedCorpus) -> tuple[Ints, Ints]:

@@ -141,7 +141,7 @@ def _over_length(
         panels = {name: rows[rows["series"] == name] for name in last["series"]}
         title += f"; grey: {', '.join(known['series'].unique())}" if len(known) else ""
     else:
-        panels = {f"trained on {short(T)} tokens": of for T, of in rows.groupby("train_length")}
+        panels = {f"trained on {short(T)} tokens": own for T, own in rows.groupby("train_length")}
     columns = COLUMNS if is_small else min(2, len(panels))
     n_rows = math.ceil(len(panels) / columns)
     width, height = (10.0, 1.6) if is_small else (8.0 if columns == 1 else 11.0, 3.9)

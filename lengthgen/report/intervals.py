@@ -50,7 +50,6 @@ class Spread:
     freedom: float  # degrees of freedom of the documents: fewer than D - 1 if counts differ
 
     def half_width(self, quantile: float) -> float:
-        """Returns how far a quantile of the mean lies from its centre."""
         seeds = student(quantile, self.n_seeds - 1) ** 2 * self.seeds if self.n_seeds > 1 else 0.0
         return math.sqrt(seeds + student(quantile, self.freedom) ** 2 * self.documents)
 
@@ -71,8 +70,7 @@ class Estimate:
     spread: Spread | None = None  # of the interval, where it comes from variance components
 
     @property
-    def has_sign(self) -> bool:
-        """Whether the interval lies on one side of 0, and every seed on that side too."""
+    def has_sign(self) -> bool:  # the interval and every seed lie on one side of 0
         return (self.low > 0 and min(self.seeds) > 0) or (self.high < 0 and max(self.seeds) < 0)
 
     def widened(self, n_statements: int) -> "Estimate":

@@ -169,12 +169,11 @@ def _checked(table: pd.DataFrame) -> pd.DataFrame:
         allowed = str | None if name in OPTIONAL else str
         if not all(isinstance(value, allowed) for value in table[name]):
             raise ValueError(f"{name} is no text")
-    for name in ("train_length", "length"):
-        if (table[name] < 1).any():
-            raise ValueError(f"{name} is below 1")
-    for text in (text for name in TEXTS for text in table[name].unique()):
+    if (table[["train_length", "length"]] < 1).any(axis=None):
+        raise ValueError("a length is below 1")
+    for text in {*table["config"], *table["environment"]}:
         json.loads(text)
-    for protocol in table["protocol"].unique():
+    for protocol in set(table["protocol"]):
         named(protocol)
     scored, answers = (table[table[name].notna()] for name in ("position_nats", "first_wrong"))
     sizes = zip(scored["train_length"], scored["length"], strict=True)

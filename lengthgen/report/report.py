@@ -90,7 +90,7 @@ def text_section(selection: Selection, end: str) -> Section:
             *tables.verdicts(numbers[main]),
             *(tables.perplexities(selection, own, name) for name, own in numbers.items()),
         ],
-        notes=[*selection.notes, *(f"{', '.join(of)}: {note}." for note, of in limits)],
+        notes=[*selection.notes, *(f"{', '.join(names)}: {note}." for note, names in limits)],
         data={f"curves{end}": curves(known)},
         summary=[tables.summary(own, name) for name, own in numbers.items()],
     )
@@ -139,7 +139,7 @@ def method(rows: pd.DataFrame) -> Section:
         "machines": [", ".join(e.get("devices") or []) or e.get("processor") for e in environments],
         "versions": [" ".join(x) for e in environments for x in e.get("libraries", {}).items()],
     }
-    texts = {name: "; ".join(dict.fromkeys(filter(None, of))) for name, of in facts.items()}
+    texts = {name: "; ".join(dict.fromkeys(filter(None, values))) for name, values in facts.items()}
     return Section(title="Method", facts={name: text for name, text in texts.items() if text})
 
 
@@ -214,7 +214,7 @@ def matching(rows: pd.DataFrame, conditions: Mapping[str, Sequence[Any]]) -> pd.
     key or value that no run has, and where no run meets all conditions.
     """
     settings: dict[str, dict[str, Any]] = {}  # by run
-    for run, text in rows.drop_duplicates("run")[["run", "config"]].itertuples(index=False):
+    for run, text in rows.drop_duplicates("run").set_index("run")["config"].items():
         config = json.loads(text)
         groups = {**config, "task": config.get("corpus", {}).get("task")}
         choices = {k: v["name"] for k, v in groups.items() if isinstance(v, dict) and "name" in v}
@@ -223,7 +223,7 @@ def matching(rows: pd.DataFrame, conditions: Mapping[str, Sequence[Any]]) -> pd.
     for key, wanted in conditions.items():
         known = {run: values[key] for run, values in settings.items() if key in values}
         if not known:
-            remedy = suggestion(key, {name for values in settings.values() for name in values})
+            remedy = suggestion(key, set().union(*settings.values()))
             raise UserError(f"{key}: no evaluated run has this key; {remedy}")
         for value in set(wanted) - {*known.values()}:
             remedy = suggestion(str(value), {*map(str, known.values())})

@@ -95,10 +95,10 @@ def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, l
     rows = _labelled(rows[rows["condition"] == chosen], varied=varied)
     # Further runs of one seed are no independent seeds.
     curve = ["series", "protocol"]
-    first = rows.groupby([*curve, "seed"])["run"].transform("min")
-    repeated = sorted(set(rows.loc[rows["run"] != first, "run"]))
+    is_first = rows["run"] == rows.groupby([*curve, "seed"])["run"].transform("min")
+    repeated = sorted(set(rows.loc[~is_first, "run"]))
     notes += [f"Not shown: {run}, another run of one seed" for run in repeated]
-    rows = rows[rows["run"] == first].drop(columns=["condition", "curve"])
+    rows = rows[is_first].drop(columns=["condition", "curve"])
     n_seeds = rows.groupby(curve)["seed"].transform("nunique")
     is_common = 2 * rows.groupby([*curve, "length"])["seed"].transform("nunique") > n_seeds
     common = rows["length"].where(is_common)
@@ -109,7 +109,7 @@ def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, l
     for field, name in SETTINGS.items():
         by_value = rows.groupby(field)["series"].unique()
         if len(by_value) > 1:
-            texts = [f"{value} ({', '.join(sorted(of))})" for value, of in by_value.items()]
+            texts = [f"{value} ({', '.join(sorted(names))})" for value, names in by_value.items()]
             notes.append(f"Not like with like: {name} is {' and '.join(texts)}")
     return rows, notes
 
@@ -167,7 +167,9 @@ def _distinction(series: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) 
     keys = {key for other in others for key in own.keys() ^ other.keys()}
     keys |= {key for key in own if any(key in o and own[key] != o[key] for o in others)}
     ordered = sorted(keys, key=lambda key: (not key.startswith("scheme."), key))
-    changes = [f"{k}={_value(own[k])}" if k in own else f"no {k}" for k in ordered[:3]]
+    texts = {k: f"{v:.15g}" if isinstance(v, float) else v for k, v in own.items()}
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in texts.items()}
+    changes = [f"{k}={texts[k]}" if k in own else f"no {k}" for k in ordered[:3]]
     run = series["run"].rsplit("-", 1)[-1]
     return ", ".join([*changes, run] if len(ordered) > 3 else changes)
 
@@ -186,12 +188,6 @@ def _science(series: Mapping[str, Any]) -> dict[str, Any]:
         "init_from": flat.get("train.init_from.recipe"),
         **{key: series[key] for key in ("variant", "parts", "tokens_seen")},
     }
-
-
-def _value(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.15g}"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def short(length: float) -> str:

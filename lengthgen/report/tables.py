@@ -39,7 +39,6 @@ class Cell(NamedTuple):
 
     @property
     def sign(self) -> str:
-        """What stands behind the text."""
         return SIGNS.get(self.mark, "")
 
 
@@ -118,7 +117,6 @@ class Numbers:
         self.series = sorted(self.T, key=order)
 
     def about(self, series: str) -> list[Cell]:
-        """Returns the name and the number of seeds."""
         return [Cell(series), Cell(str(self.n_seeds[series]))]
 
     def value(self, series: str, quantity: str, length: int, key: str = "value") -> float:
@@ -143,8 +141,8 @@ class Numbers:
 
     def rank(self, series: str) -> str:
         """Returns the ranks that a series may have, "2" or "2 to 4"."""
-        row = self.rows.get((series, "rank", self.longest))
-        return " to ".join({f"{row[key]:g}": 0 for key in ("low", "high")}) if row else "n/a"
+        bounds = [self.value(series, "rank", self.longest, key) for key in ("low", "high")]
+        return "n/a" if math.isnan(bounds[0]) else " to ".join({f"{n:g}": 0 for n in bounds})
 
     def ratio(self, series: str) -> str:
         """Returns the perplexity at the longest common length over that at T."""

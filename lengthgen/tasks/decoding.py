@@ -117,14 +117,14 @@ def greedy(
     return [row[: row.index(end)] if end in row else row for row in rows]
 
 
-def edit_distance(one: Sequence[int], other: Sequence[int]) -> int:
-    """Returns the fewest insertions, deletions and substitutions that make one the other.
+def edit_distance(text: Sequence[int], other: Sequence[int]) -> int:
+    """Returns the fewest insertions, deletions and substitutions that turn a text into the other.
 
     Levenshtein 1966, by the recurrence of Wagner and Fischer 1974, row by row.
     """
     offsets = np.arange(len(other) + 1)
     row, columns = offsets, np.array(other, dtype=np.int64)
-    for i, token in enumerate(one, start=1):
+    for i, token in enumerate(text, start=1):
         above = np.minimum(row[1:] + 1, row[:-1] + (columns != token))
         # An insertion adds 1 per column: the least of all cells to the left, less their columns.
         row = np.minimum.accumulate(np.concatenate(([i], above)) - offsets) + offsets

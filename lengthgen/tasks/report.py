@@ -2,37 +2,20 @@
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 """The section of a report on tasks: accuracy over length, and the matrix of tasks and schemes."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lengthgen.report import style
 from lengthgen.report.intervals import Estimate
 from lengthgen.report.report import Section
 from lengthgen.report.series import Selection, select, short
-from lengthgen.report.style import (
-    DASHES,
-    GREY,
-    LineEnd,
-    label_ends,
-    length_axis,
-    new_figure,
-    scheme_colours,
-    styled,
-)
 from lengthgen.report.tables import Cell, Table
-from lengthgen.tasks.accuracy import (
-    BEYOND_CHANCE,
-    HALF,
-    LEARNED,
-    ROUNDING,
-    Accuracy,
-    MeanRank,
-    accuracies,
-    mean_ranks,
-)
+from lengthgen.tasks import accuracy
+from lengthgen.tasks.accuracy import Accuracy, MeanRank, accuracies
 
 MOST_COLUMNS = 12  # lengths in a table; of more,
 LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
@@ -41,9 +24,10 @@ NOTES = [
     "Right: all of the answer, its end included, is what greedy decoding writes. Seen, unseen: "
     "means over the lengths up to L, and beyond, that all were evaluated at, with 95% intervals "
     "over seeds and examples. L50: the last length before less than half of the answers are right.",
-    f"Grey or in parentheses: less than {LEARNED:.0%} right up to L, or a task in which no scheme "
-    f"that learned it exceeds chance by {100 * BEYOND_CHANCE:g} points beyond L. These, and upper "
-    "bounds, which are given which characters belong together, are neither compared nor ranked.",
+    f"Grey or in parentheses: less than {accuracy.LEARNED:.0%} right up to L, or a task in which "
+    f"no scheme that learned it exceeds chance by {100 * accuracy.BEYOND_CHANCE:g} points beyond "
+    "L. These, and upper bounds, which are given which characters belong together, are neither "
+    "compared nor ranked.",
 ]
 RANKS = (
     "Mean rank: over the tasks that count, of the schemes that count in each; ties share the mean "
@@ -60,10 +44,7 @@ class TaskResults:
     selection: Selection
     unit: str  # what lengths count
     chance: float  # of an answer that is right without the prompt
-
-    @property
-    def train_length(self) -> int:
-        return self.measured[0].train_length
+    train_length: int  # L
 
 
 def results_of(rows: pd.DataFrame) -> list[TaskResults]:
@@ -80,6 +61,7 @@ def results_of(rows: pd.DataFrame) -> list[TaskResults]:
             selection=selection,
             unit=str(first["unit"]),
             chance=float(first["chance"]),
+            train_length=int(first["train_length"]),
         )
     return [*results.values()]
 
@@ -93,7 +75,7 @@ def counted(results: Sequence[TaskResults]) -> dict[str, list[Accuracy]]:
     for task in results:
         learned = [a for a in task.measured if a.excluded is None and not a.is_bound]
         best = max((a.unseen.value for a in learned if a.unseen is not None), default=-1.0)
-        if best >= task.chance + BEYOND_CHANCE - ROUNDING:
+        if best >= task.chance + accuracy.BEYOND_CHANCE - accuracy.ROUNDING:
             counts[task.name] = learned
     return counts
 
@@ -128,7 +110,7 @@ def _matrix(results: Sequence[TaskResults], counts: Mapping[str, Sequence[Accura
         for task in results
         for a in task.measured
     }
-    ranks = mean_ranks(counts)
+    ranks = accuracy.mean_ranks(counts)
     rows = [
         [
             Cell(series),
@@ -161,7 +143,10 @@ def _standing(series: Accuracy, competing: Sequence[Accuracy] | None) -> Cell:
 
 def _by_length(task: TaskResults) -> Table:
     """Returns the accuracy of each series of a task at up to MOST_COLUMNS lengths."""
-    columns = _columns({n for a in task.measured for n in a.by_length.index}, task.train_length)
+    columns = sorted({n for a in task.measured for n in a.by_length.index})
+    if len(columns) > MOST_COLUMNS:
+        nearest = (k * task.train_length for k in LENGTHS)
+        columns = sorted({min(columns, key=lambda n: (abs(n - at), n)) for at in nearest})
     rows: list[list[Cell]] = []
     for a in task.measured:
         at = a.by_length["accuracy"]
@@ -170,7 +155,7 @@ def _by_length(task: TaskResults) -> Table:
             *(Cell(f"{100 * at[n]:.1f}" if n in at else "-") for n in columns),
             _with_bounds(a.seen, scale=100, digits=1),
             _with_bounds(a.unseen, scale=100, digits=1),
-            Cell(a.half_length if task.chance < HALF else "-"),
+            Cell(a.half_length if task.chance < accuracy.HALF else "-"),
             Cell(", ".join(f"{100 * x:.1f}" for x in a.unseen.seeds) if a.unseen else "-"),
         ]
         if a.excluded is not None:
@@ -191,13 +176,6 @@ def _by_length(task: TaskResults) -> Table:
     )
 
 
-def _columns(lengths: Collection[int], L: int) -> list[int]:
-    """Returns the lengths that a table shows."""
-    if len(lengths) <= MOST_COLUMNS:
-        return sorted(lengths)
-    return sorted({min(lengths, key=lambda n: (abs(n - k * L), n)) for k in LENGTHS})
-
-
 def _with_bounds(estimate: Estimate | MeanRank | None, *, scale: float, digits: int) -> Cell:
     if estimate is None:
         return Cell("-")
@@ -209,30 +187,30 @@ def _with_bounds(estimate: Estimate | MeanRank | None, *, scale: float, digits: 
 # Figures
 
 
-@styled()
+@style.styled()
 def accuracy_figure(task: TaskResults) -> Figure:
     """Draws the share of right answers over length with 95 % bands, a line per series."""
-    measured, ends = task.measured, list[LineEnd]()
-    colours = scheme_colours(a.scheme for a in measured)
+    measured, ends = task.measured, list[style.LineEnd]()
+    colours = style.scheme_colours(a.scheme for a in measured)
     note = "; grey: not learned up to L" if any(a.excluded for a in measured) else ""
-    drawn = new_figure(f"{task.name}: right answers over length in {task.unit}{note}")
+    drawn = style.new_figure(f"{task.name}: right answers over length in {task.unit}{note}")
     axes = drawn.subplots()
     axes.set_ylim(-0.03, 1.1)  # room for the word above 100%
     lengths = [n for a in measured for n in a.by_length.index] or [1]
-    length_axis(axes, lengths, trained=task.train_length)
+    style.length_axis(axes, lengths, trained=task.train_length)
     for i, a in enumerate(measured):
         same = [other for other in measured[:i] if other.scheme == a.scheme]  # have other dashes
-        x, colour = a.by_length.index, GREY if a.excluded else colours[a.scheme]
+        x, colour = a.by_length.index, style.GREY if a.excluded else colours[a.scheme]
         band = {"color": colour, "alpha": 0.12, "linewidth": 0}
         axes.fill_between(x, a.by_length["low"], a.by_length["high"], **band)
-        line = {"linestyle": DASHES[len(same) % len(DASHES)], "marker": "o", "markersize": 3}
+        line = {"ls": style.DASHES[len(same) % len(style.DASHES)], "marker": "o", "markersize": 3}
         axes.plot(x, a.by_length["accuracy"], color=colour, **line)
         if len(x):
-            ends.append(LineEnd(a.by_length["accuracy"].iloc[-1], a.series, colour))
+            ends.append(style.LineEnd(a.by_length["accuracy"].iloc[-1], a.series, colour))
     if task.chance >= LEAST_CHANCE:
-        axes.axhline(task.chance, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
-        ends.append(LineEnd(task.chance, "chance", GREY))
+        axes.axhline(task.chance, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 2)))
+        ends.append(style.LineEnd(task.chance, "chance", style.GREY))
     axes.set_yticks([n / 4 for n in range(5)], [f"{25 * n}%" for n in range(5)])
     axes.set_xlabel(f"length in {task.unit}")
-    label_ends(axes, ends)
+    style.label_ends(axes, ends)
     return drawn

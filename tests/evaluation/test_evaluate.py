@@ -176,11 +176,6 @@ def test_variants_score_the_same_weights_and_agree_where_they_do_not_differ(
         assert nats["clamp", 64, document] != nats["interpolate", 64, document]
 
 
-def test_a_run_without_a_checkpoint_says_so(run: tuple[Config, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no checkpoint yet"):
-        evaluator.evaluate(run[0], tmp_path / "empty", ranks=ALONE, show=QUIET)
-
-
 def test_a_variant_that_was_redefined_is_computed_again(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     losses: list[float] = []

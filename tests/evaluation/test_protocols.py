@@ -204,16 +204,6 @@ def test_sliding_scores_every_token_once_with_full_windows(stride: int, length: 
     assert {s.scored for s in later} <= {min(stride, length), 96 % length, (96 - length) % stride}
 
 
-@pytest.mark.parametrize("length", [8, 30])
-def test_a_stride_of_one_gives_every_later_token_its_exact_context(length: int) -> None:
-    sliding = {(s.document, s.end): s for s in spans("sliding-1", length)}
-    exact = spans("alibi_sliding1", length)
-    assert len(exact) == 2 * 3 + 1  # endpoint 3:96 has no room for earlier targets at 96
-    inside = [s for s in exact if (s.document, s.end) in sliding]
-    assert len(inside) == 4
-    assert all(sliding[s.document, s.end] == s for s in inside)
-
-
 # The matched tail
 
 

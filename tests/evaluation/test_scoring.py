@@ -114,15 +114,6 @@ def test_windows_are_shared_unless_the_scheme_depends_on_the_length(
     assert costs[True] == sum(host.length for host in set(shared(spans).values())) < costs[False]
 
 
-def test_short_windows_come_first(corpus: TokenizedCorpus, planned: Plan) -> None:
-    spans = all_spans("nonoverlap", planned)[::-1]
-    lengths = [
-        {host.length for host in batch.hosts} for batch in scoring.passes(model_of(corpus), spans)
-    ]
-    assert all(len(of_pass) == 1 for of_pass in lengths)
-    assert [*map(max, lengths)] == sorted(map(max, lengths))
-
-
 # Far text
 
 

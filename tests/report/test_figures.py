@@ -58,15 +58,6 @@ def test_names_of_lines_that_end_alike_do_not_touch_and_stay_in_the_figure(draw:
     assert all(box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
 
 
-def test_names_are_in_the_order_of_the_ends() -> None:
-    ends = {"low": 15.0, "middle": 15.2, "high": 200.0}
-    (axes,) = panels(
-        drawn(figures.curve, findings_of({n: [*FLAT[:4], y] for n, y in ends.items()}))
-    )
-    shown = sorted(names(axes), key=lambda text: text.get_window_extent().y0)
-    assert [text.get_text() for text in shown] == [*ends]
-
-
 def test_each_train_length_has_a_panel_whose_names_omit_it() -> None:
     findings = pd.concat(
         [findings_of({f"rope (T={T})": STEEP}, train_length=T) for T in (512, 1024)]
@@ -107,13 +98,6 @@ def test_a_line_goes_through_its_perplexities() -> None:
     assert np.allclose(line.get_ydata(), STEEP)
 
 
-def test_gains_begin_with_zero_at_T_and_have_a_band() -> None:
-    (axes,) = panels(drawn(figures.gain, gains_of(["rope"])))
-    line = next(line for line in axes.lines if line.get_xdata()[0] == 512)
-    assert line.get_ydata()[0] == 0
-    assert len(axes.collections) == 1
-
-
 def test_a_gain_of_a_twentieth_nat_is_seen_beside_one_of_three_nats() -> None:
     findings = pd.concat([gains_of(["kerple"], gain=0.05), gains_of(["rope"], gain=-3.0)])
     (axes,) = panels(drawn(figures.gain, findings))
@@ -150,30 +134,9 @@ def test_a_figure_of_nothing_is_none(draw: Draw) -> None:
     assert draw(findings_of({"rope": FLAT}).assign(quantity="note")) is None
 
 
-def test_the_same_findings_give_the_same_bytes_with_text_as_text() -> None:
-    findings = findings_of({"rope$x$": STEEP, "alibi": FLAT})
-    files = {style.saved(drawn(figures.curve, findings), "svg") for _ in range(2)}
-    assert len(files) == 1
-    assert "rope$x$" in files.pop().decode()
-
-
 def test_a_scheme_has_its_colour_whatever_it_is_drawn_with() -> None:
     alone = {name: style.scheme_colours([name])[name] for name in CLASSIC}
     assert style.scheme_colours(CLASSIC) == alone
     assert len(set(alone.values())) == len(CLASSIC)
     many = style.scheme_colours(f"s{i}" for i in range(12))
     assert len(set(many.values())) == 12
-
-
-def test_the_trained_region_is_shaded_up_to_T() -> None:
-    (axes,) = panels(drawn(figures.curve, findings_of({"rope": STEEP})))
-    (region,) = axes.patches
-    box = region.get_window_extent()
-    assert box.x1 == pytest.approx(float(axes.transData.transform((512, 20))[0]))
-    assert [label.get_text() for label in axes.get_xticklabels()] == [
-        "128",
-        "256",
-        "512",
-        "1k",
-        "4k",
-    ]

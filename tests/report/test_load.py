@@ -56,20 +56,6 @@ def test_a_run_directory_gives_a_row_per_document_with_what_is_known_of_the_run(
     assert "runtime" not in json.loads(first["config"])
 
 
-def test_seeds_share_the_recipe_and_other_settings_do_not(tmp_path: Path) -> None:
-    paths = [write_run(tmp_path, seed=seed, losses=LOSSES) for seed in (1, 2)]
-    paths.append(write_run(tmp_path, losses=LOSSES, overrides=["train.lr=1e-4"]))
-    rows, _ = loaded(*paths)
-    assert rows.groupby("recipe")["run"].nunique().tolist() in ([1, 2], [2, 1])
-
-
-def test_a_folder_of_runs_stands_for_its_runs(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        write_run(tmp_path, seed=seed, losses=LOSSES)
-    rows, _ = loaded(tmp_path)
-    assert rows["run"].nunique() == 2
-
-
 def test_a_saved_table_is_read_back_the_same_and_joins_runs(tmp_path: Path) -> None:
     wrong = [[None, 3, 0]] * 60
     rows = frame(lambda s, d, n: None if s == 2 and n == 512 else 3.0)
@@ -118,7 +104,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda path: rewrite(path, lambda row: row["position_tokens"].append(1)), "position_tok"),
         (lambda path: rewrite(path, lambda row: row.update(first_wrong=[0, 0])), "first_wrong"),
         (lambda path: rewrite(path, lambda row: row.update(length="x")), "'x'"),
-        (lambda path: rewrite(path, lambda row: row.update(length=0)), "length is below 1"),
+        (lambda path: rewrite(path, lambda row: row.update(length=0)), "a length is below 1"),
         (lambda path: rewrite(path, lambda row: row.pop("train_length")), "are damaged"),
         (lambda path: rewrite(path, lambda row: row.update(scheme=None)), "scheme is no text"),
         (lambda path: rewrite(path, lambda row: row.update(protocol="tial")), "no protocol 'tial'"),

@@ -88,11 +88,6 @@ def test_a_folder_is_read_like_the_runs_it_was_made_of(tmp_path: Path) -> None:
     assert {name for name in first if again[name] != first[name]} == set()
 
 
-def test_pngs_are_written_where_asked(tmp_path: Path) -> None:
-    made = written(rows_of(), tmp_path, png=True)
-    assert made["curve.png"].startswith(b"\x89PNG")
-
-
 def test_the_page_holds_its_figures_and_loads_and_runs_nothing(files: dict[str, bytes]) -> None:
     page = Elements(files["report.html"].decode())
     assert "script" not in page.tags
@@ -109,19 +104,6 @@ def test_the_page_shows_the_curve_then_a_sentence_for_each_scheme_then_verdicts(
     places = [page.index(text) for text in order]
     assert places == sorted(places)
     assert "rope is harmed by context beyond T: perplexity" in page
-
-
-def test_a_table_lies_in_a_box_that_scrolls(files: dict[str, bytes]) -> None:
-    page = files["report.html"].decode()
-    tables = re.findall(r"(<div class=\"scroll\"[^>]*>)?<table>", page)
-    assert len(tables) > 1
-    assert all(tables)
-
-
-def test_an_interval_in_a_table_is_not_broken(files: dict[str, bytes]) -> None:
-    page = files["report.html"].decode()
-    assert re.search(r">harmed <span>\[-[\d.]+, -[\d.]+\]</span><", page)
-    assert "td span { white-space: nowrap; }" in page
 
 
 def test_the_words_of_a_run_stand_on_the_page_as_text(tmp_path: Path) -> None:
@@ -143,12 +125,6 @@ def test_each_text_has_a_section_and_figures_of_its_own(tmp_path: Path) -> None:
     assert [section.title.split(",")[0] for section in made[:2]] == ["Corpus toy", "Corpus prose"]
     assert "curve-2" in made[1].figures
     assert {*made[0].figures}.isdisjoint(made[1].figures)
-
-
-def test_the_name_of_a_text_leads_to_no_other_folder(tmp_path: Path) -> None:
-    rows = pd.concat([rows_of(seeds=(1, 2, 3)), rows_of(["rope"], corpus="../../evil")])
-    written(rows, tmp_path / "deep" / "out")
-    assert {path.parent for path in tmp_path.rglob("*.*")} == {tmp_path / "deep" / "out"}
 
 
 def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None:

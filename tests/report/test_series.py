@@ -48,23 +48,11 @@ def test_series_of_one_scheme_say_in_which_key_they_differ() -> None:
     ]
 
 
-def test_a_key_that_a_series_lacks_is_named_too() -> None:
-    found = names(frame(3.0), frame(3.0, run="other", config=config(train__clip=1.0)))
-    assert found == ["rope (no train.clip)", "rope (train.clip=1)"]
-
-
 def test_a_name_holds_three_keys_and_then_the_end_of_the_run() -> None:
     parts = {"rope": {"base": 1.5}}
     other = config(train__lr=0.1, train__clip=1.0, train__beta1=0.9, scheme__parts=parts)
     found = names(frame(3.0), frame(3.0, run="other", config=other))
     assert "rope (scheme.parts.rope.base=1.5, train.beta1=0.9, train.clip=1, s1)" in found
-
-
-def test_schemes_of_different_names_need_no_keys() -> None:
-    assert names(frame(3.0), frame(3.0, scheme="alibi", config=config(train__lr=0.1))) == [
-        "alibi",
-        "rope",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -139,11 +127,6 @@ def test_a_cell_without_all_its_documents_is_named_and_left_out() -> None:
     assert "Not shown: rope-s1 (tail at 1k), scored in part; run lengthgen eval" in selection.notes
 
 
-def test_the_newest_checkpoint_of_each_run_counts() -> None:
-    (selection,) = select(pd.concat([frame(4.0, tokens_seen=1024), frame(3.0)]))
-    assert set(selection.rows["tokens_seen"]) == {4096}
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -169,12 +152,6 @@ def test_a_seed_that_lacks_lengths_hides_none_of_them() -> None:
     assert selection.notes == [
         "Not shown: rope-s3 (tail at 512), fewer lengths than other seeds; run lengthgen eval"
     ]
-
-
-def test_of_several_conditions_that_of_most_lengths_is_kept() -> None:
-    few = frame(4.0, lengths=(512,), endpoints="few")
-    (selection,) = select(pd.concat([few, frame(3.0)]))
-    assert set(selection.rows["endpoints"]) == {"0123"}
 
 
 def test_of_runs_of_one_seed_the_first_is_kept_and_the_other_named() -> None:

@@ -5,7 +5,7 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -130,11 +130,6 @@ def test_the_order_of_rows_changes_no_bit(rows: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
-def test_a_document_counts_by_its_targets() -> None:
-    rows = frame(lambda _s, d, _n: 1.0 if d == "a" else 4.0, documents={"a": 2, "b": 1})
-    assert numbers(rows, "loss")[T].value == pytest.approx(2.0)
-
-
 def test_a_loss_is_a_mean_over_windows_where_the_protocol_says_so() -> None:
     """Of two windows of each document the first has seven of eight tokens."""
     rows = frame(1.0, protocol="yarn", documents={"a": 8, "b": 8})
@@ -189,12 +184,6 @@ def test_a_series_that_has_not_beaten_token_frequencies_is_not_trained_and_not_j
         assert {row.word for n, row in numbers(rows, "gain").items() if n > T} == {word}
 
 
-def test_words_stand_at_lengths_beyond_T_alone() -> None:
-    rows = frame(by_length(3.0, 3.0, 3.0, 3.5))
-    words = {n: row.word for n, row in numbers(rows, "gain").items()}
-    assert words == {256: "", 1024: "flat", 2048: "harmed"}
-
-
 @pytest.mark.parametrize("truth", [0.0, 0.03])
 def test_a_gain_is_seldom_called_of_the_other_sign(truth: float) -> None:
     """At most 5% and two standard errors of 300 models with a seed's and a document's noise."""
@@ -233,13 +222,6 @@ def test_the_used_context_is_the_least_length_within_eps_of_the_best(
     assert used["word"] == text
 
 
-def test_noise_widens_the_bounds_of_the_used_context() -> None:
-    losses = {64: 3.1, 128: 3.01, 256: 3.0}
-    used = used_context(sample_of(losses, noise=0.05), [*losses], train_length=256)
-    assert used["low"] <= 128 <= used["high"]
-    assert used["low"] < used["high"]
-
-
 @pytest.mark.parametrize(
     ("losses", "D"), [({256: 3.0}, 8), ({64: 3.0, 128: 3.0}, 8), ({64: 3.0, 256: 3.1}, 1)]
 )
@@ -247,9 +229,6 @@ def test_without_T_a_length_below_it_or_two_documents_there_is_no_used_context(
     losses: dict[int, float], D: int
 ) -> None:
     assert used_context(sample_of(losses, D=D), [*losses], train_length=256) == {}
-
-
-# Seeds and documents
 
 
 def test_one_seed_speaks_of_this_checkpoint() -> None:
@@ -298,26 +277,6 @@ def test_a_difference_is_that_of_plain_loops_on_shared_seeds_and_documents() -> 
     ]
     assert found is not None
     same({1024: found}, {1024: minus(*(sheet(r, 1024) for r in shared))})
-
-
-def test_pairing_sees_a_difference_that_unpaired_intervals_cannot() -> None:
-    """Seeds and documents differ by 0.3 nats, the series by 0.02 with a noise of 0.005."""
-    shared, noise = noisy(1, scale=0.3), noisy(2, scale=0.005)
-    worse: Loss = lambda s, d, n: shared(s, d, n) + noise(s, d, n) - 3 + 0.02  # noqa: E731
-    rows = two(worse, shared, documents="abcdefghij")
-    paired = difference(rows, 1024)
-    assert paired is not None
-    assert paired.has_sign
-    alone = numbers(rows, "loss", "alibi")[1024]
-    assert paired.high - paired.low < (alone.high - alone.low) / 20
-
-
-@pytest.mark.parametrize(
-    "change", [{"seeds": (7, 8)}, {"documents": "xyz"}, {"lengths": (256, 512)}], ids=str
-)
-def test_series_that_share_nothing_have_no_difference(change: Mapping[str, Any]) -> None:
-    rows = pd.concat([frame(noisy(1)), frame(noisy(2), scheme="alibi", **change)])
-    assert difference(rows, 1024) is None
 
 
 def noisy_table(above: Mapping[str, float], **changes: Any) -> pd.DataFrame:
@@ -388,11 +347,3 @@ def test_a_reference_is_neither_best_nor_ranked() -> None:
     found = marks(pd.concat([rows, window]))
     assert (found["a + window"], found["a"]) == ("", "best")
     assert "a + window" not in ranks(pd.concat([rows, window]))
-
-
-def test_findings_of_several_texts_are_of_each_by_itself() -> None:
-    rows = pd.concat([frame(3.0), frame(4.0, run="x", fingerprint="e" * 64)])
-    found: Sequence[float] = sorted(
-        row.value for row in findings(rows).itertuples() if row.quantity == "loss"
-    )
-    assert found == pytest.approx([3.0] * 4 + [4.0] * 4)

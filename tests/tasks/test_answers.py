@@ -28,7 +28,6 @@ from lengthgen.model.build import with_parts
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.tasks.decoding import edit_distance, greedy
 from lengthgen.tasks.objective import ANSWERS
-from lengthgen.tasks.scratchpad import result_of
 
 NO_MODEL: Any = None  # rows are made of what was scored
 HOW: dict[str, Any] = {"seed": 0, "precision": "fp32"}
@@ -196,12 +195,6 @@ def test_decoding_ends_where_the_scheme_or_the_model_does() -> None:
     with torch.no_grad():
         next(model.norm.parameters()).fill_(float("nan"))  # it diverged
     assert greedy(model, [[3], [4]], limit=5, end=1, **HOW) == [[], []]
-
-
-def test_a_result_is_what_follows_the_scratchpad() -> None:
-    assert result_of("7,8:7+8+0=5;1|5+6&5,6=2#125") == "125"
-    assert result_of("1#") == ""
-    assert result_of("125") is None  # nothing marks it
 
 
 # Runs

@@ -7,19 +7,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from small import SMALL_TASK
-from trained import ALONE, QUIET
 
-from lengthgen import generation
 from lengthgen.config.schema import Config, TaskCorpus, from_overrides
 from lengthgen.data.sources import source_of
 from lengthgen.errors import UserError
-from lengthgen.generation import Trained, open_trained
-from lengthgen.pipeline import train_and_evaluate, validate
+from lengthgen.pipeline import validate
 from lengthgen.tasks import Task, task_of
 from lengthgen.tasks.rules.pairs import SIGNS
 
-VERBS = {"jump": "I_JUMP", "walk": "I_WALK"}
 FEW = {"jump": "JUMP", "jump twice": "JUMP JUMP", "walk and jump": "WALK JUMP"}
 SHORT = ["task.length=1", "task.longest=2", "eval.lengths=[1,2]"]
 
@@ -192,41 +187,3 @@ def test_a_length_without_answers_is_named(words: str, said: str, tasks_txt: Pat
     with pytest.raises(UserError) as caught:
         composed(tasks_txt, words, "eval.lengths=[1]")
     assert str(caught.value) == said
-
-
-# A run
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    root = tmp_path_factory.mktemp("run")
-    path = written(root / "few.txt", phrases(VERBS))
-    small = [w for w in SMALL_TASK if w.startswith(("model", "runtime", "train.precision"))]
-    config = composed(
-        path,
-        *small,
-        *("scheme=alibi", "task.length=4", "task.longest=12", "eval.lengths=[1,2,4,12]"),
-        *("task.examples=500", "task.examples_per_length=10", "train.length=12"),
-        *("train.batch_tokens=768", "train.tokens=40000", "train.lr=0.01"),
-        f"runtime.root={root / 'runs'}",
-    )
-    train_and_evaluate(config, ranks=ALONE, show=QUIET)
-    return open_trained(config, config.run_dir, variant=None, show=QUIET)
-
-
-@pytest.mark.slow
-def test_a_prompt_is_given_in_words_and_answered_in_words(trained: Trained) -> None:
-    def generated(prompt: str) -> str:
-        return generation.generate(trained, prompt, limit=None, temperature=0, show=QUIET)
-
-    for asked in ("jump", "jump twice", "walk left"):
-        said = generated(f"{asked} =")
-        assert generated(f"{asked}=") == said
-        prompt, answer = said.split(" = ")
-        assert prompt == asked
-        assert set(answer.split()) <= words_of(phrases(VERBS))
-    assert generated("jump twice =") == "jump twice = I_JUMP I_JUMP"
-    with pytest.raises(
-        UserError, match=r"^--prompt: scan has no word 'dance'; there are .*, jump, .*, walk$"
-    ):
-        generated("dance twice =")

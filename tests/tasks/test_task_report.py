@@ -1,14 +1,12 @@
 """What answers of a task come to: accuracies with intervals, ranks, and the section of a report."""
 
 import json
-import math
 
 import numpy as np
 import pandas as pd
 import pytest
 from frames import about
 
-from lengthgen.report.intervals import as_share, ratio, wilson
 from lengthgen.report.load import typed
 from lengthgen.report.tables import markdown
 from lengthgen.tasks import report
@@ -16,8 +14,6 @@ from lengthgen.tasks.accuracy import Accuracy, mean_ranks
 
 L = 4
 RIGHT = None  # the first wrong token of an answer that is right
-
-Z = 1.959964  # of a 95% interval
 
 
 def answered(
@@ -111,31 +107,6 @@ def test_the_half_length_is_the_last_before_less_than_half_are_right(
 ) -> None:
     one = by_series(*(answered(*shares(n), length=length) for length, n in right.items()))["rope"]
     assert one.half_length == half
-
-
-@pytest.mark.parametrize(("right", "n"), [(0, 7), (3, 7), (7, 7), (190, 200)])
-def test_wilsons_interval_solves_its_equation(right: int, n: int) -> None:
-    for bound in wilson(right, n):
-        assert abs(right / n - bound) == pytest.approx(Z * math.sqrt(bound * (1 - bound) / n))
-
-
-def test_answers_that_are_all_wrong_have_the_interval_of_so_many_answers() -> None:
-    one = by_series(*(answered(*shares(0), length=n) for n in (2, 5, 8)))["rope"]
-    assert one.unseen is not None
-    assert one.unseen.low == 0.0
-    assert one.unseen.high == pytest.approx(wilson(0, 40)[1])
-
-
-def test_intervals_of_seeds_and_examples_hold_the_truth_about_as_often_as_they_say() -> None:
-    random = np.random.default_rng(0)
-    held = 0
-    for _ in range(200):
-        ease = random.normal(0.3, 0.5, size=60)  # of each example, of which 1 in 2 is learned
-        right_RD = (ease + random.normal(size=(3, 60)) > 0).astype(float)
-        estimate = as_share(ratio(right_RD, np.ones(60)), 60)
-        truth = 0.5 * (1 + math.erf(0.3 / math.sqrt(2 * (1 + 0.25))))
-        held += estimate.low <= truth <= estimate.high
-    assert 0.92 <= held / 200 <= 1
 
 
 def two_tasks(*, unlearned: bool = False) -> pd.DataFrame:

@@ -435,15 +435,6 @@ def test_random_spaces_are_in_training_alone_and_change_no_sum() -> None:
     assert [one.text for one in tests] == [one.text for one in splits("addition_reversed_all")[1]]
 
 
-def test_a_random_space_does_not_part_a_digit_from_its_hint() -> None:
-    rule, random = rule_of("addition_hints", spaces=1.0), Random(5)
-    example = rule.example(8, random)
-    augmented = rule.augment(example, random)
-    assert re.fullmatch(r"([a-zA-Z]\d(_(?=[a-zA-Z])|(?=\W)))+\+.*=", augmented.prompt)
-    assert augmented.prompt.count("_") == len(re.findall(r"\d", example.prompt)) - 2
-    assert augmented.answer == example.answer == hinted(augmented.prompt)
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "answered"),
     [
