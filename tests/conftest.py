@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import Shell
 from hypothesis import settings
-from shell import Shell
 from small_corpora import TEXTS
 
 # The same examples in every run, and few: a test that draws is as quick as one that lists.
@@ -48,6 +48,9 @@ def one_thread() -> None:
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keeps what tests allow out of the account that runs them, and the other way round."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # main() then leaves the environment alone
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        os.environ.pop(name, None)
 
 
 @pytest.fixture
@@ -66,9 +69,7 @@ def cache_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Shell:
+def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
     """Commands given in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return Shell(monkeypatch, capsys)
+    return Shell()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from shell import Ran, Shell
+from commands import Ran, Shell
 from small import SMALL_TASK, small_config, small_model
 from torch import Tensor
 from trained import ALONE, QUIET

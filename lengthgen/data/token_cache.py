@@ -48,9 +48,10 @@ def one_line_errors(cache_dir: Path) -> Generator[None]:
     try:
         yield
     except (OSError, NotImplementedError) as error:  # the latter of filelock
+        reason = str(error) or "it has no locks"
         raise UserError(
-            f"runtime.cache: cannot use {cache_dir} ({error or 'it has no locks'}); make room, or "
-            "set runtime.cache=FOLDER to another place on a local disk"
+            f"runtime.cache: cannot use {cache_dir} ({reason}); make room, or set "
+            "runtime.cache=FOLDER to another place on a local disk"
         ) from error
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from lengthgen.data.corpora import Split, TokenizedCorpus
 
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 IGNORED = -100  # target of a position past the document's end
 MOST_SEEN = 0.5  # of a validation document's tokens, in runs that training has too
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -83,7 +84,7 @@ def train_batch(windows: TrainingWindows, *, seed: int, step: int, batch: int) -
 
 def consecutive_batch(
     windows: TrainingWindows, *, seed: int, step: int, batch: int
-) -> tuple[Windows, NDArray[np.bool_]]:
+) -> tuple[Windows, Mask]:
     """Returns the global batch of a step whose rows continue those of the step before.
 
     Each row reads its own part of the corpus in order, from another position in every epoch. The
@@ -161,7 +162,7 @@ def endpoints(
     spacing: int,
     targets: int,
     seed: int,
-    seen: NDArray[np.bool_] | None,
+    seen: Mask | None,
 ) -> list[Endpoint]:
     """Draws where scored spans end: at least `reach` targets deep in a validation document.
 
@@ -186,11 +187,7 @@ def endpoints(
 
 
 def _unseen_ends(
-    corpus: TokenizedCorpus,
-    document: int,
-    reach: int,
-    targets: int,
-    seen: NDArray[np.bool_] | None,
+    corpus: TokenizedCorpus, document: int, reach: int, targets: int, seen: Mask | None
 ) -> Ints:
     """Returns where spans of `targets` may end in a document, ascending."""
     begin, stop = corpus.validation.offsets[document : document + 2]
@@ -205,12 +202,9 @@ def _unseen_ends(
     return ends[n_seen[ends + first] == n_seen[ends + first - targets]]
 
 
-def share_seen(
-    corpus: TokenizedCorpus, seen: NDArray[np.bool_], *, reach: int, targets: int
-) -> float:
+def share_seen(corpus: TokenizedCorpus, seen: Mask, *, reach: int, targets: int) -> float:
     """Returns the share of the tokens deep enough to be scored that were `seen` in training."""
-    offsets = corpus.validation.offsets
-    first = corpus.first_target
+    offsets, first = corpus.validation.offsets, corpus.first_target
     long = np.flatnonzero(n_targets(corpus, corpus.validation) >= reach)
     deep = [seen[offsets[i] + first + reach - targets : offsets[i + 1]] for i in long]
     return float(np.concatenate(deep).mean())

@@ -8,12 +8,13 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
+from unittest import mock
 
 import commands
 import pytest
 import torch
 import yaml
-from shell import Ran, Shell
+from commands import Ran, Shell
 
 import lengthgen
 from lengthgen import __main__
@@ -331,9 +332,9 @@ def test_evaluation_takes_lengths_protocols_a_beginning_of_the_id_and_a_path(
 
 
 def complete(shell: Shell, name: str, **environment: str) -> list[str]:
-    for key, value in {"_LENGTHGEN_COMPLETE": f"complete_{name}", **environment}.items():
-        shell.monkeypatch.setenv(key, value)
-    return shell.run().out.splitlines()
+    asked = {"_LENGTHGEN_COMPLETE": f"complete_{name}", **environment}
+    with mock.patch.dict(os.environ, asked):
+        return shell.run().out.splitlines()
 
 
 def complete_fish(shell: Shell, typed: str) -> list[str]:

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from small_corpora import error_of, read_all
+from small_corpora import error_of, read_all, write
 
 from lengthgen.config import schema
 from lengthgen.data.sources.hub import articles
@@ -13,29 +11,30 @@ from lengthgen.data.sources.hub import articles
 pytestmark = pytest.mark.slow
 
 ROWS = [
-    "",
-    " = One = \n",
-    "",
-    " Body of one . \n",
-    " = not a title = \n",
-    "",
-    " = = Section = = \n",
-    "",
-    " = = = Deeper = = = \n",
-    "",
-    " More of one . \n",
-    "",
-    " = A = B = \n",
-    "",
+    *("", " = One = \n", "", " Body of one . \n", " = not a title = \n", "", " = = Section = = \n"),
+    *("", " = = = Deeper = = = \n", "", " More of one . \n", "", " = A = B = \n", ""),
     " Body of two . \n",
 ]
-
-ARTICLES = [text for _, text in articles(ROWS)]
+README = """---
+configs:
+- config_name: raw
+  data_files:
+  - split: train
+    path: raw/train-*
+  - split: validation
+    path: raw/validation-*
+---
+"""
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return lay_out(tmp_path_factory.mktemp("hub") / "repository")
+    """A folder as Salesforce/wikitext is: a parquet per split, named in the README."""
+    name = "raw/{}-00000-of-00001.parquet".format
+    train: dict[str, list[object]] = {"text": [*ROWS, "", *ROWS], "row": [*range(31)]}
+    validation: dict[str, list[object]] = {"text": [*ROWS], "row": [*range(15)]}
+    contents = {name("train"): train, name("validation"): validation, "README.md": README}
+    return write(tmp_path_factory.mktemp("hub"), contents)
 
 
 @pytest.fixture(autouse=True)
@@ -49,43 +48,20 @@ def corpus(repo: Path | str, **changes: object) -> schema.Corpus:
     return schema.Corpus.model_validate({**plain, **shared, "held_out": "validation", **changes})
 
 
-def lay_out(folder: Path) -> Path:
-    """Writes a folder as Salesforce/wikitext is: a parquet per split, named in the README."""
-    (folder / "raw").mkdir(parents=True)
-    for split, rows in {"train": [*ROWS, "", *ROWS], "validation": ROWS}.items():
-        table = pa.table({"text": rows, "row": list(range(len(rows)))})
-        pq.write_table(table, folder / "raw" / f"{split}-00000-of-00001.parquet")
-    (folder / "README.md").write_text(
-        "---\nconfigs:\n- config_name: raw\n  data_files:\n"
-        "  - split: train\n    path: raw/train-*\n"
-        "  - split: validation\n    path: raw/validation-*\n---\n"
-    )
-    return folder
-
-
-def test_an_article_goes_from_its_title_to_the_next_one() -> None:
+def test_an_article_goes_from_its_title_to_the_next_one_and_no_line_is_lost() -> None:
     (first, one), (second, two) = articles(ROWS)
     assert (first, second) == ("One", "A = B")
-    assert one.startswith(" = One = \n\n Body of one . \n")
     assert one.endswith(" = = = Deeper = = = \n\n More of one . \n\n")
-    assert two == " = A = B = \n\n Body of two . \n"
-
-
-def test_no_line_is_lost_between_articles() -> None:
-    lines = [line for _, text in articles(ROWS) for line in text.splitlines()]
-    assert lines == [row.rstrip("\n") for row in ROWS[1:]]
+    assert (one + two).splitlines() == [row.rstrip("\n") for row in ROWS[1:]]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_articles_are_the_same_in_every_way_to_read_them(repository: Path, streaming: bool) -> None:
-    read = read_all(corpus(repository, rows="wikitext_lines", streaming=streaming))
-    assert [d.name for d in read[0]] == [
-        f"train:{i}" for i in ("1 One", "2 A = B", "3 One", "4 A = B")
-    ]
-    assert [(d.name, d.text) for d in read[1]] == [
-        ("validation:1 One", ARTICLES[0]),
-        ("validation:2 A = B", ARTICLES[1]),
-    ]
+    train, validation = read_all(corpus(repository, rows="wikitext_lines", streaming=streaming))
+    numbered = ("1 One", "2 A = B", "3 One", "4 A = B")
+    assert [d.name for d in train] == [f"train:{name}" for name in numbered]
+    assert [d.name for d in validation] == [f"validation:{name}" for name in numbered[:2]]
+    assert [d.text for d in validation] == [text for _, text in articles(ROWS)]
 
 
 def test_the_first_training_documents_validate_if_there_is_no_such_split(repository: Path) -> None:

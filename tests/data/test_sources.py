@@ -6,19 +6,21 @@ import os
 import zipfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from small import SMALL
-from small_corpora import files, load, names, read_all, stdlib, synthetic, write
+from small_corpora import files, load, names, read_all, shipped, synthetic, write
 
 from lengthgen.config import schema
 from lengthgen.config.registry import code_of
 from lengthgen.config.schema import Config, from_overrides
-from lengthgen.data import corpora, sources
+from lengthgen.data import sources
 from lengthgen.data.sources import Document
 from lengthgen.data.sources.python import LONG_BYTES, Python, code_files, fetch
 from lengthgen.data.sources.stdlib import LONG_BYTES as LONG_LIBRARY_BYTES
-from lengthgen.data.sources.stdlib import Stdlib, library_files
+from lengthgen.data.sources.stdlib import Stdlib
 from lengthgen.data.sources.synthetic import Synthetic
 from lengthgen.errors import UserError
 from lengthgen.files import sha256_of
@@ -42,35 +44,33 @@ def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     cache_dir = tmp_path_factory.mktemp("cache")
-    write(tmp_path, {"a.txt": "A", "b/c.md": "B", "d.py": "C", "e.log": "no", ".git/x.txt": "no"})
-    write(tmp_path, {"f.jsonl": '{"text": "D"}\n\n{"text": "E"}\n', "h.so": "no", "i.so": "no"})
-    write(tmp_path, {"g.parquet": {"text": ["F", None, "G"], "id": [1, 2, 3]}, "l.txt": ""})
-    write(
-        tmp_path,
-        {"j.jsonl.gz": gzip.compress(b'\xef\xbb\xbf{"text": "H"}\n'), "m.csv": "text\nI\n"},
-    )
-    write(tmp_path, {"k.json": '[{"text": "J"}, {"text": null}]'})
-    said: list[str] = []
-    corpora.load(files(tmp_path, tokenizer="bytes"), cache_dir=cache_dir, say=said.append)
+    zstd = pa.compress(b"text\nK\n", codec="zstd", asbytes=True)
+    contents: dict[str, Any] = {
+        **{"a.txt": "A", "b/c.md": "B", "d.py": "C", "e.log": "no", ".git/x.txt": "no"},
+        **{"f.jsonl": '{"text": "D"}\n\n{"text": "E"}\n', "h.so": "no", "i.so": "no"},
+        **{"g.parquet": {"text": ["F", None, "G"], "id": [1, 2, 3]}, "l.txt": ""},
+        **{"j.jsonl.gz": gzip.compress(b'\xef\xbb\xbf{"text": "H"}\n'), "m.csv": "text\nI\n"},
+        **{"k.json": '[{"text": "J"}, {"text": null}]', "n.csv.zst": zstd},
+        "o.txt": gzip.compress(b"L"),
+    }
+    write(tmp_path, contents)
+    said = load(files(tmp_path, tokenizer="bytes"), cache_dir).said
     train, validation = read_all(files(tmp_path))
     named = {"a.txt": "A", "b/c.md": "B", "d.py": "C", "f.jsonl:1": "D", "f.jsonl:3": "E"}
     named |= {"g.parquet:1": "F", "g.parquet:3": "G", "j.jsonl.gz:1": "H", "m.csv:1": "I"}
-    assert {d.name: d.text for d in train + validation if d.text} == {**named, "k.json:1": "J"}
-    assert said[0] == f"reading 9 files of {tmp_path}; not read: 2 .so, 1 .log"
+    named |= {"k.json:1": "J", "n.csv.zst:1": "K", "o.txt": "L"}
+    assert {d.name: d.text for d in train + validation if d.text} == named
+    assert said[0] == f"reading 11 files of {tmp_path}; not read: 2 .so, 1 .log"
     assert sum(int(line[0]) for line in said if line.endswith("are empty, and left out")) == 3
 
 
-def test_a_glob_and_a_list_name_the_same_files_as_their_folder(tmp_path: Path) -> None:
-    write(tmp_path, {f"{i}.txt": f"text {i}" for i in range(5)})
-    by_folder = read_all(files(tmp_path))
-    assert read_all(files(tmp_path / "*.txt")) == by_folder
-    assert read_all(files([*sorted(tmp_path.iterdir()), tmp_path])) == by_folder
-
-
-def test_names_and_split_do_not_depend_on_where_the_folder_lies(tmp_path: Path) -> None:
+def test_names_and_split_do_not_depend_on_how_or_where_files_are_named(tmp_path: Path) -> None:
     contents = {f"x/{i}.txt": f"text {i}" for i in range(50)}
-    first = read_all(files(write(tmp_path / "one", contents)))
-    assert read_all(files(write(tmp_path / "other" / "place", contents))) == first
+    folder = write(tmp_path / "one", contents) / "x"
+    first = read_all(files(folder))
+    assert read_all(files(folder / "*.txt")) == first
+    assert read_all(files([*sorted(folder.iterdir()), folder])) == first
+    assert read_all(files(write(tmp_path / "other" / "place", contents) / "x")) == first
 
 
 def test_a_name_that_is_no_utf_8_names_a_document(tmp_path: Path) -> None:
@@ -81,16 +81,23 @@ def test_a_name_that_is_no_utf_8_names_a_document(tmp_path: Path) -> None:
     assert key_of(files(tmp_path))
 
 
-def test_folders_named_train_and_validation_are_the_splits(tmp_path: Path) -> None:
-    write(tmp_path, {"train/a.txt": "A", "train/b.txt": "BBB", "validation/c.txt": "C"})
-    assert [*map(names, read_all(files(tmp_path)))] == [["a.txt", "b.txt"], ["c.txt"]]
-
-
-def test_a_validation_path_is_kept_out_of_training(tmp_path: Path) -> None:
-    write(tmp_path, {"train/a.txt": "A", "validation/b.txt": "B", "held/c.txt": "C"})
-    train, validation = read_all(files(tmp_path, validation_path=str(tmp_path / "held")))
-    assert names(train) == ["train/a.txt", "validation/b.txt"]
-    assert names(validation) == ["c.txt"]
+@pytest.mark.parametrize(
+    ("contents", "changes", "validation"),
+    [
+        ({"train/a.txt": "A", "train/b.txt": "BBB", "validation/c.txt": "C"}, {}, ["c.txt"]),
+        ({"train/a.txt": "A", "held/c.txt": "C"}, {"validation_path": "{}/held"}, ["c.txt"]),
+        ({"a.txt": "short", "b.txt": "much longer", "__init__.py": ""}, {}, ["a.txt"]),
+    ],
+)
+def test_a_split_is_as_given_and_of_two_documents_the_shorter_one_validates(
+    tmp_path: Path, contents: dict[str, str], changes: dict[str, str], validation: list[str]
+) -> None:
+    folder = write(tmp_path, contents)
+    given = {key: value.replace("{}", str(folder)) for key, value in changes.items()}
+    train, held_out = read_all(files(folder, **given))
+    assert [d.name for d in held_out if d.text] == validation
+    assert not {d.text for d in train} & {d.text for d in held_out}
+    assert len(train) + len(held_out) == len(contents)
 
 
 def test_one_in_twenty_documents_and_a_long_one_validate(tmp_path: Path) -> None:
@@ -103,25 +110,12 @@ def test_one_in_twenty_documents_and_a_long_one_validate(tmp_path: Path) -> None
     assert len(train) + len(validation) == 402
 
 
-def test_of_two_documents_the_shorter_one_validates(tmp_path: Path) -> None:
-    write(tmp_path, {"a.txt": "short", "b.txt": "much longer", "__init__.py": ""})
-    assert [*map(names, read_all(files(tmp_path)))][1] == ["a.txt"]
-
-
 def test_the_end_of_a_single_document_validates(tmp_path: Path) -> None:
     text = "".join(f"line {i}\n" for i in range(1000))
     (train,), (validation,) = read_all(files(write(tmp_path, {"a.txt": text})))
     assert train.text + validation.text == text
     assert train.text.endswith("\n")
     assert 0.04 < len(validation.text) / len(text) < 0.06
-
-
-def test_a_change_of_a_file_changes_the_source_key(tmp_path: Path) -> None:
-    write(tmp_path, {"a.txt": "A", "b.txt": "B"})
-    before = key_of(files(tmp_path))
-    assert key_of(files(tmp_path)) == before
-    write(tmp_path, {"b.txt": "BB"})
-    assert key_of(files(tmp_path)) != before
 
 
 # Rates are tuned on training documents
@@ -139,7 +133,7 @@ def test_tuning_splits_the_training_documents_and_reads_no_others() -> None:
 
 
 def test_the_standard_library_is_split_into_mostly_training_with_long_documents_in_both() -> None:
-    train, validation = read_all(stdlib(vocab_size=512))
+    train, validation = read_all(shipped("corpus=stdlib"))
     assert not set(names(train)) & set(names(validation))
     sizes = [[len(document.text.encode()) for document in split] for split in (train, validation)]
     assert sum(map(sum, sizes)) > 5_000_000
@@ -157,17 +151,15 @@ LEFT_OUT = [
 ]
 
 
-def test_tests_tables_and_packages_are_no_library(tmp_path: Path) -> None:
-    write(tmp_path, dict.fromkeys((*LEFT_OUT, "argparse.py", "json/tool.py"), "x = 1\n"))
-    assert [name for name, _ in library_files(tmp_path)] == ["argparse.py", "json/tool.py"]
-
-
-def test_a_source_in_another_encoding_is_read_as_it_declares(tmp_path: Path) -> None:
+def test_tests_tables_and_packages_are_no_library_and_an_encoding_is_as_declared(
+    tmp_path: Path,
+) -> None:
     text = "# -*- coding: latin-1 -*-\nx = 'caf\u00e9'\n"
-    write(tmp_path, {"latin.py": text.encode("latin-1")})
+    plain = dict.fromkeys((*LEFT_OUT, "json/tool.py"), b"x = 1\n")
     source = Stdlib()
-    source.folder = tmp_path
-    assert [d.text for held_out in (False, True) for d in source.read(held_out=held_out)] == [text]
+    source.folder = write(tmp_path, {**plain, "argparse.py": text.encode("latin-1")})
+    documents = [d for held_out in (False, True) for d in source.read(held_out=held_out)]
+    assert {d.name: d.text for d in documents} == {"argparse.py": text, "json/tool.py": "x = 1\n"}
 
 
 # The pinned projects
@@ -209,8 +201,7 @@ def test_whole_projects_are_held_out_and_none_has_more_than_a_quarter_of_the_fil
 @pytest.mark.slow
 @pytest.mark.skipif("FULL_CORPUS" not in os.environ, reason="FULL_CORPUS=1: takes a minute or two")
 def test_the_pinned_tokens_are_those_of_every_machine(tmp_path: Path) -> None:
-    corpus = schema.from_overrides(["train.precision=fp32"], config_dir=None, plugins=[]).corpus
-    assert load(corpus, tmp_path).corpus.fingerprint[:16] == FINGERPRINT
+    assert load(shipped(), tmp_path).corpus.fingerprint[:16] == FINGERPRINT
 
 
 CODE = b"def add(a, b):\n    return a + b\n"
@@ -308,7 +299,7 @@ class Counting(Source):
     def data_key(self) -> str:
         return "" if self.path is None else Path(self.path).read_text()
 """
-YAML = """# Numbers: 2 4 6.
+YAML = """
 name: counting
 source: counting
 documents: 8
@@ -319,26 +310,22 @@ packed: false
 """
 
 
-def write_source(root: Path, text: str = FILE) -> Path:
-    """Writes the file and the YAML of a source; returns the file."""
+def configured(root: Path, *words: str, text: str = FILE) -> Config:
+    """Returns the configuration of a run on a source of one's own."""
     write(root, {"counting.py": text, "conf/corpus/counting.yaml": YAML})
-    return root / "counting.py"
-
-
-def configured(root: Path, *words: str, plugins: list[Path]) -> Config:
     small = [word for word in SMALL if not word.startswith("corpus")]
     words = "scheme=alibi", "corpus=counting", *small, f"runtime.root={root}/runs", *words
+    plugins = [root / "counting.py"]
     return validate(from_overrides(words, config_dir=root / "conf", plugins=plugins))
 
 
 @pytest.mark.slow
 def test_a_plugin_and_a_yaml_are_a_source_that_a_run_is_trained_on(tmp_path: Path) -> None:
-    config = configured(tmp_path, plugins=[write_source(tmp_path)])
-    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    run_dir = train_and_evaluate(configured(tmp_path), ranks=ALONE, show=QUIET)
     assert (run_dir / "eval.jsonl").stat().st_size
     (tmp_path / "counting.py").unlink()
     stored = directory.load_config(run_dir)
-    loaded = corpora.load(stored.corpus, cache_dir=stored.runtime.cache_dir, say=QUIET.say)
+    loaded = load(stored.corpus, stored.runtime.cache_dir).corpus
     assert bytes(loaded.train.document(0).tolist()).startswith(b"0 2 4 6 8 10 ")
     assert bytes(loaded.validation.document(0).tolist()).startswith(b"1 3 5 7 9 11 ")
 
@@ -346,11 +333,9 @@ def test_a_plugin_and_a_yaml_are_a_source_that_a_run_is_trained_on(tmp_path: Pat
 def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.write_text("1")
-    words = [f"+corpus.path={data}"]
 
-    def key(*more: str, text: str = FILE) -> object:
-        plugins = [write_source(tmp_path, text)]
-        return key_of(configured(tmp_path, *words, *more, plugins=plugins).corpus)
+    def key(*words: str, text: str = FILE) -> object:
+        return key_of(configured(tmp_path, f"+corpus.path={data}", *words, text=text).corpus)
 
     before = key()
     assert key() == before
@@ -373,14 +358,12 @@ def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path)
 def test_a_mistake_in_a_source_of_the_user_is_one_line(
     tmp_path: Path, text: str, words: list[str], message: str
 ) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        configured(tmp_path, *words, plugins=[write_source(tmp_path, text)])
-    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=message):
+        configured(tmp_path, *words, text=text)
 
 
-@pytest.mark.parametrize("text", ["7", "'a\\ud800'", "b'bytes'", "None"])
+@pytest.mark.parametrize("text", ["'a\\ud800'", "b'bytes'", "None"])
 def test_a_document_that_is_no_text_is_named(tmp_path: Path, text: str) -> None:
-    plugin = write_source(tmp_path, FILE.replace("text=text", f"text={text}"))
-    config = configured(tmp_path, plugins=[plugin])
+    config = configured(tmp_path, text=FILE.replace("text=text", f"text={text}"))
     with pytest.raises(UserError, match="document train:0 is no text that UTF-8 can hold"):
         load(config.corpus, tmp_path / "cache")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from commands import Shell
 from safetensors.torch import load_file, save_file
-from shell import Shell
 from small import small_config
 from torch import Tensor
 
@@ -94,8 +94,8 @@ def run(trained: dict[str, Config], tmp_path: Path) -> Config:
 
 
 @pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(monkeypatch, capsys)
+def shell() -> Shell:
+    return Shell()
 
 
 def card_of(folder: Path) -> str:

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from commands import Shell
 from repository import ROOT
-from shell import Shell
 from small import small_config
 from trained import ALONE, QUIET
 

@@ -17,7 +17,7 @@ from repository import PYTHONPATH
 from small import SMALL
 from trained import newest_checkpoint, rows_of
 
-from lengthgen import cli
+from lengthgen.__main__ import main
 from lengthgen.files import read_rows
 
 
@@ -30,34 +30,50 @@ class Ran(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The one line of an error of the user's, of which a traceback is none."""
-        assert self.code == 2, self
+        """The one line of an error of the user's, the last one, of which a traceback is none."""
         *before, last = self.err.splitlines()
+        assert self.code == 2, self
         assert last.startswith("error: "), self
-        assert "Traceback" not in self.err, self
-        assert "Logging error" not in self.err, self
-        assert not [line for line in before if line.startswith("error: ")], self
+        wrong = ("error: ", "Traceback", "Logging error", "--- Logging")
+        assert not any(line.startswith(wrong) for line in before), self
         return last.removeprefix("error: ")
 
 
 def here(*words: str) -> Ran:
-    """Runs a command in this process: it need not import torch again."""
-    out, err = io.StringIO(), io.StringIO()
-    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # main() then leaves it alone
+    """Runs a command in this process, which has imported torch already."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
     with (
         mock.patch.object(sys, "argv", ["lengthgen", *words]),
-        mock.patch.dict(os.environ, environment),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
         try:
-            cli.main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
         except Exception:
             code = 1
             traceback.print_exc()
     return Ran(code, out.getvalue(), err.getvalue())
+
+
+class Shell:
+    """Commands given in this process."""
+
+    def run(self, *words: str) -> Ran:
+        return here(*words)
+
+    def error_of(self, *words: str) -> str:
+        """Returns the error of a command that may have said more before it."""
+        ran = self.run(*words)
+        assert ran.out == ""
+        return ran.error
+
+    def refused(self, *words: str) -> str:
+        """Returns the one line of a command that ends with exit code 2 and says no more."""
+        ran = self.run(*words)
+        assert (ran.out, ran.err.count("\n")) == ("", 1), ran
+        return ran.error
 
 
 def begin(
@@ -100,14 +116,9 @@ def ranks(n: int, *words: str | Path, cwd: Path | None = None) -> list[subproces
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    about = {"WORLD_SIZE": str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    return [
-        begin(*words, cwd=cwd, env={**os.environ, **about, "RANK": str(r), "LOCAL_RANK": str(r)})
-        for r in range(n)
-    ]
-
-
-# A small run
+    about = {**os.environ, "WORLD_SIZE": str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    own = [about | {"RANK": str(r), "LOCAL_RANK": str(r)} for r in range(n)]
+    return [begin(*words, cwd=cwd, env=env) for env in own]
 
 
 def train_words(root: Path, *more: str) -> list[str]:
@@ -136,9 +147,6 @@ def result(root: Path) -> dict[str, Any]:
     }
 
 
-# Disks
-
-
 class Disk(NamedTuple):
     """A small file system of its own."""
 
@@ -148,8 +156,8 @@ class Disk(NamedTuple):
         """Takes all room but so much, in whole pages."""
         self.empty()
         disk = os.statvfs(self.folder)
+        n_bytes = max(0, disk.f_bavail * disk.f_frsize - leave_bytes)
         with contextlib.suppress(OSError):
-            n_bytes = max(0, disk.f_bavail * disk.f_frsize - leave_bytes)
             (self.folder / "filler").write_bytes(bytes(n_bytes))
 
     def empty(self) -> None:
@@ -158,15 +166,16 @@ class Disk(NamedTuple):
 
     def refuse_writing(self) -> None:
         """Makes the file system read-only; permissions would not stop root."""
-        _mount("-o", "remount,ro", self.folder)
+        subprocess.run(["mount", "-o", "remount,ro", self.folder], check=True)
 
 
 @contextlib.contextmanager
 def small_disk(folder: Path, *, n_bytes: int) -> Generator[Disk]:
     """Mounts a tmpfs of a size while the block lasts; skips the test where that is not allowed."""
     folder.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", folder]
     try:
-        _mount("-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", folder)
+        subprocess.run(mount, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no tmpfs can be mounted, which needs root: {error}")
     try:
@@ -174,7 +183,3 @@ def small_disk(folder: Path, *, n_bytes: int) -> Generator[Disk]:
     finally:
         # Lazily, since a token cache may still be mapped into this process.
         subprocess.run(["umount", "-l", folder], check=True)
-
-
-def _mount(*words: str | Path) -> None:
-    subprocess.run(["mount", *words], check=True, capture_output=True)

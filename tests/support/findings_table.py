@@ -2,61 +2,38 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 LENGTHS = (128, 256, 512, 1024, 4096)
-COLUMNS = [
-    *("series", "scheme", "variant", "reference", "train_length", "n_seeds", "protocol"),
-    *("quantity", "length", "value", "low", "high", "word", "mark"),
-]
 
 
 def findings_of(
-    perplexities: Mapping[str, Sequence[float]],
-    *,
-    train_length: int = 512,
-    references: Sequence[str] = (),
+    perplexities: Mapping[str, Sequence[float]], references: Sequence[str] = (), **columns: Any
 ) -> pd.DataFrame:
     """Returns the losses of series at LENGTHS; the name of one begins with its scheme's."""
-    return _table(
-        [
-            [series, "loss", length, math.log(ppl), math.nan, math.nan, ""]
-            for series, values in perplexities.items()
-            for length, ppl in zip(LENGTHS, values, strict=False)
-        ],
-        train_length=train_length,
-        references=references,
-    )
+    rows = [
+        _finding(name, "loss", length, math.log(ppl), reference=name in references, **columns)
+        for name, values in perplexities.items()
+        for length, ppl in zip(LENGTHS, values, strict=False)
+    ]
+    return pd.DataFrame(rows)
 
 
 def gains_of(names: Sequence[str], *, gain: float = -0.2) -> pd.DataFrame:
     """Returns gains at the lengths beyond 512, equal in all of them."""
-    return _table(
-        [
-            [name, "gain", length, gain, gain - 0.02, gain + 0.02, "harmed" if gain < 0 else "uses"]
-            for name in names
-            for length in LENGTHS[3:]
-        ],
-        train_length=512,
-        references=(),
+    shown = {"low": gain - 0.02, "high": gain + 0.02, "word": "harmed" if gain < 0 else "uses"}
+    return pd.DataFrame(
+        [_finding(name, "gain", n, gain, **shown) for name in names for n in LENGTHS[3:]]
     )
 
 
-def _table(
-    rows: Sequence[Sequence[object]], *, train_length: int, references: Sequence[str]
-) -> pd.DataFrame:
-    table = pd.DataFrame(
-        rows, columns=["series", "quantity", "length", "value", "low", "high", "word"]
-    )
-    variants = [str(name).partition(" + ")[2] or None for name in table["series"]]
-    assigned = table.assign(
-        scheme=[str(name).partition(" ")[0] for name in table["series"]],
-        variant=variants,
-        reference=[name in references for name in table["series"]],
-        train_length=train_length,
-        n_seeds=1,
-        protocol="tail",
-        mark="",
-    )
-    return assigned.reindex(columns=COLUMNS)
+def _finding(name: str, quantity: str, length: int, value: float, **columns: Any) -> dict[str, Any]:
+    scheme, _, variant = name.partition(" + ")
+    return {
+        **{"series": name, "scheme": scheme.partition(" ")[0], "variant": variant or None},
+        **{"reference": False, "train_length": 512, "n_seeds": 1, "protocol": "tail"},
+        **{"quantity": quantity, "length": length, "value": value},
+        **{"low": math.nan, "high": math.nan, "word": "", "mark": "", **columns},
+    }

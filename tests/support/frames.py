@@ -1,5 +1,6 @@
 """Rows as results.load returns them, with losses of one's choice, and run directories of them."""
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,24 +37,27 @@ def frame(
     **columns: Any,
 ) -> pd.DataFrame:
     """Returns rows of runs of one recipe; of a document 4 targets are scored at each length."""
-    n_targets = documents if isinstance(documents, Mapping) else dict.fromkeys(documents, 4)
-    name = run or scheme
+    n_of = documents if isinstance(documents, Mapping) else dict.fromkeys(documents, 4)
     rows: list[dict[str, Any]] = []
-    for seed in seeds:
-        for document, n in n_targets.items():
-            for length in lengths:
-                nats = loss(seed, document, length) if callable(loss) else loss
-                rows.append(
-                    {
-                        **about(scheme, seed=seed, run=f"{name}-s{seed}"),
-                        **{"recipe": name, "config": json.dumps({**config, "seed": seed})},
-                        **{"document": document, "n_documents": len(n_targets), "length": length},
-                        **{"nats": None if nats is None else n * nats, "window_nats": nats},
-                        **{"n_tokens": n, "n_bytes": 3 * n, "n_windows": 1, "unigram_nats": 9 * n},
-                        **columns,
-                    }
-                )
+    for seed, document, length in itertools.product(seeds, n_of, lengths):
+        mean = loss(seed, document, length) if callable(loss) else loss
+        of_run = {"recipe": run or scheme, "config": json.dumps({**config, "seed": seed})}
+        name, n = f"{run or scheme}-s{seed}", n_of[document]
+        about = {"run": name, "seed": seed, "n": n, "n_documents": len(n_of)}
+        place = {"document": document, "length": length}
+        rows.append(eval_row(scheme, mean, **about, **place, **of_run, **columns))
     return typed(pd.DataFrame(rows))
+
+
+def eval_row(scheme: str, loss: float | None, *, n: int = 8, **columns: Any) -> dict[str, Any]:
+    """Returns a row of eval.jsonl: a loss that is the mean of n targets; None: it diverged."""
+    seed, run = columns.pop("seed"), columns.pop("run")
+    return {
+        **about(scheme, seed=seed, run=run),
+        **{"variant": None, "n_documents": 2, "nats": None if loss is None else n * loss},
+        **{"window_nats": loss, "n_tokens": n, "n_bytes": 3 * n, "n_windows": 1},
+        **{"unigram_nats": 9.0 * n, **columns},
+    }
 
 
 def about(scheme: str, *, seed: int, run: str) -> dict[str, Any]:
@@ -81,13 +85,9 @@ def write_run(
     config = schema.from_overrides([*words, *overrides], config_dir=None, plugins=[])
     config.run_dir.mkdir(parents=True, exist_ok=True)
     directory.write_config(config, config.run_dir)
+    own: dict[str, Any] = {"seed": seed, "run": config.run_id, **columns}
     rows = [
-        {
-            **about(scheme, seed=seed, run=config.run_id),
-            **{"variant": None, "document": name, "n_documents": 2, "length": length},
-            **{"nats": None if loss is None else 8 * loss, "window_nats": loss, "n_tokens": 8},
-            **{"n_bytes": 24, "n_windows": 1, "unigram_nats": 72.0, **columns},
-        }
+        eval_row(scheme, loss, document=name, length=length, **own)
         for length, loss in (losses or {}).items()
         for name in "ab"
     ]

@@ -21,32 +21,15 @@ from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme
 from lengthgen.schemes.content.layer_state import LayerState, StateContext
 
 SMALL = [
-    "model.d_model=32",
-    "model.n_layers=2",
-    "model.n_heads=4",
-    "model.d_ff=64",
-    "model.init_std=0.2",
-    "corpus=synthetic",
-    "corpus.documents=20",
-    "corpus.document_tokens=300",
-    "corpus.alphabet=16",
-    "corpus.copy_tokens=8",
-    "corpus.copies=4",
-    "train.length=16",
-    "train.batch_tokens=128",
-    "train.tokens=1024",
-    "train.checkpoint_every=3",
-    "train.precision=fp32",
-    "train.warmup_fraction=0.05",
-    "eval.lengths=[16,32,64]",
-    "eval.targets=8",
-    "eval.endpoints=4",
-    "eval.reach=64",
-    "eval.reference_variants=[]",
-    "runtime.wandb=off",
-    "runtime.device=cpu",
-    "runtime.threads=1",  # as many as cores, in several tests at once, would wait for each other
-    "runtime.log_every=1",
+    *("model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.d_ff=64"),
+    *("model.init_std=0.2", "corpus=synthetic", "corpus.documents=20"),
+    *("corpus.document_tokens=300", "corpus.alphabet=16", "corpus.copy_tokens=8"),
+    *("corpus.copies=4", "train.length=16", "train.batch_tokens=128", "train.tokens=1024"),
+    *("train.checkpoint_every=3", "train.precision=fp32", "train.warmup_fraction=0.05"),
+    *("eval.lengths=[16,32,64]", "eval.targets=8", "eval.endpoints=4", "eval.reach=64"),
+    *("eval.reference_variants=[]", "runtime.wandb=off", "runtime.device=cpu"),
+    # As many threads as cores, in several tests at once, would wait for each other.
+    *("runtime.threads=1", "runtime.log_every=1"),
 ]
 SMALL_TASK = [
     *(word for word in SMALL if not word.startswith(("corpus", "eval"))),

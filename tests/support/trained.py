@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,25 +41,20 @@ def assert_same_bits(one: Path, other: Path) -> None:
     """Asserts that two runs have the same weights, and the same rows of training."""
     assert newest_checkpoint(one).name == newest_checkpoint(other).name
     assert rows_of(one / "train.jsonl") == rows_of(other / "train.jsonl")
-    got, want = weights_of(one), weights_of(other)
-    assert got.keys() == want.keys()
-    for name, weight in want.items():
-        assert torch.equal(got[name], weight), name
+    torch.testing.assert_close(weights_of(one), weights_of(other), rtol=0, atol=0)
 
 
 def is_alive(pid: int) -> bool:
     """True if a process is there and no zombie."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def descendants(pid: int) -> list[int]:
     """Returns the processes that a process has started, and those that these have."""
     command = ["ps", "-o", "pid=", "--ppid", str(pid)]
-    listed = subprocess.run(command, capture_output=True, text=True).stdout.split()
-    children = [int(child) for child in listed]
-    return children + [other for one in children for other in descendants(one)]
+    children = map(int, subprocess.run(command, capture_output=True, text=True).stdout.split())
+    return [each for child in children for each in (child, *descendants(child))]
 
 
 def one_thread_each() -> dict[str, str]:
@@ -72,8 +66,7 @@ def take_steps(
     state: State, windows: TrainingWindows, *, n: int = 1, compiled: bool = False
 ) -> list[float]:
     """Takes optimizer steps in this process, and returns the nats of each."""
-    loss = loss_of(state, ranks=ALONE, compiled=compiled)
-    nats: list[float] = []
+    loss, nats = loss_of(state, ranks=ALONE, compiled=compiled), list[float]()
     for _ in range(n):
         batch = batch_of(state, windows, ranks=ALONE)
         nats.append(float(launch_step(state, batch, ranks=ALONE, loss=loss)))

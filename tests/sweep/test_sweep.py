@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from shell import Shell
+from commands import Shell
 from small import SMALL
 
 from lengthgen.config import compose, schema

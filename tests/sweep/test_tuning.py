@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import here
-from eval_rows import row
+from commands import Shell, here
+from frames import eval_row
 from repository import PYTHONPATH
-from shell import Shell
 from small import SMALL, small_config
 from small_corpora import write
 
@@ -48,9 +47,9 @@ def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, 
         if loss is None:
             status.write(point.run_dir, Status("diverged"), run=point.run_id)
             continue
-        about = {"run": c.run_id, "seed": c.seed, "scheme": c.scheme.name, "train_length": T}
+        about: dict[str, Any] = {"run": c.run_id, "seed": c.seed, "train_length": T, **of_rows}
         rows = [
-            row(**about, length=length, document=name, nats=8 * nats, **of_rows)
+            eval_row(c.scheme.name, nats, length=length, document=name, **about)
             for length, nats in ((T, loss), (2 * T, 9 - loss))
             for name in "ab"
         ]

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import begin, ended, here
+from commands import Shell, begin, ended, here
 from repository import PYTHONPATH
-from shell import Shell
 from small import SMALL
 from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
 

@@ -94,7 +94,10 @@ class Files(Source):
             if second is not None and chosen == held_out:
                 yield document
             elif second is None and name == longest:
-                yield _by_position(document, held_out=held_out)
+                at = len(document.text) * 19 // 20
+                at = document.text.rfind("\n", 0, at) + 1 or at
+                part, cut = ("tail", slice(at, None)) if held_out else ("head", slice(at))
+                yield Document(name=f"{name}:{part}", text=document.text[cut])
 
     @cached_property
     def _two_longest(self) -> list[str | None]:
@@ -194,42 +197,27 @@ def _reason(error: Exception) -> str:
             return " ".join(str(error).split())[:300]
 
 
-def _by_position(document: Document, *, held_out: bool) -> Document:
-    """Returns the head of a single document, or its tail: the last twentieth."""
-    text = document.text
-    at = len(text) * 19 // 20
-    at = text.rfind("\n", 0, at) + 1 or at
-    part, text = ("tail", text[at:]) if held_out else ("head", text[:at])
-    return Document(name=f"{document.name}:{part}", text=text)
-
-
-def expand(path: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
+def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
     """Returns the files that a path, glob or list of them names, sorted, each once."""
-    given = [path] if isinstance(path, str) else path
-    files = {file for each in given for file in _expand(Path(each).expanduser(), key)}
+    files: set[Path] = set()
+    for path in map(os.path.expanduser, [given] if isinstance(given, str) else given):
+        names = [path] if os.path.lexists(path) else glob.glob(path, recursive=True)
+        if not names:
+            folder, name = os.path.split(os.path.abspath(path))
+            near = os.listdir(folder) if os.path.isdir(folder) else []
+            hint = suggestion(name, near, otherwise=f"nothing in {folder} has a similar name")
+            raise UserError(f"{key}: {path} does not exist; {hint}")
+        there = [f for name in names for f in (walk(name, key) if os.path.isdir(name) else [name])]
+        readable = [Path(os.path.abspath(f)) for f in there if _kind(Path(f)) in (*TEXT, *ROWS)]
+        if not readable:
+            raise UserError(f"{key}: no documents in {path}; expected files of {KINDS}")
+        files.update(readable)
     if not files:
         raise UserError(f"{key}: an empty list names no document; give a folder or a file")
     return sorted(files)
 
 
-def _expand(path: Path, key: str) -> list[Path]:
-    if os.path.isdir(path):
-        there = walk(path, key)
-    else:
-        names = [str(path)] if os.path.lexists(path) else glob.glob(str(path), recursive=True)
-        there = [Path(os.path.abspath(name)) for name in names if not os.path.isdir(name)]
-    files = [file for file in there if _kind(file) in (*TEXT, *ROWS)]
-    if there and not files:
-        raise UserError(f"{key}: no documents in {path}; expected files of {KINDS}")
-    if not files:
-        folder = path.absolute().parent
-        near = os.listdir(folder) if os.path.isdir(folder) else []
-        hint = suggestion(path.name, near, otherwise=f"nothing in {folder} has a similar name")
-        raise UserError(f"{key}: {path} does not exist; {hint}")
-    return files
-
-
-def walk(folder: Path, key: str = "corpus.path") -> list[Path]:
+def walk(folder: str | Path, key: str = "corpus.path") -> list[Path]:
     """Returns all files under a folder but hidden ones, sorted."""
 
     def refuse(error: OSError) -> None:
