@@ -332,8 +332,7 @@ def test_evaluation_takes_lengths_protocols_a_beginning_of_the_id_and_a_path(
 
 
 def complete(shell: Shell, name: str, **environment: str) -> list[str]:
-    asked = {"_LENGTHGEN_COMPLETE": f"complete_{name}", **environment}
-    with mock.patch.dict(os.environ, asked):
+    with mock.patch.dict(os.environ, {"_LENGTHGEN_COMPLETE": f"complete_{name}", **environment}):
         return shell.run().out.splitlines()
 
 
