@@ -164,10 +164,8 @@ def test_fire_by_pieces_is_the_network_in_value_and_gradient(share_layers: bool)
         c = replace(c, q_pos=c.pos, rows=slice(0, length))
         got, want = part.bias(c), network(part, c)
         close(got * seen, want * seen, atol=1e-13)
-        slopes = [
-            torch.autograd.grad((b * upstream).sum(), [*part.parameters()]) for b in (got, want)
-        ]
-        for ours, theirs in zip(*slopes, strict=True):
+        sums, inputs = ((got * upstream).sum(), (want * upstream).sum()), list(part.parameters())
+        for ours, theirs in zip(*(torch.autograd.grad(x, inputs) for x in sums), strict=True):
             close(ours, theirs, atol=1e-10)
 
 
@@ -175,12 +173,8 @@ def test_fire_by_pieces_is_the_network_in_value_and_gradient(share_layers: bool)
 @pytest.mark.parametrize(
     ("beyond", "bends", "first"),
     [
-        *(("extend", "as drawn", 0), ("extend", "all within", 100)),
-        *(
-            ("extend", "all at one ratio", 300),
-            ("clamp", "as drawn", 300),
-            ("clamp", "all within", 0),
-        ),
+        *(("extend", "as drawn", 0), ("extend", "all within", 99), ("extend", "at one ratio", 300)),
+        *(("clamp", "as drawn", 300), ("clamp", "all within", 0)),
     ],
 )
 def test_fire_without_a_gradient_is_the_network(
@@ -190,7 +184,7 @@ def test_fire_without_a_gradient_is_the_network(
     with torch.no_grad():
         if bends == "all within":
             part.bias_in.copy_(-part.weight_in * torch.rand(32))
-        if bends == "all at one ratio":
+        if bends == "at one ratio":
             part.bias_in.copy_(-part.weight_in / 3)
     last = first + n_queries - 1
     c = call(part, last, dtype=dtype)
@@ -252,8 +246,8 @@ def bias_of(part: Part) -> Tensor:
     return bias
 
 
-@pytest.mark.parametrize("n_heads", [8, 20])
-def test_alibi_has_the_weights_of_bloom_whose_bias_is_a_function_of_the_key(n_heads: int) -> None:
+def test_alibi_has_the_weights_of_bloom_whose_bias_is_a_function_of_the_key() -> None:
+    n_heads = 20  # no power of two
     bloom = imported("transformers.models.bloom.modeling_bloom")
     theirs = bloom.build_alibi_tensor(torch.ones(1, LENGTH), n_heads, torch.float32)  # slope * j
     ours = bias_of(Alibi(shape_of(n_heads), beyond="extend"))

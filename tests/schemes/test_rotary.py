@@ -202,7 +202,7 @@ def every_scaling(factor: float | None, of: ModelDims = T512, **more: int) -> li
     return [kind(of, factor=factor, **each, **more) for kind, each in SCALINGS.items()]
 
 
-def longrope2(of: ModelDims, *, factor: float, turns: float = 3.0) -> Longrope2:
+def longrope2(of: ModelDims, *, factor: float, turns: float) -> Longrope2:
     return Longrope2(of, factor=factor, critical_turns=turns, excess=1.0)
 
 
