@@ -12,8 +12,7 @@ from lengthgen.cli.console import print_table, warn, warn_once
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
-    from lengthgen.sweep.grid import Point
-    from lengthgen.sweep.states import PointState
+    from lengthgen.sweep.grid import Point, PointState
 
 Jobs = Annotated[
     int | None,
@@ -77,23 +76,23 @@ def run(
 ) -> Mapping[str, "PointState"]:
     """Runs or submits what is left of the points, and returns the states of all of them then."""
     from lengthgen.runs import devices
-    from lengthgen.sweep import local, states
+    from lengthgen.sweep import grid, local
     from lengthgen.sweep.slurm import options, submit
 
     if slurm is not None and (jobs or gpus):
         raise UserError("--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N,parallel=N")
     if "RANK" in os.environ:
         raise UserError("sweep: it starts torchrun itself; drop torchrun and give --gpus N")
-    before = states.states_of(points)
-    todo = states.pending(points, before)
-    warn_once(f"{len(points)} point{'s' * (len(points) > 1)}: {states.counted(before)}")
+    before = grid.states_of(points)
+    todo = grid.pending(points, before)
+    warn_once(f"{len(points)} point{'s' * (len(points) > 1)}: {grid.counted(before)}")
     if not todo or (slurm is not None and dry_run):
         return before
     available = local.gpus_for(todo) if slurm is None else []
     _prepare(todo)
     if slurm is not None:
         submit(todo, options(slurm), root=points[0].config.runtime.root, say=warn_once)
-        return states.states_of(points)
+        return grid.states_of(points)
     slots = local.slots(devices.cores(), available, jobs=jobs, gpus=gpus, n_points=len(todo))
     if not dry_run:
         return local.run(points, slots, gpus=gpus, say=warn)
@@ -127,8 +126,7 @@ def finish(
 
     A dry run ran nothing that could fail: it exits with 0.
     """
-    from lengthgen.sweep import grid
-    from lengthgen.sweep.states import FAILED
+    from lengthgen.sweep.grid import FAILED
     from lengthgen.terminal import from_here
 
     head = [*points[0].varied, "run", "state", "reason"]
@@ -140,5 +138,5 @@ def finish(
     print_table(head, rows, head_in_pipes=True)
     bad = [point for point in points if states[point.run_id].state in FAILED]
     for point in bad:
-        warn_once(f"to repeat {point.title} alone: {grid.command(point)}")
+        warn_once(f"to repeat {point.title} alone: {point.command}")
     sys.exit(1 if bad and not dry_run else 0)

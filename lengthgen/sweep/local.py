@@ -18,12 +18,12 @@ from lengthgen.model.build import create
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
 from lengthgen.runs.signals import StopRequest
-from lengthgen.sweep.grid import Point
-from lengthgen.sweep.states import PointState, counted, pending, state_of, states_of
+from lengthgen.sweep.grid import Point, PointState, counted, pending, state_of, states_of
 from lengthgen.training.step import batch_of, check_finite, fresh_state, launch_step, loss_of
 
 SECONDS_BETWEEN_POLLS = 0.2
 Say = Callable[[str], None]
+Process = subprocess.Popen[bytes]
 
 
 class Slot(NamedTuple):
@@ -49,26 +49,16 @@ def slots(
 ) -> list[Slot]:
     """Returns the places for runs: the machine's GPUs if it has any, else its cores.
 
-    A run has `gpus` processes (one by default), each with a GPU or, on a CPU, a core: two runs of
-    one thread each finish sooner than two runs of two threads one after the other. `jobs` sets the
-    number of runs at a time: more than there is room for share GPUs, and fewer have more cores
-    each. Raises UserError if a run needs more GPUs than there are.
+    A run has `gpus` processes (one by default), each with a GPU or, on a CPU, a core. More `jobs`
+    than there is room for share GPUs; fewer have more cores each.
     """
     each, n_gpus = gpus or 1, len(machine_gpus)
     if n_gpus and each > n_gpus:
         raise UserError(f"--gpus: {each} requested for one run, {n_gpus} in this machine")
     groups = [tuple(machine_gpus[i : i + each]) for i in range(0, n_gpus - each + 1, each)]
-    places = groups if n_gpus else [()] * max(1, cores // each)
-    n = min(jobs or len(places), max(1, n_points))
+    places = groups or [()] * max(1, cores // each)
+    n = min(jobs or len(places), n_points)
     return [Slot(max(1, cores // (n * each)), places[i % len(places)]) for i in range(n)]
-
-
-class Child(NamedTuple):
-    """A point at work: its place and its process."""
-
-    point: Point
-    slot: Slot
-    process: subprocess.Popen[bytes]
 
 
 def run(
@@ -76,100 +66,86 @@ def run(
 ) -> dict[str, PointState]:
     """Runs what is left of the points, each in a process; returns the states of all of them then.
 
-    A failed point never stops the others; what another process works on is left to it. The first
-    Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) lets the runs checkpoint and stop, a second one kills them.
-    Raises Stopped after that.
+    The first Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) lets the runs checkpoint and stop, a second one
+    kills them. Raises Stopped after that.
     """
     states, stop = states_of(points), StopRequest()
-    waiting, children = pending(points, states), list[Child]()
+    waiting, at_work = pending(points, states), list[tuple[Process, Point, Slot]]()
 
     def change(point: Point, state: PointState) -> None:
         states[point.run_id] = state
         say(f"{point.title}: {state.state}" + (f": {state.reason}" if state.reason else ""))
 
+    def end(kind: signal.Signals) -> None:
+        for process, *_ in at_work:
+            if process.poll() is None:
+                os.killpg(process.pid, kind)
+        for process, *_ in at_work:
+            process.wait()
+
     with stop.listening():
-        while (waiting or children) and not stop.received:
+        while (waiting or at_work) and not stop.received:
             while waiting and free:
-                children.append(_start(waiting.pop(0), free.pop(0), gpus=gpus))
-                change(children[-1].point, PointState("running"))
-            for child in [child for child in children if child.process.poll() is not None]:
-                children.remove(child)
-                free.append(child.slot)
-                change(child.point, _ended(child))
+                point, slot = waiting.pop(0), free.pop(0)
+                at_work.append((_start(point, slot, gpus=gpus), point, slot))
+                change(point, PointState("running"))
+            for child in [child for child in at_work if child[0].poll() is not None]:
+                at_work.remove(child)
+                free.append(child[2])
+                change(child[1], _end_of(*child[:2]))
             time.sleep(SECONDS_BETWEEN_POLLS)
         if not stop.received:
             return states
         say("stopping; Ctrl-C again kills at once")
         try:
-            _end(children, signal.SIGTERM)
+            end(signal.SIGTERM)
         except KeyboardInterrupt:
-            _end(children, signal.SIGKILL)
-    for child in children:
-        change(child.point, _ended(child))
+            end(signal.SIGKILL)
+    for process, point, _ in at_work:
+        change(point, _end_of(process, point))
     name = signal.Signals(stop.received).name
     message = f"stopped by {name}: {counted(states)}; the same command continues"
     raise Stopped(message, exit_code=128 + stop.received)
 
 
-def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
-    """Starts a point in a session of its own, so that the terminal's Ctrl-C is not sent to it.
-
-    It writes to a file itself, without a pipe: it goes on if the sweep is killed.
-    """
-    arguments = list(point.arguments)
+def _start(point: Point, slot: Slot, *, gpus: int | None) -> Process:
+    """Starts a point in a session of its own, which goes on if the sweep is killed."""
+    words = [*point.arguments, *(["--gpus", str(gpus)] if (gpus or 1) > 1 else [])]
     if point.config.runtime.threads is None:
-        arguments.append(f"runtime.threads={slot.threads}")
-    if gpus is not None and gpus > 1:
-        arguments += ["--gpus", str(gpus)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(slot.threads), "TERM": "dumb"}
+        words.append(f"runtime.threads={slot.threads}")
+    env = {**os.environ, "OMP_NUM_THREADS": str(slot.threads), "TERM": "dumb"}
     if slot.gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
     point.run_dir.mkdir(parents=True, exist_ok=True)
+    command, none = [sys.executable, "-m", "lengthgen", *words], subprocess.DEVNULL
     with (point.run_dir / "console.txt").open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lengthgen", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
+        return Process(
+            command, env=env, start_new_session=True, stdin=none, stdout=file, stderr=file
         )
-    return Child(point, slot, process)
 
 
-def _end(children: Sequence[Child], kind: signal.Signals) -> None:
-    """Sends a signal to the processes and waits for their ends; those of torchrun follow."""
-    for child in children:
-        if child.process.poll() is None:
-            os.killpg(child.process.pid, kind)
-    for child in children:
-        child.process.wait()
-
-
-def _ended(child: Child) -> PointState:
+def _end_of(process: Process, point: Point) -> PointState:
     """Returns the state of a point whose process has ended."""
-    code, run = child.process.returncode, state_of(child.point)
+    code, run = process.returncode, state_of(point)
     if code == 0 or run.state in ("running", "diverged", "killed", "stopped"):
         return run  # running: in another process by now
     if code < 0:  # before the run began
         return PointState("killed", f"by {signal.Signals(-code).name}")
-    printed = (child.point.run_dir / "console.txt").read_text("utf-8", errors="replace").rstrip()
+    printed = (point.run_dir / "console.txt").read_text("utf-8", errors="replace").rstrip()
     last_line = printed.rpartition("\n")[2].removeprefix("error: ")
     return PointState("failed", last_line or f"exit code {code}")
 
 
 def seconds_per_step(point: Point, slot: Slot, *, say: Say) -> float:
     """Returns the seconds of the second training step of a point, in this process."""
-    runtime = point.config.runtime
+    config, began = point.config, 0.0
+    runtime = config.runtime.model_copy(update={"threads": config.runtime.threads or slot.threads})
     device = devices.device_of(runtime, ALONE)
-    threads = runtime.threads or slot.threads
-    devices.prepare(runtime.model_copy(update={"threads": threads}), device)
-    corpus = pipeline.prepare(point.config, {}, say=say)
-    model = create(point.config, vocab_size=corpus.vocab_size)
-    state = fresh_state(point.config, model, device=device)
-    windows = TrainingWindows(corpus, objective_of(point.config).window_targets)
+    devices.prepare(runtime, device)
+    corpus = pipeline.prepare(config, {}, say=say)
+    windows = TrainingWindows(corpus, objective_of(config).window_targets)
+    state = fresh_state(config, create(config, vocab_size=corpus.vocab_size), device=device)
     loss = loss_of(state, ranks=ALONE, compiled=devices.compiles(runtime, device))
-    began = 0.0
     for _ in range(2):
         began = time.perf_counter()
         launch_step(state, batch_of(state, windows, ranks=ALONE), ranks=ALONE, loss=loss)

@@ -8,15 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from lengthgen.config.sections import Section, validate
 from lengthgen.errors import UserError
+from lengthgen.files import replace_file, writing
 
 if TYPE_CHECKING:  # a task of Slurm is to handle signals soon after its start
     from submitit.helpers import DelayedSubmission
@@ -26,11 +27,7 @@ if TYPE_CHECKING:  # a task of Slurm is to handle signals soon after its start
 SECONDS_OF_GRACE = 120  # a step and a checkpoint, between Slurm's signal and its time limit
 SECONDS_UNTIL_KILLED = 3600  # by Slurm, which has sent SIGTERM
 MAX_REQUEUES = 100  # at the time limit of a job; a run that never advances ends then
-SECONDS_FOR_SQUEUE = 60
-ENDED = (
-    *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY"),
-    *("BOOT_FAIL", "DEADLINE", "REVOKED"),
-)
+ENDED = "COMPLETED CANCELLED FAILED TIMEOUT PREEMPTED NODE_FAIL OUT_OF_MEMORY BOOT_FAIL DEADLINE"
 
 
 def _minutes(value: object) -> object:
@@ -61,19 +58,17 @@ class Options(Section):
     @property
     def sbatch(self) -> dict[str, Any]:
         """The parameters of submitit's Slurm executor."""
-        # srun of Slurm 22.05 and later no longer takes it from sbatch.
-        srun = [f"--cpus-per-task={self.cpus}"] if self.cpus is not None else []
+        grace = min(SECONDS_OF_GRACE, self.time * 15)  # a quarter of a short limit
         parameters = {
             **self.model_dump(include={"time", "partition", "account", "qos", "constraint"}),
             "job_name": "lengthgen",
             "gpus_per_node": self.gpus,
             "cpus_per_task": self.cpus,
             "mem": self.mem and f"{self.mem}GB",
-            "srun_args": srun,
-            "additional_parameters": {
-                "signal": f"USR2@{min(SECONDS_OF_GRACE, self.time * 15)}",  # 3/4 of a short limit
-                "requeue": True,  # even where JobRequeue=0 is the default
-            },
+            # srun of Slurm 22.05 and later no longer takes it from sbatch.
+            "srun_args": [f"--cpus-per-task={self.cpus}"] if self.cpus else None,
+            # requeue: even where JobRequeue=0 is the default
+            "additional_parameters": {"signal": f"USR2@{grace}", "requeue": True},
         }
         return {key: value for key, value in parameters.items() if value is not None}
 
@@ -91,10 +86,7 @@ def options(text: str) -> Options:
 def submit(
     points: Sequence["Point"], options: Options, *, root: Path, say: Callable[[str], None]
 ) -> None:
-    """Submits all points as job arrays, and writes into each run directory which job owns it.
-
-    Raises UserError if that is not possible here, or if Slurm refuses.
-    """
+    """Submits all points as a job array, and writes into each run directory which job owns it."""
     try:
         import submitit
         from submitit.core.utils import FailedJobError
@@ -103,46 +95,28 @@ def submit(
         raise UserError('--slurm needs submitit; pip install "lengthgen[slurm]"') from None
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise UserError("--slurm: there is no sbatch here; run it on the cluster's login node")
-    folder, most = (root / ".slurm").absolute(), _most_tasks()
-    arrays = [points[i : i + most] for i in range(0, len(points), most)]
-    executor = submitit.SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES)
-    parallel = max(1, (options.parallel or len(points)) // len(arrays))
-    executor.update_parameters(**options.sbatch, array_parallelism=parallel)
-    kept = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k.startswith("SBATCH_")}
-    try:
+    folder = (root / ".slurm").absolute()
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for array in arrays:
-            with clean_env():  # of a Slurm job or a torchrun that this process itself is in
-                os.environ.update(kept)
-                jobs = executor.submit_array([Task.of(point, options) for point in array])
-            for point, job in zip(array, jobs, strict=True):
-                point.run_dir.mkdir(parents=True, exist_ok=True)
-                record = {"id": str(job.job_id), "log": str(job.paths.stderr)}
-                (point.run_dir / "slurm.json").write_text(json.dumps(record))
-            id = str(jobs[0].job_id).partition("_")[0]
-            say(
-                f"submitted {len(jobs)} points as job {id}: squeue -j {id} shows them, scancel "
-                f"{id} ends them with a checkpoint, their logs are {folder}/{id}_*"
-            )
+    kept = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k.startswith("SBATCH_")}
+    executor = submitit.SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES)
+    parallel = options.parallel or len(points)
+    executor.update_parameters(**options.sbatch, array_parallelism=parallel)
+    try:
+        with clean_env():  # of a Slurm job or a torchrun that this process itself is in
+            os.environ.update(kept)
+            jobs = executor.submit_array([Task.of(point, options) for point in points])
     except FailedJobError as error:
         refused = re.findall(r"^sbatch: error: (.+)", str(error), re.MULTILINE) or [str(error)]
         raise UserError(f"--slurm: Slurm refused the sweep: {'; '.join(refused)}") from None
-    except OSError as error:
-        raise UserError(
-            f"runtime.root: cannot write {error.filename} ({error.strerror}); "
-            "give runtime.root=FOLDER, one that all nodes see"
-        ) from None
-
-
-def _most_tasks() -> int:
-    """Returns how many tasks an array of this cluster may have."""
-    shown = _asked("scontrol", "show", "config").stdout
-    return int((re.findall(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE) or ["1001"])[0])
-
-
-def _asked(*command: str) -> subprocess.CompletedProcess[str]:
-    seconds = SECONDS_FOR_SQUEUE
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    for point, job in zip(points, jobs, strict=True):
+        record = {"id": str(job.job_id), "log": str(job.paths.stderr)}
+        replace_file(point.run_dir / "slurm.json", json.dumps(record).encode())
+    id = str(jobs[0].job_id).partition("_")[0]
+    say(
+        f"submitted {len(jobs)} points as job {id}: squeue -j {id} shows them, scancel {id} ends "
+        f"them with a checkpoint, their logs are {folder}/{id}_*"
+    )
 
 
 @dataclass
@@ -166,8 +140,7 @@ class Task:
 
     def __call__(self) -> None:
         self._process = subprocess.Popen([sys.executable, "-m", "lengthgen", *self.arguments])
-        self._wait()
-        code = self._process.returncode
+        code = self._wait()
         if abs(code) % 128 in (signal.SIGUSR2, signal.SIGTERM):
             # submitit has the first signal, too, and requeues the job. After the second, Slurm ends
             # a job that is cancelled and requeues one that is preempted, unless it ends by itself.
@@ -184,38 +157,24 @@ class Task:
         self._wait()
         return DelayedSubmission(Task(self.arguments))
 
-    def _wait(self) -> None:
-        while self._process.poll() is None:  # not wait(): a signal's handler waits, too
+    def _wait(self) -> int:
+        while (code := self._process.poll()) is None:  # not wait(): a signal's handler waits, too
             time.sleep(0.1)
+        return code
 
 
-class Job(NamedTuple):
-    """The Slurm job that owns a point, or owned it: without a state once Slurm has ended it."""
-
-    id: str
-    log: str
-    state: Literal["queued", "running"] | None = None
-    reason: str | None = None
-
-
-def jobs_of(points: Sequence["Point"]) -> dict[str, Job]:
-    """Returns the job of each point that was ever submitted, by run id, with one call of squeue.
+def queue(jobs: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Returns state and reason of the jobs that have not ended, by id, with one call of squeue.
 
     Raises UserError if Slurm does not answer: a job may run that a second one would disturb.
     """
-    files = {p.run_id: p.run_dir / "slurm.json" for p in points}
-    known = {id: Job(**json.loads(f.read_text())) for id, f in files.items() if f.is_file()}
-    if not known or shutil.which("squeue") is None:  # runs that were copied from a cluster
-        return known
-    arrays = ",".join(sorted({job.id.partition("_")[0] for job in known.values()}))
-    columns = "--format=%i|%T|%r"
-    asked = _asked("squeue", "--noheader", "--array", "--states=all", columns, f"--jobs={arrays}")
+    arrays = ",".join(sorted({id.partition("_")[0] for id in jobs}))
+    if not arrays or shutil.which("squeue") is None:  # runs that were copied from a cluster
+        return {}
+    columns = ["--noheader", "--array", "--states=all", "--format=%i|%T|%r"]
+    command = ["squeue", *columns, f"--jobs={arrays}"]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if asked.returncode and "Invalid job id" not in asked.stderr:  # of jobs that ended long ago
         raise UserError(f"squeue: {asked.stderr.strip()}; run the command again when it answers")
-    jobs = {job.id: run_id for run_id, job in known.items()}
-    for id, state, reason in (line.split("|", 2) for line in asked.stdout.splitlines()):
-        if id in jobs and state == "RUNNING":
-            known[jobs[id]] = known[jobs[id]]._replace(state="running", reason=f"job {id}")
-        elif id in jobs and state not in ENDED:
-            known[jobs[id]] = known[jobs[id]]._replace(state="queued", reason=reason)
-    return known
+    listed = (line.split("|", 2) for line in asked.stdout.splitlines())
+    return {id: (state, reason) for id, state, reason in listed if state not in ENDED.split()}

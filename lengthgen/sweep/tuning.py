@@ -52,11 +52,9 @@ def points(
             raise UserError(f"{key}: rates are chosen for one value of it; give each its own --out")
     if not set(RATES) & set(varied):
         raise UserError("train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3")
-    distinct: dict[object, Point] = {}  # less those whose ratio is the rate of no parameters
-    for point in every:
-        key = (point.config.scheme.name, *_rates(point), point.config.seed)
-        distinct.setdefault(key, point)
-    return list(distinct.values())
+    # Without those whose ratio is the rate of no parameters.
+    distinct = {(p.config.scheme.name, *_rates(p), p.config.seed): p for p in reversed(every)}
+    return [*reversed(distinct.values())]
 
 
 def _rates(point: Point) -> tuple[float, float | None]:

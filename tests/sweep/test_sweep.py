@@ -14,10 +14,18 @@ from lengthgen.config import compose, schema
 from lengthgen.errors import UserError
 from lengthgen.runs import status
 from lengthgen.runs.status import Status
-from lengthgen.sweep import slurm, states
-from lengthgen.sweep.grid import Point, command, points
+from lengthgen.sweep import slurm
+from lengthgen.sweep.grid import (
+    Point,
+    PointState,
+    State,
+    counted,
+    pending,
+    points,
+    state_of,
+    states_of,
+)
 from lengthgen.sweep.local import Slot, slots
-from lengthgen.sweep.states import PointState, state_of
 
 PART = """
 from torch import Tensor
@@ -106,7 +114,7 @@ def test_the_command_of_a_point_makes_the_same_run_from_any_folder(
     assert [p.config.scheme.parts["mine"]["word"] for p in swept] == ["a, b", "it's", "x y"]
     monkeypatch.chdir("/")
     for point in swept:
-        program, name, *rest = shlex.split(command(point))
+        program, name, *rest = shlex.split(point.command)
         assert (program, name) == ("lengthgen", "train")
         assert rest[-4::2] == ["--config-dir", "--plugin"]
         config_dir, plugin = map(Path, rest[-3::2])
@@ -141,7 +149,7 @@ def test_a_point_stands_as_its_run_says(tmp_path: Path) -> None:
 def test_a_point_is_done_only_if_it_was_measured_as_requested_now(tmp_path: Path) -> None:
     point = begun(single(tmp_path), Status("done", evaluated="another"))
     assert state_of(point).state == "stopped"
-    assert states.pending([point], states.states_of([point])) == [point]
+    assert pending([point], states_of([point])) == [point]
     done = Status("done", evaluated=point.config.evaluation_id)
     status.write(point.run_dir, done, run=point.run_id)
     assert state_of(point) == PointState("done")
@@ -149,14 +157,14 @@ def test_a_point_is_done_only_if_it_was_measured_as_requested_now(tmp_path: Path
 
 def test_what_is_settled_or_at_work_is_not_run() -> None:
     every = grid("seed=range(1,9)")
-    names: list[states.State] = [
+    names: list[State] = [
         *("new", "queued", "running", "stopped"),
         *("killed", "failed", "diverged", "done"),
     ]
     standing = {p.run_id: PointState(state) for p, state in zip(every, names, strict=True)}
-    todo = [standing[p.run_id].state for p in states.pending(every, standing)]
+    todo = [standing[p.run_id].state for p in pending(every, standing)]
     assert todo == ["new", "stopped", "killed", "failed"]
-    assert states.counted(standing).startswith("1 done, 1 diverged, 1 failed")
+    assert counted(standing).startswith("1 done, 1 diverged, 1 failed")
 
 
 # Where points run
