@@ -15,6 +15,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
+from lengthgen.evaluation.validation import validator
 from lengthgen.model.build import architecture, create, on_meta
 from lengthgen.model.transformer import build_scheme
 from lengthgen.model.trial import try_out
@@ -185,7 +186,9 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
         if ranks.is_main and shows:
             stack.enter_context(tracker)
         if model is not None:
-            training.train(config, corpus, model, device, ranks=ranks, show=show, log=tracker.train)
+            validate = validator(config, corpus, ranks=ranks)
+            hooks: dict[str, Any] = {"log": tracker.train, "validate": validate}
+            training.train(config, corpus, model, device, ranks=ranks, show=show, **hooks)
         evaluate(config, run_dir, ranks=ranks, show=show)
         if ranks.is_main:
             tracker.results()

@@ -1,4 +1,4 @@
-"""The W&B run that shows a run: its rows of training, and its curve; the only wandb."""
+"""The W&B run that shows a run: its rows of training, its curve and its report; the only wandb."""
 
 import logging
 import math
@@ -9,21 +9,23 @@ import textwrap
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.files import read_rows
-from lengthgen.runs import status
+from lengthgen.runs import directory, status
 
 if TYPE_CHECKING:
-    import pandas as pd
     import wandb
 
 SECONDS = 20.0  # that W&B is waited for: once at the start, once at the end
+TABLE = ["scheme", "variant", "protocol", "length", "loss", "low", "high"]
 Say = Callable[[str], None]
 Row = Mapping[str, Any]
+Points = dict[int, dict[str, Any]]  # numbers and verdict by length
 
 
 def push(config: Config, run_dir: Path, *, again: bool, say: Say) -> None:
@@ -70,13 +72,11 @@ class Tracker:
 
     def train(self, row: Row) -> None:
         """Shows a row of train.jsonl, unless the W&B run has it."""
-        if self._run is not None:
-            self._attempt(lambda: self._log_train(row))
+        self._attempt(lambda: self._log_train(row))
 
     def results(self) -> None:
-        """Shows what is evaluated: eval/ppl over eval/T_valid, and the summary."""
-        if self._run is not None:
-            self._attempt(self._log_results)
+        """Shows what is evaluated: eval/ppl over eval/T_valid, summary, one table, the report."""
+        self._attempt(self._log_results)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         """Runs what concerns W&B alone; its failure ends the view, never the training."""
@@ -109,7 +109,9 @@ class Tracker:
             self._run = self._init("offline")
             folder = self._run.settings.sync_dir
             self._say(f"W&B: {refusal}offline, to upload: wandb sync {folder}")
-        self._run.define_metric("train/*", step_metric="train/step")
+        self._run.define_metric("eval/T_valid")
+        for key in ("train/*", "val/*"):
+            self._run.define_metric(key, step_metric="train/step")
         for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
             self._log_train(row)
 
@@ -128,7 +130,8 @@ class Tracker:
             finish_timeout_raises=True,
             **({"mode": mode} if mode else {}),
         )
-        term.termsetup(settings, _Terminal(self._warnings))
+        keep: Any = self._warnings.append  # what wandb's threads would print on the terminal
+        term.termsetup(settings, SimpleNamespace(info=len, warning=keep, error=keep))  # pyright: ignore[reportArgumentType]
         return wandb.setup(settings).settings
 
     def _init(self, mode: str) -> "wandb.Run":
@@ -136,17 +139,21 @@ class Tracker:
         import wandb
 
         self._settings(mode)
-        keys = {"project": "lengthgen", "entity": None}
-        usual = {"run_group": self._config.scheme.name, "job_type": "train", "name": self._id}
+        usual = {"project": "lengthgen", "entity": None, "name": self._id, "tags": None}
+        usual |= {"group": self._config.scheme.name, "job_type": "train", "dir": self._run_dir}
         chosen: dict[str, Any] = {}
-        for key, value in {**keys, **usual, "dir": str(self._run_dir)}.items():
-            outer = os.environ.get(f"WANDB_{key.upper()}")
+        for key, value in usual.items():
+            variable = "WANDB_RUN_GROUP" if key == "group" else f"WANDB_{key.upper()}"
+            outer = os.environ.get(variable)
             own = getattr(self._config.runtime, f"wandb_{key}", None)
             if own and outer and own != outer:
-                self._say(f"W&B: runtime.wandb_{key}={own}, not WANDB_{key.upper()}={outer}")
+                self._say(f"W&B: runtime.wandb_{key}={own}, not {variable}={outer}")
             if own or not outer:
-                chosen[key.removeprefix("run_")] = own or value
-        config = to_plain(self._config)
+                chosen[key] = own or value
+        about = directory.read_provenance(self._run_dir, run=self._config.run_id)
+        config = to_plain(self._config) | {
+            key: about.get(key) for key in ("n_parameters", "commit", "fingerprint")
+        }
         return wandb.init(mode=mode, id=self._id, resume="allow", config=config, **chosen)  # pyright: ignore[reportArgumentType]
 
     def _close(self, *, exit_code: int) -> None:
@@ -163,90 +170,72 @@ class Tracker:
             wandb.teardown()
 
     def _log_train(self, row: Row) -> None:
-        assert self._run is not None
+        if self._run is None:
+            return
         step = int(row["train/step"])  # W&B's own steps, too: a resumed run knows its next one
         if step >= self._run.starting_step:
-            shown = {key: value for key, value in row.items() if key.startswith("train/")}
+            shown = {key: value for key, value in row.items() if key.startswith(("train/", "val/"))}
             self._run.log(shown, step=step, commit=True)
 
     def _log_results(self) -> None:
-        """Shows the points of the curves that the summary lacks, or holds with another value."""
+        """Shows the curve, unless the summary holds the same values."""
+        if self._run is None:
+            return
+        import wandb
+
+        from lengthgen.report import report, statistics
         from lengthgen.report.load import load
-        from lengthgen.report.report import sections
 
-        assert self._run is not None
-        rows = load([self._run_dir], say=self._say)
-        points = _curve(rows)
-        for section in sections(rows):
-            points |= _accuracies(section.data)
+        rows: Any = load([self._run_dir], say=self._say)
+        sections = report.sections(rows)
+        text = rows.loc[rows["unit"].isna()]
+        tables: dict[str, Any] = {
+            name: table for section in sections for name, table in section.data.items()
+        }
+        if len(text):
+            findings = statistics.findings(text)
+            points = _perplexities(findings)
+            tables["curves"] = statistics.curves(findings)[TABLE]
+        else:
+            points = _accuracies(tables["tasks"])
+        values = {f"eval/{k}@{n}": x for n, point in points.items() for k, x in point.items()}
         known: dict[str, Any] = dict(self._run.summary)
-        for (prefix, length), values in points.items():
-            summary = {f"{prefix}/{key}@{length}": value for key, value in values.items()}
-            if all(known.get(key) == value for key, value in summary.items()):
-                continue
-            row = {f"{prefix}/{k}": x for k, x in values.items() if not isinstance(x, str)}
-            self._run.define_metric(f"{prefix}/T_valid")
+        if all(known.get(key) == value for key, value in values.items()):
+            return
+        for length, point in points.items():
+            row = {f"eval/{k}": x for k, x in point.items() if not isinstance(x, str)}
             for key in row:  # by name, since the glob eval/* would add the axis to the row
-                self._run.define_metric(key, step_metric=f"{prefix}/T_valid")
-            self._run.log({f"{prefix}/T_valid": length, **row})
-            self._run.summary.update(summary)
+                self._run.define_metric(key, step_metric="eval/T_valid")
+            self._run.log({"eval/T_valid": length, **row})
+        for name in {"curves", "tasks"} & tables.keys():  # W&B joins those of many runs
+            self._run.log({name: wandb.Table(dataframe=tables[name])})
+        with TemporaryDirectory() as folder:
+            artifact = wandb.Artifact(f"report-{self._id}", type="report")
+            artifact.add_file(str(report.write(rows, sections, Path(folder))[0]))
+            self._run.log_artifact(artifact)
+        self._run.summary.update(values)
 
 
-Points = dict[tuple[str, int], dict[str, Any]]  # numbers and verdict by prefix and length
-
-
-def _curve(rows: "pd.DataFrame") -> Points:
-    """Returns the points of a run's curves on text.
-
-    Prefixes are eval, and eval/PROTOCOL/VARIANT of what is not of the headline, as trained.
-    """
-    from lengthgen.report.statistics import findings
-
+def _perplexities(findings: Any) -> Points:
+    """Returns what the run shows as trained, under its first protocol, by length."""
+    own = findings[findings["variant"].isna() & findings["quantity"].isin(["gain", "loss"])]
     points: Points = {}
-    text = rows.loc[rows["unit"].isna()]
-    for row in findings(text).to_dict("records") if len(text) else ():
-        names = [name for name in (row["protocol"], row["variant"]) if isinstance(name, str)]
-        prefix = "eval" if names == [HEADLINE] else "/".join(["eval", *names])
-        value, low, high = (float(row[key]) for key in ("value", "low", "high"))
-        values: dict[str, Any] = {}
+    for row in own[own["protocol"] == own["protocol"].iloc[0]].to_dict("records"):
+        point, loss = points.setdefault(int(row["length"]), {}), float(row["value"])
         if row["quantity"] == "gain":
-            values = {"context_gain": value, "verdict": str(row["word"])}
-        elif row["quantity"] == "loss" and math.isfinite(value):
-            values = {"loss": value, "ppl": math.exp(value)}
-            if math.isfinite(low):
-                values |= {"ppl_low": math.exp(low), "ppl_high": math.exp(high)}
-        if values:
-            points.setdefault((prefix, int(row["length"])), {}).update(values)
+            point |= {"context_gain": loss, "verdict": str(row["word"])}
+        elif math.isfinite(loss):
+            bounds = {"ppl": loss, "ppl_low": row["low"], "ppl_high": row["high"]}
+            bounds = {key: math.exp(x) for key, x in bounds.items() if math.isfinite(x)}
+            point |= {"loss": loss, **bounds}
     return points
 
 
-def _accuracies(data: Mapping[str, "pd.DataFrame"]) -> Points:
-    """Returns the accuracy of a task by prefix and length, from the data of a report's section."""
-    rows = data["tasks"].to_dict("records") if "tasks" in data else []
-    only = len({row["series"] for row in rows}) == 1
-    names = {"accuracy": "accuracy", "accuracy_low": "low", "accuracy_high": "high"}
-    return {
-        ("eval" if only else f"eval/{row['series']}", int(row["length"])): {
-            name: row[column] for name, column in names.items()
-        }
-        for row in rows
-    }
-
-
-class _Terminal:
-    """Keeps what wandb would print on the terminal; its threads call it at any time."""
-
-    def __init__(self, messages: list[str]) -> None:
-        self._messages = messages
-
-    def info(self, msg: str) -> None:
-        """Drops it."""
-
-    def warning(self, msg: str) -> None:
-        self._messages.append(msg)
-
-    def error(self, msg: str) -> None:
-        self._messages.append(msg)
+def _accuracies(table: Any) -> Points:
+    """Returns the accuracy of a task as trained, by length."""
+    own = table[table["series"] == table["series"].iloc[0]]
+    names = {"accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
+    return own.set_index("length")[[*names]].rename(columns=names).to_dict("index")
 
 
 def _shortened(text: str) -> str:

@@ -231,6 +231,7 @@ class Train(Section):
     clip: PositiveFloat
     precision: Literal["auto", "bf16", "fp32"]  # `from_plain` puts one of the others for auto
     checkpoint_every: Positive
+    val_every: NonNegative | None = None
     tuned: Folder | None  # tuned.yaml, where the rates come from
     # A run; `pipeline.validate` puts what identifies its weights in place of the folder.
     init_from: InitFrom | Path | None
@@ -244,6 +245,11 @@ class Train(Section):
     def steps(self) -> int:
         """Optimizer steps: the last one reaches the budget."""
         return -(-self.tokens // (self.batch * self.length))
+
+    @property
+    def validates_every(self) -> int:
+        """Optimizer steps between validations; 0: none."""
+        return max(1, self.steps // 10) if self.val_every is None else self.val_every
 
 
 class Eval(Section):
@@ -280,6 +286,9 @@ class Runtime(Section):
     wandb: Literal["auto", "online", "offline", "off"]
     wandb_project: Word | None
     wandb_entity: Word | None
+    wandb_group: Word | None = None
+    wandb_name: Word | None = None
+    wandb_tags: list[Word] | None = None
 
     @property
     def cache_dir(self) -> Path:
@@ -327,7 +336,7 @@ class Config(Section):
         Evaluation and runtime do not, nor does where rates come from, nor how often they are saved.
         """
         science = self.model_dump(mode="json", exclude={"seed", "runtime", "eval", "variants"})
-        for key in ("checkpoint_every", "tuned", "init_from"):
+        for key in ("checkpoint_every", "val_every", "tuned", "init_from"):
             del science["train"][key]
         for key in ("variants", "lr_ratio"):
             del science["scheme"][key]

@@ -20,7 +20,8 @@ UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment i
 KEYS = ["recipe", "variant", "parts", "tokens_seen"]  # of a series
 SETTINGS = {"model": "model", "train_length": "T", "tokens_seen": "tokens seen"}
 # Keys of a configuration that do not tell series apart, or that _science adds in another form.
-ASIDE = ("seed", "eval.", "train.checkpoint_every", "train.tuned", "train.init_from")
+ASIDE = ("seed", "eval.", "train.checkpoint_every", "train.val_every", "train.tuned")
+ASIDE += ("train.init_from",)
 RATIOS = ("train.scheme_lr_ratio", "scheme.lr_ratio")
 VARIANTS = ("scheme.variants", "variants")
 

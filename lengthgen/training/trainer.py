@@ -31,10 +31,12 @@ def train(
     ranks: Ranks,
     show: Progress,
     log: Callable[[dict[str, Any]], None],
+    validate: Callable[[Transformer], dict[str, float]] | None = None,
 ) -> None:
     """Takes the steps that are left of a run of a model that was just created.
 
-    `log` is given each row of train.jsonl. Raises Diverged, Stopped and UserError.
+    `log` is given each row of train.jsonl, with what `validate` returns every val_every steps.
+    Raises Diverged, Stopped and UserError.
     """
     train, file = config.train, config.run_dir / "train.jsonl"
     if train.batch < ranks.world_size:
@@ -70,13 +72,17 @@ def train(
             if logs:
                 n_tokens = (state.step - began_at) * train.batch_tokens
                 row = _row(state, tokens_per_s=n_tokens / (time.perf_counter() - began))
+                losses: dict[str, float] = {}
+                if validate is not None and _is_due(state):
+                    losses = validate(model)
                 began, began_at = time.perf_counter(), state.step
                 state.nats, state.n_targets = torch.zeros_like(state.nats), 0
                 if ranks.is_main:
-                    append_rows(file, [row])
-                    log(row)
+                    append_rows(file, [row | losses])
+                    log(row | losses)
+                shown = {key.replace("/loss", ""): value for key, value in losses.items()}
                 rate = row["train/tokens_per_s"]
-                show.advance(0, loss=row["train/loss"], tokens_per_s=rate)
+                show.advance(0, loss=row["train/loss"], **shown, tokens_per_s=rate)
             show.advance(train.batch_tokens)
             if saves:
                 _save(state, ranks)
@@ -106,6 +112,13 @@ def _resume(state: State, corpus: TokenizedCorpus, *, say: Callable[[str], None]
         say(f"resuming after step {checkpoint.step} of {config.train.steps}")
     elif isinstance(init, InitFrom):
         init_from.load_weights(state.model, init, corpus, say=say)
+
+
+def _is_due(state: State) -> bool:
+    """True if a multiple of val_every lies behind the last row, or this is the last one."""
+    before = (state.step - 1) // state.config.runtime.log_every * state.config.runtime.log_every
+    every, last = state.config.train.validates_every, state.step == state.config.train.steps
+    return last or state.step // every > before // every
 
 
 def _row(state: State, *, tokens_per_s: float) -> dict[str, Any]:

@@ -26,6 +26,7 @@ SMALL = [
     *("corpus.document_tokens=300", "corpus.alphabet=16", "corpus.copy_tokens=8"),
     *("corpus.copies=4", "train.length=16", "train.batch_tokens=128", "train.tokens=1024"),
     *("train.checkpoint_every=3", "train.precision=fp32", "train.warmup_fraction=0.05"),
+    "train.val_every=0",
     *("eval.lengths=[16,32,64]", "eval.targets=8", "eval.endpoints=4", "eval.reach=64"),
     *("eval.reference_variants=[]", "runtime.wandb=off", "runtime.device=cpu"),
     # As many threads as cores, in several tests at once, would wait for each other.

@@ -68,7 +68,7 @@ class WandbBackend(ThreadingHTTPServer):
         """Answers one GraphQL operation by its name; unknown ones with nothing."""
         operation = re.search(r"(?:query|mutation)\s+(\w+)", query)
         project = {"id": "p", "name": variables.get("project") or "uncategorized"}
-        project["entity"] = {"id": "e", "name": ENTITY}
+        project["entity"] = {"id": "e", "name": variables.get("entity") or ENTITY}
         name = variables.get("name", "")
         match operation[1] if operation else "":
             case "Viewer" | "QueryViewer":
@@ -86,8 +86,28 @@ class WandbBackend(ThreadingHTTPServer):
                 url = f"{self.url}/storage"
                 files = [{"name": n, "uploadUrl": url} for n in variables.get("files") or []]
                 return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}
+            case "ArtifactType":
+                return {"project": {"artifact": None}}
+            case "CreateArtifact":  # its id is that of the run, whose files it will be
+                artifact = {"id": variables["input"]["runName"], "state": "PENDING"}
+                sequence = {"id": "s", "latestArtifact": None}
+                return {"createArtifact": {"artifact": {**artifact, "artifactSequence": sequence}}}
+            case "CreateArtifactManifest":
+                manifest = {"id": "m", "file": self._file("manifest.json", variables["runName"])}
+                return {"createArtifactManifest": {"artifactManifest": manifest}}
+            case "CreateArtifactFiles":
+                wanted = variables["input"]["artifactFiles"]
+                nodes = [{"node": self._file(f["name"], f["artifactID"])} for f in wanted]
+                return {"createArtifactFiles": {"files": {"edges": nodes}}}
+            case "CommitArtifact":
+                return {"commitArtifact": {"artifact": {"id": "a", "digest": "d"}}}
             case _:
                 return {"TypeInfo": None, "QueryType": None, "MutationType": None, "__type": None}
+
+    def _file(self, name: str, run: str) -> dict[str, Any]:
+        url = f"{self.url}/storage/{run}/{name}"
+        about = {"id": "f", "name": name, "displayName": name, "storagePath": name}
+        return {**about, "uploadUrl": url, "uploadHeaders": [], "artifact": {"id": run}}
 
 
 def _bucket(name: str, run: StoredRun) -> dict[str, Any]:

@@ -17,13 +17,22 @@ from commands import here
 from small import SMALL, close, small_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from trained import QUIET, assert_same_bits, one_thread_each, take_steps
+from trained import (
+    QUIET,
+    assert_same_bits,
+    newest_checkpoint,
+    one_thread_each,
+    rows_of,
+    take_steps,
+    weights_of,
+)
 
 from lengthgen import pipeline
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.windows import TrainingWindows, train_batch
 from lengthgen.errors import Diverged, UserError
+from lengthgen.evaluation.validation import validator
 from lengthgen.model.build import create
 from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.training import trainer
@@ -160,6 +169,32 @@ def test_a_finished_run_computes_nothing_again_but_what_was_lost(
     shutil.rmtree(last)
     in_process(tmp_path, cache)
     assert (last / "model.safetensors").read_bytes() == weights
+
+
+def test_validation_changes_nothing_but_its_own_numbers_which_a_resumed_run_has_too(
+    tmp_path: Path, cache: Path
+) -> None:
+    config = small_config("train.val_every=3", f"runtime.root={tmp_path}", f"runtime.cache={cache}")
+    run_dir, plain = pipeline.train(config), in_process(tmp_path / "plain", cache)
+    assert run_dir.name == plain.name
+    rows = rows_of(run_dir / "train.jsonl")
+    losses = {row["train/step"]: {k: row.pop(k) for k in [*row] if "val" in k} for row in rows}
+    assert rows == rows_of(plain / "train.jsonl")
+    for name, weight in weights_of(plain).items():
+        assert torch.equal(weights_of(run_dir)[name], weight)
+    assert [step for step in losses if losses[step]] == [3, 6, 8]
+    assert losses[8].keys() == {"val/loss@16", "val/loss@64"}
+    before = rows_of(run_dir / "train.jsonl")
+    shutil.rmtree(newest_checkpoint(run_dir))
+    pipeline.train(config)
+    assert rows_of(run_dir / "train.jsonl") == before
+    corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
+    model = create(config, vocab_size=corpus.vocab_size)
+    model.load_state_dict(weights_of(run_dir))
+    validate = validator(config, corpus, ranks=ALONE)
+    assert validate is not None
+    assert validate(model) == losses[8]
+    assert 1 < losses[8]["val/loss@64"] < losses[3]["val/loss@64"]
 
 
 @pytest.fixture(scope="module")

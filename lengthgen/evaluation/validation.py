@@ -1,0 +1,58 @@
+"""The loss at T and 4T while a run trains, on a few windows that stay the same."""
+
+import math
+from collections.abc import Callable
+
+from lengthgen.config.schema import Config
+from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.objective import Objective, objective_of
+from lengthgen.data.spans import Span
+from lengthgen.evaluation.plan import plan
+from lengthgen.evaluation.scoring import score
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs.distributed import Ranks
+
+MOST = 64  # windows of a length
+SHARE = 1 / 128  # of the tokens that are trained on meanwhile: of the time, at most 3 %
+Validate = Callable[[Transformer], dict[str, float]]
+
+
+def validator(config: Config, corpus: TokenizedCorpus, *, ranks: Ranks) -> Validate | None:
+    """Returns what measures val/loss@LENGTH of a model, in nats per token.
+
+    Each length scores the same targets, the last T/2 before endpoints of the evaluation, as many as
+    train.val_every leaves time for. None where that is 0 or a run does not learn the next token.
+    """
+    train, T = config.train, config.train.length
+    if not train.validates_every or type(objective_of(config)) is not Objective:
+        return None
+    planned, scored = plan(config, corpus), T - T // 2
+    meanwhile = train.validates_every * train.batch_tokens
+    n = min(MOST, len(planned.endpoints), max(1, int(meanwhile * SHARE / T)))
+    endpoints = planned.endpoints[:: len(planned.endpoints) // n][:n]
+    windows = {
+        length: [Span(document, end, length, scored) for document, end in endpoints]
+        for length in (T, 4 * T)
+        if length <= planned.max_context
+    }
+
+    def validate(model: Transformer) -> dict[str, float]:
+        losses: dict[str, float] = {}
+        model.eval()
+        for length, spans in windows.items():
+            if model.scheme.unsupported_reason(length) is None:
+                nats = score(
+                    model,
+                    spans,
+                    corpus,
+                    precision=train.precision,
+                    seed=config.seed,
+                    ranks=ranks,
+                    advance=lambda n: None,
+                )
+                total = math.fsum(x for of_span in nats.values() for x in of_span)
+                losses[f"val/loss@{length}"] = total / (len(nats) * scored)
+        model.train()
+        return losses
+
+    return validate
