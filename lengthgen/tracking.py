@@ -146,8 +146,9 @@ class Tracker:
             variable = "WANDB_RUN_GROUP" if key == "group" else f"WANDB_{key.upper()}"
             outer = os.environ.get(variable)
             own = getattr(self._config.runtime, f"wandb_{key}", None)
-            if own and outer and own != outer:
-                self._say(f"W&B: runtime.wandb_{key}={own}, not {variable}={outer}")
+            shown = ",".join(own) if isinstance(own, list) else own
+            if own and outer and shown != outer:
+                self._say(f"W&B: runtime.wandb_{key}={shown}, not {variable}={outer}")
             if own or not outer:
                 chosen[key] = own or value
         about = directory.read_provenance(self._run_dir, run=self._config.run_id)

@@ -92,29 +92,20 @@ def _choice(points: Sequence[Point]) -> dict[str, Any]:
         cells.setdefault(_rates(point), []).append(point)
     losses = {rates: [_loss(point) for point in repeats] for rates, repeats in cells.items()}
     best = min(losses, key=lambda rates: math.fsum(losses[rates]) / len(losses[rates]))
-    repeats = cells[best]
-    config, run_dir = repeats[0].config, repeats[0].run_dir
+    first = cells[best][0]
     if math.inf in losses[best]:
-        raise UserError(
-            f"scheme={config.scheme.name}: every rate of the grid diverged; give lower ones"
-        )
+        name = first.config.scheme.name
+        raise UserError(f"scheme={name}: every rate of the grid diverged; give lower ones")
     return {
-        "lr": best[0],
-        "scheme_lr_ratio": best[1],
-        "model": config.model.label,
-        "corpus": config.corpus.name,
-        "fingerprint": stored(run_dir, run=config.run_id)[0]["fingerprint"][:12],
-        "length": config.train.length,
-        "tokens": config.train.tokens,
-        "batch_tokens": config.train.batch_tokens,
-        "seeds": [point.config.seed for point in repeats],
+        **dict(zip(("lr", "scheme_lr_ratio"), best, strict=True)),
+        "model": first.config.model.label,
+        "corpus": first.config.corpus.name,
+        "fingerprint": stored(first.run_dir, run=first.run_id)[0]["fingerprint"][:12],
+        **first.config.train.model_dump(include={"length", "tokens", "batch_tokens"}),
+        "seeds": [point.config.seed for point in cells[best]],
         "grid": [
-            {
-                "lr": lr,
-                "scheme_lr_ratio": ratio,
-                "losses": [None if x == math.inf else x for x in xs],
-            }
-            for (lr, ratio), xs in losses.items()
+            {"lr": lr, "scheme_lr_ratio": r, "losses": [None if x == math.inf else x for x in xs]}
+            for (lr, r), xs in losses.items()
         ],
     }
 

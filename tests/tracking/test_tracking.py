@@ -17,6 +17,7 @@ from small import SMALL
 from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
 
 from lengthgen.files import read_rows
+from lengthgen.runs import directory
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,8 @@ WORDS = [word for word in SMALL if not word.startswith("runtime.wandb")] + ["sch
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The root of a run that W&B does not know."""
     root = tmp_path_factory.mktemp("tracked")
-    assert here("train", *WORDS, "runtime.wandb=off", f"runtime.root={root}").code == 0
+    words = [*WORDS, "runtime.wandb=off", "train.val_every=4", f"runtime.root={root}"]
+    assert here("train", *words).code == 0
     return root
 
 
@@ -66,7 +68,7 @@ def train_rows(run: StoredRun) -> list[dict[str, Any]]:
 def recorded(run_dir: Path) -> list[dict[str, Any]]:
     """Returns the rows of train.jsonl, as W&B is given them."""
     rows = read_rows(run_dir / "train.jsonl", run=run_dir.name)
-    return [{k: v for k, v in row.items() if k.startswith("train/")} for row in rows]
+    return [{k: v for k, v in row.items() if k.startswith(("train/", "val/"))} for row in rows]
 
 
 def test_a_push_shows_rows_curve_and_verdicts_once_and_again_in_a_fresh_run(
@@ -84,6 +86,7 @@ def test_a_push_shows_rows_curve_and_verdicts_once_and_again_in_a_fresh_run(
         push(trained, "--again")
         _, (again, fresh) = backend.runs.items()
     assert train_rows(run) == recorded(only(trained)) == train_rows(fresh)
+    assert [row["train/step"] for row in train_rows(run) if "val/loss@64" in row] == [4, 8]
     assert again.startswith(f"{name}-")
     curve = {row["eval/T_valid"]: row for row in rows if "eval/T_valid" in row}
     assert len(curve) > 1
@@ -93,24 +96,38 @@ def test_a_push_shows_rows_curve_and_verdicts_once_and_again_in_a_fresh_run(
     words = ("uses", "flat", "harmed", "unclear", "not trained")
     assert run.summary[f"eval/verdict@{max(curve)}"] in words
     assert run.variables["groupName"] == "rope"
-    assert "train" in json.loads(run.variables["config"])
+    config = {key: entry["value"] for key, entry in json.loads(run.variables["config"]).items()}
+    known = directory.read_provenance(only(trained), run=name)
+    for key in ("n_parameters", "commit", "fingerprint"):
+        assert config[key] == known[key]
+    assert config["train"]["length"] == 16
+    assert b"<html" in run.files["report.html"]
+    columns = ["scheme", "variant", "protocol", "length", "loss", "low", "high"]
+    (table,) = (content for file, content in run.files.items() if file.startswith("media/table/"))
+    assert json.loads(table)["columns"] == columns
+    assert {row[3] for row in json.loads(table)["data"]} == curve.keys()
 
 
 def test_the_variables_of_wandb_are_honoured_unless_a_key_says_otherwise(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outer = {"PROJECT": "theirs", "NAME": "mine", "RUN_GROUP": "many", "JOB_TYPE": "pilot"}
+    (tmp_path / "there").mkdir()
+    outer = {"ENTITY": "us", "PROJECT": "theirs", "NAME": "mine", "RUN_GROUP": "many"}
+    outer |= {"JOB_TYPE": "pilot", "NOTES": "a note", "TAGS": "a,b", "DIR": f"{tmp_path}/there"}
     with WandbBackend() as backend:
-        for name, value in {**outer, "NOTES": "a note", "TAGS": "a,b"}.items():
+        for name, value in outer.items():
             monkeypatch.setenv(f"WANDB_{name}", value)
         monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        lines = push(trained, "runtime.wandb_project=ours")
-        (run,) = backend.runs.values()
+        lines = push(trained, "runtime.wandb_project=ours", "runtime.wandb_tags=[c,d]", "--again")
+        push(trained, "--again")
+        first, second = (run.variables for run in backend.runs.values())
     assert lines[0] == "W&B: runtime.wandb_project=ours, not WANDB_PROJECT=theirs"
-    about = run.variables
-    assert (about["project"], about["displayName"]) == ("ours", "mine")
-    assert (about["groupName"], about["jobType"]) == ("many", "pilot")
-    assert (about["notes"], about["tags"]) == ("a note", ["a", "b"])
+    assert lines[1] == "W&B: runtime.wandb_tags=c,d, not WANDB_TAGS=a,b"
+    assert (first["project"], first["displayName"], first["tags"]) == ("ours", "mine", ["c", "d"])
+    assert (first["groupName"], first["jobType"], first["notes"]) == ("many", "pilot", "a note")
+    assert (second["project"], second["entity"]) == ("theirs", "us")
+    assert second["tags"] == ["a", "b"]
+    assert list((tmp_path / "there/wandb").glob("run-*"))
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
