@@ -72,13 +72,6 @@ def test_a_range_and_a_glob_are_axes_like_any_other() -> None:
     assert [(p.config.scheme.name, p.config.seed) for p in swept] == want
 
 
-def test_a_title_holds_the_keys_that_vary_or_the_run_if_none_does() -> None:
-    swept = grid("scheme=rope", "seed=3", "train.lr=1e-3,2e-3")
-    assert [point.title for point in swept] == ["train.lr=0.001", "train.lr=0.002"]
-    (point,) = grid("scheme=rope")
-    assert (point.title, point.varied) == (point.run_id, {})
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

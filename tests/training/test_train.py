@@ -220,16 +220,6 @@ def test_micro_batches_add_up_to_the_whole_batch(stepping: tuple[Config, Any]) -
         close(ends[1][name], weight, atol=2e-6)
 
 
-def test_training_lowers_the_loss_of_what_it_trains_on(stepping: tuple[Config, Any]) -> None:
-    config, windows = stepping
-    state = state_of(config)
-    losses: list[float] = []
-    for _ in range(8):
-        state.step = 0  # the same batch at the same rate
-        losses += take_steps(state, windows)
-    assert losses[-1] < losses[0] - 0.1 * config.train.batch_tokens
-
-
 def kept(state: State) -> list[Tensor]:
     """Returns copies of weights, moments and numbers of steps."""
     moments = [x for values in state.optimizer.state.values() for x in values.values()]
@@ -338,28 +328,6 @@ def test_fewer_windows_than_processes_are_refused(tmp_path: Path, cache: Path) -
     three, model = Ranks(rank=0, world_size=3, local_rank=0), create(config, vocab_size=257)
     with pytest.raises(UserError, match=r"train\.batch_tokens=32: 2 windows of 16 .* 3 processes"):
         trainer.train(config, corpus, model, CPU, ranks=three, show=QUIET, log=print)
-
-
-def test_a_ratio_of_1_trains_as_adamw_in_two_groups_bit_for_bit(
-    stepping: tuple[Config, Any],
-) -> None:
-    config, windows = small_config("scheme=kerple"), stepping[1]
-    state, by_hand = state_of(config), state_of(config)
-    named = dict(by_hand.model.named_parameters())
-    decaying = {n for n, p in named.items() if p.dim() >= 2 and not n.startswith("scheme.")}
-    train, rest = config.train, [p for n, p in named.items() if n not in decaying]
-    groups = [
-        {"params": [p for n, p in named.items() if n in decaying], "of_scheme": False},
-        {"params": rest, "weight_decay": 0.0, "of_scheme": False},
-    ]
-    by_hand.optimizer = torch.optim.AdamW(
-        groups, weight_decay=train.weight_decay, betas=(train.beta1, train.beta2), fused=True
-    )
-    assert config.scheme_lr_ratio == 1
-    for each in (state, by_hand):
-        take_steps(each, windows, n=3)
-    for name, weight in by_hand.model.state_dict().items():
-        assert torch.equal(state.model.state_dict()[name], weight), name
 
 
 def test_a_step_is_one_clipped_update_of_adamw_at_the_steps_rate(
