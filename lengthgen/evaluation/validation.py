@@ -6,7 +6,7 @@ from collections.abc import Callable
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import Objective, objective_of
-from lengthgen.data.spans import Span
+from lengthgen.data.windows import Span
 from lengthgen.evaluation.plan import plan
 from lengthgen.evaluation.scoring import score
 from lengthgen.model.transformer import Transformer
