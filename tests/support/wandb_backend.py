@@ -7,7 +7,8 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
+from urllib.parse import Self, unquote
 
 ENTITY = "loopback"
 KEY = "0" * 40  # the client checks the length of an API key before it uses it
@@ -20,6 +21,7 @@ class StoredRun:
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
     history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     summary: dict[str, Any] = field(default_factory=dict[str, Any])
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -83,8 +85,8 @@ class WandbBackend(ThreadingHTTPServer):
                 run = self.runs.get(name)
                 return {"model": {**project, "bucket": run and _bucket(name, run)}}
             case "CreateRunFiles":
-                url = f"{self.url}/storage"
-                files = [{"name": n, "uploadUrl": url} for n in variables.get("files") or []]
+                names = variables.get("files") or []
+                files = [self._file(name, variables["run"]) for name in names]
                 return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}
             case "ArtifactType":
                 return {"project": {"artifact": None}}
@@ -133,6 +135,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("content-encoding") == "gzip":
             body = gzip.decompress(body)
         backend, answer = self.server, dict[str, Any]()
+        if stored := re.fullmatch(r"/storage/([^/]+)/(.+)", self.path):
+            backend.runs[stored[1]].files[unquote(stored[2])] = body
         stream = re.fullmatch(r"/files/[^/]+/[^/]+/([^/]+)/file_stream", self.path)
         status = backend.stream_status if stream and backend.status == 200 else backend.status
         if self.command == "POST" and status == 200 and stream:
