@@ -7,8 +7,8 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-from urllib.parse import Self, unquote
+from typing import Any, Self
+from urllib.parse import unquote
 
 ENTITY = "loopback"
 KEY = "0" * 40  # the client checks the length of an API key before it uses it
