@@ -106,8 +106,9 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     if "task" in plain:
         task = plain.pop("task")["name"]  # a copy of corpus.task
         for override in parsed:
-            if override.key_or_group == "corpus":
-                word = override.input_line
+            word, key = str(override.input_line), override.key_or_group
+            of_text = key == "experiment" and "task" not in _composed([word], config_dir)
+            if key == "corpus" or of_text:
                 raise UserError(f"{word}: task={task} makes its own text; drop one of them")
     return plain
 

@@ -211,7 +211,8 @@ def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table
 def summary(numbers: Numbers, protocol: str) -> Table:
     """Returns the perplexity at T and three longer lengths, and the verdict at the longest."""
     T = min(numbers.T.values())
-    lengths = [n for n in numbers.lengths if T <= n <= numbers.longest] or [numbers.longest]
+    lengths = [n for n in numbers.lengths if n <= numbers.longest]
+    lengths = [n for n in lengths if n >= T] if numbers.longest > T in lengths else lengths
     lengths = sorted({*lengths[:2], lengths[len(lengths) // 2], lengths[-1]})
     rows = [
         [

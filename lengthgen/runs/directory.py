@@ -131,7 +131,7 @@ def find(name: str, root: Path) -> Path:
 
 def newest(root: Path) -> Path:
     """Returns the run that was worked on last. Raises UserError if there is none."""
-    logs = [*root.glob("*/train.jsonl"), *root.glob("*/eval.jsonl")]
+    logs = [*root.glob("*/status.json"), *root.glob("*/*.jsonl")]
     if not logs:
         raise UserError(f"{root} holds no run yet; lengthgen train scheme=rope makes one")
     return max(logs, key=lambda path: path.stat().st_mtime).parent

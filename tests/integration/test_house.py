@@ -14,14 +14,14 @@ PACKAGE = {
     "sweep": 595,  # to shrink to 550
     "pipeline": 195,  # validation while a run trains
     "tracking": 245,  # 200, and the table, report, tags and facts of a run in W&B
-    "report": 1855,  # to shrink to 1600
+    "report": 1856,  # to shrink to 1600
     "evaluation": 1218,  # 1150, and validation while a run trains
     "training": 415,  # 400, and the rows of validation
     "runs": 700,
     "model": 1530,  # to shrink to 1300
     "data": 1717,  # to shrink to 1350
     "schemes": 3700,
-    "config": 1133,  # to shrink to 900
+    "config": 1134,  # to shrink to 900
     "errors, escaping, files, terminal": 480,  # to shrink to 450
     "tasks": 1942,  # to shrink to 1900
     "probes": 800,
