@@ -24,7 +24,7 @@ def export_run(
     ] = None,
     plugin: Plugin = None,
 ) -> None:
-    """Write a model to share into a new or empty folder: weights, tokenizer, model card."""
+    """Write a model to share: weights, tokenizer and model card."""
     names, changes = split(arguments, sections=("runtime",))
     from lengthgen import pipeline
     from lengthgen.config import plugins

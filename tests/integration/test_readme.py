@@ -42,7 +42,7 @@ def lengthgen_commands(page: str) -> list[str]:
 
 
 def needs_the_network(line: str) -> bool:
-    return "corpus=pg19" in line or "wandb=online" in line
+    return any(word in line for word in ("corpus=pg19", "wandb=online", "lengthgen import"))
 
 
 def runnable() -> dict[str, list[str]]:
