@@ -46,18 +46,20 @@ def load_config(run_dir: Path) -> Config:
 def write_provenance(
     run_dir: Path, corpus: TokenizedCorpus | None, *, run: str, n_parameters: int
 ) -> None:
-    """Writes env.json at the first start: command, host, commit, versions and corpus."""
-    if read_provenance(run_dir, run=run):
+    """Writes env.json: command, host, commit, versions and corpus of the first start.
+
+    `restarts` holds each later start that differs from the one before it.
+    """
+    start = {"argv": [utf8(word) for word in sys.argv], "host": platform.node(), **environment()}
+    provenance = read_provenance(run_dir, run=run)
+    if not provenance:
+        provenance = {"run": run, **start, "n_parameters": n_parameters, "restarts": []}
+        if corpus is not None:  # not imported
+            provenance |= {"fingerprint": corpus.fingerprint, "corpus": corpus.meta}
+    elif start.items() <= [provenance, *provenance["restarts"]][-1].items():
         return
-    provenance: dict[str, Any] = {
-        "run": run,
-        "argv": [utf8(word) for word in sys.argv],
-        "host": platform.node(),
-        **environment(),
-        "n_parameters": n_parameters,
-    }
-    if corpus is not None:  # not imported
-        provenance |= {"fingerprint": corpus.fingerprint, "corpus": corpus.meta}
+    else:
+        provenance["restarts"] += [start]
     write_rows(run_dir / "env.json", [provenance])
 
 

@@ -86,7 +86,7 @@ def options(text: str) -> Options:
 def submit(
     points: Sequence["Point"], options: Options, *, root: Path, say: Callable[[str], None]
 ) -> None:
-    """Submits all points as a job array, and writes into each run directory which job owns it."""
+    """Submits all points as job arrays, and writes into each run directory which job owns it."""
     try:
         import submitit
         from submitit.core.utils import FailedJobError
@@ -100,23 +100,33 @@ def submit(
         folder.mkdir(parents=True, exist_ok=True)
     kept = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k.startswith("SBATCH_")}
     executor = submitit.SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES)
-    parallel = options.parallel or len(points)
+    most = _largest_array()
+    arrays = [points[i : i + most] for i in range(0, len(points), most)]
+    parallel = max(1, (options.parallel or len(points)) // len(arrays))
     executor.update_parameters(**options.sbatch, array_parallelism=parallel)
-    try:
-        with clean_env():  # of a Slurm job or a torchrun that this process itself is in
-            os.environ.update(kept)
-            jobs = executor.submit_array([Task.of(point, options) for point in points])
-    except FailedJobError as error:
-        refused = re.findall(r"^sbatch: error: (.+)", str(error), re.MULTILINE) or [str(error)]
-        raise UserError(f"--slurm: Slurm refused the sweep: {'; '.join(refused)}") from None
-    for point, job in zip(points, jobs, strict=True):
-        record = {"id": str(job.job_id), "log": str(job.paths.stderr)}
-        replace_file(point.run_dir / "slurm.json", json.dumps(record).encode())
-    id = str(jobs[0].job_id).partition("_")[0]
-    say(
-        f"submitted {len(jobs)} points as job {id}: squeue -j {id} shows them, scancel {id} ends "
-        f"them with a checkpoint, their logs are {folder}/{id}_*"
-    )
+    for array in arrays:
+        try:
+            with clean_env():  # of a Slurm job or a torchrun that this process itself is in
+                os.environ.update(kept)
+                jobs = executor.submit_array([Task.of(point, options) for point in array])
+        except FailedJobError as error:
+            refused = re.findall(r"^sbatch: error: (.+)", str(error), re.MULTILINE) or [str(error)]
+            raise UserError(f"--slurm: Slurm refused the sweep: {'; '.join(refused)}") from None
+        for point, job in zip(array, jobs, strict=True):
+            record = {"id": str(job.job_id), "log": str(job.paths.stderr)}
+            replace_file(point.run_dir / "slurm.json", json.dumps(record).encode())
+        id = str(jobs[0].job_id).partition("_")[0]
+        say(
+            f"submitted {len(jobs)} points as job {id}: squeue -j {id} shows them, scancel {id} "
+            f"ends them with a checkpoint, their logs are {folder}/{id}_*"
+        )
+
+
+def _largest_array() -> int:
+    """Returns how many jobs an array of this cluster may have: indices are below MaxArraySize."""
+    command = ["scontrol", "show", "config"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    return int((re.findall(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE) or ["1001"])[0])
 
 
 @dataclass

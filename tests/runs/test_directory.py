@@ -53,7 +53,7 @@ def start(run_dir: Path, corpus: corpora.TokenizedCorpus) -> None:
     directory.write_provenance(run_dir, corpus, run="rope", n_parameters=7)
 
 
-def test_the_first_start_says_where_and_of_what_a_run_is_made(
+def test_the_first_start_says_of_what_a_run_is_made_and_later_ones_what_differs(
     tmp_path: Path, corpus: corpora.TokenizedCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["lengthgen", "train", "--config-dir", os.fsdecode(b"c\xff")])
@@ -62,9 +62,14 @@ def test_the_first_start_says_where_and_of_what_a_run_is_made(
     first = directory.read_provenance(tmp_path, run="rope")
     assert (first["argv"][-1], first["commit"]) == (r"c\xff", None)
     assert (first["fingerprint"], first["n_parameters"]) == (corpus.fingerprint, 7)
-    monkeypatch.setattr("platform.node", lambda: "another")
     start(tmp_path, corpus)
     assert directory.read_provenance(tmp_path, run="rope") == first
+    for _ in range(2):
+        monkeypatch.setattr("platform.node", lambda: "another")
+        start(tmp_path, corpus)
+        later = directory.read_provenance(tmp_path, run="rope")
+        [restart] = later["restarts"]
+        assert (restart["host"], later["host"]) == ("another", first["host"])
 
 
 def test_a_run_of_other_tokens_is_refused(tmp_path: Path, corpus: corpora.TokenizedCorpus) -> None:

@@ -152,13 +152,15 @@ def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_put_back(
     assert pending([point], states_of([point])) == [point]
 
 
-def test_a_job_that_is_cancelled_before_it_begins_is_left_to_do(
+def test_points_beyond_the_largest_array_are_a_second_one_and_a_cancelled_job_is_left_to_do(
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:
-    points = submitted(tmp_path, cache, "seed=1,2", options="time=5,partition=closed")
+    points = submitted(tmp_path, cache, "seed=1,2,3", options="time=5,partition=closed")
+    arrays = {job_of(point).partition("_")[0] for point in points}
+    assert len(arrays) == 2  # MaxArraySize=2
     assert {*states_of(points).values()} == {PointState("queued", "PartitionDown")}
     assert pending(points, states_of(points)) == []
-    cluster.ask("scancel", job_of(points[0]).partition("_")[0])
+    cluster.ask("scancel", *arrays)
     until(lambda: state_of(points[0]).state != "queued")
     assert state_of(points[0]).state == "failed"
     assert pending(points[:1], states_of(points[:1])) == points[:1]
