@@ -82,14 +82,17 @@ def load(
         named = [path.parent for path in metas if str(fingerprint) in path.read_text()]
     folder = named[0] if named else _ensured(corpus, cache_dir, say)
     with one_line_errors(folder):
-        meta = json.loads((folder / "meta.json").read_text())
-        tokenizer = read_tokenizer(folder / "tokenizer.json")
-        n_bytes = token_bytes(tokenizer)
-        if token_cache.fingerprint(folder, tokenizer) != meta["fingerprint"]:
+        try:
+            meta = json.loads((folder / "meta.json").read_text())
+            tokenizer = read_tokenizer(folder / "tokenizer.json")
+            n_bytes = token_bytes(tokenizer)
+            if token_cache.fingerprint(folder, tokenizer) != meta["fingerprint"]:
+                raise ValueError
+            train, validation = (_split(folder, name, len(n_bytes)) for name in SPLITS)
+        except (ValueError, KeyError, TypeError):
             raise UserError(
                 f"the token cache {folder} is damaged; delete this folder: it is built again"
-            )
-        train, validation = (_split(folder, name, len(n_bytes)) for name in SPLITS)
+            ) from None
     return TokenizedCorpus(
         name=corpus.name,
         train=train,

@@ -278,7 +278,10 @@ def test_the_second_of_two_processes_waits_and_says_so(folder: Path, cache_dir: 
 @pytest.mark.parametrize(
     ("name", "harm", "message"),
     [
-        ("train.bin", partial(os.truncate, length=2), "is damaged; delete this folder"),
+        *(
+            (name, partial(os.truncate, length=2), "is damaged; delete this folder")
+            for name in ("train.bin", "meta.json", "validation.names.json")
+        ),
         ("train.names.json", Path.unlink, ".*No such file"),
     ],
 )

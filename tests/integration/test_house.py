@@ -19,7 +19,7 @@ PACKAGE = {
     "training": 415,  # 400, and the rows of validation
     "runs": 702,  # to shrink to 700
     "model": 1530,  # to shrink to 1300
-    "data": 1700,  # to shrink to 1350
+    "data": 1703,  # to shrink to 1350
     "schemes": 3700,
     "config": 1134,  # to shrink to 900
     "errors, escaping, files, terminal": 480,  # to shrink to 450
@@ -32,7 +32,7 @@ PACKAGE = {
 TESTS = {
     "cli": 379,  # to shrink to 350
     "config": 670,  # to shrink to 600
-    "data": 1236,  # to shrink to 1000
+    "data": 1239,  # to shrink to 1000
     "encoder_decoder": 320,  # to shrink to 300
     "evaluation": 850,
     "hub": 720,  # to shrink to 400
