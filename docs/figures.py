@@ -71,10 +71,11 @@ def schemes() -> Figure | None:
 
 
 def short_conv() -> Figure | None:
-    title = "NoPE and RoPE with and without a short convolution, trained on 512 tokens"
+    title = "Six schemes with a short convolution, trained on 512 tokens"
     found = study("leaderboard")[1]
-    names = {"nope": "NoPE", "rope": "RoPE", "nope_conv": "NoPE + conv", "rope_conv": "RoPE + conv"}
-    return figures.curve(found.assign(series=found["scheme"].map(names)), title=title)
+    found = found[found["scheme"].str.endswith("_conv")]
+    plain = found["scheme"].str.removesuffix("_conv")
+    return figures.curve(found.assign(series=plain.map(NAMES), scheme=plain), title=title)
 
 
 def variants() -> Figure | None:
