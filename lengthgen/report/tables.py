@@ -81,7 +81,7 @@ def shown(table: Table) -> str:
         drawn.add_column(Text(escaping.visible(name)), justify="right" if i else "left")
     for row in table.rows:
         drawn.add_row(*(Text(escaping.visible(cell.text + cell.sign)) for cell in row))
-    console = Console(width=80, no_color=True)
+    console = Console(width=80, force_terminal=False)  # no style: echo() shows control characters
     with console.capture() as text:
         console.print(drawn)
     return text.get()

@@ -39,7 +39,7 @@ TESTS = {
     "integration": 742,  # to shrink to 450
     "model": 1000,  # to shrink to 950
     "probes": 600,
-    "report": 1300,
+    "report": 1311,  # to shrink to 1300
     "runs": 809,  # to shrink to 800
     "schemes": 2709,  # to shrink to 2700
     "support": 1083,  # to shrink to 600

@@ -16,7 +16,7 @@ import pytest
 from frames import CONFIG, frame
 
 from lengthgen.errors import UserError
-from lengthgen.report import load, report
+from lengthgen.report import load, report, tables
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}"
 
@@ -152,3 +152,13 @@ def test_what_no_run_meets_is_named(conditions: dict[str, list[Any]], said: str)
     with pytest.raises(UserError) as refused:
         report.matching(rows_of(), conditions)
     assert said in str(refused.value)
+
+
+def test_a_terminal_shows_the_table_without_control_characters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    drawn = tables.shown(tables.Table(title="Curve", head=["scheme"], rows=[[tables.Cell("rope")]]))
+    assert "rope" in drawn
+    assert drawn.replace("\n", "").isprintable()
