@@ -93,7 +93,7 @@ def include(path: str) -> str:
 
 
 def text(value: Any) -> str:
-    """Returns 13.56, 176.9 or 0.066 [0.019, 0.112]; nothing for what is true."""
+    """Returns 13.56, 176.9 or 0.066 [0.019, 0.112]."""
     if isinstance(value, Estimate):
         digits = 3 if abs(value.value) < 1 else 2 if abs(value.value) < 10 else 0
         return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(value.value, value.low, value.high, d=digits)

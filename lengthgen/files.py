@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -180,6 +181,22 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Generator[Path]:
+    """Yields a folder aside, which becomes the new one in one step; it goes if an error is raised.
+
+    Raises UserError for what cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with writing(path):
+            aside.mkdir(parents=True)
+            yield aside
+            aside.rename(path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -15,10 +15,11 @@ ALL = ["norm", "qkv", "attention_out", "mlp"]
 EMPTY = "nope"  # the scheme without parts
 IGNORED = re.compile(  # keys that change no logit of a trained model
     r".*(dropout|pdrop|token_id)|summary_.*|_?attn_impl(ementation)?|initializer_range|init_std"
-    r"|(torch_)?dtype|transformers[_.].*|architectures|model_type|_(model_)?name_or_path|_commit_hash"
-    r"|auto_map|id2label|label2id|return_dict|use_return_dict|problem_type|use_cache|pretraining_tp|layerdrop|task_specific_params|init_device|n_ctx|prefix"
-    r"|embedding_fraction|norm_type|reorder_and_upcast_attn|attention_softmax_in"
-    r"_fp32|masked_softmax_fusion|bias_dropout_fusion|skip_bias_add(_qkv)?|is_llama_config"
+    r"|(torch_)?dtype|transformers[_.].*|architectures|model_type|_(model_)?name_or_path"
+    r"|_commit_hash|auto_map|id2label|label2id|return_dict|use_return_dict|problem_type|use_cache"
+    r"|prefix|pretraining_tp|layerdrop|task_specific_params|init_device|n_ctx|embedding_fraction"
+    r"|norm_type|reorder_and_upcast_attn|attention_softmax_in_fp32|masked_softmax_fusion"
+    r"|bias_dropout_fusion|skip_bias_add(_qkv)?|is_llama_config"
 )
 
 

@@ -1,7 +1,6 @@
 """Writing an export: checked first, written aside, and put in place in one step."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.files import sha256_of
+from lengthgen.files import new_folder, sha256_of
 from lengthgen.hub.card import card
 from lengthgen.hub.exported import CARD, CONFIG, PLUGINS, TOKENIZER, WEIGHTS, About, read
 from lengthgen.runs import checkpoints, directory
@@ -36,23 +35,12 @@ def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, 
         raise UserError(f"{folder} is there already; give a new or empty folder, or remove it")
     corpus = directory.load_corpus(config, run_dir, say=say)
     checkpoint = checkpoints.final(config, run_dir)
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    try:
-        aside.mkdir(parents=True)
+    with new_folder(folder) as aside:
         _write(aside, config, run_dir, corpus, checkpoint)
         text = card(
             config, run_dir, read(aside), corpus, checkpoint, name=folder.name, license=license
         )
         (aside / CARD).write_text(text, encoding="utf-8")
-        aside.rename(folder)
-    except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise UserError(
-            f"{folder}: cannot be written ({reason or error}); free disk space or fix its "
-            "permissions, then run the same command again"
-        ) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     if checkpoint.step < config.train.steps:
         say(f"{run_dir.name} is unfinished: this is step {checkpoint.step} of {config.train.steps}")
     return folder
@@ -72,7 +60,10 @@ def _write(
     for name in plugins:
         (aside / PLUGINS).mkdir(exist_ok=True)
         shutil.copy(run_dir / name, aside / name)
-    save_file(checkpoint.weights, aside / WEIGHTS, metadata={"format": "pt"})
+    try:
+        save_file(checkpoint.weights, aside / WEIGHTS, metadata={"format": "pt"})
+    except SafetensorError as error:  # of a full disk
+        raise OSError(0, str(error)) from error
     (aside / WEIGHTS).chmod((aside / CARD).stat().st_mode)  # safetensors hides it from others
     about = About(
         lengthgen=__version__,

@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from lengthgen.config import compose
 from lengthgen.config.schema import Config, InitFrom, from_overrides, from_plain, to_plain
 from lengthgen.data.tokenizer import prepended, read_tokenizer, token_bytes
 from lengthgen.errors import UserError, first_line
-from lengthgen.files import read_bytes, replace_file, sha256_of
+from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
 from lengthgen.hub.families import EMPTY, FAMILIES, Family, Keys, Read
 from lengthgen.model.build import build_model, on_meta
 from lengthgen.runs import checkpoints, directory, status
@@ -234,9 +232,8 @@ def _weights(config: Config, family: Family, read: Read, tensors: Tensors) -> di
             )
         weights[name] = x.contiguous()
     head = f"{family.names['head']}.weight"
-    if head in tensors.left() and equal(tensors.take(head), weights["embedding.weight"]):
-        pass  # a copy of the tied matrix
-    elif head in tensors.of and config.model.tied_head:
+    is_tied = head in tensors.left()  # a copy of the embedding in the file
+    if is_tied and not equal(tensors.take(head), weights["embedding.weight"]):
         raise UserError(f"{tensors.folder}: {head} is not the embedding, to which it is tied")
     if left := tensors.left():
         raise UserError(
@@ -261,11 +258,9 @@ def _experiment(config: Config) -> bytes:
 def _write(config: Config, weights: dict[str, Tensor], *, n_parameters: int) -> None:
     """Writes the run directory aside, and puts it in place in one step."""
     run, run_dir = config.run_id, config.run_dir
-    aside = run_dir.with_name(f".{run_dir.name}.{os.getpid()}")
     kept = Path(config.corpus.tokenizer)
     assert isinstance(config.train.init_from, InitFrom)
-    try:
-        aside.mkdir(parents=True)
+    with new_folder(run_dir) as aside:
         checkpoints.save(aside, run=run, step=0, weights=weights, trainer={})
         directory.write_config(config, aside)
         directory.write_provenance(aside, None, run=run, n_parameters=n_parameters)
@@ -276,8 +271,3 @@ def _write(config: Config, weights: dict[str, Tensor], *, n_parameters: int) -> 
             replace_file(kept, read_bytes(path))
         (aside / "conf").mkdir()
         replace_file(aside / f"conf/experiment/{config.model.name}.yaml", _experiment(config))
-        aside.rename(run_dir)
-    except OSError as error:
-        raise UserError(f"{run_dir}: cannot be written ({error.strerror})") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)

@@ -124,9 +124,12 @@ def submit(
 
 def _largest_array() -> int:
     """Returns how many jobs an array of this cluster may have: indices are below MaxArraySize."""
-    command = ["scontrol", "show", "config"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    shown = _asked("scontrol", "show", "config").stdout
     return int((re.findall(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE) or ["1001"])[0])
+
+
+def _asked(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @dataclass
@@ -182,8 +185,7 @@ def queue(jobs: Iterable[str]) -> dict[str, tuple[str, str]]:
     if not arrays or shutil.which("squeue") is None:  # runs that were copied from a cluster
         return {}
     columns = ["--noheader", "--array", "--states=all", "--format=%i|%T|%r"]
-    command = ["squeue", *columns, f"--jobs={arrays}"]
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    asked = _asked("squeue", *columns, f"--jobs={arrays}")
     if asked.returncode and "Invalid job id" not in asked.stderr:  # of jobs that ended long ago
         raise UserError(f"squeue: {asked.stderr.strip()}; run the command again when it answers")
     listed = (line.split("|", 2) for line in asked.stdout.splitlines())

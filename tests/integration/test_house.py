@@ -11,7 +11,7 @@ from repository import ROOT
 PACKAGE = {
     "cli": 880,  # to shrink to 700
     "api": 140,
-    "sweep": 603,  # to shrink to 550
+    "sweep": 605,  # to shrink to 550
     "pipeline": 195,  # validation while a run trains
     "tracking": 245,  # 200, and the table, report, tags and facts of a run in W&B
     "report": 1856,  # to shrink to 1600
@@ -22,11 +22,11 @@ PACKAGE = {
     "data": 1703,  # to shrink to 1350
     "schemes": 3700,
     "config": 1134,  # to shrink to 900
-    "errors, escaping, files, terminal": 480,  # to shrink to 450
+    "errors, escaping, files, terminal": 496,  # 450, and the new folder of export and import
     "tasks": 1942,  # to shrink to 1900
     "probes": 800,
     "encoder_decoder": 350,
-    "hub": 976,  # to shrink to 700
+    "hub": 958,  # to shrink to 700
     "generation": 130,
 }
 TESTS = {
