@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import socket
 import subprocess
 import sys
 import traceback
@@ -97,8 +96,13 @@ def begin(
 
 
 def ended(process: subprocess.Popen[str]) -> Ran:
-    """Waits for a program, for 5 minutes at most."""
-    out, err = process.communicate(timeout=300)
+    """Waits for a program, and kills it after 5 minutes."""
+    try:
+        out, err = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
     return Ran(process.returncode, out, err)
 
 
@@ -109,16 +113,6 @@ def run(
     process = begin(*words, cwd=cwd, env=env)
     code, out, err = ended(process)
     return subprocess.CompletedProcess(process.args, code, out, err)
-
-
-def ranks(n: int, *words: str | Path, cwd: Path | None = None) -> list[subprocess.Popen[str]]:
-    """Starts `python WORDS` as the n processes of one run, without torchrun."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    about = {**os.environ, "WORLD_SIZE": str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    own = [about | {"RANK": str(r), "LOCAL_RANK": str(r)} for r in range(n)]
-    return [begin(*words, cwd=cwd, env=env) for env in own]
 
 
 def train_words(root: Path, *more: str) -> list[str]:

@@ -88,11 +88,15 @@ def step_reached(root: Path) -> int:
     return json.loads(lines[-1])["train/step"] if lines else 0
 
 
-def kill_after(step: int, process: subprocess.Popen[str], root: Path) -> None:
-    """Kills with -9 once the log has reached a step."""
+def wait_for_step(step: int, process: subprocess.Popen[str], root: Path) -> None:
     while step_reached(root) < step:
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
+
+
+def kill_after(step: int, process: subprocess.Popen[str], root: Path) -> None:
+    """Kills with -9 once the log has reached a step."""
+    wait_for_step(step, process, root)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=120)
     assert process.returncode != 0
@@ -119,18 +123,16 @@ def test_a_run_that_was_killed_ends_with_the_bits_of_an_undisturbed_one(
 @pytest.mark.slow
 def test_two_processes_agree_with_themselves_after_a_kill(tmp_path: Path, cache: Path) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-
-    def begin_two(root: Path) -> list[subprocess.Popen[str]]:
-        return commands.ranks(2, "-m", "lengthgen", *words(root, cache, *RECURRENT))
-
-    for process in begin_two(undisturbed):
-        finish(process)
-    main, other = begin_two(killed)
-    kill_after(16, other, killed)
-    main.communicate(timeout=120)
-    assert main.returncode != 0
-    for process in begin_two(killed):
-        finish(process)
+    two = (*RECURRENT, "--gpus", "2")
+    finish(begin(undisturbed, cache, *two))
+    process = begin(killed, cache, *two)
+    wait_for_step(16, process, killed)
+    *_, last = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(last), signal.SIGKILL)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGKILL, said
+    assert step_reached(killed) < STEPS
+    finish(begin(killed, cache, *two))
     assert_same_bits(run_of(killed), run_of(undisturbed))
 
 
@@ -139,9 +141,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_the_same_command_continues(
     tmp_path: Path, cache: Path
 ) -> None:
     process = begin(tmp_path, cache)
-    while step_reached(tmp_path) < 3:
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for_step(3, process, tmp_path)
     process.send_signal(signal.SIGUSR2)
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 128 + signal.SIGUSR2
