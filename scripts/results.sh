@@ -27,6 +27,9 @@
 #               seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
 #               seeds; reversing by encoders and decoders without positions
+#   smollm2     a pretrained model, SmolLM2-135M-Instruct (T = 8,192), as it is and under training-free
+#               variants, on 16 documents of a corpus: corpus=python, or of your own, such as
+#               corpus=files corpus.path=FOLDER corpus.name=books; about 20 hours of one core
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
 #
 # Runs go to runs/NAME, tables and figures to results/NAME. Killed, the same command continues. An
@@ -38,7 +41,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
-fire_positions fine_tuning schemes slow_schemes leaderboard tasks encoder_decoder statistics"
+fire_positions fine_tuning schemes slow_schemes leaderboard tasks encoder_decoder smollm2 statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -262,6 +265,40 @@ encoder_decoder() {
   sweep encoder_decoder "${learned[@]}" "${addition[@]}"
   sweep encoder_decoder scheme=nope "${reverse[@]}"
   after lengthgen report runtime.root=runs/encoder_decoder --out results/encoder_decoder
+}
+
+# The most telling windows come first: one of 16k takes minutes. Killed, a cell of 16 of them is lost.
+smollm2() {
+  local root=runs/smollm2 run
+  local folder=$root/.smollm2 options=(runtime.threads=1 runtime.wandb=off)
+  if [[ ! -e $folder/tokenizer.json ]]; then
+    .venv/bin/pip install --quiet --no-deps --target $root/.packages gguf==0.19.0 \
+      accelerate==1.15.0 psutil==7.2.2
+    PYTHONPATH=$PWD/$root/.packages .venv/bin/python scripts/smollm2.py $folder
+  fi
+  run=$(.venv/bin/lengthgen import $folder --name smollm2 corpus=python eval.endpoints=16 \
+    eval.endpoints_per_document=1 eval.targets=256 eval.reach=32768 eval.deduplicate=false \
+    'eval.lengths=[512,2048,8192,12288,16384]' 'eval.reference_variants=[]' \
+    "runtime.root=$root" "${options[@]}" "${given[@]}")
+  # Factors of the others are L/T. These groups keep distances at 2T within 0.7 T.
+  mkdir -p $root/conf/variant
+  echo '{selfextend: {neighbours: 0.25, group: 4}}' >$root/conf/variant/selfextend_2x.yaml
+  # evaluate LENGTHS [VARIANT ...]
+  evaluate() {
+    local lengths=$1 variant
+    shift
+    for variant in "${@:-}"; do
+      .venv/bin/lengthgen eval "$run" --config-dir $root/conf --lengths "$lengths" \
+        ${variant:+--variants "$variant"} "${options[@]}" >/dev/null
+    done
+  }
+  evaluate 512,2048,8192,12288,16384
+  evaluate 16384 yarn ntk window_sinks
+  evaluate 12288 yarn ntk window_sinks
+  evaluate 16384 dynamic_ntk pi window streaming_llm selfextend_2x dual_chunk
+  evaluate 12288 dynamic_ntk pi window streaming_llm selfextend_2x dual_chunk
+  evaluate 32768 "" yarn ntk window_sinks
+  after lengthgen report runtime.root=$root --out results/smollm2
 }
 
 statistics() {

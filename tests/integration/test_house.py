@@ -50,7 +50,7 @@ TESTS = {
     "api, conftest, escaping, terminal": 450,
     "generation": 175,
 }
-SCRIPTS = 1480
+SCRIPTS = 1530  # 1480, and the conversion of a pretrained model
 
 
 def sizes(folder: Path) -> dict[str, int]:
