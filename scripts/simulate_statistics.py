@@ -1,4 +1,4 @@
-"""Coverage of intervals and error rates of verdicts, ties and ranks, by simulation.
+"""Coverage of intervals and error rates of verdicts and ties, by simulation.
 
     python scripts/simulate_statistics.py [--out results/statistics] [--scale 1.0]
 
@@ -50,8 +50,6 @@ def coverage(rng: Rng, n: int) -> str:
         for weight in weights.values() if R > 1 else [0.0]:  # one checkpoint on other documents
             seed, held = math.sqrt(weight * R / D), 0
             for _ in range(n):
-                if R == 1:  # a draw is passed over, as when the committed table was made
-                    effects(rng, shape, R, D, seed=seed, document=1.0)
                 x_RD = effects(rng, shape, R, D, seed=seed, document=1.0)
                 estimate = ratio(x_RD, np.ones(D))
                 held += estimate.low <= 0 <= estimate.high
@@ -108,7 +106,7 @@ def family(rng: Rng, tables: Callable[[int], int]) -> str:
     def rates(shape: str, k: int, R: int, seeds: Sequence[float]) -> list[str]:
         alone, apart = 0, 0
         for _ in range(tables(k)):
-            losses, pairs = drawn_table(rng, shape, R, [0.0] * k, seeds)
+            losses, pairs = drawn_table(rng, shape, R, seeds)
             found = compare(losses, pairs)
             assert found is not None
             apart += bool(found.different)
@@ -134,27 +132,6 @@ def family(rng: Rng, tables: Callable[[int], int]) -> str:
         "Joint: any two told apart, as the report does it. Each alone: any series called worse "
         "than the best by the interval of its own difference. Columns: seeds of all series "
         "vary alike, those of one ten times as much, those of half of them five times.",
-    )
-
-
-def ranks(rng: Rng, n: int) -> str:
-    """How often all rank intervals of a table hold the truth, and how wide they are."""
-    rows: list[list[object]] = []
-    for shape, R, step in product(SHAPES, (2, 3, 5), (0.02, 0.1, 0.5)):
-        held, width, means = 0, 0, [i * step for i in range(6)]
-        for _ in range(n):
-            losses, pairs = drawn_table(rng, shape, R, means, [0.01] * 6, 0.1)
-            found = compare(losses, pairs)
-            assert found is not None
-            bounds = [found.ranks[name] for name in sorted(losses)]
-            held += all(a <= i <= b for i, (a, b) in enumerate(bounds, start=1))
-            width += sum(b - a for a, b in bounds)
-        rows.append([shape, R, f"{step:g}", percent(held, n), f"{width / (6 * n):.1f}"])
-    return table(
-        f"Ranks of six series, equal steps apart, {n:,} tables each",
-        ["documents", "seeds", "step in nats", "all ranks hold (%)", "mean width"],
-        rows,
-        "Seeds vary by 0.01 nats, documents by 0.1; 64 documents. Width 5: nothing known.",
     )
 
 
@@ -187,14 +164,12 @@ def drawn_table(
     rng: Rng,
     shape: str,
     R: int,
-    means: Sequence[float],
     seeds: Sequence[float],
-    document: float = 4,
 ) -> tuple[dict[str, float], dict[tuple[str, str], Estimate]]:
-    """Returns the losses of series on 64 documents by name, and the differences of their pairs."""
+    """Returns the losses of equal series by name, and the differences of pairs; 64 documents."""
     sums = {
-        f"{i:02}": mean + effects(rng, shape, R, 64, seed=seed, document=document)
-        for i, (mean, seed) in enumerate(zip(means, seeds, strict=True))
+        f"{i:02}": effects(rng, shape, R, 64, seed=seed, document=4.0)
+        for i, seed in enumerate(seeds)
     }
     pairs = {(a, b): gap(sums[a], sums[b], np.ones(64)) for a, b in combinations(sums, 2)}
     return {name: float(of.mean()) for name, of in sums.items()}, pairs
@@ -214,7 +189,6 @@ def main() -> None:
         coverage(rng, times(1000)),
         verdicts(rng, times(200)),
         family(rng, lambda k: times({2: 1000, 6: 400, 12: 120}.get(k, 40))),
-        ranks(rng, times(200)),
         accuracies(rng, times(1000)),
     ]
     chosen.out.mkdir(parents=True, exist_ok=True)

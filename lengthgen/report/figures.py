@@ -28,14 +28,20 @@ COLUMNS = 5  # of small multiples
 FAILED = 300  # times the least perplexity: a line may leave the axis above
 LINEAR = 0.1  # nats up to which the axis of gains is about linear; logarithmic beyond
 FACTS = ["series", "scheme", "variant", "reference", "train_length"]
+LAST_T = "last T tokens"
 NO_BAND: Mapping[str, Any] = {"low": math.nan, "high": math.nan}
 
 Style = Mapping[str, Any]
 
 
 @styled()
-def curve(findings: pd.DataFrame, *, title: str = "") -> Figure | None:
-    """Draws perplexity over context length; references are thin and dashed."""
+def curve(
+    findings: pd.DataFrame, *, title: str = "", width: float = style.WIDTH
+) -> Figure | None:
+    """Draws perplexity over context length; references are thin, in the colour of their scheme.
+
+    `width`, in inches, is that of a single panel.
+    """
     rows = _finite(findings, "loss")
     rows = rows[rows.groupby("series")["length"].transform("size") > 1]
     rows = rows.assign(value=np.exp(rows["value"].clip(upper=80)), **NO_BAND)
@@ -45,12 +51,24 @@ def curve(findings: pd.DataFrame, *, title: str = "") -> Figure | None:
         axes.set_ylim(least / 1.1, min(most, FAILED * least) * 1.1)
         style.log_axis(axes)
 
-    what = f"under the protocol {findings['protocol'].iloc[0]}"
-    if findings["protocol"].iloc[0] == HEADLINE:
-        what = "of the same tokens, by how much context they have"
-    variants = sorted(set(rows.loc[rows["reference"], "variant"].dropna()))
-    note = f"; dashed: with {', '.join(variants)}" if variants else ""
-    return _over_length(rows, scale, title or f"Perplexity {what}{note}", unit="perplexity")
+    name = findings["protocol"].iloc[0]
+    what = "by context length, on the same tokens" if name == HEADLINE else f"under {name}"
+    variants = sorted(set(rows.loc[rows["reference"], "variant"]) - {LAST_T})
+    what += "; dotted: last T tokens only" * bool((rows["variant"] == LAST_T).any())
+    what += f"; dashed: {', '.join(variants)}" if variants else ""
+    return _over_length(rows, scale, title or f"Perplexity {what}", unit="perplexity", width=width)
+
+
+def cropped(findings: pd.DataFrame) -> pd.DataFrame:
+    """Returns the losses of each series if it reads the last T tokens only, as references.
+
+    Under the matched tail that is the loss at T, on the same targets, at every length beyond T.
+    """
+    losses = findings[(findings["quantity"] == "loss") & ~findings["reference"]]
+    at_T = losses[losses["length"] == losses["train_length"]].drop(columns="length")
+    beyond = losses.loc[losses["length"] >= losses["train_length"], ["series", "length"]]
+    crops = beyond.merge(at_T, on="series")
+    return crops.assign(series=crops["series"] + f", {LAST_T}", variant=LAST_T, reference=True)
 
 
 @styled()
@@ -126,6 +144,7 @@ def _over_length(
     *,
     unit: str,
     axis: str = "context length in tokens",
+    width: float = style.WIDTH,
 ) -> Figure | None:
     """Draws lines over length: a panel for each train length, or small multiples of many lines.
 
@@ -138,13 +157,15 @@ def _over_length(
     is_small = own.groupby("train_length")["series"].nunique().max() > style.MAX_LINES
     if is_small:
         last = own.drop_duplicates("series", keep="last").sort_values("value")
-        panels = {name: rows[rows["series"] == name] for name in last["series"]}
+        panels = {
+            name: rows[rows["series"].isin([name, f"{name}, {LAST_T}"])] for name in last["series"]
+        }
         title += f"; grey: {', '.join(known['series'].unique())}" if len(known) else ""
     else:
         panels = {f"trained on {short(T)} tokens": own for T, own in rows.groupby("train_length")}
     columns = COLUMNS if is_small else min(2, len(panels))
     n_rows = math.ceil(len(panels) / columns)
-    width, height = (10.0, 1.6) if is_small else (8.0 if columns == 1 else 11.0, 3.9)
+    width, height = (10.0, 1.6) if is_small else (width if columns == 1 else 11.0, 3.9)
     drawn = style.new_figure(title, width=width, height=0.6 + height * n_rows)
     grid = drawn.subplots(n_rows, columns, squeeze=False, sharex=is_small, sharey=True).ravel()
     styles = line_styles(rows)
@@ -152,7 +173,7 @@ def _over_length(
         for _, other in known.groupby("series") if is_small else ():
             axes.plot(other["length"], other["value"], color="0.75", linewidth=0.8)
         for series, line in panel.groupby("series"):
-            solid = {"linestyle": "-"} if is_small else {}
+            solid = {"linestyle": "-"} if is_small and series == name else {}
             axes.plot(line["length"], line["value"], **styles[series] | solid)
             band = {"color": styles[series]["color"], "alpha": 0.15, "linewidth": 0}
             axes.fill_between(line["length"], line["low"], line["high"], **band)
@@ -190,14 +211,20 @@ def _ends(panel: pd.DataFrame, styles: Mapping[str, Style]) -> list[LineEnd]:
 def line_styles(rows: pd.DataFrame) -> Mapping[str, Style]:
     """Returns the drawing arguments of each series: its scheme's colour, dashes for a second one.
 
-    Series of a single scheme have a colour each. A reference is a thin grey line.
+    Series of a single scheme have a colour each. A reference is thin: dotted for the last T tokens
+    only, dashed for a variant.
     """
     lines = rows.drop_duplicates("series")
     own = lines[~lines["reference"]]
     keys = own["series"] if own["scheme"].nunique() == 1 else own["scheme"]
     colours = style.scheme_colours(keys)
-    thin: Style = {"color": "0.6", "linewidth": 0.8, "linestyle": (0, (3, 2))}
-    styles = dict.fromkeys(lines["series"], thin)
+    styles: dict[str, Style] = {}
+    for line in lines[lines["reference"]].itertuples():
+        colour = colours.get(
+            line.series.removesuffix(f", {LAST_T}"), colours.get(line.scheme, GREY)
+        )
+        dashes = (0, (1, 1.5)) if line.variant == LAST_T else (0, (3, 2))
+        styles[line.series] = {"color": colour, "linewidth": 0.9, "linestyle": dashes}
     nth = own.groupby([keys, "train_length"]).cumcount()  # as panels are
     for name, key, n in zip(own["series"], keys, nth, strict=True):
         dashes = style.DASHES[n % len(style.DASHES)]

@@ -169,9 +169,8 @@ class Comparison:
 
     best: str  # of least loss
     # tie: not shown to differ from the best; unknown: less than two seeds or documents in common
-    # with it, or diverged; "": worse.
+    # with it, diverged, or of a lower loss by seeds that the best lacks; "": worse.
     marks: Mapping[str, Mark]
-    ranks: Mapping[str, tuple[int, int]]  # of all but the unknown: the least and largest possible
     different: frozenset[Pair]  # the better one first
 
 
@@ -194,18 +193,13 @@ def compare(losses: Mapping[str, float], pairs: Mapping[Pair, Estimate]) -> Comp
         different |= _different(known, left)
         worse = {b for a, b in different if a == best} & left
         left -= worse
-    comparable = {label for pair in known if best in pair for label in pair}
     marks: dict[str, Mark] = dict.fromkeys(losses, "unknown")
-    marks |= {label: "tie" if label in left else "" for label in comparable}
-    marks[best] = "best"
-    ranks = {
-        label: (
-            1 + sum(b == label for _, b in different),
-            len(labels) - sum(a == label for a, _ in different),
-        )
-        for label in sorted(comparable)
-    }
-    return Comparison(best=best, marks=marks, ranks=ranks, different=frozenset(different))
+    for label in {label for pair in known if best in pair for label in pair}:
+        if label in left:
+            marks[label] = "best" if label == best else "tie"
+        elif losses[label] >= losses[best]:
+            marks[label] = ""
+    return Comparison(best=best, marks=marks, different=frozenset(different))
 
 
 def _different(known: Mapping[Pair, Estimate], left: Collection[str]) -> set[Pair]:

@@ -16,13 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from lengthgen.config.schema import Config, to_plain
-from lengthgen.data.windows import position_bins
 from lengthgen.errors import UserError, first_line
-from lengthgen.evaluation.protocols import named
 from lengthgen.evaluation.rows import stored
 from lengthgen.files import read_rows, replace_file
 from lengthgen.runs import directory, status
@@ -151,40 +148,14 @@ def _table(rows: pd.DataFrame, path: Path, config: Config) -> pd.DataFrame:
         "environment": json.dumps(_environment(provenance)),
     }
     references = set(config.eval.reference_variants)
-    return _checked(table.assign(**about, reference=table["variant"].isin(references)))
+    return typed(table.assign(**about, reference=table["variant"].isin(references)))
 
 
 def typed(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the table with a type for each column that does not depend on its values."""
     table = table.reindex(columns=COLUMNS).astype(TYPES)
     objects = [*NAMES, *OPTIONAL, *LISTS]
-    table[objects] = table[objects].where(table[objects].notna(), None)
-    return table
-
-
-def _checked(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns the typed table. Raises UserError or DAMAGE for values that no evaluation writes."""
-    table = typed(table)
-    for name in (*NAMES, *OPTIONAL):
-        allowed = str | None if name in OPTIONAL else str
-        if not all(isinstance(value, allowed) for value in table[name]):
-            raise ValueError(f"{name} is no text")
-    if (table[["train_length", "length"]] < 1).any(axis=None):
-        raise ValueError("a length is below 1")
-    for text in {*table["config"], *table["environment"]}:
-        json.loads(text)
-    for protocol in set(table["protocol"]):
-        named(protocol)
-    scored, answers = (table[table[name].notna()] for name in ("position_nats", "first_wrong"))
-    sizes = zip(scored["train_length"], scored["length"], strict=True)
-    counts = pd.Series([len(position_bins(*size)) for size in sizes], scored.index)
-    lists = dict.fromkeys(["position_nats", "position_tokens"], counts)
-    lists["first_wrong"] = answers["n_windows"]
-    for name, count in lists.items():
-        measured = table.loc[count.index, name]
-        if (measured.map(lambda values: np.asarray(values, float).size) != count).any():
-            raise ValueError(f"a list {name} has another length")
-    return table
+    return table.assign(**table[objects].where(table[objects].notna(), None))
 
 
 def _without_values(rows: pd.DataFrame) -> pd.DataFrame:
@@ -213,7 +184,7 @@ def _saved(path: Path) -> pd.DataFrame:
         raise UserError(f"{path.name} cannot be read ({error}); restore it") from None
     if missing := [name for name in COLUMNS if name not in table]:
         raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
-    return _checked(table.assign(**{name: [*map(_plain, table[name])] for name in LISTS}))
+    return typed(table.assign(**{name: [*map(_plain, table[name])] for name in LISTS}))
 
 
 def _plain(values: Any) -> list[Any] | None:
@@ -221,11 +192,6 @@ def _plain(values: Any) -> list[Any] | None:
     if values is None or isinstance(values, float):
         return None
     return [None if value != value else value for value in values.tolist()]
-
-
-def config_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the plain configuration of the run that a row is of."""
-    return json.loads(row["config"])
 
 
 def save(rows: pd.DataFrame, folder: Path) -> None:

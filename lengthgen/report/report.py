@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from lengthgen import escaping
 from lengthgen.config import compose, registry
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.protocols import named
+from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import replace_file, writing
 from lengthgen.report import figures, tables
 from lengthgen.report.load import MANIFEST, ROWS, load, save
@@ -73,8 +73,9 @@ def text_section(selection: Selection, end: str) -> Section:
     by_protocol = {name: known[known["protocol"] == name] for name in known["protocol"].unique()}
     numbers = {name: Numbers(rows) for name, rows in by_protocol.items()}
     main, *others = by_protocol  # the headline first
+    crops = figures.cropped(by_protocol[main] if main == HEADLINE else known.iloc[:0])
     drawings = {
-        "curve": partial(figures.curve, by_protocol[main]),
+        "curve": partial(figures.curve, pd.concat([by_protocol[main], crops])),
         "gain": partial(figures.gain, by_protocol[main]),
         "positions": partial(figures.positions, selection.rows),
     }
@@ -101,8 +102,8 @@ def sentences(own: Numbers) -> Iterator[str]:
 
     Of many series it yields a sentence on each verdict.
     """
-    longest = {series: n for series, what, n in sorted(own.rows) if what == "gain"}
-    words = {s: own.word(s, "gain", longest[s]) for s in own.series if longest.get(s, 0) > own.T[s]}
+    longest = {series: max(own.beyond(series), default=0) for series in own.series}
+    words = {series: own.word(series, "gain", n) for series, n in longest.items() if n}
     if len(words) > MOST_SENTENCES:
         for word, phrase in PHRASES.items():
             if names := [name for name, verdict in words.items() if verdict == word]:
@@ -134,13 +135,19 @@ def method(rows: pd.DataFrame) -> Section:
         "corpora": rows["corpus"] + " " + rows["fingerprint"].str[:12],
         "trained": runs["model"] + ", " + runs["tokens_seen"].map("{:,} tokens".format),
         "learning rates": [f"{s} {lr}" for s, lr in zip(runs["scheme"], lrs, strict=True)],
-        "commands": [e.get("command") for e in environments],
+        "commands": _commands([e["command"].split() for e in environments if "command" in e]),
         "commits": [e.get("commit") for e in environments],
         "machines": [", ".join(e.get("devices") or []) or e.get("processor") for e in environments],
         "versions": [" ".join(x) for e in environments for x in e.get("libraries", {}).items()],
     }
     texts = {name: "; ".join(dict.fromkeys(filter(None, values))) for name, values in facts.items()}
     return Section(title="Method", facts={name: text for name, text in texts.items() if text})
+
+
+def _commands(commands: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the words that all commands share, then the other words of each."""
+    shared = [word for word in next(iter(commands), []) if all(word in own for own in commands)]
+    return [" ".join(shared), *(" ".join(w for w in own if w not in shared) for own in commands)]
 
 
 def table_text(made: Sequence[Section]) -> str:

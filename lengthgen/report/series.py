@@ -13,17 +13,17 @@ import pandas as pd
 from lengthgen import schemes
 from lengthgen.config import compose
 from lengthgen.escaping import visible
-from lengthgen.report.load import CELL, config_of
+from lengthgen.report.load import CELL
 from lengthgen.schemes.absolute.alignment import Aligned
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment ids
 KEYS = ["recipe", "variant", "parts", "tokens_seen"]  # of a series
 SETTINGS = {"model": "model", "train_length": "T", "tokens_seen": "tokens seen"}
-# Keys of a configuration that do not tell series apart, or that _science adds in another form.
-ASIDE = ("seed", "eval.", "train.checkpoint_every", "train.val_every", "train.tuned")
-ASIDE += ("train.init_from",)
 RATIOS = ("train.scheme_lr_ratio", "scheme.lr_ratio")
 VARIANTS = ("scheme.variants", "variants")
+# Keys of a configuration that do not tell series apart, or that _science adds in another form.
+ASIDE = ("seed", "eval.", "train.checkpoint_every", "train.val_every", "train.tuned")
+ASIDE += ("train.init_from", *RATIOS, *VARIANTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
     for name, twins in by_name.items():
         for series in twins:
             label = f"{name} ({_distinction(series, twins)})" if len(twins) > 1 else name
-            is_bound = oracles & {*(config_of(series).get("scheme", {}).get("parts") or {})}
+            is_bound = oracles & {*(json.loads(series["config"])["scheme"].get("parts") or {})}
             key = tuple(series[key] for key in KEYS)
             labels[key] = visible(label + UPPER_BOUND if is_bound else label)
     of_rows = [labels[key] for key in keyed[KEYS].itertuples(index=False, name=None)]
@@ -177,14 +177,11 @@ def _distinction(series: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) 
 
 def _science(series: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what decides a series' numbers but the seed, by dotted key."""
-    flat = compose.flatten(config_of(series))
-    names = series["variant"].split("+") if series["variant"] else []
-    used = tuple(f"{home}.{name}." for home in VARIANTS for name in names)
-    aside = {
-        k for k in flat if k.startswith((*ASIDE, *RATIOS, *VARIANTS)) and not k.startswith(used)
-    }
+    flat = compose.flatten(json.loads(series["config"]))
+    names = filter(None, series["variant"].split("+"))
+    used = tuple(f"{home}.{name}." for name in names for home in VARIANTS)
     return {
-        **{key: value for key, value in flat.items() if key not in aside},
+        **{k: v for k, v in flat.items() if k.startswith(used) or not k.startswith(ASIDE)},
         "train.scheme_lr_ratio": next((flat[k] for k in RATIOS if flat.get(k) is not None), 1.0),
         "init_from": flat.get("train.init_from.recipe"),
         **{key: series[key] for key in ("variant", "parts", "tokens_seen")},

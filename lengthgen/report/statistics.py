@@ -8,20 +8,19 @@ are paired by seed and document.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations, takewhile
+from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lengthgen.evaluation.protocols import HEADLINE, named
-from lengthgen.report.intervals import Comparison, Estimate, Floats, compare, gap, ratio
+from lengthgen.report.intervals import Estimate, Floats, compare, gap, ratio
 from lengthgen.report.series import select, short
 
 EPS = 0.01  # nats per token that count as nothing
-FEW_DOCUMENTS = 16  # below which an interval leans on documents being normally distributed
 FACTS = ["scheme", "variant", "reference", "train_length", "n_seeds"]  # of a series
 NUMBERS = ["protocol", "quantity", "length", "value", "low", "high", "word", "mark"]
 
@@ -109,35 +108,15 @@ def far(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
     return rows["far_nats"].fillna(math.inf), rows["far_tokens"].fillna(0)
 
 
-def used_context(sample: Sample, lengths: Sequence[int], *, train_length: int) -> Record:
-    """Returns c*, the least length up to T whose loss is within EPS of the least one, with bounds.
+def used_context(losses: Mapping[int, float], train_length: int) -> int | None:
+    """Returns c*, the shortest length up to T whose loss is within EPS of the lowest up to T.
 
-    They hold jointly at 95%: `low` is the least length that may be within EPS of all others (of
-    which each may show that it is not, so their intervals are widened); `high` is the end of the
-    lengths from T downwards that certainly are (a fixed sequence, which needs no widening). The
-    word is "256", "<= 64" at the shortest length, "128 [<= 64, 512]" with bounds.
-
-    `sample` is of points of these lengths, in ascending order. Empty without a length below T, or
-    T; if a loss up to T is infinite; and if there is no interval (one document).
+    None without a loss at T and at a shorter length, and if one of them is infinite.
     """
-    index = {n: i for i, n in enumerate(lengths) if n <= train_length}
-    lengths = list(index)
-    if len(lengths) < 2 or lengths[-1] != train_length:
-        return {}
-    above = {(n, m): sample.gap(index[n], index[m]) for n, m in permutations(lengths, 2)}
-    if any(math.isnan(estimate.low) for estimate in above.values()):
-        return {}
-    loss = {n: sample.mean(i).value for n, i in index.items()}
-    others = len(lengths) - 1
-    rejected = {n for (n, _), e in above.items() if e.widened(others).low > EPS}
-    uncertain = {n for (n, _), e in above.items() if e.high > EPS}
-    certain = takewhile(lambda n: n not in uncertain, reversed(lengths))
-    value = next(n for n in lengths if loss[n] <= min(loss.values()) + EPS)
-    low = next(n for n in lengths if n not in rejected)
-    high = min(certain, default=train_length)
-    texts = [f"<= {short(n)}" if n == lengths[0] else short(n) for n in (value, low, high)]
-    word = texts[0] if low == high else f"{texts[0]} [{texts[1]}, {texts[2]}]"
-    return {"value": value, "low": low, "high": high, "word": word}
+    known = {n: loss for n, loss in losses.items() if n <= train_length}
+    if len(known) < 2 or train_length not in known or not np.isfinite([*known.values()]).all():
+        return None
+    return min(n for n, loss in known.items() if loss <= min(known.values()) + EPS)
 
 
 def verdict(gain: Estimate) -> Word:
@@ -160,18 +139,14 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     reference, train_length, n_seeds, protocol, quantity, length, value, low, high, word, mark.
 
     loss: the word of a skipped length is the reason; the mark compares it with the best (best, tie,
-    unknown: not comparable with it). rank: low and high are the ranks that the series may have.
+    unknown: not comparable with it).
     Under the headline protocol also gain: G(C) = loss(T) - loss(C) with the verdict as word;
-    far_gain: G on far-copy targets; c_star with its text; and note: a sentence on what limits the
-    numbers.
+    far_gain: G on far-copy targets; c_star; and note: a sentence on what limits the numbers.
     """
     if "series" not in rows:
         return pd.concat([findings(text.rows) for text in select(rows)], ignore_index=True)
     by_series = rows.groupby("series")
-    facts = by_series[FACTS[:-1]].first()
-    facts = facts.assign(
-        n_seeds=by_series["seed"].nunique(), reference=by_series["reference"].all()
-    )
+    facts = by_series[FACTS[:-1]].first().assign(n_seeds=by_series["seed"].nunique())
     sums, points = Sums(rows, loss_of), _points(rows)
     records = [*_losses(rows, sums, points, facts)]
     for series, T in facts["train_length"].items():
@@ -179,12 +154,10 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
         of_series = rows[(rows["protocol"] == HEADLINE) & (rows["series"] == series)]
         about = {"protocol": HEADLINE, "series": series}
         records += [about | record for record in _headline(of_series, sums, own, int(T))]
-    table = pd.DataFrame(records, columns=["series", *NUMBERS]).astype(
-        {"word": object, "mark": object}
-    )
-    table = table.fillna({"word": "", "mark": ""})
-    joined = table.join(facts[FACTS], on="series")
-    joined = joined.sort_values("protocol", key=lambda p: p != HEADLINE, kind="stable")
+    table = pd.DataFrame(records, columns=["series", *NUMBERS])
+    table = table.astype({"word": object, "mark": object}).fillna({"word": "", "mark": ""})
+    table = table.sort_values("protocol", key=lambda p: p != HEADLINE, kind="stable")
+    joined = table.join(facts, on="series")
     return joined[["series", *FACTS, *NUMBERS]].reset_index(drop=True)
 
 
@@ -209,38 +182,29 @@ def _points(rows: pd.DataFrame) -> list[CurvePoint]:
 def _losses(
     rows: pd.DataFrame, sums: Sums, points: Sequence[CurvePoint], facts: pd.DataFrame
 ) -> Iterator[Record]:
-    """Yields the loss of each point and its possible ranks; of skipped lengths the reason."""
-    samples = {point: sums.sample([point]) for point in points}
-    losses = {point: sample.mean(0) for point, sample in samples.items() if sample}
-    competing: dict[tuple[str, int], dict[str, float]] = {}
-    for p, loss in losses.items():
+    """Yields the loss of each point with its mark; of skipped lengths the reason."""
+    losses = {p: sample.mean(0) for p in points if (sample := sums.sample([p]))}
+    competing: dict[tuple[str, int], dict[str, CurvePoint]] = {}
+    for p in losses:
         if not facts.at[p.series, "reference"]:
-            competing.setdefault((p.protocol, p.length), {})[p.series] = loss.value
-    compared = {key: _compared(*key, values, sums) for key, values in competing.items()}
+            competing.setdefault((p.protocol, p.length), {})[p.series] = p
+    marks: dict[CurvePoint, str] = {}
+    for by_series in competing.values():
+        pairs = {
+            (a, b): difference
+            for a, b in combinations(by_series, 2)
+            if (difference := sums.difference(by_series[a], by_series[b]))
+        }
+        compared = compare({name: losses[p].value for name, p in by_series.items()}, pairs)
+        marks |= (
+            {by_series[name]: mark for name, mark in compared.marks.items()} if compared else {}
+        )
     for p, loss in losses.items():
-        joint, mark = compared.get((p.protocol, p.length)), ""
-        if joint is not None:
-            mark = joint.marks.get(p.series, "")
-        if joint is not None and p.series in joint.ranks:
-            if not mark and loss.value < competing[p.protocol, p.length][joint.best]:
-                mark = "unknown"  # of more seeds than they share
-            low, high = joint.ranks[p.series]
-            yield {**p._asdict(), "quantity": "rank", "low": low, "high": high}
-        yield p._asdict() | _numbers("loss", loss) | {"mark": mark}
-    skipped = rows[rows["skipped"].notna()]
-    reasons = skipped.groupby(["protocol", "series", "length"])["skipped"].first()
-    for key, reason in reasons.items():
-        if (p := CurvePoint(*key)) not in losses:
-            yield {**p._asdict(), "quantity": "loss", "word": reason}
-
-
-def _compared(
-    protocol: str, length: int, losses: dict[str, float], sums: Sums
-) -> Comparison | None:
-    """Returns the comparison of competitors at a length; None if no two can be compared."""
-    points = {series: CurvePoint(protocol, series, length) for series in losses}
-    pairs = {(a, b): sums.difference(points[a], points[b]) for a, b in combinations(points, 2)}
-    return compare(losses, {pair: estimate for pair, estimate in pairs.items() if estimate})
+        yield p._asdict() | _numbers("loss", loss) | {"mark": marks.get(p, "")}
+    reasons = rows[rows["skipped"].notna()].groupby(["protocol", "series", "length"])["skipped"]
+    for key, reason in reasons.first().items():
+        if key not in losses:
+            yield {**CurvePoint(*key)._asdict(), "quantity": "loss", "word": reason}
 
 
 def _headline(
@@ -250,26 +214,21 @@ def _headline(
     lengths, sample = [p.length for p in points], sums.sample(points)
     for note in _notes(own, lengths, sample, T):
         yield {"quantity": "note", "word": note}
-    if sample is None:
+    if sample is None or T not in lengths:
         return
-    if T in lengths:
-        at_T = lengths.index(T)
-        is_trained = not sample.mean(at_T).value >= _unigram(own, sample)
-        for i, n in enumerate(lengths):
-            gain = sample.gap(at_T, i)
-            word = verdict(gain) if is_trained else "not trained"
-            if n != T:
-                yield _numbers("gain", gain) | {"length": n, "word": word if n > T else ""}
-    if used := used_context(sample, lengths, train_length=T):
-        yield {"quantity": "c_star", **used}
-    lacking = set(own.loc[own["far_tokens"].isna(), "length"])
-    points = [point for point in points if point.length not in lacking]
-    lengths, copies = [p.length for p in points], Sums(own, far).sample(points)
-    if copies is None or T not in lengths:
-        return
+    losses = {n: sample.mean(i).value for i, n in enumerate(lengths)}
+    if (used := used_context(losses, T)) is not None:
+        word = f"<= {short(used)}" if used == lengths[0] else short(used)
+        yield {"quantity": "c_star", "value": used, "word": word}
+    is_trained = not losses[T] >= _unigram(own, sample)
+    copies, at_T = Sums(own, far).sample(points), lengths.index(T)
     for i, n in enumerate(lengths):
         if n != T:
-            yield _numbers("far_gain", copies.gap(lengths.index(T), i)) | {"length": n}
+            gain = sample.gap(at_T, i)
+            word = "" if n < T else verdict(gain) if is_trained else "not trained"
+            yield _numbers("gain", gain) | {"length": n, "word": word}
+            if copies is not None:
+                yield _numbers("far_gain", copies.gap(at_T, i)) | {"length": n}
 
 
 def _numbers(quantity: str, estimate: Estimate) -> Record:
@@ -291,8 +250,6 @@ def _notes(
     n_documents = 0 if sample is None else len(sample.documents)
     if sample is not None and len(sample.seeds) == 1:
         yield "one seed: this checkpoint on other documents, not the scheme"
-    if 0 < n_documents < FEW_DOCUMENTS:
-        yield f"{n_documents} documents: intervals hold if their losses are near normal"
     if T not in lengths and max(lengths, default=0) > T:
         yield f"no loss at T={T}: no context gain and no verdict; add {T} to --lengths"
     scored = own[own["document"].notna()]

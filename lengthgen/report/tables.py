@@ -18,7 +18,8 @@ from lengthgen.report.statistics import number, perplexity
 
 Mark = Literal["", "best", "tie", "unknown", "faint"]
 SIGNS = {"tie": "=", "unknown": "?"}  # behind a value
-MOST_LENGTHS = 6  # of verdicts; of more, T times powers of 2
+# Lengths that fit a window of 1,280 pixels; of more, T times powers of 2. All are in curves.csv.
+MOST_VERDICTS, MOST_COLUMNS = 6, 12
 COSTS = {"parameters": "parameters", "tokens/s": "tokens_per_s", "peak MiB": "peak_mib"}
 VERDICTS = (
     "By the 95 % interval of G(C) = loss(T) - loss(C), in brackets; not corrected for multiple "
@@ -26,7 +27,7 @@ VERDICTS = (
 )
 MARKED = (
     "Bold: the lowest. =: may be as good, all series of a length compared jointly at 95 %. "
-    "?: not comparable with it. Rank: those that a series may have at the longest common length."
+    "?: not comparable with it."
 )
 NOT_MARKED = "Nothing is marked as the best: that takes two seeds and two documents in common."
 
@@ -95,26 +96,37 @@ def csv_text(table: pd.DataFrame) -> str:
 class Numbers:
     """The findings of a protocol on competing series, by series, quantity and length.
 
-    `series` are in order of the loss at the longest common length: the longest at which more than
-    half of them were evaluated, so that an extra length of one run changes nothing for the others.
+    `common` are the lengths at which more than half of the series were evaluated, so that an extra
+    length of one run changes nothing for the others. `series` are in order of the loss at the
+    longest of them.
     """
 
     def __init__(self, findings: pd.DataFrame) -> None:
-        rows = findings[~findings["reference"]].fillna({"length": 0}).to_dict("records")
-        self.rows = {(r["series"], r["quantity"], int(r["length"])): r for r in rows}
-        self.T = {row["series"]: int(row["train_length"]) for row in rows}
-        self.n_seeds = {row["series"]: int(row["n_seeds"]) for row in rows}
-        evaluated = [length for _, quantity, length in self.rows if quantity == "loss"]
-        self.lengths = sorted(set(evaluated))
-        common = [n for n in self.lengths if 2 * evaluated.count(n) > len(self.T)]
-        self.longest = max(common or self.lengths, default=0)
-        lengths = [self.longest, *(n for n in reversed(self.lengths) if n < self.longest)]
+        rows = findings[~findings["reference"]].fillna({"length": 0}).astype({"length": int})
+        facts = rows.drop_duplicates("series").set_index("series")
+        self.T, self.n_seeds = facts["train_length"].to_dict(), facts["n_seeds"].to_dict()
+        rows = rows[rows["quantity"] != "note"]
+        self.rows = rows.set_index(["series", "quantity", "length"]).to_dict("index")
+        losses = rows[rows["quantity"] == "loss"]
+        self.lengths = sorted(set(losses["length"]))
+        counts = losses["length"].value_counts()
+        self.common = [n for n in self.lengths if 2 * counts[n] > len(self.T)] or self.lengths
+        by_length = losses.pivot(index="series", columns="length", values="value")
+        order = [n for n in reversed(self.lengths) if n <= self.common[-1]]
+        self.series = [*by_length.sort_values(order, kind="stable").index]
 
-        def order(series: str) -> tuple[Any, ...]:
-            losses = [self.value(series, "loss", n) for n in lengths]
-            return [math.inf if math.isnan(loss) else loss for loss in losses], series
+    def doubled(self, lengths: Sequence[int], *, most: int) -> list[int]:
+        """Returns the lengths; of more than `most` the last, and those of T times a power of 2."""
+        if len(lengths) <= most:
+            return [*lengths]
+        T = {*self.T.values()}
+        powers = [n for n in lengths[:-1] if any(math.log2(n / t).is_integer() for t in T)]
+        return [*powers, lengths[-1]]
 
-        self.series = sorted(self.T, key=order)
+    def beyond(self, series: str) -> list[int]:
+        """Returns the lengths beyond T at which a series has a gain."""
+        T = self.T[series]
+        return sorted(n for *key, n in self.rows if key == [series, "gain"] and n > T)
 
     def about(self, series: str) -> list[Cell]:
         return [Cell(series), Cell(str(self.n_seeds[series]))]
@@ -125,6 +137,11 @@ class Numbers:
 
     def word(self, series: str, quantity: str, length: int = 0) -> str:
         return self.rows.get((series, quantity, length), {}).get("word", "")
+
+    def verdict(self, series: str, length: int) -> str:
+        """Returns "uses [+0.019, +0.112]"; "-" without one."""
+        word = self.word(series, "gain", length)
+        return f"{word} {self.interval(series, 'gain', length)}".rstrip() if word else "-"
 
     def interval(self, series: str, quantity: str, length: int) -> str:
         """Returns "[-0.001, +0.004]"; nothing if there is none."""
@@ -139,37 +156,20 @@ class Numbers:
         mark = self.rows.get((series, "loss", length), {}).get("mark", "")
         return Cell("-" if math.isnan(loss) else number(perplexity(loss)), mark)
 
-    def rank(self, series: str) -> str:
-        """Returns the ranks that a series may have, "2" or "2 to 4"."""
-        bounds = [self.value(series, "rank", self.longest, key) for key in ("low", "high")]
-        return "n/a" if math.isnan(bounds[0]) else " to ".join({f"{n:g}": 0 for n in bounds})
-
-    def ratio(self, series: str) -> str:
-        """Returns the perplexity at the longest common length over that at T."""
-        at_T = self.value(series, "loss", self.T[series])
-        rise = self.value(series, "loss", self.longest) - at_T
-        return "n/a" if math.isnan(rise) else number(perplexity(rise))
-
 
 def verdicts(numbers: Numbers) -> Iterator[Table]:
     """Yields what the context beyond T does to each series, with the interval of G, if known."""
-    gains = [(series, n) for series, quantity, n in numbers.rows if quantity == "gain"]
-    judged = {(series, n) for series, n in gains if n > numbers.T[series]}
-    lengths = sorted({n for _, n in judged})
+    beyond = {name: numbers.beyond(name) for name in numbers.series}
+    lengths = sorted({n for own in beyond.values() for n in own})
     if not lengths:
         return
-    if len(lengths) > MOST_LENGTHS:
-        doubled = {T << i for T in numbers.T.values() for i in range(1, 12)}
-        lengths = [n for n in lengths if n in doubled or n == numbers.longest][-MOST_LENGTHS:]
+    lengths = numbers.doubled(lengths, most=MOST_VERDICTS)[-MOST_VERDICTS:]
     rows: list[list[Cell]] = []
-    for name in numbers.series:
-        row = [Cell(numbers.word(name, "c_star") or "n/a")]
-        for n in lengths:
-            verdict = f"{numbers.word(name, 'gain', n)} {numbers.interval(name, 'gain', n)}"
-            row.append(Cell(verdict.rstrip() if (name, n) in judged else "-"))
-        last = max((n for series, n in judged if series == name), default=0)
-        row.append(Cell(numbers.interval(name, "far_gain", last) or "n/a"))
-        rows.append([*numbers.about(name), *row])
+    for name, own in beyond.items():
+        copies = numbers.interval(name, "far_gain", max(own, default=0)) or "n/a"
+        words = (numbers.verdict(name, n) for n in lengths)
+        cells = map(Cell, (numbers.word(name, "c_star") or "n/a", *words, copies))
+        rows.append([*numbers.about(name), *cells])
     yield Table(
         title="Verdicts on context beyond T, with the 95 % interval of the gain G in nats",
         head=["scheme", "seeds", "c*", *map(short, lengths), "copy gain"],
@@ -186,23 +186,21 @@ def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table
     runs = selection.rows.drop_duplicates(["series", "run"])
     costs = {h: key for h, key in COSTS.items() if protocol == HEADLINE and runs[key].notna().any()}
     medians = runs.groupby("series")[[*costs.values()]].median()
+    lengths = numbers.doubled(numbers.lengths, most=MOST_COLUMNS)[-MOST_COLUMNS:]
     rows = [
         [
             *numbers.about(name),
-            *(numbers.perplexity(name, n) for n in numbers.lengths),
-            *(Cell(numbers.ratio(name)), Cell(numbers.rank(name))),
+            *(numbers.perplexity(name, n) for n in lengths),
             *(Cell("-" if cost != cost else f"{cost:,.0f}") for cost in medians.loc[name]),
         ]
         for name in numbers.series
     ]
-    T = {*numbers.T.values()}
-    ratio = f"{short(numbers.longest)}/{short(min(T)) if len(T) == 1 else 'T'}"
     skipped = {row["word"] for (_, what, _), row in numbers.rows.items() if what == "loss"}
     has_best = any(cell.mark == "best" for row in rows for cell in row)
     marked = [MARKED] if has_best else [NOT_MARKED] if len(rows) > 1 else []
     return Table(
         title=f"Perplexity, {_scored(selection.rows, protocol)}; {selection.title}",
-        head=["scheme", "seeds", *map(short, numbers.lengths), ratio, "rank", *costs],
+        head=["scheme", "seeds", *map(short, lengths), *costs],
         rows=rows,
         notes=[*(f"n/a: {reason}." for reason in sorted(skipped - {""})), *marked],
     )
@@ -211,8 +209,8 @@ def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table
 def summary(numbers: Numbers, protocol: str) -> Table:
     """Returns the perplexity at T and three longer lengths, and the verdict at the longest."""
     T = min(numbers.T.values())
-    lengths = [n for n in numbers.lengths if n <= numbers.longest]
-    lengths = [n for n in lengths if n >= T] if numbers.longest > T in lengths else lengths
+    lengths = [n for n in numbers.common if n >= min(T, numbers.common[-1])]
+    lengths = numbers.doubled(lengths, most=4)
     lengths = sorted({*lengths[:2], lengths[len(lengths) // 2], lengths[-1]})
     rows = [
         [

@@ -21,17 +21,16 @@ MOST_COLUMNS = 12  # lengths in a table; of more,
 LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
 LEAST_CHANCE = 0.05  # below that it is not shown
 NOTES = [
-    "Right: all of the answer, its end included, is what greedy decoding writes. Seen, unseen: "
-    "means over the lengths up to L, and beyond, that all were evaluated at, with 95% intervals "
-    "over seeds and examples. L50: the last length before less than half of the answers are right.",
-    f"Grey or in parentheses: less than {accuracy.LEARNED:.0%} right up to L, or a task in which "
-    f"no scheme that learned it exceeds chance by {100 * accuracy.BEYOND_CHANCE:g} points beyond "
-    "L. These, and upper bounds, which are given which characters belong together, are neither "
-    "compared nor ranked.",
+    "Correct: greedy decoding writes the whole answer and its end. Seen, unseen: means over the "
+    "lengths up to L, and beyond, that all have; 95 % intervals over seeds and examples. L50: the "
+    "last length before accuracy falls below one half.",
+    f"In parentheses: accuracy below {accuracy.LEARNED:.0%} up to L, or a task in which no scheme "
+    f"that learned it exceeds chance by {100 * accuracy.BEYOND_CHANCE:g} points beyond L. These, "
+    "and upper bounds, are neither compared nor ranked.",
 ]
 RANKS = (
-    "Mean rank: over the tasks that count, of the schemes that count in each; ties share the mean "
-    "of theirs; in brackets the best and the worst seed. Bold: the highest of those that count."
+    "Mean rank: over the tasks that count, of the schemes that count in each; ties share the mean. "
+    "In brackets: the best and the worst seed. Bold: the highest of those that count."
 )
 
 
@@ -85,8 +84,8 @@ def section(rows: pd.DataFrame) -> Section | None:
     results = results_of(rows)
     if not results:
         return None
-    tables = [_by_length(task) for task in results]
-    tables = [_matrix(results, counted(results)), *tables] if len(results) > 1 else tables
+    matrix = [_matrix(results, counted(results))] if len(results) > 1 else []
+    tables = [*matrix, *map(_by_length, results)]
     by_length = {
         (task.name, a.series, a.n_seeds): a.by_length for task in results for a in task.measured
     }
@@ -164,11 +163,11 @@ def _by_length(task: TaskResults) -> Table:
         rows.append([Cell(label), *cells])
     notes = [*NOTES]
     if task.chance >= LEAST_CHANCE:
-        notes.append(f"A model that ignores the prompt can be right in {task.chance:.0%} up to L.")
+        notes.append(f"A model that ignores the prompt has up to {task.chance:.0%} up to L.")
     skipped = task.selection.rows["skipped"].dropna()
     notes += [f"A dash: {reason}." for reason in sorted(set(skipped))]
     return Table(
-        title=f"Right answers in percent, by length in {task.unit}, trained to "
+        title=f"Accuracy in percent, by length in {task.unit}, trained to "
         f"L={task.train_length}; {task.selection.title}",
         head=["scheme", "seeds", *map(short, columns), "seen", "unseen", "L50", "each seed"],
         rows=rows,
@@ -189,11 +188,11 @@ def _with_bounds(estimate: Estimate | MeanRank | None, *, scale: float, digits: 
 
 @style.styled()
 def accuracy_figure(task: TaskResults) -> Figure:
-    """Draws the share of right answers over length with 95 % bands, a line per series."""
+    """Draws accuracy by length with 95 % bands, a line per series."""
     measured, ends = task.measured, list[style.LineEnd]()
     colours = style.scheme_colours(a.scheme for a in measured)
     note = "; grey: not learned up to L" if any(a.excluded for a in measured) else ""
-    drawn = style.new_figure(f"{task.name}: right answers over length in {task.unit}{note}")
+    drawn = style.new_figure(f"{task.name}: accuracy by length in {task.unit}{note}")
     axes = drawn.subplots()
     axes.set_ylim(-0.03, 1.1)  # room for the word above 100%
     lengths = [n for a in measured for n in a.by_length.index] or [1]

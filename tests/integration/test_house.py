@@ -14,7 +14,7 @@ PACKAGE = {
     "sweep": 605,  # to shrink to 550
     "pipeline": 195,  # validation while a run trains
     "tracking": 245,  # 200, and the table, report, tags and facts of a run in W&B
-    "report": 1856,  # to shrink to 1600
+    "report": 1798,  # to shrink to 1600
     "evaluation": 1218,  # 1150, and validation while a run trains
     "training": 415,  # 400, and the rows of validation
     "runs": 702,  # to shrink to 700
@@ -23,7 +23,7 @@ PACKAGE = {
     "schemes": 3700,
     "config": 1134,  # to shrink to 900
     "errors, escaping, files, terminal": 496,  # 450, and the new folder of export and import
-    "tasks": 1942,  # to shrink to 1900
+    "tasks": 1936,  # to shrink to 1900
     "probes": 800,
     "encoder_decoder": 350,
     "hub": 958,  # to shrink to 700
@@ -39,7 +39,7 @@ TESTS = {
     "integration": 742,  # to shrink to 450
     "model": 1000,  # to shrink to 950
     "probes": 600,
-    "report": 1311,  # to shrink to 1300
+    "report": 1327,  # 1300, and the width of the page in a browser
     "runs": 809,  # to shrink to 800
     "schemes": 2709,  # to shrink to 2700
     "support": 1083,  # to shrink to 600

@@ -83,12 +83,22 @@ def test_a_line_that_ends_early_says_where() -> None:
     assert {text.get_text() for text in names(axes)} == {"rope", "learned (to 512)"}
 
 
-def test_references_are_grey_unnamed_and_explained_in_the_title() -> None:
+def test_references_are_thin_unnamed_of_the_colour_of_their_scheme_and_explained() -> None:
     findings = findings_of({"rope": STEEP, "rope + window": FLAT}, references=["rope + window"])
-    figure = drawn(figures.curve, findings)
+    figure = drawn(figures.curve, pd.concat([findings, figures.cropped(findings)]))
     (axes,) = panels(figure)
     assert [text.get_text() for text in names(axes)] == ["rope"]
-    assert "dashed: with window" in figure.get_suptitle()
+    assert "dotted: last T tokens only; dashed: window" in figure.get_suptitle()
+    own, crop, window = (line for line in axes.lines if len(line.get_xdata()) > 2)
+    assert own.get_linewidth() > crop.get_linewidth() == window.get_linewidth()
+    assert own.get_color() == crop.get_color() == window.get_color()
+
+
+def test_a_model_that_reads_the_last_T_tokens_keeps_its_loss_at_T() -> None:
+    crop = figures.cropped(findings_of({"rope": STEEP, "untrained at T": FLAT[:2]}))
+    assert dict(zip(crop["length"], np.exp(crop["value"]), strict=True)) == pytest.approx(
+        dict.fromkeys([512, 1024, 4096], STEEP[2])
+    )
 
 
 def test_a_line_goes_through_its_perplexities() -> None:

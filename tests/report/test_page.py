@@ -6,6 +6,8 @@
 import json
 import math
 import re
+import shutil
+import subprocess
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -162,3 +164,43 @@ def test_a_terminal_shows_the_table_without_control_characters(
     drawn = tables.shown(tables.Table(title="Curve", head=["scheme"], rows=[[tables.Cell("rope")]]))
     assert "rope" in drawn
     assert drawn.replace("\n", "").isprintable()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="it needs chromium")
+def test_a_window_of_1280_pixels_shows_all_tables_and_figures_without_a_sideways_scroll(
+    tmp_path: Path,
+) -> None:
+    lengths = (64, 128, 256, *range(512, 1024, 64), 1024, 2048, 4096, 8192, 16384)
+    rows = rows_of([f"{name}_with_a_conv" for name in "abcdefgh"], lengths=lengths)
+    page = written(rows.assign(parameters=1e8, tokens_per_s=1e5, peak_mib=1e4), tmp_path)
+    measure = """<script>document.title = [document.documentElement,
+        ...document.querySelectorAll('.scroll, figure')].map(e => e.scrollWidth - e.clientWidth)
+    </script>"""
+    text = re.sub(r"<meta http-equiv.*", "", page["report.html"].decode()) + measure
+    (tmp_path / "measured.html").write_text(text)
+    command = ["chromium", "--headless", "--no-sandbox", "--window-size=1280,900", "--dump-dom"]
+    shown = subprocess.run(
+        [*command, str(tmp_path / "measured.html")], capture_output=True, text=True, check=True
+    )
+    (widths,) = re.findall("<title>(.*)</title>", shown.stdout)
+    assert len(widths.split(",")) >= 5
+    assert set(widths.split(",")) == {"0"}
+
+
+def test_an_extra_length_of_one_run_changes_no_column_order_or_verdict_of_the_others() -> None:
+    first = report.sections(rows_of())[0]
+    more = rows_of(["rope"], lengths=(256, 512, 768, 1024, 2048, 32768))
+    second = report.sections(pd.concat([rows_of(["alibi"]), more]))[0]
+    assert [row[0] for row in second.tables[0].rows] == [row[0] for row in first.tables[0].rows]
+    assert second.summary == first.summary
+
+
+def test_the_method_names_the_words_of_all_commands_once() -> None:
+    commands = [f"lengthgen train train.tokens=9 scheme={s}" for s in ("rope", "alibi")]
+    about = [json.dumps({"command": command}) for command in commands]
+    rows = pd.concat(
+        [rows_of([s], environment=e) for s, e in zip(("rope", "alibi"), about, strict=True)]
+    )
+    shown = report.sections(rows)[-1].facts["commands"]
+    assert shown == "lengthgen train train.tokens=9; scheme=rope; scheme=alibi"
