@@ -35,9 +35,7 @@ Style = Mapping[str, Any]
 
 
 @styled()
-def curve(
-    findings: pd.DataFrame, *, title: str = "", width: float = style.WIDTH
-) -> Figure | None:
+def curve(findings: pd.DataFrame, *, title: str = "", width: float = style.WIDTH) -> Figure | None:
     """Draws perplexity over context length; references are thin, in the colour of their scheme.
 
     `width`, in inches, is that of a single panel.
