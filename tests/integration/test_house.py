@@ -23,7 +23,7 @@ PACKAGE = {
     "schemes": 3700,
     "config": 1134,  # to shrink to 900
     "errors, escaping, files, terminal": 496,  # 450, and the new folder of export and import
-    "tasks": 1936,  # to shrink to 1900
+    "tasks": 1937,  # to shrink to 1900
     "probes": 800,
     "encoder_decoder": 350,
     "hub": 958,  # to shrink to 700
