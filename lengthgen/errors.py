@@ -32,7 +32,11 @@ def out_of_memory(error: BaseException) -> str | None:
     It says what was asked for and what to lower; None for another error.
     """
     named = type(error).__name__ == "OutOfMemoryError"  # torch's, which need not be imported
-    words = ("can't allocate memory", "Storage size calculation overflowed")
+    words = (
+        "can't allocate memory",
+        "Storage size calculation overflowed",
+        "failed to map segment",
+    )
     if not (named or isinstance(error, MemoryError) or any(word in str(error) for word in words)):
         return None
     asked = " ".join(str(error).split())[:200] or type(error).__name__

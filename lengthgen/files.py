@@ -25,6 +25,14 @@ _CRC = re.compile(rb'(, )?"crc32": "([0-9a-f]{8})"\}\Z')
 _CRC_BYTES = 24  # at most: a search of the whole row takes far longer
 
 
+class Unreadable(UserError):
+    """A file or folder that is there, and cannot be read, perhaps for a moment."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        remedy = "fix its permissions or its disk, then run the same command again"
+        super().__init__(f"{path}: cannot be read ({error.strerror}); {remedy}")
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Opens a regular file for reading, or a link to one; a pipe or a device might never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -47,6 +55,30 @@ def sha256_of(path: Path) -> str:
     """Returns the SHA-256 of a regular file, in hexadecimal digits."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def names_in(folder: Path) -> list[str]:
+    """Returns the sorted names in a folder, none if it is not there.
+
+    Raises UserError for one that cannot be read, which Path.glob takes for empty.
+    """
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise Unreadable(folder, error) from None
+
+
+def is_there(path: Path) -> bool:
+    """True unless the path does not exist: one that cannot be looked at is there."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def utf8(name: str) -> str:
@@ -91,7 +123,7 @@ def read_rows(path: Path, *, run: str | None = None) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); fix its permissions") from None
+        raise Unreadable(path, error) from None
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:

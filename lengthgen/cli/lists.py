@@ -88,7 +88,7 @@ def runs(root: Path) -> Listed:
 
     head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"]
     rows: list[list[str]] = []
-    for run_dir in sorted(directory.run_dirs(root), key=lambda path: path.stat().st_mtime):
+    for run_dir in sorted(directory.run_dirs(root), key=lambda path: path.lstat().st_mtime):
         try:
             rows.append([run_dir.name, *_progress(run_dir)])
         except UserError as error:  # a damaged file hides no other run

@@ -17,7 +17,7 @@ from yaml import CSafeLoader  # reads all of conf in 10 ms instead of 80
 
 from lengthgen.config.sections import flatten
 from lengthgen.errors import UserError, shortened, suggestion
-from lengthgen.files import read_bytes
+from lengthgen.files import Unreadable, read_bytes
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -71,7 +71,11 @@ def read(path: Path) -> dict[str, Any]:
     """Returns the values of a YAML file. Raises UserError if it holds no mapping."""
     try:
         plain: object = yaml.load(read_bytes(path).decode(), Loader=CSafeLoader)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except FileNotFoundError:
+        raise UserError(f"{path}: does not exist") from None
+    except OSError as error:
+        raise Unreadable(path, error) from None
+    except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(plain, dict | None):
         raise UserError(f"{path}: holds no KEY: VALUE lines")

@@ -9,6 +9,7 @@ reports, whose rows.parquet holds the same table.
 
 import json
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -21,7 +22,7 @@ import pandas as pd
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError, first_line
 from lengthgen.evaluation.rows import stored
-from lengthgen.files import read_rows, replace_file
+from lengthgen.files import Unreadable, is_there, read_rows, replace_file
 from lengthgen.runs import directory, status
 
 ROWS, MANIFEST = "rows.parquet", "manifest.json"
@@ -107,9 +108,9 @@ def _listed(paths: Sequence[Path]) -> list[Path]:
     """Returns run directories and folders of reports, each once."""
     listed: dict[Path, Path] = {}
     for path in paths:
-        is_folder = not any((path / name).is_file() for name in (ROWS, "config.yaml"))
+        is_folder = not any(is_there(path / name) for name in (ROWS, "config.yaml"))
         below = directory.run_dirs(path) if is_folder and path.is_dir() else []
-        listed |= {p.resolve(): p for p in below or [path]}
+        listed |= {Path(os.path.realpath(p)): p for p in below or [path]}
     return list(listed.values())
 
 
@@ -120,6 +121,8 @@ def _or_said(path: Path, say: Callable[[str], None]) -> Generator[None]:
         yield
     except UserError as error:
         say(f"{path} is not shown: {error}")
+    except OSError as error:
+        say(f"{path} is not shown: {Unreadable(path, error)}")
     except DAMAGE as error:
         say(f"{path} is not shown: its files are damaged ({first_line(error)}); restore them")
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError, first_line
-from lengthgen.files import read_bytes, sha256_of, sync, write_rows
+from lengthgen.files import Unreadable, read_bytes, sha256_of, sync, write_rows
 from lengthgen.runs import status
 
 KEPT = 2  # the newest, and the one before it in case the newest is lost
@@ -86,7 +86,10 @@ def newest(run_dir: Path, *, run: str, files: Sequence[str] = (WEIGHTS,)) -> Che
     if not folders:
         return None
     folder = folders[-1]
-    remedy = f"restore it, or remove {folder}: lengthgen train goes on from the checkpoint before"
+    goes_on = (
+        "goes on from the checkpoint before" if folders[1:] else "begins anew: no other is left"
+    )
+    remedy = f"restore it, or remove {folder}: lengthgen train {goes_on}"
     try:
         sums = json.loads(read_bytes(folder / "sha256.json"))
         for name in files:
@@ -94,15 +97,18 @@ def newest(run_dir: Path, *, run: str, files: Sequence[str] = (WEIGHTS,)) -> Che
                 raise UserError(f"{folder / name} is damaged; {remedy}")
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{folder / 'sha256.json'} is damaged; {remedy}") from None
-    except OSError as error:
-        where = error.filename or folder
-        raise UserError(f"{where}: cannot be read ({error.strerror}); {remedy}") from None
+    except FileNotFoundError as error:
+        raise UserError(f"{error.filename} does not exist; {remedy}") from None
+    except OSError as error:  # for a moment perhaps: nothing is to be removed
+        raise Unreadable(Path(error.filename or folder), error) from None
     with safe_open(folder / WEIGHTS, framework="pt") as file:
-        owner = json.loads(file.metadata()["lengthgen"])["run"]
-    if owner != run:
-        raise UserError(f"{folder} is of run {owner}, but config.yaml here of {run}; {remedy}")
-    weights = load_file(folder / WEIGHTS)
-    return Checkpoint(folder, int(folder.name[5:]), sums[WEIGHTS], weights)
+        own = json.loads(file.metadata()["lengthgen"])
+    step = int(folder.name.removeprefix("step-"))
+    if own["run"] != run:
+        raise UserError(f"{folder} is of run {own['run']}, but config.yaml here of {run}; {remedy}")
+    if own["step"] != step:
+        raise UserError(f"{folder} holds step {own['step']}; give it its name again")
+    return Checkpoint(folder, step, sums[WEIGHTS], load_file(folder / WEIGHTS))
 
 
 def has_final(config: Config) -> bool:

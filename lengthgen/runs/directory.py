@@ -1,5 +1,6 @@
 """The run directory: its configuration and its provenance; and the runs under a root."""
 
+import os
 import platform
 import re
 import subprocess
@@ -16,7 +17,7 @@ from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.files import replace_file, utf8, write_rows
+from lengthgen.files import Unreadable, is_there, names_in, replace_file, utf8, write_rows
 from lengthgen.runs.status import read_of_run
 
 LIBRARIES = "torch numpy tokenizers datasets hydra-core pydantic safetensors scipy matplotlib"
@@ -33,10 +34,12 @@ def write_config(config: Config, run_dir: Path) -> None:
 def load_config(run_dir: Path) -> Config:
     """Reads the configuration of a run. Raises UserError if there is none or it is damaged."""
     path = run_dir / "config.yaml"
-    if not path.exists():
+    if path.name not in names_in(run_dir):
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml")
     try:
         return from_plain(compose.read(path))
+    except Unreadable:
+        raise
     except UserError as error:
         raise UserError(
             f"{error}; restore {path}, or repeat the lengthgen train command of this run"
@@ -111,7 +114,8 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
 
 def run_dirs(root: Path) -> list[Path]:
     """Returns the directories of the runs under a root, by name."""
-    return sorted(path.parent for path in root.glob("*/config.yaml"))
+    folders = [root / name for name in names_in(root) if not name.startswith(".")]
+    return [folder for folder in folders if is_there(folder / "config.yaml")]
 
 
 def find(name: str, root: Path) -> Path:
@@ -133,7 +137,13 @@ def find(name: str, root: Path) -> Path:
 
 def newest(root: Path) -> Path:
     """Returns the run that was worked on last. Raises UserError if there is none."""
-    logs = [*root.glob("*/status.json"), *root.glob("*/*.jsonl")]
-    if not logs:
+    runs = run_dirs(root)
+    if not runs:
         raise UserError(f"{root} holds no run yet; lengthgen train scheme=rope makes one")
-    return max(logs, key=lambda path: path.stat().st_mtime).parent
+    return max(runs, key=_written)
+
+
+def _written(run_dir: Path) -> float:
+    """Returns when a run was worked on last, 0 if that cannot be seen."""
+    logs = [run_dir / "status.json", *run_dir.glob("*.jsonl")]
+    return max((os.path.getmtime(log) for log in logs if os.path.exists(log)), default=0)

@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import platform
+import re
 import signal
 import time
 from collections.abc import Generator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from lengthgen.errors import Diverged, Stopped, UserError, first_line
-from lengthgen.files import open_regular, read_rows, sync, write_rows
+from lengthgen.files import names_in, open_regular, read_rows, sync, write_rows
 from lengthgen.runs.signals import SCHEDULER, handled
 
 State = Literal["running", "stopped", "killed", "failed", "diverged", "done"]
@@ -137,4 +138,5 @@ def read_of_run(path: Path, *, run: str) -> dict[str, Any]:
 
 def checkpoint_folders(run_dir: Path) -> list[Path]:
     """Returns the folders of the checkpoints that are there, valid or not, oldest first."""
-    return sorted((run_dir / "checkpoints").glob("step-*"))
+    folder = run_dir / "checkpoints"
+    return [folder / name for name in names_in(folder) if re.fullmatch(r"step-\d{8}", name)]

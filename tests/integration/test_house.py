@@ -14,15 +14,15 @@ PACKAGE = {
     "sweep": 605,  # to shrink to 550
     "pipeline": 195,  # validation while a run trains
     "tracking": 245,  # 200, and the table, report, tags and facts of a run in W&B
-    "report": 1798,  # to shrink to 1600
+    "report": 1801,  # 1600, and what cannot be read is said
     "evaluation": 1218,  # 1150, and validation while a run trains
     "training": 415,  # 400, and the rows of validation
-    "runs": 702,  # to shrink to 700
+    "runs": 720,  # 700, and what cannot be read is said
     "model": 1530,  # to shrink to 1300
     "data": 1703,  # to shrink to 1350
     "schemes": 3700,
-    "config": 1134,  # to shrink to 900
-    "errors, escaping, files, terminal": 496,  # 450, and the new folder of export and import
+    "config": 1138,  # 900, and what cannot be read is said
+    "errors, escaping, files, terminal": 532,  # 450, and the new folder of export and import, and w
     "tasks": 1937,  # to shrink to 1900
     "probes": 800,
     "encoder_decoder": 350,
@@ -39,8 +39,8 @@ TESTS = {
     "integration": 742,  # to shrink to 450
     "model": 1000,  # to shrink to 950
     "probes": 600,
-    "report": 1327,  # 1300, and the width of the page in a browser
-    "runs": 809,  # to shrink to 800
+    "report": 1336,  # 1300, and the width of the page in a browser, and what cannot be read is said
+    "runs": 849,  # 800, and what cannot be read is said
     "schemes": 2709,  # to shrink to 2700
     "support": 1083,  # to shrink to 600
     "sweep": 783,  # to shrink to 700

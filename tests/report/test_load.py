@@ -91,12 +91,21 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     write_rows(path / "eval.jsonl", rows)
 
 
+def unreadable(path: Path) -> None:
+    """Makes a path raise OSError, for root too."""
+    path.rename(path.with_name(f".{path.name}"))
+    path.symlink_to(path.name)
+
+
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
         (lambda path: (path / "config.yaml").write_text("{"), "config.yaml"),
         (lambda path: (path / "config.yaml").write_bytes(other(path)), "which lies in "),
         (lambda path: (path / "eval.jsonl").write_text("{\n{\n"), "eval.jsonl:1: damaged row"),
+        (lambda path: unreadable(path / "config.yaml"), "config.yaml: cannot be read (Too many"),
+        (lambda path: unreadable(path / "eval.jsonl"), "eval.jsonl: cannot be read (Too many"),
+        (lambda path: unreadable(path), "cannot be read (Too many"),
         (lambda path: (path / "eval.jsonl").unlink(), "its training is stopped"),
         (lambda path: (path / "env.json").write_text("[]\n"), "env.json"),
         (lambda path: shutil.copytree(path, path.parent / "a copy"), "it is run rope-"),

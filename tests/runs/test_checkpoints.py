@@ -112,7 +112,9 @@ def test_weights_are_read_without_the_optimizer(tmp_path: Path, trained: Trained
     [folder] = save(tmp_path, trained, 5)
     (folder / TRAINER).unlink()
     assert newest(tmp_path, WEIGHTS).step == 5
-    assert "trainer.pt: cannot be read (No such file" in refused(tmp_path)
+    message = refused(tmp_path)
+    assert "trainer.pt does not exist" in message
+    assert "begins anew" in message
 
 
 def test_half_a_checkpoint_under_its_temporary_name_is_not_one(
@@ -145,3 +147,33 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path, trained:
     with pytest.raises(UserError) as caught:
         checkpoints.newest(tmp_path, run="mine")
     assert str(caught.value).startswith(f"{folder} is of run {RUN}, but config.yaml here of mine")
+
+
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(
+    tmp_path: Path, trained: Trained
+) -> None:
+    save(tmp_path, trained, 5)
+    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
+    (tmp_path / "checkpoints").symlink_to("checkpoints")  # ELOOP, which root has too
+    assert "checkpoints: cannot be read (Too many levels" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_cannot_be_read_for_a_moment_is_not_to_be_removed(
+    tmp_path: Path, trained: Trained, name: str
+) -> None:
+    last = save(tmp_path, trained, 1, 5)[-1]
+    (last / name).unlink()
+    (last / name).symlink_to(name)
+    message = refused(tmp_path)
+    assert f"{last / name}: cannot be read (Too many levels" in message
+    assert "remove" not in message
+
+
+def test_what_lies_beside_the_checkpoints_is_none(tmp_path: Path, trained: Trained) -> None:
+    [folder] = save(tmp_path, trained, 5)
+    for name in ("step-00000007.bak", "step-backup", "step-00000005 (copy)"):
+        shutil.copytree(folder, folder.with_name(name))
+    assert newest(tmp_path).step == 5
+    folder.rename(folder.with_name("step-00000006"))
+    assert "step-00000006 holds step 5" in refused(tmp_path)

@@ -34,6 +34,15 @@ def test_an_empty_root_says_how_to_make_a_run(tmp_path: Path) -> None:
         directory.newest(tmp_path)
 
 
+def test_a_run_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    run_dir = directory.newest(tmp_path)
+    with pytest.raises(UserError, match="loop: cannot be read"):
+        directory.load_config(run_dir)
+    with pytest.raises(UserError, match="loop: cannot be read"):
+        directory.newest(tmp_path / "loop")
+
+
 @pytest.mark.parametrize("content", ["a: [", "- 1", "seed: x"])
 def test_a_damaged_configuration_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.yaml").write_text(content)
