@@ -178,8 +178,8 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
             stack.enter_context(status.record_status(run_dir, **ids))
             directory.write_config(config, run_dir)
             if model is not None:
-                n = sum(p.numel() for p in model.parameters())
-                directory.write_provenance(run_dir, corpus, run=config.run_id, n_parameters=n)
+                weights = dict(model.named_parameters())
+                directory.write_provenance(run_dir, corpus, run=config.run_id, weights=weights)
         stack.enter_context(ranks.together())
         ranks.barrier()
         shows = config.runtime.wandb != "off" and not is_done  # track push shows a run again

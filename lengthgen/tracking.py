@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SECONDS = 20.0  # that W&B is waited for: once at the start, once at the end
 TABLE = ["scheme", "variant", "protocol", "length", "loss", "low", "high"]
+FACTS = ["n_parameters", "n_parameters_without_embedding", "commit", "fingerprint"]
 Say = Callable[[str], None]
 Row = Mapping[str, Any]
 Points = dict[int, dict[str, Any]]  # numbers and verdict by length
@@ -152,9 +153,7 @@ class Tracker:
             if own or not outer:
                 chosen[key] = own or value
         about = directory.read_provenance(self._run_dir, run=self._config.run_id)
-        config = to_plain(self._config) | {
-            key: about.get(key) for key in ("n_parameters", "commit", "fingerprint")
-        }
+        config = to_plain(self._config) | {key: about.get(key) for key in FACTS}
         return wandb.init(mode=mode, id=self._id, resume="allow", config=config, **chosen)  # pyright: ignore[reportArgumentType]
 
     def _close(self, *, exit_code: int) -> None:

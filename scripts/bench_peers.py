@@ -40,7 +40,7 @@ from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
-from lengthgen.training.optim import adamw
+from lengthgen.training.optim import optimizers_of
 
 V, SCORED = 4096, 256
 
@@ -216,7 +216,7 @@ def trainer(model: Transformer | Peer, tokens_BT: Tensor, config: Config, bf16: 
     """Returns a call that does one optimizer step."""
     parameters = [p for p in model.train().parameters() if p.requires_grad]
     if isinstance(model, Transformer):
-        optimizer = adamw(model, config.train)
+        optimizer = optimizers_of(model, config.train)[0]
     else:
         optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
     device = tokens_BT.device

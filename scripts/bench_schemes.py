@@ -25,7 +25,7 @@ from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
-from lengthgen.training.optim import adamw
+from lengthgen.training.optim import optimizers_of
 
 DECODED = 64  # tokens that are decoded behind a text of T
 MIB = 2**20
@@ -48,7 +48,7 @@ def in_turn(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[flo
 
 def trainer(model: Transformer, config: Config, tokens_BT: Tensor) -> Callable[[], object]:
     """Returns a call that does one optimizer step in fp32."""
-    optimizer = adamw(model, config.train)
+    optimizer = optimizers_of(model, config.train)[0]
     draws = torch.Generator()
 
     def step() -> float:

@@ -137,6 +137,7 @@ class Model(Section):
         default=[]
     )
     parallel_residual: bool = False
+    dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.0
     tied_head: bool = True
 
     @property
@@ -218,8 +219,10 @@ class Train(Section):
     """Budget, optimizer and schedule."""
 
     length: Annotated[Integer, Field(gt=0, le=2**24)]
-    tokens: NonNegative  # 0: an imported model, which is not trained here
     batch_tokens: Annotated[Integer, Field(gt=0, le=2**30)]
+    budget_steps: Positive | None = Field(default=None, alias="steps", exclude=True)
+    tokens: NonNegative  # 0: an imported model, which is not trained here
+    optimizer: Literal["adamw", "muon"] = "adamw"
     lr: PositiveFloat
     scheme_lr_ratio: PositiveFloat | None
     min_lr_ratio: Share
@@ -235,6 +238,13 @@ class Train(Section):
     tuned: Folder | None  # tuned.yaml, where the rates come from
     # A run; `pipeline.validate` puts what identifies its weights in place of the folder.
     init_from: InitFrom | Path | None
+
+    @field_validator("tokens")
+    @classmethod
+    def _of_steps(cls, tokens: int, info: ValidationInfo) -> int:
+        """Returns the budget of train.steps, if that is given."""
+        steps, batch_tokens = info.data.get("budget_steps"), info.data.get("batch_tokens")
+        return steps * batch_tokens if steps and batch_tokens else tokens
 
     @property
     def batch(self) -> int:
@@ -341,6 +351,8 @@ class Config(Section):
         for key in ("variants", "lr_ratio"):
             del science["scheme"][key]
         science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
+        if self.train.optimizer == "adamw":
+            del science["train"]["optimizer"]
         science["model"] = self.model.model_dump(exclude_defaults=True)
         digest = _digest([science, getattr(self.train.init_from, init, None)])
         return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{seed}{digest}"
@@ -434,8 +446,24 @@ def from_overrides(
     """
     plain = compose.compose(overrides, config_dir=config_dir)
     plain["plugins"] = plugin_files.give(plugins)
+    keys = {word.partition("=")[0].lstrip("+") for word in overrides}
+    if {"train.steps", "train.tokens"} <= keys:
+        raise UserError("train.steps and train.tokens are two budgets; drop one of them")
+    if "scheme.name" not in keys:
+        _name_by_parts(plain["scheme"], config_dir)
     _apply_tuned(plain, overrides)
     return from_plain(plain, config_dir=config_dir)
+
+
+def _name_by_parts(scheme: dict[str, Any], config_dir: Path | None) -> None:
+    """Adds to a scheme's name which parts it has more, or fewer, than the file of that name."""
+    name, parts = scheme.get("name"), scheme.get("parts")
+    file = compose.choices("scheme", config_dir=config_dir).get(str(name))
+    if file is not None and isinstance(parts, dict):
+        own: dict[str, Any] = compose.read(file).get("parts") or {}
+        more, fewer = sorted({*parts} - {*own}), sorted({*own} - {*parts})
+        words = [f"with_{part}" for part in more] + [f"without_{part}" for part in fewer]
+        scheme["name"] = ".".join([str(name), *words])
 
 
 class Rates(Section):

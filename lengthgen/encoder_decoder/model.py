@@ -21,6 +21,7 @@ from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.windows import IGNORED
 from lengthgen.encoder_decoder.spans import n_sentinels
 from lengthgen.errors import UserError
+from lengthgen.model.dropout import Dropout
 from lengthgen.model.transformer import Block, Transformer, norm_of
 from lengthgen.schemes import NO_PARTS, AttentionContext, LayerHooks, Scheme
 
@@ -35,6 +36,7 @@ class CrossBlock(Block):
         self.cross_q = self.linear("qkv", D, E)
         self.cross_kv = self.linear("qkv", D, 2 * E)
         self.cross_out = self.linear("attention_out", E, D)
+        self.cross_dropout = Dropout(config.model.dropout)
 
     def decode(
         self,
@@ -48,10 +50,12 @@ class CrossBlock(Block):
         kept = self.project(x_BQD, c)
         c = replace(c, x_BTD=kept.x_BSD)
         q, k, v = self.mixed(kept.qkv_BSE, layer, c)
-        x_BQD = x_BQD + self.attention_out(self.attended(q, k, v, layer, c))
+        out_BQD = self.attention_out(self.attended(q, k, v, layer, c))
+        x_BQD = x_BQD + self.attention_dropout(out_BQD)
         kv = self.cross_kv(encoded_BSD).chunk(2, dim=-1)
         q, k, v = map(self.heads, (self.cross_q(self.cross_norm(x_BQD)), *kv))
-        x_BQD = x_BQD + self.cross_out(self.attended(q, k, v, NO_PARTS, of_encoder))
+        out_BQD = self.cross_out(self.attended(q, k, v, NO_PARTS, of_encoder))
+        x_BQD = x_BQD + self.cross_dropout(out_BQD)
         return x_BQD + self.mlp(x_BQD)
 
     def reading(self) -> list[nn.Linear]:

@@ -74,7 +74,7 @@ def import_model(
     n = sum(weight.numel() for weight in weights.values())
     before = "nothing" if bos is None else str(tokenizer.id_to_token(bos))
     say(f"{n / 1e6:,.1f}M parameters, {config.scheme.name}, T = {T:,}, {before} before a text")
-    _write(config, weights, n_parameters=n)
+    _write(config, weights)
     return config.run_dir
 
 
@@ -255,7 +255,7 @@ def _experiment(config: Config) -> bytes:
     return f"# @package _global_\n# Trains {config.model.name} further.\n{text}".encode()
 
 
-def _write(config: Config, weights: dict[str, Tensor], *, n_parameters: int) -> None:
+def _write(config: Config, weights: dict[str, Tensor]) -> None:
     """Writes the run directory aside, and puts it in place in one step."""
     run, run_dir = config.run_id, config.run_dir
     kept = Path(config.corpus.tokenizer)
@@ -263,7 +263,7 @@ def _write(config: Config, weights: dict[str, Tensor], *, n_parameters: int) -> 
     with new_folder(run_dir) as aside:
         checkpoints.save(aside, run=run, step=0, weights=weights, trainer={})
         directory.write_config(config, aside)
-        directory.write_provenance(aside, None, run=run, n_parameters=n_parameters)
+        directory.write_provenance(aside, None, run=run, weights=weights)
         checkpoints.mark_trained(aside, run=run)
         status.write(aside, status.Status("done"), run=run)
         if not kept.exists():

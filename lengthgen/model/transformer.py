@@ -15,6 +15,7 @@ from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config, Model, ModelDims, Parts
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
+from lengthgen.model.dropout import Dropout
 from lengthgen.schemes import AttentionContext, LayerHooks, Scheme, build
 from lengthgen.schemes.absolute.alignment import Aligned
 
@@ -52,6 +53,7 @@ class Block(nn.Module):
         self.q_norm, self.k_norm = (
             norm_of(self.model, K) if self.model.qk_norm else nn.Identity() for _ in "qk"
         )
+        self.attention_dropout, self.mlp_dropout = (Dropout(self.model.dropout) for _ in range(2))
 
     def linear(self, name: str, n_in: int, n_out: int) -> nn.Linear:
         """Returns a matrix, with a bias if model.biases names it."""
@@ -82,7 +84,8 @@ class Block(nn.Module):
         n = x_BQD.shape[1]
         c = of_queries(c, kept.x_BSD, n_queries=n)
         q, k, v = self.mixed(kept.qkv_BSE, layer, c)
-        added_BQD = self.attention_out(self.attended(q[:, :, c.length - n :], k, v, layer, c))
+        out_BQD = self.attention_out(self.attended(q[:, :, c.length - n :], k, v, layer, c))
+        added_BQD = self.attention_dropout(out_BQD)
         if self.model.parallel_residual:
             return x_BQD + added_BQD + self.mlp(x_BQD)
         x_BQD = x_BQD + added_BQD
@@ -118,7 +121,7 @@ class Block(nn.Module):
                 x_BTF = x_BTF.relu()
             case kind:
                 x_BTF = F.gelu(x_BTF, approximate="tanh" if kind == "gelu_tanh" else "none")
-        return self.mlp_out(x_BTF)
+        return self.mlp_dropout(self.mlp_out(x_BTF))
 
     def heads(self, x_BTC: Tensor) -> Tensor:
         """Returns the heads' channels apart, [B, H, T, K]."""
@@ -159,6 +162,7 @@ class Transformer(nn.Module):
         self.scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
         self.blocks = nn.ModuleList(self.block_type(config) for _ in range(model.n_layers))
         self.norm = norm_of(model, model.d_model)
+        self.embedding_dropout = Dropout(model.dropout)
         self.embedding_norm = norm_of(model, model.d_model) if model.embedding_norm else None
         self.head = None if model.tied_head else nn.Linear(model.d_model, vocab_size, bias=False)
 
@@ -211,7 +215,7 @@ class Transformer(nn.Module):
         with torch.autocast(tokens_BT.device.type, enabled=False):
             pos = scheme.positions(tokens_BT, c)
             c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
-            return scheme.embed(x_BTD, c), c
+            return self.embedding_dropout(scheme.embed(x_BTD, c)), c
 
     def through_block(self, i: int, x_BTD: Tensor, c: AttentionContext, *, n_last: int) -> Tensor:
         """Returns the outputs of block i for the last n_last tokens.

@@ -5,10 +5,10 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -19,6 +19,9 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.files import Unreadable, is_there, names_in, replace_file, utf8, write_rows
 from lengthgen.runs.status import read_of_run
+
+if TYPE_CHECKING:  # torch takes as long as listing 300 runs, which does without it
+    from torch import Tensor
 
 LIBRARIES = "torch numpy tokenizers datasets hydra-core pydantic safetensors scipy matplotlib"
 
@@ -47,16 +50,16 @@ def load_config(run_dir: Path) -> Config:
 
 
 def write_provenance(
-    run_dir: Path, corpus: TokenizedCorpus | None, *, run: str, n_parameters: int
+    run_dir: Path, corpus: TokenizedCorpus | None, *, run: str, weights: "Mapping[str, Tensor]"
 ) -> None:
-    """Writes env.json: command, host, commit, versions and corpus of the first start.
+    """Writes env.json: command, host, commit, versions, size and corpus of the first start.
 
     `restarts` holds each later start that differs from the one before it.
     """
     start = {"argv": [utf8(word) for word in sys.argv], "host": platform.node(), **environment()}
     provenance = read_provenance(run_dir, run=run)
     if not provenance:
-        provenance = {"run": run, **start, "n_parameters": n_parameters, "restarts": []}
+        provenance = {"run": run, **start, **n_parameters(weights), "restarts": []}
         if corpus is not None:  # not imported
             provenance |= {"fingerprint": corpus.fingerprint, "corpus": corpus.meta}
     elif start.items() <= [provenance, *provenance["restarts"]][-1].items():
@@ -66,9 +69,17 @@ def write_provenance(
     write_rows(run_dir / "env.json", [provenance])
 
 
+def n_parameters(weights: "Mapping[str, Tensor]") -> dict[str, int]:
+    """Returns how many numbers a model has, in all and without embedding and head."""
+    sizes = {name: weight.numel() for name, weight in weights.items()}
+    ends = sum(n for name, n in sizes.items() if name in ("embedding.weight", "head.weight"))
+    total = sum(sizes.values())
+    return {"n_parameters": total, "n_parameters_without_embedding": total - ends}
+
+
 def environment() -> dict[str, Any]:
     """Returns commit, machine and versions of this process."""
-    import torch  # takes as long as listing 300 runs, which does without it
+    import torch
 
     cpuinfo = Path("/proc/cpuinfo")
     cpus = re.findall("^model name.*: (.+)", cpuinfo.read_text(), re.M) if cpuinfo.exists() else []

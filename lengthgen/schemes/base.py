@@ -193,7 +193,7 @@ class Part(nn.Module):
         return omega_R
 
     def bias(self, c: AttentionContext) -> Tensor | None:
-        """Returns what is added to q.k / sqrt(d_head), [H, Q, S] or [B, H, Q, S]; 1s broadcast."""
+        """Returns what is added to q.k / sqrt(d_head): [H, Q, S] or [B, H, Q, S]; 1 for B or H."""
         return None
 
     def relative_keys(self, c: AttentionContext) -> Tensor | None:

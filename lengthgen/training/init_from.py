@@ -22,7 +22,7 @@ def identified(config: Config) -> Config:
             raise UserError(
                 f"{run_dir} is not trained to its end; repeat its lengthgen train command first"
             )
-        for key in type(base.model).model_fields.keys() - {"name", "init_std"}:
+        for key in type(base.model).model_fields.keys() - {"name", "init_std", "dropout"}:
             if (there := getattr(base.model, key)) != getattr(config.model, key):
                 raise UserError(f"{run_dir.name} has model.{key}={there}; give model.{key}={there}")
     except UserError as error:

@@ -1,33 +1,66 @@
-"""AdamW with its parameter groups, and the learning rate of a step."""
+"""The optimizers with their parameter groups, and the learning rate of a step."""
 
 import math
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lengthgen.config.schema import Config, Train
 from lengthgen.model.transformer import Transformer
 from lengthgen.schemes.base import Part
 
 
-def adamw(model: Transformer, train: Train) -> torch.optim.AdamW:
-    """Returns AdamW in three groups: matrices of the network, which decay, scheme, and the rest."""
+class Muon(torch.optim.Muon):
+    """Muon (Jordan et al. 2024) whose updates have the size of AdamW's, so that one rate fits both.
+
+    The factor is that of Liu et al. 2025 (arXiv 2502.16982, section 2.2). Where `found_inf` is 1,
+    weights and momenta stay as they are, as with a fused AdamW.
+    """
+
+    found_inf: Tensor
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        weights = [p for group in self.param_groups for p in group["params"]]
+        for p in weights:
+            self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+        tensors = weights + [self.state[p]["momentum_buffer"] for p in weights]
+        before = [tensor.clone() for tensor in tensors]
+        super().step()
+        for tensor, kept in zip(tensors, before, strict=True):
+            tensor.copy_(torch.where(self.found_inf.bool(), kept, tensor))
+
+
+def optimizers_of(model: Transformer, train: Train) -> list[torch.optim.Optimizer]:
+    """Returns AdamW; with train.optimizer=muon also Muon, for the matrices between the embeddings.
+
+    AdamW has three groups: matrices of the network, which decay, the scheme, and the rest.
+    """
     parts = [m for m in model.modules() if isinstance(m, Part) and not m.at_network_rate]
     own = {id(parameter) for part in parts for parameter in part.parameters()}
     decaying, of_scheme, rest = list[nn.Parameter](), list[nn.Parameter](), list[nn.Parameter]()
+    hidden = list[nn.Parameter]()
     for name, parameter in model.named_parameters():
         decays = parameter.dim() >= 2 and not name.startswith("scheme.")
         group = of_scheme if id(parameter) in own else decaying if decays else rest
+        if train.optimizer == "muon" and group is decaying and "block" in name:
+            group = hidden
         group.append(parameter)
-    groups = [
-        {"params": decaying, "weight_decay": train.weight_decay, "of_scheme": False},
-        {"params": of_scheme, "weight_decay": 0.0, "of_scheme": True},
-        {"params": rest, "weight_decay": 0.0, "of_scheme": False},
+    decay, usual = train.weight_decay, {"weight_decay": 0.0, "of_scheme": False}
+    groups: list[dict[str, Any]] = [
+        {**usual, "params": decaying, "weight_decay": decay},
+        {**usual, "params": of_scheme, "of_scheme": True},
+        {**usual, "params": rest},
     ]
-    return torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
+    adamw = torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
+    if not hidden:
+        return [adamw]
+    group = {**usual, "params": hidden, "weight_decay": decay}
+    return [adamw, Muon([group], lr=train.lr, adjust_lr_fn="match_rms_adamw")]
 
 
-def set_rates(optimizer: torch.optim.AdamW, step: int, config: Config) -> None:
+def set_rates(optimizer: torch.optim.Optimizer, step: int, config: Config) -> None:
     """Gives each group its learning rate of an optimizer step; the scheme has one of its own."""
     for group in optimizer.param_groups:
         ratio = config.scheme_lr_ratio if group["of_scheme"] else 1.0

@@ -16,10 +16,11 @@ from lengthgen.data.windows import IGNORED, TrainingWindows, consecutive_batch, 
 from lengthgen.errors import Diverged
 from lengthgen.model import kernels
 from lengthgen.model.build import generator_of
+from lengthgen.model.dropout import seed_dropout
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
-from lengthgen.training.optim import adamw, set_rates
+from lengthgen.training.optim import optimizers_of, set_rates
 
 
 class MicroBatch(NamedTuple):
@@ -47,7 +48,7 @@ class State:
     nats: Tensor  # a sum since the last row of train.jsonl, as is n_targets
     n_targets: int
     model: Transformer
-    optimizer: torch.optim.AdamW
+    optimizers: list[torch.optim.Optimizer]
     failed: Tensor  # 1 from the first step on that is not finite: no update is made any more
     last: Tensor  # of that step, else the last one: its number, this process's nats, gradient norm
 
@@ -61,7 +62,7 @@ def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> 
     wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
     nats, last = (torch.zeros(n, dtype=wide, device=device) for n in ((), 3))
     failed, model = torch.zeros((), device=device), model.to(device).train()
-    return State(config, 0, nats, 0, model, adamw(model, config.train), failed, last)
+    return State(config, 0, nats, 0, model, optimizers_of(model, config.train), failed, last)
 
 
 def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
@@ -96,6 +97,7 @@ class Loss(nn.Module):
 
     def forward(self, micro: MicroBatch, *, generator: torch.Generator) -> Tensor:
         """Returns a scalar."""
+        seed_dropout(self.model, seed=generator.initial_seed(), rows_B=micro.rows_B)
         with torch.autocast(self.device_type, torch.bfloat16, enabled=self.autocast):
             of_rows = self.model.answer_starts(micro.targets_BT)
             if self.model.continues_rows:
@@ -116,7 +118,7 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) ->
     The loss is the sum of nats over all processes divided once by their number of targets. Nothing
     here waits for a GPU: the device itself makes no update after what is not finite.
     """
-    model, optimizer = state.model, state.optimizer
+    model = state.model
     nats, last = torch.zeros_like(state.nats), batch.micro_batches[-1]
     for micro in batch.micro_batches:
         # Gradients of all micro-batches are averaged together.
@@ -131,11 +133,12 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) ->
     seen = torch.stack([torch.full_like(nats, state.step + 1), nats, grad_norm.to(nats.dtype)])
     state.last = torch.where(state.failed.bool(), state.last, seen)
     state.failed = torch.where(total.isfinite() & grad_norm.isfinite(), state.failed, 1.0)
-    set_rates(optimizer, state.step, state.config)
-    # Weights, moments and step count stay as they are where found_inf is 1.
-    optimizer.found_inf = state.failed  # pyright: ignore[reportAttributeAccessIssue]
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    for optimizer in state.optimizers:
+        set_rates(optimizer, state.step, state.config)
+        # Weights, moments and step count stay as they are where found_inf is 1.
+        optimizer.found_inf = state.failed  # pyright: ignore[reportAttributeAccessIssue]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
     model.scheme.clamp_parameters()
     state.step += 1
     state.nats = state.nats + total

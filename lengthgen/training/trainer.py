@@ -14,7 +14,7 @@ from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Stopped, UserError
 from lengthgen.files import append_rows, keep_rows
 from lengthgen.model.transformer import Transformer
-from lengthgen.runs import checkpoints, devices, signals
+from lengthgen.runs import checkpoints, devices, directory, signals
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 from lengthgen.training import init_from
@@ -50,7 +50,11 @@ def train(
     began_at = state.step
     if ranks.is_main:  # the steps after the checkpoint are taken again
         keep_rows(file, lambda row: row["train/step"] <= began_at, run=config.run_id)
-    show.say(f"training in {train.precision} on {device}")
+    n, without = directory.n_parameters(dict(model.named_parameters())).values()
+    show.say(
+        f"training in {train.precision} on {device}: {n:,} parameters, {without:,} without the "
+        f"embedding; {train.steps:,} steps"
+    )
     compiled = devices.compiles(config.runtime, device) and type(state.model) is Transformer
     if compiled:
         show.say("compiling: the first steps take a minute; runtime.compile=false does without")
@@ -105,7 +109,8 @@ def _resume(state: State, corpus: TokenizedCorpus, *, say: Callable[[str], None]
     if checkpoint is not None:
         trainer = checkpoint.trainer_state()
         state.model.load_state_dict(checkpoint.weights)
-        state.optimizer.load_state_dict(trainer["optimizer"])
+        for optimizer, kept in zip(state.optimizers, trainer["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
         state.step, (nats, state.n_targets) = checkpoint.step, trainer["unlogged"]
         state.nats = torch.full_like(state.nats, nats)
         state.model.carry_on(trainer["carried"])
@@ -142,7 +147,7 @@ def _save(state: State, ranks: Ranks) -> None:
     trainer = {
         "unlogged": (float(state.nats), state.n_targets),
         "carried": state.model.carried(),  # of all processes
-        "optimizer": state.optimizer.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in state.optimizers],
     }
     if ranks.is_main:
         run_dir, run, weights = state.config.run_dir, state.config.run_id, state.model.state_dict()

@@ -55,6 +55,7 @@ COMMAND_LINE = {
     "train.tokens=1.5": "train.tokens: 1.5 should be a valid integer",
     "train.tokens=2.5X": "train.tokens: '2.5X' should be a valid integer",
     "train.tokens=1e300": "train.tokens: ",
+    "train.steps=5 train.tokens=5k": "train.steps and train.tokens are two budgets; drop one",
     "train.length=abc": "train.length: 'abc' should be a valid integer",
     "train.schedule=step": "train.schedule: 'step' should be 'cosine' or 'linear'",
     "eval.lengths=512": "eval.lengths: 512 should be a valid list",

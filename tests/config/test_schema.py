@@ -163,3 +163,26 @@ def test_every_path_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert config.corpus.tokenizer == f"{tmp_path}/t.json"
     assert (config.runtime.root, config.runtime.cache) == (tmp_path / "r", Path.home() / "d")
     assert config_of(BASE, "scheme=nope").corpus.tokenizer == "bpe"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["scheme=rope", "~scheme.parts.rope"], "rope.without_rope"),
+        (["scheme=rope", "+scheme.parts.alibi={}"], "rope.with_alibi"),
+        (["scheme=rope", "scheme.parts.rope.base=500"], "rope"),
+        (["scheme=rope", "scheme.name=mine", "+scheme.parts.alibi={}"], "mine"),
+    ],
+)
+def test_a_scheme_of_other_parts_than_those_of_its_file_has_another_name(
+    words: list[str], name: str
+) -> None:
+    config = config_of(*words)
+    assert config.scheme.name == name
+    assert config.run_id.startswith(f"{name}-tiny-")
+
+
+def test_a_budget_of_steps_is_the_run_of_as_many_tokens() -> None:
+    steps, tokens = (config_of(word) for word in ("train.steps=7", f"train.tokens={7 * 4096}"))
+    assert (steps.train.steps, steps.run_id) == (7, tokens.run_id)
+    assert to_plain(from_plain(to_plain(steps))) == to_plain(tokens)

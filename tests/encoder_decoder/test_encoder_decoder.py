@@ -25,7 +25,7 @@ from lengthgen.evaluation.plan import plan
 from lengthgen.evaluation.scored_text import Plan
 from lengthgen.model.build import create, with_parts
 from lengthgen.pipeline import validate
-from lengthgen.training.optim import adamw
+from lengthgen.training.optim import optimizers_of
 
 SCHEMES = ["nope", "learned_absolute", "rope", "t5", "alibi +scheme.parts.alibi.sides=split"]
 EVERY = pytest.mark.parametrize("scheme", SCHEMES)
@@ -113,7 +113,7 @@ def test_encoder_and_decoder_have_parameters_of_their_own_that_variants_keep() -
     model = create(config, vocab_size=VOCAB)
     own = dict(model.scheme.named_parameters())
     assert not torch.equal(own["parts.t5.table"], own["encoder.parts.t5.table"])
-    _, of_scheme, _ = adamw(model, config.train).param_groups
+    _, of_scheme, _ = optimizers_of(model, config.train)[0].param_groups
     assert {id(p) for p in of_scheme["params"]} == {id(p) for p in own.values()}
     other = with_parts(model, config, config.scheme.parts)
     for name, parameter in other.named_parameters():

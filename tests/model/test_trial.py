@@ -50,6 +50,11 @@ FAULTS = {
     "def bias(self, c): return c.distance() * torch.nan": (
         r"FloatingPointError: loss nan, gradient's norm nan before any update"
     ),
+    "def bias(self, c): return torch.ones(4, 1, 1)": (
+        r": bias returns \[4, 1, 1\], and it needs a value for each query and key, as "
+        r"c\.distance\(\) has: \[7, 8\] here \(.*mine\.py\)$"
+    ),
+    "def bias(self, c): return -c.distance()[:1]": r": bias returns \[1, 8\], and it needs a ",
     "def embed(self, x, c): return Poisoned.apply(x)": r"gradient's norm nan before any update",
     "def qk(self, q, k, c): return None": r"fit the model: TypeError: .* \(.*mine\.py, line 23\)$",
     "def weights(self, s, c): return s.softmax(-1).mT": r"does not fit the model: RuntimeError",

@@ -15,14 +15,14 @@ from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, status
 from lengthgen.runs.checkpoints import FILES, TRAINER, WEIGHTS, Checkpoint
-from lengthgen.training.optim import adamw
+from lengthgen.training.optim import optimizers_of
 
 RUN = "rope-tiny-toy-s1-0a0a0a0a"
 
 
 class Trained(NamedTuple):
     model: Transformer
-    optimizer: torch.optim.AdamW
+    optimizer: torch.optim.Optimizer
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def trained() -> Trained:
     """A model and an optimizer that has moments."""
     config = small_config("scheme=learned_absolute")
     model = create(config, vocab_size=VOCAB)
-    optimizer = adamw(model, config.train)
+    optimizer = optimizers_of(model, config.train)[0]
     tokens = some_tokens(16)
     model.token_nll(model(tokens), tokens).sum().backward()
     optimizer.step()

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from small import small_config
 
 from lengthgen.data import corpora
@@ -59,7 +60,12 @@ def corpus(tmp_path: Path) -> corpora.TokenizedCorpus:
 
 
 def start(run_dir: Path, corpus: corpora.TokenizedCorpus) -> None:
-    directory.write_provenance(run_dir, corpus, run="rope", n_parameters=7)
+    directory.write_provenance(
+        run_dir,
+        corpus,
+        run="rope",
+        weights={"embedding.weight": torch.ones(2, 2), "x": torch.ones(3)},
+    )
 
 
 def test_the_first_start_says_of_what_a_run_is_made_and_later_ones_what_differs(
@@ -71,6 +77,7 @@ def test_the_first_start_says_of_what_a_run_is_made_and_later_ones_what_differs(
     first = directory.read_provenance(tmp_path, run="rope")
     assert (first["argv"][-1], first["commit"]) == (r"c\xff", None)
     assert (first["fingerprint"], first["n_parameters"]) == (corpus.fingerprint, 7)
+    assert first["n_parameters_without_embedding"] == 3
     start(tmp_path, corpus)
     assert directory.read_provenance(tmp_path, run="rope") == first
     for _ in range(2):

@@ -22,7 +22,7 @@ from lengthgen.runs.distributed import CONTINUES, Failed
 
 MEMORY = ["train.batch_tokens=64", "train.tokens=512"]
 RUNS = {  # by the number of processes; 8 windows do not divide by 3, nor by 3 windows at a time
-    3: ["scheme=alibi", "runtime.micro_batch=3", "train.tokens=1024"],
+    3: ["scheme=alibi", "runtime.micro_batch=3", "train.tokens=1024", "model.dropout=0.3"],
     2: ["scheme=transformer_xl_recurrent", *MEMORY],
 }
 

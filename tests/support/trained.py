@@ -83,7 +83,7 @@ def with_eval(config: Config, **changed: Any) -> Config:
 
 def save_model(run_dir: Path, model: Transformer, config: Config, *, step: int) -> None:
     """Writes a checkpoint of a model, and DONE again if it was there, as training does."""
-    trainer = {"unlogged": (0.0, 0), "carried": (), "optimizer": {}}
+    trainer = {"unlogged": (0.0, 0), "carried": (), "optimizers": []}
     weights = model.state_dict()
     checkpoints.save(run_dir, run=config.run_id, step=step, weights=weights, trainer=trainer)
     if (run_dir / "DONE").exists():

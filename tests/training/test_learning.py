@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lengthgen.config.compose import choices
 from lengthgen.model.build import create
-from lengthgen.training.optim import adamw, set_rates
+from lengthgen.training.optim import optimizers_of, set_rates
 
 SYMBOLS, IN_USE, LENGTH, BATCH, STEPS = 16, 3, 16, 32, 200
 
@@ -35,7 +35,7 @@ def test_a_few_hundred_steps_bring_the_loss_below_that_of_a_bigram_model(scheme:
     budget = f"train.tokens={STEPS * BATCH * LENGTH}"
     config = small_config(f"scheme={scheme}", f"train.batch_tokens={BATCH * LENGTH}", budget)
     model = create(config, vocab_size=SYMBOLS).train()
-    optimizer = adamw(model, config.train)
+    optimizer = optimizers_of(model, config.train)[0]
 
     def nats(text: Tensor) -> Tensor:
         inputs, targets = text[:, :-1], text[:, 1:]

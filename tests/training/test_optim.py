@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lengthgen.config.compose import choices
 from lengthgen.model.build import create
-from lengthgen.training.optim import adamw, lr_at, set_rates
+from lengthgen.training.optim import lr_at, optimizers_of, set_rates
 
 
 @pytest.mark.parametrize("scheme", ["rope", "learned_absolute"])
@@ -19,7 +19,7 @@ def test_only_matrices_of_the_network_decay_and_no_parameter_is_left_out(
     model = create(config, vocab_size=VOCAB)
     decay_of = {
         id(p): group["weight_decay"]
-        for group in adamw(model, config.train).param_groups
+        for group in optimizers_of(model, config.train)[0].param_groups
         for p in group["params"]
     }
     assert len(decay_of) == len(list(model.parameters()))
@@ -32,7 +32,7 @@ def test_only_matrices_of_the_network_decay_and_no_parameter_is_left_out(
 def test_every_parameter_is_in_one_group_and_the_schemes_are_in_their_own(scheme: str) -> None:
     config = small_config(f"scheme={scheme}")
     model = create(config, vocab_size=VOCAB)
-    groups = adamw(model, config.train).param_groups
+    groups = optimizers_of(model, config.train)[0].param_groups
     grouped = [id(p) for group in groups for p in group["params"]]
     assert sorted(grouped) == sorted(id(p) for p in model.parameters())
     own = {id(p) for group in groups if group["of_scheme"] for p in group["params"]}
@@ -40,10 +40,28 @@ def test_every_parameter_is_in_one_group_and_the_schemes_are_in_their_own(scheme
     assert own == {id(p) for part in parts for p in part.parameters()}
 
 
+def test_muon_takes_the_matrices_of_the_blocks_and_moves_them_as_far_as_adamw_does() -> None:
+    config = small_config("train.optimizer=muon", "train.weight_decay=0")
+    model = create(config, vocab_size=VOCAB)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizers = optimizers_of(model, config.train)
+    model.token_nll(model(some_tokens(16)), some_tokens(16)).sum().backward()
+    for optimizer in optimizers:
+        set_rates(optimizer, 0, config)
+        optimizer.found_inf = torch.zeros(())  # pyright: ignore[reportAttributeAccessIssue]
+        optimizer.step()
+    taken = {id(p) for group in optimizers[1].param_groups for p in group["params"]}
+    for name, parameter in model.named_parameters():
+        assert (id(parameter) in taken) == (name.startswith("blocks.") and parameter.dim() == 2)
+        if id(parameter) in taken:
+            moved = (parameter.detach() - before[name]).square().mean().sqrt()
+            assert 0.1 < float(moved) / lr_at(0, config.train) < 0.4  # of AdamW: 0.2 to 0.4
+
+
 def test_a_convolution_beside_a_bias_learns_at_the_networks_rate() -> None:
     config = small_config("scheme=t5_conv")
     model = create(config, vocab_size=VOCAB)
-    optimizer = adamw(model, config.train)
+    optimizer = optimizers_of(model, config.train)[0]
     set_rates(optimizer, 0, config)
     rate_of = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     rates = {name: rate_of[id(p)] for name, p in model.named_parameters()}
@@ -60,7 +78,7 @@ def test_adams_first_step_moves_a_schemes_parameters_by_the_rate_times_the_ratio
         config = small_config(f"scheme={scheme}", f"train.scheme_lr_ratio={ratio}")
         model = create(config, vocab_size=VOCAB)
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        optimizer = adamw(model, config.train)
+        optimizer = optimizers_of(model, config.train)[0]
         tokens = some_tokens(16)
         model.token_nll(model(tokens), tokens).sum().backward()
         set_rates(optimizer, 0, config)

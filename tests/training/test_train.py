@@ -34,6 +34,7 @@ from lengthgen.data.windows import TrainingWindows, train_batch
 from lengthgen.errors import Diverged, UserError
 from lengthgen.evaluation.validation import validator
 from lengthgen.model.build import create
+from lengthgen.model.dropout import seed_dropout
 from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.training import trainer
 from lengthgen.training.optim import set_rates
@@ -171,6 +172,29 @@ def test_a_finished_run_computes_nothing_again_but_what_was_lost(
     assert (last / "model.safetensors").read_bytes() == weights
 
 
+def test_a_run_with_muon_and_dropout_continues_bit_for_bit(tmp_path: Path, cache: Path) -> None:
+    words = ("train.optimizer=muon", "model.dropout=0.2", "train.tokens=640")
+    run_dir = in_process(tmp_path, cache, *words)
+    whole = Path(shutil.copytree(run_dir, tmp_path / "whole"))
+    shutil.rmtree(newest_checkpoint(run_dir))
+    in_process(tmp_path, cache, *words)
+    assert newest_checkpoint(run_dir).name == "step-00000005"
+    assert_same_bits(run_dir, whole)
+
+
+def test_dropout_drops_its_share_in_training_alone(cache: Path) -> None:
+    model = create(small_config("model.dropout=0.3"), vocab_size=257)
+    x_BTD = torch.ones(8, 16, 32)
+    seed_dropout(model, seed=3, rows_B=torch.arange(8))
+    once, again = (layer(x_BTD) for layer in (model.embedding_dropout, model.embedding_dropout))
+    assert torch.equal(once, again)
+    assert once.unique().tolist() == pytest.approx([0, 1 / 0.7])
+    assert float(once.mean()) == pytest.approx(1, abs=0.05)
+    seed_dropout(model, seed=4, rows_B=torch.arange(8))
+    assert not torch.equal(model.embedding_dropout(x_BTD), once)
+    assert torch.equal(model.eval().embedding_dropout(x_BTD), x_BTD)
+
+
 def test_validation_changes_nothing_but_its_own_numbers_which_a_resumed_run_has_too(
     tmp_path: Path, cache: Path
 ) -> None:
@@ -208,8 +232,11 @@ def state_of(config: Config) -> State:
     return fresh_state(config, create(config, vocab_size=257), device=CPU)
 
 
-def test_micro_batches_add_up_to_the_whole_batch(stepping: tuple[Config, Any]) -> None:
-    config, windows = stepping
+@pytest.mark.parametrize("words", [(), ("model.dropout=0.3",)])
+def test_micro_batches_add_up_to_the_whole_batch(
+    stepping: tuple[Config, Any], words: tuple[str, ...]
+) -> None:
+    config, windows = small_config(*words), stepping[1]
     ends: list[dict[str, Tensor]] = []
     for micro_batch in (3, 8):
         runtime = config.runtime.model_copy(update={"micro_batch": micro_batch})
@@ -222,7 +249,8 @@ def test_micro_batches_add_up_to_the_whole_batch(stepping: tuple[Config, Any]) -
 
 def kept(state: State) -> list[Tensor]:
     """Returns copies of weights, moments and numbers of steps."""
-    moments = [x for values in state.optimizer.state.values() for x in values.values()]
+    values = [v for optimizer in state.optimizers for v in optimizer.state.values()]
+    moments = [x for value in values for x in value.values()]
     return [x.detach().clone() for x in (*state.model.state_dict().values(), *moments)]
 
 
@@ -237,6 +265,7 @@ def spoil(module: torch.nn.Module, given: object, x_BTD: Tensor) -> Tensor:
     return x_BTD * torch.nan
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize(
     ("step", "what", "said"),
     [
@@ -247,9 +276,10 @@ def spoil(module: torch.nn.Module, given: object, x_BTD: Tensor) -> Tensor:
     ],
 )
 def test_a_step_that_is_not_finite_and_those_after_it_change_nothing(
-    stepping: tuple[Config, Any], step: int, what: str, said: str
+    stepping: tuple[Config, Any], step: int, what: str, said: str, optimizer: str
 ) -> None:
-    state, good = state_of(stepping[0]), state_of(stepping[0])
+    config = small_config(f"train.optimizer={optimizer}")
+    state, good = state_of(config), state_of(config)
     for _ in range(step):
         launch(good, stepping)
     for i in range(step + 3):
@@ -293,7 +323,7 @@ class Unread(TorchDispatchMode):
 
 @pytest.mark.parametrize("scheme", ["sinusoidal", "rope", "kerple"])
 def test_launching_a_step_reads_no_tensor(stepping: tuple[Config, Any], scheme: str) -> None:
-    config = small_config(f"scheme={scheme}")
+    config = small_config(f"scheme={scheme}", "model.dropout=0.1", "train.optimizer=muon")
     state = state_of(config)
     batch = batch_of(state, stepping[1], ranks=ALONE)
     loss = loss_of(state, ranks=ALONE, compiled=False)
@@ -339,7 +369,7 @@ def test_a_step_is_one_clipped_update_of_adamw_at_the_steps_rate(
     [sum_nats] = take_steps(state, windows)
     batch = train_batch(windows, seed=config.seed, step=0, batch=config.train.batch)
     inputs, targets = (torch.from_numpy(part) for part in batch)
-    model, optimizer = by_hand.model, by_hand.optimizer
+    model, [optimizer] = by_hand.model, by_hand.optimizers
     nats = model.token_nll(model(inputs), targets).sum()
     (nats / (targets != -100).sum()).backward()
     grads = [p.grad for p in model.parameters() if p.grad is not None]
