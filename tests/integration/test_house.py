@@ -17,11 +17,11 @@ PACKAGE = {
     "report": 1801,  # 1600, and what cannot be read is said
     "evaluation": 1218,  # 1150, and validation while a run trains
     "training": 455,  # 400, rows of validation, Muon
-    "runs": 713,  # 700, and the size without embedding
+    "runs": 731,  # 700, and the size without embedding
     "model": 1591,  # to shrink to 1400: dropout, shapes of biases
     "data": 1703,  # to shrink to 1350
     "schemes": 3700,
-    "config": 1162,  # to shrink to 950: budget in steps, names of modified schemes
+    "config": 1166,  # to shrink to 950: budget in steps, names of modified schemes
     "errors, escaping, files, terminal": 532,  # 450, and the new folder of export and import, and w
     "tasks": 1937,  # to shrink to 1900
     "probes": 800,
@@ -40,7 +40,7 @@ TESTS = {
     "model": 1000,  # to shrink to 950
     "probes": 600,
     "report": 1336,  # 1300, and the width of the page in a browser, and what cannot be read is said
-    "runs": 815,  # to shrink to 800
+    "runs": 856,  # to shrink to 800
     "schemes": 2709,  # to shrink to 2700
     "support": 1083,  # to shrink to 600
     "sweep": 783,  # to shrink to 700
