@@ -48,6 +48,7 @@ def one_thread() -> None:
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keeps what tests allow out of the account that runs them, and the other way round."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))  # lengthgen.yaml
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # main() then leaves the environment alone
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         os.environ.pop(name, None)

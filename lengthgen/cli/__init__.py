@@ -1,6 +1,7 @@
 """The command line: one file per command, whose function imports what it needs when it runs."""
 
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from lengthgen import __version__
-from lengthgen.cli import evaluate, generate, lists, report, sweep, track, train, tune
+from lengthgen.cli import evaluate, generate, lists, report, runs, sweep, track, train, tune
 from lengthgen.cli.console import echo, warn, warn_once
 from lengthgen.config.registry import rooms
 from lengthgen.errors import Stopped, UserError, out_of_memory
@@ -22,10 +23,21 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "generate": generate.generate_text,
     "report": report.write_report,
     "list": lists.list_kind,
+    "show": runs.show_runs,
+    "rm": runs.remove_runs,
 }
 for _room in rooms("cli"):
     COMMANDS.update(_room.COMMANDS)
 
+MULTIRUN = "-m --multirun"
+HYDRA = {  # options of Hydra's programs, and what stands in their place
+    MULTIRUN: "one run takes one value of each key; for several, give lengthgen sweep",
+    "-cn --config-name": "a file of overrides is an experiment: give experiment=NAME, as lengthgen "
+    "list experiments names them",
+    "-cp --config-path -cd": "give --config-dir DIR, a folder of groups of your own",
+    "-c -i --info -p --package --resolve --hydra-help": "give --cfg job, which prints it all",
+    "-r --run --experimental-rerun": "give --from RUN KEY=VALUE, which changes a run",
+}
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 app = typer.Typer(
     help="Train a small causal LM at length T with any positional scheme; measure it at 2T to 32T.",
@@ -56,17 +68,18 @@ def main() -> NoReturn:
     # this bound, 1.1 times with it. torch reads it when it is imported.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    words = sys.argv[1:] or ["--help"]
     try:
         program: Callable[..., Any] = app
         if ERROR_FILE in os.environ:  # under torchrun, which shows the error that is left in it
             from torch.distributed.elastic.multiprocessing.errors import record
 
             program = record(app)
-        words = sys.argv[1:] or ["--help"]
         code = program(args=words, prog_name="lengthgen", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
-        _end("error: " + " ".join(error.format_message().split()), 2)
+        instead = _instead(words) if hasattr(error, "option_name") else None
+        _end(f"error: {instead or ' '.join(error.format_message().split())}", 2)
     except UserError as error:
         _end(f"error: {error}", 2)
     except Stopped as stopped:
@@ -92,6 +105,23 @@ def main() -> NoReturn:
     if code == 130:  # what Typer makes of KeyboardInterrupt
         raise KeyboardInterrupt
     sys.exit(code)
+
+
+def _instead(words: list[str]) -> str | None:
+    """Returns what to type in place of an option of Hydra's, or of one that is a key: --seed=1."""
+    from lengthgen.config import compose
+
+    known = compose.keys(config_dir=None)
+    for word in words[1:]:
+        option, _, value = word.partition("=")
+        key = option.removeprefix("--")
+        for options, remedy in HYDRA.items():
+            if option in options.split():
+                rest = shlex.join(w for w in words[1:] if w != word) if option in MULTIRUN else ""
+                return f"{option}: {remedy} {rest}".rstrip()
+        if key != option and key in known:
+            return f"{option}: keys have no dashes; give {key}={value or 'VALUE'}"
+    return None
 
 
 def _end(message: str, exit_code: int) -> NoReturn:

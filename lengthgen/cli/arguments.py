@@ -1,13 +1,14 @@
 """The arguments and options that commands share, how they complete, and the runs they name."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from lengthgen.cli.console import warn_once
 from lengthgen.errors import UserError
 
 
@@ -34,7 +35,10 @@ def complete_overrides(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the ids of the runs in runtime.root, as it stands on the line, and keys."""
+    """Returns the ids of the runs in runtime.root, as it stands on the line, and keys.
+
+    The keys are those of eval and runtime, and all of a command that selects runs by them.
+    """
     from lengthgen.config import compose
 
     given = re.search(r"runtime\.root ?= ?(\S+)", " ".join(_before(ctx)))
@@ -43,7 +47,33 @@ def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     # Of another name a shell would run parts.
     fitting = [n for n in ids if n.startswith(incomplete) and re.fullmatch(r"[\w.=+,-]+", n)]
     keys = complete_overrides(ctx, incomplete)
-    return fitting + [key for key in keys if key.startswith(("eval.", "runtime."))]
+    sections = ("",) if ctx.command.name == "report" else ("eval.", "runtime.")
+    return fitting + [key for key in keys if key.startswith(sections)]
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the ids of the runs as the value of an option."""
+    return [word for word in complete_runs(ctx, incomplete) if "=" not in word and word[-1:] != "."]
+
+
+def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Returns the completion of A,B,... of these names, each once."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        given = before.split(",")
+        return [f"{before}{comma}{n}" for n in names() if n.startswith(last) and n not in given]
+
+    return complete
+
+
+def known_variants() -> list[str]:
+    """Returns the variants of any scheme, and those that a scheme has of its own."""
+    from lengthgen.config import compose
+
+    own = [compose.read(file) for file in compose.choices("scheme", config_dir=None).values()]
+    names = {name for plain in own for name in plain.get("variants") or {}}
+    return sorted({*compose.choices(compose.VARIANT, config_dir=None), *names})
 
 
 def _before(ctx: typer.Context) -> list[str]:
@@ -81,6 +111,13 @@ Plugin = Annotated[
         help="Python file with parts of your own, or of a run; it runs in this command.",
     ),
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
+
+
+def names_and_overrides(arguments: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Returns the RUNs and the KEY=VALUEs; the name of a file may hold a "="."""
+    overrides = [word for word in arguments or [] if "=" in word and not Path(word).exists()]
+    return [word for word in arguments or [] if word not in overrides], overrides
 
 
 def split(
@@ -90,8 +127,7 @@ def split(
 
     Raises UserError for a key outside the sections, or unknown within them.
     """
-    overrides = [word for word in arguments or [] if "=" in word and not Path(word).exists()]
-    names = [word for word in arguments or [] if word not in overrides]
+    names, overrides = names_and_overrides(arguments)
     if not overrides:
         return names, {}
     from lengthgen.config import compose
@@ -99,6 +135,17 @@ def split(
     changes = compose.values(overrides)
     compose.check_changes(changes, sections)
     return names, changes
+
+
+def selection(arguments: Sequence[str] | None) -> tuple[list[str], Path, list[str]]:
+    """Returns the RUNs, the folder of runs, and the conditions of a command that selects runs."""
+    from lengthgen.config import compose
+
+    names, overrides = names_and_overrides(arguments)
+    conditions = [word for word in overrides if not word.startswith("runtime.")]
+    runtime = [word for word in overrides if word not in conditions]
+    _, changes = split(runtime, sections=("runtime",))
+    return names, compose.root_of(changes), conditions
 
 
 def find_runs(names: Sequence[str], changes: Mapping[str, Any]) -> list[Path]:
@@ -113,3 +160,11 @@ def find_runs(names: Sequence[str], changes: Mapping[str, Any]) -> list[Path]:
 def words_of(text: str | None) -> list[str]:
     """Returns the words of A,B,...; none of an option that is not given."""
     return [word.strip() for word in text.split(",")] if text is not None else []
+
+
+def note_defaults(overrides: Sequence[str] | None, config_dir: Path | None) -> None:
+    """Says which of the user's own defaults a command takes."""
+    from lengthgen.config import compose
+
+    if words := compose.user_overrides(overrides or [], config_dir=config_dir):
+        warn_once(f"defaults of {compose.user_file()}: {' '.join(words)}")

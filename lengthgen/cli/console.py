@@ -1,9 +1,11 @@
-"""What commands print: lines and tables on stdout, messages on stderr."""
+"""What commands print: lines, tables and JSON on stdout, messages on stderr."""
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from lengthgen.escaping import visible
 
@@ -25,10 +27,15 @@ def echo(text: object) -> None:
     print(visible(str(text), keep="\n\t"))
 
 
-def print_table(head: list[str], rows: Sequence[list[str]], *, head_in_pipes: bool = False) -> None:
+def print_json(value: Any) -> None:
+    """Prints a value as JSON, which escapes what a terminal would obey."""
+    print(json.dumps(value, indent=1))
+
+
+def print_table(head: list[str], rows: Sequence[list[str]]) -> None:
     """Prints a table on a terminal, and lines of tab-separated cells into a pipe."""
     if not sys.stdout.isatty():
-        for row in [head] * head_in_pipes + [*rows]:
+        for row in [head, *rows]:
             echo("\t".join(map(visible, row)))
         return
     from rich.console import Console

@@ -4,14 +4,35 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, find_runs, split, words_of
+from lengthgen.cli.arguments import (
+    ConfigDir,
+    Plugin,
+    Runs,
+    find_runs,
+    known_variants,
+    one_of,
+    split,
+    words_of,
+)
 from lengthgen.cli.console import echo
+
+# As evaluation.protocols has them, which imports torch: Tab is to answer at once.
+PROTOCOLS = (
+    "tail swap shuffle nonoverlap sliding-256 last_k per_position alibi_nonoverlap alibi_sliding1 "
+    "kerple dape yarn nope_f fox answers spans"
+)
+LENGTHS = "T 2T 4T 8T 16T 32T"
 
 
 def evaluate_runs(
     arguments: Runs = None,
     lengths: Annotated[
-        str | None, typer.Option(metavar="L,L,...", help="Such as 512,2k,16T: T is train.length.")
+        str | None,
+        typer.Option(
+            metavar="L,L,...",
+            help="Such as 512,2k,16T: T is train.length.",
+            autocompletion=one_of(lambda: LENGTHS.split()),
+        ),
     ] = None,
     protocols: Annotated[
         str | None,
@@ -20,10 +41,16 @@ def evaluate_runs(
             "--protocol",
             metavar="P,...",
             help="Such as tail,swap,sliding-256; all: every one of lengthgen list protocols.",
+            autocompletion=one_of(lambda: [*PROTOCOLS.split(), "all"]),
         ),
     ] = None,
     variants: Annotated[
-        str | None, typer.Option(metavar="V,...", help="Training-free variants; a+b merges two.")
+        str | None,
+        typer.Option(
+            metavar="V,...",
+            help="Training-free variants; a+b merges two.",
+            autocompletion=one_of(known_variants),
+        ),
     ] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
@@ -38,12 +65,12 @@ def evaluate_runs(
     changes |= {f"eval.{key}": words_of(text) for key, text in given.items() if text is not None}
     run_dirs = find_runs(names, changes)
     from lengthgen import pipeline
-    from lengthgen.evaluation.protocols import PROTOCOLS
+    from lengthgen.evaluation.protocols import PROTOCOLS as of_text
     from lengthgen.report import report
     from lengthgen.runs.distributed import Ranks
 
     if "all" in changes.get("eval.protocols", []):
-        changes["eval.protocols"] = list(PROTOCOLS)
+        changes["eval.protocols"] = list(of_text)
     pipeline.evaluate_runs(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
     if Ranks.from_env().is_main:
         echo(report.terminal(run_dirs))

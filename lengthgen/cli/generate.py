@@ -4,7 +4,15 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Plugin, find_runs, run_argument, split
+from lengthgen.cli.arguments import (
+    ConfigDir,
+    Plugin,
+    find_runs,
+    known_variants,
+    one_of,
+    run_argument,
+    split,
+)
 from lengthgen.cli.console import echo
 from lengthgen.errors import UserError
 
@@ -31,7 +39,12 @@ def generate_text(
         ),
     ] = 0.0,
     variant: Annotated[
-        str | None, typer.Option(metavar="V", help="Training-free variant; a+b merges two.")
+        str | None,
+        typer.Option(
+            metavar="V",
+            help="Training-free variant; a+b merges two.",
+            autocompletion=one_of(known_variants),
+        ),
     ] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,

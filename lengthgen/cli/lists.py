@@ -1,14 +1,15 @@
 """lengthgen list."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Plugin, split
-from lengthgen.cli.console import print_table, warn_once
+from lengthgen.cli.arguments import ConfigDir, Json, Plugin, complete_overrides, selection
+from lengthgen.cli.console import print_json, print_table, warn_once
 from lengthgen.config.registry import rooms
 from lengthgen.errors import UserError, suggestion
 
@@ -36,29 +37,39 @@ def list_kind(
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE ...]", help="runtime.root=DIR: where the runs are."),
+        typer.Argument(
+            metavar="[KEY=VALUE ...]",
+            help="Which runs, such as scheme=rope,alibi; runtime.root=DIR: where they are.",
+            autocompletion=complete_overrides,
+        ),
     ] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
+    as_json: Json = False,
 ) -> None:
     """List what can be chosen, or the runs there are."""
-    names, changes = split(arguments, sections=("runtime",))
-    if names:
-        raise UserError(f"{names[0]}: not readable as an override; give runtime.root=DIR")
     if kind not in KINDS:
         raise UserError(f"list: no such kind {kind!r}; {suggestion(kind, KINDS)}")
+    names, root, conditions = selection(arguments)
+    if unused := names or (kind != "runs" and conditions):
+        raise UserError(f"{unused[0]}: list takes KEY=VALUE of runs alone; drop it")
+    if kind == "runs":
+        records = runs(root, conditions)
+        if as_json:
+            print_json(records)
+        elif records:
+            print_table(*table(records))
+        else:
+            warn_once(f"no runs in {root} yet")
+        return
     if kind in GROUPS:
-        print_table(*choices(GROUPS[kind], config_dir=config_dir))
-    elif kind == "protocols":
-        print_table(*protocols())
-    elif kind in LISTS:
-        print_table(*LISTS[kind](plugin or []))
+        head, rows = choices(GROUPS[kind], config_dir=config_dir)
     else:
-        from lengthgen.config import compose
-
-        root = compose.root_of(changes)
-        head, rows = runs(root)
-        print_table(head, rows) if rows else warn_once(f"no runs in {root} yet")
+        head, rows = protocols() if kind == "protocols" else LISTS[kind](plugin or [])
+    if as_json:
+        print_json([dict(zip(head, row, strict=True)) for row in rows])
+    else:
+        print_table(head, rows)
 
 
 def choices(group: str, *, config_dir: Path | None) -> Listed:
@@ -82,43 +93,65 @@ def protocols() -> Listed:
     return ["protocol", "what it scores", "source"], rows
 
 
-def runs(root: Path) -> Listed:
-    """Returns how far each run is, and its perplexities by the headline protocol."""
+def runs(root: Path, conditions: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Returns the records of the runs that meet conditions, the newest last."""
+    from lengthgen.config import compose
     from lengthgen.runs import directory
 
-    head = ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"]
-    rows: list[list[str]] = []
-    for run_dir in sorted(directory.run_dirs(root), key=lambda path: path.lstat().st_mtime):
-        try:
-            rows.append([run_dir.name, *_progress(run_dir)])
-        except UserError as error:  # a damaged file hides no other run
-            rows.append([run_dir.name, "unreadable", "", "", "", "", str(error)])
-    return head, rows
+    run_dirs = sorted(directory.run_dirs(root), key=lambda path: path.lstat().st_mtime)
+    if conditions and run_dirs:
+        configs: dict[str, dict[str, Any]] = {}
+        for path in run_dirs:
+            with suppress(UserError):  # what is damaged is no run of any value
+                configs[path.name] = compose.read(path / "config.yaml")
+        kept = compose.matching(configs, conditions)
+        run_dirs = [path for path in run_dirs if path.name in kept]
+    return [record(run_dir) for run_dir in run_dirs]
 
 
-def _progress(run_dir: Path) -> list[str]:
-    """Returns the cells of a run behind its name."""
+def record(run_dir: Path) -> dict[str, Any]:
+    """Returns how far a run is, and its perplexities by the headline protocol at each length.
+
+    One that is damaged has the state "unreadable": it hides no other run.
+    """
     from lengthgen.evaluation.protocols import HEADLINE
     from lengthgen.evaluation.rows import loss, stored
     from lengthgen.files import read_rows
     from lengthgen.runs import directory, status
 
-    config = directory.load_config(run_dir)
-    state, reason, *_ = status.read_status(run_dir, run=config.run_id)
-    trained = read_rows(run_dir / "train.jsonl", run=config.run_id)
-    step = trained[-1]["train/step"] if trained else 0
-    own = [
-        row
-        for row in stored(run_dir, run=config.run_id)
-        if (row["protocol"], row["variant"]) == (HEADLINE, None)
-    ]
-    ppls = ["", ""]
-    if own:
-        shown = own[0]["train_length"], max(row["length"] for row in own)
-        losses = [loss([row for row in own if row["length"] == n]) for n in shown]
-        ppls = [
-            "" if x is None else f"{math.exp(x) if x < 709 else math.inf:,.2f} at {n:,}"
-            for n, x in zip(shown, losses, strict=True)
-        ]
-    tokens = f"{trained[-1]['train/tokens']:,}" if trained else ""
-    return [state, f"{step}/{config.train.steps}", tokens, *ppls, reason or ""]
+    of_run: dict[str, Any] = {"run": run_dir.name, "folder": str(run_dir)}
+    try:
+        config = directory.load_config(run_dir)
+        state, reason, *_ = status.read_status(run_dir, run=config.run_id)
+        trained = read_rows(run_dir / "train.jsonl", run=config.run_id)
+        rows = stored(run_dir, run=config.run_id)
+    except UserError as error:
+        return of_run | {"state": "unreadable", "reason": str(error)}
+    own = [row for row in rows if (row["protocol"], row["variant"]) == (HEADLINE, None)]
+    last = trained[-1] if trained else {"train/step": 0, "train/tokens": None}
+    ppl: dict[int, float | None] = {}
+    for n in sorted({row["length"] for row in own}):
+        nats = loss([row for row in own if row["length"] == n])
+        ppl[n] = math.exp(nats) if nats is not None and nats < 709 else None
+    return of_run | {
+        "state": state,
+        "reason": reason,
+        "step": last["train/step"],
+        "steps": config.train.steps,
+        "tokens": last["train/tokens"],
+        "train_length": own[0]["train_length"] if own else config.train.length,
+        "ppl": ppl,
+    }
+
+
+def table(records: Sequence[dict[str, Any]]) -> Listed:
+    """Returns records as a table, with the perplexities at T and at the longest length."""
+    rows: list[list[str]] = []
+    for r in records:
+        ppl = r.get("ppl") or {}
+        shown = [(n, ppl.get(n)) for n in (r["train_length"], max(ppl))] if ppl else []
+        ppls = ["" if x is None else f"{x:,.2f} at {n:,}" for n, x in shown] or ["", ""]
+        step = f"{r['step']}/{r['steps']}" if "step" in r else ""
+        tokens = f"{r['tokens']:,}" if r.get("tokens") is not None else ""
+        rows.append([r["run"], r["state"], step, tokens, *ppls, r["reason"] or ""])
+    return ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"], rows

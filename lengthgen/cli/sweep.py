@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
+from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin, note_defaults
 from lengthgen.cli.console import print_table, warn, warn_once
 from lengthgen.errors import UserError
 
@@ -51,6 +51,7 @@ def sweep(
     """
     from lengthgen.sweep import grid
 
+    note_defaults(overrides, config_dir)
     combined = [*slurm_overrides(slurm), *(overrides or [])]
     points = grid.points(combined, config_dir=config_dir, plugins=plugin or [])
     states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
@@ -135,7 +136,7 @@ def finish(
         [*point.varied.values(), from_here(point.run_dir), end.state, end.reason or ""]
         for point, end in zip(points, ends, strict=True)
     ]
-    print_table(head, rows, head_in_pipes=True)
+    print_table(head, rows)
     bad = [point for point in points if states[point.run_id].state in FAILED]
     for point in bad:
         warn_once(f"to repeat {point.title} alone: {point.command}")

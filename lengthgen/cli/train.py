@@ -1,14 +1,13 @@
 """lengthgen train: in this process, or in several under torchrun."""
 
 import os
-import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
 
-from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
+from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin, complete_run, note_defaults
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -22,21 +21,49 @@ def train(
         int | None, typer.Option(min=1, metavar="N", help="Start N processes with torchrun.")
     ] = None,
     cfg: Annotated[
-        str | None, typer.Option(metavar="job", help="Print the configuration and stop.")
+        str | None,
+        typer.Option(
+            "--cfg",
+            metavar="job",
+            help="Print the configuration and stop.",
+            autocompletion=lambda: ["job"],
+        ),
     ] = None,
-    multirun: Annotated[bool, typer.Option("--multirun", "-m", hidden=True)] = False,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="Change the configuration of a run.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Train again; the run that is there is kept in aside/.")
+    ] = False,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
     """Train a scheme, then evaluate its curve. Run again: it resumes, or is done at once."""
-    if multirun:
-        line = shlex.join(["lengthgen", "sweep", *(overrides or [])])
-        raise UserError(f"-m: one run takes one value of each key; for several, give {line}")
-    if gpus is not None and "RANK" in os.environ:
-        raise UserError("--gpus: torchrun has started this process already; drop --gpus")
-    from lengthgen.config import schema
+    for option, value in (("--gpus", gpus), ("--force", force)):
+        if value and "RANK" in os.environ:
+            raise UserError(f"{option}: torchrun has started this process already; drop {option}")
+    if cfg not in (None, "job"):
+        raise UserError(f"--cfg {cfg}: a run has one configuration; give --cfg job")
+    from lengthgen.config import compose, schema
 
-    config = schema.from_overrides(overrides or [], config_dir=config_dir, plugins=plugin or [])
+    overrides, changed, options = overrides or [], None, list[str]()
+    if base is None:
+        note_defaults(overrides, config_dir)
+    else:
+        from lengthgen import pipeline
+        from lengthgen.runs import directory
+
+        roots = compose.values([w for w in overrides if w.startswith("runtime.root=")])
+        run_dir = directory.find(base, compose.root_of(roots))
+        changed, options = pipeline.config_of(run_dir, {}), ["--from", str(run_dir)]
+    files = plugin or []
+    config = schema.from_overrides(overrides, config_dir=config_dir, plugins=files, base=changed)
     from lengthgen import pipeline
 
     config = pipeline.validate(config)
@@ -46,11 +73,15 @@ def train(
     from lengthgen.runs import distributed
     from lengthgen.terminal import from_here
 
+    if force:
+        from lengthgen.cli.runs import set_aside
+
+        set_aside(config.run_dir)
     if gpus is not None:
         from lengthgen.sweep.grid import train_arguments
 
-        words = train_arguments(overrides or [], config_dir=config_dir, plugins=plugin or [])
-        return _start_processes(gpus, config, words)
+        words = train_arguments(overrides, config_dir=config_dir, plugins=files)
+        return _start_processes(gpus, config, words + options)
     run_dir = pipeline.train(config)
     if distributed.Ranks.from_env().is_main:
         from lengthgen.report import report  # not before: it takes a second, and the run begins

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
+from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin, note_defaults
 from lengthgen.cli.console import echo
 from lengthgen.cli.sweep import DryRun, Gpus, Jobs, Slurm, finish, run, slurm_overrides
 
@@ -29,6 +29,7 @@ def tune(
     """
     from lengthgen.sweep import tuning
 
+    note_defaults(overrides, config_dir)
     combined = [*slurm_overrides(slurm), *(overrides or [])]
     points = tuning.points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
     states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)

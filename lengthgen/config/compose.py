@@ -6,6 +6,7 @@ Hydra is imported inside functions: shell completion reads the YAML files alone 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -89,24 +90,71 @@ def defaults() -> dict[str, Any]:
     return plain
 
 
+def user_file() -> Path:
+    """Returns the file of a user's own defaults: lengthgen.yaml in ~/.config, as XDG has it."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(folder) / "lengthgen.yaml"
+
+
+def user_defaults() -> dict[str, Any]:
+    """Returns what the user's file sets, by dotted key, groups by name; none without the file."""
+    path = user_file()
+    return flatten(read(path)) if path.is_file() else {}
+
+
+def user_overrides(overrides: Sequence[str], *, config_dir: Path | None) -> list[str]:
+    """Returns the user's defaults as overrides, without those that these decide.
+
+    A group that is chosen replaces all that the file says of it; a task or experiment, which sets
+    keys of several groups, replaces these. Raises UserError for a key that does not exist.
+    """
+    if not (flat := user_defaults()):
+        return []
+    known, replaced = keys(config_dir=config_dir), set[str]()
+    for key in flat:
+        if key not in known:
+            raise UserError(f"{user_file()}: {key}: unknown key; {suggestion(key, known)}")
+    for override in _parse(overrides):
+        group, name = override.key_or_group, override.get_value_element_as_str()
+        replaced.add(group)
+        if file := choices(group, config_dir=config_dir).get(name):
+            plain = _at_keys(group, file)
+            groups = [item for item in plain.pop("defaults", []) if isinstance(item, dict)]
+            replaced |= {*flatten(plain), *(g.rpartition("/")[2] for item in groups for g in item)}
+            replaced |= {"corpus"} if group == "task" and name != "lm" else set()
+    decided = [key for key in flat if {key, key.partition(".")[0]} & replaced]
+    return [f"{key}={_as_override(flat[key])}" for key in flat if key not in decided]
+
+
 def root_of(changes: Mapping[str, Any]) -> Path:
     """Returns the folder of runs: runtime.root of changes by dotted key, or the default one."""
-    return Path(changes.get("runtime.root", defaults()["runtime"]["root"]))
+    known = {"runtime.root": defaults()["runtime"]["root"]} | user_defaults() | dict(changes)
+    return Path(os.path.expanduser(known["runtime.root"]))
 
 
-def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, Any]:
+def compose(
+    overrides: Sequence[str], *, config_dir: Path | None, base: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Returns the composed configuration as a plain dict, interpolations resolved.
 
-    Raises UserError for an override that cannot be read or holds several values, an unknown
-    choice or key, a missing mandatory value, or a YAML file that is not valid.
+    With the configuration of a run as `base`, it stands in place of all defaults. Raises UserError
+    for an override that cannot be read or holds several values, an unknown choice or key, a missing
+    mandatory value, or a YAML file that is not valid.
     """
     _folders(config_dir)  # refuses what Hydra would warn of
     parsed = _parse(overrides)
     for override in parsed:
         if override.is_sweep_override():
             raise _several(override, f"lengthgen sweep {shlex.join(overrides)}")
+        if override.key_or_group.startswith("hydra"):
+            raise UserError(
+                f"{override.input_line}: only the syntax is Hydra's; runs are in runtime.root=DIR, "
+                "and lengthgen sweep takes --jobs N and --slurm"
+            )
         _refuse_unknown_choice(override, config_dir)
-    plain = _composed(overrides, config_dir)
+    if base is not None:
+        return _changed(base, overrides, config_dir)
+    plain = _composed([*user_overrides(overrides, config_dir=config_dir), *overrides], config_dir)
     if "task" in plain:
         task = plain.pop("task")["name"]  # a copy of corpus.task
         for override in parsed:
@@ -132,9 +180,13 @@ def values(overrides: Sequence[str]) -> dict[str, Any]:
 def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[str]]:
     """Returns one list of overrides per point of the grid: a,b, range() and glob() multiply.
 
-    Raises UserError for an axis without points.
+    Raises UserError for an axis without points, and for a key that is swept and set again.
     """
-    axes = [_axis(override, config_dir) for override in _parse(overrides)]
+    parsed = _parse(overrides)
+    for a, b in itertools.combinations(parsed, 2):
+        if a.key_or_group == b.key_or_group and (a.is_sweep_override() or b.is_sweep_override()):
+            raise UserError(f"{a.input_line} and {b.input_line} set one key; drop one of them")
+    axes = [_axis(override, config_dir) for override in parsed]
     return [list(point) for point in itertools.product(*axes)]
 
 
@@ -189,6 +241,37 @@ def keys(*, config_dir: Path | None) -> dict[str, list[str]]:
     return {key: [value] for key, value in one_line.items()} | groups
 
 
+def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]) -> set[str]:
+    """Returns the runs, of plain configurations by run, that meet conditions such as seed=1,2.
+
+    The value of a group, such as scheme or task, is the name of its choice. Raises UserError for a
+    key or value that no run has, and where no run meets all conditions.
+    """
+    wanted: dict[str, list[Any]] = {}
+    for point in expand(conditions, config_dir=None):
+        for key, value in values(point).items():
+            wanted.setdefault(key, []).append(value)
+    settings: dict[str, dict[str, Any]] = {}
+    for run, config in configs.items():
+        groups = {**config, "task": config.get("corpus", {}).get("task")}
+        named = {k: v["name"] for k, v in groups.items() if isinstance(v, dict) and "name" in v}
+        settings[run] = flatten(config) | named
+    kept = set(settings)
+    for key, chosen in wanted.items():
+        known = {run: plain[key] for run, plain in settings.items() if key in plain}
+        if not known:
+            remedy = suggestion(key, set().union(*settings.values()))
+            raise UserError(f"{key}: no run here has this key; {remedy}")
+        for value in chosen:
+            if value not in known.values():
+                remedy = suggestion(str(value), {*map(str, known.values())})
+                raise UserError(f"{key}={value}: no run here has this value; {remedy}")
+        kept &= {run for run, value in known.items() if value in chosen}
+    if not kept:
+        raise UserError(f"no run here has all of {' '.join(conditions)}; name fewer")
+    return kept
+
+
 def check_changes(changes: Mapping[str, Any], sections: Sequence[str]) -> None:
     """Raises UserError for a changed key of a run outside the sections, or unknown within them."""
     known = [key for key in keys(config_dir=None) if key.partition(".")[0] in sections]
@@ -209,6 +292,10 @@ def _as_override(value: object) -> str:
     """Returns a YAML value as one writes it in an override."""
     if isinstance(value, list):
         return f"[{','.join(_as_override(item) for item in cast('list[object]', value))}]"
+    if isinstance(value, str) and value and not re.fullmatch(r"[\w./+-]+", value):
+        from hydra.core.override_parser.types import Quote, QuotedString
+
+        return QuotedString(text=value, quote=Quote.single).with_quotes()
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
 
@@ -259,9 +346,35 @@ def _refuse_unknown_choice(override: Override, config_dir: Path | None) -> None:
     raise UserError(f"{group}={shortened(name)}: no such {group}; {remedy}")
 
 
-def _composed(overrides: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
-    """Returns what Hydra makes of the overrides, as plain values; its errors become one line."""
+def _changed(
+    base: Mapping[str, Any], overrides: Sequence[str], config_dir: Path | None
+) -> dict[str, Any]:
+    """Returns a configuration with overrides; a group that is chosen replaces its section."""
+    # Of a configuration, corpus.task is the only place of a task.
+    words = [re.sub(r"^(\W*)task\.", r"\1corpus.task.", word) for word in overrides]
+    chosen = {w: o.key_or_group for w, o in zip(words, _parse(words), strict=True)}
+    groups = {w: group for w, group in chosen.items() if choices(group, config_dir=config_dir)}
+    beside = list[str]()  # what a choice sets of other sections, as train=gpu does of runtime
+    for word, group in groups.items():
+        if group in ("experiment", "task"):
+            raise UserError(f"{word}: it sets keys of several groups; drop it or --from")
+        file = choices(group, config_dir=config_dir)[word.partition("=")[2]]
+        beside += overrides_of({k: v for k, v in _at_keys(group, file).items() if k != group})
+    sections = _composed([*groups], config_dir) if groups else {}
+    plain = {**base, **{group: sections[group] for group in groups.values()}}
+    others = [word for word in words if word not in groups]
+    return _composed([*beside, *others], config_dir, base=plain)
+
+
+def _composed(
+    overrides: Sequence[str], config_dir: Path | None, *, base: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns what Hydra makes of the overrides, as plain values; its errors become one line.
+
+    Those of a configuration as `base` change it, and choose no group.
+    """
     import hydra
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -275,8 +388,12 @@ def _composed(overrides: Sequence[str], config_dir: Path | None) -> dict[str, An
     version = {} if hydra.__version__.startswith("1.4") else {"version_base": "1.3"}
     GlobalHydra.instance().clear()
     try:
-        with hydra.initialize_config_dir(str(conf_dir()), **version):
-            composed = hydra.compose("config", overrides=words)
+        if base is not None:
+            composed = OmegaConf.create(dict(base), flags={"struct": True})
+            ConfigLoaderImpl._apply_overrides_to_config(_parse(overrides), composed)  # pyright: ignore[reportPrivateUsage]
+        else:
+            with hydra.initialize_config_dir(str(conf_dir()), **version):
+                composed = hydra.compose("config", overrides=words)
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
         return cast("dict[str, Any]", plain)
     except (

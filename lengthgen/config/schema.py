@@ -293,7 +293,10 @@ class Runtime(Section):
     compile: bool | None
     activation_checkpointing: bool
     log_every: Positive
-    wandb: Literal["auto", "online", "offline", "off"]
+    wandb: Annotated[
+        Literal["auto", "online", "offline", "off"],
+        BeforeValidator(lambda mode: "off" if mode is False else mode),  # what YAML makes of off
+    ]
     wandb_project: Word | None
     wandb_entity: Word | None
     wandb_group: Word | None = None
@@ -438,13 +441,19 @@ def _digest(plain: object) -> str:
 
 
 def from_overrides(
-    overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
+    overrides: Sequence[str],
+    *,
+    config_dir: Path | None,
+    plugins: Sequence[Path],
+    base: Config | None = None,
 ) -> Config:
     """Composes and builds the configuration of a command line, whose plugins may run from now on.
 
-    Raises UserError as `from_plain` does.
+    It changes the configuration of a run, if one is given as `base`. Raises UserError as
+    `from_plain` does.
     """
-    plain = compose.compose(overrides, config_dir=config_dir)
+    given = None if base is None else as_given(base)
+    plain = compose.compose(overrides, config_dir=config_dir, base=given)
     plain["plugins"] = plugin_files.give(plugins)
     keys = {word.partition("=")[0].lstrip("+") for word in overrides}
     if {"train.steps", "train.tokens"} <= keys:
@@ -509,7 +518,6 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> C
         raise UserError(str(error).replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
     train, wanted = config.train, config.eval
-    protocol = "spans" if config.model.arch == "encoder_decoder" else "tail"
     named = {n for names in wanted.variants + wanted.reference_variants for n in names.split("+")}
     missing = sorted(named - {*config.variants, *config.scheme.variants})
     held = {name: config.changes_of(name, config_dir=config_dir) for name in missing}
@@ -519,7 +527,7 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> C
         "eval": wanted.model_copy(
             update={
                 "lengths": wanted.lengths or _lengths(train.length, wanted.reach),
-                "protocols": wanted.protocols or [protocol],
+                "protocols": wanted.protocols or [_protocol(config.model)],
             }
         ),
     }
@@ -543,6 +551,10 @@ def _native_precision(device: str) -> Literal["bf16", "fp32"]:
         has_avx512_bf16 = torch.cpu._is_avx512_bf16_supported  # pyright: ignore[reportPrivateUsage]
         takes = device != "mps" and has_avx512_bf16()
     return "bf16" if takes else "fp32"
+
+
+def _protocol(model: Model) -> str:
+    return "spans" if model.arch == "encoder_decoder" else "tail"
 
 
 def _lengths(T: int, reach: int) -> list[int]:
@@ -581,3 +593,12 @@ def _check(config: Config) -> None:
 def to_plain(config: Config) -> dict[str, Any]:
     """Returns the configuration as plain YAML values; from_plain gives it back unchanged."""
     return config.model_dump(mode="json")
+
+
+def as_given(config: Config) -> dict[str, Any]:
+    """Returns plain values as `to_plain`, without what `from_plain` chooses by others."""
+    plain = to_plain(config)
+    chosen: dict[str, Any] = {"lengths": _lengths(config.train.length, config.eval.reach)}
+    chosen["protocols"] = [_protocol(config.model)]
+    plain["eval"] |= {key: [] for key, value in chosen.items() if value == plain["eval"][key]}
+    return plain

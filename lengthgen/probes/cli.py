@@ -5,15 +5,19 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Plugin, Runs, find_runs, split, words_of
+from lengthgen.cli.arguments import Plugin, Runs, find_runs, one_of, split, words_of
 from lengthgen.cli.console import echo, print_table
+
+
+def _names() -> list[str]:
+    return [f.stem for f in Path(__file__).parent.glob("*.py") if "(Probe):" in f.read_text()]
 
 
 def probe_runs(
     arguments: Runs = None,
     probes: Annotated[
         str | None,
-        typer.Option(metavar="P,...", help="All by default; lengthgen list probes names them."),
+        typer.Option(metavar="P,...", help="All by default.", autocompletion=one_of(_names)),
     ] = None,
     plugin: Plugin = None,
 ) -> None:

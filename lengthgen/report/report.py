@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,7 +14,6 @@ from matplotlib.figure import Figure
 
 from lengthgen import escaping
 from lengthgen.config import compose, registry
-from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import replace_file, writing
 from lengthgen.report import figures, tables
@@ -214,28 +212,8 @@ def write(
     return [out / name for name in (*files, ROWS, MANIFEST)]
 
 
-def matching(rows: pd.DataFrame, conditions: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
-    """Returns the rows of the runs whose configuration has one of the values at each key.
-
-    The value of a group, such as scheme or task, is the name of its choice. Raises UserError for a
-    key or value that no run has, and where no run meets all conditions.
-    """
-    settings: dict[str, dict[str, Any]] = {}  # by run
-    for run, text in rows.drop_duplicates("run").set_index("run")["config"].items():
-        config = json.loads(text)
-        groups = {**config, "task": config.get("corpus", {}).get("task")}
-        choices = {k: v["name"] for k, v in groups.items() if isinstance(v, dict) and "name" in v}
-        settings[run] = compose.flatten(config) | choices
-    kept = set(settings)
-    for key, wanted in conditions.items():
-        known = {run: values[key] for run, values in settings.items() if key in values}
-        if not known:
-            remedy = suggestion(key, set().union(*settings.values()))
-            raise UserError(f"{key}: no evaluated run has this key; {remedy}")
-        for value in set(wanted) - {*known.values()}:
-            remedy = suggestion(str(value), {*map(str, known.values())})
-            raise UserError(f"{key}={value}: no evaluated run has this value; {remedy}")
-        kept &= {run for run, value in known.items() if value in wanted}
-    if not kept:
-        raise UserError(f"no evaluated run has all of {', '.join(conditions)} as given; name fewer")
-    return rows[rows["run"].isin(kept)]
+def matching(rows: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
+    """Returns the rows of the runs that meet conditions, as `compose.matching` reads them."""
+    texts = rows.drop_duplicates("run").set_index("run")["config"].to_dict()
+    configs = {run: json.loads(text) for run, text in texts.items()}
+    return rows[rows["run"].isin(compose.matching(configs, conditions))]

@@ -18,8 +18,10 @@ from commands import Ran, Shell
 
 import lengthgen
 from lengthgen import __main__
+from lengthgen.cli import evaluate
 from lengthgen.config.registry import rooms
 from lengthgen.config.schema import from_plain
+from lengthgen.evaluation import protocols
 
 SMALL = shlex.split(
     "corpus=synthetic corpus.documents=20 corpus.document_tokens=1024 corpus.alphabet=16 "
@@ -68,6 +70,8 @@ def completing(typed: str) -> dict[str, str]:
         ("", completing("lengthgen t")),
         ("", completing("lengthgen train scheme=r")),
         ("", completing("lengthgen track push ")),
+        ("", completing("lengthgen eval --protocols sl")),
+        ("", completing("lengthgen train --from ro")),
     ],
 )
 def test_help_tab_and_a_mistake_answer_at_once_and_without_torch(
@@ -134,13 +138,26 @@ def test_the_configuration_is_printed_as_yaml_that_names_the_run(
     [
         ("trian", "No such command 'trian'. Did you mean 'train', 'track'?"),
         ("train --gpu 2", "No such option: --gpu (Possible options: --cfg, --gpus, --plugin)"),
+        ("train --train.lr=1e-3", "--train.lr: keys have no dashes; give train.lr=1e-3"),
+        ("sweep --seed 1", "--seed: keys have no dashes; give seed=VALUE"),
+        ("train --config-name base", "--config-name: a file of overrides is an experiment: give"),
+        ("train -cn base", "-cn: a file of overrides is an experiment: give experiment=NAME"),
+        ("train -cp conf", "-cp: give --config-dir DIR, a folder of groups of your own"),
+        ("train --info all", "--info: give --cfg job, which prints it all"),
+        ("train --cfg hydra", "--cfg hydra: a run has one configuration; give --cfg job"),
+        ("train hydra.run.dir=x", "only the syntax is Hydra's; runs are in runtime.root=DIR"),
+        ("sweep seed=1,2 seed=3", "seed=1,2 and seed=3 set one key; drop one of them"),
         ("train --gpus two", "'--gpus': Input should be a valid integer"),
         ("train --gpus 0", "'--gpus': Input should be greater than"),
         ("train --gpus", "Option '--gpus' requires an argument."),
         ("list", "Missing argument 'KIND'."),
         ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
-        ("list runs train.lr=1", "train.lr: only runtime.* can be given here; the run fixes the"),
-        ("list runs somewhere", "somewhere: not readable as an override; give runtime.root=DIR"),
+        ("list runs somewhere", "somewhere: list takes KEY=VALUE of runs alone; drop it"),
+        ("list schemes seed=1", "seed=1: list takes KEY=VALUE of runs alone; drop it"),
+        ("rm", "rm: name the runs that are to go; lengthgen list runs shows them"),
+        ("rm some-run", "some-run: no such run in runs; "),
+        ("show some-run", "some-run: no such run in runs; "),
+        ("train --from some-run", "some-run: no such run in runs; "),
         ("list schemes --config-dir none", "--config-dir: none is not a folder; give a folder"),
         ("train scheme=rpoe", "scheme=rpoe: no such scheme; did you mean rope?"),
         ("train train.lrr=1", "train.lrr: unknown key; did you mean train.lr?"),
@@ -297,7 +314,8 @@ def test_a_signal_ends_all_processes_of_gpus_with_one_line_and_no_trace(
 
 
 def test_a_pipe_gets_tab_separated_names_and_descriptions(shell: Shell) -> None:
-    rows = [line.split("\t") for line in shell.run("list", "schemes").out.splitlines()]
+    head, *rows = [line.split("\t") for line in shell.run("list", "schemes").out.splitlines()]
+    assert head == ["scheme", "what", "variants"]
     described = {row[0]: row[1:] for row in rows}
     assert described["rope"][0].startswith("Rotary position embedding.")
     assert described["learned_absolute"][1] == "clamp, wrap, interpolate"
@@ -313,7 +331,8 @@ def test_training_prints_the_curve_and_the_run_on_stdout_and_progress_on_stderr(
 
 
 def test_a_run_is_listed_with_state_tokens_and_perplexities(shell: Shell, trained: str) -> None:
-    run_id, state, steps, tokens, at_t, longest = shell.run("list", "runs").out.strip().split("\t")
+    line = shell.run("list", "runs").out.splitlines()[1]
+    run_id, state, steps, tokens, at_t, longest, _ = line.split("\t")
     assert (run_id, state, steps, tokens) == (trained, "done", "4/4", "512")
     assert at_t.endswith(" at 32")
     assert longest.endswith(" at 64")
@@ -351,6 +370,13 @@ def complete_fish(shell: Shell, typed: str) -> list[str]:
         (["lengthgen", "train", "train.le"], ["train.length=512"]),
         (["lengthgen", "train", "--gp"], ["--gpus"]),
         (["lengthgen", "list", "mod"], ["models"]),
+        (["lengthgen", "list", "runs", "scheme", "=", "xp"], ["xpos"]),
+        (["lengthgen", "report", "scheme", "=", "xp"], ["xpos"]),
+        (["lengthgen", "eval", "--lengths", "T,16"], ["T,16T"]),
+        (["lengthgen", "eval", "--protocols", "tail,sli"], ["tail,sliding-256"]),
+        (["lengthgen", "eval", "--variants", "ntk,yar"], ["ntk,yarn"]),
+        (["lengthgen", "generate", "--variant", "wra"], ["wrap"]),
+        (["lengthgen", "probe", "--probes", "at"], ["attention"]),
         (["lengthgen", "train", "nothing"], []),
     ],
 )
@@ -368,8 +394,13 @@ def test_zsh_completes(shell: Shell) -> None:
 
 
 def test_run_ids_complete(shell: Shell, trained: str, runs_root: Path) -> None:
-    for words in ("eval ro", "report ro", f"eval runtime.root={runs_root}/runs ro"):
+    root = f"runtime.root={runs_root}/runs"
+    for words in ("eval ro", "report ro", f"eval {root} ro", "train --from ro", "rm ro"):
         assert complete_fish(shell, f"lengthgen {words}") == [trained]
+
+
+def test_every_protocol_completes() -> None:
+    assert sorted(evaluate.PROTOCOLS.split()) == sorted(protocols.known())
 
 
 def test_a_broken_yaml_of_the_users_does_not_break_the_prompt(shell: Shell, tmp_path: Path) -> None:

@@ -114,6 +114,6 @@ def test_the_wheel_carries_conf_and_runs_from_an_empty_folder(tmp_path: Path) ->
         capture_output=True,
         text=True,
     )
-    names = [line.split("\t")[0] for line in ran.stdout.splitlines()]
+    _, *names = [line.split("\t")[0] for line in ran.stdout.splitlines()]
     assert names == [path.stem for path in YAMLS if path.parent.name == "scheme"]
     assert list(empty.iterdir()) == []

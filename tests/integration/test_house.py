@@ -9,7 +9,7 @@ import pytest
 from repository import ROOT
 
 PACKAGE = {
-    "cli": 880,  # to shrink to 700
+    "cli": 1225,  # to shrink to 1050: 700, and show, rm, --from, --force, --json, Tab for options
     "api": 140,
     "sweep": 605,  # to shrink to 550
     "pipeline": 195,  # validation while a run trains
@@ -21,16 +21,16 @@ PACKAGE = {
     "model": 1591,  # to shrink to 1400: dropout, shapes of biases
     "data": 1703,  # to shrink to 1350
     "schemes": 3700,
-    "config": 1166,  # to shrink to 950: budget in steps, names of modified schemes
+    "config": 1305,  # to shrink to 1150: a run changed, the user's defaults, selection of runs
     "errors, escaping, files, terminal": 532,  # 450, and the new folder of export and import, and w
     "tasks": 1937,  # to shrink to 1900
-    "probes": 800,
+    "probes": 803,  # 800, and Tab for --probes
     "encoder_decoder": 354,  # 350, and dropout
     "hub": 958,  # to shrink to 700
     "generation": 130,
 }
 TESTS = {
-    "cli": 379,  # to shrink to 350
+    "cli": 560,  # 350, and runs that are shown, changed and removed
     "config": 694,  # to shrink to 650
     "data": 1239,  # to shrink to 1000
     "encoder_decoder": 320,  # to shrink to 300

@@ -138,19 +138,19 @@ def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None
 
 def test_runs_are_chosen_by_the_words_that_trained_them() -> None:
     rows = rows_of()
-    chosen = report.matching(rows, {"scheme": ["rope"], "seed": [2]})
+    chosen = report.matching(rows, ["scheme=rope", "seed=2"])
     assert set(chosen["run"]) == {"rope-s2"}
 
 
 @pytest.mark.parametrize(
     ("conditions", "said"),
     [
-        ({"scheme": ["rpoe"]}, "scheme=rpoe: no evaluated run has this value; did you mean rope?"),
-        ({"train.lrr": [1]}, "train.lrr: no evaluated run has this key; did you mean train.lr?"),
-        ({"scheme": ["rope"], "train.lr": [0.003], "seed": [9]}, "seed=9: no evaluated run has"),
+        (["scheme=rpoe"], "scheme=rpoe: no run here has this value; did you mean rope?"),
+        (["train.lrr=1"], "train.lrr: no run here has this key; did you mean train.lr?"),
+        (["scheme=rope", "train.lr=3e-3", "seed=9"], "seed=9: no run here has this value"),
     ],
 )
-def test_what_no_run_meets_is_named(conditions: dict[str, list[Any]], said: str) -> None:
+def test_what_no_run_meets_is_named(conditions: list[str], said: str) -> None:
     with pytest.raises(UserError) as refused:
         report.matching(rows_of(), conditions)
     assert said in str(refused.value)

@@ -1,0 +1,147 @@
+"""lengthgen show and rm, and what keeps a run aside that is trained again."""
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lengthgen.cli.arguments import Runs, find_runs, split
+from lengthgen.cli.console import echo, print_table, warn
+from lengthgen.cli.lists import record, table
+from lengthgen.errors import UserError
+
+if TYPE_CHECKING:
+    from lengthgen.config.schema import Config
+
+
+def show_runs(arguments: Runs = None) -> None:
+    """Show runs, by default the newest: how to train it, curve, files.
+
+    The configuration is the command that trains the run: what differs from the defaults.
+    """
+    names, changes = split(arguments, sections=("runtime",))
+    for run_dir in find_runs(names, changes):
+        from lengthgen.report import report
+        from lengthgen.runs import directory
+
+        config = directory.load_config(run_dir)
+        print_table(*table([record(run_dir)]))
+        words = ["lengthgen", "train", *differences(config)]
+        plugins = [str(run_dir / f"plugins/{digest}.py") for digest in config.plugins]
+        echo("\n" + shlex.join(words + [word for path in plugins for word in ("--plugin", path)]))
+        try:
+            echo("\n" + report.terminal([run_dir]))
+        except UserError as error:
+            echo(f"\nno curve: {error}")
+        print_table(["file", "bytes"], [[path.name, f"{size:,}"] for path, size in files(run_dir)])
+
+
+def differences(config: "Config") -> list[str]:
+    """Returns the overrides that give a configuration, but for those of runtime."""
+    from lengthgen import pipeline
+    from lengthgen.config import compose, schema
+
+    plain = schema.as_given(config)
+    if isinstance(config.train.init_from, schema.InitFrom):
+        plain["train"]["init_from"] = config.train.init_from.path
+    task = plain["corpus"].get("task")
+    groups = {"scheme": plain["scheme"], "model": plain["model"]}
+    groups |= {"task": task} if task else {"corpus": plain["corpus"]}
+    flat = compose.flatten(plain | {"task": task or {}})
+    words: list[str] = []
+    for group, section in groups.items():
+        if file := compose.choices(group, config_dir=None).get(section["name"]):
+            words.append(f"{group}={section['name']}")
+            given = compose.flatten(
+                compose.read(file), "" if task and group == "task" else f"{group}."
+            )
+            required = {key: flat[key] for key, value in given.items() if value == "???"}
+            words += compose.overrides_of(required)
+    base = schema.from_overrides(words, config_dir=None, plugins=[])
+    if not config.plugins:  # which would be run
+        base = pipeline.validate(base)
+    default = compose.flatten(schema.as_given(base))
+    left_out = ("runtime.", "variants", "scheme.variants", "plugins", "task")
+    own = {key: value for key, value in flat.items() if not key.startswith(left_out)}
+    changed = {key: value for key, value in own.items() if default.get(key, key) != value}
+    gone = [f"~{key}" for key in default if key not in flat and not key.startswith(left_out)]
+    new = {
+        word: key in default
+        for key, word in zip(changed, compose.overrides_of(changed), strict=True)
+    }
+    return [*words, *gone, *(word if is_known else f"+{word}" for word, is_known in new.items())]
+
+
+def files(run_dir: Path) -> list[tuple[Path, int]]:
+    """Returns the files of a run and their bytes; of a folder, the sum."""
+    every = {path: [path, *path.rglob("*")] for path in sorted(run_dir.iterdir())}
+    return [
+        (path, sum(file.stat().st_size for file in below if file.is_file()))
+        for path, below in every.items()
+    ]
+
+
+def remove_runs(
+    arguments: Runs = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove runs: says what goes, then asks. A run that is being worked on stays."""
+    names, changes = split(arguments, sections=("runtime",))
+    if not names:
+        raise UserError("rm: name the runs that are to go; lengthgen list runs shows them")
+    run_dirs = list(dict.fromkeys(find_runs(names, changes)))
+    head, rows = table([record(run_dir) for run_dir in run_dirs])
+    with ExitStack() as held:
+        for run_dir in run_dirs:
+            held.enter_context(idle(run_dir))
+        sizes = [sum(size for _, size in files(run_dir)) for run_dir in run_dirs]
+        cells = [[*row, f"{size:,}"] for row, size in zip(rows, sizes, strict=True)]
+        print_table([*head, "bytes"], cells)
+        if not yes:
+            if not sys.stdin.isatty():
+                raise UserError("rm: nothing is removed; --yes does it where nobody can be asked")
+            echo(f"Remove {len(run_dirs)} run{'s' * (len(run_dirs) > 1)}? [y/N]")
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                return
+        for run_dir in run_dirs:
+            gone = run_dir.parent / ".removed" / run_dir.name  # whose rest would be no run
+            gone.parent.mkdir(exist_ok=True)
+            run_dir.rename(gone)
+            shutil.rmtree(gone.parent)
+            echo(f"removed {run_dir}")
+
+
+def set_aside(run_dir: Path) -> None:
+    """Moves a run to aside/ of its folder, if it is there, and says so."""
+    if not run_dir.exists():
+        return
+    places = (run_dir.parent / "aside" / f"{run_dir.name}-{n}" for n in count(1))
+    kept = next(path for path in places if not path.exists())
+    with idle(run_dir):
+        kept.parent.mkdir(exist_ok=True)
+        run_dir.rename(kept)
+    from lengthgen.terminal import from_here
+
+    place = from_here(kept)
+    warn(f"--force: the run that was here is {place} now; lengthgen rm {place} removes it")
+
+
+@contextmanager
+def idle(run_dir: Path) -> Generator[None]:
+    """Keeps others from a run while the block lasts. Raises UserError if one is at work on it."""
+    from lengthgen.runs import status
+    from lengthgen.sweep import slurm
+
+    submitted = run_dir / "slurm.json"
+    job = json.loads(submitted.read_text())["id"] if submitted.is_file() else None
+    if job in slurm.queue([job] if job else []):
+        raise UserError(f"{run_dir}: job {job} of Slurm trains this run; scancel {job} ends it")
+    with status.run_lock(run_dir, "train"), status.run_lock(run_dir, "eval"):
+        yield

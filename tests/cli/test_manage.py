@@ -1,0 +1,147 @@
+"""Runs are shown, chosen, changed, trained again and removed; what a user keeps as defaults."""
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Shell
+from small import SMALL
+
+from lengthgen.config.schema import from_overrides
+from lengthgen.pipeline import validate
+from lengthgen.runs import directory, status
+
+QUICK = [*SMALL, "train.tokens=256", "eval.lengths=[16,32]"]
+
+
+@pytest.fixture
+def run(shell: Shell) -> Path:
+    """A trained run in runs/ of the working directory."""
+    assert shell.run("train", "scheme=alibi", *QUICK, "train.lr=2e-3").code == 0
+    (run_dir,) = Path("runs").glob("alibi-*")
+    return run_dir.absolute()
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def test_a_run_changed_is_the_run_of_all_the_words(shell: Shell, run: Path) -> None:
+    original = ["scheme=alibi", *QUICK, "train.lr=2e-3"]
+    for changes in ("seed=2", "scheme=rope train.length=8", "~scheme.parts.alibi"):
+        typed = [*changes.split(), "--cfg", "job"]
+        got = shell.run("train", "--from", run.name, *typed)
+        assert got.out == shell.run("train", *original, *typed).out != ""
+    ran = shell.run("train", "--from", run.name, "train=gpu", "corpus=stdlib", "--cfg", "job")
+    gpu = yaml.safe_load(ran.out)
+    assert (gpu["runtime"]["device"], gpu["corpus"]["name"]) == ("cuda", "stdlib")
+    assert gpu["runtime"]["root"] == str(run.parent)
+    assert shell.run("train", "--from", str(run), "seed=2").code == 0
+    assert len(list(Path("runs").glob("alibi-tiny-synthetic-s2-*"))) == 1
+    said = shell.refused("train", "--from", run.name, "task=copy")
+    assert "task=copy: it sets keys of several groups" in said
+
+
+def test_runs_are_chosen_by_their_values_and_shown_as_json(shell: Shell, run: Path) -> None:
+    shell.run("train", "--from", run.name, "seed=2")
+    assert [row[0] for row in rows(shell.run("list", "runs", "seed=1").out)] == ["run", run.name]
+    record, other = json.loads(shell.run("list", "runs", "scheme=alibi", "--json").out)
+    assert (record["run"], record["state"], record["steps"]) == (run.name, "done", 2)
+    assert set(record["ppl"]) == set(other["ppl"]) == {"16", "32"}
+    assert "did you mean alibi?" in shell.refused("list", "runs", "scheme=alib")
+    schemes = json.loads(shell.run("list", "schemes", "--json").out)
+    assert "alibi" in [scheme["scheme"] for scheme in schemes]
+    ran = shell.run("report", "seed=1", "--json")
+    curve = {(row["variant"], row["length"]): row["ppl"] for row in json.loads(ran.out)}
+    assert curve[None, 32] == pytest.approx(record["ppl"]["32"])
+    assert ran.err.endswith("report/report.html\n")
+
+
+def test_the_command_that_a_run_is_shown_with_gives_it_again(shell: Shell, run: Path) -> None:
+    shown = shell.run("show", run.name).out
+    (command,) = [line for line in shown.splitlines() if line.startswith("lengthgen train")]
+    words = shlex.split(command)[2:]
+    assert validate(from_overrides(words, config_dir=None, plugins=[])).run_id == run.name
+    assert {"scheme=alibi", "train.lr=0.002"} <= {*words}
+    assert not any(word.startswith(("train.beta1", "runtime.")) for word in words)
+    assert "| alibi" in shown
+    size = (run / "eval.jsonl").stat().st_size
+    assert ["eval.jsonl", f"{size:,}"] in rows(shown)
+
+
+@pytest.mark.parametrize(
+    ("answer", "stays"), [("--yes", False), ("y\n", False), ("n\n", True), ("", True)]
+)
+def test_a_run_is_removed_only_if_that_is_wanted(
+    shell: Shell, run: Path, answer: str, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = os.openpty()
+    os.write(ours, answer.encode() or b"\x04")
+    with os.fdopen(ours), os.fdopen(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        ran = shell.run("rm", run.name, *([answer] if answer == "--yes" else []))
+        monkeypatch.undo()
+    assert ran.code == 0
+    assert ran.out.splitlines()[1].startswith(f"{run.name}\tdone\t2/2")
+    assert run.exists() == stays
+
+
+def test_a_run_that_is_worked_on_or_has_nobody_to_ask_about_stays(shell: Shell, run: Path) -> None:
+    before = {path: path.stat().st_size for path in run.rglob("*")}
+    assert "another process is at work" not in shell.error_of("rm", "none")
+    with status.run_lock(run, "train"):
+        for words in (["rm", run.name, "--yes"], ["train", "--from", run.name, "--force"]):
+            ran = shell.run(*words)
+            assert (ran.code, "another process is at work" in ran.err) == (2, True)
+    ran = shell.run("rm", run.name)
+    assert (ran.code, "--yes does it where nobody can be asked" in ran.err) == (2, True)
+    assert {path: path.stat().st_size for path in run.rglob("*")} == before
+
+
+def test_force_trains_again_and_keeps_what_was_there(shell: Shell, run: Path) -> None:
+    weights = status.final_weights(run, run=run.name)
+    (run / "note.txt").write_text("mine")
+    for n in (1, 2):
+        ran = shell.run("train", "--from", run.name, "--force")
+        assert ran.code == 0
+        kept = run.parent / "aside" / f"{run.name}-{n}"
+        assert f"is runs/aside/{kept.name} now; lengthgen rm runs/aside/{kept.name} rem" in ran.err
+        assert status.final_weights(kept, run=run.name) == weights
+    assert (run.parent / f"aside/{run.name}-1/note.txt").exists()
+    assert status.final_weights(run, run=run.name) == weights
+    assert directory.run_dirs(run.parent) == [run]
+
+
+def test_defaults_of_the_users_own_are_below_what_a_command_says(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config(*words: str) -> str:
+        ran = shell.run("train", *words, "train.precision=fp32", "--cfg", "job")
+        assert ran.code == 0, ran.err
+        return ran.out
+
+    plain = config("scheme=xpos", "train.lr=1e-3", "runtime.root=r", "runtime.wandb=off")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "lengthgen.yaml"
+    file.write_text("scheme: xpos\ntrain: {lr: 0.001}\nruntime: {root: r, wandb: off}\n")
+    assert config() == plain
+    assert config("scheme=rope", "train.lr=0.1") == config(
+        "runtime.root=r", "train.lr=0.1", "scheme=rope"
+    )
+    said = shell.run("train", "--cfg", "job").err
+    assert (
+        said
+        == f"defaults of {file}: scheme=xpos train.lr=0.001 runtime.root=r runtime.wandb=false\n"
+    )
+    for words, decided in (("train=gpu", "train.lr"), ("experiment=leaderboard", "train.tokens")):
+        file.write_text("train: {lr: 0.5, tokens: 7}\n")
+        got = from_overrides(words.split(), config_dir=None, plugins=[]).train
+        assert {"train.lr": got.lr != 0.5, "train.tokens": got.tokens != 7}[decided]
+    file.write_text("train: {lrr: 1}\n")
+    assert f"{file}: train.lrr: unknown key; did you mean train.lr?" in shell.refused("train")
+    file.write_text("runtime: {root: elsewhere}\n")
+    assert "no runs in elsewhere yet" in shell.run("list", "runs").err
