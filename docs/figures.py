@@ -74,16 +74,18 @@ def schemes() -> Figure | None:
 
 
 def short_conv() -> Figure | None:
-    title = "Six schemes with a short convolution, trained on 512 tokens"
+    title = "Six schemes with a short convolution; dotted: last 512 tokens only"
     found = study("leaderboard")[1]
     found = found[found["scheme"].str.endswith("_conv")]
     plain = found["scheme"].str.removesuffix("_conv")
-    return figures.curve(found.assign(series=plain.map(NAMES), scheme=plain), title=title)
+    found = found.assign(series=plain.map(NAMES), scheme=plain)
+    return figures.curve(pd.concat([found, figures.cropped(found)]), title=title)
 
 
 def variants() -> Figure | None:
-    title = "RoPE trained on 512 tokens: perplexity by context length, under training-free variants"
-    return figures.curve(study("variants")[1], title=title)
+    title = "RoPE trained on 512 tokens, under training-free variants; dotted: last 512 tokens only"
+    found = study("variants")[1]
+    return figures.curve(pd.concat([found, figures.cropped(found)]), title=title)
 
 
 def nope_masks() -> Figure | None:

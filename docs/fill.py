@@ -11,10 +11,14 @@ Series have the names of table.md; what stands there in parentheses may be left 
 
 import math
 import re
+import statistics
 import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
+import yaml
 
 from lengthgen.report.intervals import Estimate
 from lengthgen.report.load import load
@@ -30,6 +34,7 @@ BLOCK = re.compile(r"<!-- begin: (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 texts = cache(lambda study: select(load([RESULTS / study])))  # of tasks several
 rows = cache(lambda study: texts(study)[0].rows)
 sums = cache(lambda study, part: Sums(rows(study), part))
+tuned = cache(lambda: yaml.safe_load(include("rates/tuned.yaml")))
 
 
 def cell(study: str, name: str, length: int | None, protocol: str = "tail") -> CurvePoint:
@@ -78,6 +83,52 @@ def curves(study: str, lengths: list[int], *names: str) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def rate(scheme: str, key: str = "lr") -> str:
+    """Returns the learning rate, or the scheme_lr_ratio, that `lengthgen tune` chose."""
+    return f"{tuned()[scheme][key]:g}"
+
+
+def excess(scheme: str, lr: float, ratio: float | None = None) -> float:
+    """Returns how far the loss at other rates is above that at the chosen ones, in nats."""
+    chosen = tuned()[scheme]
+    mean = {(t["lr"], t["scheme_lr_ratio"]): statistics.fmean(t["losses"]) for t in chosen["grid"]}
+    return mean[lr, ratio] - mean[chosen["lr"], chosen["scheme_lr_ratio"]]
+
+
+def seeds_differ(study: str) -> float:
+    """Returns the largest difference of two seeds of a series, of the loss at T."""
+    samples = (
+        sums(study, loss_of).sample([cell(study, s, None)]) for s in {*rows(study)["series"]}
+    )
+    return max(max(e.seeds) - min(e.seeds) for e in (sample.mean(0) for sample in samples))
+
+
+def column(path: str, name: str, title: str, row: str = "") -> list[float]:
+    """Returns the numbers of a table in results/ below a title, in columns and rows so named."""
+    page = include(path)
+    head, _, *lines = cells_of(page[page.index(title) :])
+    places = [i for i, text in enumerate(head) if name in text]
+    cells = (line[i] for line in lines if row in ("", *line) for i in places)
+    return [float(cell) for cell in cells if cell not in ("-", "n/a")]
+
+
+def cells_of(page: str) -> list[list[str]]:
+    """Returns the cells of the first table of a page, from 1 on, by line."""
+    lines = re.findall(r"(?:^\|.*\n)+", page, re.M)[0].splitlines()
+    return [[text.strip() for text in line.split("|")] for line in lines]
+
+
+def speeds() -> dict[str, float]:
+    """Returns the training speed of each scheme over that of none."""
+    return {line[1]: float(line[4]) for line in cells_of(include("cost/schemes.md"))[2:]}
+
+
+def peers(what: str) -> list[float]:
+    """Returns the speed of lengthgen over that of each other library."""
+    table = pd.read_csv(RESULTS / "cost" / "peers.csv").query("peer != 'plain + mask'")
+    return [*table.loc[table["what"].str.startswith(what), "ratio"]]
+
+
 def table(study: str, title: str = "") -> str:
     """Returns the table of table.md below a title; without one the whole file, folded."""
     page = include(f"{study}/table.md")
@@ -97,6 +148,8 @@ def text(value: Any) -> str:
     if isinstance(value, Estimate):
         digits = 3 if abs(value.value) < 1 else 2 if abs(value.value) < 10 else 0
         return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(value.value, value.low, value.high, d=digits)
+    if isinstance(value, str):
+        return value
     return "-" if value in (None, math.nan) else number(value)
 
 

@@ -96,7 +96,7 @@ def verdicts(rng: Rng, n: int) -> str:
 
 
 def family(rng: Rng, tables: Callable[[int], int]) -> str:
-    """How often equal series are told apart, in tables of 2 to 30 of them."""
+    """How often equal series are called different, in tables of 2 to 30 of them."""
     spreads: dict[str, Callable[[int], Sequence[float]]] = {
         "alike": lambda k: [1.0] * k,
         "one x 10": lambda k: [10.0] + [1.0] * (k - 1),
@@ -114,7 +114,7 @@ def family(rng: Rng, tables: Callable[[int], int]) -> str:
         return [percent(apart, tables(k)), percent(alone, tables(k))]
 
     return table(
-        "Equal series: percent of tables in which any two are told apart",
+        "Equal series: percent of tables in which any two are called different",
         [
             *("documents", "series", "seeds", "tables"),
             *(f"{spread}: {how}" for spread in spreads for how in ("joint", "each alone")),
@@ -129,14 +129,14 @@ def family(rng: Rng, tables: Callable[[int], int]) -> str:
             ]
             for shape, k, R in product(SHAPES, (2, 6, 12, 30), (2, 3, 5))
         ],
-        "Joint: any two told apart, as the report does it. Each alone: any series called worse "
+        "Joint: any two called different, as in the report. Each alone: any series called worse "
         "than the best by the interval of its own difference. Columns: seeds of all series "
         "vary alike, those of one ten times as much, those of half of them five times.",
     )
 
 
 def accuracies(rng: Rng, n: int) -> str:
-    """How often the interval of a share of right answers holds the truth."""
+    """How often the interval of an accuracy holds the truth."""
     shapes = {"all alike": math.inf, "Beta(5, 5)": 5.0, "Beta(2, 2)": 2.0, "Beta(1/2, 1/2)": 0.5}
 
     def rate(R: int, beta: float) -> str:

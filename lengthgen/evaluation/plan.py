@@ -109,27 +109,19 @@ def windows(cell: Cell, planned: Plan) -> list[Span]:
 
 def messages(config: Config, planned: Plan) -> list[str]:
     """Returns how the endpoints differ from those of the configuration."""
-    said = list[str]()
     if planned.examples:
-        return said
-    depth, reach = planned.max_context, config.eval.reach
-    if depth != reach:
-        said.append(
-            f"endpoints lie {depth:,} tokens deep, not the {reach:,} of eval.reach: comparable "
-            "with evaluations of this depth alone"
-        )
-    if planned.repeated:
-        said.append(
-            f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs of "
-            f"{overlap.run_length(planned.corpus)} tokens that training has too; none is "
-            "a target of an endpoint"
-        )
-    if len(planned.endpoints) < config.eval.endpoints:
-        said.append(
-            f"{len(planned.endpoints)} of the {config.eval.endpoints} endpoints requested are left "
-            f"in the validation documents of at least {depth:,} tokens"
-        )
-    return said
+        return []
+    wanted, depth, n_drawn = config.eval, planned.max_context, len(planned.endpoints)
+    said = {
+        f"endpoints lie {depth:,} tokens deep, not the {wanted.reach:,} of eval.reach: comparable "
+        "with evaluations of this depth alone": depth != wanted.reach,
+        f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs of "
+        f"{overlap.run_length(planned.corpus)} tokens that training has too; none is a target of "
+        "an endpoint": planned.repeated > 0,
+        f"{n_drawn} of the {wanted.endpoints} endpoints requested are left in the validation "
+        f"documents of at least {depth:,} tokens": n_drawn < wanted.endpoints,
+    }
+    return [message for message, applies in said.items() if applies]
 
 
 def _max_context(config: Config, corpus: TokenizedCorpus) -> int:

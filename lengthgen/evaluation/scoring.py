@@ -87,7 +87,7 @@ def score(
     precision: str,
     seed: int,
     ranks: Ranks,
-    advance: Callable[[int], None],
+    advance: Callable[[int], None] = lambda n: None,
     replace: Replace | None = None,
     protocol: Protocol = PROTOCOLS[HEADLINE],
 ) -> dict[Span, Scored]:

@@ -36,22 +36,17 @@ def validator(config: Config, corpus: TokenizedCorpus, *, ranks: Ranks) -> Valid
         if length <= planned.max_context
     }
 
+    def loss(model: Transformer, spans: list[Span]) -> float:
+        nats = score(model, spans, corpus, precision=train.precision, seed=config.seed, ranks=ranks)
+        return math.fsum(x for own in nats.values() for x in own) / (len(nats) * scored)
+
     def validate(model: Transformer) -> dict[str, float]:
-        losses: dict[str, float] = {}
         model.eval()
-        for length, spans in windows.items():
-            if model.scheme.unsupported_reason(length) is None:
-                nats = score(
-                    model,
-                    spans,
-                    corpus,
-                    precision=train.precision,
-                    seed=config.seed,
-                    ranks=ranks,
-                    advance=lambda n: None,
-                )
-                total = math.fsum(x for of_span in nats.values() for x in of_span)
-                losses[f"val/loss@{length}"] = total / (len(nats) * scored)
+        losses = {
+            f"val/loss@{length}": loss(model, spans)
+            for length, spans in windows.items()
+            if model.scheme.unsupported_reason(length) is None
+        }
         model.train()
         return losses
 

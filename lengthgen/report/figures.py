@@ -101,24 +101,17 @@ def positions(rows: pd.DataFrame) -> Figure | None:
     no context.
     """
     rows = rows[rows["position_nats"].notna()]
-    longest = rows.groupby(["series", "run"])["length"].transform("max")
-    lines: list[pd.DataFrame] = []
-    for _, own in rows[rows["length"] == longest].groupby(["series", "run"]):
-        first = own.iloc[0]
-        ends = position_bins(first["train_length"], first["length"])  # last positions of bins
-        nats, tokens = (np.sum([*own[f"position_{unit}"]], axis=0) for unit in ("nats", "tokens"))
-        octaves = np.ceil(4 * np.log2(ends / first["train_length"]))
-        table = pd.DataFrame({"nats": nats, "tokens": tokens, "octave": octaves, "length": ends})
-        line = (
-            table[octaves >= -20]
-            .groupby("octave")
-            .agg({"nats": "sum", "tokens": "sum", "length": "last"})
-        )
-        lines.append(line.assign(value=line["nats"] / line["tokens"], **first[FACTS]))
-    if not lines:
+    rows = rows[rows["length"] == rows.groupby(["series", "run"])["length"].transform("max")]
+    if rows.empty:
         return None
-    by_place = pd.concat(lines).groupby([*FACTS, "length"], dropna=False, as_index=False)
-    means = by_place["value"].mean()
+    ends = [position_bins(*at) for at in zip(rows["train_length"], rows["length"], strict=True)]
+    lists = ["length", "position_nats", "position_tokens"]  # length: the last position of a bin
+    bins = rows.assign(length=ends).explode(lists).astype(dict.fromkeys(lists, float))
+    bins["octave"] = np.ceil(4 * np.log2(bins["length"] / bins["train_length"]))
+    by_octave = bins[bins["octave"] >= -20].groupby([*FACTS, "octave", "run"], dropna=False)
+    sums = by_octave.agg({"position_nats": "sum", "position_tokens": "sum", "length": "max"})
+    sums["value"] = sums["position_nats"] / sums["position_tokens"]
+    means = sums.groupby([*FACTS, "length"], dropna=False, as_index=False)["value"].mean()
     least, most = means["value"].min(), means["value"].max()
 
     def scale(axes: Axes) -> None:

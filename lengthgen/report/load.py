@@ -61,18 +61,14 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
     nothing can be shown.
     """
     tables: list[pd.DataFrame] = []
-    configs: dict[Path, Config] = {}
     folders: dict[str, Path] = {}  # by run
     diverged: list[tuple[Path, Config]] = []  # in training: without an evaluation
     for path in _listed(paths):
         with _or_said(path, say):
             if (path / ROWS).is_file():
                 tables.append(_saved(path / ROWS))
-            else:
-                configs[path] = directory.load_config(path)
-    # Of copies of a run the one under its name is shown.
-    for path, config in sorted(configs.items(), key=lambda item: item[0].name != item[1].run_id):
-        with _or_said(path, say):
+                continue
+            config = directory.load_config(path)
             if other := folders.get(config.run_id):
                 raise UserError(f"it is run {config.run_id}, which lies in {other} too")
             if rows := stored(path, run=config.run_id):

@@ -18,7 +18,7 @@ from lengthgen.schemes.absolute.alignment import Aligned
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment ids
 KEYS = ["recipe", "variant", "parts", "tokens_seen"]  # of a series
-SETTINGS = {"model": "model", "train_length": "T", "tokens_seen": "tokens seen"}
+SETTINGS = ["model", "train_length", "tokens_seen"]  # named where they vary
 RATIOS = ("train.scheme_lr_ratio", "scheme.lr_ratio")
 VARIANTS = ("scheme.variants", "variants")
 # Keys of a configuration that do not tell series apart, or that _science adds in another form.
@@ -63,13 +63,10 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     names = [t["corpus"].iloc[0] + " (packed)" * bool(t["packed"].iloc[0]) for t in texts]
     varied = ["model"] if rows["model"].nunique() > 1 else []
     selections: list[Selection] = []
-    for i, (name, of_text) in enumerate(zip(names, texts, strict=True)):
+    for name, of_text in zip(names, texts, strict=True):
         tokens = of_text["fingerprint"].iloc[0][:12]
         text = f"{name} of tokens {tokens}" if names.count(name) > 1 else name
         kept, notes = _selected(of_text, varied=varied)
-        if name in names[:i]:
-            runs = ", ".join(sorted(set(of_text["run"])))
-            notes.insert(0, f"Not compared with the others: {runs}, of other tokens of {name}")
         if len(kept):
             selections.append(Selection(rows=kept, notes=notes, text=text))
     return selections
@@ -107,11 +104,6 @@ def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, l
     has_all = n_own == common.groupby([rows[key] for key in curve]).transform("nunique")
     notes += _left_out(rows[~has_all], ", fewer lengths than other seeds; run lengthgen eval")
     rows = rows[has_all].reset_index(drop=True)
-    for field, name in SETTINGS.items():
-        by_value = rows.groupby(field)["series"].unique()
-        if len(by_value) > 1:
-            texts = [f"{value} ({', '.join(sorted(names))})" for value, names in by_value.items()]
-            notes.append(f"Not like with like: {name} is {' and '.join(texts)}")
     return rows, notes
 
 

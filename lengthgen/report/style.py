@@ -26,11 +26,11 @@ FONT_SIZE = 10.0  # points; 13 px where a figure of 8 inches is shown 768 px wid
 GREY = "0.45"  # of notes and of what is there for reference
 WIDTH = 8.0  # inches
 MAX_LINES = 8  # of one axes; more are small multiples
-# Okabe-Ito and Tol's muted set without their light colours, and a brown: safe for colour-blind
-# readers on white.
+# Okabe-Ito and Tol's muted set without their light colours and a second green, and a brown: safe
+# for colour-blind readers on white.
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
-    *("#332288", "#882255", "#999933", "#117733", "#AA4499", "#8C510A"),
+    *("#332288", "#882255", "#999933", "#000000", "#AA4499", "#8C510A"),
 )
 DASHES: Sequence[Any] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 SALT = 48036  # of the hash of a scheme's name; with it the classic schemes do not collide

@@ -1,7 +1,7 @@
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
 # pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
-"""Tables: verdicts on context beyond T, perplexity, tuned rates; as Markdown and for a terminal."""
+"""Tables of verdicts, perplexity and learning rates; as Markdown and for a terminal."""
 
 import math
 import sys

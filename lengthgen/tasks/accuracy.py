@@ -1,6 +1,6 @@
 # pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
-"""Accuracy of a task: the share of right answers by length, and what it comes to.
+"""Accuracy of a task by length: the share of answers that are correct.
 
 Examples are the unit, the same ones for all schemes and seeds; intervals are those of losses, with
 seeds and examples as variance components. R seeds, D examples.
@@ -8,7 +8,8 @@ seeds and examples as variance components. R seeds, D examples.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ import pandas as pd
 from lengthgen.report.intervals import Estimate, Floats, as_share, ratio
 from lengthgen.report.series import UPPER_BOUND
 
-HALF = 0.5  # L50: the longest length with at least this share of right answers
+HALF = 0.5  # L50: the longest length with at least this accuracy
 
 # What counts in ranks. No paper sets these; the reasons are:
 LEARNED = 0.95  # least accuracy up to L: below it, errors beyond L may be those made within it
@@ -134,20 +135,12 @@ def _share(sums_RD: Floats, weights_D: Floats, n_examples: int) -> Estimate:
     return as_share(ratio(sums_RD, weights_D), n_examples)
 
 
-class MeanRank(NamedTuple):
-    """The mean over tasks and seeds of a rank."""
-
-    value: float
-    low: float  # of the seed with the least mean over tasks
-    high: float
-
-
-def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, MeanRank]:
+def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, Estimate]:
     """Returns each series' mean rank by accuracy on unseen lengths; 1 is best.
 
     Ties share the mean of their ranks. Of the series that have a value in every task, if there are
-    two of them with equally many seeds. Bounds are those of seeds, no interval: the few values that
-    a mean of ranks can have admit none that holds with two or three seeds.
+    two of them with equally many seeds. Bounds are the best and the worst seed, no interval: the
+    few values that a mean of ranks can have admit none that holds with two or three seeds.
     """
     tables = [
         {a.series: a.unseen.seeds for a in measured if a.unseen is not None}
@@ -158,4 +151,8 @@ def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, MeanRank]
         return {}
     ranks = [pd.DataFrame(table)[names].rank(axis=1, ascending=False) for table in tables]
     mean = sum(ranks[1:], ranks[0]) / len(ranks)  # by seed and series
-    return {n: MeanRank(mean[n].mean(), mean[n].min(), mean[n].max()) for n in names}
+    seeds = {name: tuple(mean[name]) for name in names}
+    return {
+        name: Estimate(value=fmean(own), low=min(own), high=max(own), seeds=own)
+        for name, own in seeds.items()
+    }

@@ -15,7 +15,7 @@ from lengthgen.report.report import Section
 from lengthgen.report.series import Selection, select, short
 from lengthgen.report.tables import Cell, Table
 from lengthgen.tasks import accuracy
-from lengthgen.tasks.accuracy import Accuracy, MeanRank, accuracies
+from lengthgen.tasks.accuracy import Accuracy, accuracies
 
 MOST_COLUMNS = 12  # lengths in a table; of more,
 LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
@@ -175,7 +175,7 @@ def _by_length(task: TaskResults) -> Table:
     )
 
 
-def _with_bounds(estimate: Estimate | MeanRank | None, *, scale: float, digits: int) -> Cell:
+def _with_bounds(estimate: Estimate | None, *, scale: float, digits: int) -> Cell:
     if estimate is None:
         return Cell("-")
     numbers = (estimate.value, estimate.low, estimate.high)
