@@ -59,6 +59,8 @@ def _with_absolute_paths(arguments: Any) -> Any:
             paths = value if isinstance(value, list) else [value]
             paths = [str(_absolute(path)) if isinstance(path, str) else path for path in paths]
             placed[key] = paths[0] if len(paths) == 1 else paths
+        elif key == "repo" and isinstance(value, str) and os.path.isdir(value):
+            placed[key] = str(_absolute(value))  # laid out as a repository of the Hub
     return placed or arguments
 
 
@@ -356,7 +358,12 @@ class Config(Section):
         science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
         if self.train.optimizer == "adamw":
             del science["train"]["optimizer"]
-        science["model"] = self.model.model_dump(exclude_defaults=True)
+        science["model"] = model = self.model.model_dump(exclude_defaults=True)
+        if self.shape.n_kv_heads == self.shape.n_heads:  # as it is if left out
+            model.pop("n_kv_heads", None)
+        if self.shape.d_head * self.shape.n_heads == self.shape.d_model:
+            model.pop("d_head", None)
+        model |= {"biases": sorted(self.model.biases)} if self.model.biases else {}
         digest = _digest([science, getattr(self.train.init_from, init, None)])
         return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{seed}{digest}"
 

@@ -70,7 +70,7 @@ COMMAND_LINE = {
     "model.d_model=130 model.n_heads=4": "try model.d_model=128",
     "train.batch_tokens=1000": "train.batch_tokens=1000 is not a multiple of train.length=512",
     "eval.reference_variants=[ntkk]": "no variant 'ntkk'; did you mean ntk?",
-    "train.tuned=none.yaml": "none.yaml: cannot be read as YAML: [Errno 2] No such file",
+    "train.tuned=none.yaml": "none.yaml: does not exist",
 }
 
 

@@ -136,6 +136,10 @@ EQUAL = {
         *("corpus.path=x/", "corpus.path=./x", "corpus.path=[x]", "corpus.path=${oc.env:PWD}/x"),
         "corpus.validation_path=null",
     ],
+    "corpus=files corpus.path=[x,y]": ["corpus.path=[y,./x,x]"],
+    "corpus=wikitext103 corpus.repo=.": ["corpus.repo=${oc.env:PWD}"],
+    "model.biases=[qkv,mlp]": ["model.biases=[mlp,qkv]", "model.n_kv_heads=${model.n_heads}"],
+    "model.n_heads=8 model.d_model=64": ["model.d_head=8"],
     "task=copy": ["task.arguments.times=1", "task.arguments.times=1.0"],
 }
 

@@ -27,23 +27,45 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"books/a.txt": "A", "zebra.txt": "A"}, "boks", {}, "{}/boks does not exist; did you mean bo"),
     ({}, "no/a.txt", {}, "{}/no/a.txt does not exist; "),
     ({"a.docx": "A"}, "*.txt", {}, "{}/*.txt does not exist; known: a.docx"),
-    ({"a.docx": "A"}, "", {}, "no documents in {}; expected files of .txt .md .py .jsonl .json"),
+    ({"a.docx": "A"}, "", {}, "no documents in {}; expected files of .txt .md .py .jsonl"),
     ({"a.txt": "A", "b.zip": "AA"}, "", {}, "more data that is not read (1 .zip) than files of"),
     ({"a.jsonl": '{"text": ""}\n'}, "", {}, NO_TRAIN),
     ({"a.txt": "A"}, "", {}, NO_TRAIN),  # too short to take validation text from
     ({"a.txt": b"A\xff"}, "", {}, "{}/a.txt is not UTF-8 at byte 1; convert it, for instance with"),
     ({**NO_UTF8, "a.txt": "A"}, "", {}, "5 of 6 files cannot be read: {}/0.txt is not UTF-8"),
     ({"a.txt": UTF16}, "", {}, "{}/a.txt is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD"),
+    (
+        {"a.txt": "A text.".encode("utf-32")},
+        "",
+        {},
+        "{}/a.txt is UTF-32; convert it: iconv -f utf-3",
+    ),
+    ({"a.txt": UTF16[2:]}, "", {}, "{}/a.txt is UTF-16 without its mark; convert it: iconv -f"),
+    ({"a.csv.gz": gzip.compress(UTF16[2:])}, "", {}, "{}/a.csv.gz:1 is UTF-16 without its mark"),
+    ({"a.txt": b"%PDF-1.5"}, "", {}, "{}/a.txt is binary whatever its name says; keep it out"),
     ({"a.parquet": b"version https://git-lfs.github.com"}, "", {}, "fetch the file with git lfs"),
-    ({"a.txt.gz": gzip.compress(b"A" * 99)[:-9]}, "", {}, "{}/a.txt.gz "),
+    ({"a.txt.gz": gzip.compress(b"A" * 99)[:-9]}, "", {}, "{}/a.txt.gz is damaged ("),
     ({"b.jsonl": '{"text": "A"}\nno\n'}, "", {}, "{}/b.jsonl:2 is not JSON: Expecting value"),
     ({"b.jsonl": "[1]\n"}, "", {}, "{}/b.jsonl:1 is not a JSON object with a text column"),
     ({"b.jsonl": '{"text": "A"}\n{"body": "B", "id": 1}\n'}, "", {}, f"{{}}/b.jsonl:2 {UNKNOWN}"),
     ({"b.csv": "body,id\nA,1\n"}, "", {}, f"{{}}/b.csv:1 {UNKNOWN}"),
     ({"b.parquet": {"body": ["A"], "id": [1]}}, "", {}, f"{{}}/b.parquet:1 {UNKNOWN}"),
     ({"b.parquet": {"text": [1], "b": ["A"]}}, "", {}, "set corpus.text_column to one of: b"),
-    ({"b.parquet": {"text": BYTES}}, "", {}, "{}/b.parquet:2 is not UTF-8 at byte 0"),
-    ({"b.parquet": "PAR1 and no more"}, "", {}, "{}/b.parquet:1 Parquet magic bytes not found"),
+    ({"b.parquet": {"text": [1]}}, "", {}, "has no text in column 'text'; it has no other"),
+    ({"b.parquet": {"text": BYTES}}, "", {}, "{}/b.parquet:2 is not UTF-8; leave this row out"),
+    (
+        {"b.parquet": "PAR1 and no more"},
+        "",
+        {},
+        "{}/b.parquet:1 is damaged (Parquet magic bytes not",
+    ),
+    ({"b.csv": 'text,id\n"open,1\n'}, "", {}, "{}/b.csv:1 is damaged (unexpected end of data)"),
+    (
+        {"b.json": '{\n"data": [{"text": "A"}]}'},
+        "",
+        {},
+        "{}/b.json:1 has no text in column 'text'; set",
+    ),
     ({"a.txt": "A"}, "", {"validation_path": "{}/b"}, "corpus.validation_path: {}/b does not exis"),
     ({"a.txt": "A"}, "", {"validation_path": "{}"}, NO_TRAIN),
     (HELD, "", {}, NO_TRAIN.replace("train", "validation")),
@@ -150,3 +172,13 @@ def test_nothing_but_files_is_read(name: str, tmp_path: Path) -> None:
     (tmp_path / f"z{name}").symlink_to("/dev/zero")
     for corpus in (files(tmp_path), files(tmp_path / name), files(tmp_path / f"z{name}")):
         assert "not a regular file" in error_of(corpus)
+
+
+def test_links_to_nothing_are_named_with_all_that_cannot_be_read(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"a.txt": "A"})
+    for name in ("b.txt", "c.txt", "d.zip"):
+        (folder / name).symlink_to("nowhere")
+    said = error_of(files(folder))
+    assert said.startswith(
+        f"corpus.path: 2 of 3 files cannot be read: {folder}/b.txt cannot be read"
+    )

@@ -106,5 +106,7 @@ def text_of(row: Any, column: str) -> str:
     text = fields.pop(column, 0)
     if isinstance(text, str | None):
         return text or ""
-    known = ", ".join(fields)
-    raise ValueError(f"has no text in column {column!r}; set corpus.text_column to one of: {known}")
+    other = (
+        f"set corpus.text_column to one of: {', '.join(fields)}" if fields else "it has no other"
+    )
+    raise ValueError(f"has no text in column {column!r}; {other}")

@@ -15,14 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from lengthgen.data.sources import Document, Source, name_hash, text_of
 from lengthgen.errors import UserError, suggestion
 from lengthgen.files import open_regular, utf8
 
 TEXT = (".txt", ".md", ".py")  # a document per file
-ROWS = (".jsonl", ".json", ".csv", ".parquet")  # a document per row
+ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")  # a document per row
+COLUMNS = (".parquet",)
 KINDS = f"{' '.join((*TEXT, *ROWS))}, also with .gz or .zst"
 COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by first bytes
 DATA = {  # that holds text and is not read
@@ -31,7 +34,20 @@ DATA = {  # that holds text and is not read
 }
 UTF16 = "is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD > NEW"
 LFS = "is a pointer of Git LFS; fetch the file with git lfs pull"
-NO_TEXT = {b"version https://git-lfs": LFS, b"\xff\xfe": UTF16, b"\xfe\xff": UTF16}
+NO_MARK = "is UTF-16 without its mark; convert it: iconv -f utf-16le -t utf-8 OLD > NEW"
+BINARY = "is binary whatever its name says; keep it out of the folder"
+NO_TEXT = {  # by first bytes
+    **{b"\xff\xfe\0\0": UTF16.replace("16", "32"), b"\xff\xfe": UTF16, b"\xfe\xff": UTF16},
+    **{b"version https://git-lfs": LFS, b"%PDF": BINARY, b"PK\3\4": BINARY, b"BZh": BINARY},
+}
+
+
+def _each_once(paths: str | list[str]) -> str | list[str]:
+    once = [paths] if isinstance(paths, str) else sorted({*paths})
+    return once[0] if len(once) == 1 else once
+
+
+Paths = Annotated[str | list[str], AfterValidator(_each_once)]  # in any order, the same documents
 
 
 @dataclass(kw_only=True)
@@ -43,8 +59,8 @@ class Files(Source):
     last twentieth, from the beginning of a line, is validation.
     """
 
-    path: str | list[str]
-    validation_path: str | list[str] | None = None
+    path: Paths
+    validation_path: Paths | None = None
     text_column: str = "text"
 
     @cached_property
@@ -75,7 +91,7 @@ class Files(Source):
         kinds = Counter(sorted(file.suffix or file.name for file in others))
         not_read = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common(5))
         data = [file for file in others if file.suffix.lower() in DATA]
-        if sum(map(os.path.getsize, data)) > sum(map(os.path.getsize, files)):
+        if sum(map(_size, data)) > sum(map(_size, files)):
             raise UserError(
                 f"corpus.path: {folder} holds more data that is not read ({not_read}) than files "
                 f"of {KINDS}; convert it, or name what is to be read, for instance {folder}/*.txt"
@@ -119,6 +135,8 @@ class Files(Source):
             try:
                 with open_regular(path) as file:
                     stream = _decompressed(file)
+                    if _kind(path) not in COLUMNS and _is_wide(stream.peek(32)[:32]):
+                        raise ValueError(NO_MARK)
                     if is_text:
                         yield Document(name=name, text=stream.read().decode())
                         continue
@@ -128,7 +146,7 @@ class Files(Source):
                             yield Document(name=f"{name}:{row}", text=text)
             except (OSError, ValueError, RecursionError, csv.Error) as error:
                 where = path if is_text or isinstance(error, OSError) else f"{path}:{row + 1}"
-                problems.append(f"{where} {_reason(error)}")
+                problems.append(f"{where} {_reason(error, _kind(path))}")
         if problems:
             more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
             raise UserError(
@@ -152,6 +170,11 @@ def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
     return file
 
 
+def _is_wide(first: bytes) -> bool:
+    """True if every other byte is 0, as of Latin letters in UTF-16."""
+    return len(first) > 3 and not (any(first[::2]) and any(first[1::2]))
+
+
 def _texts(stream: io.BufferedReader, kind: str, column: str) -> Iterator[str | None]:
     """Yields the text of each row of a file, None for a blank line."""
     match kind:
@@ -166,13 +189,29 @@ def _texts(stream: io.BufferedReader, kind: str, column: str) -> Iterator[str | 
         case ".csv":
             csv.field_size_limit(2**31 - 1)
             lines = (line.decode("utf-8-sig") for line in stream)
-            yield from (text_of(row, column) for row in csv.DictReader(lines))
-        case ".json" if stream.peek(1).lstrip()[:1] == b"[":
-            yield from (text_of(row, column) for row in json.load(stream))
+            yield from (text_of(row, column) for row in csv.DictReader(lines, strict=True))
+        case ".json":
+            yield from (text_of(row, column) for row in _json_rows(stream))
         case _:
             for line in stream:
                 content = line.decode("utf-8-sig")
                 yield text_of(json.loads(content), column) if content.strip() else None
+
+
+def _json_rows(stream: io.BufferedReader) -> Iterator[Any]:
+    """Yields the rows of a list or object over any number of lines, and of a row per line."""
+    first = stream.readline()
+    try:
+        rows = json.loads(first)
+    except json.JSONDecodeError:
+        rows = json.loads(first + stream.read())
+    yield from rows if isinstance(rows, list) else [rows]
+    yield from (json.loads(line) for line in stream if line.strip())
+
+
+def _size(path: Path) -> int:
+    """Returns the bytes of a file, none of a link to nothing."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def _kind(path: Path) -> str:
@@ -181,9 +220,11 @@ def _kind(path: Path) -> str:
     return Path(name.stem).suffix if name.suffix in (".gz", ".zst") else name.suffix
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, kind: str) -> str:
     """Returns what is wrong with a file or row, and a remedy."""
     match error:
+        case UnicodeDecodeError() if kind in COLUMNS:
+            return "is not UTF-8; leave this row out, or write it again as UTF-8"
         case UnicodeDecodeError():
             return (
                 f"is not UTF-8 at byte {error.start}; convert it, for instance with "
@@ -193,8 +234,11 @@ def _reason(error: Exception) -> str:
             return f"is not JSON: {error}"
         case OSError(strerror=str(reason)):
             return f"cannot be read: {reason}"
+        case ValueError() if type(error) is ValueError:  # with its remedy
+            return str(error)
         case _:
-            return " ".join(str(error).split())[:300]
+            reason = " ".join(str(error).split())[:300]
+            return f"is damaged ({reason}); restore it, or keep it out of the folder"
 
 
 def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
@@ -234,6 +278,6 @@ def walk(folder: str | Path, key: str = "corpus.path") -> list[Path]:
 
 def states(paths: Sequence[Path]) -> str:
     """Returns the hash of what changes when files do: paths, sizes, times of change."""
-    stats = [(path, path.stat()) for path in paths]
+    stats = [(path, path.stat() if path.exists() else path.lstat()) for path in paths]
     lines = [f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}" for path, stat in stats]
     return hashlib.sha256("\0".join(lines).encode(errors="surrogateescape")).hexdigest()
