@@ -1,11 +1,12 @@
 """A run from its configuration to its results, in one process of those that work on it."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from lengthgen import schemes
+from lengthgen import schemes, tracking
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data import sources
@@ -23,7 +24,6 @@ from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
 from lengthgen.terminal import Progress
-from lengthgen.tracking import Tracker
 from lengthgen.training import init_from
 from lengthgen.training import trainer as training
 
@@ -151,7 +151,11 @@ def evaluate_runs(
     device = devices.device_of(configs[0].runtime, ranks)
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
         for config, run_dir in zip(configs, run_dirs, strict=True):
+            file = run_dir / "eval.jsonl"
+            before = file.stat().st_size if file.exists() else 0
             evaluate(config, run_dir, ranks=ranks, show=show)
+            if ranks.is_main and file.exists() and file.stat().st_size > before:
+                tracking.show_results(config, run_dir, say=show.say)
     return configs
 
 
@@ -171,7 +175,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
         try_out(model, config)
     is_done = trained and status.read_status(run_dir, run=config.run_id).state == "done"
     with ExitStack() as stack:
-        tracker = Tracker(config, run_dir, say=show.say)
+        views: list[tracking.Tracker | tracking.TensorBoard] = []
         if ranks.is_main:
             stack.enter_context(status.run_lock(run_dir, "train"))
             ids = {"run": config.run_id, "evaluation_id": config.evaluation_id}
@@ -182,14 +186,20 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
                 directory.write_provenance(run_dir, corpus, run=config.run_id, weights=weights)
         stack.enter_context(ranks.together())
         ranks.barrier()
-        shows = config.runtime.wandb != "off" and not is_done  # track push shows a run again
-        if ranks.is_main and shows:
-            stack.enter_context(tracker)
+        # track push shows a run again; an agent of a W&B sweep waits for it
+        if ranks.is_main and (not is_done or "WANDB_SWEEP_ID" in os.environ):
+            for view in tracking.views(config, run_dir, say=show.say):
+                views.append(stack.enter_context(view))
         if model is not None:
             validate = validator(config, corpus, ranks=ranks)
-            hooks: dict[str, Any] = {"log": tracker.train, "validate": validate}
+
+            def log(row: Mapping[str, Any]) -> None:
+                for view in views:
+                    view.train(row)
+
+            hooks: dict[str, Any] = {"log": log, "validate": validate}
             training.train(config, corpus, model, device, ranks=ranks, show=show, **hooks)
         evaluate(config, run_dir, ranks=ranks, show=show)
-        if ranks.is_main:
-            tracker.results()
+        for view in views:
+            view.results()
     return run_dir

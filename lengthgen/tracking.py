@@ -1,13 +1,16 @@
-"""The W&B run that shows a run: its rows of training, its curve and its report; the only wandb."""
+"""Views of a run in W&B and TensorBoard: rows of training, curve, report; the only wandb."""
 
+import hashlib
 import logging
 import math
 import os
 import secrets
+import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -19,14 +22,42 @@ from lengthgen.files import read_rows
 from lengthgen.runs import directory, status
 
 if TYPE_CHECKING:
+    import pandas as pd
     import wandb
 
+    from lengthgen.report.report import Section
+
 SECONDS = 20.0  # that W&B is waited for: once at the start, once at the end
-TABLE = ["scheme", "variant", "protocol", "length", "loss", "low", "high"]
+TABLE = ["scheme", "variant", "protocol", "length", "loss", "low", "high", "series"]
+# W&B's own preset of lines; docs/wandb.md has one with intervals and a logarithmic axis.
+PRESET = "wandb/lineseries/v0"
+FIELDS = {"step": "length", "lineKey": "series", "lineVal": "loss"}
+TITLES = {"title": "Loss by context length", "xname": "context length in tokens"}
 FACTS = ["n_parameters", "n_parameters_without_embedding", "commit", "fingerprint"]
 Say = Callable[[str], None]
 Row = Mapping[str, Any]
 Points = dict[int, dict[str, Any]]  # numbers and verdict by length
+
+
+def show_results(config: Config, run_dir: Path, *, say: Say) -> None:
+    """Shows what was evaluated of a run that was trained here, unless a process trains it now."""
+    if (run_dir / "train.jsonl").exists() and not status.is_running(run_dir):
+        with status.run_lock(run_dir, "train"):
+            for view in views(config, run_dir, say=say):
+                with view as opened:
+                    opened.results()
+
+
+def views(
+    config: Config, run_dir: Path, *, say: Say
+) -> "list[AbstractContextManager[Tracker | TensorBoard]]":
+    """Returns what runtime.wandb and runtime.tensorboard ask for; each shows once it is entered."""
+    shown: list[AbstractContextManager[Tracker | TensorBoard]] = []
+    if config.runtime.wandb != "off":
+        shown.append(Tracker(config, run_dir, say=say))
+    if config.runtime.tensorboard:
+        shown.append(TensorBoard(config, run_dir))
+    return shown
 
 
 def push(config: Config, run_dir: Path, *, again: bool, say: Say) -> None:
@@ -46,7 +77,7 @@ class Tracker:
     """Shows a run in W&B, on the main rank: rows of train.jsonl by step, then what was evaluated.
 
     When it opens it sends the rows that the W&B run lacks. Nothing that W&B does or fails to do is
-    raised, nor waited for longer than SECONDS. Before it is opened, it shows nothing.
+    raised, nor waited for longer than SECONDS.
     """
 
     def __init__(
@@ -113,6 +144,7 @@ class Tracker:
         self._run.define_metric("eval/T_valid")
         for key in ("train/*", "val/*"):
             self._run.define_metric(key, step_metric="train/step")
+        self._shown = int(dict(self._run.summary).get("train/step", 0))  # what W&B has stored
         for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
             self._log_train(row)
 
@@ -172,10 +204,10 @@ class Tracker:
     def _log_train(self, row: Row) -> None:
         if self._run is None:
             return
-        step = int(row["train/step"])  # W&B's own steps, too: a resumed run knows its next one
-        if step >= self._run.starting_step:
+        if row["train/step"] > self._shown:
             shown = {key: value for key, value in row.items() if key.startswith(("train/", "val/"))}
-            self._run.log(shown, step=step, commit=True)
+            self._run.log(shown)
+            self._shown = int(row["train/step"])
 
     def _log_results(self) -> None:
         """Shows the curve, unless the summary holds the same values."""
@@ -183,37 +215,128 @@ class Tracker:
             return
         import wandb
 
-        from lengthgen.report import report, statistics
-        from lengthgen.report.load import load
+        from lengthgen.report import report
 
-        rows: Any = load([self._run_dir], say=self._say)
-        sections = report.sections(rows)
-        text = rows.loc[rows["unit"].isna()]
-        tables: dict[str, Any] = {
-            name: table for section in sections for name, table in section.data.items()
-        }
-        if len(text):
-            findings = statistics.findings(text)
-            points = _perplexities(findings)
-            tables["curves"] = statistics.curves(findings)[TABLE]
-        else:
-            points = _accuracies(tables["tasks"])
+        rows, sections, tables, points = _evaluated(self._run_dir, say=self._say)
+        content = "".join(tables[name].to_csv() for name in sorted(tables))
         values = {f"eval/{k}@{n}": x for n, point in points.items() for k, x in point.items()}
+        values["eval/tables"] = hashlib.sha256(content.encode()).hexdigest()[:8]
         known: dict[str, Any] = dict(self._run.summary)
-        if all(known.get(key) == value for key, value in values.items()):
+        if known.get("eval/tables") == values["eval/tables"]:
             return
         for length, point in points.items():
+            if all(known.get(f"eval/{k}@{length}") == x for k, x in point.items()):
+                continue
             row = {f"eval/{k}": x for k, x in point.items() if not isinstance(x, str)}
             for key in row:  # by name, since the glob eval/* would add the axis to the row
                 self._run.define_metric(key, step_metric="eval/T_valid")
             self._run.log({"eval/T_valid": length, **row})
-        for name in {"curves", "tasks"} & tables.keys():  # W&B joins those of many runs
-            self._run.log({name: wandb.Table(dataframe=tables[name])})
+        for name, table in tables.items():  # W&B joins those of many runs
+            shown = wandb.Table(dataframe=table)
+            is_curve = name == "curves"
+            chart = wandb.plot_table(PRESET, shown, FIELDS, TITLES) if is_curve else shown
+            self._run.log({name: chart})
         with TemporaryDirectory() as folder:
-            artifact = wandb.Artifact(f"report-{self._id}", type="report")
-            artifact.add_file(str(report.write(rows, sections, Path(folder))[0]))
-            self._run.log_artifact(artifact)
+            self._log_files("report", report.write(rows, sections, Path(folder))[:1])
+        if self._config.runtime.wandb_checkpoint:
+            weights = status.checkpoint_folders(self._run_dir)[-1] / "model.safetensors"
+            self._log_files("model", [weights, self._run_dir / "config.yaml"])
         self._run.summary.update(values)
+
+    def _log_files(self, kind: str, paths: Sequence[Path]) -> None:
+        """Stores files as an artifact of the run; the same content is no new version."""
+        import wandb
+
+        assert self._run is not None
+        artifact = wandb.Artifact(f"{kind}-{self._run.id}", type=kind)
+        for path in paths:
+            artifact.add_file(str(path))
+        self._run.log_artifact(artifact)
+
+
+class TensorBoard:
+    """Shows a run in TensorBoard, from RUN/tensorboard, which is written anew at every start."""
+
+    def __init__(self, config: Config, run_dir: Path) -> None:
+        self._config, self._run_dir = config, run_dir
+
+    def __enter__(self) -> Self:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            needs = 'needs tensorboard; pip install "lengthgen[tensorboard]"'
+            raise UserError(f"runtime.tensorboard=true {needs}") from None
+        folder = self._run_dir / "tensorboard"
+        shutil.rmtree(folder, ignore_errors=True)
+        self._writer: Any = SummaryWriter(folder)
+        for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
+            self.train(row)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def train(self, row: Row) -> None:
+        """Shows a row of train.jsonl."""
+        for key, value in row.items():
+            if key.startswith(("train/", "val/")):
+                self._writer.add_scalar(key, value, row["train/step"])
+
+    def results(self) -> None:
+        """Shows what is evaluated, with the length in place of the step."""
+        for length, point in _evaluated(self._run_dir, say=len)[-1].items():
+            for key, value in point.items():
+                if not isinstance(value, str):
+                    self._writer.add_scalar(f"eval/{key}", value, length)
+
+
+def write_report(run_dirs: Sequence[Path], config: Config) -> str:
+    """Makes a W&B report of the runs of a project, and returns its address.
+
+    Raises UserError without wandb-workspaces or for what W&B refuses.
+    """
+    try:
+        import wandb
+
+        blocks: Any = import_module("wandb_workspaces.reports.v2")
+    except ImportError:
+        needs = 'needs wandb-workspaces; pip install "lengthgen[report]"'
+        raise UserError(f"track report {needs}") from None
+    runtime = config.runtime
+    project = runtime.wandb_project or os.environ.get("WANDB_PROJECT", "lengthgen")
+    try:
+        entity = runtime.wandb_entity or os.environ.get("WANDB_ENTITY")
+        place = {"entity": entity or wandb.Api().default_entity, "project": project}
+        runs = [run_dir.name for run_dir in run_dirs]
+        shown = blocks.Runset(**place, filters=f"ID in {runs}")
+        lines = {"log_x": True, "log_y": True, "x": "eval/T_valid", "y": ["eval/ppl"]}
+        chart = blocks.CustomChart.from_table("curves_table", FIELDS, TITLES)
+        chart.chart_name = PRESET
+        panels = [blocks.LinePlot(**lines, title="perplexity by context length"), chart]
+        grid = blocks.PanelGrid(runsets=[shown], panels=panels)
+        report = blocks.Report(**place, title="Context lengths beyond T", blocks=[grid])
+        report.save()
+        return report.url
+    except Exception as error:
+        raise UserError(f"track report: W&B: {_shortened(str(error))}") from None
+
+
+def _evaluated(
+    run_dir: Path, *, say: Callable[[str], Any]
+) -> "tuple[pd.DataFrame, list[Section], dict[str, pd.DataFrame], Points]":
+    """Returns rows and sections of a run's report, its tables for W&B, its numbers by length."""
+    from lengthgen.report import report, statistics
+    from lengthgen.report.load import load
+
+    rows = load([run_dir], say=say)
+    sections = report.sections(rows)
+    text = rows.loc[rows["unit"].isna()]
+    if not len(text):
+        of_task = next(s.data["tasks"] for s in sections if "tasks" in s.data)
+        return rows, sections, {"tasks": of_task}, _accuracies(of_task)
+    findings = statistics.findings(text)
+    curves: Any = statistics.curves(findings)[TABLE]
+    return rows, sections, {"curves": curves}, _perplexities(findings)
 
 
 def _perplexities(findings: Any) -> Points:

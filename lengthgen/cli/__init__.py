@@ -49,6 +49,7 @@ tracking = typer.Typer(help="Show runs in Weights & Biases.", rich_markup_mode=N
 for _name, _function in COMMANDS.items():
     app.command(_name)(_function)
 tracking.command("push")(track.push)
+tracking.command("report")(track.report)
 app.add_typer(tracking, name="track")
 
 

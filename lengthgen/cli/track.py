@@ -1,4 +1,4 @@
-"""lengthgen track push."""
+"""lengthgen track push and report."""
 
 import sys
 from typing import Annotated
@@ -41,3 +41,12 @@ def push(
             failed = True
     if failed:
         sys.exit(1)
+
+
+def report(arguments: Runs = None) -> None:
+    """Make a report in Weights & Biases of runs that it has, by default of the newest one."""
+    names, changes = split(arguments, sections=("runtime",))
+    run_dirs = find_runs(names, changes)
+    from lengthgen import pipeline, tracking
+
+    echo(tracking.write_report(run_dirs, pipeline.config_of(run_dirs[0], changes)))

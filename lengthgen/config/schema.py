@@ -304,6 +304,8 @@ class Runtime(Section):
     wandb_group: Word | None = None
     wandb_name: Word | None = None
     wandb_tags: list[Word] | None = None
+    wandb_checkpoint: bool = False
+    tensorboard: bool = False
 
     @property
     def cache_dir(self) -> Path:

@@ -39,6 +39,7 @@ class WandbBackend(ThreadingHTTPServer):
     def __init__(self, *, status: int = 200, stream_status: int = 200) -> None:
         self.status, self.stream_status = status, stream_status
         self.runs: dict[str, StoredRun] = {}
+        self.reports: list[str] = []  # specifications
         super().__init__(("127.0.0.1", 0), Handler)
 
     @property
@@ -73,7 +74,7 @@ class WandbBackend(ThreadingHTTPServer):
         project["entity"] = {"id": "e", "name": variables.get("entity") or ENTITY}
         name = variables.get("name", "")
         match operation[1] if operation else "":
-            case "Viewer" | "QueryViewer":
+            case "Viewer" | "QueryViewer" | "GetDefaultEntity":
                 who = {"id": "u", "entity": ENTITY, "username": ENTITY, "flags": "{}"}
                 return {"viewer": {**who, "teams": {"edges": []}}}
             case "UpsertBucket":
@@ -88,6 +89,16 @@ class WandbBackend(ThreadingHTTPServer):
                 names = variables.get("files") or []
                 files = [self._file(name, variables["run"]) for name in names]
                 return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}
+            case "ProjectInternalId":
+                return {"project": {"internalId": "p"}}
+            case "GetProjects":
+                about = {"id": "p", "createdAt": "", "isBenchmark": False, "user": None}
+                node = {**about, "name": "lengthgen", "entityName": ENTITY}
+                page = {"endCursor": None, "hasNextPage": False}
+                return {"models": {"edges": [{"cursor": "", "node": node}], "pageInfo": page}}
+            case "upsertView":
+                self.reports.append(variables["spec"])
+                return {"upsertView": {"view": {"id": "v", "spec": "{}"}, "inserted": True}}
             case "ArtifactType":
                 return {"project": {"artifact": None}}
             case "CreateArtifact":  # its id is that of the run, whose files it will be

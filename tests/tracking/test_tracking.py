@@ -5,17 +5,20 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Shell, begin, ended, here
-from repository import PYTHONPATH
+import yaml
+from commands import Shell, begin, here
+from repository import PYTHONPATH, ROOT
 from small import SMALL
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
 
+from lengthgen import tracking
 from lengthgen.files import read_rows
 from lengthgen.runs import directory
 
@@ -25,12 +28,18 @@ WORDS = [word for word in SMALL if not word.startswith("runtime.wandb")] + ["sch
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The root of a run that W&B does not know."""
     root = tmp_path_factory.mktemp("tracked")
     words = [*WORDS, "runtime.wandb=off", "train.val_every=4", f"runtime.root={root}"]
     assert here("train", *words).code == 0
     return root
+
+
+@pytest.fixture
+def trained(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(finished, tmp_path / "runs")
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +58,10 @@ def push(root: Path, *words: str) -> list[str]:
 
 
 def said(*words: str) -> list[str]:
-    """Returns what a command says of W&B, which is not to be set up twice in a process."""
-    ran = ended(begin("-m", "lengthgen", *words))
-    assert (ran.code, "Traceback" in ran.err) == (0, False), ran
-    lines = (ran.err + ran.out).splitlines()
-    return [line for line in lines if line.startswith("W&B: ")]
+    """Returns what a command says of W&B."""
+    ran = here(*words)
+    assert ran.code == 0, ran
+    return [line for line in (ran.err + ran.out).splitlines() if line.startswith("W&B: ")]
 
 
 def only(root: Path) -> Path:
@@ -71,7 +79,7 @@ def recorded(run_dir: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k.startswith(("train/", "val/"))} for row in rows]
 
 
-def test_a_push_shows_rows_curve_and_verdicts_once_and_again_in_a_fresh_run(
+def test_rows_curve_table_report_and_facts_are_shown_once_and_again_in_a_fresh_run(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with WandbBackend() as backend:
@@ -83,13 +91,12 @@ def test_a_push_shows_rows_curve_and_verdicts_once_and_again_in_a_fresh_run(
         rows = list(run.rows)
         push(trained)
         assert run.rows == rows
-        push(trained, "--again")
+        push(trained, "--again", "runtime.wandb_checkpoint=true")
         _, (again, fresh) = backend.runs.items()
     assert train_rows(run) == recorded(only(trained)) == train_rows(fresh)
     assert [row["train/step"] for row in train_rows(run) if "val/loss@64" in row] == [4, 8]
     assert again.startswith(f"{name}-")
     curve = {row["eval/T_valid"]: row for row in rows if "eval/T_valid" in row}
-    assert len(curve) > 1
     for length, row in curve.items():
         assert row["eval/ppl_low"] < row["eval/ppl"] < row["eval/ppl_high"]
         assert run.summary[f"eval/ppl@{length}"] == row["eval/ppl"]
@@ -98,14 +105,56 @@ def test_a_push_shows_rows_curve_and_verdicts_once_and_again_in_a_fresh_run(
     assert run.variables["groupName"] == "rope"
     config = {key: entry["value"] for key, entry in json.loads(run.variables["config"]).items()}
     known = directory.read_provenance(only(trained), run=name)
-    for key in ("n_parameters", "commit", "fingerprint"):
-        assert config[key] == known[key]
+    assert {key: config[key] for key in tracking.FACTS} == {k: known[k] for k in tracking.FACTS}
     assert config["train"]["length"] == 16
     assert b"<html" in run.files["report.html"]
-    columns = ["scheme", "variant", "protocol", "length", "loss", "low", "high"]
     (table,) = (content for file, content in run.files.items() if file.startswith("media/table/"))
-    assert json.loads(table)["columns"] == columns
-    assert {row[3] for row in json.loads(table)["data"]} == curve.keys()
+    assert json.loads(table)["columns"] == tracking.TABLE
+    assert {row[3] for row in json.loads(table)["data"]} == curve.keys() == {16, 32, 64}
+    weights = max(only(trained).glob("checkpoints/*/model.safetensors")).read_bytes()
+    assert fresh.files["model.safetensors"] == weights
+    assert "model.safetensors" not in run.files
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of wandb-workspaces
+def test_what_w_and_b_lacks_of_a_run_is_sent_by_a_push_and_what_eval_adds_by_eval(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = only(trained) / "train.jsonl"
+    every, root = log.read_bytes(), f"runtime.root={trained}"
+    with WandbBackend() as backend:
+        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
+        log.write_bytes(b"".join(every.splitlines(keepends=True)[:3]))  # as of a killed run
+        push(trained)
+        log.write_bytes(every)
+        push(trained)
+        (run,) = backend.runs.values()
+        assert train_rows(run) == recorded(only(trained))
+        before = len(run.rows)
+        assert said("eval", root, "--lengths", "16,32,48,64", "runtime.wandb=auto")
+        assert [r["eval/T_valid"] for r in run.rows[before:] if "eval/T_valid" in r] == [48]
+        assert said("eval", root, "--lengths", "16,32", "runtime.wandb=auto") == []
+        ran = here("track", "report", root)
+    assert f"{backend.url}/{ENTITY}/lengthgen/reports/" in ran.out
+    (spec,) = backend.reports
+    assert only(trained).name in spec
+    assert "wandb/lineseries/v0" in spec
+
+
+def test_a_run_of_a_w_and_b_sweep_is_the_one_that_its_agent_names(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_SWEEP_ID", "oursweep")
+    words = ["train", *WORDS, "train.val_every=4", f"runtime.root={trained}"]
+    with WandbBackend() as backend:
+        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
+        for name in ("point1", "point2"):  # of another sweep: all is done, and is shown again
+            monkeypatch.setenv("WANDB_RUN_ID", name)
+            said(*words)
+    assert [*backend.runs] == ["point1", "point2"]
+    for run in backend.runs.values():
+        assert run.variables["sweep"] == "oursweep"
+        assert train_rows(run) == recorded(only(trained))
 
 
 def test_the_variables_of_wandb_are_honoured_unless_a_key_says_otherwise(
@@ -130,46 +179,44 @@ def test_the_variables_of_wandb_are_honoured_unless_a_key_says_otherwise(
     assert list((tmp_path / "there/wandb").glob("run-*"))
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+def stored_offline(run_dir: Path) -> list[int]:
+    """Returns the training steps in the last .wandb file of a run."""
+    file = max(run_dir.glob("wandb/offline-run-*/*.wandb"))
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    records = [record for line in lines if "history" in (record := json.loads(line))]
+    rows = [record["history"]["item"] for record in records]
+    return [row["train/step"] for row in rows if "train/step" in row]
 
 
-def test_after_a_kill_and_a_restart_each_row_is_there_once(
+def test_after_a_kill_the_offline_run_has_every_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["train", *WORDS, "train.tokens=96000", "train.checkpoint_every=50"]
-    with WandbBackend() as backend:
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        process = begin("-m", "lengthgen", *words, stderr=subprocess.DEVNULL)
-        logs = (tmp_path / "runs").glob
-        wait_until(lambda: any(log.read_text().count("\n") > 60 for log in logs("*/train.jsonl")))
-        process.send_signal(signal.SIGSTOP)  # W&B's own process sends what it has
-        wait_until(lambda: len([r for run in backend.runs.values() for r in train_rows(run)]) >= 5)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert 5 <= len(recorded(only(tmp_path / "runs"))) < 750
-        said(*words)
-        (run,) = backend.runs.values()
-    steps = [row["train/step"] for row in train_rows(run)]
-    assert steps == [row["train/step"] for row in recorded(only(tmp_path / "runs"))]
-    assert len(steps) == 750
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    words = ["train", *WORDS, "train.tokens=10240", "train.checkpoint_every=50"]
+    process = begin("-m", "lengthgen", *words)
+    until, logs = time.monotonic() + 120, (tmp_path / "runs").glob
+    while not any(log.read_text().count("\n") > 8 for log in logs("*/train.jsonl")):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    said(*words)
+    run_dir = only(tmp_path / "runs")
+    assert stored_offline(run_dir) == [row["train/step"] for row in recorded(run_dir)]
+    assert len(stored_offline(run_dir)) == 80
 
 
 @pytest.mark.parametrize(
     ("changed", "words", "fragment"),
     [
         ({"WANDB_API_KEY": ""}, [], "W&B: no API key (`wandb login` stores one); offline, to uplo"),
-        ({"WANDB_MODE": "offline"}, [], "W&B: offline, to upload: wandb sync "),
         ({}, ["runtime.wandb=offline"], "W&B: offline, to upload: wandb sync "),
         ({"WANDB_DISABLED": "true"}, [], "W&B: disabled, by WANDB_MODE, WANDB_DISABLED or "),
     ],
 )
 def test_a_run_that_is_not_online_says_so_in_one_line(
     trained: Path,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     changed: dict[str, str],
     words: list[str],
@@ -177,10 +224,9 @@ def test_a_run_that_is_not_online_says_so_in_one_line(
 ) -> None:
     for name, value in changed.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
-    root = shutil.copytree(trained, tmp_path / "runs", ignore=shutil.ignore_patterns("wandb"))
-    (line,) = push(root, *words)
+    (line,) = push(trained, *words)
     assert line.startswith(fragment)
-    kept = list(only(root).glob("wandb/offline-run-*/*.wandb"))
+    kept = list(only(trained).glob("wandb/offline-run-*/*.wandb"))
     assert bool(kept) == ("offline" in fragment)
 
 
@@ -188,6 +234,7 @@ def test_a_run_that_is_not_online_says_so_in_one_line(
 def test_a_backend_that_fails_ends_no_run(
     trained: Path, monkeypatch: pytest.MonkeyPatch, faults: dict[str, int]
 ) -> None:
+    monkeypatch.setattr(tracking, "SECONDS", 4.0)
     with WandbBackend(**faults) as backend:
         monkeypatch.setenv("WANDB_BASE_URL", backend.url)
         assert "wandb sync" in push(trained)[-1]
@@ -195,6 +242,32 @@ def test_a_backend_that_fails_ends_no_run(
 
 def test_what_cannot_be_pushed_is_one_line(shell: Shell, trained: Path) -> None:
     root = f"runtime.root={trained}"
-    assert shell.refused("track", "push").endswith("lengthgen train scheme=rope makes one")
     assert shell.refused("track", "push", root, "runtime.wandb=off").startswith("runtime.wandb=o")
     assert shell.refused("track", "push", root, "lost").startswith("lost: no such run in")
+
+
+def test_tensorboard_has_each_row_by_its_step_and_the_curve_by_its_length(trained: Path) -> None:
+    words = [f"runtime.root={trained}", "runtime.tensorboard=true", "--lengths"]
+    for lengths in ("16,48", "16,48,64,32,24"):
+        assert here("eval", *words, lengths).code == 0
+    shown = EventAccumulator(str(only(trained) / "tensorboard")).Reload()
+    rows = recorded(only(trained))
+    losses = [(row["train/step"], pytest.approx(row["train/loss"])) for row in rows]
+    assert [(event.step, event.value) for event in shown.Scalars("train/loss")] == losses
+    assert [event.step for event in shown.Scalars("eval/loss")] == [16, 24, 32, 48, 64]
+
+
+def test_the_panel_of_the_documentation_is_of_columns_of_the_table() -> None:
+    spec = yaml.safe_load((ROOT / "docs/wandb-curves.json").read_text())
+    named = set(map(str, _fields(spec)))
+    assert named == {f"${{field:{name}}}" for name in ("length", "loss", "low", "high", "series")}
+
+
+def _fields(spec: Any) -> list[str]:
+    """Returns what every "field" of a Vega-Lite specification names."""
+    if isinstance(spec, list):
+        return [name for part in spec for name in _fields(part)]
+    if not isinstance(spec, dict):
+        return []
+    own = [spec["field"]] if isinstance(spec.get("field"), str) else []
+    return own + [name for part in spec.values() for name in _fields(part)]
