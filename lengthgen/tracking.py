@@ -144,7 +144,8 @@ class Tracker:
         self._run.define_metric("eval/T_valid")
         for key in ("train/*", "val/*"):
             self._run.define_metric(key, step_metric="train/step")
-        self._shown = int(dict(self._run.summary).get("train/step", 0))  # what W&B has stored
+        known: dict[str, Any] = dict(self._run.summary)
+        self._shown = int(known.get("train/step", 0))  # what W&B has stored
         for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
             self._log_train(row)
 
