@@ -277,7 +277,7 @@ smollm2() {
     PYTHONPATH=$PWD/$root/.packages .venv/bin/python scripts/smollm2.py $folder
   fi
   run=$(.venv/bin/lengthgen import $folder --name smollm2 corpus=python eval.endpoints=16 \
-    eval.endpoints_per_document=1 eval.targets=256 eval.reach=32768 eval.deduplicate=false \
+    eval.endpoints_per_document=1 eval.targets=128 eval.reach=32768 eval.deduplicate=false \
     'eval.lengths=[512,2048,8192,12288,16384]' 'eval.reference_variants=[]' \
     "runtime.root=$root" "${options[@]}" "${given[@]}")
   # Factors of the others are L/T. These groups keep distances at 2T within 0.7 T.
