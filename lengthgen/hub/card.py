@@ -29,8 +29,12 @@ def card(
     *,
     name: str,
     license: str | None,
+    own: bool,
 ) -> str:
-    """Returns the card of a folder of this name; no text of a row becomes markup."""
+    """Returns the card of a folder of this name; no text of a row becomes markup.
+
+    own: whether the layout is lengthgen's.
+    """
     plain = to_plain(config)
     del plain["scheme"]["variants"]
     environment = Environment(
@@ -45,11 +49,12 @@ def card(
     return environment.get_template("card.md.j2").render(
         about=about,
         corpus=corpus,
-        front_matter=_front_matter(config, license),
+        front_matter=_front_matter(config, license, library="lengthgen" if own else "transformers"),
         legend=objective_of(config).legend(),
         licensed=license is not None,
         n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
         name=name,
+        own=own,
         prompt=objective_of(config).example_prompt(),
         scheme=config.scheme.name,
         seed=config.seed,
@@ -71,10 +76,10 @@ def _measured(run_dir: Path, checkpoint: Checkpoint) -> str:
     return "\n".join(markdown(table) for section in sections for table in section.tables)
 
 
-def _front_matter(config: Config, license: str | None) -> str:
+def _front_matter(config: Config, license: str | None, *, library: str) -> str:
     """Returns the YAML that the Hugging Face Hub reads."""
     tags = ["lengthgen", "causal-lm", "length-extrapolation", "positional-encoding"]
-    fields: dict[str, Any] = {"library_name": "lengthgen", "tags": [*tags, config.scheme.name]}
+    fields: dict[str, Any] = {"library_name": library, "tags": [*tags, config.scheme.name]}
     if config.corpus.source == "hub":
         fields["datasets"] = [config.corpus.model_dump()["repo"]]
     if license is not None:

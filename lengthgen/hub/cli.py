@@ -22,13 +22,17 @@ def export_run(
     license: Annotated[
         str | None, typer.Option(metavar="ID", help="For the model card, such as apache-2.0.")
     ] = None,
+    push: Annotated[
+        str | None,
+        typer.Option(metavar="USER/NAME", help="Repository of the Hugging Face Hub to upload to."),
+    ] = None,
     plugin: Plugin = None,
 ) -> None:
-    """Write a model to share: weights, tokenizer and model card."""
+    """Write a model to share, for transformers: weights, tokenizer and model card."""
     names, changes = split(arguments, sections=("runtime",))
     from lengthgen import pipeline
     from lengthgen.config import plugins
-    from lengthgen.hub.folder import export
+    from lengthgen.hub import folder as folders
     from lengthgen.terminal import Progress
 
     if len(names) != 2:
@@ -38,11 +42,14 @@ def export_run(
     if license is not None and not re.fullmatch(r"[A-Za-z0-9.+-]+", license):
         raise UserError(f"--license: {license!r} is no license id; give one like apache-2.0")
     (run_dir,), folder = find_runs(names[:1], changes), Path(names[1])
+    if push is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", push):
+        raise UserError(f"--push: {push!r} is no repository; give one like USER/NAME")
     plugins.give(plugin or [])
     config = pipeline.config_of(run_dir, changes)
     with Progress(is_main=True) as show:
-        written = export(config, run_dir, folder, license=license, say=show.say)
-    echo(written)
+        written = folders.export(config, run_dir, folder, license=license, say=show.say)
+        address = None if push is None else folders.push(written, push, say=show.say)
+    echo(address or written)
 
 
 def import_model(

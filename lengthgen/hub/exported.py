@@ -15,19 +15,26 @@ from lengthgen.config.schema import Config, from_plain
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.files import sha256_of
+from lengthgen.hub import weights
+from lengthgen.hub.families import FAMILIES
+from lengthgen.hub.families import read as read_family
 from lengthgen.model.build import build_model
 from lengthgen.model.transformer import Transformer
 
 WEIGHTS, CONFIG, TOKENIZER, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
 PLUGINS = "plugins"
+THEIRS = "conf/config.json"  # in a run, of the folder that it was imported from
+OWN = "lengthgen"  # the model_type of what no family of transformers computes
 
 
 class About(BaseModel):
-    """The configuration of a run's training, and which checkpoint of it this is."""
+    """The configuration of a run's training, and which checkpoint this is: config.json's lengthgen.
+
+    The other keys of config.json are those of transformers.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    model_type: Literal["lengthgen"] = "lengthgen"
     format: Literal[1] = 1
     lengthgen: str  # the version that wrote it
     run: str
@@ -67,11 +74,22 @@ def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
             "model; export or download it again"
         )
     plugin_files.give([Path(path) for path in plugins])
-    config = _config(folder, about)
-    with torch.random.fork_rng(devices=[]):  # parts draw initial values
-        model = build_model(config, vocab_size=about.vocab_size)
-    model.load_state_dict(load_file(folder / WEIGHTS))
+    model = build(about, folder)
+    plain = weights.read_json(folder / CONFIG)
+    if plain["model_type"] == OWN:
+        state = load_file(folder / WEIGHTS)
+    else:
+        family, (keys, _) = FAMILIES[plain["model_type"]], read_family(plain, None, where=folder)
+        tensors = weights.Tensors(folder)
+        state = weights.ours(model, family, tensors, scale=keys.logit_scale)
+    model.load_state_dict(state)
     return Exported(model.eval().requires_grad_(False), read_tokenizer(folder / TOKENIZER))
+
+
+def build(about: About, folder: Path) -> Transformer:
+    """Returns the model of an export without its weights."""
+    with torch.random.fork_rng(devices=[]):  # parts draw initial values
+        return build_model(_config(folder, about), vocab_size=about.vocab_size)
 
 
 def read(folder: Path) -> About:
@@ -84,7 +102,7 @@ def read(folder: Path) -> About:
             )
     path = folder / CONFIG
     try:
-        return About.model_validate_json(path.read_bytes())
+        return About.model_validate(weights.read_json(path).get("lengthgen"))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

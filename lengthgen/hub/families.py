@@ -1,14 +1,18 @@
 """Families of models in Hugging Face layout: their keys as ours, tables of weights' names.
 
-Whatever of a config.json is neither read nor known to leave logits alone is refused by name.
+Whatever of a config.json is neither read nor known to leave logits alone is refused by name. Keys
+that are written are read back: a family fits a model if its reader returns that model.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from lengthgen.errors import UserError
+from lengthgen import schemes
+from lengthgen.config.schema import Config, Model
+from lengthgen.errors import UserError, first_line
 
 Parts = dict[str, dict[str, Any]]
 ALL = ["norm", "qkv", "attention_out", "mlp"]
@@ -19,7 +23,7 @@ IGNORED = re.compile(  # keys that change no logit of a trained model
     r"|_commit_hash|auto_map|id2label|label2id|return_dict|use_return_dict|problem_type|use_cache"
     r"|prefix|pretraining_tp|layerdrop|task_specific_params|init_device|n_ctx|embedding_fraction"
     r"|norm_type|reorder_and_upcast_attn|attention_softmax_in_fp32|masked_softmax_fusion"
-    r"|bias_dropout_fusion|skip_bias_add(_qkv)?|is_llama_config"
+    r"|bias_dropout_fusion|skip_bias_add(_qkv)?|is_llama_config|lengthgen"
 )
 
 
@@ -100,13 +104,12 @@ def rotary(keys: Keys, *, share: float = 1.0, base: float = 10_000.0) -> Parts:
     scaling.pop("type", None)
     base = scaling.pop("rope_theta", None) or keys.take("rope_theta", "rotary_emb_base") or base
     given = keys.take("partial_rotary_factor", "rotary_pct", default=share)
-    share = scaling.pop("partial_rotary_factor", None) or given
+    share = scaling.pop("partial_rotary_factor", given)
     T = keys.longest
     original = scaling.pop("original_max_position_embeddings", None) or T
     original = keys.take("original_max_position_embeddings", default=original)
-    parts: Parts = {
-        "rope": {"base": float(base), "rotary_percentage": float(share), "layout": "half"}
-    }
+    rope = {"base": float(base), "rotary_percentage": float(share), "layout": "half"}
+    parts: Parts = {"rope": rope} if share else {}
     s = scaling.pop("factor", None)
     if kind != "default" and s is None:
         s = T / original
@@ -255,10 +258,11 @@ def mpt(keys: Keys, T: int) -> Read:
 class Family(NamedTuple):
     """How a configuration is read, and what the weights of each of our modules are called.
 
-    A prefix of the model is left out; names in one entry stand side by side in one matrix.
+    Names in one entry stand side by side in one matrix.
     """
 
     read: Callable[[Keys, int], Read]
+    prefix: str  # of all names but that of the head
     block: str
     names: Mapping[str, str]
     per_head: bool = False  # queries, keys and values of a head side by side
@@ -295,13 +299,126 @@ _MPT = table("""
 embedding wte | norm norm_f | head lm_head | attention_norm norm_1 | qkv attn.Wqkv
 attention_out attn.out_proj | mlp_norm norm_2 | mlp_in ffn.up_proj | mlp_out ffn.down_proj""")
 
-_OF_LLAMA = Family(llama, "layers", _LLAMA)
+_OF_LLAMA = Family(llama, "model.", "layers", _LLAMA)
 FAMILIES = {
     **dict.fromkeys(("llama", "qwen2", "qwen3", "mistral", "smollm3"), _OF_LLAMA),
-    "cohere2": Family(cohere2, "layers", _COHERE),
-    "gpt_neox": Family(neox, "layers", _NEOX, per_head=True),
-    "gpt2": Family(gpt2, "h", _GPT2, transposed=True),
-    "opt": Family(opt, "layers", _OPT, first_row=2),
-    "bloom": Family(bloom, "h", _BLOOM, per_head=True),
-    "mpt": Family(mpt, "blocks", _MPT),
+    "cohere2": Family(cohere2, "model.", "layers", _COHERE),
+    "gpt_neox": Family(neox, "gpt_neox.", "layers", _NEOX, per_head=True),
+    "gpt2": Family(gpt2, "transformer.", "h", _GPT2, transposed=True),
+    "opt": Family(opt, "model.decoder.", "layers", _OPT, first_row=2),
+    "bloom": Family(bloom, "transformer.", "h", _BLOOM, per_head=True),
+    "mpt": Family(mpt, "transformer.", "blocks", _MPT),
 }
+
+
+def read(plain: Mapping[str, Any], length: int | None, *, where: Path) -> tuple[Read, int]:
+    """Returns a config.json as ours, and T: the given length, or the trained one.
+
+    Raises UserError for what has no counterpart here.
+    """
+    kind = plain.get("model_type")
+    if kind not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise UserError(f"{where}/config.json: no model_type={kind!r} here; known: {known}")
+    try:
+        keys = Keys(plain)
+        longest = keys.longest
+        if (T := length or longest) is None:
+            raise UserError("config.json names no trained length; give --length")
+        keys.need("vocab_size")
+        read_as = FAMILIES[kind].read(keys, T)
+        keys.refuse_left()
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"{where}/config.json does not fit model_type={kind} ({why})") from None
+    if "table" in FAMILIES[kind].names and longest != T:
+        raise UserError(f"--length={T}: this model has {longest} learned positions; drop it")
+    return read_as, T
+
+
+def written(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], Read] | None:
+    """Returns the config.json of a family that computes what a model does, and how it reads.
+
+    None if there is no such family here. Of absolute positions it has those up to T.
+    """
+    own = _options(config, config.model)
+    parts = _typed(config.scheme.parts, config)
+    if len(parts) == 1 and parts.keys() <= {"sinusoidal", "learned_absolute"}:
+        parts = {"learned_absolute": {"beyond": "na"}}  # whose rows are computed
+    for plain in _candidates(config):
+        plain |= {"vocab_size": vocab_size, "tie_word_embeddings": config.model.tied_head}
+        try:
+            read_as, _ = read(plain, config.train.length, where=Path())
+        except UserError:
+            continue
+        layers, theirs = read_as.layers, _typed(read_as.parts, config)
+        if layers is not None and not any(layers):
+            layers, theirs = None, {}
+        given = _options(config, config.model.model_copy(update=read_as.model))
+        if (theirs, layers, given) == (parts, config.scheme.layers, own | _biases(own, given)):
+            return plain, Read(read_as.model, theirs, layers, read_as.logit_scale)
+    return None
+
+
+def _typed(parts: Parts, config: Config) -> Parts:
+    """Returns parts with all arguments; the length that factors refer to is T if none is given."""
+    original = "original_max_position_embeddings"
+    typed = schemes.typed(parts, plugins=config.plugins)
+    for arguments in typed.values():
+        if original in arguments and arguments[original] is None:
+            arguments[original] = config.train.length
+    return typed
+
+
+def _options(config: Config, model: Model) -> dict[str, Any]:
+    """Returns all that decides what a block computes."""
+    shape = config.model_copy(update={"model": model}).shape
+    left_out = {"name", "init_std", "vocab_size", "d_head", "n_kv_heads"}
+    return {**model.model_dump(exclude=left_out), "widths": shape.qkv_widths}
+
+
+def _biases(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the biases of a family that has all those of a model: the others are zeros."""
+    enough = {*own["biases"]} <= {*given["biases"]}
+    return {"biases": given["biases"] if enough else own["biases"]}
+
+
+def _candidates(config: Config) -> Iterator[dict[str, Any]]:
+    """Yields configurations of families that may fit."""
+    model, shape, parts = config.model, config.shape, _typed(config.scheme.parts, config)
+    D, H, T = model.d_model, model.n_heads, config.train.length
+    act = {"swiglu": "silu", "gelu_tanh": "gelu_new"}.get(model.mlp, model.mlp)
+    size = {"hidden_size": D, "num_hidden_layers": model.n_layers, "num_attention_heads": H}
+    size |= {"intermediate_size": model.d_ff, "max_position_embeddings": T, "hidden_act": act}
+    rope, biased = _rope_parameters(parts), {"attention_bias": "qkv" in model.biases}
+    rms: dict[str, Any] = {**size, "num_key_value_heads": shape.n_kv_heads}
+    rms |= {"rms_norm_eps": model.norm_epsilon, "head_dim": shape.d_head}
+    if "rope" not in parts:
+        yield {"model_type": "smollm3", **rms, **biased, "no_rope_layers": [0] * model.n_layers}
+    elif rope["partial_rotary_factor"] == 1:
+        rms["rope_parameters"] = {k: v for k, v in rope.items() if k != "partial_rotary_factor"}
+        yield {"model_type": "llama", **rms, **biased, "mlp_bias": "mlp" in model.biases}
+        yield {"model_type": "qwen3", **rms, **biased}
+        yield {"model_type": "qwen2", **rms}
+    layer = {**size, "layer_norm_eps": model.norm_epsilon, "rope_parameters": rope, **biased}
+    yield {"model_type": "gpt_neox", **layer, "use_parallel_residual": model.parallel_residual}
+    names = {"d_model": D, "n_layers": model.n_layers, "n_heads": H, "max_seq_len": T}
+    yield {"model_type": "mpt", **names, "layer_norm_epsilon": model.norm_epsilon}
+    names = {"n_embd": D, "n_layer": model.n_layers, "n_head": H, "n_positions": T}
+    names |= {"n_inner": model.d_ff, "activation_function": act}
+    yield {"model_type": "gpt2", **names, "layer_norm_epsilon": model.norm_epsilon}
+    names = {"hidden_size": D, "n_layer": model.n_layers, "n_head": H, "seq_length": T}
+    yield {"model_type": "bloom", **names, "layer_norm_epsilon": model.norm_epsilon}
+
+
+def _rope_parameters(parts: Parts) -> dict[str, Any]:
+    """Returns the parts of RoPE as `rotary` reads them; without RoPE no channel turns."""
+    rope = parts.get("rope", {"base": 10_000.0, "rotary_percentage": 0.0})
+    plain = {"rope_theta": rope["base"], "partial_rotary_factor": rope["rotary_percentage"]}
+    plain["rope_type"] = "default"
+    kinds = {"pi": "linear", "dynamic_ntk": "dynamic", "yarn": "yarn", "llama3": "llama3"}
+    for name in kinds.keys() & parts.keys():
+        plain |= {"rope_type": kinds[name], **parts[name]}
+    return plain

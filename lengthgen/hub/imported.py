@@ -1,6 +1,5 @@
 """lengthgen import: a model in Hugging Face layout as a run directory, of which nothing is run."""
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -8,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
-from torch import Tensor, cat, equal
+from torch import Tensor
 
 from lengthgen import pipeline
 from lengthgen.config import compose
@@ -18,14 +16,13 @@ from lengthgen.config.schema import Config, InitFrom, from_overrides, from_plain
 from lengthgen.data.tokenizer import prepended, read_tokenizer, token_bytes
 from lengthgen.errors import UserError, first_line
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
-from lengthgen.hub.families import EMPTY, FAMILIES, Family, Keys, Read
+from lengthgen.hub.exported import THEIRS
+from lengthgen.hub.families import EMPTY, FAMILIES, Read, read
+from lengthgen.hub.weights import Tensors, ours, read_json
 from lengthgen.model.build import build_model, on_meta
 from lengthgen.runs import checkpoints, directory, status
 
 FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
-PREFIX = re.compile(r"^((model|transformer|gpt_neox)\.)?(decoder\.)?")
-BUFFERS = re.compile(r"(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)$")
-MATRICES = ("qkv", "attention_out", "mlp_in", "mlp_out")
 PADDING = 1024  # rows of an embedding beyond the tokenizer's ids are fewer
 
 
@@ -42,83 +39,27 @@ def import_model(
     Raises UserError for what is missing, damaged, or has no counterpart here.
     """
     folder = _folder(source, say)
-    plain = _json(folder / "config.json")
-    kind = plain.get("model_type")
-    if kind not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise UserError(f"{folder}/config.json: no model_type={kind!r} here; known: {known}")
-    try:
-        keys = Keys(plain)
-        longest, rows = keys.longest, keys.need("vocab_size")
-        T = length or longest
-        if T is None:
-            raise UserError("config.json names no trained length; give --length")
-        read = FAMILIES[kind].read(keys, T)
-        keys.refuse_left()
-    except UserError as error:
-        raise UserError(f"{folder}: {error}") from None
-    except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
-        why = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(f"{folder}/config.json does not fit model_type={kind} ({why})") from None
-    if "table" in FAMILIES[kind].names and longest != T:
-        raise UserError(f"--length={T}: this model has {longest} learned positions; drop it")
+    plain = read_json(folder / "config.json")
+    read_as, T = read(plain, length, where=folder)
+    rows = plain["vocab_size"]
     tensors = Tensors(folder)
     tokenizer = _tokenizer(folder, rows)
     name = re.sub(r"[^A-Za-z0-9_.]", "_", name or Path(source.partition("@")[0]).name)[:64]
     bos = prepended(tokenizer)
-    config = _config(name, read, bos=bos, rows=rows, T=T, tensors=tensors, words=overrides)
+    config = _config(name, read_as, bos=bos, rows=rows, T=T, tensors=tensors, words=overrides)
     if (config.run_dir / "DONE").exists():
         say(f"{config.run_id} is there already")
         return config.run_dir
-    weights = _weights(config, FAMILIES[kind], read, tensors)
+    family = FAMILIES[plain["model_type"]]
+    with on_meta():
+        model = build_model(config, vocab_size=0)
+    weights = ours(model, family, tensors, scale=read_as.logit_scale)
+    tensors.refuse_left(family, weights["embedding.weight"])
     n = sum(weight.numel() for weight in weights.values())
     before = "nothing" if bos is None else str(tokenizer.id_to_token(bos))
     say(f"{n / 1e6:,.1f}M parameters, {config.scheme.name}, T = {T:,}, {before} before a text")
-    _write(config, weights)
+    _write(config, weights, plain)
     return config.run_dir
-
-
-class Tensors:
-    """The weights of a folder by their names without the model's prefix, and which were taken."""
-
-    def __init__(self, folder: Path) -> None:
-        index = folder / "model.safetensors.index.json"
-        names: set[str] = {"model.safetensors"}
-        if index.exists():
-            names = set(_json(index).get("weight_map", {}).values())
-        elif not (folder / "model.safetensors").exists():
-            raise UserError(
-                f"{folder} has no model.safetensors: another format may run code when it is read; "
-                "write one with transformers: from_pretrained(FOLDER).save_pretrained(FOLDER)"
-            )
-        self.folder, self.taken = folder, set[str]()
-        self.files = [folder / name for name in sorted(names)]
-        self.of: dict[str, tuple[Any, str]] = {}
-        for path in self.files:
-            if Path(path.name) != path.relative_to(folder) or not path.is_file():
-                raise UserError(f"{index} names {path.name}, which is not there; download it")
-            try:
-                file: Any = safe_open(path, framework="pt")
-                own: list[str] = file.keys()
-                self.of |= {PREFIX.sub("", name): (file, name) for name in own}
-            except (SafetensorError, OSError) as error:
-                reason = f"{path} is damaged or cut short ({first_line(error)})"
-                raise UserError(f"{reason}; download it again") from None
-
-    def sha256(self) -> str:
-        """Returns that of the files' own."""
-        return hashlib.sha256("".join(map(sha256_of, self.files)).encode()).hexdigest()
-
-    def take(self, name: str) -> Tensor:
-        if name not in self.of:
-            raise UserError(f"{self.folder} has no weight {name}")
-        self.taken.add(name)
-        file, full_name = self.of[name]
-        return file.get_tensor(full_name).float()
-
-    def left(self) -> list[str]:
-        """Returns the names that nothing has taken, without tables that are computed here."""
-        return sorted(name for name in self.of.keys() - self.taken if not BUFFERS.search(name))
 
 
 def _folder(source: str, say: Callable[[str], None]) -> Path:
@@ -145,16 +86,6 @@ def _folder(source: str, say: Callable[[str], None]) -> Path:
             "of the Hub as in: lengthgen import HuggingFaceTB/SmolLM2-135M"
         )
     return folder
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        plain = json.loads(read_bytes(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {first_line(error)}") from None
-    if not isinstance(plain, dict):
-        raise UserError(f"{path} holds no keys")
-    return plain  # pyright: ignore[reportUnknownVariableType]
 
 
 def _tokenizer(folder: Path, rows: int) -> Tokenizer:
@@ -204,45 +135,6 @@ def _config(
     return config.model_copy(update={"train": train})
 
 
-def _weights(config: Config, family: Family, read: Read, tensors: Tensors) -> dict[str, Tensor]:
-    """Returns the weights by our names, in fp32. Raises UserError if any is missing or left."""
-    with on_meta():
-        model = build_model(config, vocab_size=0)
-    weights: dict[str, Tensor] = {}
-    for name, parameter in model.state_dict().items():
-        *_, block, module, what = ("", "", *name.removesuffix(".table").split("."))
-        if name.endswith(".table"):
-            block, module, what = "", "table", "weight"
-        prefix = f"{family.block}.{block}." if block else ""
-        theirs = [f"{prefix}{name}.{what}" for name in family.names[module].split()]
-        x = cat([tensors.take(name) for name in theirs])
-        if family.transposed and module in MATRICES and what == "weight":
-            x = x.T
-        if family.per_head and module == "qkv":
-            of_head = (config.shape.n_heads, 3, config.shape.d_head)
-            x = x.unflatten(0, of_head).transpose(0, 1).flatten(0, 2)
-        if module == "table":
-            x = x[family.first_row :]
-        if name.startswith("norm."):
-            x = x * read.logit_scale
-        if x.shape != parameter.shape:
-            raise UserError(
-                f"{tensors.folder}: {theirs[0]} has the shape {list(x.shape)}, and config.json "
-                f"asks for {list(parameter.shape)}"
-            )
-        weights[name] = x.contiguous()
-    head = f"{family.names['head']}.weight"
-    is_tied = head in tensors.left()  # a copy of the embedding in the file
-    if is_tied and not equal(tensors.take(head), weights["embedding.weight"]):
-        raise UserError(f"{tensors.folder}: {head} is not the embedding, to which it is tied")
-    if left := tensors.left():
-        raise UserError(
-            f"{tensors.folder}: {left[0]} ({len(left)} in all) has no counterpart here, and "
-            "without it this would be another model"
-        )
-    return weights
-
-
 def _experiment(config: Config) -> bytes:
     """Returns the YAML of an experiment that trains the model further: --config-dir RUN/conf."""
     plain = to_plain(config)
@@ -255,7 +147,7 @@ def _experiment(config: Config) -> bytes:
     return f"# @package _global_\n# Trains {config.model.name} further.\n{text}".encode()
 
 
-def _write(config: Config, weights: dict[str, Tensor]) -> None:
+def _write(config: Config, weights: dict[str, Tensor], theirs: dict[str, Any]) -> None:
     """Writes the run directory aside, and puts it in place in one step."""
     run, run_dir = config.run_id, config.run_dir
     kept = Path(config.corpus.tokenizer)
@@ -270,4 +162,5 @@ def _write(config: Config, weights: dict[str, Tensor]) -> None:
             path = Path(config.train.init_from.path) / "tokenizer.json"
             replace_file(kept, read_bytes(path))
         (aside / "conf").mkdir()
+        replace_file(aside / THEIRS, json.dumps(theirs).encode())
         replace_file(aside / f"conf/experiment/{config.model.name}.yaml", _experiment(config))

@@ -1,15 +1,15 @@
 """An exported model: loaded by the lines that its card shows, it is the run's own, to the bit."""
 
+import base64
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import textwrap
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -35,6 +35,8 @@ from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 
 pytestmark = pytest.mark.slow
+transformers: Any = pytest.importorskip("transformers")
+MODULES = "transformers.dynamic_module_utils.HF_MODULES_CACHE"  # where code that is loaded goes
 
 ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
@@ -47,14 +49,22 @@ class Slope(Part):
         return -0.25 * c.distance()
 """
 
-# One that samples positions, one with layers of its own, one with a plugin.
-CHOSEN = {
-    "rotary": ["scheme=rope"],
-    "sampled": ["scheme=randomized_rope"],
-    "in some layers": ["scheme=rnope_swa"],
-    "bpe": ["scheme=alibi", "corpus.tokenizer=bpe", "corpus.vocab_size=300"],
-    "without bos": ["scheme=alibi", "corpus.bos=false"],
-    "plugin": ["scheme=nope", "+scheme.parts.slope={}"],
+LLAMA = ["model.norm=rms", "model.mlp=swiglu", "model.n_kv_heads=2"]
+YARN = "+scheme.parts.yarn={factor: 4.0, beta_fast: 32.0, beta_slow: 1.0}"
+OWN = "lengthgen"
+CHOSEN = {  # the family that fits, or the layout of lengthgen itself
+    "rotary": ("gpt_neox", ["scheme=rope"]),
+    "without bos": ("gpt_neox", ["scheme=rope", "corpus.bos=false", "model.tied_head=false"]),
+    "rotary, Llama": ("llama", ["scheme=rope", YARN, *LLAMA]),
+    "nope": ("gpt_neox", ["scheme=nope", "model.biases=[mlp]"]),
+    "nope, Llama": ("smollm3", ["scheme=nope", *LLAMA]),
+    "alibi": ("mpt", ["scheme=alibi", "model.d_ff=128", "model.n_heads=1"]),
+    "sinusoidal": ("gpt2", ["scheme=sinusoidal", "model.mlp=relu"]),
+    "learned": ("gpt2", ["scheme=learned_absolute", "model.biases=[norm,qkv]"]),
+    "bpe": (OWN, ["scheme=alibi", "corpus.tokenizer=bpe", "corpus.vocab_size=300"]),
+    "sampled": (OWN, ["scheme=randomized_rope"]),
+    "in some layers": (OWN, ["scheme=rnope_swa"]),
+    "plugin": (OWN, ["scheme=nope", "+scheme.parts.slope={}"]),
 }
 
 
@@ -68,7 +78,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Config]:
     root = tmp_path_factory.mktemp("trained")
     (root / "mine.py").write_text(MINE)
     found: dict[str, Config] = {}
-    for name, overrides in CHOSEN.items():
+    for name, (_, overrides) in CHOSEN.items():
         files = [root / "mine.py"] if name == "plugin" else []
         shorter = ["train.tokens=256", "eval.lengths=[16]"]  # of all but one the weights will do
         size = [] if name == "rotary" else shorter
@@ -102,9 +112,8 @@ def card_of(folder: Path) -> str:
     return (folder / "README.md").read_text()
 
 
-def snippet_of(folder: Path) -> str:
-    (code,) = re.findall(r"```python\n(.*?)```", card_of(folder), re.DOTALL)
-    return code
+def blocks_of(folder: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", card_of(folder), re.DOTALL)
 
 
 def own_logits(config: Config) -> Tensor:
@@ -119,51 +128,45 @@ def own_logits(config: Config) -> Tensor:
     return model.logits(model(tokens, generator=torch.Generator()))
 
 
-RUNNER = """
-import re, sys
-from pathlib import Path
-import torch
-
-found = {}
-for name in sys.argv[1:]:
-    names = {}
-    (code,) = re.findall(r"```python\\n(.*?)```", Path(name, "README.md").read_text(), re.DOTALL)
-    exec(code, names)
-    found[name] = names["logits"]
-torch.save(found, "logits.pt")
-"""
-
-
-@pytest.fixture(scope="module")
-def loaded(
-    trained: dict[str, Config], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Tensor]:
-    """The logits that the cards' lines give in a process that knows of no run."""
-    first, elsewhere = tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("elsewhere")
-    for name, config in trained.items():
-        exported(config, first / name)
-        shutil.move(first / name, elsewhere / name)
-    subprocess.run(
-        [sys.executable, "-W", "error", "-c", RUNNER, *trained],
-        cwd=elsewhere,
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(elsewhere),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        },
-        check=True,
-    )
-    return torch.load(elsewhere / "logits.pt", weights_only=True)
-
-
 @pytest.mark.parametrize("name", CHOSEN)
-def test_the_lines_of_the_card_give_the_bits_of_the_runs_own_logits(
-    name: str, trained: dict[str, Config], loaded: dict[str, Tensor]
+def test_the_lines_of_the_card_give_the_runs_own_logits(
+    name: str, trained: dict[str, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    want = own_logits(trained[name])
+    config, (kind, _) = trained[name], CHOSEN[name]
+    folder = exported(config, tmp_path / "run" / "model")
+    shutil.move(folder, tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(MODULES, str(tmp_path))
+    assert json.loads(Path("model/config.json").read_text())["model_type"] == kind
+    want = own_logits(config)
     assert want.std() > 0.1
-    assert torch.equal(loaded[name], want)
+    *theirs, ours = blocks_of(Path("model"))
+    assert torch.equal(logits_of(ours), want)
+    for lines in theirs:  # not of a plugin
+        assert ("trust_remote_code" in lines) == (kind == OWN)
+        torch.testing.assert_close(logits_of(lines), want, atol=1e-5, rtol=0)
+
+
+def logits_of(lines: str) -> Tensor:
+    names: dict[str, Any] = {}
+    exec(lines, names)
+    return names["logits"].detach()
+
+
+def test_the_own_layout_generates_and_refuses_what_would_move_positions(
+    trained: dict[str, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MODULES, str(tmp_path / "modules"))
+    folder = exported(trained["bpe"], tmp_path / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    ids = torch.arange(6).view(2, 3)
+    longer = model.generate(ids, max_new_tokens=9, do_sample=False, eos_token_id=None)
+    assert (longer[:, :3] == ids).all()
+    out = model(longer, labels=longer)
+    assert torch.equal(out.logits[:, 2:-1].argmax(-1), longer[:, 3:])
+    assert out.loss > 0
+    with pytest.raises(ValueError, match="pad on the right"):
+        model(ids, attention_mask=torch.tensor([[0, 1, 1], [1, 1, 1]]))
 
 
 def test_neither_folders_of_the_machine_nor_its_settings_are_exported(
@@ -172,9 +175,13 @@ def test_neither_folders_of_the_machine_nor_its_settings_are_exported(
     folder = exported(run, tmp_path / "model")
     for name in ("config.json", "README.md"):
         assert str(run.runtime.root) not in (folder / name).read_text()
-    assert json.loads((folder / "config.json").read_text())["config"].keys() == {
+    assert about_of(folder)["config"].keys() == {
         *("seed", "scheme", "variants", "model", "corpus", "train")
     }
+
+
+def about_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text())["lengthgen"]
 
 
 # The card
@@ -238,12 +245,16 @@ def test_a_text_begins_as_windows_of_training_began(
 ) -> None:
     config = trained[name]
     corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=QUIET.say)
-    tokenizer = load(exported(config, tmp_path / "model")).tokenizer
+    folder = exported(config, tmp_path / "model")
+    tokenizer = load(folder).tokenizer
     ids = corpus.train.document(0)[:20].tolist()
     text = read_tokenizer(corpus.tokenizer_path).decode(ids)
     front = [] if corpus.bos_id is None else [corpus.bos_id]
     assert tokenizer.encode(text).ids == front + ids
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    theirs = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    assert theirs(text)["input_ids"] == front + ids
+    assert (theirs.bos_token_id, theirs.eos_token_id) == (corpus.bos_id, corpus.bos_id)
 
 
 # Folders that are there already
@@ -290,7 +301,7 @@ def test_a_config_json_that_was_not_written_here_is_one_line(
 ) -> None:
     folder = exported(run, tmp_path / "model")
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    path.write_text(json.dumps({"lengthgen": {**about_of(folder), **change}}))
     with pytest.raises(UserError, match=message) as caught:
         load(folder)
     assert "\n" not in str(caught.value)
@@ -304,7 +315,7 @@ def flip(path: Path) -> None:
 
 def other_weights(path: Path) -> None:
     weights = load_file(path)
-    save_file({**weights, "norm.weight": 2 * weights["norm.weight"]}, path)
+    save_file({name: 2 * weight for name, weight in weights.items()}, path)
 
 
 @pytest.mark.parametrize("change", [flip, other_weights])
@@ -343,7 +354,7 @@ def test_the_command_finds_runs_by_name_and_prints_the_folder(
     ran = shell.run("export", "rope", "model", "--license", "apache-2.0")
     assert (ran.code, ran.out) == (0, f"{tmp_path}/model\n")
     said = front_matter(tmp_path / "model")
-    assert (said["library_name"], said["license"]) == ("lengthgen", "apache-2.0")
+    assert (said["library_name"], said["license"]) == ("transformers", "apache-2.0")
     assert "rope" in said["tags"]
 
 
@@ -353,6 +364,7 @@ def test_the_command_finds_runs_by_name_and_prints_the_folder(
         (["rope"], "export: give a run and the folder to write, as in: lengthgen export RUN DIR"),
         (["alibi", "model"], "alibi: no such run in runs; known: rope"),
         (["rope", "model", "--license", "a: b"], "--license: 'a: b' is no license id; give one"),
+        (["rope", "model", "--push", "model"], "--push: 'model' is no repository; give one like"),
         (["rope", "runs"], "/runs is there already; give a new or empty folder"),
         (["rope", "model", "train.lr=1"], "train.lr: only runtime.* can be given here"),
     ],
@@ -368,3 +380,60 @@ def test_a_mistake_is_one_line_before_anything_is_written(
     monkeypatch.chdir(tmp_path)
     assert message in shell.refused("export", *words)
     assert not (tmp_path / "model").exists()
+
+
+# The Hub
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Takes a commit whose files are all in it, and refuses the repository `other/model`."""
+
+    protocol_version = "HTTP/1.1"
+    kept: ClassVar[dict[str, bytes]] = {}
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        rows = [json.loads(line) for line in body.splitlines()]
+        url = f"http://{self.headers['host']}/me/model"
+        answer: dict[str, Any] = {"url": url, "commitOid": "0", "commitUrl": url}
+        if "preupload" in self.path:
+            files = [{"path": file["path"], "uploadMode": "regular"} for file in rows[0]["files"]]
+            answer = {"files": [{**file, "shouldIgnore": False} for file in files]}
+        for row in rows:
+            if row.get("key") == "file":
+                self.kept[row["value"]["path"]] = base64.b64decode(row["value"]["content"])
+        self.send_response(403 if rows[0].get("organization") == "other" else 200)
+        content = json.dumps(answer).encode()
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Generator[dict[str, bytes]]:
+    """The files that a repository of a Hub on this machine has been given."""
+    Hub.kept.clear()
+    monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        monkeypatch.setattr(
+            "huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}"
+        )
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Hub.kept
+        server.shutdown()
+
+
+def test_an_export_is_pushed_as_it_was_written_or_a_line_says_why_not(
+    run: Config, tmp_path: Path, hub: dict[str, bytes], shell: Shell
+) -> None:
+    folder, words = tmp_path / "model", ["export", str(run.run_dir), str(tmp_path / "model")]
+    ran = shell.run(*words, "--push", "me/model")
+    assert ran.out.endswith("/me/model\n"), ran
+    assert hub == {path.name: path.read_bytes() for path in folder.iterdir()}
+    shutil.rmtree(folder)
+    ran = shell.run(*words, "--push", "other/model")
+    assert ran.error.startswith("--push: other/model cannot be written (403"), ran
+    assert (folder / "config.json").exists()

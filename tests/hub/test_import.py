@@ -18,6 +18,7 @@ from trained import rows_of
 from lengthgen.data import corpora
 from lengthgen.data.tokenizer import train_tokenizer
 from lengthgen.hub import imported
+from lengthgen.hub.folder import export
 from lengthgen.model.build import build_model
 from lengthgen.model.kv_cache import forward_cached, why_uncached
 from lengthgen.model.transformer import Transformer
@@ -142,6 +143,23 @@ def test_an_imported_model_has_the_logits_of_transformers_and_decodes_them(
     assert cache is not None
     assert bool(cache.layers) == (why_uncached(ours.scheme) is None)
     close(cache.logits_BV, wanted[T][:, -1], atol=1e-5)
+
+
+ROUND = ["llama tied", "llama longrope", "qwen2 window", "smollm3", "cohere2", "gpt_neox tied"]
+
+
+@pytest.mark.parametrize("name", [*ROUND, "gpt2", "opt", "bloom", "mpt"])
+def test_an_imported_model_goes_back_to_its_own_family(
+    name: str, save: Callable[..., Path], tmp_path: Path
+) -> None:
+    theirs = their_model(name)
+    run_dir = run_of(save(theirs))
+    folder = export(
+        directory.load_config(run_dir), run_dir, tmp_path / "again", license=None, say=print
+    )
+    again = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert type(again) is type(theirs)
+    close(logits(again, some_tokens(T)), logits(theirs, some_tokens(T)), atol=1e-6)
 
 
 def test_shards_in_bf16_are_read_as_the_numbers_they_hold(save: Callable[..., Path]) -> None:

@@ -26,7 +26,7 @@ PACKAGE = {
     "tasks": 1934,  # to shrink to 1900
     "probes": 803,  # 800, and Tab for --probes
     "encoder_decoder": 354,  # 350, and dropout
-    "hub": 958,  # to shrink to 700
+    "hub": 1330,  # 1000: 700, and layouts of transformers, code of an own one, upload
     "generation": 130,
 }
 TESTS = {
@@ -35,7 +35,7 @@ TESTS = {
     "data": 1272,  # 1000, and odd files and equal paths
     "encoder_decoder": 320,  # to shrink to 300
     "evaluation": 850,
-    "hub": 720,  # to shrink to 400
+    "hub": 780,  # exports as transformers loads them, a Hub on this machine
     "integration": 742,  # to shrink to 450
     "model": 1000,  # to shrink to 950
     "probes": 600,

@@ -1,0 +1,55 @@
+"""A model of lengthgen for transformers: AutoModelForCausalLM with trust_remote_code=True.
+
+Written beside the weights by lengthgen export, and loaded from there; needs lengthgen installed.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+from lengthgen.hub.exported import About, build
+
+
+class LengthgenConfig(PreTrainedConfig):
+    model_type = "lengthgen"
+    lengthgen: dict[str, Any]
+
+
+class LengthgenForCausalLM(PreTrainedModel, GenerationMixin):
+    config_class = LengthgenConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+
+    def __init__(self, config: LengthgenConfig) -> None:
+        super().__init__(config)
+        self.model = build(About.model_validate(config.lengthgen), Path(str(config.name_or_path)))
+        self.post_init()
+
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        """Draws nothing: all weights are in the folder."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutput:
+        """Returns logits [B, T, V], and with labels their mean loss. Padding goes to the right."""
+        if attention_mask is not None and not bool(attention_mask[:, 0].all()):
+            raise ValueError("padding on the left would move positions; pad on the right")
+        generator = torch.Generator(self.device)  # of parts that sample positions
+        logits = self.model.logits(self.model(input_ids, generator=generator))
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return CausalLMOutput(loss=loss, logits=logits)
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Returns all tokens so far: nothing is cached."""
+        return {"input_ids": input_ids, "attention_mask": kwargs.get("attention_mask")}
